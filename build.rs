@@ -1,0 +1,56 @@
+//! Compiles `proto/*.proto` with protox, so that building needs no protoc.
+//!
+//! Three sets come out: the model configuration (held by `repository`), the inference service (held by `wire`, which
+//! refers to the configuration's messages by `extern_path`), and ONNX (held by `onnx`). The descriptor sets of the
+//! first two are kept: the text format of `config.pbtxt` and server reflection read them at run time.
+
+use std::{env, error::Error, fs, path::PathBuf};
+
+use prost_build::Config;
+use protox::prost::Message;
+
+/// Where the generated messages of `model_config.proto` live in the crate.
+const CONFIG_MODULE: &str = "crate::repository::config::pb";
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let out = PathBuf::from(env::var("OUT_DIR")?);
+    println!("cargo:rerun-if-changed=proto");
+
+    let config = protox::compile(["model_config.proto"], ["proto"])?;
+    fs::write(out.join("model_config.bin"), config.encode_to_vec())?;
+    let types = config.file.iter().flat_map(|file| {
+        file.message_type.iter().map(|message| message.name()).chain(file.enum_type.iter().map(|item| item.name()))
+    });
+    let shared: Vec<String> = types.map(str::to_owned).collect();
+    let config_out = out.join("config");
+    fs::create_dir_all(&config_out)?;
+    let mut options = Config::new();
+    options.out_dir(&config_out).btree_map(["."]);
+    options.compile_fds(config)?;
+
+    // The set keeps its imports, so that reflection can describe every message.
+    let mut compiler = protox::Compiler::new(["proto"])?;
+    compiler.include_imports(true).open_file("grpc_service.proto")?;
+    let service = compiler.file_descriptor_set();
+    let descriptor = out.join("grpc_service.bin");
+    fs::write(&descriptor, service.encode_to_vec())?;
+    let service_out = out.join("service");
+    fs::create_dir_all(&service_out)?;
+    let mut builder = tonic_prost_build::configure()
+        .out_dir(&service_out)
+        .build_client(true)
+        .bytes(".inference.ModelInferRequest.raw_input_contents")
+        .bytes(".inference.ModelInferResponse.raw_output_contents")
+        .bytes(".inference.InferTensorContents.bytes_contents");
+    for message in shared {
+        builder = builder.extern_path(format!(".inference.{message}"), format!("{CONFIG_MODULE}::{message}"));
+    }
+    builder.compile_fds(service)?;
+
+    let onnx_out = out.join("onnx");
+    fs::create_dir_all(&onnx_out)?;
+    let mut options = Config::new();
+    options.out_dir(&onnx_out).bytes([".onnx.TensorProto.raw_data"]);
+    options.compile_fds(protox::compile(["onnx.proto"], ["proto"])?)?;
+    Ok(())
+}

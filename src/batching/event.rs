@@ -1,0 +1,203 @@
+//! The contract between the core and whoever drives it (executor, simulator, tests): events in, actions out.
+
+use smallvec::SmallVec;
+
+use super::Knobs;
+
+/// Nanoseconds since an epoch of the driver's choosing.
+pub type Ns = u64;
+
+/// A request, from admission to its end. Never reused by a driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ReqId(pub u64);
+
+/// One loaded version of a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ModelId(pub u32);
+
+/// A stage of a model's pipeline, counted from 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct CellId(pub u16);
+
+/// One in-order queue on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LaneId(pub u16);
+
+/// One run of a cell over some rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TaskId(pub u64);
+
+/// A request's own length along each padded symbol of its model, in the order of the model's symbols.
+pub type Lengths = SmallVec<[u32; 2]>;
+
+/// What must agree for two requests to share a batch: variable dimensions that are not padded, and which optional
+/// inputs are there. Empty for a model whose shapes are fixed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct BatchKey(pub SmallVec<[i64; 4]>);
+
+/// Lengths rounded up to their buckets: the padded shape that all rows of a batch share.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ShapeClass(pub Lengths);
+
+/// Consecutive rows of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowSpan {
+    /// The request.
+    pub req: ReqId,
+    /// First row within the request.
+    pub start: u32,
+    /// Number of rows.
+    pub count: u32,
+}
+
+/// The executable size of a task. On the CPU `rows` is exact.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bucket {
+    /// Rows of the executed batch, padding included.
+    pub rows: u32,
+    /// Padded lengths.
+    pub class: ShapeClass,
+}
+
+/// A request as the core sees it: sizes and times, no payload.
+#[derive(Clone, Debug)]
+pub struct Arrival {
+    /// Unique among all requests of this core.
+    pub req: ReqId,
+    /// The loaded version that serves it.
+    pub model: ModelId,
+    /// Rows it brings, at least 1 and at most the model's largest batch.
+    pub rows: u32,
+    /// Its lengths along the model's padded symbols.
+    pub lengths: Lengths,
+    /// What must agree with its batch mates.
+    pub key: BatchKey,
+    /// Triton's priority: 0 = the model's default, 1 = highest.
+    pub priority: u32,
+    /// Queue timeout asked for by the request, as an instant; the model's queue policy decides whether it counts.
+    pub board_by: Option<Ns>,
+    /// The client's deadline: the request ends here wherever it is.
+    pub expiry: Option<Ns>,
+}
+
+/// What happened.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A request was admitted.
+    Arrived(Arrival),
+    /// Its client gave it up.
+    Cancelled(ReqId),
+    /// The lane began to run a task (a time stamp only).
+    Launched(TaskId),
+    /// A task ended well; one outcome per row, in the task's row order.
+    Completed {
+        /// The task.
+        task: TaskId,
+        /// Outcomes in row order.
+        rows: &'a [RowOutcome],
+    },
+    /// The engine failed a task.
+    Failed {
+        /// The task.
+        task: TaskId,
+    },
+    /// A lane takes work.
+    LaneUp(LaneId),
+    /// A model version is ready to run.
+    ModelUp(ModelId, Knobs),
+    /// No further request will arrive for this version: forget it once none is left.
+    ModelDraining(ModelId),
+    /// The time of the last `WakeAt` has come.
+    Wake,
+}
+
+/// What became of a row, as the engine evaluated it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowOutcome {
+    /// Where the row goes.
+    pub next: Next,
+    /// Whether the task produced a response for the row's request (decoupled models).
+    pub emitted: bool,
+}
+
+/// Where a row goes after a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// To the following stage; after the last it is done.
+    On,
+    /// It is done, whatever stages are left.
+    Done,
+    /// Through the named stage (again).
+    Skip(CellId),
+    /// It failed alone; the others of its task did not.
+    Failed,
+}
+
+/// A batch that a lane shall run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// Unique among all tasks of this core.
+    pub id: TaskId,
+    /// The version it runs.
+    pub model: ModelId,
+    /// The stage it runs.
+    pub cell: CellId,
+    /// Executable size.
+    pub bucket: Bucket,
+    /// Where it runs.
+    pub lane: LaneId,
+    /// Its rows in batch order; never empty.
+    pub rows: Vec<RowSpan>,
+}
+
+/// What the driver shall do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Run a task.
+    Launch(Task),
+    /// Send one response of a decoupled request, made by its latest task.
+    Emit {
+        /// The request.
+        req: ReqId,
+        /// How many responses went before.
+        step: u32,
+    },
+    /// A request ended: answer it. Its rows may still be in a running task, whose results for it are to be dropped.
+    Finish {
+        /// The request.
+        req: ReqId,
+        /// How it ended.
+        end: End,
+    },
+    /// A draining version has no request left.
+    Drained(ModelId),
+    /// Send `Wake` at this time; replaces the last.
+    WakeAt(Ns),
+}
+
+/// Actions of one step, in order.
+pub type Actions = SmallVec<[Action; 4]>;
+
+/// How a request ended. Each ends exactly once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum End {
+    /// Its outputs are there.
+    Completed,
+    /// The engine failed it, alone.
+    Failed,
+    /// It never ran.
+    Rejected(Rejection),
+    /// The client's deadline passed.
+    Expired,
+    /// The client gave it up.
+    Cancelled,
+}
+
+/// Why a request was turned away before it ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Rejection {
+    /// The queue holds `max_queue_size` requests.
+    QueueFull,
+    /// It waited past its queue timeout.
+    QueueTimeout,
+}

@@ -1,0 +1,8 @@
+//! The command line: one file a subcommand.
+
+use std::process::ExitCode;
+
+/// Runs the command line of the current process.
+pub fn main() -> ExitCode {
+    ExitCode::SUCCESS
+}

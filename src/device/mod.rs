@@ -1,0 +1,1 @@
+//! Devices: lanes, and memory for batches.

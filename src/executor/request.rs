@@ -1,0 +1,70 @@
+//! What goes into the pool and what comes out, free of any protocol.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+
+use crate::model::Dims;
+
+/// One admitted request, already checked against the model's specification.
+#[derive(Clone, Debug)]
+pub struct InferRequest {
+    /// Rows: the batch dimension, or 1 for models without one.
+    pub rows: u32,
+    /// Inputs in the order of the specification; `None` for optional ones left out.
+    pub inputs: Vec<Option<InputTensor>>,
+    /// Triton's priority; 0 = the model's default.
+    pub priority: u32,
+    /// The request's own queue timeout; zero or absent: the model's default.
+    pub queue_timeout: Option<Duration>,
+    /// The client's deadline.
+    pub deadline: Option<Instant>,
+}
+
+/// One input of a request in wire form.
+#[derive(Clone, Debug)]
+pub struct InputTensor {
+    /// Full shape, batch dimension included.
+    pub shape: Dims,
+    /// Raw little-endian elements; BYTES elements each preceded by a four-byte length. Its address may be unaligned.
+    pub data: Bytes,
+}
+
+/// One response in wire form, outputs in the order of the specification.
+#[derive(Clone, Debug)]
+pub struct Response {
+    /// All outputs of the model.
+    pub outputs: Vec<OutputTensor>,
+}
+
+/// One output of a response in wire form; shares the batch's memory.
+#[derive(Clone, Debug)]
+pub struct OutputTensor {
+    /// Full shape, batch dimension included.
+    pub shape: Dims,
+    /// Raw little-endian elements; BYTES elements each preceded by a four-byte length.
+    pub data: Bytes,
+}
+
+/// Why a request has no (further) response.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum InferError {
+    /// The queue holds its largest number of requests.
+    #[error("Exceeds maximum queue size")]
+    QueueFull,
+    /// It waited past its queue timeout.
+    #[error("Request timeout expired")]
+    QueueTimeout,
+    /// The client's deadline passed.
+    #[error("the request's deadline passed")]
+    Expired,
+    /// The client gave it up.
+    #[error("the request was cancelled")]
+    Cancelled,
+    /// The engine failed it.
+    #[error("{0}")]
+    Engine(String),
+    /// The pool is shutting down.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+}

@@ -1,0 +1,2 @@
+//! What clients reach: gRPC services, HTTP, health, reflection, metrics, TLS, shutdown. Knows nothing of batching or
+//! devices.

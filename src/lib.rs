@@ -1,0 +1,22 @@
+//! Paternoster: an inference server whose batches requests board and leave while they run.
+//!
+//! Modules are listed as data flows through them; a module imports only from modules below it (`docs/architecture.md`).
+#![deny(unsafe_code)]
+#![warn(missing_docs)]
+
+pub mod cli;
+pub mod frontend;
+pub mod wire;
+
+pub mod repository;
+
+pub mod executor;
+
+pub mod batching;
+pub mod engine;
+
+pub mod device;
+pub mod model;
+pub mod onnx;
+
+pub mod observe;

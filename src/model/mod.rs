@@ -1,0 +1,11 @@
+//! What a model is, apart from time and threads: datatypes, tensor specifications, one loaded version's specification.
+//!
+//! Nothing here knows the wire, the scheduler or a device.
+
+mod datatype;
+mod spec;
+mod tensor;
+
+pub use datatype::DataType;
+pub use spec::{ModelSpec, SymbolId};
+pub use tensor::{Dims, TensorSpec, element_count};
