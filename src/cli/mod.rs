@@ -1,5 +1,7 @@
 //! The command line: one file a subcommand.
 
+pub mod models;
+
 use std::process::ExitCode;
 
 /// Runs the command line of the current process.

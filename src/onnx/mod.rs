@@ -1,4 +1,25 @@
-//! ONNX graphs: read, write, inspect and build. Everything above may use it; it knows nothing of them.
+//! ONNX graphs: read, write, inspect and build.
+//!
+//! [`Signature`] tells what a model file takes and gives without reading its weights. [`Model`] is a whole file in
+//! memory. [`build::Graph`] writes new graphs, and [`zoo`] holds the networks that tests, examples and benchmarks run.
+//!
+//! Nothing here runs a graph, and nothing here knows of requests, configurations or model directories.
+
+mod attribute;
+pub mod build;
+mod check;
+mod element;
+mod error;
+mod file;
+pub(crate) mod port;
+mod read;
+pub mod weights;
+pub mod zoo;
+
+pub use error::Error;
+pub use file::Model;
+pub use port::{Port, PortDim};
+pub use read::Signature;
 
 /// Messages of `onnx.proto`.
 #[allow(missing_docs, clippy::doc_markdown)]

@@ -1,0 +1,161 @@
+//! The texts of the configurations.
+
+/// A full `config.pbtxt`, as an example to copy from.
+pub(super) const ADD_SUB: &str = r#"# A Triton configuration. Dimensions leave out the batch, which is axis 0 of every tensor.
+backend: "onnxruntime"
+max_batch_size: 8
+input [
+  { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "INPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
+]
+output [
+  { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] },
+  { name: "OUTPUT1" data_type: TYPE_FP32 dims: [ 16 ] }
+]
+# Requests that wait at the same time share a batch.
+dynamic_batching { }
+"#;
+
+/// Strings: Triton's TYPE_STRING, BYTES on the wire.
+pub(super) const STRINGS: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_STRING dims: [ 2 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_STRING dims: [ 2 ] } ]
+dynamic_batching { }
+"#;
+
+/// A dimension that varies.
+pub(super) const VARIABLE: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_INT64 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_INT64 dims: [ -1 ] } ]
+# Without padding only requests of the same length share a batch.
+dynamic_batching { }
+"#;
+
+/// A model slow enough to watch queues with.
+pub(super) const SLOW: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+dynamic_batching { default_queue_policy { max_queue_size: 64 } }
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"#;
+
+/// Many responses to one request. The engine is built in, so there is no model file.
+pub(super) const REPEAT: &str = r#"backend: "repeat"
+max_batch_size: 8
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ 16 ] } ]
+model_transaction_policy { decoupled: true }
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"#;
+
+/// The sentence encoder, in the server's own form.
+pub(super) const MINILM: &str = r"# Sentence embeddings of all-MiniLM-L6-v2. A text's tokens are an axis that varies: texts of different lengths share a
+# batch, the shorter ones padded. The mask keeps padding out of attention and mean, so answers do not depend on it.
+max_batch_size: 32
+inputs:
+  - name: input_ids
+    dtype: INT64
+    dims: [tokens]
+    pad: { axis: tokens, value: 0 }
+  - name: attention_mask
+    dtype: INT64
+    dims: [tokens]
+    pad: { axis: tokens, value: 0 }
+outputs:
+  - name: sentence_embedding
+    dtype: FP32
+    dims: [384]
+";
+
+/// BERT-base. Inputs only: outputs are completed from the graph, and cut back to each request's own tokens.
+pub(super) const BERT: &str = r"max_batch_size: 32
+inputs:
+  - name: input_ids
+    dtype: INT64
+    dims: [tokens]
+    pad: { axis: tokens, value: 0 }
+  - name: attention_mask
+    dtype: INT64
+    dims: [tokens]
+    pad: { axis: tokens, value: 0 }
+";
+
+/// Padding with a value that shows where it leaks.
+pub(super) const PADDED: &str = r"max_batch_size: 8
+inputs:
+  - name: INPUT0
+    dtype: INT64
+    dims: [tokens]
+    pad: { axis: tokens, value: -1 }
+outputs:
+  - name: OUTPUT0
+    dtype: INT64
+    dims: [tokens]
+";
+
+/// The networks of the benchmarks.
+pub(super) const NETWORK: &str = r#"backend: "onnxruntime"
+max_batch_size: 32
+dynamic_batching { }
+"#;
+
+pub(super) const SIXTY_FOUR: &str = r#"backend: "onnxruntime"
+max_batch_size: 64
+dynamic_batching { }
+"#;
+
+pub(super) const BATCHED: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+dynamic_batching { }
+"#;
+
+/// No dynamic batching: requests run one after another.
+pub(super) const EIGHT: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+"#;
+
+pub(super) const NO_BATCH: &str = r#"backend: "onnxruntime"
+max_batch_size: 0
+"#;
+
+pub(super) const ONE_INSTANCE: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"#;
+
+/// Waits long enough for eight requests to meet in one batch.
+pub(super) const LOOKUP: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+dynamic_batching {
+  preferred_batch_size: [ 8 ]
+  max_queue_delay_microseconds: 500000
+}
+"#;
+
+pub(super) const PRIORITIES: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+dynamic_batching {
+  priority_levels: 2
+  default_priority_level: 2
+  default_queue_policy {
+    timeout_action: REJECT
+    default_timeout_microseconds: 0
+    allow_timeout_override: true
+    max_queue_size: 0
+  }
+}
+"#;
+
+pub(super) const SHORT_QUEUE: &str = r#"backend: "onnxruntime"
+max_batch_size: 1
+dynamic_batching {
+  default_queue_policy {
+    timeout_action: REJECT
+    default_timeout_microseconds: 10000000
+    allow_timeout_override: true
+    max_queue_size: 2
+  }
+}
+instance_group [ { count: 1 kind: KIND_CPU } ]
+"#;

@@ -1,0 +1,140 @@
+use std::{collections::HashSet, fs};
+
+use super::*;
+use crate::onnx::Signature;
+
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("paternoster-models-{name}-{}", std::process::id()));
+        // A left-over of a killed run with the same process id.
+        let _ = fs::remove_dir_all(&path);
+        Self(path)
+    }
+
+    fn args(&self, set: Set, only: &[&str]) -> ModelsArgs {
+        ModelsArgs {
+            out: self.0.clone(),
+            set,
+            minilm: None,
+            only: only.iter().map(|&name| name.to_owned()).collect(),
+            all: false,
+            quarter: false,
+            list: false,
+        }
+    }
+
+    fn names(&self) -> HashSet<String> {
+        let entries = fs::read_dir(&self.0).expect("it was written");
+        entries.map(|entry| entry.expect("it can be listed").file_name().to_string_lossy().into_owned()).collect()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn the_small_models_of_every_set_are_written_and_can_be_read() {
+    for set in [Set::Examples, Set::Replay, Set::Tests] {
+        let folder = Folder::new(&format!("set-{set}"));
+        run(&folder.args(set, &[])).expect("the set is written");
+        let chosen = choose(&folder.args(set, &[]), set.recipes()).expect("the whole set");
+        let expected: HashSet<String> = chosen.iter().map(|recipe| recipe.name.to_owned()).collect();
+        assert_eq!(folder.names(), expected, "nothing is missing, nothing is left over");
+        for recipe in chosen {
+            let path = folder.0.join(recipe.name).join("1/model.onnx");
+            match recipe.program {
+                Program::BuiltIn => assert!(!path.exists()),
+                Program::Garbage => assert!(Signature::read(&path).is_err()),
+                _ => drop(Signature::read(&path).expect("it is a model")),
+            }
+        }
+    }
+}
+
+#[test]
+fn names_within_a_set_are_unique() {
+    for set in [Set::Examples, Set::Replay, Set::Tests] {
+        let names: Vec<&str> = set.recipes().iter().map(|recipe| recipe.name).collect();
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
+    }
+}
+
+fn write_one(folder: &Folder, recipe: &Recipe) -> Outcome {
+    write(&folder.args(Set::Examples, &[]), recipe).expect("it is written")
+}
+
+#[test]
+fn what_is_unchanged_is_kept_and_what_changed_is_replaced() {
+    let folder = Folder::new("kept");
+    let mut recipe = Set::Examples.recipes().swap_remove(1);
+    assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }));
+    assert_eq!(write_one(&folder, &recipe), Outcome::Kept);
+
+    let directory = folder.0.join(recipe.name);
+    fs::remove_file(directory.join("1/model.onnx")).expect("it is there");
+    assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }), "a missing file is written again");
+
+    fs::create_dir(directory.join("2")).expect("a version of the user's own");
+    recipe.config = catalog::Config::Yaml("max_batch_size: 4\n");
+    assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }));
+    assert!(!directory.join("config.pbtxt").exists(), "two configurations would contradict each other");
+    assert_eq!(fs::read_to_string(directory.join("model.yaml")).expect("it is there"), "max_batch_size: 4\n");
+    assert!(directory.join("2").is_dir(), "what the user added stays");
+    assert_eq!(folder.names(), HashSet::from([recipe.name.to_owned()]), "no stage is left over");
+}
+
+#[test]
+fn a_directory_of_somebody_else_is_left_alone() {
+    let folder = Folder::new("foreign");
+    let recipe = Set::Examples.recipes().swap_remove(0);
+    let theirs = folder.0.join(recipe.name).join("config.pbtxt");
+    fs::create_dir_all(folder.0.join(recipe.name)).expect("a temporary folder");
+    fs::write(&theirs, "max_batch_size: 1").expect("a file");
+    assert_eq!(write_one(&folder, &recipe), Outcome::Foreign);
+    assert_eq!(fs::read_to_string(theirs).expect("it is still there"), "max_batch_size: 1");
+}
+
+#[test]
+fn a_failure_leaves_nothing_behind() {
+    let folder = Folder::new("failure");
+    let mut recipe = Set::Examples.recipes().swap_remove(0);
+    recipe.program = Program::Graph(|| Err(onnx::build::BuildError::NoOutput { graph: "g".to_owned() }.into()));
+    let told = write(&folder.args(Set::Examples, &[]), &recipe).expect_err("the graph is bad").to_string();
+    assert_eq!(told, "model 'identity': graph 'g' has no output");
+    assert!(folder.names().is_empty(), "{:?}", folder.names());
+}
+
+#[test]
+fn choices_that_cannot_be_met_are_refused() {
+    let folder = Folder::new("refused");
+    let told = |args: &ModelsArgs| run(args).expect_err("refused").to_string();
+    let unknown = told(&folder.args(Set::Replay, &["addsub", "resnet"]));
+    assert!(unknown.starts_with("there is no model 'resnet' in the set 'replay'; it has identity_onnx, "), "{unknown}");
+    let unweighted = told(&folder.args(Set::Examples, &["minilm"]));
+    assert_eq!(unweighted, "the model 'minilm' needs its weights: name their directory with --minilm");
+    let mut args = folder.args(Set::Examples, &["minilm"]);
+    args.minilm = Some("nowhere".into());
+    assert!(told(&args).starts_with("there is no model.safetensors in 'nowhere' ("), "{}", told(&args));
+    assert!(!folder.0.exists(), "nothing was begun");
+}
+
+#[test]
+fn networks_are_written_only_on_request() {
+    let folder = Folder::new("large");
+    let mut args = folder.args(Set::Examples, &["mobilenet"]);
+    args.quarter = true;
+    run(&args).expect("it is written");
+    assert_eq!(folder.names(), HashSet::from(["mobilenet".to_owned()]));
+    let small = choose(&folder.args(Set::Examples, &[]), Set::Examples.recipes()).expect("the small ones");
+    assert!(small.iter().all(|recipe| !recipe.large));
+    assert_ne!(
+        Set::Examples.recipes().swap_remove(7).stamp(true, None),
+        Set::Examples.recipes().swap_remove(7).stamp(false, None),
+        "another width is another content"
+    );
+}

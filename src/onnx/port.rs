@@ -1,0 +1,129 @@
+//! Inputs and outputs of a graph, and how ONNX's types correspond to the protocol's.
+
+use std::fmt;
+
+use super::pb::{self, tensor_proto::DataType as Elem, tensor_shape_proto::dimension, type_proto};
+use crate::model::DataType;
+
+/// One input or output of a graph.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// The tensor's name.
+    pub name: String,
+    /// Element type; `None` where the port is no dense tensor or its type has no counterpart in the protocol.
+    pub datatype: Option<DataType>,
+    /// What the file calls the type, for messages: `FLOAT`, `FLOAT8E4M3FN`, `sequence`, …
+    pub type_name: &'static str,
+    /// Dimensions, batch included; `None` where not even their number is known.
+    pub dims: Option<Vec<PortDim>>,
+}
+
+/// One dimension of a port.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum PortDim {
+    /// Always this long; a file may hold a negative number here, which means nothing.
+    Fixed(i64),
+    /// As long as every other dimension of this name (ONNX's `dim_param`).
+    Symbol(String),
+    /// Of any length.
+    Unknown,
+}
+
+impl fmt::Display for PortDim {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(length) => write!(formatter, "{length}"),
+            Self::Symbol(name) => formatter.write_str(name),
+            Self::Unknown => formatter.write_str("?"),
+        }
+    }
+}
+
+impl From<i64> for PortDim {
+    fn from(length: i64) -> Self {
+        Self::Fixed(length)
+    }
+}
+
+impl From<&str> for PortDim {
+    fn from(symbol: &str) -> Self {
+        Self::Symbol(symbol.to_owned())
+    }
+}
+
+/// Dimensions in short: `dims!["batch", 3, 224, 224]`.
+macro_rules! dims {
+    ($($dim:expr),* $(,)?) => { [$($crate::onnx::PortDim::from($dim)),*] };
+}
+pub(crate) use dims;
+
+impl Port {
+    pub(super) fn decode(info: pb::ValueInfoProto) -> Self {
+        let name = info.name.unwrap_or_default();
+        let declared = info.r#type.and_then(|declared| declared.value);
+        let (elem, shape, type_name) = match declared {
+            Some(type_proto::Value::TensorType(tensor)) => (tensor.elem_type, tensor.shape, None),
+            Some(type_proto::Value::SequenceType(_)) => (None, None, Some("sequence")),
+            Some(type_proto::Value::MapType(_)) => (None, None, Some("map")),
+            Some(type_proto::Value::OptionalType(_)) => (None, None, Some("optional")),
+            Some(type_proto::Value::SparseTensorType(_)) => (None, None, Some("sparse tensor")),
+            Some(type_proto::Value::OpaqueType(_)) => (None, None, Some("opaque")),
+            None => (None, None, Some("undeclared")),
+        };
+        let elem = elem.map(Elem::try_from).and_then(Result::ok);
+        let dims = shape.map(|shape| shape.dim.into_iter().map(PortDim::decode).collect());
+        let named = type_name.unwrap_or_else(|| elem.map_or("unknown", |elem| elem.as_str_name()));
+        Self { name, datatype: elem.and_then(datatype_of), type_name: named, dims }
+    }
+}
+
+impl PortDim {
+    fn decode(dim: pb::tensor_shape_proto::Dimension) -> Self {
+        match dim.value {
+            Some(dimension::Value::DimValue(length)) => Self::Fixed(length),
+            Some(dimension::Value::DimParam(name)) if !name.is_empty() => Self::Symbol(name),
+            Some(dimension::Value::DimParam(_)) | None => Self::Unknown,
+        }
+    }
+
+    fn encode(&self) -> pb::tensor_shape_proto::Dimension {
+        let value = match self {
+            Self::Fixed(length) => Some(dimension::Value::DimValue(*length)),
+            Self::Symbol(name) => Some(dimension::Value::DimParam(name.clone())),
+            Self::Unknown => None,
+        };
+        pb::tensor_shape_proto::Dimension { value, denotation: None }
+    }
+}
+
+/// The declaration of a dense tensor.
+pub(super) fn declare(name: &str, datatype: DataType, dims: &[PortDim]) -> pb::ValueInfoProto {
+    let shape = pb::TensorShapeProto { dim: dims.iter().map(PortDim::encode).collect() };
+    let tensor = type_proto::Tensor { elem_type: Some(elem_of(datatype).into()), shape: Some(shape) };
+    let declared = pb::TypeProto { value: Some(type_proto::Value::TensorType(tensor)), denotation: None };
+    pb::ValueInfoProto { name: Some(name.to_owned()), r#type: Some(declared), ..Default::default() }
+}
+
+/// ONNX's element type of a datatype.
+pub(super) fn elem_of(datatype: DataType) -> Elem {
+    match datatype {
+        DataType::Bool => Elem::Bool,
+        DataType::Uint8 => Elem::Uint8,
+        DataType::Uint16 => Elem::Uint16,
+        DataType::Uint32 => Elem::Uint32,
+        DataType::Uint64 => Elem::Uint64,
+        DataType::Int8 => Elem::Int8,
+        DataType::Int16 => Elem::Int16,
+        DataType::Int32 => Elem::Int32,
+        DataType::Int64 => Elem::Int64,
+        DataType::Fp16 => Elem::Float16,
+        DataType::Fp32 => Elem::Float,
+        DataType::Fp64 => Elem::Double,
+        DataType::Bytes => Elem::String,
+        DataType::Bf16 => Elem::Bfloat16,
+    }
+}
+
+fn datatype_of(elem: Elem) -> Option<DataType> {
+    DataType::ALL.into_iter().find(|&datatype| elem_of(datatype) == elem)
+}

@@ -1,0 +1,197 @@
+use std::{fs, path::PathBuf};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::{
+    model::DataType,
+    onnx::{Model, PortDim, build::Graph, port::dims, zoo},
+};
+
+fn of(model: &Model) -> Signature {
+    Signature::from_bytes("tested", &model.to_bytes()).expect("what the builder writes can be read")
+}
+
+fn refusal(bytes: &[u8]) -> String {
+    Signature::from_bytes("m/1/model.onnx", bytes).expect_err("this is no model").to_string()
+}
+
+#[test]
+fn inputs_and_outputs_come_with_types_and_dimensions() {
+    let found = of(&zoo::add_sub().expect("sound"));
+    let names = |ports: &[Port]| ports.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&found.inputs), ["INPUT0", "INPUT1"]);
+    assert_eq!(names(&found.outputs), ["OUTPUT0", "OUTPUT1"]);
+    let first = &found.inputs[0];
+    assert_eq!((first.datatype, first.type_name), (Some(DataType::Fp32), "FLOAT"));
+    assert_eq!(first.dims.as_deref(), Some(dims!["batch", 16].as_slice()));
+    assert_eq!((found.opset, found.ir_version, found.producer.as_str()), (Some(17), 8, "paternoster"));
+}
+
+#[test]
+fn every_datatype_is_read_back() {
+    for datatype in DataType::ALL {
+        let found = of(&zoo::identity_of(datatype, &[PortDim::Unknown]).expect("sound"));
+        assert_eq!(found.inputs[0].datatype, Some(datatype));
+        assert_eq!(found.outputs[0].dims, Some(vec![PortDim::Unknown]));
+    }
+}
+
+#[test]
+fn weights_are_no_inputs_even_where_they_are_declared_as_such() {
+    let mut model = zoo::scale(2.0).expect("sound");
+    let graph = model.0.graph.as_mut().expect("a graph");
+    graph.input.push(crate::onnx::port::declare("factor", DataType::Fp32, &dims![1]));
+    let found = of(&model);
+    assert_eq!(found.inputs.len(), 1, "format version 3 declares weights among the inputs");
+    assert_eq!(found.inputs[0].name, "INPUT0");
+}
+
+#[test]
+fn types_without_counterpart_are_named() {
+    let mut model = zoo::identity().expect("sound");
+    let graph = model.0.graph.as_mut().expect("a graph");
+    let tensor = |elem_type, shape| pb::type_proto::Value::TensorType(pb::type_proto::Tensor { elem_type, shape });
+    let declared = [
+        (tensor(Some(17), None), "FLOAT8E4M3FN"),
+        (tensor(Some(4711), None), "unknown"),
+        (pb::type_proto::Value::SequenceType(Box::default()), "sequence"),
+    ];
+    graph.input = (0..declared.len())
+        .map(|index| pb::ValueInfoProto {
+            name: Some(format!("x{index}")),
+            r#type: Some(pb::TypeProto { value: Some(declared[index].0.clone()), denotation: None }),
+            ..Default::default()
+        })
+        .collect();
+    let found = of(&model);
+    for (port, (_, name)) in found.inputs.iter().zip(declared) {
+        assert_eq!((port.datatype, port.type_name, &port.dims), (None, name, &None));
+    }
+}
+
+#[test]
+fn refusals_name_the_file_and_the_fault() {
+    assert_eq!(refusal(b""), "'m/1/model.onnx' is not an ONNX model: it holds no graph");
+    assert!(refusal(b"garbage").contains("byte 0 begins a field of unknown wire type 7"), "{}", refusal(b"garbage"));
+    let whole = zoo::identity().expect("sound").to_bytes();
+    let cut = refusal(&whole[..whole.len() - 9]);
+    assert!(cut.contains("bytes, but ") && cut.ends_with(" are left"), "{cut}");
+    let missing = Signature::read(Path::new("nowhere/model.onnx")).expect_err("there is no such file").to_string();
+    assert!(missing.starts_with("cannot read 'nowhere/model.onnx': "), "{missing}");
+}
+
+#[test]
+fn a_name_that_is_declared_twice_is_refused() {
+    let mut model = zoo::identity().expect("sound");
+    let graph = model.0.graph.as_mut().expect("a graph");
+    graph.input.push(graph.input[0].clone());
+    assert!(refusal(&model.to_bytes()).ends_with("input 'INPUT0' is declared twice"));
+    model.0.graph.as_mut().expect("a graph").input[1].name = None;
+    assert!(refusal(&model.to_bytes()).ends_with("input 1 has no name"));
+}
+
+#[test]
+fn declarations_without_end_are_refused() {
+    // A million inputs without name and type, of no byte each.
+    let inputs = [0x5a, 0x00].repeat(1 << 20);
+    let mut file = vec![0x3a];
+    prost::encode_length_delimiter(inputs.len(), &mut file).expect("it fits");
+    file.extend_from_slice(&inputs);
+    assert!(refusal(&file).contains("take more than 4194304 bytes"), "{}", refusal(&file));
+}
+
+/// What must hold for any bytes: no panic, and both readers agree on what is a model when one is found.
+fn survives(bytes: &[u8]) {
+    let signature = Signature::from_bytes("fuzzed", bytes);
+    let model = Model::from_bytes("fuzzed", bytes.to_vec().into());
+    if let (Ok(signature), Ok(model)) = (signature, model) {
+        let graph = model.0.graph.expect("a model has a graph");
+        assert_eq!(signature.outputs.len(), graph.output.len());
+        let weights: HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
+        let inputs: Vec<&str> = graph.input.iter().map(|input| input.name()).collect();
+        let given: Vec<&str> = inputs.into_iter().filter(|name| !weights.contains(name)).collect();
+        assert_eq!(signature.inputs.iter().map(|port| port.name.as_str()).collect::<Vec<_>>(), given);
+    }
+}
+
+#[test]
+fn the_corpus_is_survived() {
+    let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/onnx");
+    let mut count = 0;
+    for entry in fs::read_dir(corpus).expect("the corpus is committed") {
+        let path = entry.expect("it can be listed").path();
+        let bytes = fs::read(&path).expect("it can be read");
+        survives(&bytes);
+        let readable = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("good-"));
+        assert_eq!(Signature::read(&path).is_ok(), readable, "{}", path.display());
+        count += 1;
+    }
+    assert!(count >= 10, "only {count} files");
+}
+
+#[derive(Clone, Debug)]
+enum Mutation {
+    Flip { at: usize, bits: u8 },
+    Cut { at: usize },
+    Remove { at: usize, count: usize },
+    Insert { at: usize, bytes: Vec<u8> },
+    Repeat { at: usize, count: usize },
+}
+
+impl Mutation {
+    fn any() -> impl Strategy<Value = Self> {
+        let at = || any::<prop::sample::Index>().prop_map(|index| index.index(1 << 20));
+        prop_oneof![
+            4 => (at(), 1_u8..).prop_map(|(at, bits)| Self::Flip { at, bits }),
+            1 => at().prop_map(|at| Self::Cut { at }),
+            1 => (at(), 1_usize..20).prop_map(|(at, count)| Self::Remove { at, count }),
+            2 => (at(), prop::collection::vec(any::<u8>(), 1..12)).prop_map(|(at, bytes)| Self::Insert { at, bytes }),
+            1 => (at(), 1_usize..200).prop_map(|(at, count)| Self::Repeat { at, count }),
+        ]
+    }
+
+    fn apply(self, bytes: &mut Vec<u8>) {
+        let length = bytes.len().max(1);
+        match self {
+            Self::Flip { at, bits } if !bytes.is_empty() => bytes[at % length] ^= bits,
+            Self::Flip { .. } => {}
+            Self::Cut { at } => bytes.truncate(at % length),
+            Self::Remove { at, count } => {
+                let start = (at % length).min(bytes.len());
+                bytes.drain(start..(start + count).min(bytes.len()));
+            }
+            Self::Insert { at, bytes: new } => {
+                let start = (at % length).min(bytes.len());
+                bytes.splice(start..start, new);
+            }
+            Self::Repeat { at, count } => {
+                let start = (at % length).min(bytes.len());
+                let part = bytes[start..(start + count).min(bytes.len())].to_vec();
+                bytes.splice(start..start, part);
+            }
+        }
+    }
+}
+
+fn seeds() -> Vec<Vec<u8>> {
+    let mut nested = Graph::new("nested");
+    let x = nested.input("x", DataType::Int64, &dims!["n"]);
+    nested.output(&x, DataType::Int64, &dims!["n"]);
+    let models = [zoo::slow(), zoo::add_sub(), zoo::lookup(), zoo::scale(3.0), nested.finish()];
+    models.into_iter().map(|model| model.expect("sound").to_bytes().to_vec()).collect()
+}
+
+proptest! {
+    #[test]
+    fn mutated_models_are_survived(seed in 0_usize..5, mutations in prop::collection::vec(Mutation::any(), 1..8)) {
+        let mut bytes = seeds().swap_remove(seed);
+        mutations.into_iter().for_each(|mutation| mutation.apply(&mut bytes));
+        survives(&bytes);
+    }
+
+    #[test]
+    fn arbitrary_bytes_are_survived(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        survives(&bytes);
+    }
+}

@@ -1,0 +1,158 @@
+//! The layers that convolutional networks are made of.
+
+use crate::{
+    model::DataType,
+    onnx::{
+        PortDim,
+        build::{Graph, Value},
+        weights::Seeded,
+    },
+};
+
+/// Variance gain for a layer that a rectifier follows (He et al., 2015); 1 for a layer that none follows.
+pub(super) const RECTIFIED: f32 = 2.0;
+
+/// A convolutional network under construction. Batch normalisation is taken as folded into the convolutions, as
+/// exporters for inference leave it.
+pub(super) struct Net {
+    pub graph: Graph,
+    weights: Seeded,
+}
+
+/// A convolution, square in kernel and stride.
+#[derive(Clone, Copy)]
+pub(super) struct Conv {
+    pub input: usize,
+    pub output: usize,
+    pub kernel: usize,
+    pub stride: usize,
+    /// Variance of the outputs in terms of the inputs' mean square.
+    pub gain: f32,
+}
+
+impl Conv {
+    /// Stride 1, followed by a rectifier.
+    pub fn new(input: usize, output: usize, kernel: usize) -> Self {
+        Self { input, output, kernel, stride: 1, gain: RECTIFIED }
+    }
+
+    pub fn stride(self, stride: usize) -> Self {
+        Self { stride, ..self }
+    }
+
+    pub fn gain(self, gain: f32) -> Self {
+        Self { gain, ..self }
+    }
+}
+
+impl Net {
+    pub fn new(name: &str) -> Self {
+        let seed = name.bytes().fold(0, |seed: u64, byte| seed << 8 ^ seed >> 56 ^ u64::from(byte));
+        Self { graph: Graph::new(name), weights: Seeded::new(seed) }
+    }
+
+    /// The input `image`, FP32, batch first.
+    pub fn image(&mut self, dims: &[PortDim]) -> Value {
+        self.graph.input("image", DataType::Fp32, dims)
+    }
+
+    fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
+        let spread = (gain / fan_in as f32).sqrt();
+        let data = self.weights.uniform(&self.graph.scoped(name), dims.iter().product(), spread);
+        self.graph.raw(name, DataType::Fp32, dims, data)
+    }
+
+    /// A convolution with bias, padded so that stride 1 keeps the size.
+    pub fn conv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
+        let Conv { input, output, kernel, stride, gain } = conv;
+        let weight =
+            self.weight(&format!("{name}.weight"), &[output, input, kernel, kernel], input * kernel * kernel, gain);
+        self.convolve(name, x, &weight, output, kernel, stride, 1)
+    }
+
+    /// A 3 × 3 convolution of each channel alone.
+    pub fn depthwise(&mut self, name: &str, x: &Value, channels: usize, stride: usize) -> Value {
+        let weight = self.weight(&format!("{name}.weight"), &[channels, 1, 3, 3], 9, RECTIFIED);
+        self.convolve(name, x, &weight, channels, 3, stride, channels)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parameters of the operator")]
+    fn convolve(
+        &mut self,
+        name: &str,
+        x: &Value,
+        weight: &Value,
+        output: usize,
+        kernel: usize,
+        stride: usize,
+        groups: usize,
+    ) -> Value {
+        let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-4);
+        let (side, step, pad) = (kernel as i64, stride as i64, (kernel / 2) as i64);
+        let call = self.graph.op("Conv", &[x, weight, &bias]);
+        let call = call.attr("kernel_shape", [side, side]).attr("strides", [step, step]);
+        call.attr("pads", [pad, pad, pad, pad]).attr("group", groups as i64).value()
+    }
+
+    /// A convolution and a rectifier.
+    pub fn conv_relu(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
+        let y = self.conv(name, x, conv);
+        self.relu(&y)
+    }
+
+    /// A transposed convolution with bias that doubles the size.
+    pub fn upconv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
+        let Conv { input, output, kernel, gain, .. } = conv;
+        // With stride 2, an output element takes a quarter of the kernel's products.
+        let fan_in = (input * kernel * kernel).div_ceil(4);
+        let weight = self.weight(&format!("{name}.weight"), &[input, output, kernel, kernel], fan_in, gain);
+        let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-4);
+        let (side, pad) = (kernel as i64, (kernel / 2) as i64);
+        // Size out = 2 (size in − 1) + kernel − pads, so the end takes what is missing to twice the size in.
+        let (begin, end) = if kernel % 2 == 0 { (pad - 1, pad - 1) } else { (pad, pad - 1) };
+        let call = self.graph.op("ConvTranspose", &[x, &weight, &bias]);
+        let call = call.attr("kernel_shape", [side, side]).attr("strides", [2, 2]);
+        call.attr("pads", [begin, begin, end, end]).value()
+    }
+
+    pub fn relu(&mut self, x: &Value) -> Value {
+        self.graph.op("Relu", &[x]).value()
+    }
+
+    pub fn add(&mut self, x: &Value, y: &Value) -> Value {
+        self.graph.op("Add", &[x, y]).value()
+    }
+
+    /// The maximum of each square of `kernel`, every `stride`, padded by `pad`.
+    pub fn max_pool(&mut self, x: &Value, kernel: i64, stride: i64, pad: i64) -> Value {
+        let call = self.graph.op("MaxPool", &[x]).attr("kernel_shape", [kernel, kernel]);
+        call.attr("strides", [stride, stride]).attr("pads", [pad, pad, pad, pad]).value()
+    }
+
+    /// The mean of each channel: `[batch, channels]`.
+    pub fn global_mean(&mut self, x: &Value) -> Value {
+        let mean = self.graph.op("GlobalAveragePool", &[x]).value();
+        self.graph.op("Flatten", &[&mean]).attr("axis", 1).value()
+    }
+
+    /// A dense layer on `[batch, input]`.
+    pub fn dense(&mut self, name: &str, x: &Value, input: usize, output: usize, gain: f32) -> Value {
+        let weight = self.weight(&format!("{name}.weight"), &[output, input], input, gain);
+        let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-4);
+        self.graph.op("Gemm", &[x, &weight, &bias]).attr("transB", 1).value()
+    }
+
+    /// Gives `x` the name of an output and makes it one.
+    pub fn output(&mut self, name: &str, x: &Value, dims: &[PortDim]) {
+        let named = self.graph.op("Identity", &[x]).named(name).value();
+        self.graph.output(&named, DataType::Fp32, dims);
+    }
+
+    /// Prefixes the names that `build` makes.
+    pub fn scope<T>(&mut self, scope: impl Into<String>, build: impl FnOnce(&mut Self) -> T) -> T {
+        self.graph.enter(scope);
+        let result = build(self);
+        self.graph.leave();
+        result
+    }
+}

@@ -1,0 +1,68 @@
+//! `LinkNet` (Chaurasia, Culurciello: Exploiting encoder representations for efficient semantic segmentation, 2017): a
+//! ResNet-18 encoder whose stages are linked by sums to the stages of a light decoder.
+
+use super::{
+    Width,
+    layers::{Conv, Net},
+    resnet::{basic_block, stem},
+};
+use crate::onnx::{
+    Model,
+    build::{BuildError, Value},
+    port::dims,
+};
+
+/// Channels of the encoder's stages.
+const STAGES: [usize; 4] = [64, 128, 256, 512];
+/// Of Cityscapes, the paper's data.
+const CLASSES: usize = 19;
+
+/// `image` FP32 `[batch, 3, 256, 256]` → `mask` FP32 `[batch, 19, 256, 256]`; 11.5 million weights at full width.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn linknet(width: Width) -> Result<Model, BuildError> {
+    let mut net = Net::new("linknet");
+    let image = net.image(&dims!["batch", 3, 256, 256]);
+    let first = width.of(64);
+    let mut x = stem(&mut net, &image, first);
+    let mut channels = first;
+    // What each decoder stage gives back: the encoder stage's own input, in shape, and by a sum.
+    let mut links = Vec::new();
+    for (stage, output) in STAGES.into_iter().enumerate() {
+        let output = width.of(output);
+        let stride = if stage == 0 { 1 } else { 2 };
+        links.push((x.clone(), channels, stride));
+        x = net.scope(format!("encoder{}", stage + 1), |net| {
+            let x = net.scope("block1", |net| basic_block(net, &x, channels, output, stride));
+            net.scope("block2", |net| basic_block(net, &x, output, output, 1))
+        });
+        channels = output;
+    }
+    for (stage, (link, output, stride)) in links.into_iter().enumerate().rev() {
+        let raised = net.scope(format!("decoder{}", stage + 1), |net| decode(net, &x, channels, output, stride));
+        // The first encoder stage's input is the stem's output, which the paper does not link.
+        x = if stage > 0 { net.add(&raised, &link) } else { raised };
+        channels = output;
+    }
+    let half = width.of(32);
+    x = net.upconv("full1", &x, Conv::new(channels, half, 3));
+    x = net.relu(&x);
+    x = net.conv_relu("conv", &x, Conv::new(half, half, 3));
+    let mask = net.upconv("full2", &x, Conv::new(half, CLASSES, 2).gain(1.0));
+    net.output("mask", &mask, &dims!["batch", CLASSES as i64, 256, 256]);
+    net.graph.finish()
+}
+
+/// Narrow, enlarge, widen.
+fn decode(net: &mut Net, x: &Value, input: usize, output: usize, stride: usize) -> Value {
+    let inner = input / 4;
+    let x = net.conv_relu("conv1", x, Conv::new(input, inner, 1));
+    let x = if stride == 1 {
+        net.conv_relu("full", &x, Conv::new(inner, inner, 3))
+    } else {
+        let raised = net.upconv("full", &x, Conv::new(inner, inner, 3));
+        net.relu(&raised)
+    };
+    net.conv_relu("conv2", &x, Conv::new(inner, output, 1))
+}

@@ -1,0 +1,76 @@
+//! ResNet-50 (He et al.: Deep residual learning for image recognition, 2016), with the stride of a stage in its first
+//! 3 × 3 convolution (known as version 1.5), and the basic blocks of ResNet-18 that LinkNet builds on.
+
+use super::{
+    Width,
+    layers::{Conv, Net},
+};
+use crate::onnx::{
+    Model,
+    build::{BuildError, Value},
+    port::dims,
+};
+
+/// Inner channels and number of the bottleneck blocks of each stage.
+const STAGES: [(usize, usize); 4] = [(64, 3), (128, 4), (256, 6), (512, 3)];
+/// Output channels of a bottleneck in inner channels.
+const EXPANSION: usize = 4;
+/// Keeps the sum of a long chain of residual blocks within a small multiple of its first term.
+const RESIDUAL_GAIN: f32 = 0.25;
+
+/// `image` FP32 `[batch, 3, 224, 224]` → `logits` FP32 `[batch, 1000]`; 25.5 million weights at full width.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn resnet50(width: Width) -> Result<Model, BuildError> {
+    let mut net = Net::new("resnet50");
+    let image = net.image(&dims!["batch", 3, 224, 224]);
+    let mut x = stem(&mut net, &image, width.of(64));
+    let mut channels = width.of(64);
+    for (stage, (inner, blocks)) in STAGES.into_iter().enumerate() {
+        for block in 0..blocks {
+            let stride = if stage > 0 && block == 0 { 2 } else { 1 };
+            let inner = width.of(inner);
+            x = net.scope(format!("stage{}/block{}", stage + 1, block + 1), |net| {
+                bottleneck(net, &x, channels, inner, stride)
+            });
+            channels = inner * EXPANSION;
+        }
+    }
+    let features = net.global_mean(&x);
+    let logits = net.dense("fc", &features, channels, 1000, 1.0);
+    net.output("logits", &logits, &dims!["batch", 1000]);
+    net.graph.finish()
+}
+
+/// A convolution of 7 × 7 and a pooling that leave a quarter of the image's side.
+pub(super) fn stem(net: &mut Net, image: &Value, channels: usize) -> Value {
+    let x = net.conv_relu("stem", image, Conv::new(3, channels, 7).stride(2));
+    net.max_pool(&x, 3, 2, 1)
+}
+
+fn bottleneck(net: &mut Net, x: &Value, input: usize, inner: usize, stride: usize) -> Value {
+    let output = inner * EXPANSION;
+    let y = net.conv_relu("conv1", x, Conv::new(input, inner, 1));
+    let y = net.conv_relu("conv2", &y, Conv::new(inner, inner, 3).stride(stride));
+    let y = net.conv("conv3", &y, Conv::new(inner, output, 1).gain(RESIDUAL_GAIN));
+    join(net, x, &y, input, output, stride)
+}
+
+/// Two convolutions of 3 × 3 with a shortcut.
+pub(super) fn basic_block(net: &mut Net, x: &Value, input: usize, output: usize, stride: usize) -> Value {
+    let y = net.conv_relu("conv1", x, Conv::new(input, output, 3).stride(stride));
+    let y = net.conv("conv2", &y, Conv::new(output, output, 3).gain(RESIDUAL_GAIN));
+    join(net, x, &y, input, output, stride)
+}
+
+/// The rectified sum of `x` and `y`, with `x` projected where the shapes differ.
+fn join(net: &mut Net, x: &Value, y: &Value, input: usize, output: usize, stride: usize) -> Value {
+    let sum = if input == output && stride == 1 {
+        net.add(x, y)
+    } else {
+        let shortcut = net.conv("shortcut", x, Conv::new(input, output, 1).stride(stride).gain(1.0));
+        net.add(&shortcut, y)
+    };
+    net.relu(&sum)
+}
