@@ -1,0 +1,421 @@
+//! The log: where it goes, what it holds, and changing that while the server runs.
+
+use std::{
+    collections::BTreeMap,
+    fs::{File, OpenOptions},
+    io,
+    path::PathBuf,
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+use tracing::{
+    Dispatch, Level, Metadata, Subscriber,
+    level_filters::LevelFilter,
+    subscriber::{Interest, SetGlobalDefaultError},
+};
+use tracing_subscriber::{
+    Layer, Registry,
+    fmt::{self, MakeWriter, writer::BoxMakeWriter},
+    layer::{Context, SubscriberExt},
+    reload,
+};
+
+use super::log_format::{LogFormat, SharedFormat};
+
+/// Records of this crate have targets that begin so.
+const OWN_TARGET: &str = "paternoster";
+
+/// What the log holds and where it goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Appended to; none: standard error.
+    pub file: Option<PathBuf>,
+    /// Whether errors are logged.
+    pub error: bool,
+    /// Whether warnings are logged.
+    pub warning: bool,
+    /// Whether informational records are logged.
+    pub info: bool,
+    /// 0: nothing more; 1: debug records of the server; 2: its trace records too; 3 and above: the libraries' as well.
+    pub verbose_level: u32,
+    /// Form of a record.
+    pub format: LogFormat,
+}
+
+impl Default for LogOptions {
+    /// Triton's defaults.
+    fn default() -> Self {
+        Self { file: None, error: true, warning: true, info: true, verbose_level: 0, format: LogFormat::Default }
+    }
+}
+
+/// A log setting's value, in the types of the LogSettings call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum LogValue {
+    Bool(bool),
+    Uint(u32),
+    Text(String),
+}
+
+impl LogValue {
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Bool(_) => "bool",
+            Self::Uint(_) => "uint32",
+            Self::Text(_) => "string",
+        }
+    }
+}
+
+/// Why the log could not be started.
+#[derive(Debug, thiserror::Error)]
+pub enum LogStartError {
+    /// The file cannot be written.
+    #[error("cannot open log file '{}': {error}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// The process has a log already.
+    #[error("a log is installed already")]
+    Installed(#[from] SetGlobalDefaultError),
+}
+
+/// Why a change of settings was refused; none of the call's changes took place.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum LogSettingError {
+    /// No such setting.
+    #[error("unknown log setting '{name}'")]
+    Unknown {
+        /// As given.
+        name: String,
+    },
+    /// The value has another type than the setting.
+    #[error("log setting '{name}' expects {expected}, got {got}")]
+    WrongType {
+        /// The setting.
+        name: &'static str,
+        /// Its type.
+        expected: &'static str,
+        /// The value's type.
+        got: &'static str,
+    },
+    /// `log_format` names no format.
+    #[error("log setting 'log_format': {0}")]
+    Format(String),
+    /// The file is chosen at start-up alone (as in Triton): a client must not choose which files the server writes.
+    #[error("log setting 'log_file' cannot be changed while the server runs; start it with --log-file")]
+    FileFixed,
+}
+
+/// The running log. Holding it is not needed for logging, only for changing the settings.
+#[derive(Clone, Debug)]
+pub struct Logging {
+    current: Arc<Mutex<LogOptions>>,
+    levels: reload::Handle<Levels, Registry>,
+    format: SharedFormat,
+}
+
+impl Logging {
+    /// Opens the log and makes it the process's.
+    ///
+    /// # Errors
+    /// When the file cannot be opened, or the process has a log already.
+    pub fn start(options: LogOptions) -> Result<Self, LogStartError> {
+        let writer = match &options.file {
+            None => BoxMakeWriter::new(io::stderr),
+            Some(path) => {
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                let file: File = file.map_err(|error| LogStartError::File { path: path.clone(), error })?;
+                BoxMakeWriter::new(Arc::new(file))
+            }
+        };
+        let (logging, dispatch) = Self::build(options, writer);
+        tracing::dispatcher::set_global_default(dispatch)?;
+        Ok(logging)
+    }
+
+    fn build(options: LogOptions, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) -> (Self, Dispatch) {
+        let format = SharedFormat::new(options.format);
+        let (filter, levels) = reload::Layer::new(Levels::of(&options));
+        let lines = fmt::layer().with_ansi(false).with_writer(writer).event_format(format.clone());
+        let dispatch = Dispatch::new(Registry::default().with(filter).with(lines));
+        (Self { current: Arc::new(Mutex::new(options)), levels, format }, dispatch)
+    }
+
+    /// All settings by their name in the LogSettings call.
+    pub fn settings(&self) -> BTreeMap<&'static str, LogValue> {
+        let current = self.current.lock().clone();
+        let file = current.file.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
+        BTreeMap::from([
+            ("log_file", LogValue::Text(file)),
+            ("log_info", LogValue::Bool(current.info)),
+            ("log_warning", LogValue::Bool(current.warning)),
+            ("log_error", LogValue::Bool(current.error)),
+            ("log_verbose_level", LogValue::Uint(current.verbose_level)),
+            ("log_format", LogValue::Text(current.format.as_str().to_owned())),
+        ])
+    }
+
+    /// Changes settings by their name in the LogSettings call: all of them, or none where one is refused.
+    ///
+    /// # Errors
+    /// The first setting that is unknown, of a wrong type or not changeable.
+    pub fn apply<'a>(&self, changes: impl IntoIterator<Item = (&'a str, LogValue)>) -> Result<(), LogSettingError> {
+        let mut current = self.current.lock();
+        let mut next = current.clone();
+        for (name, value) in changes {
+            next.set(name, value)?;
+        }
+        // The handle fails only once the log itself is gone, and then there is nothing left to change.
+        let _ = self.levels.reload(Levels::of(&next));
+        self.format.set(next.format);
+        *current = next;
+        Ok(())
+    }
+}
+
+impl LogOptions {
+    fn set(&mut self, name: &str, value: LogValue) -> Result<(), LogSettingError> {
+        match name {
+            "log_file" => return Err(LogSettingError::FileFixed),
+            "log_info" => self.info = bool_of("log_info", &value)?,
+            "log_warning" => self.warning = bool_of("log_warning", &value)?,
+            "log_error" => self.error = bool_of("log_error", &value)?,
+            "log_verbose_level" => {
+                let LogValue::Uint(level) = value else {
+                    return Err(wrong_type("log_verbose_level", "uint32", &value));
+                };
+                self.verbose_level = level;
+            }
+            "log_format" => {
+                let LogValue::Text(format) = value else { return Err(wrong_type("log_format", "string", &value)) };
+                self.format = format.parse().map_err(LogSettingError::Format)?;
+            }
+            _ => return Err(LogSettingError::Unknown { name: name.to_owned() }),
+        }
+        Ok(())
+    }
+}
+
+fn bool_of(name: &'static str, value: &LogValue) -> Result<bool, LogSettingError> {
+    let LogValue::Bool(on) = *value else { return Err(wrong_type(name, "bool", value)) };
+    Ok(on)
+}
+
+fn wrong_type(name: &'static str, expected: &'static str, value: &LogValue) -> LogSettingError {
+    LogSettingError::WrongType { name, expected, got: value.kind() }
+}
+
+/// Which records pass. Triton switches each severity by itself, so that this is not one threshold.
+#[derive(Clone, Copy, Debug)]
+struct Levels {
+    error: bool,
+    warning: bool,
+    info: bool,
+    verbose_level: u32,
+}
+
+impl Levels {
+    fn of(options: &LogOptions) -> Self {
+        let LogOptions { error, warning, info, verbose_level, .. } = *options;
+        Self { error, warning, info, verbose_level }
+    }
+
+    fn passes(self, metadata: &Metadata<'_>) -> bool {
+        let own = metadata.target().starts_with(OWN_TARGET);
+        match *metadata.level() {
+            Level::ERROR => self.error,
+            Level::WARN => self.warning,
+            Level::INFO => self.info,
+            Level::DEBUG => self.verbose_level >= if own { 1 } else { 3 },
+            Level::TRACE => self.verbose_level >= if own { 2 } else { 3 },
+        }
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Levels {
+    fn register_callsite(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.passes(metadata) { Interest::always() } else { Interest::never() }
+    }
+
+    fn enabled(&self, metadata: &Metadata<'_>, _: Context<'_, S>) -> bool {
+        self.passes(metadata)
+    }
+
+    fn max_level_hint(&self) -> Option<LevelFilter> {
+        let highest = match self.verbose_level {
+            0 if self.info => LevelFilter::INFO,
+            0 if self.warning => LevelFilter::WARN,
+            0 if self.error => LevelFilter::ERROR,
+            0 => LevelFilter::OFF,
+            1 => LevelFilter::DEBUG,
+            _ => LevelFilter::TRACE,
+        };
+        Some(highest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::{debug, error, info, trace, warn};
+
+    use super::*;
+
+    /// A writer whose content can be read.
+    #[derive(Clone, Default)]
+    struct Page(Arc<Mutex<Vec<u8>>>);
+
+    impl Page {
+        fn take(&self) -> String {
+            String::from_utf8(std::mem::take(&mut self.0.lock())).expect("the log is text")
+        }
+    }
+
+    impl io::Write for Page {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A log of its own for one test, and the page it writes.
+    fn with_log(options: LogOptions, test: impl FnOnce(&Logging, &Page)) {
+        let page = Page::default();
+        let writer = page.clone();
+        let (logging, dispatch) = Logging::build(options, move || writer.clone());
+        tracing::dispatcher::with_default(&dispatch, || test(&logging, &page));
+    }
+
+    /// First letter of every severity that reaches the page.
+    fn logged(page: &Page) -> Vec<&'static str> {
+        page.take();
+        error!("of error");
+        warn!("of warning");
+        info!("of info");
+        debug!("of debug");
+        trace!("of trace");
+        debug!(target: "h2", "of a library");
+        let text = page.take();
+        let all = ["of error", "of warning", "of info", "of debug", "of trace", "of a library"];
+        all.into_iter().filter(|message| text.contains(message)).collect()
+    }
+
+    #[test]
+    fn settings_start_as_triton_shows_them() {
+        with_log(LogOptions::default(), |logging, _| {
+            let expected = BTreeMap::from([
+                ("log_error", LogValue::Bool(true)),
+                ("log_file", LogValue::Text(String::new())),
+                ("log_format", LogValue::Text("default".to_owned())),
+                ("log_info", LogValue::Bool(true)),
+                ("log_verbose_level", LogValue::Uint(0)),
+                ("log_warning", LogValue::Bool(true)),
+            ]);
+            assert_eq!(logging.settings(), expected);
+        });
+    }
+
+    #[test]
+    fn each_severity_is_switched_by_itself_while_running() {
+        with_log(LogOptions::default(), |logging, page| {
+            assert_eq!(logged(page), ["of error", "of warning", "of info"]);
+
+            logging.apply([("log_warning", LogValue::Bool(false))]).expect("changeable");
+            assert_eq!(logged(page), ["of error", "of info"], "only warnings were switched off");
+
+            logging.apply([("log_verbose_level", LogValue::Uint(1))]).expect("changeable");
+            assert_eq!(logged(page), ["of error", "of info", "of debug"]);
+
+            logging.apply([("log_verbose_level", LogValue::Uint(2))]).expect("changeable");
+            assert_eq!(logged(page), ["of error", "of info", "of debug", "of trace"]);
+
+            logging.apply([("log_verbose_level", LogValue::Uint(3))]).expect("changeable");
+            assert_eq!(logged(page).last(), Some(&"of a library"));
+
+            let off = ["log_error", "log_info"].map(|name| (name, LogValue::Bool(false)));
+            logging.apply(off).expect("changeable");
+            logging.apply([("log_verbose_level", LogValue::Uint(0))]).expect("changeable");
+            assert_eq!(logged(page), [""; 0], "everything is off");
+            assert_eq!(logging.settings()["log_error"], LogValue::Bool(false));
+        });
+    }
+
+    #[test]
+    fn a_refused_change_names_the_setting_and_changes_nothing() {
+        let text = |value: &str| LogValue::Text(value.to_owned());
+        let cases = [
+            (("log_level", LogValue::Uint(1)), "unknown log setting 'log_level'"),
+            (("log_info", LogValue::Uint(1)), "log setting 'log_info' expects bool, got uint32"),
+            (("log_error", text("yes")), "log setting 'log_error' expects bool, got string"),
+            (("log_verbose_level", LogValue::Bool(true)), "log setting 'log_verbose_level' expects uint32, got bool"),
+            (("log_format", LogValue::Bool(true)), "log setting 'log_format' expects string, got bool"),
+            (("log_format", text("xml")), "log setting 'log_format': expected default, ISO8601 or json, got 'xml'"),
+            (
+                ("log_file", text("elsewhere.log")),
+                "log setting 'log_file' cannot be changed while the server runs; start it with --log-file",
+            ),
+        ];
+        with_log(LogOptions::default(), |logging, _| {
+            let before = logging.settings();
+            for (change, expected) in cases {
+                let refused = logging.apply([("log_warning", LogValue::Bool(false)), change]).expect_err("refused");
+                assert_eq!(refused.to_string(), expected);
+                assert_eq!(logging.settings(), before, "the change before the refused one took place");
+            }
+        });
+    }
+
+    #[test]
+    fn a_line_has_severity_time_process_place_message_and_fields() {
+        with_log(LogOptions::default(), |logging, page| {
+            warn!(model = "slow", version = 3, "not ready");
+            let line = page.take();
+            let (head, rest) = line.split_once("] ").expect("a place ends with a bracket");
+            assert_eq!(rest, "not ready model=\"slow\" version=3\n");
+            let words: Vec<&str> = head.split(' ').collect();
+            assert_eq!(words.len(), 4, "severity and day, time, process, place: {head}");
+            assert!(words[0].starts_with('W') && words[0].len() == 5, "severity and day: {}", words[0]);
+            assert_eq!(words[1].len(), "23:59:59.123456".len(), "time with microseconds: {}", words[1]);
+            assert_eq!(words[2], std::process::id().to_string());
+            assert!(words[3].starts_with("logging.rs:"), "place: {}", words[3]);
+
+            logging.apply([("log_format", LogValue::Text("ISO8601".to_owned()))]).expect("changeable");
+            error!("broken");
+            let line = page.take();
+            let words: Vec<&str> = line.split(' ').collect();
+            assert!(words[0].ends_with('Z') && words[0].len() == 20, "a whole date: {}", words[0]);
+            assert_eq!((words[1], words[4]), ("E", "broken\n"));
+        });
+    }
+
+    #[test]
+    fn a_json_record_keeps_the_types_of_its_fields() {
+        with_log(LogOptions { format: LogFormat::Json, ..LogOptions::default() }, |_, page| {
+            info!(model = "slow", version = 3, ready = true, "line one\nline two");
+            let text = page.take();
+            assert_eq!(text.lines().count(), 1, "a record is one line: {text}");
+            let record: serde_json::Value = serde_json::from_str(&text).expect("a JSON object");
+            assert_eq!(record["level"], "INFO");
+            assert_eq!(record["message"], "line one\nline two");
+            assert_eq!((&record["model"], &record["version"]), (&"slow".into(), &3.into()));
+            assert_eq!(record["ready"], true);
+        });
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_opened_is_named() {
+        let path = PathBuf::from("no/such/directory/server.log");
+        let options = LogOptions { file: Some(path), ..LogOptions::default() };
+        let error = Logging::start(options).expect_err("the directory is not there").to_string();
+        assert!(error.starts_with("cannot open log file 'no/such/directory/server.log': "), "{error}");
+    }
+}

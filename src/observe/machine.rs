@@ -1,0 +1,107 @@
+//! CPU and memory of the machine, read from `/proc`. On a system without it there is nothing to report.
+
+use std::fs;
+
+use parking_lot::Mutex;
+
+/// Reads the machine's load; keeps the last reading, because utilisation is a difference of two.
+#[derive(Debug)]
+pub(super) struct Machine {
+    last: Mutex<CpuTimes>,
+}
+
+/// Ticks since the machine started.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct CpuTimes {
+    busy: u64,
+    total: u64,
+    /// Share of busy ticks in the last interval, 0 to 1.
+    utilization: f64,
+}
+
+/// Memory of the machine in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Memory {
+    pub total: u64,
+    /// What programs could not have at once: total less what the kernel calls available.
+    pub used: u64,
+}
+
+impl Machine {
+    pub(super) fn new() -> Self {
+        let first = fs::read_to_string("/proc/stat").ok().and_then(|text| cpu_times(&text));
+        Self { last: Mutex::new(first.unwrap_or_default()) }
+    }
+
+    /// Share of all CPUs in use since the last call, 0 to 1.
+    pub(super) fn cpu_utilization(&self) -> Option<f64> {
+        let now = cpu_times(&fs::read_to_string("/proc/stat").ok()?)?;
+        let mut last = self.last.lock();
+        *last = last.then(now);
+        Some(last.utilization)
+    }
+
+    pub(super) fn memory() -> Option<Memory> {
+        memory(&fs::read_to_string("/proc/meminfo").ok()?)
+    }
+}
+
+impl CpuTimes {
+    /// The next reading; within one tick the utilisation stays what it was.
+    fn then(self, now: Self) -> Self {
+        let total = now.total.saturating_sub(self.total);
+        if total == 0 {
+            return self;
+        }
+        let busy = now.busy.saturating_sub(self.busy).min(total);
+        Self { utilization: busy as f64 / total as f64, ..now }
+    }
+}
+
+/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice. Guest time
+/// is part of user time.
+fn cpu_times(text: &str) -> Option<CpuTimes> {
+    let fields = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<u64> = fields.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
+    let total = ticks.iter().sum();
+    let idle: u64 = ticks.get(3..5)?.iter().sum();
+    Some(CpuTimes { busy: total - idle, total, utilization: 0.0 })
+}
+
+fn memory(text: &str) -> Option<Memory> {
+    let bytes_of = |key: &str| {
+        let value = text.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        value.trim().strip_suffix(" kB")?.parse::<u64>().ok()?.checked_mul(1024)
+    };
+    let total = bytes_of("MemTotal")?;
+    let available = bytes_of("MemAvailable")?;
+    Some(Memory { total, used: total.saturating_sub(available) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn utilization_is_the_busy_share_between_two_readings() {
+        let first = cpu_times("cpu  100 0 50 800 50 0 0 0 7 0\ncpu0 1 1").expect("a whole line");
+        assert_eq!((first.busy, first.total), (150, 1000), "guest time is not counted twice");
+        let second = cpu_times("cpu  130 0 50 860 60 0 0 0 7 0").expect("a whole line");
+        let after = first.then(second);
+        assert!((after.utilization - 0.3).abs() < 1e-9, "30 of 100 ticks were busy, not {}", after.utilization);
+        assert_eq!(after.then(second).utilization, after.utilization, "no tick passed");
+    }
+
+    #[test]
+    fn memory_in_use_is_what_is_not_available() {
+        let text = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    400 kB\n";
+        assert_eq!(memory(text), Some(Memory { total: 1_024_000, used: 614_400 }));
+    }
+
+    #[test]
+    fn text_of_another_shape_reports_nothing() {
+        assert_eq!(cpu_times("intr 1 2 3"), None);
+        assert_eq!(cpu_times("cpu  1 2"), None);
+        assert_eq!(memory("MemTotal: 5 pages\nMemAvailable: 1 kB\n"), None);
+    }
+}

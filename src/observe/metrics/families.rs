@@ -1,0 +1,135 @@
+//! The families: their names, help lines and types, and where their numbers come from.
+
+use prometheus::proto::MetricType;
+
+use super::super::{PoolSnapshot, VersionReading};
+
+const NS_PER_US: u64 = 1_000;
+
+/// In this many nanoseconds a second is exposed.
+pub(super) const NS_PER_SECOND: f64 = 1e9;
+
+/// A family's name, help line and type.
+pub(super) struct Family {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: MetricType,
+}
+
+const fn counter(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: MetricType::COUNTER }
+}
+
+const fn gauge(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: MetricType::GAUGE }
+}
+
+const fn histogram(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: MetricType::HISTOGRAM }
+}
+
+/// A family of one number per version (labels model, version).
+pub(super) struct PerVersion {
+    pub family: Family,
+    pub value: fn(&VersionReading) -> u64,
+}
+
+const fn version_counter(name: &'static str, help: &'static str, value: fn(&VersionReading) -> u64) -> PerVersion {
+    PerVersion { family: counter(name, help), value }
+}
+
+/// All families of one number per version.
+pub(super) const PER_VERSION: [PerVersion; 10] = [
+    version_counter("nv_inference_request_success", "Requests answered, whatever their batch size", |read| {
+        read.stats.inference_stats.success.count
+    }),
+    version_counter("nv_inference_count", "Rows of all requests answered", |read| read.stats.inference_count),
+    version_counter("nv_inference_exec_count", "Batches executed", |read| read.stats.execution_count),
+    version_counter(
+        "nv_inference_request_duration_us",
+        "Time from admission to the answer, summed, in microseconds",
+        |read| read.stats.inference_stats.success.ns / NS_PER_US,
+    ),
+    version_counter("nv_inference_queue_duration_us", "Time that requests waited, summed, in microseconds", |read| {
+        read.stats.inference_stats.queue.ns / NS_PER_US
+    }),
+    version_counter(
+        "nv_inference_compute_input_duration_us",
+        "Time gathering inputs, summed, in microseconds",
+        |read| read.stats.inference_stats.compute_input.ns / NS_PER_US,
+    ),
+    version_counter(
+        "nv_inference_compute_infer_duration_us",
+        "Time running the model, summed, in microseconds",
+        |read| read.stats.inference_stats.compute_infer.ns / NS_PER_US,
+    ),
+    version_counter(
+        "nv_inference_compute_output_duration_us",
+        "Time taking outputs, summed, in microseconds",
+        |read| read.stats.inference_stats.compute_output.ns / NS_PER_US,
+    ),
+    PerVersion {
+        family: gauge("nv_inference_pending_request_count", "Requests admitted and not yet executed"),
+        value: |read| read.pending,
+    },
+    version_counter("paternoster_expired_requests_total", "Requests whose client's deadline passed", |read| {
+        read.expired
+    }),
+];
+
+/// Failures per version and reason (labels model, reason, version).
+pub(super) const FAILURES: Family = counter("nv_inference_request_failure", "Requests that failed, by reason");
+
+/// A `reason` label of [`FAILURES`].
+pub(super) struct Reason {
+    pub label: &'static str,
+    pub value: fn(&VersionReading) -> u64,
+}
+
+/// All reasons.
+pub(super) const REASONS: [Reason; 4] = [
+    Reason { label: "BACKEND", value: |read| read.backend },
+    Reason { label: "CANCELED", value: |read| read.canceled },
+    Reason { label: "OTHER", value: |read| read.other },
+    Reason { label: "REJECTED", value: |read| read.rejected },
+];
+
+pub(super) const REQUEST_DURATION: Family =
+    histogram("paternoster_request_duration_seconds", "Time from admission to the answer of answered requests");
+pub(super) const QUEUE_DURATION: Family =
+    histogram("paternoster_queue_duration_seconds", "Time that answered requests waited for a lane");
+pub(super) const BATCH_ROWS: Family = histogram("paternoster_batch_rows", "Real rows of executed batches");
+
+/// A family of one number for the pool.
+pub(super) struct PerPool {
+    pub family: Family,
+    pub value: fn(&PoolSnapshot) -> f64,
+}
+
+/// All families of one number for the pool.
+pub(super) const PER_POOL: [PerPool; 4] = [
+    PerPool {
+        family: counter("paternoster_scheduler_steps_total", "Steps of the scheduler"),
+        value: |read| read.steps as f64,
+    },
+    PerPool {
+        family: counter("paternoster_scheduler_seconds_total", "Time spent in the scheduler's steps"),
+        value: |read| read.step_ns as f64 / NS_PER_SECOND,
+    },
+    PerPool { family: counter("paternoster_tasks_total", "Tasks handed to a lane"), value: |read| read.tasks as f64 },
+    PerPool {
+        family: gauge("paternoster_tasks_running", "Tasks running on a lane"),
+        value: |read| read.tasks_running as f64,
+    },
+];
+
+pub(super) const REJECTION_TIME: Family =
+    histogram("paternoster_rejection_seconds", "Time from admission to the rejection of rejected requests");
+
+pub(super) const CPU_UTILIZATION: Family =
+    gauge("nv_cpu_utilization", "Share of the machine's CPUs in use, 0.0 to 1.0");
+pub(super) const MEMORY_TOTAL: Family = gauge("nv_cpu_memory_total_bytes", "Memory of the machine in bytes");
+pub(super) const MEMORY_USED: Family = gauge("nv_cpu_memory_used_bytes", "Memory of the machine in use, in bytes");
+pub(super) const PINNED_TOTAL: Family =
+    gauge("nv_pinned_memory_pool_total_bytes", "Size of the pinned memory pool in bytes");
+pub(super) const PINNED_USED: Family = gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory in use, in bytes");

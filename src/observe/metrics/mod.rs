@@ -1,0 +1,184 @@
+//! Prometheus metrics, computed from the counters of the loaded versions at every scrape.
+//!
+//! Nothing is kept between scrapes, so the series of an unloaded version are gone with it, and every loaded version
+//! has all of its series from the start. Families named `nv_…` are Triton's, with its names, types and labels; ours
+//! begin with `paternoster_`. A family without a sample (no model loaded) is left out.
+
+mod families;
+mod samples;
+
+use std::{fmt, sync::Arc};
+
+use prometheus::{
+    Encoder, Registry, TextEncoder,
+    core::{Collector, Desc},
+    proto::{LabelPair, MetricFamily, MetricType},
+};
+
+use self::{
+    families::{
+        BATCH_ROWS, CPU_UTILIZATION, FAILURES, Family, MEMORY_TOTAL, MEMORY_USED, NS_PER_SECOND, PER_POOL, PER_VERSION,
+        PINNED_TOTAL, PINNED_USED, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION,
+    },
+    samples::{distribution, family_of, label, labels, number, single},
+};
+use super::{
+    ModelStats, PoolStats, VersionReading,
+    histogram::Histogram,
+    machine::{Machine, Memory},
+};
+
+/// One loaded version, as the metrics see it.
+#[derive(Clone, Debug)]
+pub struct LoadedVersion {
+    /// Name of the model.
+    pub name: String,
+    /// Version number.
+    pub version: i64,
+    /// Its counters.
+    pub stats: Arc<ModelStats>,
+}
+
+/// Gives the versions that are loaded now.
+type LoadedVersions = Box<dyn Fn() -> Vec<LoadedVersion> + Send + Sync>;
+
+/// The metrics endpoint's content.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+}
+
+impl Metrics {
+    /// Metrics of the versions that `loaded` names at each scrape and of one pool.
+    ///
+    /// # Errors
+    /// When two families have one name.
+    pub fn new(
+        loaded: impl Fn() -> Vec<LoadedVersion> + Send + Sync + 'static,
+        pool: Arc<PoolStats>,
+    ) -> Result<Self, prometheus::Error> {
+        let registry = Registry::new();
+        registry.register(Box::new(ServerCollector::new(Box::new(loaded), pool)?))?;
+        Ok(Self { registry })
+    }
+
+    /// The text exposition format, version 0.0.4, as of now.
+    ///
+    /// # Errors
+    /// When a family breaks a rule of the format.
+    pub fn render(&self) -> Result<String, prometheus::Error> {
+        let mut text = Vec::with_capacity(16 << 10);
+        TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
+        String::from_utf8(text).map_err(|error| prometheus::Error::Msg(error.to_string()))
+    }
+}
+
+/// Computes all families at collection.
+struct ServerCollector {
+    loaded: LoadedVersions,
+    pool: Arc<PoolStats>,
+    machine: Machine,
+    descs: Vec<Desc>,
+}
+
+impl fmt::Debug for ServerCollector {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("ServerCollector").field("pool", &self.pool).finish_non_exhaustive()
+    }
+}
+
+impl ServerCollector {
+    fn new(loaded: LoadedVersions, pool: Arc<PoolStats>) -> Result<Self, prometheus::Error> {
+        let per_version = PER_VERSION.iter().map(|one| (&one.family, &["model", "version"][..]));
+        let failures = [(&FAILURES, &["model", "reason", "version"][..])];
+        let histograms =
+            [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS].map(|family| (family, &["model", "version"][..]));
+        let per_pool = PER_POOL.iter().map(|one| (&one.family, &[][..]));
+        let machine = [&REJECTION_TIME, &CPU_UTILIZATION, &MEMORY_TOTAL, &MEMORY_USED, &PINNED_TOTAL, &PINNED_USED];
+        let machine = machine.map(|family| (family, &[][..]));
+
+        let descs = per_version.chain(failures).chain(histograms).chain(per_pool).chain(machine).map(
+            |(family, labels): (&Family, &[&str])| {
+                let labels = labels.iter().map(|&label| label.to_owned()).collect();
+                Desc::new(family.name.to_owned(), family.help.to_owned(), labels, Default::default())
+            },
+        );
+        Ok(Self { descs: descs.collect::<Result<_, _>>()?, loaded, pool, machine: Machine::new() })
+    }
+
+    fn version_families(&self) -> Vec<MetricFamily> {
+        let read: Vec<(Vec<LabelPair>, VersionReading)> = (self.loaded)()
+            .into_iter()
+            .map(|loaded| {
+                let version = loaded.version.to_string();
+                (labels(&[("model", &loaded.name), ("version", &version)]), loaded.stats.reading())
+            })
+            .collect();
+
+        let mut families = Vec::new();
+        for one in &PER_VERSION {
+            let kind = one.family.kind;
+            let samples = read.iter().map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
+            families.push(family_of(&one.family, samples.collect()));
+        }
+
+        let failures = read.iter().flat_map(|(labels, read)| {
+            REASONS.iter().map(move |reason| {
+                let mut labels = labels.clone();
+                labels.insert(1, label("reason", reason.label));
+                number(labels, MetricType::COUNTER, (reason.value)(read) as f64)
+            })
+        });
+        families.push(family_of(&FAILURES, failures.collect()));
+
+        let request = read.iter().map(|(labels, read)| distribution(labels, &read.request_duration, NS_PER_SECOND));
+        families.push(family_of(&REQUEST_DURATION, request.collect()));
+        let queue = read.iter().map(|(labels, read)| distribution(labels, &read.queue_duration, NS_PER_SECOND));
+        families.push(family_of(&QUEUE_DURATION, queue.collect()));
+        let rows = read.iter().map(|(labels, read)| distribution(labels, &rows_of(read), 1.0));
+        families.push(family_of(&BATCH_ROWS, rows.collect()));
+        families
+    }
+
+    fn pool_families(&self) -> Vec<MetricFamily> {
+        let read = self.pool.snapshot();
+        let mut families: Vec<MetricFamily> =
+            PER_POOL.iter().map(|one| single(&one.family, (one.value)(&read))).collect();
+        families.push(family_of(&REJECTION_TIME, vec![distribution(&[], &read.rejections, NS_PER_SECOND)]));
+        families
+    }
+
+    fn machine_families(&self) -> Vec<MetricFamily> {
+        // There is no pinned memory without a GPU; dashboards still ask for the pool.
+        let mut families = vec![single(&PINNED_TOTAL, 0.0), single(&PINNED_USED, 0.0)];
+        families.extend(self.machine.cpu_utilization().map(|share| single(&CPU_UTILIZATION, share)));
+        if let Some(Memory { total, used }) = Machine::memory() {
+            families.extend([single(&MEMORY_TOTAL, total as f64), single(&MEMORY_USED, used as f64)]);
+        }
+        families
+    }
+}
+
+impl Collector for ServerCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        let mut families = self.version_families();
+        families.extend(self.pool_families());
+        families.extend(self.machine_families());
+        families
+    }
+}
+
+fn rows_of(read: &VersionReading) -> Histogram {
+    let mut rows = Histogram::of_rows();
+    for batch in &read.stats.batch_stats {
+        rows.record_many(batch.batch_size, batch.compute_infer.count);
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Building samples in the data model of the `prometheus` crate.
+
+use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+
+use super::{super::histogram::Histogram, families::Family};
+
+pub(super) fn label(name: &str, value: &str) -> LabelPair {
+    let mut pair = LabelPair::default();
+    pair.set_name(name.to_owned());
+    pair.set_value(value.to_owned());
+    pair
+}
+
+pub(super) fn labels(pairs: &[(&str, &str)]) -> Vec<LabelPair> {
+    pairs.iter().map(|(name, value)| label(name, value)).collect()
+}
+
+pub(super) fn family_of(family: &Family, samples: Vec<Metric>) -> MetricFamily {
+    let mut built = MetricFamily::default();
+    built.set_name(family.name.to_owned());
+    built.set_help(family.help.to_owned());
+    built.set_field_type(family.kind);
+    built.set_metric(samples);
+    built
+}
+
+pub(super) fn single(family: &Family, value: f64) -> MetricFamily {
+    family_of(family, vec![number(Vec::new(), family.kind, value)])
+}
+
+pub(super) fn number(labels: Vec<LabelPair>, kind: MetricType, value: f64) -> Metric {
+    let mut metric = Metric::from_label(labels);
+    if kind == MetricType::COUNTER {
+        let mut counter = Counter::default();
+        counter.set_value(value);
+        metric.set_counter(counter);
+    } else {
+        let mut gauge = Gauge::default();
+        gauge.set_value(value);
+        metric.set_gauge(gauge);
+    }
+    metric
+}
+
+/// A histogram recorded in a unit of which `per_unit` make the exposed one. It divides, because that gives the nearest
+/// number to each bound and so its short form in the text.
+pub(super) fn distribution(labels: &[LabelPair], recorded: &Histogram, per_unit: f64) -> Metric {
+    let buckets = recorded.cumulative().map(|(bound, count)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound as f64 / per_unit);
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    let mut histogram = prometheus::proto::Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(recorded.count());
+    histogram.set_sample_sum(recorded.sum() as f64 / per_unit);
+    let mut metric = Metric::from_label(labels.to_vec());
+    metric.set_histogram(histogram);
+    metric
+}

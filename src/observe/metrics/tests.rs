@@ -1,0 +1,169 @@
+//! The text of the endpoint against the families measured on Triton.
+
+use std::collections::BTreeMap;
+
+use parking_lot::Mutex;
+
+use super::{
+    super::{ExecutionTimings, FailureReason, RequestTimings},
+    *,
+};
+
+const TIMINGS: RequestTimings = RequestTimings {
+    total_ns: 2_000_000,
+    queue_ns: 60_000,
+    compute_input_ns: 3_000,
+    compute_infer_ns: 1_500_000,
+    compute_output_ns: 4_999,
+};
+
+fn version(name: &str, version: i64) -> LoadedVersion {
+    LoadedVersion { name: name.to_owned(), version, stats: Arc::new(ModelStats::new(8)) }
+}
+
+fn metrics_of(loaded: Vec<LoadedVersion>) -> Metrics {
+    Metrics::new(move || loaded.clone(), Arc::default()).expect("names are unique")
+}
+
+/// `name type` of every family whose name begins with a prefix, sorted.
+fn families(text: &str, prefix: &str) -> Vec<String> {
+    let mut found: Vec<String> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE "))
+        .filter(|family| family.starts_with(prefix))
+        .map(str::to_owned)
+        .collect();
+    found.sort();
+    found
+}
+
+fn assert_has(text: &str, line: &str) {
+    assert!(text.lines().any(|found| found == line), "no line `{line}` in:\n{text}");
+}
+
+#[test]
+fn families_and_types_are_those_of_triton() {
+    let text = metrics_of(vec![version("identity_onnx", 1)]).render().expect("renders");
+    let measured = [
+        "nv_cpu_memory_total_bytes gauge",
+        "nv_cpu_memory_used_bytes gauge",
+        "nv_cpu_utilization gauge",
+        "nv_inference_compute_infer_duration_us counter",
+        "nv_inference_compute_input_duration_us counter",
+        "nv_inference_compute_output_duration_us counter",
+        "nv_inference_count counter",
+        "nv_inference_exec_count counter",
+        "nv_inference_pending_request_count gauge",
+        "nv_inference_queue_duration_us counter",
+        "nv_inference_request_duration_us counter",
+        "nv_inference_request_failure counter",
+        "nv_inference_request_success counter",
+        "nv_pinned_memory_pool_total_bytes gauge",
+        "nv_pinned_memory_pool_used_bytes gauge",
+    ];
+    assert_eq!(families(&text, "nv_"), measured);
+}
+
+#[test]
+fn our_families_stand_beside_them() {
+    let text = metrics_of(vec![version("identity_onnx", 1)]).render().expect("renders");
+    let ours = [
+        "paternoster_batch_rows histogram",
+        "paternoster_expired_requests_total counter",
+        "paternoster_queue_duration_seconds histogram",
+        "paternoster_rejection_seconds histogram",
+        "paternoster_request_duration_seconds histogram",
+        "paternoster_scheduler_seconds_total counter",
+        "paternoster_scheduler_steps_total counter",
+        "paternoster_tasks_running gauge",
+        "paternoster_tasks_total counter",
+    ];
+    assert_eq!(families(&text, "paternoster_"), ours);
+}
+
+#[test]
+fn every_series_is_there_at_zero_from_the_start() {
+    let text = metrics_of(vec![version("identity_onnx", 1)]).render().expect("renders");
+    for line in [
+        "nv_inference_request_success{model=\"identity_onnx\",version=\"1\"} 0",
+        "nv_inference_request_failure{model=\"identity_onnx\",reason=\"BACKEND\",version=\"1\"} 0",
+        "nv_inference_request_failure{model=\"identity_onnx\",reason=\"CANCELED\",version=\"1\"} 0",
+        "nv_inference_request_failure{model=\"identity_onnx\",reason=\"OTHER\",version=\"1\"} 0",
+        "nv_inference_request_failure{model=\"identity_onnx\",reason=\"REJECTED\",version=\"1\"} 0",
+        "nv_inference_pending_request_count{model=\"identity_onnx\",version=\"1\"} 0",
+        "nv_pinned_memory_pool_total_bytes 0",
+    ] {
+        assert_has(&text, line);
+    }
+}
+
+#[test]
+fn samples_are_the_counters_in_the_units_of_their_names() {
+    let loaded = version("slow", 3);
+    loaded.stats.admitted();
+    loaded.stats.execution(4, &ExecutionTimings::default());
+    loaded.stats.execution(4, &ExecutionTimings::default());
+    loaded.stats.success(4, &TIMINGS);
+    loaded.stats.failure(FailureReason::Expired, 1);
+    let text = metrics_of(vec![loaded]).render().expect("renders");
+    for line in [
+        "nv_inference_count{model=\"slow\",version=\"3\"} 4",
+        "nv_inference_exec_count{model=\"slow\",version=\"3\"} 2",
+        "nv_inference_request_duration_us{model=\"slow\",version=\"3\"} 2000",
+        "nv_inference_queue_duration_us{model=\"slow\",version=\"3\"} 60",
+        "nv_inference_compute_output_duration_us{model=\"slow\",version=\"3\"} 4",
+        "nv_inference_request_failure{model=\"slow\",reason=\"CANCELED\",version=\"3\"} 1",
+        "nv_inference_pending_request_count{model=\"slow\",version=\"3\"} 1",
+        "paternoster_expired_requests_total{model=\"slow\",version=\"3\"} 1",
+        "paternoster_request_duration_seconds_bucket{model=\"slow\",version=\"3\",le=\"0.001\"} 0",
+        "paternoster_request_duration_seconds_bucket{model=\"slow\",version=\"3\",le=\"0.0025\"} 1",
+        "paternoster_request_duration_seconds_sum{model=\"slow\",version=\"3\"} 0.002",
+        "paternoster_queue_duration_seconds_bucket{model=\"slow\",version=\"3\",le=\"0.00005\"} 0",
+        "paternoster_queue_duration_seconds_bucket{model=\"slow\",version=\"3\",le=\"+Inf\"} 1",
+        "paternoster_batch_rows_bucket{model=\"slow\",version=\"3\",le=\"2\"} 0",
+        "paternoster_batch_rows_bucket{model=\"slow\",version=\"3\",le=\"4\"} 2",
+        "paternoster_batch_rows_count{model=\"slow\",version=\"3\"} 2",
+    ] {
+        assert_has(&text, line);
+    }
+}
+
+#[test]
+fn series_of_an_unloaded_version_go_away() {
+    let loaded = Arc::new(Mutex::new(vec![version("stays", 1), version("goes", 1), version("goes", 2)]));
+    let metrics = {
+        let loaded = Arc::clone(&loaded);
+        Metrics::new(move || loaded.lock().clone(), Arc::default()).expect("names are unique")
+    };
+    let series = |text: &str| {
+        let mut count = BTreeMap::new();
+        for line in text.lines().filter(|line| line.starts_with("nv_inference_count{")) {
+            *count.entry(line.to_owned()).or_insert(0) += 1;
+        }
+        count.len()
+    };
+    assert_eq!(series(&metrics.render().expect("renders")), 3);
+
+    loaded.lock().retain(|version| version.name == "stays");
+    let text = metrics.render().expect("renders");
+    assert_eq!(series(&text), 1);
+    assert!(!text.contains("\"goes\""), "a series of the unloaded model is left:\n{text}");
+}
+
+#[test]
+fn without_a_model_the_machine_and_the_pool_still_report() {
+    let pool = Arc::new(PoolStats::default());
+    pool.stepped(1_500_000_000);
+    pool.rejected(60_000);
+    let text = Metrics::new(Vec::new, Arc::clone(&pool)).expect("names are unique").render().expect("renders");
+    assert_has(&text, "paternoster_scheduler_steps_total 1");
+    assert_has(&text, "paternoster_scheduler_seconds_total 1.5");
+    assert_has(&text, "paternoster_rejection_seconds_bucket{le=\"0.0001\"} 1");
+    assert_eq!(families(&text, "nv_inference"), Vec::<String>::new());
+}
+
+#[test]
+fn a_name_with_quotes_is_escaped() {
+    let text = metrics_of(vec![version("a\"b\\c", 1)]).render().expect("renders");
+    assert_has(&text, "nv_inference_count{model=\"a\\\"b\\\\c\",version=\"1\"} 0");
+}
