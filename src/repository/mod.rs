@@ -1,4 +1,33 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
-//! Knows nothing of the wire.
+//!
+//! [`config`] turns texts and graph signatures into one checked configuration; `directory` looks at the disk;
+//! `prepare` joins both into [`LoadRequest`]s; `control` and `polling` run loads; `table` holds every state and
+//! `serving` the part of it that requests read. Here must not live: the wire, engines, batching. How a version is
+//! compiled and run is the [`Loader`]'s affair.
 
 pub mod config;
+mod control;
+mod directory;
+mod error;
+mod loader;
+mod options;
+mod overrides;
+mod polling;
+mod prepare;
+#[allow(clippy::module_inception)]
+mod repository;
+mod serving;
+mod table;
+mod version;
+mod warmup;
+
+pub use error::{ControlError, ResolveError, StartError};
+pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
+pub use options::{ControlMode, Options};
+pub use overrides::Overrides;
+pub use repository::Repository;
+pub use table::IndexEntry;
+pub use version::ModelVersion;
+
+#[cfg(test)]
+mod tests;

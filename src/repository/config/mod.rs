@@ -1,5 +1,22 @@
-//! Model configuration: `config.pbtxt`, `model.yaml`, and completion from the graph, all ending in one
-//! [`pb::ModelConfig`].
+//! Model configuration: `config.pbtxt`, `model.yaml`, a JSON override, and completion from the graph, all ending in one
+//! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
+//!
+//! Here live reading ([`pbtxt`], [`yaml`], [`json`]), completion ([`complete`]), validation ([`check`]), our own knobs
+//! in `parameters` ([`params`]) and the conversion ([`convert`]). Here must not live: directories and versions, model
+//! states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
+
+pub mod check;
+pub mod complete;
+pub mod convert;
+pub mod json;
+mod nearest;
+mod origin;
+pub mod params;
+pub mod pbtxt;
+mod schema;
+pub mod yaml;
+
+pub use origin::{ConfigError, Origin, Position};
 
 /// Messages of `model_config.proto`.
 #[allow(missing_docs, clippy::doc_markdown)]

@@ -1,0 +1,157 @@
+//! Which fields are honoured at all.
+
+use super::stays_inside;
+use crate::repository::config::{
+    ConfigError, Origin,
+    complete::{ONNX_PLATFORM, ONNXRUNTIME, REPEAT},
+    params::{self, Meaning},
+    pb::{
+        self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
+        model_version_policy::PolicyChoice,
+    },
+};
+
+/// A field without effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hint {
+    /// The key in `ModelConfig`.
+    pub key: String,
+    /// Why it has none.
+    pub text: String,
+}
+
+pub(super) fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
+    let refuse = |key: &str, message: String| Err(origin.error(key, message));
+    if !config.name.is_empty() && config.name != model {
+        return refuse("name", format!("expected the directory's name '{model}', but found '{}'", config.name));
+    }
+    match config.scheduling_choice {
+        Some(SchedulingChoice::EnsembleScheduling(_)) => {
+            return refuse("ensemble_scheduling", "ensembles are not supported".to_owned());
+        }
+        Some(SchedulingChoice::SequenceBatching(_)) => {
+            return refuse("sequence_batching", "sequence batching is not supported yet".to_owned());
+        }
+        Some(SchedulingChoice::DynamicBatching(_)) | None => {}
+    }
+    if !["", ONNXRUNTIME, REPEAT].contains(&config.backend.as_str()) {
+        let message = format!("the backend '{}' is not supported; expected {ONNXRUNTIME} or {REPEAT}", config.backend);
+        return refuse("backend", message);
+    }
+    let fits = config.platform.is_empty() || config.platform == ONNX_PLATFORM && config.backend != REPEAT;
+    if !fits {
+        let message = format!("the platform '{}' is not supported; expected {ONNX_PLATFORM}", config.platform);
+        return refuse("platform", message);
+    }
+    if !config.batch_input.is_empty() {
+        return refuse("batch_input", "batch inputs are not supported".to_owned());
+    }
+    if !config.batch_output.is_empty() {
+        return refuse("batch_output", "batch outputs are not supported".to_owned());
+    }
+    if config.model_operations.as_ref().is_some_and(|operations| !operations.op_library_filename.is_empty()) {
+        return refuse("model_operations", "libraries of custom operators are not supported".to_owned());
+    }
+    if config.model_repository_agents.as_ref().is_some_and(|agents| !agents.agents.is_empty()) {
+        return refuse("model_repository_agents", "repository agents are not supported".to_owned());
+    }
+    if let Some(policy) = &config.version_policy
+        && let Some(PolicyChoice::Latest(latest)) = &policy.policy_choice
+        && latest.num_versions == 0
+    {
+        return refuse("version_policy.latest.num_versions", "expected at least 1, but found 0".to_owned());
+    }
+    let program = &config.default_model_filename;
+    if !program.is_empty() && (!stays_inside(program) || program.contains(['/', '\\'])) {
+        let message = format!("expected the name of a file in the version's directory, but found '{program}'");
+        return refuse("default_model_filename", message);
+    }
+    tensors(config, origin)?;
+    for (number, group) in config.instance_group.iter().enumerate() {
+        if group.count < 0 {
+            let message = format!("expected a positive number, but found {}", group.count);
+            return refuse(&format!("instance_group[{number}].count"), message);
+        }
+    }
+    Ok(())
+}
+
+fn tensors(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+    for (number, input) in config.input.iter().enumerate() {
+        let refuse = |key: &str, what: &str| {
+            let message = format!("{what} are not supported (input '{}')", input.name);
+            Err(origin.error(&format!("input[{number}].{key}"), message))
+        };
+        if input.is_shape_tensor {
+            return refuse("is_shape_tensor", "shape tensors");
+        }
+        if input.allow_ragged_batch {
+            return refuse("allow_ragged_batch", "ragged batches");
+        }
+        if input.is_non_linear_format_io {
+            return refuse("is_non_linear_format_io", "non-linear tensor formats");
+        }
+    }
+    for (number, output) in config.output.iter().enumerate() {
+        let refuse = |key: &str, what: &str| {
+            let message = format!("{what} are not supported (output '{}')", output.name);
+            Err(origin.error(&format!("output[{number}].{key}"), message))
+        };
+        if output.is_shape_tensor {
+            return refuse("is_shape_tensor", "shape tensors");
+        }
+        if output.is_non_linear_format_io {
+            return refuse("is_non_linear_format_io", "non-linear tensor formats");
+        }
+        if !output.label_filename.is_empty() && !stays_inside(&output.label_filename) {
+            let path = format!("output[{number}].label_filename");
+            let message = format!("expected a file in the model's directory, but found '{}'", output.label_filename);
+            return Err(origin.error(&path, message));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
+    let mut found = Vec::new();
+    let mut hint = |given: bool, key: &str, text: &str| {
+        if given {
+            found.push(Hint { key: key.to_owned(), text: text.to_owned() });
+        }
+    };
+    hint(!config.runtime.is_empty(), "runtime", "the server has its own");
+    hint(!config.cc_model_filenames.is_empty(), "cc_model_filenames", "default_model_filename is served");
+    hint(!config.metric_tags.is_empty(), "metric_tags", "metrics carry model and version only");
+    hint(config.model_metrics.is_some(), "model_metrics", "histograms have fixed buckets");
+    let caches = config.response_cache.as_ref().is_some_and(|cache| cache.enable);
+    hint(caches, "response_cache", "responses are not cached");
+    if let Some(optimization) = &config.optimization {
+        let text = "optimization is left to the engine";
+        hint(optimization.graph.is_some(), "optimization.graph", text);
+        hint(optimization.priority != 0, "optimization.priority", "all models have the same priority");
+        hint(optimization.cuda.is_some(), "optimization.cuda", "there is no GPU");
+        hint(optimization.execution_accelerators.is_some(), "optimization.execution_accelerators", text);
+        hint(optimization.gather_kernel_buffer_threshold != 0, "optimization.gather_kernel_buffer_threshold", text);
+        hint(optimization.eager_batching, "optimization.eager_batching", text);
+    }
+    for (number, group) in config.instance_group.iter().enumerate() {
+        let key = |name: &str| format!("instance_group[{number}].{name}");
+        let gpu = group.kind == i32::from(Kind::Gpu) || !group.gpus.is_empty();
+        hint(gpu, &key("kind"), "there is no GPU: its instances run on the CPU");
+        hint(group.kind == i32::from(Kind::Model), &key("kind"), "its instances run on the CPU");
+        hint(group.rate_limiter.is_some(), &key("rate_limiter"), "there is no rate limiter");
+        hint(!group.host_policy.is_empty(), &key("host_policy"), "there are no host policies");
+        hint(!group.profile.is_empty(), &key("profile"), "profiles are TensorRT's");
+        hint(!group.secondary_devices.is_empty(), &key("secondary_devices"), "there are none");
+        hint(group.passive, &key("passive"), "its instances take requests");
+    }
+    for (number, input) in config.input.iter().enumerate() {
+        let formatted = input.format != i32::from(Format::None);
+        hint(formatted, &format!("input[{number}].format"), "the tensor is passed on as it comes");
+    }
+    for key in config.parameters.keys() {
+        let onnx = params::meaning(config, key) == Meaning::OnnxRuntime;
+        hint(onnx, &format!("parameters[{key}]"), "ONNX Runtime runs with the server's settings");
+    }
+    found
+}

@@ -1,0 +1,75 @@
+//! The configuration against the graph it is to run: names, datatypes, shapes.
+
+use crate::repository::config::{
+    ConfigError, Origin,
+    complete::{Port, PortDim, Signature, leads_with_batch},
+    convert,
+    nearest::suggestion,
+    pb,
+};
+
+pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
+    for (number, input) in config.input.iter().enumerate() {
+        let path = format!("input[{number}]");
+        let port = find(&signature.inputs, &input.name, "input", &path, origin)?;
+        let shape = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
+        fits(config, port, input.data_type, shape, &path, origin)?;
+    }
+    let missing = signature.inputs.iter().find(|port| !config.input.iter().any(|input| input.name == port.name));
+    if let Some(missing) = missing {
+        return Err(origin.error("input", format!("the graph has an input '{}' that is not listed", missing.name)));
+    }
+    for (number, output) in config.output.iter().enumerate() {
+        let path = format!("output[{number}]");
+        let port = find(&signature.outputs, &output.name, "output", &path, origin)?;
+        let shape = output.reshape.as_ref().map_or(&output.dims, |reshape| &reshape.shape);
+        fits(config, port, output.data_type, shape, &path, origin)?;
+    }
+    Ok(())
+}
+
+fn find<'s>(ports: &'s [Port], name: &str, what: &str, path: &str, origin: &Origin) -> Result<&'s Port, ConfigError> {
+    ports.iter().find(|port| port.name == name).ok_or_else(|| {
+        let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+        let hint = suggestion(name, names.iter().copied());
+        let message = format!("the graph has no {what} '{name}', only {}{hint}", names.join(", "));
+        origin.error(&format!("{path}.name"), message)
+    })
+}
+
+fn fits(
+    config: &pb::ModelConfig,
+    port: &Port,
+    data_type: i32,
+    shape: &[i64],
+    path: &str,
+    origin: &Origin,
+) -> Result<(), ConfigError> {
+    let name = &port.name;
+    let given = convert::datatype(data_type);
+    if port.datatype.is_none() || given != port.datatype {
+        let expected = port.datatype.map_or("a type that the protocol has not", |datatype| datatype.as_str());
+        let found = given.map_or("none", |datatype| datatype.as_str());
+        let message = format!("the graph has the datatype {expected} for '{name}', but the configuration {found}");
+        return Err(origin.error(&format!("{path}.data_type"), message));
+    }
+    let Some(dims) = &port.dims else { return Ok(()) };
+    let batched = config.max_batch_size > 0;
+    let sizes: Vec<i64> = dims.iter().map(PortDim::size).collect();
+    if batched && !leads_with_batch(dims) {
+        let message = format!(
+            "the first dimension of '{name}' is no batch: the graph has the shape {sizes:?}, but max_batch_size is {}",
+            config.max_batch_size
+        );
+        return Err(origin.error("max_batch_size", message));
+    }
+    let graph = &sizes[usize::from(batched)..];
+    let same =
+        graph.len() == shape.len() && graph.iter().zip(shape).all(|(graph, given)| *graph == -1 || graph == given);
+    if !same {
+        let batch = if batched { " behind the batch dimension" } else { "" };
+        let message = format!("the graph has the shape {graph:?}{batch} for '{name}', but the configuration {shape:?}");
+        return Err(origin.error(&format!("{path}.dims"), message));
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! Validation of a configuration. What would change results and is not supported is refused by name; what is only a
+//! hint is warned about; what cannot be is refused with the reason.
+//!
+//! [`features`] needs nothing but the configuration as the user wrote it; [`limits`] and [`tensors`] look at the
+//! completed one; [`graph`] compares it with the graph it is to run.
+
+mod features;
+mod graph;
+mod limits;
+mod tensors;
+
+use super::{ConfigError, Origin, complete::Signature, pb};
+
+pub use features::Hint;
+
+/// Refuses what this server cannot honour: to be called before completion.
+///
+/// # Errors
+/// Names the first field that changes results and is not supported.
+pub fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) -> Result<(), ConfigError> {
+    features::supported(config, model, origin)
+}
+
+/// Fields that stay visible but have no effect.
+pub fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
+    features::hints(config)
+}
+
+/// Refuses what contradicts itself or, where a graph is given, the graph: to be called after completion.
+///
+/// # Errors
+/// Names the first contradiction: file, key, expected and got.
+pub fn consistent(config: &pb::ModelConfig, signature: Option<&Signature>, origin: &Origin) -> Result<(), ConfigError> {
+    limits::check(config, origin)?;
+    tensors::check(config, origin)?;
+    if let Some(signature) = signature {
+        graph::check(config, signature, origin)?;
+    }
+    tensors::padding(config, origin)
+}
+
+/// Whether a file name from a configuration stays within the directory it is looked up in: relative, no `..`.
+pub fn stays_inside(name: &str) -> bool {
+    use std::path::{Component, Path};
+    let mut components = Path::new(name).components().peekable();
+    components.peek().is_some()
+        && !name.contains('\0')
+        && components.all(|component| matches!(component, Component::Normal(_) | Component::CurDir))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,228 @@
+//! Inputs and outputs by themselves: names, datatypes, dims, reshapes, padding.
+
+use std::collections::BTreeSet;
+
+use crate::{
+    model::DataType,
+    repository::config::{
+        ConfigError, Origin, convert,
+        params::{self, Pad},
+        pb,
+    },
+};
+
+/// An input or output, as both kinds are checked.
+struct Tensor<'a> {
+    path: String,
+    what: &'static str,
+    name: &'a str,
+    data_type: i32,
+    dims: &'a [i64],
+    reshape: Option<&'a [i64]>,
+}
+
+fn tensors(config: &pb::ModelConfig) -> impl Iterator<Item = Tensor<'_>> {
+    let inputs = config.input.iter().enumerate().map(|(number, tensor)| Tensor {
+        path: format!("input[{number}]"),
+        what: "input",
+        name: &tensor.name,
+        data_type: tensor.data_type,
+        dims: &tensor.dims,
+        reshape: tensor.reshape.as_ref().map(|reshape| reshape.shape.as_slice()),
+    });
+    let outputs = config.output.iter().enumerate().map(|(number, tensor)| Tensor {
+        path: format!("output[{number}]"),
+        what: "output",
+        name: &tensor.name,
+        data_type: tensor.data_type,
+        dims: &tensor.dims,
+        reshape: tensor.reshape.as_ref().map(|reshape| reshape.shape.as_slice()),
+    });
+    inputs.chain(outputs)
+}
+
+pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+    if config.input.is_empty() {
+        return Err(origin.error("input", "the model has no inputs, and none could be completed"));
+    }
+    if config.output.is_empty() {
+        return Err(origin.error("output", "the model has no outputs, and none could be completed"));
+    }
+    let mut names = BTreeSet::new();
+    for tensor in tensors(config) {
+        let Tensor { path, what, name, .. } = &tensor;
+        if name.is_empty() {
+            return Err(origin.error(&format!("{path}.name"), format!("expected a name for this {what}")));
+        }
+        if !names.insert((*what, *name)) {
+            return Err(origin.error(&format!("{path}.name"), format!("the {what} '{name}' is there twice")));
+        }
+        if convert::datatype(tensor.data_type).is_none() {
+            return Err(origin.error(&format!("{path}.data_type"), format!("expected a data_type for '{name}'")));
+        }
+        if tensor.dims.is_empty() {
+            return Err(origin.error(&format!("{path}.dims"), format!("expected dims for '{name}'")));
+        }
+        sizes(origin, &format!("{path}.dims"), name, tensor.dims)?;
+        if let Some(reshape) = tensor.reshape {
+            reshaped(config, origin, &tensor, reshape)?;
+        }
+    }
+    Ok(())
+}
+
+fn sizes(origin: &Origin, path: &str, name: &str, dims: &[i64]) -> Result<(), ConfigError> {
+    match dims.iter().find(|dim| **dim == 0 || **dim < -1) {
+        Some(bad) => Err(origin.error(path, format!("expected sizes above 0, or -1, for '{name}', but found {bad}"))),
+        None => Ok(()),
+    }
+}
+
+fn reshaped(
+    config: &pb::ModelConfig,
+    origin: &Origin,
+    tensor: &Tensor<'_>,
+    reshape: &[i64],
+) -> Result<(), ConfigError> {
+    let path = format!("{}.reshape", tensor.path);
+    sizes(origin, &path, tensor.name, reshape)?;
+    if reshape.is_empty() && config.max_batch_size == 0 {
+        let message = format!("'{}' cannot lose all its dims without a batch dimension", tensor.name);
+        return Err(origin.error(&path, message));
+    }
+    if segments(tensor.dims) != segments(reshape) {
+        let message =
+            format!("expected as many elements as dims {:?} of '{}', but found {reshape:?}", tensor.dims, tensor.name);
+        return Err(origin.error(&path, message));
+    }
+    Ok(())
+}
+
+/// Element counts between the variable dims: equal for two shapes that always hold the same elements. A product that
+/// no memory could hold counts as `None`.
+fn segments(dims: &[i64]) -> Vec<Option<i64>> {
+    let products = dims.split(|dim| *dim == -1);
+    products.map(|fixed| fixed.iter().try_fold(1_i64, |product, dim| product.checked_mul(*dim))).collect()
+}
+
+/// Checks what is padded; axes have their names by now, from the configuration or from the graph.
+pub(super) fn padding(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
+    let mut padded = BTreeSet::new();
+    for tensor in tensors(config) {
+        axes_fit(config, origin, &tensor)?;
+        if tensor.what == "input"
+            && let Some(pad) = pad_of(config, origin, &tensor)?
+        {
+            pad_fits(config, origin, &tensor, &pad)?;
+            padded.extend(pad.symbols);
+        }
+    }
+    if padded.is_empty() {
+        return Ok(());
+    }
+    for tensor in tensors(config) {
+        let Tensor { path, what, name, .. } = &tensor;
+        let axes = axes_of(config, origin, &tensor)?;
+        let own = if *what == "input" { pad_of(config, origin, &tensor)? } else { None };
+        let own = own.map(|pad| pad.symbols).unwrap_or_default();
+        let shared = axes.iter().flatten().find(|axis| padded.contains(*axis) && !own.contains(axis));
+        if let (Some(axis), "input") = (shared, *what) {
+            let message = format!("the axis '{axis}' is padded in other inputs: '{name}' needs a pad for it too");
+            return Err(origin.error(path, message));
+        }
+        if shared.is_some() && tensor.reshape.is_some() {
+            return Err(origin.error(path, format!("'{name}' is cut back on a padded axis and cannot be reshaped")));
+        }
+        let unnamed = tensor
+            .dims
+            .iter()
+            .enumerate()
+            .find(|(axis, dim)| **dim == -1 && axes.get(*axis).is_none_or(Option::is_none));
+        if let (Some((axis, _)), "output") = (unnamed, *what) {
+            let message = format!(
+                "dimension {axis} of '{name}' varies and has no name, so it is not known whether padding must be cut \
+                 off: name it in dims of model.yaml or in the parameter '{}{name}'",
+                params::AXES
+            );
+            return Err(origin.error(path, message));
+        }
+    }
+    Ok(())
+}
+
+fn axes_of(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> Result<Vec<Option<String>>, ConfigError> {
+    let axes = params::axes(config, tensor.name);
+    let path = format!("parameters[{}{}]", params::AXES, tensor.name);
+    Ok(axes.map_err(|fault| origin.error(&path, fault))?.unwrap_or_default())
+}
+
+fn pad_of(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> Result<Option<Pad>, ConfigError> {
+    let path = format!("parameters[{}{}]", params::PAD, tensor.name);
+    params::pad(config, tensor.name).map_err(|fault| origin.error(&path, fault))
+}
+
+fn axes_fit(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>) -> Result<(), ConfigError> {
+    let axes = axes_of(config, origin, tensor)?;
+    if axes.is_empty() {
+        return Ok(());
+    }
+    let path = format!("parameters[{}{}]", params::AXES, tensor.name);
+    let dims = tensor.dims;
+    if axes.len() != dims.len() {
+        let message =
+            format!("expected {} names for dims {dims:?} of '{}', but found {}", dims.len(), tensor.name, axes.len());
+        return Err(origin.error(&path, message));
+    }
+    let fixed = axes.iter().zip(dims).find(|(axis, dim)| axis.is_some() && **dim != -1);
+    if let Some((Some(axis), dim)) = fixed {
+        return Err(origin.error(&path, format!("the axis '{axis}' of '{}' has the fixed size {dim}", tensor.name)));
+    }
+    let mut seen = BTreeSet::new();
+    match axes.iter().flatten().find(|axis| !seen.insert(axis.as_str())) {
+        Some(axis) => Err(origin.error(&path, format!("'{}' has two axes named '{axis}'", tensor.name))),
+        None => Ok(()),
+    }
+}
+
+fn pad_fits(config: &pb::ModelConfig, origin: &Origin, tensor: &Tensor<'_>, pad: &Pad) -> Result<(), ConfigError> {
+    let refuse = |message: String| Err(origin.error(&format!("parameters[{}{}]", params::PAD, tensor.name), message));
+    let axes = axes_of(config, origin, tensor)?;
+    if let Some(missing) = pad.symbols.iter().find(|symbol| !axes.iter().flatten().any(|axis| axis == *symbol)) {
+        let names: Vec<&str> = axes.iter().flatten().map(String::as_str).collect();
+        let known =
+            if names.is_empty() { "no axis with a name".to_owned() } else { format!("only {}", names.join(", ")) };
+        return refuse(format!("'{}' has no axis '{missing}'; it has {known}", tensor.name));
+    }
+    if config.max_batch_size == 0 {
+        return refuse(format!("'{}' is padded, but max_batch_size is 0: requests never share a batch", tensor.name));
+    }
+    if tensor.reshape.is_some() {
+        return refuse(format!("'{}' is padded and cannot be reshaped", tensor.name));
+    }
+    let Some(datatype) = convert::datatype(tensor.data_type) else { return Ok(()) };
+    if !holds(datatype, pad.value) {
+        return refuse(format!("'{}' of type {datatype} cannot be filled with {}", tensor.name, pad.value));
+    }
+    Ok(())
+}
+
+/// Whether a datatype can represent a fill value.
+#[allow(clippy::cast_precision_loss)]
+fn holds(datatype: DataType, value: f64) -> bool {
+    let whole = |low: f64, high: f64| value.fract() == 0.0 && (low..high).contains(&value);
+    match datatype {
+        DataType::Bool => value == 0.0 || value == 1.0,
+        DataType::Uint8 => whole(0.0, 2_f64.powi(8)),
+        DataType::Uint16 => whole(0.0, 2_f64.powi(16)),
+        DataType::Uint32 => whole(0.0, 2_f64.powi(32)),
+        DataType::Uint64 => whole(0.0, 2_f64.powi(64)),
+        DataType::Int8 => whole(-2_f64.powi(7), 2_f64.powi(7)),
+        DataType::Int16 => whole(-2_f64.powi(15), 2_f64.powi(15)),
+        DataType::Int32 => whole(-2_f64.powi(31), 2_f64.powi(31)),
+        DataType::Int64 => whole(-2_f64.powi(63), 2_f64.powi(63)),
+        DataType::Fp16 => value.is_infinite() || value.abs() <= 65_504.0,
+        DataType::Fp32 | DataType::Bf16 => value.is_infinite() || value.abs() <= f64::from(f32::MAX),
+        DataType::Fp64 => true,
+        DataType::Bytes => false,
+    }
+}

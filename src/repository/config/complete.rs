@@ -1,0 +1,236 @@
+//! Completion: what a configuration leaves out is taken from the graph and from Triton's defaults, in the form that
+//! Triton's ModelConfig shows.
+
+use super::{
+    ConfigError, Origin,
+    convert::datatype_to_pb,
+    params::{self, PolicyName},
+    pb::{
+        self, model_config::SchedulingChoice, model_instance_group::Kind,
+        model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
+    },
+};
+use crate::model::DataType;
+
+/// The backend that runs ONNX graphs.
+pub const ONNXRUNTIME: &str = "onnxruntime";
+/// The built-in backend with many responses to one request.
+pub const REPEAT: &str = "repeat";
+/// Triton's name for an ONNX model.
+pub const ONNX_PLATFORM: &str = "onnxruntime_onnx";
+/// The program's file name where the configuration names none.
+pub const ONNX_FILENAME: &str = "model.onnx";
+
+/// Largest batch of a model that can batch and whose configuration does not say.
+const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
+/// Instances of an ONNX model whose configuration does not say.
+const DEFAULT_INSTANCES: i32 = 2;
+
+/// What a graph takes and gives.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Signature {
+    /// Inputs that a caller must or may bring, in the graph's order.
+    pub inputs: Vec<Port>,
+    /// Outputs, in the graph's order.
+    pub outputs: Vec<Port>,
+}
+
+/// One input or output of a graph.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// Name in the graph.
+    pub name: String,
+    /// Element type; `None` for one that the protocol has not.
+    pub datatype: Option<DataType>,
+    /// Full shape, batch axis included; `None` where not even the number of dimensions is known.
+    pub dims: Option<Vec<PortDim>>,
+}
+
+/// One dimension of a graph's input or output.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PortDim {
+    /// Always this size; a negative one, as some exporters write it, varies.
+    Fixed(i64),
+    /// Varies, under a name (ONNX `dim_param`).
+    Symbol(String),
+    /// Varies.
+    Unknown,
+}
+
+impl PortDim {
+    /// The size, −1 where it varies.
+    pub fn size(&self) -> i64 {
+        match self {
+            Self::Fixed(size) if *size >= 0 => *size,
+            Self::Fixed(_) | Self::Symbol(_) | Self::Unknown => -1,
+        }
+    }
+}
+
+/// Fills in what needs no graph: name, backend, platform, file name, version policy, instances, pinned memory.
+pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
+    if config.name.is_empty() {
+        model.clone_into(&mut config.name);
+    }
+    if config.backend.is_empty() {
+        ONNXRUNTIME.clone_into(&mut config.backend);
+    }
+    let onnx = config.backend == ONNXRUNTIME;
+    if onnx {
+        ONNX_PLATFORM.clone_into(&mut config.platform);
+        if config.default_model_filename.is_empty() {
+            ONNX_FILENAME.clone_into(&mut config.default_model_filename);
+        }
+    }
+    if config.version_policy.as_ref().is_none_or(|policy| policy.policy_choice.is_none()) {
+        let latest = version_policy::Latest { num_versions: 1 };
+        let choice = version_policy::PolicyChoice::Latest(latest);
+        config.version_policy = Some(pb::ModelVersionPolicy { policy_choice: Some(choice) });
+    }
+    let optimization = config.optimization.get_or_insert_default();
+    optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
+    optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
+
+    let count = if onnx { DEFAULT_INSTANCES } else { 1 };
+    if config.instance_group.is_empty() {
+        let name = config.name.clone();
+        config.instance_group.push(pb::ModelInstanceGroup { name, ..Default::default() });
+    }
+    for (number, group) in config.instance_group.iter_mut().enumerate() {
+        if group.name.is_empty() {
+            group.name = format!("{}_{number}", config.name);
+        }
+        if group.count == 0 {
+            group.count = count;
+        }
+        if group.kind == i32::from(Kind::Auto) {
+            group.kind = Kind::Cpu.into();
+        }
+    }
+}
+
+/// Fills in tensors, the largest batch and the scheduler from the graph, as far as the configuration leaves them out.
+/// As in Triton, the largest batch and the scheduler are completed only where inputs or outputs are missing.
+///
+/// # Errors
+/// When a tensor that has to be completed has a type that the protocol has not.
+pub fn from_graph(config: &mut pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
+    if config.input.is_empty() || config.output.is_empty() {
+        batch_size(config, signature);
+    }
+    let batched = config.max_batch_size > 0;
+    if config.input.is_empty() {
+        let tensors =
+            signature.inputs.iter().map(|port| pb::ModelInput { name: port.name.clone(), ..Default::default() });
+        config.input = tensors.collect();
+    }
+    if config.output.is_empty() {
+        let outputs = signature.outputs.iter();
+        let tensors = outputs.map(|port| pb::ModelOutput { name: port.name.clone(), ..Default::default() });
+        config.output = tensors.collect();
+    }
+    for (number, tensor) in config.input.iter_mut().enumerate() {
+        let Some(port) = signature.inputs.iter().find(|port| port.name == tensor.name) else { continue };
+        let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
+        fill(fields, port, batched).map_err(|fault| origin.error(&format!("input[{number}]"), fault))?;
+    }
+    for (number, tensor) in config.output.iter_mut().enumerate() {
+        let Some(port) = signature.outputs.iter().find(|port| port.name == tensor.name) else { continue };
+        let fields = (&mut tensor.data_type, &mut tensor.dims, &mut tensor.reshape);
+        fill(fields, port, batched).map_err(|fault| origin.error(&format!("output[{number}]"), fault))?;
+    }
+    Ok(())
+}
+
+/// Whether axis 0 of every input and output varies.
+pub fn can_batch(signature: &Signature) -> bool {
+    let mut ports = signature.inputs.iter().chain(&signature.outputs).peekable();
+    ports.peek().is_some() && ports.all(|port| port.dims.as_ref().is_some_and(|dims| leads_with_batch(dims)))
+}
+
+/// Whether axis 0 of a shape can be the batch.
+pub(super) fn leads_with_batch(dims: &[PortDim]) -> bool {
+    dims.first().is_some_and(|dim| dim.size() == -1)
+}
+
+fn batch_size(config: &mut pb::ModelConfig, signature: &Signature) {
+    if !can_batch(signature) {
+        return;
+    }
+    if config.max_batch_size == 0 {
+        config.max_batch_size = DEFAULT_MAX_BATCH_SIZE;
+    }
+    let says_serial = matches!(params::policy(config), Ok(Some(PolicyName::Serial)));
+    if config.max_batch_size > 1 && config.scheduling_choice.is_none() && !says_serial {
+        config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
+    }
+}
+
+type Fields<'a> = (&'a mut i32, &'a mut Vec<i64>, &'a mut Option<pb::ModelTensorReshape>);
+
+fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> Result<(), String> {
+    if *data_type == i32::from(pb::DataType::TypeInvalid) {
+        let Some(datatype) = port.datatype else {
+            return Err(format!("the graph gives '{}' a type that the protocol has not", port.name));
+        };
+        *data_type = datatype_to_pb(datatype).into();
+    }
+    if dims.is_empty() {
+        let Some(shape) = &port.dims else {
+            return Err(format!("the graph does not say the shape of '{}': give its dims", port.name));
+        };
+        *dims = shape.iter().skip(usize::from(batched)).map(PortDim::size).collect();
+        // The configuration cannot say "no dimensions" in dims: one of size 1, reshaped away.
+        if dims.is_empty() && reshape.is_none() {
+            *dims = vec![1];
+            *reshape = Some(pb::ModelTensorReshape { shape: Vec::new() });
+        }
+    }
+    Ok(())
+}
+
+/// Gives the axes of a padded model the names that the graph has for them, where the configuration names none: into
+/// `axes.<tensor>` parameters, so that the configuration alone says what is padded and cut back.
+pub fn name_axes(config: &mut pb::ModelConfig, signature: &Signature) {
+    if !config.parameters.keys().any(|key| key.starts_with(params::PAD)) {
+        return;
+    }
+    let batched = usize::from(config.max_batch_size > 0);
+    let inputs = config.input.iter().map(|tensor| (&tensor.name, &tensor.dims, &signature.inputs));
+    let outputs = config.output.iter().map(|tensor| (&tensor.name, &tensor.dims, &signature.outputs));
+    let mut named = Vec::new();
+    for (name, dims, ports) in inputs.chain(outputs) {
+        let key = format!("{}{name}", params::AXES);
+        let port = ports.iter().find(|port| port.name == *name);
+        let shape = port.and_then(|port| port.dims.as_ref()).filter(|shape| shape.len() == dims.len() + batched);
+        let Some(shape) = shape else { continue };
+        let axes = dims.iter().zip(shape.iter().skip(batched)).map(|(size, dim)| match dim {
+            PortDim::Symbol(symbol) if *size == -1 && params::is_symbol(symbol) => Some(symbol.clone()),
+            _ => None,
+        });
+        let axes: Vec<Option<String>> = axes.collect();
+        if axes.iter().any(Option::is_some) && !config.parameters.contains_key(&key) {
+            named.push((key, pb::ModelParameter { string_value: params::axes_text(&axes) }));
+        }
+    }
+    config.parameters.extend(named);
+}
+
+/// Fills in the scheduler once the largest batch is known: `auto` batches where the model can, and the largest batch is
+/// the preferred one where none is named (as Triton's ModelConfig shows it).
+pub fn scheduler(config: &mut pb::ModelConfig) {
+    let auto = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));
+    if auto && config.max_batch_size > 0 && config.scheduling_choice.is_none() {
+        config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
+    }
+    let largest = config.max_batch_size;
+    if let Some(SchedulingChoice::DynamicBatching(batching)) = &mut config.scheduling_choice
+        && batching.preferred_batch_size.is_empty()
+        && largest > 0
+    {
+        batching.preferred_batch_size.push(largest);
+    }
+}
+
+#[cfg(test)]
+mod tests;

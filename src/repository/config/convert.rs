@@ -1,0 +1,202 @@
+//! `ModelConfig` → what admission and batching need: [`ModelSpec`] and [`Knobs`]. The configuration is complete and
+//! checked by then; whatever still does not fit is refused, never guessed.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::{
+    ConfigError, Origin,
+    params::{self, PolicyName},
+    pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
+};
+use crate::{
+    batching::{Knobs, Ns, Policy, QueueKnobs, TimeoutAction, WindowKnobs},
+    model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
+};
+
+/// Longer delays count as this: 292 years, which added to any clock still fits.
+const MAX_DELAY_NS: Ns = i64::MAX as Ns;
+
+/// The datatype of a configuration's enumeration; `None` for `TYPE_INVALID` and numbers it has not.
+pub fn datatype(number: i32) -> Option<DataType> {
+    let index = usize::try_from(number).ok()?.checked_sub(1)?;
+    DataType::ALL.get(index).copied()
+}
+
+/// The value of the configuration's enumeration for a datatype.
+pub fn datatype_to_pb(datatype: DataType) -> pb::DataType {
+    match datatype {
+        DataType::Bool => pb::DataType::TypeBool,
+        DataType::Uint8 => pb::DataType::TypeUint8,
+        DataType::Uint16 => pb::DataType::TypeUint16,
+        DataType::Uint32 => pb::DataType::TypeUint32,
+        DataType::Uint64 => pb::DataType::TypeUint64,
+        DataType::Int8 => pb::DataType::TypeInt8,
+        DataType::Int16 => pb::DataType::TypeInt16,
+        DataType::Int32 => pb::DataType::TypeInt32,
+        DataType::Int64 => pb::DataType::TypeInt64,
+        DataType::Fp16 => pb::DataType::TypeFp16,
+        DataType::Fp32 => pb::DataType::TypeFp32,
+        DataType::Fp64 => pb::DataType::TypeFp64,
+        DataType::Bytes => pb::DataType::TypeString,
+        DataType::Bf16 => pb::DataType::TypeBf16,
+    }
+}
+
+/// The datatype of a name as people write it: `FP32`, `TYPE_FP32`, `BYTES` or `STRING`.
+pub fn datatype_from_name(name: &str) -> Option<DataType> {
+    match name.strip_prefix("TYPE_").unwrap_or(name) {
+        "STRING" => Some(DataType::Bytes),
+        wire => DataType::from_wire(wire),
+    }
+}
+
+/// Makes the specification and the batching knobs of one version. `labels` holds the labels of each output that has a
+/// label file, by output name.
+///
+/// # Errors
+/// When the configuration is not complete or contradicts itself.
+pub fn model(
+    config: &pb::ModelConfig,
+    version: i64,
+    labels: &BTreeMap<String, Vec<String>>,
+    origin: &Origin,
+) -> Result<(ModelSpec, Knobs), ConfigError> {
+    let max_batch_size = u32::try_from(config.max_batch_size)
+        .map_err(|_| origin.error("max_batch_size", format!("{} is negative", config.max_batch_size)))?;
+    let mut pads = BTreeMap::new();
+    let mut symbols: Vec<String> = Vec::new();
+    for input in &config.input {
+        let path = format!("parameters[{}{}]", params::PAD, input.name);
+        if let Some(pad) = params::pad(config, &input.name).map_err(|fault| origin.error(&path, fault))? {
+            symbols.extend(pad.symbols.iter().cloned());
+            pads.insert(input.name.as_str(), pad.value);
+        }
+    }
+    symbols.sort();
+    symbols.dedup();
+    if symbols.len() > usize::from(u16::MAX) {
+        return Err(origin.error("parameters", format!("{} padded axes are more than {}", symbols.len(), u16::MAX)));
+    }
+
+    let mut inputs = Vec::with_capacity(config.input.len());
+    for (number, tensor) in config.input.iter().enumerate() {
+        let path = format!("input[{number}]");
+        let mut spec = tensor_spec(&tensor.name, tensor.data_type, &tensor.dims, tensor.reshape.as_ref())
+            .map_err(|fault| origin.error(&path, fault))?;
+        spec.optional = tensor.optional;
+        spec.pad_value = pads.get(tensor.name.as_str()).copied().unwrap_or(0.0);
+        spec.symbols = padded_axes(config, &spec, &symbols, origin)?;
+        inputs.push(spec);
+    }
+    let mut outputs = Vec::with_capacity(config.output.len());
+    for (number, tensor) in config.output.iter().enumerate() {
+        let path = format!("output[{number}]");
+        let mut spec = tensor_spec(&tensor.name, tensor.data_type, &tensor.dims, tensor.reshape.as_ref())
+            .map_err(|fault| origin.error(&path, fault))?;
+        spec.labels = labels.get(&tensor.name).cloned().unwrap_or_default();
+        spec.symbols = padded_axes(config, &spec, &symbols, origin)?;
+        outputs.push(spec);
+    }
+
+    let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
+    let spec = ModelSpec { name: config.name.clone(), version, max_batch_size, inputs, outputs, symbols, decoupled };
+    let knobs = knobs(config, max_batch_size, origin)?;
+    Ok((spec, knobs))
+}
+
+fn tensor_spec(
+    name: &str,
+    data_type: i32,
+    dims: &[i64],
+    reshape: Option<&pb::ModelTensorReshape>,
+) -> Result<TensorSpec, String> {
+    let Some(datatype) = datatype(data_type) else { return Err(format!("expected a data_type for '{name}'")) };
+    let mut spec = TensorSpec::new(name, datatype, dims);
+    spec.reshape = reshape.map(|reshape| Dims::from_slice(&reshape.shape));
+    Ok(spec)
+}
+
+fn padded_axes(
+    config: &pb::ModelConfig,
+    tensor: &TensorSpec,
+    symbols: &[String],
+    origin: &Origin,
+) -> Result<SmallVec<[Option<SymbolId>; 4]>, ConfigError> {
+    let path = format!("parameters[{}{}]", params::AXES, tensor.name);
+    let axes = params::axes(config, &tensor.name).map_err(|fault| origin.error(&path, fault))?;
+    let Some(axes) = axes else { return Ok(SmallVec::new()) };
+    let ids = axes.iter().map(|axis| {
+        let index = symbols.binary_search(axis.as_ref()?).ok()?;
+        u16::try_from(index).ok().map(SymbolId)
+    });
+    let ids: SmallVec<[Option<SymbolId>; 4]> = ids.collect();
+    Ok(if ids.iter().any(Option::is_some) { ids } else { SmallVec::new() })
+}
+
+fn knobs(config: &pb::ModelConfig, max_batch_size: u32, origin: &Origin) -> Result<Knobs, ConfigError> {
+    let counts = config.instance_group.iter().map(|group| u32::try_from(group.count).unwrap_or(0));
+    let max_in_flight = counts.fold(0_u32, u32::saturating_add).max(1);
+    let at = |key: &str| format!("parameters[{key}]");
+    let named = params::policy(config).map_err(|fault| origin.error(&at(params::POLICY), fault))?;
+    let width = params::bucket_width(config).map_err(|fault| origin.error(&at(params::BUCKET_WIDTH), fault))?;
+    let batching = match &config.scheduling_choice {
+        Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
+        _ => None,
+    };
+    let policy = match (named, batching) {
+        (Some(PolicyName::Serial), _) | (_, None) => Policy::Serial,
+        (_, Some(batching)) => {
+            let mut window = window(batching, width, origin)?;
+            if named == Some(PolicyName::Auto) {
+                window.max_queue_delay_ns = 0;
+            }
+            Policy::Window(window)
+        }
+    };
+    let mergeable = max_batch_size > 0;
+    Ok(Knobs { max_batch_rows: max_batch_size.max(1), mergeable, max_in_flight, policy })
+}
+
+fn window(batching: &pb::ModelDynamicBatching, bucket_width: u32, origin: &Origin) -> Result<WindowKnobs, ConfigError> {
+    let refuse = |key: &str, given: u64| {
+        origin.error(&format!("dynamic_batching.{key}"), format!("{given} is more than {}", u32::MAX))
+    };
+    let level = |key: &str, given: u64| u32::try_from(given).map_err(|_| refuse(key, given));
+    let sizes = batching.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok());
+    let mut preferred_batch_sizes: Vec<u32> = sizes.collect();
+    preferred_batch_sizes.sort_unstable();
+    preferred_batch_sizes.dedup();
+    let mut level_queues = Vec::with_capacity(batching.priority_queue_policy.len());
+    for (number, policy) in &batching.priority_queue_policy {
+        level_queues.push((level("priority_queue_policy", *number)?, queue(policy)));
+    }
+    Ok(WindowKnobs {
+        preferred_batch_sizes,
+        max_queue_delay_ns: nanoseconds(batching.max_queue_delay_microseconds),
+        preserve_ordering: batching.preserve_ordering,
+        priority_levels: level("priority_levels", batching.priority_levels)?,
+        default_priority_level: level("default_priority_level", batching.default_priority_level)?,
+        default_queue: batching.default_queue_policy.as_ref().map(queue).unwrap_or_default(),
+        level_queues,
+        bucket_width,
+    })
+}
+
+fn queue(policy: &pb::ModelQueuePolicy) -> QueueKnobs {
+    let delay = policy.timeout_action == i32::from(PbAction::Delay);
+    QueueKnobs {
+        timeout_action: if delay { TimeoutAction::Delay } else { TimeoutAction::Reject },
+        default_timeout_ns: nanoseconds(policy.default_timeout_microseconds),
+        allow_timeout_override: policy.allow_timeout_override,
+        max_queue_size: policy.max_queue_size,
+    }
+}
+
+fn nanoseconds(microseconds: u64) -> Ns {
+    microseconds.saturating_mul(1000).min(MAX_DELAY_NS)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+//! `config.pbtxt`: protobuf's text format in every form that Triton's own reader takes.
+//!
+//! prost-reflect reads the text; a token pass before it ([`tokens`]) inserts the colons that Triton does not ask for,
+//! names unknown keys and values with their place, and remembers where each key stands.
+
+mod tokens;
+
+use miette::Diagnostic;
+use prost_reflect::DynamicMessage;
+
+use super::{ConfigError, Origin, Position, pb, schema};
+
+/// Reads a `config.pbtxt`. `file` is the name that errors carry.
+///
+/// # Errors
+/// For text that is not UTF-8, not in the text format, or names keys or values that `ModelConfig` has not; with file,
+/// line, column and what was expected.
+pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
+    let origin = Origin::new(file);
+    let text = match std::str::from_utf8(bytes) {
+        Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
+        Err(fault) => {
+            let valid = String::from_utf8_lossy(&bytes[..fault.valid_up_to()]).into_owned();
+            let position = Position::at(&valid, valid.len());
+            return Err(refusal(file, Some(position), "expected UTF-8 text".to_owned()));
+        }
+    };
+    let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
+    let prepared = tokens::prepare(text, root.clone())
+        .map_err(|fault| refusal(file, Some(Position::at(text, fault.offset)), fault.message))?;
+
+    let message = DynamicMessage::parse_text_format(root, &prepared.text).map_err(|fault| {
+        let label = fault.labels().and_then(|mut labels| labels.next()).map(|label| label.offset());
+        let offset = label.map_or(text.len(), |offset| prepared.original_offset(offset));
+        let hint = fault.help().map(|help| format!("; {help}")).unwrap_or_default();
+        refusal(file, Some(Position::at(text, offset)), format!("{fault}{hint}"))
+    })?;
+    let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
+
+    let mut placed = origin;
+    for (path, offset) in prepared.places {
+        placed.place(path, Position::at(text, offset));
+    }
+    Ok((config, placed))
+}
+
+fn refusal(file: &str, position: Option<Position>, message: String) -> ConfigError {
+    ConfigError { file: file.to_owned(), position, key: String::new(), message }
+}
+
+#[cfg(test)]
+mod tests;

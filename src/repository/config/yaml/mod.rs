@@ -1,0 +1,163 @@
+//! `model.yaml`: our own form of a model's configuration, read into the same `ModelConfig` that `config.pbtxt` gives.
+//!
+//! [`tree`] turns text into nodes, [`read`] reads them with keys and places, and the files beside them fill in the
+//! parts of the configuration. Whatever `ModelConfig` has no field for goes into `parameters`
+//! ([`crate::repository::config::params`]).
+
+mod batching;
+mod read;
+mod tensors;
+mod tree;
+mod warmup;
+
+pub(super) use tree::{Trail, locate};
+
+use self::read::{Reader, Section, Value};
+use super::{
+    ConfigError, Origin,
+    pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
+};
+
+/// More text than any model needs.
+const MAX_BYTES: usize = 1 << 20;
+
+const KEYS: [&str; 12] = [
+    "name",
+    "backend",
+    "program",
+    "max_batch_size",
+    "version_policy",
+    "inputs",
+    "outputs",
+    "instance",
+    "decoupled",
+    "batching",
+    "warmup",
+    "parameters",
+];
+
+const LATER: [&str; 3] = ["stages", "cells", "unfold"];
+
+/// Reads a `model.yaml`. `file` is the name that errors carry.
+///
+/// # Errors
+/// For text that is not YAML, for unknown and repeated keys, and for values of a wrong kind; with file, line, column,
+/// key and what was expected.
+pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
+    let plain = |message: String| ConfigError { file: file.to_owned(), position: None, key: String::new(), message };
+    if bytes.len() > MAX_BYTES {
+        return Err(plain(format!("expected at most {MAX_BYTES} bytes, but the file has {}", bytes.len())));
+    }
+    let text = std::str::from_utf8(bytes)
+        .map_err(|fault| plain(format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let root = tree::read(text).map_err(|(position, message)| ConfigError { position, ..plain(message) })?;
+
+    let mut reader = Reader::new(file, text);
+    let mut config = pb::ModelConfig::default();
+    let top = reader.section(&Reader::root(&root), &KEYS, &LATER)?;
+    identity(&mut reader, &top, &mut config)?;
+    if let Some(value) = top.get("version_policy") {
+        config.version_policy = Some(versions(&reader, value)?);
+        reader.note("version_policy", value);
+    }
+    if let Some(value) = top.get("inputs") {
+        tensors::inputs(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("outputs") {
+        tensors::outputs(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("instance") {
+        config.instance_group = instance(&reader, value)?;
+        reader.note("instance_group", value);
+    }
+    if let Some(value) = top.get("decoupled") {
+        config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: reader.flag(value)? });
+        reader.note("model_transaction_policy", value);
+    }
+    if let Some(value) = top.get("warmup") {
+        warmup::samples(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("parameters") {
+        parameters(&mut reader, value, &mut config)?;
+    }
+    batching::policy(&mut reader, top.get("batching"), &mut config)?;
+    Ok((config, reader.origin))
+}
+
+fn identity(reader: &mut Reader<'_>, top: &Section<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
+    if let Some(value) = top.get("name") {
+        config.name = reader.text(value)?;
+        reader.note("name", value);
+    }
+    if let Some(value) = top.get("backend") {
+        config.backend = reader.text(value)?;
+        reader.note("backend", value);
+    }
+    if let Some(value) = top.get("program") {
+        config.default_model_filename = reader.text(value)?;
+        reader.note("default_model_filename", value);
+    }
+    if let Some(value) = top.get("max_batch_size") {
+        config.max_batch_size = reader.int(value, 0..=i128::from(i32::MAX))?;
+        reader.note("max_batch_size", value);
+    }
+    Ok(())
+}
+
+fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPolicy, ConfigError> {
+    let chosen = |choice| pb::ModelVersionPolicy { policy_choice: Some(choice) };
+    if let tree::Node::Text(word) = value.node {
+        return match word.as_str() {
+            "latest" => Ok(chosen(version_policy::PolicyChoice::Latest(version_policy::Latest { num_versions: 1 }))),
+            "all" => Ok(chosen(version_policy::PolicyChoice::All(version_policy::All {}))),
+            _ => Err(reader.error(value, format!("expected latest, all or a mapping, but found '{word}'"))),
+        };
+    }
+    let section = reader.section(value, &["latest", "specific"], &[])?;
+    match (section.get("latest"), section.get("specific")) {
+        (Some(count), None) => {
+            let num_versions = reader.int(count, 1..=i128::from(u32::MAX))?;
+            Ok(chosen(version_policy::PolicyChoice::Latest(version_policy::Latest { num_versions })))
+        }
+        (None, Some(list)) => {
+            let versions = reader.list(list)?;
+            let versions = versions.iter().map(|item| reader.int(item, 1..=i128::from(i64::MAX)));
+            let versions = versions.collect::<Result<_, _>>()?;
+            Ok(chosen(version_policy::PolicyChoice::Specific(version_policy::Specific { versions })))
+        }
+        _ => Err(reader.error(value, "expected latest, all, { latest: <count> } or { specific: [<versions>] }")),
+    }
+}
+
+fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
+    let section = reader.section(value, &["devices", "count"], &[])?;
+    if let Some(devices) = section.get("devices") {
+        for device in reader.list(devices)? {
+            let name = reader.text(&device)?;
+            if name != "cpu" {
+                let message = format!("the device '{name}' is not supported by this version; expected cpu");
+                return Err(reader.error(&device, message));
+            }
+        }
+    }
+    let count = section.get("count").map(|count| reader.int(count, 1..=i128::from(i32::MAX))).transpose()?;
+    let group = pb::ModelInstanceGroup { kind: Kind::Cpu.into(), count: count.unwrap_or(0), ..Default::default() };
+    Ok(vec![group])
+}
+
+fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
+    for (name, entry) in reader.mapping(value)?.entries() {
+        if ["pad.", "axes.", "batching."].iter().any(|prefix| name.starts_with(prefix)) {
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, or batching";
+            return Err(reader.error(entry, message));
+        }
+        let string_value = reader.text(entry)?;
+        reader.note(format!("parameters[{name}]"), entry);
+        config.parameters.insert((*name).to_owned(), pb::ModelParameter { string_value });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

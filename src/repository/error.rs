@@ -1,0 +1,102 @@
+//! Why the repository cannot start, resolve or load.
+
+use std::{io, path::PathBuf};
+
+/// Why there is no repository to serve from.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// No directory was named.
+    #[error("no model repository given")]
+    NoRepository,
+    /// A directory cannot be read.
+    #[error("cannot read the model repository {}: {source}", path.display())]
+    Unreadable {
+        /// The directory.
+        path: PathBuf,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The repository is not on a file system.
+    #[error(
+        "the model repository {location} is remote storage, which this server does not read: copy it to a volume with \
+         an init container and name that directory"
+    )]
+    Remote {
+        /// What was given.
+        location: String,
+    },
+}
+
+/// Why a request has no model version.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ResolveError {
+    /// Nothing of that name was ever loaded. NOT_FOUND.
+    #[error("Request for unknown model: '{name}' is not found")]
+    UnknownModel {
+        /// As the request has it.
+        name: String,
+    },
+    /// The model failed to load or was unloaded. NOT_FOUND.
+    #[error("Request for unknown model: '{name}' has no available versions")]
+    NoAvailableVersion {
+        /// The model.
+        name: String,
+    },
+    /// The model has ready versions, but not this one. NOT_FOUND.
+    #[error("Request for unknown model: '{name}' version {version} is not found")]
+    UnknownVersion {
+        /// The model.
+        name: String,
+        /// The version asked for.
+        version: i64,
+    },
+    /// The version is not a whole number above 0. INVALID_ARGUMENT.
+    #[error(
+        "failed to get model version from specified version string '{given}', version should be an integral value > 0"
+    )]
+    BadVersion {
+        /// As the request has it.
+        given: String,
+    },
+}
+
+/// Why a load or unload was refused or failed.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum ControlError {
+    /// Clients do not decide in this control mode. UNAVAILABLE.
+    #[error("explicit model load / unload is not allowed if the model control mode is not explicit")]
+    NotExplicit,
+    /// The server is shutting down. UNAVAILABLE.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// No repository has a model of that name. INTERNAL.
+    #[error("failed to load '{name}', failed to poll from model repository: there is no such model directory")]
+    UnknownModel {
+        /// The model.
+        name: String,
+    },
+    /// The `config` parameter is not a model configuration. INTERNAL.
+    #[error("failed to load '{name}', failed to poll from model repository: {reason}")]
+    BadConfig {
+        /// The model.
+        name: String,
+        /// Place and fault.
+        reason: String,
+    },
+    /// A file override cannot be used. INVALID_ARGUMENT.
+    #[error("failed to load '{name}': {reason}")]
+    BadOverride {
+        /// The model.
+        name: String,
+        /// Which one, and why.
+        reason: String,
+    },
+    /// The model, or a version of it, failed to load. INVALID_ARGUMENT.
+    #[error("load failed for model '{name}': {reason}")]
+    LoadFailed {
+        /// The model.
+        name: String,
+        /// Each version that failed, and why.
+        reason: String,
+    },
+}

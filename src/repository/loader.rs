@@ -1,0 +1,71 @@
+//! What the repository asks of whoever compiles and runs models.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use bytes::Bytes;
+
+use super::config::{complete::Signature, pb};
+use crate::{
+    batching::Knobs,
+    executor::{InputTensor, ModelHandle},
+    model::ModelSpec,
+};
+
+/// Compiles versions and brings them up. Called on loader threads, where blocking is fine; several at once.
+pub trait Loader: Send + Sync {
+    /// Compiles a version, warms it up, and brings it up in the pool.
+    ///
+    /// # Errors
+    /// With the reason, naming the operator or file at fault.
+    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String>;
+
+    /// Reads what an ONNX program takes and gives: from `bytes` where there are any, else from the file.
+    ///
+    /// # Errors
+    /// With the reason, naming the file.
+    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String>;
+}
+
+/// One version to load.
+#[derive(Clone, Debug)]
+pub struct LoadRequest {
+    /// What it takes and gives.
+    pub spec: ModelSpec,
+    /// How it batches.
+    pub knobs: Knobs,
+    /// What runs it.
+    pub engine: EngineKind,
+    /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none.
+    pub program: PathBuf,
+    /// The program itself, where a load request brought it.
+    pub override_bytes: Option<Bytes>,
+    /// Requests to run before the version is ready.
+    pub warmup: Vec<WarmupSample>,
+    /// The complete configuration.
+    pub config: Arc<pb::ModelConfig>,
+}
+
+/// Which engine runs a model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineKind {
+    /// ONNX Runtime.
+    OnnxRuntime,
+    /// The built-in model with many responses to one request.
+    Repeat,
+}
+
+/// A request that runs `count` times before its version is ready.
+#[derive(Clone, Debug)]
+pub struct WarmupSample {
+    /// Its name in the configuration.
+    pub name: String,
+    /// How often it runs, at least once.
+    pub count: u32,
+    /// Inputs in the order of the specification; `None` for optional ones left out.
+    pub inputs: Vec<Option<InputTensor>>,
+    /// Rows of the batch; 1 for models without a batch axis.
+    pub rows: u32,
+}

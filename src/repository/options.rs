@@ -1,0 +1,35 @@
+//! How a repository is run.
+
+use std::{path::PathBuf, time::Duration};
+
+/// What the command line says of the repository.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Directories that hold model directories (`--model-repository`).
+    pub repositories: Vec<PathBuf>,
+    /// Who decides what is loaded.
+    pub mode: ControlMode,
+    /// Whether [`super::Repository::ready`] waits for every model that should be loaded (`--strict-readiness`).
+    pub strict_readiness: bool,
+    /// Whether missing configuration is completed from the graph (off: `--disable-auto-complete-config`).
+    pub auto_complete: bool,
+    /// Most versions that load at the same time; 0 counts as 1 (`--model-load-thread-count`).
+    pub load_threads: usize,
+}
+
+/// Triton's `--model-control-mode`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ControlMode {
+    /// Everything is loaded at the start, and nothing afterwards.
+    None,
+    /// Everything is loaded, and the directories are looked through for changes.
+    Poll {
+        /// Time between two looks.
+        period: Duration,
+    },
+    /// Clients load and unload.
+    Explicit {
+        /// Models to load at the start; `*` for all.
+        startup: Vec<String>,
+    },
+}

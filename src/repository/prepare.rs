@@ -1,0 +1,235 @@
+//! From a model directory (or what a load request brought) to load requests: reads the configuration once, picks the
+//! versions, and completes, checks and converts the configuration for each.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io::Read,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::{
+    EngineKind, LoadRequest, Loader, Overrides,
+    config::{
+        ConfigError, Origin, check, complete, convert, json, pb, pb::model_version_policy::PolicyChoice, pbtxt, yaml,
+    },
+    directory, warmup,
+};
+
+const PBTXT: &str = "config.pbtxt";
+const YAML: &str = "model.yaml";
+
+/// More than any configuration or label file needs.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
+
+/// A model whose configuration was read: which versions to load, and all that their requests need.
+#[derive(Debug)]
+pub(super) struct Plan {
+    name: String,
+    directory: Option<PathBuf>,
+    overrides: Overrides,
+    config: pb::ModelConfig,
+    origin: Origin,
+    auto_complete: bool,
+    /// Versions that the policy picks, ascending.
+    pub(super) versions: Vec<i64>,
+    /// Fields without effect.
+    pub(super) hints: Vec<check::Hint>,
+}
+
+impl Plan {
+    /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration.
+    ///
+    /// # Errors
+    /// When the configuration cannot be read or asks for what is not supported, or no version is there.
+    pub(super) fn read(
+        name: &str,
+        directory: Option<PathBuf>,
+        overrides: Overrides,
+        given: Option<(pb::ModelConfig, Origin)>,
+        auto_complete: bool,
+    ) -> Result<Self, String> {
+        let read = match (given, &directory) {
+            (Some(given), _) => Some(given),
+            (None, Some(directory)) => read_config(directory).map_err(|fault| fault.to_string())?,
+            (None, None) => None,
+        };
+        let (mut config, origin) = match read {
+            Some(read) => read,
+            None if auto_complete => (pb::ModelConfig::default(), Origin::new("completed from the graph")),
+            None => return Err(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")),
+        };
+        check::supported(&config, name, &origin).map_err(|fault| fault.to_string())?;
+        let hints = check::hints(&config);
+        complete::defaults(&mut config, name);
+        let available = match (overrides.versions(), &directory) {
+            (Some(versions), _) => versions,
+            (None, Some(directory)) => directory::versions(directory)
+                .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
+            (None, None) => Vec::new(),
+        };
+        let versions = pick(&config, &available);
+        if versions.is_empty() {
+            let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
+            return Err(match available.as_slice() {
+                [] => format!("no version directory (a number above 0){place}"),
+                found => format!("the version policy picks none of the versions {found:?}{place}"),
+            });
+        }
+        Ok(Self { name: name.to_owned(), directory, overrides, config, origin, auto_complete, versions, hints })
+    }
+
+    /// The load request of one version.
+    ///
+    /// # Errors
+    /// With the reason, naming file, key, expected and found.
+    pub(super) fn request(&self, version: i64, loader: &dyn Loader) -> Result<LoadRequest, String> {
+        let mut config = self.config.clone();
+        let repeat = config.backend == complete::REPEAT;
+        let engine = if repeat { EngineKind::Repeat } else { EngineKind::OnnxRuntime };
+        let filename = &config.default_model_filename;
+        let override_bytes = self.overrides.program(version, filename)?;
+        let program = self.program(version, filename);
+        let origin = &self.origin;
+        let signature = if repeat {
+            None
+        } else {
+            if self.overrides.versions().is_some() && override_bytes.is_none() {
+                return Err(format!("no override file '{version}/{filename}'"));
+            }
+            if override_bytes.is_none() && !program.is_file() {
+                return Err(format!("no program {}", program.display()));
+            }
+            Some(loader.signature(&program, override_bytes.as_ref())?)
+        };
+        let text = |fault: ConfigError| fault.to_string();
+        if let Some(signature) = &signature {
+            if self.auto_complete {
+                complete::from_graph(&mut config, signature, origin).map_err(text)?;
+            }
+            complete::name_axes(&mut config, signature);
+        }
+        complete::scheduler(&mut config);
+        check::consistent(&config, signature.as_ref(), origin).map_err(text)?;
+        let labels = self.labels(&config)?;
+        let (spec, knobs) = convert::model(&config, version, &labels, origin).map_err(text)?;
+        let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
+        Ok(LoadRequest { spec, knobs, engine, program, override_bytes, warmup, config: Arc::new(config) })
+    }
+
+    fn program(&self, version: i64, filename: &str) -> PathBuf {
+        let root = self.directory.clone().unwrap_or_else(|| PathBuf::from(&self.name));
+        let program = root.join(version.to_string()).join(filename);
+        // A model with external weights may be a directory that holds the program under its own name.
+        let inner = program.join(complete::ONNX_FILENAME);
+        if inner.is_file() { inner } else { program }
+    }
+
+    fn labels(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Vec<String>>, String> {
+        let mut labels = BTreeMap::new();
+        let outputs = config.output.iter().enumerate().filter(|(_, output)| !output.label_filename.is_empty());
+        for (number, output) in outputs {
+            let refuse =
+                |fault: String| self.origin.error(&format!("output[{number}].label_filename"), fault).to_string();
+            let Some(directory) = &self.directory else {
+                return Err(refuse("a model without a directory has no label file".to_owned()));
+            };
+            let bytes = read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
+            let text =
+                String::from_utf8(bytes).map_err(|_| refuse(format!("{} is not UTF-8 text", output.label_filename)))?;
+            labels.insert(output.name.clone(), text.lines().map(str::to_owned).collect());
+        }
+        Ok(labels)
+    }
+}
+
+/// The configuration of a directory: `config.pbtxt` or `model.yaml`, not both; `None` where there is neither.
+fn read_config(directory: &Path) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
+    let (pbtxt_path, yaml_path) = (directory.join(PBTXT), directory.join(YAML));
+    let label = |path: &Path| path.display().to_string();
+    let read = |path: &Path| read_limited(path).map_err(|fault| Origin::new(label(path)).error("", fault));
+    match (pbtxt_path.exists(), yaml_path.exists()) {
+        (true, true) => {
+            let message = format!("found both {PBTXT} and {YAML}: expected one of them");
+            Err(Origin::new(label(directory)).error("", message))
+        }
+        (true, false) => pbtxt::parse(&label(&pbtxt_path), &read(&pbtxt_path)?).map(Some),
+        (false, true) => yaml::parse(&label(&yaml_path), &read(&yaml_path)?).map(Some),
+        (false, false) => Ok(None),
+    }
+}
+
+/// Reads the configuration that a load request brings; `None` where it brings none.
+pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
+    let Some(text) = &overrides.config_json else { return Ok(None) };
+    json::parse(text).map(Some)
+}
+
+/// A whole file of a bounded size.
+pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
+    read_up_to(path, MAX_TEXT_BYTES)
+}
+
+/// A whole file of at most `limit` bytes.
+pub(super) fn read_up_to(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
+    let fail = |fault: std::io::Error| format!("cannot read {}: {fault}", path.display());
+    // A device or a pipe would never end.
+    if !fs::metadata(path).map_err(fail)?.is_file() {
+        return Err(format!("cannot read {}: not a file", path.display()));
+    }
+    let mut bytes = Vec::new();
+    File::open(path).map_err(fail)?.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("cannot read {}: it has more than {limit} bytes", path.display()));
+    }
+    Ok(bytes)
+}
+
+/// The versions that a policy picks out of those there are (both ascending).
+fn pick(config: &pb::ModelConfig, available: &[i64]) -> Vec<i64> {
+    let choice = config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref());
+    match choice {
+        Some(PolicyChoice::All(_)) => available.to_vec(),
+        Some(PolicyChoice::Specific(specific)) => {
+            for missing in specific.versions.iter().filter(|version| !available.contains(version)) {
+                tracing::warn!(model = %config.name, version = missing, "the version policy names a version that is not there");
+            }
+            available.iter().copied().filter(|version| specific.versions.contains(version)).collect()
+        }
+        Some(PolicyChoice::Latest(latest)) => {
+            let count = usize::try_from(latest.num_versions).unwrap_or(usize::MAX);
+            available[available.len().saturating_sub(count)..].to_vec()
+        }
+        None => available[available.len().saturating_sub(1)..].to_vec(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(choice: PolicyChoice) -> pb::ModelConfig {
+        let version_policy = Some(pb::ModelVersionPolicy { policy_choice: Some(choice) });
+        pb::ModelConfig { version_policy, ..Default::default() }
+    }
+
+    #[test]
+    fn each_policy_picks_its_versions() {
+        use pb::model_version_policy::{All, Latest, Specific};
+        let there = [1, 3, 7];
+        assert_eq!(pick(&pb::ModelConfig::default(), &there), [7]);
+        assert_eq!(pick(&policy(PolicyChoice::Latest(Latest { num_versions: 2 })), &there), [3, 7]);
+        assert_eq!(pick(&policy(PolicyChoice::Latest(Latest { num_versions: u32::MAX })), &there), there);
+        assert_eq!(pick(&policy(PolicyChoice::All(All {})), &there), there);
+        let specific = Specific { versions: vec![7, 1, 9] };
+        assert_eq!(pick(&policy(PolicyChoice::Specific(specific)), &there), [1, 7]);
+        assert!(pick(&pb::ModelConfig::default(), &[]).is_empty());
+    }
+
+    #[test]
+    fn what_is_not_a_file_is_not_read() {
+        let reason = read_limited(Path::new("/dev/zero")).unwrap_err();
+        assert_eq!(reason, "cannot read /dev/zero: not a file");
+    }
+}

@@ -1,0 +1,176 @@
+//! The repository as the front ends see it.
+
+use std::{fmt, sync::Arc};
+
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Semaphore, watch},
+    task::AbortHandle,
+};
+
+use super::{
+    ControlError, ControlMode, IndexEntry, Loader, ModelVersion, Options, Overrides, ResolveError, StartError,
+    control::Control, directory, polling, serving::Serving,
+};
+
+/// All models of a server: what is ready, what is not and why, and how that changes.
+///
+/// Requests read it without a lock; loading, unloading and polling run beside them and replace the picture they read.
+pub struct Repository {
+    control: Arc<Control>,
+    poller: Option<AbortHandle>,
+}
+
+impl Repository {
+    /// Opens the repositories and loads what the mode says, models and versions in parallel. A model that fails is
+    /// unavailable with its reason and stops nothing.
+    ///
+    /// Must be called within a tokio runtime, which runs loads and the poller from here on.
+    ///
+    /// # Errors
+    /// When a repository is no readable directory.
+    pub async fn start(options: Options, loader: Arc<dyn Loader>) -> Result<Arc<Self>, StartError> {
+        directory::check_roots(&options.repositories)?;
+        let control = Arc::new(Control {
+            loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
+            options,
+            loader,
+            table: Mutex::default(),
+            serving: ArcSwap::from_pointee(Serving::default()),
+            changes: watch::Sender::new(0),
+            gates: Mutex::default(),
+            warned: Mutex::default(),
+        });
+        let poller = match control.options.mode.clone() {
+            ControlMode::None => {
+                control.load_all(None).await;
+                None
+            }
+            ControlMode::Explicit { startup } => {
+                let all = startup.iter().any(|name| name == "*");
+                control.load_all((!all).then_some(startup)).await;
+                None
+            }
+            ControlMode::Poll { period } => {
+                let mut looks = polling::Looks::default();
+                polling::first_look(&control, &mut looks).await;
+                let task = tokio::spawn(polling::run(Arc::downgrade(&control), looks, period));
+                Some(task.abort_handle())
+            }
+        };
+        Ok(Arc::new(Self { control, poller }))
+    }
+
+    /// The version that serves a request: `version` as the request has it, "" for the latest ready one.
+    ///
+    /// Reads an immutable picture: no lock, no allocation.
+    ///
+    /// # Errors
+    /// When there is no such model or version, or the version is not a number above 0.
+    pub fn resolve(&self, name: &str, version: &str) -> Result<Arc<ModelVersion>, ResolveError> {
+        self.control.serving.load().resolve(name, version).cloned()
+    }
+
+    /// Whether a version ("" for any) serves; unknown and broken models do not.
+    ///
+    /// # Errors
+    /// When the version is not a number above 0.
+    pub fn is_ready(&self, name: &str, version: &str) -> Result<bool, ResolveError> {
+        match self.control.serving.load().resolve(name, version) {
+            Ok(_) => Ok(true),
+            Err(fault @ ResolveError::BadVersion { .. }) => Err(fault),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// Whether every model that should be loaded is. Without strict readiness: always, until shutdown.
+    pub fn ready(&self) -> bool {
+        let table = self.control.table.lock();
+        if self.control.options.strict_readiness { table.complete() } else { !table.is_closed() }
+    }
+
+    /// All models with the states of their versions, by name and version: also those on disk that were never loaded
+    /// (the repositories' directories are listed for it), unless only ready versions are asked for.
+    pub fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
+        let on_disk: Vec<String> = match ready_only {
+            true => Vec::new(),
+            false => directory::scan(&self.control.options.repositories).into_keys().collect(),
+        };
+        self.control.table.lock().index(ready_only, &on_disk)
+    }
+
+    /// Ready versions of a model, ascending; none for an unknown one.
+    pub fn ready_versions(&self, name: &str) -> Vec<i64> {
+        let serving = self.control.serving.load();
+        let versions = serving.models.get(name).map(Vec::as_slice).unwrap_or_default();
+        versions.iter().map(|version| version.spec().version).collect()
+    }
+
+    /// All ready versions, by name and version.
+    pub fn loaded(&self) -> Vec<Arc<ModelVersion>> {
+        self.control.serving.load().all()
+    }
+
+    /// Whether clients may load and unload.
+    ///
+    /// # Errors
+    /// In any mode but explicit.
+    pub fn control_allowed(&self) -> Result<(), ControlError> {
+        match self.control.options.mode {
+            ControlMode::Explicit { .. } => Ok(()),
+            ControlMode::None | ControlMode::Poll { .. } => Err(ControlError::NotExplicit),
+        }
+    }
+
+    /// Loads a model, or reloads it: what serves goes on serving until its successor is ready, and if the reload fails.
+    /// Loads and unloads of one model run one after another. Dropping the future does not stop the load.
+    ///
+    /// # Errors
+    /// When clients do not decide here, nothing has that name, the overrides cannot be used, or a version fails.
+    pub async fn load(&self, name: &str, overrides: Overrides) -> Result<(), ControlError> {
+        self.control_allowed()?;
+        let (control, model) = (self.control.clone(), name.to_owned());
+        let task = tokio::spawn(async move { control.load(&model, overrides).await });
+        task.await.map_err(|_| ControlError::ShuttingDown)?
+    }
+
+    /// Unloads a model; requests in flight end on the version they began on. Unloading what is not loaded, or not
+    /// known, is no error. No model depends on another here, so `dependents` changes nothing.
+    ///
+    /// # Errors
+    /// When clients do not decide here.
+    pub async fn unload(&self, name: &str, dependents: bool) -> Result<(), ControlError> {
+        let _ = dependents;
+        self.control_allowed()?;
+        let (control, model) = (self.control.clone(), name.to_owned());
+        let task = tokio::spawn(async move { control.unload(&model).await });
+        task.await.map_err(|_| ControlError::ShuttingDown)
+    }
+
+    /// A counter that grows with every change of a state. That the last request left an unloaded version is not a
+    /// change of its own: the index finds it out when it is asked for.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.control.changes.subscribe()
+    }
+
+    /// Stops polling and lets go of all versions; loads that are under way are dropped when they are done.
+    pub fn shutdown(&self) {
+        if let Some(poller) = &self.poller {
+            poller.abort();
+        }
+        drop(self.control.close());
+    }
+}
+
+impl Drop for Repository {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl fmt::Debug for Repository {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Repository").field("options", &self.control.options).finish_non_exhaustive()
+    }
+}

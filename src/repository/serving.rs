@@ -1,0 +1,45 @@
+//! What serves at this moment: an immutable picture that requests read without a lock and every change replaces.
+
+use std::{collections::HashMap, sync::Arc};
+
+use super::{ModelVersion, ResolveError};
+
+/// Ready versions of every model that was ever loaded, ascending; empty for a model that has none.
+#[derive(Debug, Default)]
+pub(super) struct Serving {
+    pub(super) models: HashMap<String, Vec<Arc<ModelVersion>>>,
+}
+
+impl Serving {
+    /// The version that a request names; an empty string stands for the latest.
+    pub(super) fn resolve(&self, name: &str, version: &str) -> Result<&Arc<ModelVersion>, ResolveError> {
+        let wanted = parse_version(version)?;
+        let Some(versions) = self.models.get(name) else {
+            return Err(ResolveError::UnknownModel { name: name.to_owned() });
+        };
+        let Some(latest) = versions.last() else {
+            return Err(ResolveError::NoAvailableVersion { name: name.to_owned() });
+        };
+        let Some(wanted) = wanted else { return Ok(latest) };
+        let found = versions.iter().find(|version| version.spec().version == wanted);
+        found.ok_or_else(|| ResolveError::UnknownVersion { name: name.to_owned(), version: wanted })
+    }
+
+    /// All ready versions, by name and version.
+    pub(super) fn all(&self) -> Vec<Arc<ModelVersion>> {
+        let mut models: Vec<_> = self.models.iter().collect();
+        models.sort_by_key(|(name, _)| name.as_str());
+        models.into_iter().flat_map(|(_, versions)| versions.iter().cloned()).collect()
+    }
+}
+
+fn parse_version(given: &str) -> Result<Option<i64>, ResolveError> {
+    if given.is_empty() {
+        return Ok(None);
+    }
+    let digits = given.bytes().all(|byte| byte.is_ascii_digit());
+    match given.parse() {
+        Ok(version) if digits && version > 0 => Ok(Some(version)),
+        _ => Err(ResolveError::BadVersion { given: given.to_owned() }),
+    }
+}

@@ -1,0 +1,246 @@
+//! `model_warmup` → requests that the loader runs before a version is ready.
+
+use std::path::Path;
+
+use bytes::Bytes;
+
+use super::{
+    WarmupSample,
+    config::{
+        convert,
+        pb::{self, model_warmup::input::InputDataType},
+    },
+    prepare::read_up_to,
+};
+use crate::{
+    executor::InputTensor,
+    model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+};
+
+/// Most bytes of one warm-up input.
+const MAX_BYTES: usize = 1 << 30;
+
+/// Directory of the files that warm-up inputs are read from, within the model's directory.
+const DIRECTORY: &str = "warmup";
+
+/// The samples of a configuration that was checked against its own inputs.
+///
+/// # Errors
+/// When a sample is too large or its file is missing or of a wrong size.
+pub(super) fn samples(
+    config: &pb::ModelConfig,
+    spec: &ModelSpec,
+    directory: Option<&Path>,
+) -> Result<Vec<WarmupSample>, String> {
+    let mut samples = Vec::with_capacity(config.model_warmup.len());
+    for (number, warmup) in config.model_warmup.iter().enumerate() {
+        let rows = warmup.batch_size.max(1);
+        let mut inputs = Vec::with_capacity(spec.inputs.len());
+        for (index, tensor) in spec.inputs.iter().enumerate() {
+            let Some(input) = warmup.inputs.get(&tensor.name) else {
+                inputs.push(None);
+                continue;
+            };
+            let seed = ((number as u64) << 32) | index as u64;
+            let built = input_tensor(spec, tensor, input, rows, directory, seed);
+            let named =
+                built.map_err(|fault| format!("warm-up sample '{}', input '{}': {fault}", warmup.name, tensor.name));
+            inputs.push(Some(named?));
+        }
+        samples.push(WarmupSample { name: warmup.name.clone(), count: warmup.count.max(1), inputs, rows });
+    }
+    Ok(samples)
+}
+
+fn input_tensor(
+    spec: &ModelSpec,
+    tensor: &TensorSpec,
+    input: &pb::model_warmup::Input,
+    rows: u32,
+    directory: Option<&Path>,
+    seed: u64,
+) -> Result<InputTensor, String> {
+    if convert::datatype(input.data_type) != Some(tensor.datatype) {
+        return Err(format!("expected the datatype {}", tensor.datatype));
+    }
+    // BYTES elements take at least the four bytes of their length.
+    let size = tensor.datatype.size_bytes().unwrap_or(4);
+    let elements = element_count(&input.dims);
+    let row_bytes = elements.and_then(|count| count.checked_mul(size));
+    let fits = row_bytes.and_then(|bytes| bytes.checked_mul(rows as usize)).is_some_and(|total| total <= MAX_BYTES);
+    let (Some(elements), Some(row_bytes), true) = (elements, row_bytes, fits) else {
+        return Err(format!("{rows} rows of dims {:?} take more than {MAX_BYTES} bytes", input.dims));
+    };
+    let row = match &input.input_data_type {
+        None | Some(InputDataType::ZeroData(_)) => vec![0; row_bytes],
+        Some(InputDataType::RandomData(_)) => random(tensor.datatype, elements, seed),
+        Some(InputDataType::InputDataFile(name)) => {
+            let Some(directory) = directory else { return Err("a model without a directory has no files".to_owned()) };
+            let row = read_up_to(&directory.join(DIRECTORY).join(name), MAX_BYTES as u64)?;
+            check_row(tensor.datatype, &row, elements, row_bytes)?;
+            row
+        }
+    };
+    if row.len().checked_mul(rows as usize).is_none_or(|total| total > MAX_BYTES) {
+        return Err(format!("{rows} rows of {} bytes take more than {MAX_BYTES} bytes", row.len()));
+    }
+    let mut shape = Dims::new();
+    if spec.has_batch_axis() {
+        shape.push(i64::from(rows));
+    }
+    shape.extend_from_slice(&input.dims);
+    Ok(InputTensor { shape, data: Bytes::from(row.repeat(rows as usize)) })
+}
+
+fn check_row(datatype: DataType, row: &[u8], elements: usize, row_bytes: usize) -> Result<(), String> {
+    if datatype != DataType::Bytes {
+        return match row.len() == row_bytes {
+            true => Ok(()),
+            false => Err(format!("expected a file of {row_bytes} bytes (one row), but it has {}", row.len())),
+        };
+    }
+    let mut rest = row;
+    let mut found = 0_usize;
+    while let Some((length, tail)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let Some(next) = tail.get(length..) else { break };
+        rest = next;
+        found += 1;
+    }
+    match rest.is_empty() && found == elements {
+        true => Ok(()),
+        false => {
+            Err(format!("expected a file of {elements} length-prefixed elements (one row), but {found} are whole"))
+        }
+    }
+}
+
+/// Floats in [0, 1), integers and BOOL 0 or 1 (valid as indices of whatever the model looks up), short BYTES; the same
+/// at every load.
+#[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation)]
+fn random(datatype: DataType, elements: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed;
+    let mut data = Vec::new();
+    for _ in 0..elements {
+        let bits = splitmix64(&mut state);
+        let fraction = (bits >> 40) as f32 / (1_u32 << 24) as f32;
+        let bit = (bits & 1) as u8;
+        match datatype {
+            DataType::Fp16 => data.extend(half::f16::from_f32(fraction * 0.5).to_le_bytes()),
+            DataType::Bf16 => data.extend(half::bf16::from_f32(fraction * 0.5).to_le_bytes()),
+            DataType::Fp32 => data.extend(fraction.to_le_bytes()),
+            DataType::Fp64 => data.extend(f64::from(fraction).to_le_bytes()),
+            DataType::Bytes => {
+                data.extend(4_u32.to_le_bytes());
+                data.extend([0, 16, 32, 48].map(|shift| b'a' + ((bits >> shift) % 26) as u8));
+            }
+            integer => {
+                data.push(bit);
+                data.resize(data.len() + integer.size_bytes().map_or(0, |size| size - 1), 0);
+            }
+        }
+    }
+    data
+}
+
+/// Steele, Lea, Flood: Fast splittable pseudorandom number generators (OOPSLA '14).
+fn splitmix64(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut bits = *state;
+    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    bits ^ (bits >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(datatype: DataType, dims: &[i64], max_batch_size: u32) -> ModelSpec {
+        ModelSpec {
+            name: "m".to_owned(),
+            version: 1,
+            max_batch_size,
+            inputs: vec![TensorSpec::new("x", datatype, dims)],
+            outputs: Vec::new(),
+            symbols: Vec::new(),
+            decoupled: false,
+        }
+    }
+
+    fn config(datatype: DataType, dims: &[i64], data: InputDataType, batch_size: u32) -> pb::ModelConfig {
+        let input = pb::model_warmup::Input {
+            data_type: convert::datatype_to_pb(datatype).into(),
+            dims: dims.to_vec(),
+            input_data_type: Some(data),
+        };
+        let warmup = pb::ModelWarmup {
+            name: "first".to_owned(),
+            batch_size,
+            inputs: [("x".to_owned(), input)].into(),
+            count: 0,
+        };
+        pb::ModelConfig { model_warmup: vec![warmup], ..Default::default() }
+    }
+
+    fn only(samples: &[WarmupSample]) -> &InputTensor {
+        samples[0].inputs[0].as_ref().expect("the input is there")
+    }
+
+    #[test]
+    fn zero_and_random_rows_have_the_shape_of_the_batch() {
+        let spec = spec(DataType::Int64, &[-1], 8);
+        let zero = samples(&config(DataType::Int64, &[3], InputDataType::ZeroData(true), 2), &spec, None).unwrap();
+        assert_eq!((zero[0].rows, zero[0].count), (2, 1), "a count of 0 is one run");
+        assert_eq!(only(&zero).shape.as_slice(), [2, 3]);
+        assert_eq!(only(&zero).data, vec![0; 48]);
+
+        let random = config(DataType::Int64, &[64], InputDataType::RandomData(true), 1);
+        let first = samples(&random, &spec, None).unwrap();
+        let again = samples(&random, &spec, None).unwrap();
+        assert_eq!(only(&first).data, only(&again).data, "the same at every load");
+        let values = only(&first).data.chunks(8).map(|bytes| i64::from_le_bytes(bytes.try_into().unwrap()));
+        assert!(values.clone().all(|value| value == 0 || value == 1) && values.clone().any(|value| value == 1));
+    }
+
+    #[test]
+    fn random_floats_are_fractions() {
+        let spec = spec(DataType::Fp32, &[1000], 0);
+        let built = samples(&config(DataType::Fp32, &[1000], InputDataType::RandomData(true), 0), &spec, None).unwrap();
+        assert_eq!(only(&built).shape.as_slice(), [1000], "no batch axis");
+        let values = only(&built).data.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
+        assert!(values.clone().all(|value| (0.0..1.0).contains(&value)));
+        assert!(values.clone().any(|value| value > 0.9) && values.clone().any(|value| value < 0.1));
+    }
+
+    #[test]
+    fn a_file_holds_one_row_and_is_repeated() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("warmup")).unwrap();
+        std::fs::write(directory.path().join("warmup/row"), [1, 2, 3]).unwrap();
+        let spec = spec(DataType::Uint8, &[3], 4);
+        let file = |name: &str| config(DataType::Uint8, &[3], InputDataType::InputDataFile(name.to_owned()), 2);
+        let built = samples(&file("row"), &spec, Some(directory.path())).unwrap();
+        assert_eq!(only(&built).data.as_ref(), [1, 2, 3, 1, 2, 3]);
+
+        std::fs::write(directory.path().join("warmup/short"), [1, 2]).unwrap();
+        let reason = samples(&file("short"), &spec, Some(directory.path())).unwrap_err();
+        assert!(reason.contains("'first'") && reason.contains("'x'") && reason.contains("3 bytes"), "{reason}");
+        assert!(samples(&file("missing"), &spec, Some(directory.path())).is_err());
+    }
+
+    #[test]
+    fn a_file_of_bytes_must_hold_whole_elements() {
+        let row = [1, 0, 0, 0, b'a', 0, 0, 0, 0];
+        assert_eq!(check_row(DataType::Bytes, &row, 2, 8), Ok(()));
+        assert!(check_row(DataType::Bytes, &row, 3, 8).is_err());
+        assert!(check_row(DataType::Bytes, &row[..6], 2, 8).is_err());
+    }
+
+    #[test]
+    fn a_sample_that_no_memory_holds_is_refused() {
+        let spec = spec(DataType::Fp64, &[-1, -1], 8);
+        let huge = config(DataType::Fp64, &[i64::MAX, 2], InputDataType::ZeroData(true), 1);
+        assert!(samples(&huge, &spec, None).unwrap_err().contains("more than"));
+    }
+}
