@@ -1,0 +1,137 @@
+//! From ModelInferRequest to [`executor::InferRequest`](InferRequest): everything is checked against the model's
+//! specification here, so that whatever is admitted can be batched without looking at it again.
+//!
+//! Payloads are moved, never copied: a raw entry stays a slice of the frame it came in. Only typed contents (another
+//! layout) and shared memory (another owner) are copied, once.
+
+mod outputs;
+mod parameters;
+mod payload;
+mod shape;
+mod strings;
+mod typed;
+
+use bytes::Bytes;
+
+use super::{
+    ReplyPlan, RequestError, SharedMemory,
+    fault::{Fault, InputFault, Names},
+    pb::{self, model_infer_request::InferInputTensor},
+};
+use crate::{
+    executor::{InferRequest, InputTensor},
+    model::{DataType, Dims, ModelSpec},
+};
+
+/// A request that the executor can take, and how to answer it.
+#[derive(Clone, Debug)]
+pub struct Decoded {
+    /// What to submit. Its deadline is not set: the transport knows it.
+    pub request: InferRequest,
+    /// What the reply looks like.
+    pub reply: ReplyPlan,
+}
+
+/// Checks a request against the model that serves it and takes its payload.
+///
+/// # Errors
+/// When anything in it is wrong (invalid argument), or names a shared-memory region that is not there (not found). The
+/// error carries the request's id.
+pub fn decode(
+    request: pb::ModelInferRequest,
+    spec: &ModelSpec,
+    regions: &SharedMemory,
+) -> Result<Decoded, RequestError> {
+    let pb::ModelInferRequest { id, parameters, inputs, outputs, raw_input_contents, .. } = request;
+    let parts = || {
+        let parameters = parameters::request(&parameters)?;
+        let selection = outputs::select(outputs, spec, regions)?;
+        let (rows, inputs) = place(inputs, raw_input_contents, spec, regions)?;
+        Ok((parameters, selection, rows, inputs))
+    };
+    let (parameters, outputs, rows, inputs) = match parts() {
+        Ok(parts) => parts,
+        Err(fault) => return Err(RequestError::from_fault(&fault, id)),
+    };
+    let request = InferRequest {
+        rows,
+        inputs,
+        priority: parameters.priority,
+        queue_timeout: parameters.queue_timeout,
+        deadline: None,
+    };
+    let enable_empty_final_response = parameters.enable_empty_final_response;
+    Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })
+}
+
+/// Number of rows, and the inputs in the specification's order.
+type Placed = (u32, Vec<Option<InputTensor>>);
+
+fn place(
+    inputs: Vec<InferInputTensor>,
+    raw: Vec<Bytes>,
+    spec: &ModelSpec,
+    regions: &SharedMemory,
+) -> Result<Placed, Fault> {
+    let mut placed: Vec<Option<InputTensor>> = Vec::with_capacity(spec.inputs.len());
+    placed.resize_with(spec.inputs.len(), || None);
+    let mut agreement = shape::Agreement::new(spec);
+    let mut source = payload::Source::new(raw, regions);
+    for input in inputs {
+        let Some(index) = spec.input_index(&input.name) else {
+            return Err(Fault::UnknownInput { model: spec.name.clone(), input: input.name });
+        };
+        if placed[index].is_some() {
+            return Err(input_fault(spec, index, InputFault::Duplicate));
+        }
+        let tensor =
+            take(input, index, spec, &mut agreement, &mut source).map_err(|fault| input_fault(spec, index, fault))?;
+        placed[index] = Some(tensor);
+    }
+    let complete = placed.iter().zip(&spec.inputs).all(|(tensor, wanted)| tensor.is_some() || wanted.optional);
+    if !complete {
+        return Err(missing(spec, &placed));
+    }
+    Ok((agreement.rows(), placed))
+}
+
+fn take(
+    input: InferInputTensor,
+    index: usize,
+    spec: &ModelSpec,
+    agreement: &mut shape::Agreement<'_>,
+    source: &mut payload::Source<'_>,
+) -> Result<InputTensor, InputFault> {
+    let wanted = &spec.inputs[index];
+    check_datatype(&input.datatype, wanted.datatype)?;
+    let elements = agreement.admit(index, &input.shape)?;
+    let data = source.take(&input.parameters, input.contents, wanted.datatype, elements)?;
+    Ok(InputTensor { shape: Dims::from_vec(input.shape), data })
+}
+
+fn check_datatype(got: &str, expected: DataType) -> Result<(), InputFault> {
+    if got == expected.as_str() {
+        return Ok(());
+    }
+    Err(InputFault::Datatype { expected, got: got.to_owned() })
+}
+
+fn input_fault(spec: &ModelSpec, index: usize, fault: InputFault) -> Fault {
+    Fault::Input { model: spec.name.clone(), input: spec.inputs[index].name.clone(), fault: Box::new(fault) }
+}
+
+fn missing(spec: &ModelSpec, placed: &[Option<InputTensor>]) -> Fault {
+    let names = |wanted: &dyn Fn(usize) -> bool| {
+        let chosen = spec.inputs.iter().enumerate().filter(|(index, _)| wanted(*index));
+        Names(chosen.map(|(_, tensor)| tensor.name.clone()).collect())
+    };
+    Fault::MissingInputs {
+        model: spec.name.clone(),
+        expected: spec.inputs.len(),
+        got: names(&|index| placed[index].is_some()),
+        missing: names(&|index| placed[index].is_none() && !spec.inputs[index].optional),
+    }
+}
+
+#[cfg(test)]
+mod tests;

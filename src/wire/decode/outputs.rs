@@ -1,0 +1,75 @@
+//! Requested outputs: which, and in which form each is sent.
+
+use smallvec::SmallVec;
+
+use super::{
+    super::{
+        SharedMemory,
+        fault::{Fault, OutputFault},
+        pb::model_infer_request::InferRequestedOutputTensor,
+        plan::{OutputForm, OutputPlan, Selection},
+    },
+    parameters,
+};
+use crate::model::{DataType, ModelSpec, TensorSpec};
+
+const CLASSIFICATION: &str = "classification";
+
+/// The outputs that a request asks for, in the model's order; all where it names none.
+pub(super) fn select(
+    requested: Vec<InferRequestedOutputTensor>,
+    spec: &ModelSpec,
+    regions: &SharedMemory,
+) -> Result<Selection, Fault> {
+    if requested.is_empty() {
+        return Ok(Selection::All);
+    }
+    // By position in the model: an output asked for a thousand times costs no more room than once.
+    let mut forms: SmallVec<[Option<OutputForm>; 4]> = SmallVec::new();
+    forms.resize_with(spec.outputs.len(), || None);
+    for output in requested {
+        let Some(index) = spec.output_index(&output.name) else {
+            return Err(Fault::UnknownOutput { model: spec.name.clone(), output: output.name });
+        };
+        let fault = |fault| Fault::Output {
+            model: spec.name.clone(),
+            output: spec.outputs[index].name.clone(),
+            fault: Box::new(fault),
+        };
+        let form = form(&output, &spec.outputs[index], regions).map_err(fault)?;
+        match &forms[index] {
+            None => forms[index] = Some(form),
+            Some(before) if *before == form => {}
+            Some(_) => return Err(fault(OutputFault::Contradiction)),
+        }
+    }
+    let plans = forms.into_iter().enumerate();
+    Ok(Selection::Some(plans.filter_map(|(index, form)| Some(OutputPlan { index, form: form? })).collect()))
+}
+
+fn form(
+    output: &InferRequestedOutputTensor,
+    tensor: &TensorSpec,
+    regions: &SharedMemory,
+) -> Result<OutputForm, OutputFault> {
+    if output.parameters.is_empty() {
+        return Ok(OutputForm::Raw);
+    }
+    let classes = parameters::int64(&output.parameters, CLASSIFICATION)?;
+    let region = parameters::region(&output.parameters, regions)?;
+    match (classes, region) {
+        (None, None) => Ok(OutputForm::Raw),
+        (None, Some(region)) => Ok(OutputForm::SharedMemory(region)),
+        (Some(_), Some(_)) => Err(OutputFault::ClassesInRegion),
+        (Some(got), None) if got < 1 => Err(OutputFault::ClassCount { got }),
+        (Some(got), None) if has_classes(tensor.datatype) => {
+            Ok(OutputForm::Classes { count: u32::try_from(got).unwrap_or(u32::MAX) })
+        }
+        (Some(_), None) => Err(OutputFault::ClassDatatype { datatype: tensor.datatype }),
+    }
+}
+
+/// As on Triton: whatever has an order and a C type.
+fn has_classes(datatype: DataType) -> bool {
+    !matches!(datatype, DataType::Bool | DataType::Fp16 | DataType::Bf16 | DataType::Bytes)
+}

@@ -1,0 +1,72 @@
+//! Where an input's elements come from: a raw entry, typed contents or shared memory.
+
+use std::vec;
+
+use bytes::Bytes;
+
+use super::{
+    super::{SharedMemory, fault::InputFault, pb::InferTensorContents, shared_memory::RegionSlice},
+    parameters::{self, Parameters},
+    strings, typed,
+};
+use crate::model::DataType;
+
+/// The payloads of one request, taken input by input.
+#[derive(Debug)]
+pub(super) struct Source<'a> {
+    /// The raw entries left: they belong to the inputs that use no shared memory, in their order. More entries than
+    /// such inputs are no error, as on Triton.
+    raw: vec::IntoIter<Bytes>,
+    any_raw: bool,
+    regions: &'a SharedMemory,
+}
+
+impl<'a> Source<'a> {
+    pub(super) fn new(raw: Vec<Bytes>, regions: &'a SharedMemory) -> Self {
+        Self { any_raw: !raw.is_empty(), raw: raw.into_iter(), regions }
+    }
+
+    /// The next input's elements in wire form, checked to be `elements` of `datatype`.
+    pub(super) fn take(
+        &mut self,
+        parameters: &Parameters,
+        contents: Option<InferTensorContents>,
+        datatype: DataType,
+        elements: usize,
+    ) -> Result<Bytes, InputFault> {
+        let region = if parameters.is_empty() { None } else { parameters::region(parameters, self.regions)? };
+        match (region, contents) {
+            (Some(_), Some(_)) => Err(InputFault::ContentsBesideRegion),
+            (Some(region), None) => shared(&region, datatype, elements),
+            (None, Some(_)) if self.any_raw => Err(InputFault::ContentsBesideRaw),
+            (None, Some(contents)) => typed::into_raw(&contents, datatype, elements),
+            (None, None) => {
+                let data = self.raw.next().ok_or(InputFault::NoData)?;
+                check(&data, datatype, elements)?;
+                Ok(data)
+            }
+        }
+    }
+}
+
+/// A copy of what the client shares. Sizes are checked before anything is read.
+fn shared(region: &RegionSlice, datatype: DataType, elements: usize) -> Result<Bytes, InputFault> {
+    if let Some(size) = datatype.size_bytes() {
+        check_size(region.size_bytes(), size, elements)?;
+    }
+    let data = region.read()?;
+    check(&data, datatype, elements)?;
+    Ok(data)
+}
+
+fn check(data: &Bytes, datatype: DataType, elements: usize) -> Result<(), InputFault> {
+    match datatype.size_bytes() {
+        Some(size) => check_size(data.len() as u64, size, elements),
+        None => strings::check(data, elements),
+    }
+}
+
+fn check_size(got: u64, element_bytes: usize, elements: usize) -> Result<(), InputFault> {
+    let expected = elements.saturating_mul(element_bytes);
+    if got == expected as u64 { Ok(()) } else { Err(InputFault::ByteSize { expected, got }) }
+}

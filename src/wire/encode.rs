@@ -1,0 +1,182 @@
+//! From [`executor::Response`](Response) to ModelInferResponse: outputs in the model's order, raw, their memory shared
+//! with the batch.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use super::{
+    Kind, ReplyPlan, RequestError,
+    classification::classify,
+    pb::{
+        InferParameter, ModelInferResponse, infer_parameter::ParameterChoice, model_infer_response::InferOutputTensor,
+    },
+    plan::{OutputForm, Selection},
+    shared_memory::{RegionSlice, SharedMemoryError},
+};
+use crate::{
+    executor::{OutputTensor, Response},
+    model::{DataType, ModelSpec, TensorSpec},
+};
+
+/// Makes the reply to one request, or one of the replies of a decoupled request, as the plan says.
+///
+/// Every output has its entry in `raw_output_contents`, because clients find it by the output's position; the entry of
+/// an output that went to shared memory is empty.
+///
+/// # Errors
+/// When an output does not fit its shared memory (invalid argument), its region is not usable any more, or the response
+/// is not one of this model (internal).
+pub fn encode(spec: &ModelSpec, plan: &ReplyPlan, response: Response) -> Result<ModelInferResponse, RequestError> {
+    let mut reply = Reply::new(spec, &plan.outputs);
+    match fill(&mut reply, spec, &plan.outputs, response.outputs) {
+        Ok(()) => Ok(ModelInferResponse {
+            model_name: spec.name.clone(),
+            model_version: spec.version.to_string(),
+            id: plan.id.clone(),
+            parameters: HashMap::new(),
+            outputs: reply.outputs,
+            raw_output_contents: reply.raw,
+        }),
+        Err(fault) => Err(RequestError::new(fault.kind(), fault.to_string()).with_id(plan.id.clone())),
+    }
+}
+
+/// Why a response cannot be sent as the request wants it.
+#[derive(Debug, thiserror::Error)]
+enum EncodeFault {
+    #[error("model '{model}' gave {got} outputs, expected {expected}")]
+    OutputCount { model: String, expected: usize, got: usize },
+    #[error("output '{output}' for model '{model}' has {bytes} bytes, which does not match its shape {shape:?}")]
+    Inconsistent { model: String, output: String, shape: Vec<i64>, bytes: usize },
+    #[error(
+        "shared memory size specified with the request for output '{output}' for model '{model}' ({available} bytes in \
+         region '{region}') should be at least {needed} bytes to hold the results"
+    )]
+    RegionTooSmall { model: String, output: String, region: String, available: u64, needed: u64 },
+    #[error("output '{output}' for model '{model}': {fault}")]
+    Region { model: String, output: String, fault: Box<SharedMemoryError> },
+}
+
+impl EncodeFault {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::OutputCount { .. } | Self::Inconsistent { .. } => Kind::Internal,
+            Self::RegionTooSmall { .. } => Kind::InvalidArgument,
+            Self::Region { fault, .. } => fault.kind(),
+        }
+    }
+}
+
+fn fill(
+    reply: &mut Reply<'_>,
+    spec: &ModelSpec,
+    selection: &Selection,
+    tensors: Vec<OutputTensor>,
+) -> Result<(), EncodeFault> {
+    if tensors.len() != spec.outputs.len() {
+        let (expected, got) = (spec.outputs.len(), tensors.len());
+        return Err(EncodeFault::OutputCount { model: spec.name.clone(), expected, got });
+    }
+    let tensors = tensors.into_iter().zip(&spec.outputs);
+    match selection {
+        Selection::All => tensors.for_each(|(tensor, output)| reply.push(output, output.datatype, tensor)),
+        Selection::Some(plans) => {
+            // Both are in the model's order.
+            let mut plans = plans.iter().peekable();
+            for (index, (tensor, output)) in tensors.enumerate() {
+                if let Some(plan) = plans.next_if(|plan| plan.index == index) {
+                    reply.put(output, &plan.form, tensor)?;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A response in the making.
+struct Reply<'a> {
+    spec: &'a ModelSpec,
+    outputs: Vec<InferOutputTensor>,
+    raw: Vec<Bytes>,
+}
+
+impl<'a> Reply<'a> {
+    fn new(spec: &'a ModelSpec, selection: &Selection) -> Self {
+        let count = match selection {
+            Selection::All => spec.outputs.len(),
+            Selection::Some(plans) => plans.len(),
+        };
+        Self { spec, outputs: Vec::with_capacity(count), raw: Vec::with_capacity(count) }
+    }
+
+    fn put(&mut self, output: &TensorSpec, form: &OutputForm, tensor: OutputTensor) -> Result<(), EncodeFault> {
+        match form {
+            OutputForm::Raw => self.push(output, output.datatype, tensor),
+            OutputForm::Classes { count } => {
+                let classes = classify(&tensor, output, self.spec.has_batch_axis(), *count);
+                let classes = classes.ok_or_else(|| EncodeFault::Inconsistent {
+                    model: self.spec.name.clone(),
+                    output: output.name.clone(),
+                    shape: tensor.shape.to_vec(),
+                    bytes: tensor.data.len(),
+                })?;
+                self.push(output, DataType::Bytes, classes);
+            }
+            OutputForm::SharedMemory(region) => {
+                self.share(output, region, &tensor.data)?;
+                let parameters = region_parameters(region, tensor.data.len());
+                self.push(output, output.datatype, OutputTensor { shape: tensor.shape, data: Bytes::new() });
+                if let Some(last) = self.outputs.last_mut() {
+                    last.parameters = parameters;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, output: &TensorSpec, datatype: DataType, tensor: OutputTensor) {
+        self.outputs.push(InferOutputTensor {
+            name: output.name.clone(),
+            datatype: datatype.as_str().to_owned(),
+            shape: tensor.shape.into_vec(),
+            parameters: HashMap::new(),
+            contents: None,
+        });
+        self.raw.push(tensor.data);
+    }
+
+    fn share(&self, output: &TensorSpec, region: &RegionSlice, data: &[u8]) -> Result<(), EncodeFault> {
+        let (available, needed) = (region.size_bytes(), data.len() as u64);
+        if needed > available {
+            return Err(EncodeFault::RegionTooSmall {
+                model: self.spec.name.clone(),
+                output: output.name.clone(),
+                region: region.region().to_owned(),
+                available,
+                needed,
+            });
+        }
+        region.write(data).map_err(|fault| EncodeFault::Region {
+            model: self.spec.name.clone(),
+            output: output.name.clone(),
+            fault: Box::new(fault),
+        })
+    }
+}
+
+/// Where the output is: the part of the region that it fills.
+fn region_parameters(region: &RegionSlice, bytes: usize) -> HashMap<String, InferParameter> {
+    // Both lie within a file, whose length is an i64.
+    let int64 = |value: u64| ParameterChoice::Int64Param(i64::try_from(value).unwrap_or(i64::MAX));
+    let values = [
+        ("shared_memory_region", ParameterChoice::StringParam(region.region().to_owned())),
+        ("shared_memory_byte_size", int64(bytes as u64)),
+        ("shared_memory_offset", int64(region.offset_bytes())),
+    ];
+    let parameter = |value| InferParameter { parameter_choice: Some(value) };
+    values.into_iter().map(|(key, value)| (key.to_owned(), parameter(value))).collect()
+}
+
+#[cfg(test)]
+mod tests;

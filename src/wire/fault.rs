@@ -1,0 +1,200 @@
+//! What can be wrong with an inference request, one variant a fact.
+
+use std::fmt;
+
+use super::{shared_memory::SharedMemoryError, status::Kind};
+use crate::model::DataType;
+
+/// Why a request is refused.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum Fault {
+    #[error("invalid value type for '{key}' parameter, expected {expected}")]
+    ParameterType { key: String, expected: &'static str },
+    #[error("invalid value for '{key}', expected value >= 0, got {got}")]
+    ParameterNegative { key: String, got: i64 },
+    #[error("parameter '{key}' is reserved: of the keys that start with 'triton_' only {allowed} may be used")]
+    ParameterReserved { key: String, allowed: &'static str },
+    #[error("input '{input}' for model '{model}': {fault}")]
+    Input { model: String, input: String, fault: Box<InputFault> },
+    #[error("unexpected inference input '{input}' for model '{model}'")]
+    UnknownInput { model: String, input: String },
+    #[error(
+        "expected {expected} inputs but got {} inputs for model '{model}'. Got input(s) {got}, but missing required \
+         input(s) {missing}",
+        got.0.len()
+    )]
+    MissingInputs { model: String, expected: usize, got: Names, missing: Names },
+    #[error("unexpected inference output '{output}' for model '{model}'")]
+    UnknownOutput { model: String, output: String },
+    #[error("output '{output}' for model '{model}': {fault}")]
+    Output { model: String, output: String, fault: Box<OutputFault> },
+}
+
+impl Fault {
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Input { fault, .. } => match fault.as_ref() {
+                InputFault::Tensor(fault) => fault.kind(),
+                _ => Kind::InvalidArgument,
+            },
+            Self::Output { fault, .. } => match fault.as_ref() {
+                OutputFault::Tensor(fault) => fault.kind(),
+                _ => Kind::InvalidArgument,
+            },
+            _ => Kind::InvalidArgument,
+        }
+    }
+
+    /// Whether the message starts with the request's id. As on Triton: what is found by checking the tensors against
+    /// the model does, what is found while reading the message does not.
+    pub(super) fn names_request(&self) -> bool {
+        match self {
+            Self::Input { fault, .. } => fault.names_request(),
+            Self::UnknownInput { .. } | Self::MissingInputs { .. } => true,
+            Self::ParameterType { .. }
+            | Self::ParameterNegative { .. }
+            | Self::ParameterReserved { .. }
+            | Self::UnknownOutput { .. }
+            | Self::Output { .. } => false,
+        }
+    }
+}
+
+/// What is wrong with one input.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum InputFault {
+    #[error("it is given twice")]
+    Duplicate,
+    #[error("data-type is '{got}', but the model expects '{expected}'")]
+    Datatype { expected: DataType, got: String },
+    #[error("it has no shape but the model requires a batch dimension")]
+    NoBatchDimension,
+    #[error("inference request batch-size must be >= 1, got {got}")]
+    BatchTooSmall { got: i64 },
+    #[error("inference request batch-size must be <= {limit}, got {got}")]
+    BatchTooLarge { limit: u32, got: i64 },
+    #[error("batch size {got} does not match other inputs: '{other}' has {expected}")]
+    BatchMismatch { expected: u32, got: u32, other: String },
+    #[error("unexpected shape, expected {expected}, got {got}{}", if *.batched { " (the first is the batch)" } else { "" })]
+    Shape { expected: Shape, got: Shape, batched: bool },
+    #[error("shape {shape} has a negative dimension or more elements than can be counted")]
+    Uncountable { shape: Shape },
+    #[error("length {got} of axis '{symbol}' differs from {expected} of another input")]
+    LengthMismatch { symbol: String, expected: u32, got: u32 },
+    #[error("length {got} of axis '{symbol}' is too large")]
+    LengthTooLarge { symbol: String, got: i64 },
+    #[error("input byte size mismatch, expected {expected}, got {got}")]
+    ByteSize { expected: usize, got: u64 },
+    #[error("expected {expected} string elements, got {got}")]
+    StringCount { expected: usize, got: usize },
+    #[error("incomplete string length indicator, expecting 4 bytes but only {available} bytes available")]
+    StringIndicator { available: usize },
+    #[error(
+        "expected {expected} string elements, got {index}: the next is cut off, expecting {length} bytes but only \
+         {available} bytes available"
+    )]
+    StringCutOff { expected: usize, index: usize, length: usize, available: usize },
+    #[error("a string of {length} bytes is longer than its length indicator can say")]
+    StringTooLong { length: usize },
+    #[error("unable to find data for it in the request")]
+    NoData,
+    #[error("contents field must not be specified when using raw_input_contents")]
+    ContentsBesideRaw,
+    #[error("contents field must not be specified when using shared memory")]
+    ContentsBesideRegion,
+    #[error("unexpected explicit tensor data of type '{got}', expected datatype '{expected}'")]
+    WrongContents { expected: DataType, got: DataType },
+    #[error("value {value} at index {index} does not fit datatype '{datatype}'")]
+    OutOfRange { datatype: DataType, index: usize, value: i64 },
+    #[error(transparent)]
+    Tensor(#[from] TensorFault),
+}
+
+impl InputFault {
+    fn names_request(&self) -> bool {
+        !matches!(
+            self,
+            Self::NoData
+                | Self::ContentsBesideRaw
+                | Self::ContentsBesideRegion
+                | Self::WrongContents { .. }
+                | Self::OutOfRange { .. }
+                | Self::Tensor(_)
+        )
+    }
+}
+
+/// What is wrong with one requested output.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum OutputFault {
+    #[error("invalid value for 'classification' parameter, expected value > 0, got {got}")]
+    ClassCount { got: i64 },
+    #[error("classification is not available for datatype '{datatype}'")]
+    ClassDatatype { datatype: DataType },
+    #[error("shared memory cannot be set on a classification output")]
+    ClassesInRegion,
+    #[error("it is requested twice, in different forms")]
+    Contradiction,
+    #[error(transparent)]
+    Tensor(#[from] TensorFault),
+}
+
+/// What is wrong with the parameters that inputs and outputs have in common.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub(super) enum TensorFault {
+    #[error("invalid value type for '{key}' parameter, expected {expected}")]
+    ParameterType { key: &'static str, expected: &'static str },
+    #[error("invalid value for '{key}' parameter, expected value >= 0, got {got}")]
+    ParameterNegative { key: &'static str, got: i64 },
+    #[error("'{missing}' must be specified along with '{given}' parameter")]
+    Incomplete { given: &'static str, missing: &'static str },
+    #[error(transparent)]
+    Region(#[from] SharedMemoryError),
+}
+
+impl TensorFault {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Region(error) => error.kind(),
+            Self::ParameterType { .. } | Self::ParameterNegative { .. } | Self::Incomplete { .. } => {
+                Kind::InvalidArgument
+            }
+        }
+    }
+}
+
+impl From<SharedMemoryError> for InputFault {
+    fn from(error: SharedMemoryError) -> Self {
+        Self::Tensor(TensorFault::Region(error))
+    }
+}
+
+/// A shape as messages show it: `[-1,16]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Shape(pub Vec<i64>);
+
+impl fmt::Display for Shape {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("[")?;
+        for (position, dim) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { "," };
+            write!(formatter, "{separator}{dim}")?;
+        }
+        formatter.write_str("]")
+    }
+}
+
+/// Tensor names as messages list them: `['INPUT0','INPUT1']`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Names(pub Vec<String>);
+
+impl fmt::Display for Names {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("[")?;
+        for (position, name) in self.0.iter().enumerate() {
+            let separator = if position == 0 { "" } else { "," };
+            write!(formatter, "{separator}'{name}'")?;
+        }
+        formatter.write_str("]")
+    }
+}

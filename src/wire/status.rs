@@ -1,0 +1,181 @@
+//! Errors that a client sees: kind, text and the id of the request, and how they become a gRPC status.
+
+use std::fmt;
+
+use tonic::{Code, Status};
+
+use super::{fault::Fault, shared_memory::SharedMemoryError};
+use crate::executor::InferError;
+
+/// Longest message sent. A message may quote names that the client chose; gRPC clients refuse headers beyond 8 KiB, and
+/// a status message is percent-encoded there, three bytes for one at worst.
+const MESSAGE_LIMIT_BYTES: usize = 2048;
+
+/// Longest request id quoted in front of a message, so that the facts behind it still fit.
+const QUOTED_ID_LIMIT_BYTES: usize = 256;
+
+/// What is wrong, as far as the protocol distinguishes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// The request itself.
+    InvalidArgument,
+    /// A model, version or shared-memory region that is not there.
+    NotFound,
+    /// The server cannot take it now, or not in the mode it runs in.
+    Unavailable,
+    /// The protocol has it, this server or this model does not.
+    Unimplemented,
+    /// The engine or the server.
+    Internal,
+    /// The client gave the request up.
+    Cancelled,
+    /// The client's deadline passed.
+    DeadlineExceeded,
+}
+
+impl Kind {
+    /// The gRPC status code.
+    pub const fn code(self) -> Code {
+        match self {
+            Self::InvalidArgument => Code::InvalidArgument,
+            Self::NotFound => Code::NotFound,
+            Self::Unavailable => Code::Unavailable,
+            Self::Unimplemented => Code::Unimplemented,
+            Self::Internal => Code::Internal,
+            Self::Cancelled => Code::Cancelled,
+            Self::DeadlineExceeded => Code::DeadlineExceeded,
+        }
+    }
+}
+
+/// A request's error answer: what a unary call turns into a status and a stream sends in-band.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("{message}")]
+pub struct RequestError {
+    kind: Kind,
+    id: String,
+    message: String,
+}
+
+impl RequestError {
+    /// An error about something else than one inference request, or one that does not name the request.
+    pub fn new(kind: Kind, message: impl Into<String>) -> Self {
+        Self { kind, id: String::new(), message: clipped(message.into(), MESSAGE_LIMIT_BYTES) }
+    }
+
+    /// The same error as the answer to the request of this id (empty: the request had none).
+    #[must_use]
+    pub fn with_id(mut self, id: impl Into<String>) -> Self {
+        self.id = id.into();
+        self
+    }
+
+    /// What became of an admitted request that has no (further) response.
+    pub fn from_infer(error: &InferError, id: &str) -> Self {
+        let kind = match error {
+            InferError::QueueFull | InferError::QueueTimeout | InferError::ShuttingDown => Kind::Unavailable,
+            InferError::Expired => Kind::DeadlineExceeded,
+            InferError::Cancelled => Kind::Cancelled,
+            InferError::Engine(_) => Kind::Internal,
+        };
+        let names_request = matches!(error, InferError::QueueFull | InferError::QueueTimeout);
+        Self::about(kind, names_request, id.to_owned(), error)
+    }
+
+    /// A request that was refused before it was admitted.
+    pub(super) fn from_fault(fault: &Fault, id: String) -> Self {
+        Self::about(fault.kind(), fault.names_request(), id, fault)
+    }
+
+    fn about(kind: Kind, names_request: bool, id: String, cause: &dyn fmt::Display) -> Self {
+        let message = if names_request { format!("[request id: {}] {cause}", quoted(&id)) } else { cause.to_string() };
+        Self { kind, id, message: clipped(message, MESSAGE_LIMIT_BYTES) }
+    }
+
+    /// What is wrong.
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// The request's id; empty where it had none or no request is concerned.
+    pub fn id(&self) -> &str {
+        &self.id
+    }
+
+    /// The text for the client.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Id and text, for an answer within a stream.
+    pub(super) fn into_parts(self) -> (String, String) {
+        (self.id, self.message)
+    }
+}
+
+impl From<SharedMemoryError> for RequestError {
+    fn from(error: SharedMemoryError) -> Self {
+        Self::new(error.kind(), error.to_string())
+    }
+}
+
+impl From<RequestError> for Status {
+    fn from(error: RequestError) -> Self {
+        Self::new(error.kind.code(), error.message)
+    }
+}
+
+fn quoted(id: &str) -> String {
+    if id.is_empty() { "<id_unknown>".to_owned() } else { clipped(id.to_owned(), QUOTED_ID_LIMIT_BYTES) }
+}
+
+fn clipped(mut text: String, limit_bytes: usize) -> String {
+    if text.len() > limit_bytes {
+        text.truncate(text.floor_char_boundary(limit_bytes));
+        text.push('…');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_end_of_an_admitted_request_has_the_code_of_the_protocol() {
+        let code = |error: InferError| Status::from(RequestError::from_infer(&error, "")).code();
+        assert_eq!(code(InferError::QueueFull), Code::Unavailable);
+        assert_eq!(code(InferError::QueueTimeout), Code::Unavailable);
+        assert_eq!(code(InferError::Expired), Code::DeadlineExceeded);
+        assert_eq!(code(InferError::Cancelled), Code::Cancelled);
+        assert_eq!(code(InferError::Engine("negative count".to_owned())), Code::Internal);
+        assert_eq!(code(InferError::ShuttingDown), Code::Unavailable);
+    }
+
+    #[test]
+    fn a_queue_error_names_its_request_and_an_engine_error_is_passed_on_as_it_is() {
+        let full = RequestError::from_infer(&InferError::QueueFull, "q3");
+        assert_eq!(full.message(), "[request id: q3] Exceeds maximum queue size");
+        assert_eq!(full.id(), "q3");
+        let failed = RequestError::from_infer(&InferError::Engine("negative count".to_owned()), "d");
+        assert_eq!(failed.message(), "negative count");
+        assert_eq!(failed.id(), "d");
+    }
+
+    #[test]
+    fn a_request_without_id_is_named_unknown() {
+        let timeout = RequestError::from_infer(&InferError::QueueTimeout, "");
+        assert_eq!(timeout.message(), "[request id: <id_unknown>] Request timeout expired");
+    }
+
+    #[test]
+    fn a_huge_name_or_id_is_cut_in_the_message_and_the_echoed_id_stays_whole() {
+        let id = "é".repeat(100_000);
+        let error = RequestError::from_infer(&InferError::QueueFull, &id);
+        assert!(error.message().len() < 2 * QUOTED_ID_LIMIT_BYTES, "the id is cut: {} bytes", error.message().len());
+        assert!(error.message().ends_with("Exceeds maximum queue size"), "the fact is still there");
+        assert_eq!(error.id(), id);
+        let long = RequestError::new(Kind::Internal, "é".repeat(100_000));
+        assert!(long.message().len() <= MESSAGE_LIMIT_BYTES + '…'.len_utf8(), "the message is cut");
+    }
+}

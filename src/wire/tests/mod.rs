@@ -1,0 +1,9 @@
+//! What the tests of this module share, and the tests that span it: the outcomes measured on Triton, and fuzzing.
+
+mod arbitrary;
+mod cases;
+mod fuzz;
+pub mod models;
+pub mod requests;
+pub mod shm;
+pub mod strings;

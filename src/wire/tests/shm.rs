@@ -1,0 +1,54 @@
+//! Shared-memory objects as a client makes them, removed at the end of a test.
+
+use std::{
+    fs::{self, OpenOptions},
+    os::unix::fs::symlink,
+    path::PathBuf,
+};
+
+/// A file in `/dev/shm` with a name of this process and test alone.
+pub struct Object {
+    key: String,
+    path: PathBuf,
+}
+
+impl Object {
+    pub fn new(test: &str, content: &[u8]) -> Self {
+        let object = Self::named(test);
+        fs::write(&object.path, content).expect("/dev/shm can be written");
+        object
+    }
+
+    fn named(test: &str) -> Self {
+        let key = format!("paternoster-test-{}-{test}", std::process::id());
+        let path = PathBuf::from("/dev/shm").join(&key);
+        Self { key, path }
+    }
+
+    /// A symbolic link to this object.
+    pub fn link(&self, test: &str) -> Self {
+        let link = Self::named(test);
+        symlink(&self.path, &link.path).expect("/dev/shm can be written");
+        link
+    }
+
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    pub fn content(&self) -> Vec<u8> {
+        fs::read(&self.path).expect("the object is there until it is dropped")
+    }
+
+    /// Sets its length; what is added has no memory of its own.
+    pub fn truncate(&self, length: u64) {
+        let file = OpenOptions::new().write(true).open(&self.path).expect("the object is there until it is dropped");
+        file.set_len(length).expect("/dev/shm takes any length");
+    }
+}
+
+impl Drop for Object {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}

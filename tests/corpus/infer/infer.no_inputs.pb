@@ -1,0 +1,2 @@
+
+identity_onnx

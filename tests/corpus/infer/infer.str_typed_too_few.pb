@@ -1,0 +1,3 @@
+
+	ident_str*
+INPUT0BYTES*Ba

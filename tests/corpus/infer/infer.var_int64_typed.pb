@@ -1,0 +1,3 @@
+
+	ident_var*
+INPUT0INT64*

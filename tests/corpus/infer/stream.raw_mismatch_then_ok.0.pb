@@ -1,0 +1,3 @@
+
+identity_onnxbad*
+INPUT0FP32:abc
