@@ -93,21 +93,23 @@ pub enum Event<'a> {
     Completed {
         /// The task.
         task: TaskId,
-        /// Outcomes in row order.
+        /// Outcomes in row order, those of ended requests included. Empty: every row goes `On` and made no response. A row
+        /// that a shorter slice leaves out failed.
         rows: &'a [RowOutcome],
     },
-    /// The engine failed a task.
+    /// The engine failed a task. If it held several requests, each runs once more alone, ahead of the queue, and only
+    /// those that fail alone end `Failed`.
     Failed {
         /// The task.
         task: TaskId,
     },
-    /// A lane takes work.
+    /// A lane takes work: one task at a time.
     LaneUp(LaneId),
     /// A model version is ready to run.
     ModelUp(ModelId, Knobs),
-    /// No further request will arrive for this version: forget it once none is left.
+    /// Forget this version once no request and no task of it is left. Requests that still arrive until then are served.
     ModelDraining(ModelId),
-    /// The time of the last `WakeAt` has come.
+    /// The time of the last `WakeAt` has come. Each `WakeAt` that is not replaced must be answered.
     Wake,
 }
 
@@ -155,7 +157,8 @@ pub struct Task {
 pub enum Action {
     /// Run a task.
     Launch(Task),
-    /// Send one response of a decoupled request, made by its latest task.
+    /// Send one response of a decoupled request: one for each of its tasks in which any of its rows `emitted`. Where the
+    /// version preserves the order of arrival it may come long after that task, so keep responses by `step`.
     Emit {
         /// The request.
         req: ReqId,
@@ -183,7 +186,7 @@ pub type Actions = SmallVec<[Action; 4]>;
 pub enum End {
     /// Its outputs are there.
     Completed,
-    /// The engine failed it, alone.
+    /// The engine failed it, alone; or it was for a version that is not up, or of a size that its version does not take.
     Failed,
     /// It never ran.
     Rejected(Rejection),

@@ -27,11 +27,13 @@ pub enum Policy {
 /// Triton's `dynamic_batching`, times in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WindowKnobs {
-    /// Sizes in rows at which a batch goes at once; ascending; empty: the largest batch.
+    /// Sizes in rows at which a batch goes at once, ascending. Sizes that no batch can have are passed over; with none left
+    /// it is the largest batch.
     pub preferred_batch_sizes: Vec<u32>,
     /// How long the oldest request may wait for a preferred size.
     pub max_queue_delay_ns: Ns,
-    /// Responses leave in the order of arrival.
+    /// Responses leave in the order of arrival, rejections and failures included. Cancelled and expired requests end at
+    /// once, since nobody waits for their replies.
     pub preserve_ordering: bool,
     /// Number of priority levels; 0 or 1: one level.
     pub priority_levels: u32,
@@ -53,9 +55,9 @@ pub struct QueueKnobs {
     pub timeout_action: TimeoutAction,
     /// Timeout of requests that bring none; 0: none.
     pub default_timeout_ns: Ns,
-    /// Whether a request's own timeout counts.
+    /// Whether a request's own timeout counts. It may shorten the default timeout, never lengthen it.
     pub allow_timeout_override: bool,
-    /// Most requests waiting; 0: no limit.
+    /// Most requests waiting at the level, delayed ones included; 0: no limit.
     pub max_queue_size: u32,
 }
 
@@ -65,6 +67,6 @@ pub enum TimeoutAction {
     /// The request is rejected.
     #[default]
     Reject,
-    /// The request goes behind all others.
+    /// The request goes behind all others of its level and waits there without a timeout.
     Delay,
 }

@@ -1,0 +1,191 @@
+//! The core: one state machine for a pool of lanes and all the versions that share it.
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+
+use super::{
+    Action, Actions, Arrival, Counters, End, Event, ModelId, Ns, ReqId, RowOutcome, TaskId,
+    arbiter::{Arbiter, GroupIx},
+    group::{Answer, Group, Turn},
+    invariants,
+    ledger::{Flight, Ledger, Slot},
+    timers::Timers,
+};
+
+/// In debug builds the invariants are checked after every step while at most this many requests live, since a check
+/// walks over all of them.
+const CHECKED_LIVE: usize = 64;
+
+/// Decides which requests run together, when and where. It owns no clock: time comes with every event.
+#[derive(Debug, Default)]
+pub struct Core {
+    pub(super) ledger: Ledger,
+    pub(super) groups: Slab<Group>,
+    by_model: BTreeMap<ModelId, GroupIx>,
+    pub(super) arbiter: Arbiter,
+    pub(super) timers: Timers,
+    /// The `WakeAt` that the driver has yet to answer.
+    announced: Option<Ns>,
+    now: Ns,
+    tasks: u64,
+}
+
+impl Core {
+    /// A core without lanes and models: both come by events.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes one event at `now` (nanoseconds since the driver's epoch; an earlier time than before counts as the last)
+    /// and returns what the driver has to do, in order.
+    ///
+    /// Deadlines and queue timeouts that have passed at `now` take effect before the event does. Events that name an
+    /// ended request, an ended task or a version that is not up change nothing, but that a request for a version that is
+    /// not up, or with no rows, or more than its version's largest batch, ends `Failed`.
+    pub fn step(&mut self, now: Ns, event: Event<'_>) -> Actions {
+        self.now = self.now.max(now);
+        let mut actions = Actions::new();
+        self.sound_alarms(&mut actions);
+        match event {
+            Event::Arrived(arrival) => self.arrived(arrival, &mut actions),
+            Event::Cancelled(req) => self.cancelled(req, &mut actions),
+            Event::Launched(_) => {}
+            Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
+            Event::Failed { task } => self.failed(task, &mut actions),
+            Event::LaneUp(lane) => self.arbiter.lane_up(lane),
+            Event::ModelUp(model, knobs) => self.model_up(model, Group::new(model, &knobs)),
+            Event::ModelDraining(model) => self.draining(model, &mut actions),
+            Event::Wake => self.announced = None,
+        }
+        self.give_out_lanes(&mut actions);
+        self.timers.sweep(&self.ledger);
+        self.announce(&mut actions);
+        debug_assert!(
+            self.ledger.live() > CHECKED_LIVE || invariants::check(self).is_ok(),
+            "invariant broken: {:?}",
+            invariants::check(self)
+        );
+        actions
+    }
+
+    /// The figures of every version that is up, by ascending id.
+    pub fn counters(&self) -> Vec<(ModelId, Counters)> {
+        self.by_model.iter().map(|(&model, &group)| (model, self.groups[group].counters())).collect()
+    }
+
+    fn sound_alarms(&mut self, actions: &mut Actions) {
+        while let Some(slot) = self.timers.pop_due(self.now, &mut self.ledger) {
+            self.with_request(slot, actions, Group::alarm);
+        }
+        self.arbiter.call_due(self.now);
+    }
+
+    fn arrived(&mut self, arrival: Arrival, actions: &mut Actions) {
+        debug_assert!(self.ledger.find(arrival.req).is_none(), "request {:?} arrived twice", arrival.req);
+        match self.by_model.get(&arrival.model) {
+            Some(&group) => self.with_group(group, actions, |entry, turn| entry.arrive(turn, group, arrival)),
+            None => actions.push(Action::Finish { req: arrival.req, end: End::Failed }),
+        }
+    }
+
+    fn cancelled(&mut self, req: ReqId, actions: &mut Actions) {
+        if let Some(slot) = self.ledger.find(req) {
+            self.with_request(slot, actions, Group::cancel);
+        }
+    }
+
+    fn completed(&mut self, task: TaskId, rows: &[RowOutcome], actions: &mut Actions) {
+        if let Some(flight) = self.land(task) {
+            self.with_group(flight.group, actions, |group, turn| group.complete(turn, &flight, rows));
+        }
+    }
+
+    fn failed(&mut self, task: TaskId, actions: &mut Actions) {
+        if let Some(flight) = self.land(task) {
+            self.with_group(flight.group, actions, |group, turn| group.fail(turn, &flight));
+        }
+    }
+
+    fn land(&mut self, task: TaskId) -> Option<Flight> {
+        let flight = self.ledger.land(task)?;
+        self.arbiter.lane_idle(flight.lane);
+        Some(flight)
+    }
+
+    fn model_up(&mut self, model: ModelId, group: Group) {
+        self.by_model.entry(model).or_insert_with(|| self.groups.insert(group));
+    }
+
+    fn draining(&mut self, model: ModelId, actions: &mut Actions) {
+        if let Some(&group) = self.by_model.get(&model) {
+            self.with_group(group, actions, |entry, _| entry.drain());
+        }
+    }
+
+    fn with_request(
+        &mut self,
+        slot: Slot,
+        actions: &mut Actions,
+        change: impl FnOnce(&mut Group, &mut Turn<'_>, Slot),
+    ) {
+        let group = self.ledger[slot].group;
+        self.with_group(group, actions, |entry, turn| change(entry, turn, slot));
+    }
+
+    /// Changes a group, then lets it wait for a lane if it has work, or go if it is drained.
+    fn with_group(&mut self, group: GroupIx, actions: &mut Actions, change: impl FnOnce(&mut Group, &mut Turn<'_>)) {
+        let entry = &mut self.groups[group];
+        let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+        change(entry, &mut turn);
+        if entry.is_drained() {
+            let model = entry.model;
+            self.groups.remove(group);
+            self.by_model.remove(&model);
+            self.arbiter.forget(group);
+            actions.push(Action::Drained(model));
+        } else if entry.wants_lane() {
+            self.arbiter.call(group);
+        }
+    }
+
+    fn give_out_lanes(&mut self, actions: &mut Actions) {
+        while let Some((lane, group)) = self.arbiter.grant(|group| self.groups[group].running as usize) {
+            let entry = &mut self.groups[group];
+            let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+            match entry.offer(&mut turn, group, lane, TaskId(self.tasks)) {
+                Answer::Launched => {
+                    self.tasks += 1;
+                    self.arbiter.lane_busy(lane);
+                    if entry.wants_lane() {
+                        self.arbiter.call(group);
+                    }
+                }
+                Answer::NotBefore(due) => self.arbiter.defer(group, due),
+                Answer::Nothing => {}
+            }
+        }
+    }
+
+    /// Asks to be woken if something is due before the driver would wake the core anyway. An instant that has become
+    /// void is left to a wake that does nothing, so that the driver is not bothered for each request.
+    fn announce(&mut self, actions: &mut Actions) {
+        let alarm = self.timers.earliest(&self.ledger);
+        if let Some(due) = alarm.into_iter().chain(self.arbiter.earliest()).min()
+            && self.announced.is_none_or(|announced| due < announced)
+        {
+            self.announced = Some(due);
+            actions.push(Action::WakeAt(due));
+        }
+    }
+
+    /// The time of the latest event.
+    pub(super) fn now(&self) -> Ns {
+        self.now
+    }
+
+    /// The `WakeAt` that the driver has yet to answer.
+    pub(super) fn announced(&self) -> Option<Ns> {
+        self.announced
+    }
+}

@@ -1,0 +1,61 @@
+//! What `observe` may ask of the core.
+
+use super::{End, Rejection};
+
+/// Figures of one loaded version. Totals count from `ModelUp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Requests in the queue, delayed ones included; not those in a batch.
+    pub pending_requests: u64,
+    /// Their rows.
+    pub pending_rows: u64,
+    /// Requests that have not ended: pending, in a batch, or over with their reply held for order.
+    pub live_requests: u64,
+    /// Tasks on lanes.
+    pub running_tasks: u64,
+    /// Batches formed out of the queue (total).
+    pub batches_formed: u64,
+    /// Of those, batches below the largest size while requests of another key or length class waited, which could not
+    /// join (total).
+    pub batches_parted_by_key: u64,
+    /// Tasks launched (total).
+    pub tasks_launched: u64,
+    /// Rows launched (total).
+    pub rows_launched: u64,
+    /// Tasks that the engine failed (total).
+    pub tasks_failed: u64,
+    /// Requests that ran once more alone after a task of several failed (total).
+    pub solo_retries: u64,
+    /// Requests put behind the others by `DELAY` (total).
+    pub delayed: u64,
+    /// Requests ended `Completed` (total).
+    pub completed: u64,
+    /// Requests ended `Failed` (total).
+    pub failed: u64,
+    /// Requests ended `Rejected(QueueFull)` (total).
+    pub queue_full: u64,
+    /// Requests ended `Rejected(QueueTimeout)` (total).
+    pub queue_timeout: u64,
+    /// Requests ended `Expired` (total).
+    pub expired: u64,
+    /// Requests ended `Cancelled` (total).
+    pub cancelled: u64,
+}
+
+impl Counters {
+    pub(super) fn count_end(&mut self, end: End) {
+        *match end {
+            End::Completed => &mut self.completed,
+            End::Failed => &mut self.failed,
+            End::Rejected(Rejection::QueueFull) => &mut self.queue_full,
+            End::Rejected(Rejection::QueueTimeout) => &mut self.queue_timeout,
+            End::Expired => &mut self.expired,
+            End::Cancelled => &mut self.cancelled,
+        } += 1;
+    }
+
+    /// Requests that have ended, however they did.
+    pub fn ended(&self) -> u64 {
+        self.completed + self.failed + self.queue_full + self.queue_timeout + self.expired + self.cancelled
+    }
+}

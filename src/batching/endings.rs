@@ -1,0 +1,82 @@
+//! Responses and ends of requests. They leave at once, or in the order of arrival where the version preserves it: then
+//! what a later request has to say is held until the earlier ones have ended.
+
+use super::{
+    Action, End,
+    group::{Group, Turn},
+    ledger::{Request, Slot, Stand},
+    list::List,
+};
+
+impl Group {
+    /// A task made a response of a request.
+    pub(super) fn emit(&mut self, turn: &mut Turn<'_>, slot: Slot) {
+        if self.is_behind_another(slot) {
+            turn.ledger[slot].unsent += 1;
+        } else {
+            emit_next(turn, slot);
+        }
+    }
+
+    /// Ends a request wherever it is. Its reply may be held for order; a client that gave up or whose deadline passed
+    /// waits for none.
+    pub(super) fn end(&mut self, turn: &mut Turn<'_>, slot: Slot, end: End) {
+        if let Stand::Queued { line, .. } = turn.ledger[slot].stand {
+            self.pending.remove(turn.ledger, slot);
+            self.policy.touched(line, &self.pending, turn.ledger);
+            self.pending.retire(line);
+        }
+        let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));
+        if in_order && self.is_behind_another(slot) {
+            self.hold(turn, slot, end);
+            return;
+        }
+        self.finish(turn, slot, end);
+        self.release_replies(turn);
+    }
+
+    fn hold(&mut self, turn: &mut Turn<'_>, slot: Slot, end: End) {
+        turn.ledger[slot].stand = Stand::Held(end);
+        // The client's deadline still counts, a queue timeout no longer does.
+        let expiry = turn.ledger[slot].expiry;
+        if turn.ledger[slot].alarm != expiry {
+            turn.timers.disarm(turn.ledger, slot);
+            turn.timers.arm(turn.ledger, slot, expiry);
+        }
+    }
+
+    /// Whether the reply of a request has to wait for an earlier one.
+    fn is_behind_another(&self, slot: Slot) -> bool {
+        self.order.as_ref().is_some_and(|order| order.head() != Some(slot))
+    }
+
+    /// Lets out what was held for the requests that are now the first.
+    fn release_replies(&mut self, turn: &mut Turn<'_>) {
+        while let Some(slot) = self.order.as_ref().and_then(List::head) {
+            while turn.ledger[slot].unsent > 0 {
+                turn.ledger[slot].unsent -= 1;
+                emit_next(turn, slot);
+            }
+            let Stand::Held(end) = turn.ledger[slot].stand else { return };
+            self.finish(turn, slot, end);
+        }
+    }
+
+    fn finish(&mut self, turn: &mut Turn<'_>, slot: Slot, end: End) {
+        if let Some(order) = &mut self.order {
+            order.remove(turn.ledger, slot);
+        }
+        turn.timers.disarm(turn.ledger, slot);
+        let Request { req, .. } = turn.ledger.remove(slot);
+        self.live -= 1;
+        self.totals.count_end(end);
+        turn.actions.push(Action::Finish { req, end });
+    }
+}
+
+fn emit_next(turn: &mut Turn<'_>, slot: Slot) {
+    let request = &mut turn.ledger[slot];
+    let (req, step) = (request.req, request.emitted);
+    request.emitted += 1;
+    turn.actions.push(Action::Emit { req, step });
+}

@@ -1,0 +1,247 @@
+//! What holds after every step, written once: tests and debug builds check the same sentences. A check walks over
+//! everything and changes nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::{
+    arbiter::{GroupIx, Waiting},
+    core::Core,
+    group::Group,
+    ledger::{Ledger, NEVER, Request, Slot, Stand},
+    table::{Batch, BatchIx, StepState},
+    timers::Timers,
+};
+
+/// A broken invariant, in words.
+pub(super) type Broken = String;
+
+/// Checks that a sentence is true; says it otherwise.
+macro_rules! hold {
+    ($that:expr, $($sentence:tt)+) => {
+        if !$that {
+            return Err(format!($($sentence)+));
+        }
+    };
+}
+
+/// Checks every invariant of a core between two steps.
+pub(super) fn check(core: &Core) -> Result<(), Broken> {
+    requests(core)?;
+    lanes(core)?;
+    wakes(core)?;
+    for (ix, group) in &core.groups {
+        counts(core, ix, group)?;
+        lines(core, ix, group)?;
+        group.policy.check(&group.pending, &core.ledger)?;
+        batches(core, ix, group)?;
+        order(core, ix, group)?;
+        progress(core, ix, group)?;
+    }
+    Ok(())
+}
+
+/// Every live request is found by its id, belongs to a group and has rows to go unless it is over.
+fn requests(core: &Core) -> Result<(), Broken> {
+    for (slot, request) in core.ledger.iter() {
+        let req = request.req;
+        hold!(core.ledger.find(req) == Some(slot), "{req:?} is not found in its slot");
+        hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
+        let over = matches!(request.stand, Stand::Held(_));
+        hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
+        hold!(over || core.now() < request.expiry, "{req:?} lives past its deadline");
+        let waits = matches!(request.stand, Stand::Queued { .. });
+        hold!(!waits || core.now() < request.board_by, "{req:?} waits past its queue timeout");
+    }
+    Ok(())
+}
+
+/// A lane runs one task at most, a busy lane runs one, and a group has no more tasks than it may.
+fn lanes(core: &Core) -> Result<(), Broken> {
+    let flights = core.ledger.flights();
+    let lanes: BTreeSet<_> = flights.iter().map(|flight| flight.lane).collect();
+    hold!(lanes.len() == flights.len(), "two tasks share a lane");
+    let (known, idle) = (core.arbiter.lanes(), core.arbiter.idle_lanes());
+    hold!(known == idle + flights.len(), "{known} lanes are {idle} idle and {} busy", flights.len());
+    for (ix, group) in &core.groups {
+        let running = flights.iter().filter(|flight| flight.group == ix).count();
+        hold!(running == group.running as usize, "group {ix} counts {} tasks of {running}", group.running);
+        hold!(group.running <= group.max_in_flight, "group {ix} has {running} tasks in flight");
+    }
+    Ok(())
+}
+
+/// Every instant at which something is due has been announced, and the heap of alarms is bounded by the armed ones.
+fn wakes(core: &Core) -> Result<(), Broken> {
+    let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != NEVER);
+    let earliest = alarms().chain(core.arbiter.earliest()).min();
+    if let Some(due) = earliest {
+        let announced = core.announced();
+        hold!(announced.is_some_and(|at| at <= due), "{due} is due, but a wake is announced for {announced:?}");
+    }
+    let armed = alarms().count();
+    let (entries, stale) = core.timers.load();
+    hold!(entries == armed + stale, "{entries} alarms are {armed} armed and {stale} stale");
+    hold!(entries <= Timers::bound(armed), "{entries} alarms are kept for {armed} armed ones");
+    for (_, request) in core.ledger.iter() {
+        let matters = match request.stand {
+            Stand::Queued { .. } => request.board_by.min(request.expiry),
+            Stand::Aboard | Stand::Held(_) => request.expiry,
+        };
+        hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);
+    }
+    Ok(())
+}
+
+fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (Slot, &Request)> {
+    core.ledger.iter().filter(move |(_, request)| request.group == ix)
+}
+
+fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let live = own(core, ix).count();
+    hold!(live == group.live, "group {ix} counts {} live requests of {live}", group.live);
+    let queued = own(core, ix).filter(|(_, request)| matches!(request.stand, Stand::Queued { .. }));
+    let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u32, u32>::new());
+    for (_, request) in queued {
+        requests += 1;
+        rows += u64::from(request.rows);
+        *by_level.entry(request.level).or_default() += 1;
+    }
+    let pending = &group.pending;
+    hold!(requests == pending.requests, "group {ix} counts {} pending requests of {requests}", pending.requests);
+    hold!(rows == pending.rows, "group {ix} counts {} pending rows of {rows}", pending.rows);
+    for (&level, &waiting) in &pending.by_level {
+        let there = by_level.get(&level).copied().unwrap_or_default();
+        hold!(waiting == there, "level {level} of group {ix} counts {waiting} requests of {there}");
+        let limit = pending.rules.queue_of(level).max_queue_size;
+        hold!(
+            limit == 0 || waiting <= limit,
+            "level {level} of group {ix} holds {waiting} requests of at most {limit}"
+        );
+    }
+    Ok(())
+}
+
+/// Each queued request stands once, in its own line and level, fresh ones in order of arrival.
+fn lines(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let (mut seen, mut empty) = (0, 0);
+    for (at, line) in &group.pending.lines {
+        let found = group.pending.by_mates.get(&line.mates).map(|&found| found as usize);
+        hold!(found == Some(at), "line {at} of group {ix} is not found by its mates");
+        empty += usize::from(line.is_empty());
+        let mut rows = 0;
+        let mut level_before = 0;
+        for level in &line.levels {
+            hold!(level.level > level_before, "levels of line {at} of group {ix} are out of order");
+            level_before = level.level;
+            let mut newest = None;
+            for (late, slot) in level
+                .fresh
+                .iter(&core.ledger)
+                .map(|slot| (false, slot))
+                .chain(level.delayed.iter(&core.ledger).map(|slot| (true, slot)))
+            {
+                let request = &core.ledger[slot];
+                let stand = Stand::Queued { line: at as u32, delayed: late };
+                hold!(request.stand == stand, "{:?} stands at {stand:?} as {:?}", request.req, request.stand);
+                hold!(request.level == level.level, "{:?} stands at level {}", request.req, level.level);
+                hold!(late || newest < Some(request.seq), "{:?} stands behind a later one", request.req);
+                newest = Some(request.seq);
+                rows += u64::from(request.rows);
+                seen += 1;
+            }
+        }
+        hold!(rows == line.rows, "line {at} of group {ix} counts {} rows of {rows}", line.rows);
+    }
+    hold!(seen == group.pending.requests, "lines of group {ix} hold {seen} of {} requests", group.pending.requests);
+    hold!(empty <= 1, "group {ix} keeps {empty} empty lines");
+    hold!(group.pending.lines.len() == group.pending.by_mates.len(), "group {ix} knows a line that is gone");
+    Ok(())
+}
+
+/// No batch is empty or over the largest size; each row that has boarded and is not done sits in exactly one; a running
+/// step's task is in flight; a frozen batch of a request run again holds no other.
+fn batches(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let mut seated = BTreeMap::<Slot, u32>::new();
+    let queued: BTreeSet<BatchIx> = group.table.queued().collect();
+    hold!(queued.len() == group.table.queued().count(), "a batch of group {ix} waits twice for a lane");
+    let mut ids = BTreeSet::new();
+    for (at, batch) in group.table.iter() {
+        let id = batch.id;
+        hold!(ids.insert(id), "{id:?} of group {ix} is there twice");
+        hold!(batch.created <= core.now(), "{id:?} of group {ix} was made at {}", batch.created);
+        let rows: u32 = batch.steps.iter().flat_map(|step| &step.rows).map(|seat| seat.span.count).sum();
+        hold!((1..=group.max_rows).contains(&rows), "{id:?} of group {ix} has {rows} rows");
+        let waits = batch.steps.iter().any(|step| step.state == StepState::Queued);
+        hold!(waits == queued.contains(&at), "{id:?} of group {ix} is queued wrongly");
+        steps(core, ix, at, batch)?;
+        one_shape(&core.ledger, batch)?;
+        for seat in batch.steps.iter().flat_map(|step| &step.rows).filter(|seat| core.ledger.is_aboard(seat)) {
+            *seated.entry(seat.slot).or_default() += seat.span.count;
+        }
+    }
+    for (slot, request) in own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard) {
+        let rows = seated.get(&slot).copied().unwrap_or_default();
+        hold!(rows == request.left, "{:?} has {rows} rows seated and {} left", request.req, request.left);
+    }
+    Ok(())
+}
+
+fn steps(core: &Core, ix: GroupIx, at: BatchIx, batch: &Batch) -> Result<(), Broken> {
+    let id = batch.id;
+    for step in &batch.steps {
+        if let StepState::Running(task) = step.state {
+            let mut flights = core.ledger.flights().iter();
+            let there = flights.any(|flight| flight.task == task && flight.group == ix && flight.batch == at);
+            hold!(there, "{id:?} of group {ix} runs as {task:?}, which is not in flight");
+        }
+        if let Some(first) = step.rows.first().filter(|_| batch.frozen) {
+            let alone = step.rows.iter().all(|seat| seat.span.req == first.span.req);
+            hold!(alone, "{id:?} of group {ix} is frozen and holds several requests");
+        }
+    }
+    Ok(())
+}
+
+/// Lengths of a batch's rows fit into its class.
+fn one_shape(ledger: &Ledger, batch: &Batch) -> Result<(), Broken> {
+    let seats = batch.steps.iter().flat_map(|step| &step.rows);
+    for seat in seats.filter(|seat| ledger.is_aboard(seat)) {
+        let lengths = &ledger[seat.slot].lengths;
+        let fits = lengths.iter().zip(&batch.class.0).all(|(length, class)| length <= class);
+        hold!(fits, "{:?} of lengths {lengths:?} sits in a batch of {:?}", seat.span.req, batch.class);
+    }
+    Ok(())
+}
+
+/// Replies held for order stand behind a request that is not over.
+fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(order) = &group.order else {
+        let held = own(core, ix).any(|(_, request)| matches!(request.stand, Stand::Held(_)) || request.unsent > 0);
+        hold!(!held, "group {ix} holds a reply back without keeping order");
+        return Ok(());
+    };
+    let slots: Vec<Slot> = order.iter(&core.ledger).collect();
+    hold!(slots.len() == group.live, "the order of group {ix} has {} of {} requests", slots.len(), group.live);
+    let ascending = slots.is_sorted_by_key(|&slot| core.ledger[slot].seq);
+    hold!(ascending, "the order of group {ix} is not that of arrival");
+    if let Some(&first) = slots.first() {
+        let request = &core.ledger[first];
+        let held = matches!(request.stand, Stand::Held(_)) || request.unsent > 0;
+        hold!(!held, "{:?} is first in order and is held back", request.req);
+    }
+    Ok(())
+}
+
+/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one.
+fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let waiting = core.arbiter.is_waiting(ix);
+    let idle = core.arbiter.idle_lanes() > 0;
+    hold!(!(idle && waiting == Waiting::ForLane), "group {ix} waits for a lane while one is idle");
+    if group.wants_lane() {
+        hold!(waiting != Waiting::Nothing, "group {ix} has work and waits for nothing");
+    }
+    if let Waiting::Until(due) = waiting {
+        hold!(due > core.now(), "group {ix} waits for {due}, which has passed");
+    }
+    Ok(())
+}

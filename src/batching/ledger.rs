@@ -1,0 +1,187 @@
+//! The ledger: every live request from admission to its end, and every task in flight.
+//!
+//! A request ends exactly once, because only its removal from here makes a `Finish`. Rows of ended requests may still sit
+//! in running tasks; their seats name a slot whose request is another one or none, and are passed over.
+
+use std::{
+    collections::HashMap,
+    hash::{BuildHasherDefault, Hasher},
+    ops::{Index, IndexMut},
+};
+
+use slab::Slab;
+
+use super::{
+    End, LaneId, Lengths, Ns, ReqId, RowSpan, TaskId,
+    arbiter::GroupIx,
+    list::Links,
+    pending::LineIx,
+    table::{BatchIx, Seat},
+};
+
+/// Where a request is kept while it lives.
+pub(super) type Slot = u32;
+
+/// An instant that never comes.
+pub(super) const NEVER: Ns = Ns::MAX;
+
+/// One live request.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) req: ReqId,
+    pub(super) group: GroupIx,
+    /// Order of arrival among all requests of the core.
+    pub(super) seq: u64,
+    pub(super) rows: u32,
+    /// Rows that are not done.
+    pub(super) left: u32,
+    pub(super) lengths: Lengths,
+    /// Priority level, 1 = highest.
+    pub(super) level: u32,
+    pub(super) arrived: Ns,
+    /// End of its queue timeout; `NEVER` without one, and once it has been delayed.
+    pub(super) board_by: Ns,
+    /// The client's deadline; `NEVER` without one.
+    pub(super) expiry: Ns,
+    /// When its armed alarm goes off; `NEVER` when none is armed.
+    pub(super) alarm: Ns,
+    pub(super) stand: Stand,
+    /// Responses announced to the client.
+    pub(super) emitted: u32,
+    /// Responses made but held until the requests before it have ended.
+    pub(super) unsent: u32,
+    pub(super) in_queue: Links,
+    pub(super) in_order: Links,
+}
+
+/// How far a request has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stand {
+    /// It waits in a line, behind the others of its level if `delayed`.
+    Queued { line: LineIx, delayed: bool },
+    /// Its rows are in batches.
+    Aboard,
+    /// It is over; its reply is held until the requests before it have ended.
+    Held(End),
+}
+
+/// A task in flight.
+#[derive(Debug)]
+pub(super) struct Flight {
+    pub(super) task: TaskId,
+    pub(super) lane: LaneId,
+    pub(super) group: GroupIx,
+    pub(super) batch: BatchIx,
+    /// Requests that were in it when it was launched.
+    pub(super) requests: u32,
+}
+
+/// All live requests and all tasks in flight.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    requests: Slab<Request>,
+    by_id: HashMap<ReqId, Slot, BuildHasherDefault<IdHasher>>,
+    /// One per busy lane, so few that a scan beats a map.
+    flights: Vec<Flight>,
+    arrivals: u64,
+}
+
+impl Ledger {
+    /// The order number of the next arrival.
+    pub(super) fn next_seq(&mut self) -> u64 {
+        let seq = self.arrivals;
+        self.arrivals += 1;
+        seq
+    }
+
+    pub(super) fn insert(&mut self, request: Request) -> Slot {
+        let req = request.req;
+        // 2^32 live requests do not fit into memory.
+        let slot = self.requests.insert(request) as Slot;
+        self.by_id.insert(req, slot);
+        slot
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> Request {
+        let request = self.requests.remove(slot as usize);
+        self.by_id.remove(&request.req);
+        request
+    }
+
+    pub(super) fn find(&self, req: ReqId) -> Option<Slot> {
+        self.by_id.get(&req).copied()
+    }
+
+    /// The request in a slot if it still is `req`.
+    pub(super) fn same(&self, slot: Slot, req: ReqId) -> Option<&Request> {
+        self.requests.get(slot as usize).filter(|request| request.req == req)
+    }
+
+    /// Whether a seat's request is still under way. Seats of others are masked.
+    pub(super) fn is_aboard(&self, seat: &Seat) -> bool {
+        self.same(seat.slot, seat.span.req).is_some_and(|request| request.stand == Stand::Aboard)
+    }
+
+    pub(super) fn live(&self) -> usize {
+        self.requests.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Request)> {
+        self.requests.iter().map(|(slot, request)| (slot as Slot, request))
+    }
+
+    pub(super) fn take_off(&mut self, flight: Flight) {
+        self.flights.push(flight);
+    }
+
+    pub(super) fn land(&mut self, task: TaskId) -> Option<Flight> {
+        let at = self.flights.iter().position(|flight| flight.task == task)?;
+        Some(self.flights.swap_remove(at))
+    }
+
+    pub(super) fn flights(&self) -> &[Flight] {
+        &self.flights
+    }
+
+    /// The seat that all rows of a request take.
+    pub(super) fn whole_seat(&self, slot: Slot) -> Seat {
+        let request = &self[slot];
+        Seat { slot, span: RowSpan { req: request.req, start: 0, count: request.rows } }
+    }
+}
+
+impl Index<Slot> for Ledger {
+    type Output = Request;
+
+    fn index(&self, slot: Slot) -> &Request {
+        &self.requests[slot as usize]
+    }
+}
+
+impl IndexMut<Slot> for Ledger {
+    fn index_mut(&mut self, slot: Slot) -> &mut Request {
+        &mut self.requests[slot as usize]
+    }
+}
+
+/// A fixed hash for ids that the driver chose itself: the same in every run, and a few cycles long.
+#[derive(Default)]
+pub(super) struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, id: u64) {
+        // Fibonacci hashing mixes upwards; the fold brings the mixed bits down to where a table takes its index.
+        let mixed = (self.0 ^ id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}

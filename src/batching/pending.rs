@@ -1,0 +1,220 @@
+//! Pending requests: first in, first out in each priority level, with the delayed queue of `DELAY` behind it; any
+//! request leaves in O(1). Batch sizes count rows, `max_queue_size` counts requests.
+//!
+//! Requests that may share a batch (their keys agree, and their lengths round up to the same class) stand in one *line*.
+//! A request that may not join the batch being formed is in another line and does not hold it up, nor is held up by it.
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::{
+    BatchKey, Lengths, Ns, ShapeClass,
+    ledger::{Ledger, Slot, Stand},
+    list::{InQueue, List},
+    queue_rules::QueueRules,
+};
+
+/// Index of a line among its group's lines.
+pub(super) type LineIx = u32;
+
+/// What the requests of a line have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Mates {
+    pub(super) key: BatchKey,
+    pub(super) class: ShapeClass,
+}
+
+impl Mates {
+    /// Lengths round up to multiples of `bucket_width`; with width 0 any lengths are mates.
+    pub(super) fn new(key: BatchKey, lengths: &Lengths, bucket_width: u32) -> Self {
+        let class = match bucket_width {
+            0 => Lengths::new(),
+            width => lengths.iter().map(|length| length.div_ceil(width).saturating_mul(width)).collect(),
+        };
+        Self { key, class: ShapeClass(class) }
+    }
+}
+
+/// The requests of one level in a line.
+#[derive(Debug)]
+pub(super) struct Level {
+    pub(super) level: u32,
+    pub(super) fresh: List<InQueue>,
+    /// Requests past their queue timeout, under `DELAY`: behind the fresh ones of their level, before the next level.
+    pub(super) delayed: List<InQueue>,
+}
+
+/// Where a line stands among the lines of its group: by the level of its first request, fresh before delayed, then by
+/// order of arrival.
+pub(super) type Rank = (u32, bool, u64);
+
+/// Requests that may share a batch.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) mates: Mates,
+    /// Levels with requests, highest first.
+    pub(super) levels: SmallVec<[Level; 1]>,
+    pub(super) rows: u64,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// Its requests in the order in which they board.
+    pub(super) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = Slot> + 'a {
+        self.levels.iter().flat_map(|level| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
+    }
+
+    pub(super) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
+        let level = self.levels.first()?;
+        let (delayed, slot) = match level.fresh.head() {
+            Some(slot) => (false, slot),
+            None => (true, level.delayed.head()?),
+        };
+        Some((level.level, delayed, ledger[slot].seq))
+    }
+
+    /// Arrival of its oldest request. Fresh requests stand in order of arrival, delayed ones in order of timeout.
+    pub(super) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
+        let heads = self.levels.iter().filter_map(|level| level.fresh.head());
+        let delayed = self.levels.iter().flat_map(|level| level.delayed.iter(ledger));
+        heads.chain(delayed).map(|slot| ledger[slot].arrived).min()
+    }
+
+    fn level_mut(&mut self, level: u32) -> &mut Level {
+        let at = match self.levels.binary_search_by_key(&level, |entry| entry.level) {
+            Ok(at) => at,
+            Err(at) => {
+                self.levels.insert(at, Level { level, fresh: List::new(), delayed: List::new() });
+                at
+            }
+        };
+        &mut self.levels[at]
+    }
+
+    fn drop_level_if_empty(&mut self, level: u32) {
+        self.levels.retain(|entry| entry.level != level || !entry.fresh.is_empty() || !entry.delayed.is_empty());
+    }
+}
+
+/// All requests of a group that are in no batch yet.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) rules: QueueRules,
+    pub(super) lines: Slab<Line>,
+    pub(super) by_mates: BTreeMap<Mates, LineIx>,
+    /// The line of the latest arrival: most arrivals are its mates and need no search.
+    recent: Option<LineIx>,
+    /// One empty line may stay, so that a group whose requests are all alike does not make one for each.
+    spare: Option<LineIx>,
+    /// Requests by level, delayed ones included.
+    pub(super) by_level: BTreeMap<u32, u32>,
+    pub(super) requests: usize,
+    pub(super) rows: u64,
+}
+
+impl Pending {
+    pub(super) fn new(rules: QueueRules) -> Self {
+        Self {
+            rules,
+            lines: Slab::new(),
+            by_mates: BTreeMap::new(),
+            recent: None,
+            spare: None,
+            by_level: BTreeMap::new(),
+            requests: 0,
+            rows: 0,
+        }
+    }
+
+    pub(super) fn line(&self, line: LineIx) -> Option<&Line> {
+        self.lines.get(line as usize)
+    }
+
+    /// Whether the level holds its largest number of requests.
+    pub(super) fn is_full(&self, level: u32) -> bool {
+        let limit = self.rules.queue_of(level).max_queue_size;
+        limit != 0 && self.by_level.get(&level).is_some_and(|&waiting| waiting >= limit)
+    }
+
+    /// The line for these mates, made if need be.
+    pub(super) fn line_for(&mut self, mates: Mates) -> LineIx {
+        if let Some(recent) = self.recent
+            && self.line(recent).is_some_and(|line| line.mates == mates)
+        {
+            return recent;
+        }
+        let lines = &mut self.lines;
+        let line = *self.by_mates.entry(mates).or_insert_with_key(|mates| {
+            lines.insert(Line { mates: mates.clone(), levels: SmallVec::new(), rows: 0 }) as LineIx
+        });
+        self.recent = Some(line);
+        line
+    }
+
+    /// Puts a request of the ledger at the end of its level in `line`.
+    pub(super) fn push(&mut self, ledger: &mut Ledger, slot: Slot, line: LineIx) {
+        let request = &mut ledger[slot];
+        request.stand = Stand::Queued { line, delayed: false };
+        let (level, rows) = (request.level, u64::from(request.rows));
+        let entry = &mut self.lines[line as usize];
+        entry.rows += rows;
+        entry.level_mut(level).fresh.push_back(ledger, slot);
+        *self.by_level.entry(level).or_default() += 1;
+        self.requests += 1;
+        self.rows += rows;
+        if self.spare == Some(line) {
+            self.spare = None;
+        }
+    }
+
+    /// Takes a request out of its line, which stays even if empty until it is `retired`.
+    pub(super) fn remove(&mut self, ledger: &mut Ledger, slot: Slot) {
+        let request = &ledger[slot];
+        let Stand::Queued { line, delayed } = request.stand else {
+            debug_assert!(false, "only a queued request leaves the queue");
+            return;
+        };
+        let (level, rows) = (request.level, u64::from(request.rows));
+        let entry = &mut self.lines[line as usize];
+        entry.rows -= rows;
+        let lists = entry.level_mut(level);
+        if delayed {
+            lists.delayed.remove(ledger, slot)
+        } else {
+            lists.fresh.remove(ledger, slot)
+        }
+        entry.drop_level_if_empty(level);
+        if let Some(waiting) = self.by_level.get_mut(&level) {
+            *waiting -= 1;
+        }
+        self.requests -= 1;
+        self.rows -= rows;
+    }
+
+    /// Moves a fresh request behind the others of its level (`DELAY`).
+    pub(super) fn delay(&mut self, ledger: &mut Ledger, slot: Slot, line: LineIx) {
+        let level = self.lines[line as usize].level_mut(ledger[slot].level);
+        level.fresh.remove(ledger, slot);
+        level.delayed.push_back(ledger, slot);
+        ledger[slot].stand = Stand::Queued { line, delayed: true };
+    }
+
+    /// Forgets a line if it is empty, or keeps it as the spare one instead of the last.
+    pub(super) fn retire(&mut self, line: LineIx) {
+        if self.spare == Some(line) || !self.lines[line as usize].is_empty() {
+            return;
+        }
+        if let Some(previous) = self.spare.replace(line) {
+            let removed = self.lines.remove(previous as usize);
+            self.by_mates.remove(&removed.mates);
+            if self.recent == Some(previous) {
+                self.recent = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,368 @@
+//! What must come of the events that went in, predicted by the simplest means.
+
+use std::collections::BTreeMap;
+
+use super::triton::{self, Verdict};
+use crate::batching::{
+    Arrival, BatchKey, End, Knobs, Lengths, ModelId, Next, Ns, Policy, QueueKnobs, Rejection, ReqId, RowOutcome, Task,
+    TaskId, TimeoutAction, WindowKnobs,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Row {
+    /// It is to run (again).
+    Waiting,
+    Running(TaskId),
+    Done,
+}
+
+/// A request as the oracle sees it.
+#[derive(Debug)]
+pub(super) struct Sent {
+    pub(super) arrival: Arrival,
+    seq: usize,
+    arrived: Ns,
+    level: u32,
+    board_by: Ns,
+    /// Position among the delayed ones, once its timeout passed under DELAY.
+    late: Option<usize>,
+    pub(super) rows: Vec<Row>,
+    /// It has been in a task.
+    boarded: bool,
+    /// Its task of several requests failed: its next task holds it alone.
+    pub(super) alone: bool,
+    /// How it must end, as soon as that is settled.
+    verdict: Option<End>,
+    /// What was settled and held for order before the deadline passed: what held it may have ended at that same instant.
+    held_verdict: Option<End>,
+    pub(super) ended: bool,
+    /// Responses made, and those announced.
+    made: u32,
+    announced: u32,
+}
+
+/// Requests, models and tasks as they should be.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    pub(super) models: BTreeMap<ModelId, Knobs>,
+    pub(super) sent: BTreeMap<ReqId, Sent>,
+    pub(super) running: BTreeMap<TaskId, Task>,
+    arrivals: usize,
+    delays: usize,
+}
+
+pub(super) fn window(knobs: &Knobs) -> WindowKnobs {
+    match &knobs.policy {
+        Policy::Serial => WindowKnobs::default(),
+        Policy::Window(window) => window.clone(),
+    }
+}
+
+fn queue_of(knobs: &Knobs, level: u32) -> QueueKnobs {
+    let window = window(knobs);
+    window.level_queues.iter().find(|&&(own, _)| own == level).map_or(window.default_queue, |&(_, queue)| queue)
+}
+
+/// What two requests must agree in to share a batch.
+fn mates(knobs: &Knobs, arrival: &Arrival) -> (BatchKey, Lengths) {
+    let merges = knobs.mergeable && knobs.policy != Policy::Serial;
+    if !merges {
+        return Default::default();
+    }
+    let width = window(knobs).bucket_width;
+    let classes = arrival.lengths.iter().filter(|_| width > 0).map(|length| length.div_ceil(width));
+    (arrival.key.clone(), classes.collect())
+}
+
+impl Oracle {
+    fn knobs(&self, sent: &Sent) -> &Knobs {
+        &self.models[&sent.arrival.model]
+    }
+
+    fn live(&self, model: ModelId) -> impl Iterator<Item = &Sent> {
+        self.sent.values().filter(move |sent| !sent.ended && sent.arrival.model == model)
+    }
+
+    /// Requests that wait in the queue, in boarding order, but for what their keys say.
+    fn queue(&self, model: ModelId) -> Vec<&Sent> {
+        let mut queue: Vec<_> = self.live(model).filter(|sent| !sent.boarded && sent.verdict.is_none()).collect();
+        queue.sort_by_key(|sent| (sent.level, sent.late.is_some(), sent.late.unwrap_or(sent.seq)));
+        queue
+    }
+
+    fn line_of(&self, sent: &Sent) -> Vec<&Sent> {
+        let knobs = self.knobs(sent);
+        let own = mates(knobs, &sent.arrival);
+        let mut queue = self.queue(sent.arrival.model);
+        queue.retain(|other| mates(knobs, &other.arrival) == own);
+        queue
+    }
+
+    /// Time passes: timeouts and deadlines take effect.
+    pub(super) fn pass(&mut self, now: Ns) {
+        let mut due: Vec<ReqId> = self
+            .sent
+            .values()
+            .filter(|sent| !sent.ended && !sent.boarded && sent.verdict.is_none() && sent.late.is_none())
+            .filter(|sent| sent.board_by <= now && sent.board_by < sent.arrival.expiry.unwrap_or(Ns::MAX))
+            .map(|sent| sent.arrival.req)
+            .collect();
+        due.sort_by_key(|req| (self.sent[req].board_by, *req));
+        for req in due {
+            let sent = &self.sent[&req];
+            let action = queue_of(self.knobs(sent), sent.level).timeout_action;
+            let late = self.delays;
+            if let Some(sent) = self.sent.get_mut(&req) {
+                match action {
+                    TimeoutAction::Reject => sent.verdict = Some(End::Rejected(Rejection::QueueTimeout)),
+                    TimeoutAction::Delay => {
+                        sent.late = Some(late);
+                        self.delays += 1;
+                    }
+                }
+            }
+        }
+        for sent in self.sent.values_mut().filter(|sent| !sent.ended) {
+            if sent.arrival.expiry.is_some_and(|expiry| expiry <= now) && sent.verdict != Some(End::Expired) {
+                sent.held_verdict = sent.verdict.replace(End::Expired);
+            }
+        }
+    }
+
+    pub(super) fn arrive(&mut self, arrival: Arrival, now: Ns) {
+        let Some(knobs) = self.models.get(&arrival.model) else {
+            let sent = self.entry(arrival, now, 1, Ns::MAX, Some(End::Failed));
+            self.sent.insert(sent.arrival.req, sent);
+            return;
+        };
+        let window = window(knobs);
+        let level = if (1..=window.priority_levels.max(1)).contains(&arrival.priority) {
+            arrival.priority
+        } else {
+            window.default_priority_level.max(1)
+        };
+        let queue = queue_of(knobs, level);
+        let mut board_by = if queue.default_timeout_ns > 0 { now + queue.default_timeout_ns } else { Ns::MAX };
+        if queue.allow_timeout_override {
+            board_by = board_by.min(arrival.board_by.unwrap_or(Ns::MAX));
+        }
+        let waiting = self.queue(arrival.model).iter().filter(|sent| sent.level == level).count();
+        let verdict = if arrival.expiry.is_some_and(|expiry| expiry <= now) {
+            Some(End::Expired)
+        } else if !(1..=knobs.max_batch_rows).contains(&arrival.rows) {
+            Some(End::Failed)
+        } else if queue.max_queue_size > 0 && waiting >= queue.max_queue_size as usize {
+            Some(End::Rejected(Rejection::QueueFull))
+        } else {
+            None
+        };
+        let sent = self.entry(arrival, now, level, board_by, verdict);
+        self.sent.insert(sent.arrival.req, sent);
+        self.pass(now);
+    }
+
+    fn entry(&mut self, arrival: Arrival, now: Ns, level: u32, board_by: Ns, verdict: Option<End>) -> Sent {
+        let seq = self.arrivals;
+        self.arrivals += 1;
+        let rows = vec![Row::Waiting; arrival.rows as usize];
+        Sent {
+            arrival,
+            seq,
+            arrived: now,
+            level,
+            board_by,
+            late: None,
+            rows,
+            boarded: false,
+            alone: false,
+            verdict,
+            held_verdict: None,
+            ended: false,
+            made: 0,
+            announced: 0,
+        }
+    }
+
+    pub(super) fn cancel(&mut self, req: ReqId) {
+        if let Some(sent) = self.sent.get_mut(&req).filter(|sent| !sent.ended) {
+            sent.verdict = Some(End::Cancelled);
+        }
+    }
+
+    /// Takes a task's outcomes; `None`: the engine failed it.
+    pub(super) fn land(&mut self, id: TaskId, outcomes: Option<&[RowOutcome]>) {
+        let Some(task) = self.running.remove(&id) else { return };
+        let mut reqs: Vec<ReqId> = task.rows.iter().map(|span| span.req).collect();
+        reqs.dedup();
+        let mut outcomes_left = outcomes.unwrap_or_default().iter();
+        let mut made = Vec::new();
+        for span in &task.rows {
+            let Some(sent) = self.sent.get_mut(&span.req) else { continue };
+            for row in span.start..span.start + span.count {
+                let outcome = match outcomes {
+                    None => None,
+                    Some([]) => Some(RowOutcome { next: Next::On, emitted: false }),
+                    Some(_) => {
+                        outcomes_left.next().copied().or(Some(RowOutcome { next: Next::Failed, emitted: false }))
+                    }
+                };
+                if sent.verdict.is_some() {
+                    continue;
+                }
+                if outcome.is_some_and(|outcome| outcome.emitted) {
+                    made.push(span.req);
+                }
+                sent.rows[row as usize] = match outcome.map(|outcome| outcome.next) {
+                    Some(Next::On | Next::Done) => Row::Done,
+                    Some(Next::Skip(cell)) if cell.0 == 0 => Row::Waiting,
+                    None if reqs.len() > 1 => {
+                        sent.alone = true;
+                        Row::Waiting
+                    }
+                    Some(Next::Failed | Next::Skip(_)) | None => Row::Running(id),
+                };
+            }
+        }
+        made.dedup();
+        for req in made {
+            self.sent.entry(req).and_modify(|sent| sent.made += 1);
+        }
+        for req in reqs {
+            let Some(sent) = self.sent.get_mut(&req).filter(|sent| sent.verdict.is_none()) else { continue };
+            if sent.rows.contains(&Row::Running(id)) {
+                sent.verdict = Some(End::Failed);
+            } else if sent.rows.iter().all(|row| *row == Row::Done) {
+                sent.verdict = Some(End::Completed);
+            }
+        }
+    }
+
+    /// Holds a launch to what may share a batch and what is next.
+    pub(super) fn launch(&mut self, task: &Task, now: Ns) {
+        let knobs = self.models[&task.model].clone();
+        let rows: u32 = task.rows.iter().map(|span| span.count).sum();
+        assert!(rows > 0, "{:?} is empty", task.id);
+        assert!(rows <= knobs.max_batch_rows, "{:?} has {rows} rows of at most {}", task.id, knobs.max_batch_rows);
+        assert_eq!(task.bucket.rows, rows, "the bucket of {:?} is exact", task.id);
+        let in_flight = self.running.values().filter(|other| other.model == task.model).count();
+        assert!(in_flight < knobs.max_in_flight as usize, "{:?} is one too many in flight", task.id);
+
+        let mut reqs: Vec<ReqId> = task.rows.iter().map(|span| span.req).collect();
+        reqs.dedup();
+        let members: Vec<&Sent> = reqs.iter().map(|req| &self.sent[req]).collect();
+        let longest = members.iter().map(|sent| sent.arrival.lengths.clone()).reduce(|mut longest, lengths| {
+            longest.iter_mut().zip(lengths).for_each(|(longest, own)| *longest = own.max(*longest));
+            longest
+        });
+        assert_eq!(Some(&task.bucket.class.0), longest.as_ref(), "{:?} is padded to its longest rows", task.id);
+        for sent in &members {
+            let req = sent.arrival.req;
+            assert_eq!(sent.verdict, None, "{req:?} is over and yet runs");
+            assert_eq!(mates(&knobs, &sent.arrival), mates(&knobs, &members[0].arrival), "{req:?} is of another shape");
+            assert!(!sent.alone || reqs.len() == 1, "{req:?} is to run alone");
+        }
+        let begun = members.iter().filter(|sent| sent.boarded).count();
+        assert!(begun == 0 || begun == members.len(), "nobody joins a begun batch");
+        if begun == 0 {
+            self.launch_of_new(task, &knobs, &reqs, now);
+        }
+        for span in &task.rows {
+            let Some(sent) = self.sent.get_mut(&span.req) else { continue };
+            sent.boarded = true;
+            for row in span.start..span.start + span.count {
+                let state = &mut sent.rows[row as usize];
+                assert_eq!(*state, Row::Waiting, "row {row} of {:?} runs twice", span.req);
+                *state = Row::Running(task.id);
+            }
+            sent.alone = false;
+        }
+        for req in reqs {
+            let parted = self.sent[&req].rows.contains(&Row::Waiting);
+            assert!(!parted, "{req:?} is parted");
+        }
+        self.running.insert(task.id, task.clone());
+    }
+
+    /// A batch out of the queue is what Triton would run, taken from the front, and no begun batch waits.
+    fn launch_of_new(&self, task: &Task, knobs: &Knobs, reqs: &[ReqId], now: Ns) {
+        assert_eq!(self.begun_and_waiting(task.model), None, "a begun batch goes on before another is formed");
+        let line = self.line_of(&self.sent[&reqs[0]]);
+        let sizes: Vec<(u32, Ns)> = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
+        let order: Vec<ReqId> = line.iter().map(|sent| sent.arrival.req).collect();
+        assert_eq!(triton::verdict(knobs, &sizes, now), Verdict::Run(reqs.len()), "of {sizes:?} {reqs:?} run at {now}");
+        assert_eq!(&order[..reqs.len()], reqs, "requests board in order");
+        if window(knobs).max_queue_delay_ns == 0 {
+            let queue = self.queue(task.model);
+            let first = queue.iter().find(|sent| sent.late.is_none() || sent.level < self.sent[&reqs[0]].level);
+            let waits = first.filter(|first| first.level <= self.sent[&reqs[0]].level).map(|sent| sent.arrival.req);
+            assert!(waits.is_none_or(|first| first == reqs[0]), "{waits:?} is the first of all, and {reqs:?} go first");
+        }
+    }
+
+    fn begun_and_waiting(&self, model: ModelId) -> Option<ReqId> {
+        let begun = self.live(model).filter(|sent| sent.boarded && sent.verdict.is_none());
+        begun.filter(|sent| sent.rows.contains(&Row::Waiting)).map(|sent| sent.arrival.req).next()
+    }
+
+    pub(super) fn emit(&mut self, req: ReqId, step: u32) {
+        self.must_be_first(req);
+        let Some(sent) = self.sent.get_mut(&req) else { panic!("{req:?} is unknown") };
+        assert!(!sent.ended, "{req:?} sends a response after its end");
+        assert_eq!(step, sent.announced, "responses of {req:?} are counted");
+        sent.announced += 1;
+        assert!(sent.announced <= sent.made, "{req:?} sends a response that was not made");
+    }
+
+    pub(super) fn finish(&mut self, req: ReqId, end: End) {
+        if !matches!(end, End::Expired | End::Cancelled) {
+            self.must_be_first(req);
+        }
+        let Some(sent) = self.sent.get_mut(&req) else { panic!("{req:?} is unknown") };
+        assert!(!sent.ended, "{req:?} ends twice");
+        let right = sent.verdict == Some(end) || sent.held_verdict == Some(end);
+        assert!(right, "{req:?} ends {end:?} instead of {:?}", sent.verdict);
+        assert!(end != End::Completed || sent.announced == sent.made, "{req:?} ends before its responses");
+        sent.ended = true;
+    }
+
+    fn must_be_first(&self, req: ReqId) {
+        let first = self.before(&self.sent[&req]);
+        assert_eq!(first, None, "the reply of {req:?} overtakes another");
+    }
+
+    /// An unended request before this one, where replies keep the order of arrival.
+    fn before(&self, sent: &Sent) -> Option<ReqId> {
+        let knobs = self.models.get(&sent.arrival.model)?;
+        if !window(knobs).preserve_ordering {
+            return None;
+        }
+        self.live(sent.arrival.model).filter(|other| other.seq < sent.seq).map(|other| other.arrival.req).next()
+    }
+
+    /// Between steps: nothing settled is kept back but for order, and no lane idles while Triton would use it.
+    pub(super) fn check_quiet(&self, now: Ns, idle_lanes: usize) {
+        for sent in self.sent.values().filter(|sent| !sent.ended) {
+            let kept = sent.verdict.is_some() || sent.announced < sent.made;
+            let hurried = matches!(sent.verdict, Some(End::Expired | End::Cancelled));
+            let may_be_kept = !hurried && self.before(sent).is_some();
+            assert!(!kept || may_be_kept, "the reply of {:?} is kept back", sent.arrival.req);
+        }
+        for (&model, knobs) in &self.models {
+            let in_flight = self.running.values().filter(|task| task.model == model).count();
+            if idle_lanes == 0 || in_flight >= knobs.max_in_flight as usize {
+                continue;
+            }
+            assert_eq!(self.begun_and_waiting(model), None, "a begun batch waits while a lane idles");
+            for sent in self.queue(model) {
+                let line = self.line_of(sent);
+                let sizes: Vec<_> = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
+                let verdict = triton::verdict(knobs, &sizes, now);
+                assert!(matches!(verdict, Verdict::Wait(due) if due > now), "{sizes:?} idle at {now}: {verdict:?}");
+            }
+        }
+    }
+
+    pub(super) fn unended(&self) -> impl Iterator<Item = ReqId> {
+        self.sent.values().filter(|sent| !sent.ended).map(|sent| sent.arrival.req)
+    }
+}

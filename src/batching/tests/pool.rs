@@ -1,0 +1,153 @@
+//! A driver in virtual time: it wakes the core when asked, and holds each step to the oracle and the invariants.
+
+use std::collections::BTreeSet;
+
+use super::oracle::Oracle;
+use crate::batching::{
+    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, ModelId, Ns, Policy, ReqId, RowOutcome, Task,
+    TaskId, WindowKnobs, invariants,
+};
+
+/// A core, its lanes and the time.
+#[derive(Debug, Default)]
+pub(super) struct Pool {
+    pub(super) core: Core,
+    pub(super) oracle: Oracle,
+    pub(super) now: Ns,
+    pub(super) wake: Option<Ns>,
+    lanes: BTreeSet<LaneId>,
+    idle: BTreeSet<LaneId>,
+    pub(super) drained: BTreeSet<ModelId>,
+}
+
+/// A window of `max_batch_rows` rows with delay 0 and no limit, for tests to change.
+pub(super) fn window(max_batch_rows: u32, window: WindowKnobs) -> Knobs {
+    Knobs { max_batch_rows, mergeable: true, max_in_flight: 8, policy: Policy::Window(window) }
+}
+
+pub(super) fn serial() -> Knobs {
+    Knobs { max_batch_rows: 8, mergeable: true, max_in_flight: 8, policy: Policy::Serial }
+}
+
+/// A request of one row without wishes.
+pub(super) fn arrival(req: u64) -> Arrival {
+    Arrival {
+        req: ReqId(req),
+        model: ModelId(0),
+        rows: 1,
+        lengths: Default::default(),
+        key: BatchKey::default(),
+        priority: 0,
+        board_by: None,
+        expiry: None,
+    }
+}
+
+impl Pool {
+    /// Models 0, 1, … with these knobs on so many lanes.
+    pub(super) fn new(lanes: u16, models: impl IntoIterator<Item = Knobs>) -> Self {
+        let mut pool = Self::default();
+        for (model, knobs) in (0..).zip(models) {
+            pool.model_up(ModelId(model), knobs);
+        }
+        for lane in 0..lanes {
+            pool.lanes.insert(LaneId(lane));
+            pool.idle.insert(LaneId(lane));
+            pool.act(Event::LaneUp(LaneId(lane)));
+        }
+        pool
+    }
+
+    pub(super) fn model_up(&mut self, model: ModelId, knobs: Knobs) -> Actions {
+        self.oracle.models.entry(model).or_insert_with(|| knobs.clone());
+        self.act(Event::ModelUp(model, knobs))
+    }
+
+    pub(super) fn arrive(&mut self, arrival: Arrival) -> Actions {
+        self.oracle.pass(self.now);
+        self.oracle.arrive(arrival.clone(), self.now);
+        self.act(Event::Arrived(arrival))
+    }
+
+    pub(super) fn cancel(&mut self, req: ReqId) -> Actions {
+        self.oracle.pass(self.now);
+        self.oracle.cancel(req);
+        self.act(Event::Cancelled(req))
+    }
+
+    pub(super) fn complete(&mut self, task: TaskId, rows: &[RowOutcome]) -> Actions {
+        self.land(task, Some(rows));
+        self.act(Event::Completed { task, rows })
+    }
+
+    pub(super) fn fail(&mut self, task: TaskId) -> Actions {
+        self.land(task, None);
+        self.act(Event::Failed { task })
+    }
+
+    fn land(&mut self, task: TaskId, outcomes: Option<&[RowOutcome]>) {
+        self.oracle.pass(self.now);
+        if let Some(task) = self.oracle.running.get(&task) {
+            self.idle.insert(task.lane);
+        }
+        self.oracle.land(task, outcomes);
+    }
+
+    pub(super) fn drain(&mut self, model: ModelId) -> Actions {
+        self.act(Event::ModelDraining(model))
+    }
+
+    pub(super) fn wake(&mut self) -> Actions {
+        self.wake = None;
+        self.act(Event::Wake)
+    }
+
+    /// Lets time pass, with every wake at its time.
+    pub(super) fn pass_to(&mut self, until: Ns) {
+        while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
+            self.now = self.now.max(wake);
+            self.wake();
+        }
+        self.now = until;
+    }
+
+    pub(super) fn running(&self) -> Vec<Task> {
+        self.oracle.running.values().cloned().collect()
+    }
+
+    fn act(&mut self, event: Event<'_>) -> Actions {
+        self.oracle.pass(self.now);
+        let actions = self.core.step(self.now, event);
+        for action in &actions {
+            self.take(action);
+        }
+        self.oracle.check_quiet(self.now, self.idle.len());
+        if let Err(broken) = invariants::check(&self.core) {
+            panic!("at {}: {broken}", self.now);
+        }
+        actions
+    }
+
+    fn take(&mut self, action: &Action) {
+        match action {
+            Action::Launch(task) => {
+                assert!(self.idle.remove(&task.lane), "{:?} is launched on a lane that is not idle", task.id);
+                self.oracle.launch(task, self.now);
+            }
+            Action::Emit { req, step } => self.oracle.emit(*req, *step),
+            Action::Finish { req, end } => self.oracle.finish(*req, *end),
+            Action::Drained(model) => {
+                let left = self.oracle.unended().find(|req| self.oracle.sent[req].arrival.model == *model);
+                assert_eq!(left, None, "a drained model has no request left");
+                let running = self.oracle.running.values().any(|task| task.model == *model);
+                assert!(!running, "a drained model has no task left");
+                self.oracle.models.remove(model);
+                self.drained.insert(*model);
+            }
+            Action::WakeAt(at) => {
+                assert!(self.wake.is_none_or(|wake| *at < wake), "a wake at {at} is announced after {:?}", self.wake);
+                self.wake = Some(*at);
+            }
+        }
+    }
+}

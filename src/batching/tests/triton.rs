@@ -1,0 +1,58 @@
+//! Triton's dynamic batcher over plain slices, as its documentation describes it: the reference that `window` is held to.
+
+use crate::batching::{Knobs, Ns, Policy, WindowKnobs};
+
+/// What Triton would do with the requests that may share a batch, in boarding order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// Run the first so many requests now.
+    Run(usize),
+    /// Wait until then.
+    Wait(Ns),
+}
+
+/// `line`: rows and arrival of each request; not empty.
+pub(super) fn verdict(knobs: &Knobs, line: &[(u32, Ns)], now: Ns) -> Verdict {
+    let window = match &knobs.policy {
+        Policy::Window(window) if knobs.mergeable => window,
+        _ => return Verdict::Run(1),
+    };
+    let sizes = preferred_sizes(knobs, window);
+    let largest_preferred = *sizes.iter().max().expect("there is a preferred size");
+
+    let totals: Vec<u32> = line
+        .iter()
+        .scan(0, |total, &(rows, _)| {
+            *total += rows;
+            Some(*total)
+        })
+        .collect();
+    let fitting = totals.iter().take_while(|&&total| total <= knobs.max_batch_rows).count();
+    let hit = (0..fitting).rev().find(|&last| sizes.contains(&totals[last]));
+    let short_of_all = totals.iter().take_while(|&&total| total <= largest_preferred).count().max(1);
+
+    let oldest = line[..fitting].iter().map(|&(_, arrived)| arrived).min().expect("one request always fits");
+    let delay_exceeded = window.max_queue_delay_ns > 0 && now >= oldest + window.max_queue_delay_ns;
+    if delay_exceeded {
+        return Verdict::Run(fitting);
+    }
+    if let Some(last) = hit {
+        return Verdict::Run(last + 1);
+    }
+    if short_of_all < line.len() {
+        return Verdict::Run(short_of_all);
+    }
+    if window.max_queue_delay_ns == 0 || totals[fitting - 1] >= largest_preferred {
+        return Verdict::Run(fitting);
+    }
+    Verdict::Wait(oldest + window.max_queue_delay_ns)
+}
+
+fn preferred_sizes(knobs: &Knobs, window: &WindowKnobs) -> Vec<u32> {
+    let mut sizes = window.preferred_batch_sizes.clone();
+    sizes.retain(|&size| size > 0 && size <= knobs.max_batch_rows);
+    if sizes.is_empty() {
+        sizes.push(knobs.max_batch_rows);
+    }
+    sizes
+}

@@ -1,0 +1,96 @@
+//! Alarms of requests: queue timeouts and clients' deadlines.
+//!
+//! A request has at most one armed alarm, kept in its ledger entry. Disarming leaves the heap's entry where it is; stale
+//! entries are dropped at the top, and all at once when they are the greater part, so that they stay bounded.
+
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+use super::{
+    Ns, ReqId,
+    ledger::{Ledger, NEVER, Slot},
+};
+
+/// Stale entries that are always tolerated, so that small heaps are not rebuilt all the time.
+const TOLERATED: usize = 64;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Alarm {
+    at: Ns,
+    req: ReqId,
+    slot: Slot,
+}
+
+impl Alarm {
+    fn is_armed(&self, ledger: &Ledger) -> bool {
+        ledger.same(self.slot, self.req).is_some_and(|request| request.alarm == self.at)
+    }
+}
+
+/// A heap of alarms, earliest first; alarms of the same instant go off in the order of request ids.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    heap: BinaryHeap<Reverse<Alarm>>,
+    stale: usize,
+}
+
+impl Timers {
+    /// Arms the request's alarm, which must not be armed, for `at`; `NEVER` arms nothing.
+    pub(super) fn arm(&mut self, ledger: &mut Ledger, slot: Slot, at: Ns) {
+        let request = &mut ledger[slot];
+        debug_assert_eq!(request.alarm, NEVER, "an alarm is armed once at a time");
+        if at == NEVER {
+            return;
+        }
+        request.alarm = at;
+        let alarm = Alarm { at, req: request.req, slot };
+        self.heap.push(Reverse(alarm));
+    }
+
+    /// Disarms the request's alarm, if any.
+    pub(super) fn disarm(&mut self, ledger: &mut Ledger, slot: Slot) {
+        if ledger[slot].alarm != NEVER {
+            ledger[slot].alarm = NEVER;
+            self.stale += 1;
+        }
+    }
+
+    /// The next request whose alarm is due, disarmed.
+    pub(super) fn pop_due(&mut self, now: Ns, ledger: &mut Ledger) -> Option<Slot> {
+        if self.earliest(ledger)? > now {
+            return None;
+        }
+        let Reverse(alarm) = self.heap.pop()?;
+        ledger[alarm.slot].alarm = NEVER;
+        Some(alarm.slot)
+    }
+
+    /// When the next alarm goes off.
+    pub(super) fn earliest(&mut self, ledger: &Ledger) -> Option<Ns> {
+        loop {
+            let Reverse(alarm) = self.heap.peek()?;
+            if alarm.is_armed(ledger) {
+                return Some(alarm.at);
+            }
+            self.heap.pop();
+            self.stale -= 1;
+        }
+    }
+
+    /// Rebuilds the heap without its stale entries once they are the greater part: O(1) a disarmed alarm.
+    pub(super) fn sweep(&mut self, ledger: &Ledger) {
+        if self.stale > TOLERATED && self.stale > self.heap.len() / 2 {
+            self.heap.retain(|Reverse(alarm)| alarm.is_armed(ledger));
+            self.stale = 0;
+        }
+    }
+
+    /// Entries in the heap, and how many of them are stale.
+    pub(super) fn load(&self) -> (usize, usize) {
+        (self.heap.len(), self.stale)
+    }
+
+    /// The most entries a heap with `armed` armed alarms may hold after a sweep.
+    pub(super) fn bound(armed: usize) -> usize {
+        2 * armed + TOLERATED + 1
+    }
+}
