@@ -50,7 +50,6 @@ impl Core {
         match event {
             Event::Arrived(arrival) => self.arrived(arrival, &mut actions),
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
-            Event::Launched(_) => {}
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
             Event::Failed { task } => self.failed(task, &mut actions),
             Event::LaneUp(lane) => self.arbiter.lane_up(lane),

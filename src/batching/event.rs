@@ -87,8 +87,6 @@ pub enum Event<'a> {
     Arrived(Arrival),
     /// Its client gave it up.
     Cancelled(ReqId),
-    /// The lane began to run a task (a time stamp only).
-    Launched(TaskId),
     /// A task ended well; one outcome per row, in the task's row order.
     Completed {
         /// The task.

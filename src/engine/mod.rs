@@ -1,8 +1,11 @@
 //! Compiles a cell's program for a device and runs it on batches. Knows nothing of requests.
 //!
-//! A [`Program`] is one compiled cell. `onnxruntime` runs any ONNX graph on the CPU; `repeat` is a small built-in
+//! A [`Program`] is one compiled cell. [`onnxruntime`] runs any ONNX graph on the CPU; [`Repeat`] is a small built-in
 //! program with many responses per request, for tests of streaming.
 
+pub mod onnxruntime;
 mod program;
+mod repeat;
 
-pub use program::{BatchInput, BatchOutput, EngineError, Execution, Program};
+pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, RowFailure};
+pub use repeat::Repeat;

@@ -1,33 +1,33 @@
-//! Handles on the pool: loading a version, submitting a request, waiting for its answer.
+//! Handles on the pool: one loaded version, one request's future answer, one request's responses.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use super::{InferError, InferRequest, Response};
-use crate::{batching::Knobs, engine::Program, model::ModelSpec, observe::ModelStats};
+use tokio::sync::{mpsc, oneshot};
 
-/// The executor pool of one process.
-#[derive(Debug)]
-pub struct Pool {}
-
-impl Pool {
-    /// Brings a compiled version up: from here on requests may be submitted to the handle.
-    pub fn bring_up(self: &Arc<Self>, spec: ModelSpec, knobs: Knobs, program: Arc<dyn Program>) -> ModelHandle {
-        let _ = (knobs, program);
-        ModelHandle { spec: Arc::new(spec), stats: Arc::default() }
-    }
-}
+use super::{
+    InferError, InferRequest, Response,
+    pool::Pool,
+    record::{Reply, Sink},
+};
+use crate::{
+    batching::{ModelId, ReqId},
+    model::ModelSpec,
+    observe::ModelStats,
+};
 
 /// One loaded version. Whoever holds it may submit; when the last holder lets go, the version leaves the pool and its
 /// memory is freed.
-#[derive(Debug)]
 pub struct ModelHandle {
-    spec: Arc<ModelSpec>,
-    stats: Arc<ModelStats>,
+    pub(super) pool: Arc<Pool>,
+    pub(super) id: ModelId,
+    pub(super) spec: Arc<ModelSpec>,
+    pub(super) stats: Arc<ModelStats>,
 }
 
 impl ModelHandle {
@@ -43,32 +43,75 @@ impl ModelHandle {
 
     /// Submits a request with exactly one response. Dropping the ticket cancels the request.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> Ticket {
-        let _ = request;
-        Ticket {}
+        let (sender, receiver) = oneshot::channel();
+        let req = self.pool.submit(self, request, Sink::Once(sender));
+        Ticket { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
     pub fn submit_stream(self: &Arc<Self>, request: InferRequest) -> ResponseStream {
-        let _ = request;
-        ResponseStream {}
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let req = self.pool.submit(self, request, Sink::Stream(sender));
+        ResponseStream { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
+    }
+}
+
+impl fmt::Debug for ModelHandle {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter
+            .debug_struct("ModelHandle")
+            .field("id", &self.id)
+            .field("model", &self.spec.name)
+            .field("version", &self.spec.version)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ModelHandle {
+    fn drop(&mut self) {
+        self.pool.retire(self.id);
+    }
+}
+
+/// Gives a request up when its client lets go of it before the end.
+#[derive(Debug)]
+struct CancelOnDrop {
+    handle: Arc<ModelHandle>,
+    /// `None` once the request ended.
+    req: Option<ReqId>,
+}
+
+impl Drop for CancelOnDrop {
+    fn drop(&mut self) {
+        if let Some(req) = self.req.take() {
+            self.handle.pool.cancel(req);
+        }
     }
 }
 
 /// The future answer of a request.
 #[derive(Debug)]
-pub struct Ticket {}
+pub struct Ticket {
+    receiver: oneshot::Receiver<Reply>,
+    cancel: CancelOnDrop,
+}
 
 impl Future for Ticket {
     type Output = Result<Response, InferError>;
 
-    fn poll(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Pending
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let answer = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
+        self.cancel.req = None;
+        Poll::Ready(answer.unwrap_or(Err(InferError::ShuttingDown)))
     }
 }
 
 /// The responses of a decoupled request in order.
 #[derive(Debug)]
-pub struct ResponseStream {}
+pub struct ResponseStream {
+    receiver: mpsc::UnboundedReceiver<Reply>,
+    cancel: CancelOnDrop,
+}
 
 impl ResponseStream {
     /// The next response; `None` after the last one of a request that ended well.
@@ -76,6 +119,10 @@ impl ResponseStream {
     /// # Errors
     /// When the request ended otherwise; nothing follows.
     pub async fn next(&mut self) -> Option<Result<Response, InferError>> {
-        None
+        let reply = self.receiver.recv().await;
+        if !matches!(reply, Some(Ok(_))) {
+            self.cancel.req = None;
+        }
+        reply
     }
 }

@@ -1,8 +1,21 @@
 //! The shared pool: drives `batching`, carries out its actions, owns threads and batch memory. Knows neither protocols
 //! nor papers.
+//!
+//! Whoever brings an event (a client's task, a lane, the timer) drives the core itself, under one lock: a step costs
+//! about a microsecond, a hand-over to a scheduler thread costs several (`docs/architecture.md`). Nothing but the core
+//! and its records is touched under the lock; answers, drops and wake-ups happen after it.
 
+mod admit;
+mod gather;
 mod handle;
+mod lane;
+mod pool;
+mod record;
 mod request;
+mod scatter;
+mod state;
+mod timer;
 
-pub use handle::{ModelHandle, Pool, ResponseStream, Ticket};
+pub use handle::{ModelHandle, ResponseStream, Ticket};
+pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};

@@ -78,6 +78,14 @@ impl Port {
 }
 
 impl PortDim {
+    /// The length; −1 where it varies.
+    pub fn size(&self) -> i64 {
+        match self {
+            Self::Fixed(length) if *length >= 0 => *length,
+            Self::Fixed(_) | Self::Symbol(_) | Self::Unknown => -1,
+        }
+    }
+
     fn decode(dim: pb::tensor_shape_proto::Dimension) -> Self {
         match dim.value {
             Some(dimension::Value::DimValue(length)) => Self::Fixed(length),

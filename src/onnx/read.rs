@@ -20,7 +20,7 @@ const DECLARATIONS_MAX_BYTES: u64 = 4 << 20;
 const DECLARATION_MIN_BYTES: u64 = 16;
 
 /// What a model takes and gives.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Signature {
     /// Inputs that a caller must give, in the file's order; names that are weights are left out.
     pub inputs: Vec<Port>,

@@ -7,11 +7,12 @@ use std::{
 
 use bytes::Bytes;
 
-use super::config::{complete::Signature, pb};
+use super::config::pb;
 use crate::{
     batching::Knobs,
     executor::{InputTensor, ModelHandle},
     model::ModelSpec,
+    onnx::Signature,
 };
 
 /// Compiles versions and brings them up. Called on loader threads, where blocking is fine; several at once.

@@ -2,8 +2,8 @@
 //!
 //! [`config`] turns texts and graph signatures into one checked configuration; `directory` looks at the disk;
 //! `prepare` joins both into [`LoadRequest`]s; `control` and `polling` run loads; `table` holds every state and
-//! `serving` the part of it that requests read. Here must not live: the wire, engines, batching. How a version is
-//! compiled and run is the [`Loader`]'s affair.
+//! `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
+//! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
 
 pub mod config;
 mod control;
@@ -13,6 +13,7 @@ mod loader;
 mod options;
 mod overrides;
 mod polling;
+mod pool_loader;
 mod prepare;
 #[allow(clippy::module_inception)]
 mod repository;
@@ -25,6 +26,7 @@ pub use error::{ControlError, ResolveError, StartError};
 pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;
+pub use pool_loader::PoolLoader;
 pub use repository::Repository;
 pub use table::IndexEntry;
 pub use version::ModelVersion;

@@ -10,7 +10,7 @@ use super::{
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
 };
-use crate::model::DataType;
+use crate::onnx::{Port, PortDim, Signature};
 
 /// The backend that runs ONNX graphs.
 pub const ONNXRUNTIME: &str = "onnxruntime";
@@ -25,47 +25,6 @@ pub const ONNX_FILENAME: &str = "model.onnx";
 const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
 /// Instances of an ONNX model whose configuration does not say.
 const DEFAULT_INSTANCES: i32 = 2;
-
-/// What a graph takes and gives.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Signature {
-    /// Inputs that a caller must or may bring, in the graph's order.
-    pub inputs: Vec<Port>,
-    /// Outputs, in the graph's order.
-    pub outputs: Vec<Port>,
-}
-
-/// One input or output of a graph.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Port {
-    /// Name in the graph.
-    pub name: String,
-    /// Element type; `None` for one that the protocol has not.
-    pub datatype: Option<DataType>,
-    /// Full shape, batch axis included; `None` where not even the number of dimensions is known.
-    pub dims: Option<Vec<PortDim>>,
-}
-
-/// One dimension of a graph's input or output.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum PortDim {
-    /// Always this size; a negative one, as some exporters write it, varies.
-    Fixed(i64),
-    /// Varies, under a name (ONNX `dim_param`).
-    Symbol(String),
-    /// Varies.
-    Unknown,
-}
-
-impl PortDim {
-    /// The size, −1 where it varies.
-    pub fn size(&self) -> i64 {
-        match self {
-            Self::Fixed(size) if *size >= 0 => *size,
-            Self::Fixed(_) | Self::Symbol(_) | Self::Unknown => -1,
-        }
-    }
-}
 
 /// Fills in what needs no graph: name, backend, platform, file name, version policy, instances, pinned memory.
 pub fn defaults(config: &mut pb::ModelConfig, model: &str) {

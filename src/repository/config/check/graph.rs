@@ -1,11 +1,8 @@
 //! The configuration against the graph it is to run: names, datatypes, shapes.
 
-use crate::repository::config::{
-    ConfigError, Origin,
-    complete::{Port, PortDim, Signature, leads_with_batch},
-    convert,
-    nearest::suggestion,
-    pb,
+use crate::{
+    onnx::{Port, PortDim, Signature},
+    repository::config::{ConfigError, Origin, complete::leads_with_batch, convert, nearest::suggestion, pb},
 };
 
 pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {

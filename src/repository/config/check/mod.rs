@@ -9,7 +9,8 @@ mod graph;
 mod limits;
 mod tensors;
 
-use super::{ConfigError, Origin, complete::Signature, pb};
+use super::{ConfigError, Origin, pb};
+use crate::onnx::Signature;
 
 pub use features::Hint;
 

@@ -1,0 +1,111 @@
+//! The servers under measurement, as processes of their own on loopback.
+
+use std::{
+    error::Error,
+    fs,
+    io::{BufRead, BufReader},
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+/// Which server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// tonic and a handler that gives the bytes back.
+    Echo,
+    /// This project with the identity model.
+    Paternoster,
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    /// `host:port` of its gRPC service.
+    pub address: String,
+}
+
+/// A repository with the identity model alone, in a temporary folder.
+pub fn identity_repository() -> Result<tempfile::TempDir, Box<dyn Error>> {
+    let folder = tempfile::tempdir()?;
+    let status = Command::new(env!("CARGO_BIN_EXE_paternoster"))
+        .args(["models", "--only", "identity", "--out"])
+        .arg(folder.path())
+        .stderr(Stdio::null())
+        .status()?;
+    if !status.success() {
+        return Err("building the identity model failed".into());
+    }
+    Ok(folder)
+}
+
+impl Server {
+    /// Starts a server on a free port and waits until it says that it is ready.
+    pub fn start(kind: Kind, repository: &Path) -> Result<Self, Box<dyn Error>> {
+        match kind {
+            Kind::Echo => {
+                let mut child = Command::new(std::env::current_exe()?).arg("--echo").stdout(Stdio::piped()).spawn()?;
+                let mut address = String::new();
+                BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut address)?;
+                Ok(Self { child, address: address.trim().to_owned() })
+            }
+            Kind::Paternoster => {
+                let mut child = Command::new(env!("CARGO_BIN_EXE_paternoster"))
+                    .arg("serve")
+                    .arg("--model-repository")
+                    .arg(repository)
+                    .args(["--grpc-address", "127.0.0.1", "--grpc-port", "0"])
+                    .args(["--allow-http", "false", "--allow-metrics", "false"])
+                    .stderr(Stdio::piped())
+                    .spawn()?;
+                let mut lines = BufReader::new(child.stderr.take().ok_or("no output")?).lines();
+                let ready = lines.by_ref().map_while(Result::ok).find_map(|line| grpc_address(&line));
+                let Some(address) = ready else {
+                    child.kill()?;
+                    return Err("the server ended before it was ready".into());
+                };
+                // Whatever it says later must not fill the pipe.
+                std::thread::spawn(move || lines.for_each(drop));
+                Ok(Self { child, address })
+            }
+        }
+    }
+
+    /// CPU time the server used so far, user and system.
+    pub fn cpu_time(&self) -> Result<Duration, Box<dyn Error>> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let fields = stat.rsplit_once(')').ok_or("unexpected /proc/<pid>/stat")?.1;
+        let mut ticks = fields.split_whitespace().skip(11);
+        let mut next = || ticks.next().and_then(|text| text.parse::<u64>().ok()).ok_or("unexpected /proc/<pid>/stat");
+        // The kernel reports hundredths of a second to user space on all supported platforms.
+        Ok(Duration::from_millis((next()? + next()?) * 10))
+    }
+
+    /// Ends the server and waits for it.
+    pub fn stop(mut self) -> Result<(), Box<dyn Error>> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+/// CPU time of an idle server per second of wall clock, as a share of one core.
+pub fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Error>> {
+    let server = Server::start(Kind::Paternoster, repository)?;
+    let before = server.cpu_time()?;
+    std::thread::sleep(watched);
+    let used = server.cpu_time()? - before;
+    server.stop()?;
+    Ok(used.as_secs_f64() / watched.as_secs_f64())
+}
+
+/// The address in the server's line "… gRPC … 127.0.0.1:PORT …".
+fn grpc_address(line: &str) -> Option<String> {
+    if !line.to_lowercase().contains("grpc") {
+        return None;
+    }
+    let start = line.find("127.0.0.1:")?;
+    let address: String =
+        line[start..].chars().take_while(|letter| letter.is_ascii_digit() || matches!(letter, '.' | ':')).collect();
+    Some(address)
+}

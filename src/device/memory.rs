@@ -1,0 +1,180 @@
+//! Aligned host memory for batches, pooled and counted.
+
+use std::{fmt, sync::Arc};
+
+use bytemuck::{Pod, Zeroable};
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+/// Alignment of every buffer: a cache line, and the widest vector register of x86-64.
+pub const ALIGNMENT_BYTES: usize = 64;
+
+#[derive(Clone, Copy, Zeroable, Pod)]
+#[repr(C, align(64))]
+struct Line([u8; ALIGNMENT_BYTES]);
+
+/// Buffers of 2^CLASS lines; the largest class holds 2^39 bytes.
+const CLASSES: usize = 34;
+
+/// Hands out aligned buffers and takes them back for the next batch. What it keeps for later is bounded; what is in use
+/// is bounded by the requests in flight.
+pub struct BufferPool {
+    free: Mutex<Free>,
+    retain_bytes: usize,
+}
+
+struct Free {
+    by_class: [Vec<Box<[Line]>>; CLASSES],
+    retained_bytes: usize,
+    in_use_bytes: usize,
+}
+
+impl BufferPool {
+    /// A pool that keeps at most `retain_bytes` of unused buffers.
+    pub fn new(retain_bytes: usize) -> Arc<Self> {
+        let free = Free { by_class: std::array::from_fn(|_| Vec::new()), retained_bytes: 0, in_use_bytes: 0 };
+        Arc::new(Self { free: Mutex::new(free), retain_bytes })
+    }
+
+    /// A buffer of `len_bytes`. Its contents are whatever was there before: the caller writes all of it.
+    pub fn take(pool: &Arc<Self>, len_bytes: usize) -> Buffer {
+        let class = class_of(len_bytes);
+        let class_bytes = bytes_of(class);
+        let reused = {
+            let mut free = pool.free.lock();
+            free.in_use_bytes += class_bytes;
+            let reused = free.by_class[class].pop();
+            if reused.is_some() {
+                free.retained_bytes -= class_bytes;
+            }
+            reused
+        };
+        let lines = reused.unwrap_or_else(|| bytemuck::zeroed_slice_box(1 << class));
+        Buffer { lines, len_bytes, pool: Arc::clone(pool) }
+    }
+
+    /// Bytes in buffers that somebody holds.
+    pub fn in_use_bytes(&self) -> usize {
+        self.free.lock().in_use_bytes
+    }
+
+    /// Bytes in buffers kept for later.
+    pub fn retained_bytes(&self) -> usize {
+        self.free.lock().retained_bytes
+    }
+
+    fn give_back(&self, lines: Box<[Line]>) {
+        let class_bytes = size_of_val(&*lines);
+        let class = class_of(class_bytes);
+        let mut free = self.free.lock();
+        free.in_use_bytes -= class_bytes;
+        if free.retained_bytes + class_bytes <= self.retain_bytes {
+            free.retained_bytes += class_bytes;
+            free.by_class[class].push(lines);
+        }
+    }
+}
+
+impl fmt::Debug for BufferPool {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let free = self.free.lock();
+        formatter
+            .debug_struct("BufferPool")
+            .field("in_use_bytes", &free.in_use_bytes)
+            .field("retained_bytes", &free.retained_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+fn class_of(len_bytes: usize) -> usize {
+    len_bytes.div_ceil(ALIGNMENT_BYTES).next_power_of_two().trailing_zeros() as usize
+}
+
+fn bytes_of(class: usize) -> usize {
+    ALIGNMENT_BYTES << class
+}
+
+/// Aligned memory that goes back to its pool when dropped.
+pub struct Buffer {
+    lines: Box<[Line]>,
+    len_bytes: usize,
+    pool: Arc<BufferPool>,
+}
+
+impl Buffer {
+    /// The contents.
+    pub fn as_slice(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.lines)[..self.len_bytes]
+    }
+
+    /// The contents, to be written.
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len_bytes]
+    }
+
+    /// Shares the contents without a copy; the memory goes back once the last share is dropped.
+    pub fn freeze(self) -> Bytes {
+        Bytes::from_owner(self)
+    }
+}
+
+impl AsRef<[u8]> for Buffer {
+    fn as_ref(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Buffer").field("len_bytes", &self.len_bytes).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        self.pool.give_back(std::mem::take(&mut self.lines));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_as_long_as_asked() {
+        let pool = BufferPool::new(1 << 20);
+        for len in [0, 1, 63, 64, 65, 1000, 4096, 5000] {
+            let buffer = BufferPool::take(&pool, len);
+            assert_eq!(buffer.as_slice().len(), len);
+            assert_eq!(buffer.as_slice().as_ptr().align_offset(ALIGNMENT_BYTES), 0);
+        }
+    }
+
+    #[test]
+    fn a_shared_buffer_returns_with_its_last_share() {
+        let pool = BufferPool::new(1 << 20);
+        let shared = BufferPool::take(&pool, 100).freeze();
+        let slice = shared.slice(10..20);
+        drop(shared);
+        assert_eq!(pool.in_use_bytes(), 128, "a slice still holds the buffer");
+        drop(slice);
+        assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (0, 128));
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let pool = BufferPool::new(256);
+        let buffers: Vec<_> = (0..4).map(|_| BufferPool::take(&pool, 128)).collect();
+        drop(buffers);
+        assert_eq!(pool.retained_bytes(), 256);
+    }
+
+    #[test]
+    fn a_kept_buffer_serves_the_next_of_its_size() {
+        let pool = BufferPool::new(1 << 20);
+        drop(BufferPool::take(&pool, 200));
+        let again = BufferPool::take(&pool, 256);
+        assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (256, 0));
+        drop(again);
+    }
+}

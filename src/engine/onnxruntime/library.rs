@@ -1,0 +1,120 @@
+//! The ONNX Runtime library and its one environment per process.
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+};
+
+use ort::{
+    environment::{Environment, GlobalThreadPoolOptions},
+    logging::LogLevel,
+};
+
+/// File name of the library.
+const LIBRARY: &str = "libonnxruntime.so";
+/// Names an environment variable that holds the library's path.
+const PATH_VARIABLE: &str = "ORT_DYLIB_PATH";
+
+/// How the runtime is set up.
+#[derive(Clone, Debug, Default)]
+pub struct RuntimeOptions {
+    /// The library's path; absent: searched in `ORT_DYLIB_PATH`, beside the executable, then the system's paths.
+    pub library: Option<PathBuf>,
+    /// Threads that one run may use, shared by all sessions; 0: as many as there are cores.
+    pub threads: usize,
+}
+
+/// The loaded library with its environment and thread pool.
+#[derive(Clone, Debug)]
+pub struct Runtime {
+    environment: Environment,
+    path: PathBuf,
+}
+
+/// Why ONNX Runtime is not available.
+#[derive(Debug, thiserror::Error)]
+pub enum LibraryError {
+    /// A path was given and nothing is there.
+    #[error("ONNX Runtime library '{path}' (from {origin}) does not exist")]
+    Missing {
+        /// The path.
+        path: PathBuf,
+        /// Flag or variable that gave it.
+        origin: &'static str,
+    },
+    /// The library could not be loaded.
+    #[error(
+        "cannot load ONNX Runtime from '{path}': {reason}; give its path with --onnxruntime-library or {PATH_VARIABLE}"
+    )]
+    Load {
+        /// The path or bare name that was tried.
+        path: PathBuf,
+        /// The loader's message.
+        reason: String,
+    },
+    /// The library was loaded but not set up.
+    #[error("cannot set up ONNX Runtime: {0}")]
+    Setup(String),
+}
+
+impl Runtime {
+    /// Loads the library and creates the environment. At most once per process at a time.
+    ///
+    /// # Errors
+    /// When the library is not found, is not usable, or an environment exists already.
+    pub fn load(options: &RuntimeOptions) -> Result<Self, LibraryError> {
+        let path = find(options.library.as_deref())?;
+        let builder = ort::init_from(&path)
+            .map_err(|error| LibraryError::Load { path: path.clone(), reason: error.to_string() })?;
+        let setup = |error: ort::Error| LibraryError::Setup(error.to_string());
+        let threads = if options.threads == 0 { available_cores() } else { options.threads };
+        let pool = GlobalThreadPoolOptions::default()
+            .with_intra_threads(threads)
+            .and_then(|pool| pool.with_inter_threads(1))
+            // A spinning worker takes the cores that the front end needs.
+            .and_then(|pool| pool.with_spin_control(false))
+            .map_err(setup)?;
+        let environment = builder
+            .with_name("paternoster")
+            .with_telemetry(false)
+            .with_global_thread_pool(pool)
+            .build()
+            .map_err(setup)?;
+        // Every status is reported where it belongs: in the answer, and once in our own log.
+        environment.set_log_level(LogLevel::Fatal);
+        Ok(Self { environment, path })
+    }
+
+    /// The environment that sessions are made in.
+    pub(super) fn environment(&self) -> &Environment {
+        &self.environment
+    }
+
+    /// Where the library was loaded from.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The library's build description.
+    pub fn description(&self) -> &'static str {
+        ort::info()
+    }
+}
+
+fn available_cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+fn find(given: Option<&Path>) -> Result<PathBuf, LibraryError> {
+    let variable = env::var_os(PATH_VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let named = given
+        .map(|path| (path.to_path_buf(), "--onnxruntime-library"))
+        .or_else(|| variable.map(|path| (path, PATH_VARIABLE)));
+    if let Some((path, origin)) = named {
+        let path = if path.is_dir() { path.join(LIBRARY) } else { path };
+        return if path.exists() { Ok(path) } else { Err(LibraryError::Missing { path, origin }) };
+    }
+    let beside = env::current_exe().ok().and_then(|binary| Some(binary.parent()?.join(LIBRARY)));
+    // A bare name makes the dynamic loader search the system's paths.
+    Ok(beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(LIBRARY)))
+}

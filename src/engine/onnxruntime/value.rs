@@ -1,0 +1,249 @@
+//! Tensors of ONNX Runtime: made over borrowed memory, or owned and read back.
+
+use std::{marker::PhantomData, ptr, slice};
+
+use bytes::{BufMut, Bytes, BytesMut};
+use ort::sys;
+
+use super::status::check;
+use crate::{
+    engine::EngineError,
+    model::{DataType, Dims},
+};
+
+/// The element type in ONNX Runtime's numbering.
+pub(super) fn element_type(datatype: DataType) -> sys::ONNXTensorElementDataType {
+    use sys::ONNXTensorElementDataType as Element;
+    match datatype {
+        DataType::Bool => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_BOOL,
+        DataType::Uint8 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT8,
+        DataType::Uint16 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT16,
+        DataType::Uint32 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT32,
+        DataType::Uint64 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_UINT64,
+        DataType::Int8 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT8,
+        DataType::Int16 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT16,
+        DataType::Int32 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT32,
+        DataType::Int64 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_INT64,
+        DataType::Fp16 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT16,
+        DataType::Fp32 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_FLOAT,
+        DataType::Fp64 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_DOUBLE,
+        DataType::Bytes => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_STRING,
+        DataType::Bf16 => Element::ONNX_TENSOR_ELEMENT_DATA_TYPE_BFLOAT16,
+    }
+}
+
+/// Describes host memory to ONNX Runtime.
+#[derive(Debug)]
+pub(super) struct HostMemory(*mut sys::OrtMemoryInfo);
+
+// SAFETY: the object is immutable after creation.
+unsafe impl Send for HostMemory {}
+// SAFETY: as above.
+unsafe impl Sync for HostMemory {}
+
+impl HostMemory {
+    pub(super) fn new() -> Result<Self, EngineError> {
+        let mut info = ptr::null_mut();
+        // SAFETY: `info` receives the new object.
+        check(unsafe {
+            (ort::api().CreateCpuMemoryInfo)(
+                sys::OrtAllocatorType::OrtDeviceAllocator,
+                sys::OrtMemType::OrtMemTypeDefault,
+                &mut info,
+            )
+        })?;
+        Ok(Self(info))
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        // SAFETY: created by `new`, released once.
+        unsafe { (ort::api().ReleaseMemoryInfo)(self.0) }
+    }
+}
+
+/// A tensor; `'a` is the lifetime of the memory it was made over (`'static` where it owns it).
+#[derive(Debug)]
+pub(super) struct Tensor<'a> {
+    value: *mut sys::OrtValue,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: an OrtValue is plain data behind a pointer; nothing about it is tied to a thread.
+unsafe impl Send for Tensor<'_> {}
+// SAFETY: shared references only read it.
+unsafe impl Sync for Tensor<'_> {}
+
+impl<'a> Tensor<'a> {
+    /// A tensor over input memory, which a run only reads.
+    pub(super) fn over(
+        host: &HostMemory,
+        datatype: DataType,
+        shape: &[i64],
+        data: &'a [u8],
+    ) -> Result<Self, EngineError> {
+        // SAFETY: ONNX Runtime does not write to a run's inputs; the lifetime keeps the memory alive.
+        unsafe { Self::create(host, datatype, shape, data.as_ptr().cast_mut(), data.len()) }
+    }
+
+    /// A tensor over memory that a run writes its output to.
+    pub(super) fn over_mut(
+        host: &HostMemory,
+        datatype: DataType,
+        shape: &[i64],
+        data: &'a mut [u8],
+    ) -> Result<Self, EngineError> {
+        // SAFETY: the exclusive borrow lives as long as the tensor.
+        unsafe { Self::create(host, datatype, shape, data.as_mut_ptr(), data.len()) }
+    }
+
+    /// # Safety
+    /// `data` is valid for `len` bytes during `'a`, for writes too if a run writes to the tensor.
+    unsafe fn create(
+        host: &HostMemory,
+        datatype: DataType,
+        shape: &[i64],
+        data: *mut u8,
+        len: usize,
+    ) -> Result<Self, EngineError> {
+        let mut value = ptr::null_mut();
+        // SAFETY: shape and data are valid for the lengths given; ONNX Runtime checks that they fit each other.
+        check(unsafe {
+            (ort::api().CreateTensorWithDataAsOrtValue)(
+                host.0,
+                data.cast(),
+                len,
+                shape.as_ptr(),
+                shape.len(),
+                element_type(datatype),
+                &mut value,
+            )
+        })?;
+        Ok(Self { value, memory: PhantomData })
+    }
+
+    pub(super) fn as_ptr(&self) -> *mut sys::OrtValue {
+        self.value
+    }
+}
+
+impl Tensor<'static> {
+    /// A string tensor that holds copies of `elements`.
+    pub(super) fn strings(shape: &[i64], elements: &[&[u8]]) -> Result<Self, EngineError> {
+        let api = ort::api();
+        let mut allocator = ptr::null_mut();
+        let mut value = ptr::null_mut();
+        // SAFETY: the default allocator lives as long as the library; shape is valid for its length.
+        unsafe {
+            check((api.GetAllocatorWithDefaultOptions)(&mut allocator))?;
+            check((api.CreateTensorAsOrtValue)(
+                allocator,
+                shape.as_ptr(),
+                shape.len(),
+                element_type(DataType::Bytes),
+                &mut value,
+            ))?;
+        }
+        let tensor = Self { value, memory: PhantomData };
+        for (index, element) in elements.iter().enumerate() {
+            let mut buffer = ptr::null_mut();
+            // SAFETY: ONNX Runtime checks the index and gives a buffer of the length asked for. Unlike the
+            // functions that take C strings, this one allows elements with zero bytes inside.
+            unsafe {
+                check((api.GetResizedStringTensorElementBuffer)(value, index, element.len(), &mut buffer))?;
+                ptr::copy_nonoverlapping(element.as_ptr(), buffer.cast(), element.len());
+            }
+        }
+        Ok(tensor)
+    }
+
+    /// Takes over a value that a run allocated.
+    ///
+    /// # Safety
+    /// `value` is a live tensor that nobody else releases.
+    pub(super) unsafe fn from_run(value: *mut sys::OrtValue) -> Self {
+        Self { value, memory: PhantomData }
+    }
+
+    /// The shape.
+    pub(super) fn shape(&self) -> Result<Dims, EngineError> {
+        let api = ort::api();
+        let mut info = ptr::null_mut();
+        // SAFETY: the value is a live tensor; `info` is released below.
+        check(unsafe { (api.GetTensorTypeAndShape)(self.value, &mut info) })?;
+        let mut rank = 0;
+        // SAFETY: `info` is live.
+        let counted = check(unsafe { (api.GetDimensionsCount)(info, &mut rank) });
+        let mut shape = Dims::from_elem(0, rank);
+        // SAFETY: `shape` has room for `rank` dimensions.
+        let read = check(unsafe { (api.GetDimensions)(info, shape.as_mut_ptr(), rank) });
+        // SAFETY: released once.
+        unsafe { (api.ReleaseTensorTypeAndShapeInfo)(info) };
+        counted.and(read)?;
+        Ok(shape)
+    }
+
+    /// Shares the elements of a tensor of fixed-size elements without a copy. `len_bytes` is what its shape and type
+    /// make.
+    pub(super) fn into_bytes(self, len_bytes: usize) -> Result<Bytes, EngineError> {
+        let mut data = ptr::null_mut();
+        // SAFETY: the value is a live tensor of fixed-size elements.
+        check(unsafe { (ort::api().GetTensorMutableData)(self.value, &mut data) })?;
+        if len_bytes == 0 {
+            return Ok(Bytes::new());
+        }
+        Ok(Bytes::from_owner(OwnedElements { tensor: self, data: data.cast(), len_bytes }))
+    }
+
+    /// The elements of a string tensor, each preceded by its length in four little-endian bytes.
+    pub(super) fn prefixed_strings(&self, count: usize) -> Result<Bytes, EngineError> {
+        let api = ort::api();
+        let mut total = 0;
+        // SAFETY: the value is a live string tensor.
+        check(unsafe { (api.GetStringTensorDataLength)(self.value, &mut total) })?;
+        let mut content = vec![0_u8; total];
+        let mut offsets = vec![0_usize; count];
+        // SAFETY: both buffers have the lengths given.
+        check(unsafe {
+            (api.GetStringTensorContent)(self.value, content.as_mut_ptr().cast(), total, offsets.as_mut_ptr(), count)
+        })?;
+        let mut prefixed = BytesMut::with_capacity(total + 4 * count);
+        for (index, &start) in offsets.iter().enumerate() {
+            let end = offsets.get(index + 1).copied().unwrap_or(total);
+            let element = &content[start..end];
+            let len = u32::try_from(element.len())
+                .map_err(|_| EngineError("a string element is longer than 4 GiB".to_owned()))?;
+            prefixed.put_u32_le(len);
+            prefixed.put_slice(element);
+        }
+        Ok(prefixed.freeze())
+    }
+}
+
+impl Drop for Tensor<'_> {
+    fn drop(&mut self) {
+        // SAFETY: owned by this wrapper, released once; memory it was made over stays untouched.
+        unsafe { (ort::api().ReleaseValue)(self.value) }
+    }
+}
+
+/// A tensor of ONNX Runtime's own memory, seen as bytes.
+struct OwnedElements {
+    #[allow(dead_code, reason = "keeps the memory alive")]
+    tensor: Tensor<'static>,
+    data: *const u8,
+    len_bytes: usize,
+}
+
+// SAFETY: the memory belongs to the tensor, which moves along, and is only read.
+unsafe impl Send for OwnedElements {}
+// SAFETY: as above.
+unsafe impl Sync for OwnedElements {}
+
+impl AsRef<[u8]> for OwnedElements {
+    fn as_ref(&self) -> &[u8] {
+        // SAFETY: ONNX Runtime allocated the tensor's shape and type, which make `len_bytes`.
+        unsafe { slice::from_raw_parts(self.data, self.len_bytes) }
+    }
+}

@@ -1,0 +1,83 @@
+//! The built-in `repeat` program: n responses from one request, for tests of streaming.
+
+use super::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, RowFailure};
+use crate::{
+    batching::{CellId, Next, RowOutcome},
+    device::BufferPool,
+    model::{DataType, Dims, ModelSpec},
+};
+
+/// Most responses of one request.
+pub const MAX_RESPONSES: u32 = 65_536;
+
+/// A request whose first input element is n gets n responses; response i is the input plus i. Each response is one run
+/// of the cell, so that rows repeat it until they are done.
+#[derive(Debug)]
+pub struct Repeat;
+
+impl Repeat {
+    /// Checks that a model's configuration fits the program.
+    ///
+    /// # Errors
+    /// When the model does not have exactly one FP32 input and one FP32 output of the same dimensions.
+    pub fn compile(spec: &ModelSpec) -> Result<Self, EngineError> {
+        let fits = match (spec.inputs.as_slice(), spec.outputs.as_slice()) {
+            ([input], [output]) => {
+                input.datatype == DataType::Fp32 && output.datatype == DataType::Fp32 && input.dims == output.dims
+            }
+            _ => false,
+        };
+        if fits {
+            return Ok(Self);
+        }
+        Err(EngineError(format!(
+            "backend 'repeat' of model '{}' expects one FP32 input and one FP32 output of the same dims",
+            spec.name
+        )))
+    }
+}
+
+impl Program for Repeat {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let [BatchInput::Dense { shape, data }] = batch.inputs else {
+            return Err(EngineError("backend 'repeat' expects one input".to_owned()));
+        };
+        let rows = batch.rows as usize;
+        let row_bytes = data.len().checked_div(rows).unwrap_or(0);
+        let mut output = BufferPool::take(batch.buffers, data.len());
+        let mut execution = Execution::default();
+        for (row, &step) in batch.steps.iter().enumerate().take(rows) {
+            let place = row * row_bytes..(row + 1) * row_bytes;
+            let input: &[f32] = bytemuck::cast_slice(&data[place.clone()]);
+            let sum: &mut [f32] = bytemuck::cast_slice_mut(&mut output.as_mut_slice()[place]);
+            for (to, from) in sum.iter_mut().zip(input) {
+                *to = from + step as f32;
+            }
+            let outcome = match responses(input) {
+                Ok(count) => RowOutcome {
+                    next: if step + 1 < count { Next::Skip(CellId(0)) } else { Next::Done },
+                    emitted: step < count,
+                },
+                Err(reason) => {
+                    execution.failures.push(RowFailure { row: row as u32, reason });
+                    RowOutcome { next: Next::Failed, emitted: false }
+                }
+            };
+            execution.outcomes.push(outcome);
+        }
+        execution.outputs.push(BatchOutput { shape: Dims::from_slice(shape), data: output.freeze() });
+        Ok(execution)
+    }
+}
+
+/// How many responses a row asks for.
+fn responses(row: &[f32]) -> Result<u32, String> {
+    let asked = row.first().copied().unwrap_or(0.0);
+    if asked < 0.0 {
+        return Err("negative count".to_owned());
+    }
+    if asked.is_nan() || asked > MAX_RESPONSES as f32 {
+        return Err(format!("expected a count of at most {MAX_RESPONSES} responses, got {asked}"));
+    }
+    Ok(asked as u32)
+}

@@ -1,0 +1,353 @@
+//! Gathers the requests of a task into one batch: each payload is copied once, into aligned memory, padded where axes
+//! vary.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+
+use super::InputTensor;
+use crate::{
+    batching::ShapeClass,
+    device::{Buffer, BufferPool},
+    engine::BatchInput,
+    model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+};
+
+/// One input of a batch, owned.
+pub(super) enum Gathered<'a> {
+    Dense { shape: Dims, data: Buffer },
+    Strings { shape: Dims, elements: Vec<&'a [u8]> },
+    Absent,
+}
+
+impl Gathered<'_> {
+    pub(super) fn as_input(&self) -> BatchInput<'_> {
+        match self {
+            Self::Dense { shape, data } => BatchInput::Dense { shape, data: data.as_slice() },
+            Self::Strings { shape, elements } => BatchInput::Strings { shape, elements },
+            Self::Absent => BatchInput::Absent,
+        }
+    }
+}
+
+/// A part of a batch: consecutive rows of one request's inputs.
+pub(super) struct Part<'a> {
+    pub(super) inputs: &'a [Option<InputTensor>],
+    /// Rows of the whole request.
+    pub(super) rows: u32,
+    /// First row of the part.
+    pub(super) start: u32,
+    /// Rows of the part.
+    pub(super) count: u32,
+}
+
+/// A batch whose padding makes more of its payload than this factor …
+const PADDING_FACTOR: usize = 16;
+/// … and more than this many bytes fails instead of taking the memory; its requests then run alone, unpadded.
+const PADDING_BYTES: usize = 64 << 20;
+
+/// Gathers all inputs of a task. The parts agree in every dimension that is not padded (the core saw to it).
+///
+/// # Errors
+/// When a payload does not have the size its shape makes, or padding would make the batch far larger than its payloads.
+pub(super) fn gather<'a>(
+    spec: &ModelSpec,
+    class: &ShapeClass,
+    parts: &[Part<'a>],
+    buffers: &Arc<BufferPool>,
+) -> Result<SmallVec<[Gathered<'a>; 4]>, String> {
+    let rows: u32 = parts.iter().map(|part| part.count).sum();
+    spec.inputs
+        .iter()
+        .enumerate()
+        .map(|(index, input)| {
+            let tensors: SmallVec<[(&Part<'a>, &'a InputTensor); 8]> =
+                parts.iter().filter_map(|part| Some((part, part.inputs.get(index)?.as_ref()?))).collect();
+            let Some((_, first)) = tensors.first() else { return Ok(Gathered::Absent) };
+            let row_dims = &first.shape[usize::from(spec.has_batch_axis())..];
+            let padded = pad_dims(input, row_dims, class);
+            let shape = graph_shape(spec, input, &padded, rows);
+            let gathered = match input.datatype.size_bytes() {
+                Some(size) => {
+                    dense(spec, input, &padded, size, &tensors, buffers).map(|data| Gathered::Dense { shape, data })
+                }
+                None => strings(&tensors).map(|elements| Gathered::Strings { shape, elements }),
+            };
+            gathered.ok_or_else(|| {
+                format!("input '{}' of model '{}' does not fit the batch's shape {padded:?}", input.name, spec.name)
+            })
+        })
+        .collect()
+}
+
+/// A row's dimensions in the batch: padded axes as long as the batch's class says.
+fn pad_dims(input: &TensorSpec, row_dims: &[i64], class: &ShapeClass) -> Dims {
+    let mut padded = Dims::from_slice(row_dims);
+    for (dim, symbol) in padded.iter_mut().zip(&input.symbols) {
+        if let Some(length) = symbol.and_then(|symbol| class.0.get(usize::from(symbol.0))) {
+            *dim = i64::from(*length);
+        }
+    }
+    padded
+}
+
+/// The shape the graph sees: rows first where there is a batch axis, then the row's dimensions or their reshape.
+fn graph_shape(spec: &ModelSpec, input: &TensorSpec, row_dims: &[i64], rows: u32) -> Dims {
+    let mut shape = Dims::new();
+    if spec.has_batch_axis() {
+        shape.push(i64::from(rows));
+    }
+    match &input.reshape {
+        None => shape.extend_from_slice(row_dims),
+        Some(reshape) => shape.extend(substitute(reshape, &input.dims, row_dims)),
+    }
+    shape
+}
+
+/// `target` with its variable dimensions replaced, in order, by those of `actual` that `declared` leaves variable.
+pub(super) fn substitute(target: &[i64], declared: &[i64], actual: &[i64]) -> Dims {
+    let mut variable = declared.iter().zip(actual).filter(|(declared, _)| **declared < 0).map(|(_, actual)| *actual);
+    target.iter().map(|&dim| if dim < 0 { variable.next().unwrap_or(dim) } else { dim }).collect()
+}
+
+fn dense(
+    spec: &ModelSpec,
+    input: &TensorSpec,
+    padded: &[i64],
+    size: usize,
+    tensors: &[(&Part<'_>, &InputTensor)],
+    buffers: &Arc<BufferPool>,
+) -> Option<Buffer> {
+    let row_bytes = element_count(padded)?.checked_mul(size)?;
+    let rows: usize = tensors.iter().map(|(part, _)| part.count as usize).sum();
+    let batch_bytes = rows.checked_mul(row_bytes)?;
+    let payload_bytes: usize = tensors.iter().map(|(_, tensor)| tensor.data.len()).sum();
+    if batch_bytes > PADDING_BYTES.max(payload_bytes.saturating_mul(PADDING_FACTOR)) {
+        return None;
+    }
+    let mut buffer = BufferPool::take(buffers, batch_bytes);
+    let mut rest = buffer.as_mut_slice();
+    for (part, tensor) in tensors {
+        let (into, after) = rest.split_at_mut(part.count as usize * row_bytes);
+        rest = after;
+        let own = &tensor.shape[usize::from(spec.has_batch_axis())..];
+        let own_bytes = element_count(own)?.checked_mul(size)?;
+        let start = part.start as usize * own_bytes;
+        let data = tensor.data.get(start..start + part.count as usize * own_bytes)?;
+        if own == padded {
+            into.copy_from_slice(data);
+            continue;
+        }
+        fill(into, input.datatype, input.pad_value);
+        if own_bytes > 0 {
+            for (row_into, row) in into.chunks_exact_mut(row_bytes).zip(data.chunks_exact(own_bytes)) {
+                copy_block(row, own, row_into, padded, size);
+            }
+        }
+    }
+    Some(buffer)
+}
+
+/// Copies a block into the corner of a larger one of the same rank.
+fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64], size: usize) {
+    let (Some((&outer, from_inner)), Some((_, into_inner))) = (from_dims.split_first(), into_dims.split_first()) else {
+        into[..size].copy_from_slice(&from[..size]);
+        return;
+    };
+    if from_inner == into_inner {
+        into[..from.len()].copy_from_slice(from);
+        return;
+    }
+    let from_stride = block_bytes(from_inner, size);
+    let into_stride = block_bytes(into_inner, size);
+    for index in 0..outer as usize {
+        let source = &from[index * from_stride..][..from_stride];
+        copy_block(source, from_inner, &mut into[index * into_stride..][..into_stride], into_inner, size);
+    }
+}
+
+/// Copies the corner of a block out into a smaller one of the same rank.
+pub(super) fn cut_block(from: &[u8], from_dims: &[i64], into: &mut Vec<u8>, into_dims: &[i64], size: usize) {
+    let (Some((_, from_inner)), Some((&outer, into_inner))) = (from_dims.split_first(), into_dims.split_first()) else {
+        into.extend_from_slice(&from[..size]);
+        return;
+    };
+    let from_stride = block_bytes(from_inner, size);
+    if from_inner == into_inner {
+        into.extend_from_slice(&from[..outer as usize * from_stride]);
+        return;
+    }
+    for index in 0..outer as usize {
+        cut_block(&from[index * from_stride..][..from_stride], from_inner, into, into_inner, size);
+    }
+}
+
+/// Bytes of a block whose dimensions were checked before.
+fn block_bytes(dims: &[i64], size: usize) -> usize {
+    dims.iter().map(|&dim| dim as usize).product::<usize>() * size
+}
+
+/// Fills memory with a value of the datatype.
+fn fill(into: &mut [u8], datatype: DataType, value: f64) {
+    let pattern: SmallVec<[u8; 8]> = match datatype {
+        DataType::Bool => SmallVec::from_slice(&[u8::from(value != 0.0)]),
+        DataType::Uint8 => SmallVec::from_slice(&(value as u8).to_le_bytes()),
+        DataType::Uint16 => SmallVec::from_slice(&(value as u16).to_le_bytes()),
+        DataType::Uint32 => SmallVec::from_slice(&(value as u32).to_le_bytes()),
+        DataType::Uint64 => SmallVec::from_slice(&(value as u64).to_le_bytes()),
+        DataType::Int8 => SmallVec::from_slice(&(value as i8).to_le_bytes()),
+        DataType::Int16 => SmallVec::from_slice(&(value as i16).to_le_bytes()),
+        DataType::Int32 => SmallVec::from_slice(&(value as i32).to_le_bytes()),
+        DataType::Int64 => SmallVec::from_slice(&(value as i64).to_le_bytes()),
+        DataType::Fp16 => SmallVec::from_slice(&half::f16::from_f64(value).to_le_bytes()),
+        DataType::Bf16 => SmallVec::from_slice(&half::bf16::from_f64(value).to_le_bytes()),
+        DataType::Fp32 => SmallVec::from_slice(&(value as f32).to_le_bytes()),
+        DataType::Fp64 => SmallVec::from_slice(&value.to_le_bytes()),
+        DataType::Bytes => SmallVec::new(),
+    };
+    if pattern.iter().all(|&byte| byte == 0) {
+        into.fill(0);
+        return;
+    }
+    for element in into.chunks_exact_mut(pattern.len()) {
+        element.copy_from_slice(&pattern);
+    }
+}
+
+/// The elements of all parts, without their length prefixes. Padding is not defined for BYTES.
+fn strings<'a>(tensors: &[(&Part<'a>, &'a InputTensor)]) -> Option<Vec<&'a [u8]>> {
+    let mut elements = Vec::new();
+    for (part, tensor) in tensors {
+        let per_row = element_count(&tensor.shape)?.checked_div(part.rows as usize)?;
+        let skip = part.start as usize * per_row;
+        let take = part.count as usize * per_row;
+        let all = Elements { rest: &tensor.data };
+        let before = elements.len();
+        elements.extend(all.skip(skip).take(take));
+        if elements.len() - before != take {
+            return None;
+        }
+    }
+    Some(elements)
+}
+
+/// Walks length-prefixed elements; ends early on malformed data.
+pub(super) struct Elements<'a> {
+    pub(super) rest: &'a [u8],
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        let (prefix, after) = self.rest.split_first_chunk::<4>()?;
+        let (element, rest) = after.split_at_checked(u32::from_le_bytes(*prefix) as usize)?;
+        self.rest = rest;
+        Some(element)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::model::SymbolId;
+
+    fn tokens_model() -> ModelSpec {
+        let mut ids = TensorSpec::new("ids", DataType::Int32, &[-1, 2]);
+        ids.symbols = SmallVec::from_slice(&[Some(SymbolId(0)), None]);
+        ids.pad_value = 7.0;
+        ModelSpec {
+            name: "tokens".to_owned(),
+            version: 1,
+            max_batch_size: 8,
+            inputs: vec![ids],
+            outputs: vec![],
+            symbols: vec!["tokens".to_owned()],
+            decoupled: false,
+        }
+    }
+
+    fn int32_tensor(shape: &[i64], values: &[i32]) -> Vec<Option<InputTensor>> {
+        let data: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        vec![Some(InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(data) })]
+    }
+
+    fn dense_values(gathered: &Gathered<'_>) -> (Dims, Vec<i32>) {
+        let Gathered::Dense { shape, data } = gathered else { panic!("expected a dense input") };
+        (shape.clone(), bytemuck::cast_slice(data.as_slice()).to_vec())
+    }
+
+    #[test]
+    fn rows_of_different_lengths_are_padded_to_the_class() {
+        let spec = tokens_model();
+        let short = int32_tensor(&[1, 1, 2], &[1, 2]);
+        let long = int32_tensor(&[2, 2, 2], &[3, 4, 5, 6, 13, 14, 15, 16]);
+        let parts =
+            [Part { inputs: &short, rows: 1, start: 0, count: 1 }, Part { inputs: &long, rows: 2, start: 0, count: 2 }];
+        let class = ShapeClass(SmallVec::from_slice(&[2]));
+        let gathered = gather(&spec, &class, &parts, &BufferPool::new(0)).expect("the parts fit");
+        let (shape, values) = dense_values(&gathered[0]);
+        assert_eq!(shape.as_slice(), [3, 2, 2]);
+        assert_eq!(values, [1, 2, 7, 7, 3, 4, 5, 6, 13, 14, 15, 16]);
+    }
+
+    #[test]
+    fn a_part_takes_only_its_own_rows() {
+        let spec = tokens_model();
+        let request = int32_tensor(&[3, 1, 2], &[1, 2, 3, 4, 5, 6]);
+        let parts = [Part { inputs: &request, rows: 3, start: 1, count: 2 }];
+        let class = ShapeClass(SmallVec::from_slice(&[1]));
+        let gathered = gather(&spec, &class, &parts, &BufferPool::new(0)).expect("the part fits");
+        assert_eq!(dense_values(&gathered[0]).1, [3, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_payload_shorter_than_its_shape_is_refused_by_name() {
+        let spec = tokens_model();
+        let request = int32_tensor(&[2, 1, 2], &[1, 2, 3]);
+        let parts = [Part { inputs: &request, rows: 2, start: 0, count: 2 }];
+        let class = ShapeClass(SmallVec::from_slice(&[1]));
+        let error = gather(&spec, &class, &parts, &BufferPool::new(0)).err().expect("one value is missing");
+        assert!(error.contains("'ids'") && error.contains("'tokens'"), "{error}");
+    }
+
+    #[test]
+    fn padding_does_not_multiply_small_requests_into_a_huge_batch() {
+        let mut spec = tokens_model();
+        spec.inputs[0].symbols = SmallVec::from_slice(&[Some(SymbolId(0)), Some(SymbolId(1))]);
+        let long = int32_tensor(&[1, 100_000, 1], &vec![1; 100_000]);
+        let wide = int32_tensor(&[1, 1, 100_000], &vec![1; 100_000]);
+        let parts = [&long, &wide].map(|inputs| Part { inputs, rows: 1, start: 0, count: 1 });
+        let class = ShapeClass(SmallVec::from_slice(&[100_000, 100_000]));
+        let pool = BufferPool::new(0);
+        assert!(gather(&spec, &class, &parts, &pool).is_err(), "together they would make 80 GB");
+        let alone = ShapeClass(SmallVec::from_slice(&[100_000, 1]));
+        assert!(gather(&spec, &alone, &parts[..1], &pool).is_ok());
+    }
+
+    #[test]
+    fn reshape_puts_variable_dimensions_in_order() {
+        assert_eq!(substitute(&[-1, 1, -1], &[-1, -1], &[4, 5]).as_slice(), [4, 1, 5]);
+        assert_eq!(substitute(&[], &[1], &[1]).as_slice(), [0_i64; 0]);
+    }
+
+    #[test]
+    fn a_block_cut_out_is_the_block_put_in() {
+        let mut padded = vec![9_u8; 12];
+        copy_block(&[1, 2, 3, 4], &[2, 2], &mut padded, &[3, 4], 1);
+        assert_eq!(padded, [1, 2, 9, 9, 3, 4, 9, 9, 9, 9, 9, 9]);
+        let mut cut = Vec::new();
+        cut_block(&padded, &[3, 4], &mut cut, &[2, 2], 1);
+        assert_eq!(cut, [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn strings_are_walked_without_their_prefixes() {
+        let data = [1, 0, 0, 0, b'a', 0, 0, 0, 0, 2, 0, 0, 0, b'b', b'c'];
+        let elements: Vec<&[u8]> = Elements { rest: &data }.collect();
+        assert_eq!(elements, [b"a".as_slice(), b"", b"bc"]);
+        assert_eq!(Elements { rest: &[5, 0, 0, 0, 1] }.count(), 0);
+    }
+}

@@ -1,0 +1,147 @@
+//! A task on its lane: gather, run, scatter.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Instant,
+};
+
+use smallvec::SmallVec;
+
+use super::{
+    Response,
+    gather::{Part, gather},
+    record::Payload,
+    scatter::{expected_shapes, scatter},
+    state::Loaded,
+};
+use crate::{
+    batching::{Lengths, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
+    device::BufferPool,
+    engine::{Batch, BatchInput, Program, RowFailure},
+    model::ModelSpec,
+    observe::ExecutionTimings,
+};
+
+/// What a lane is told.
+pub(super) enum Message {
+    Run(Job),
+    Stop,
+}
+
+/// A task with what it needs to run.
+pub(super) struct Job {
+    pub(super) task: Task,
+    pub(super) model: Arc<Loaded>,
+    /// One per span of the task's rows.
+    pub(super) members: Vec<Member>,
+}
+
+/// Consecutive rows of one request in a task.
+pub(super) struct Member {
+    pub(super) span: RowSpan,
+    pub(super) payload: Arc<Payload>,
+    /// How often the request ran before.
+    pub(super) step: u32,
+}
+
+/// What became of a task.
+pub(super) enum Finished {
+    Ran(Ran),
+    Failed(String),
+}
+
+/// What a batch gave.
+pub(super) struct Ran {
+    /// One per part.
+    pub(super) responses: Vec<Response>,
+    pub(super) outcomes: Vec<RowOutcome>,
+    pub(super) failures: Vec<RowFailure>,
+    pub(super) timings: ExecutionTimings,
+}
+
+impl Job {
+    /// The request that brought a row of the batch.
+    pub(super) fn member_of_row(&self, row: u32) -> Option<ReqId> {
+        let mut end = 0;
+        let member = self.members.iter().find(|member| {
+            end += member.span.count;
+            row < end
+        });
+        member.map(|member| member.span.req)
+    }
+
+    /// Runs the task on the calling thread; a panic of the program fails the task alone.
+    pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Finished {
+        let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(buffers)));
+        let failed = |what: &str| {
+            let spec = &self.model.spec;
+            tracing::error!(model = %spec.name, version = spec.version, "task failed: {what}");
+        };
+        match ran {
+            Ok(Ok(finished)) => finished,
+            Ok(Err(reason)) => {
+                failed(&reason);
+                Finished::Failed(reason)
+            }
+            Err(_) => {
+                failed("the program panicked");
+                Finished::Failed(format!("the program of model '{}' panicked", self.model.spec.name))
+            }
+        }
+    }
+
+    fn try_run(&self, buffers: &Arc<BufferPool>) -> Result<Finished, String> {
+        let model = &*self.model;
+        let parts: SmallVec<[Part<'_>; 8]> = self.members.iter().map(Member::part).collect();
+        let lengths: SmallVec<[_; 8]> = self.members.iter().map(|member| &member.payload.lengths).collect();
+        let steps: SmallVec<[u32; 64]> =
+            self.members.iter().flat_map(|member| (0..member.span.count).map(|_| member.step)).collect();
+        let ran = run_parts(&model.spec, &*model.program, &self.task.bucket.class, &parts, &lengths, &steps, buffers)?;
+        model.stats.execution(steps.len() as u32, &ran.timings);
+        Ok(Finished::Ran(ran))
+    }
+}
+
+/// Gathers a batch, runs it on the calling thread and takes its outputs apart.
+///
+/// # Errors
+/// When the parts do not fit their shapes, the program fails, or its outputs are not what the specification promises.
+pub(super) fn run_parts(
+    spec: &ModelSpec,
+    program: &dyn Program,
+    class: &ShapeClass,
+    parts: &[Part<'_>],
+    lengths: &[&Lengths],
+    steps: &[u32],
+    buffers: &Arc<BufferPool>,
+) -> Result<Ran, String> {
+    let started = Instant::now();
+    let rows = steps.len() as u32;
+    let gathered = gather(spec, class, parts, buffers)?;
+    let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(|input| input.as_input()).collect();
+    let output_shapes = expected_shapes(spec, class, rows);
+    let gathered_at = Instant::now();
+
+    let batch = Batch { rows, inputs: &inputs, steps, output_shapes: &output_shapes, buffers };
+    let execution = program.run(&batch).map_err(|error| error.0)?;
+    let ran_at = Instant::now();
+
+    let responses = scatter(spec, parts, lengths, &execution.outputs)?;
+    let timings = ExecutionTimings {
+        compute_input_ns: nanos(started, gathered_at),
+        compute_infer_ns: nanos(gathered_at, ran_at),
+        compute_output_ns: nanos(ran_at, Instant::now()),
+    };
+    Ok(Ran { responses, outcomes: execution.outcomes, failures: execution.failures, timings })
+}
+
+impl Member {
+    fn part(&self) -> Part<'_> {
+        Part { inputs: &self.payload.inputs, rows: self.payload.rows, start: self.span.start, count: self.span.count }
+    }
+}
+
+fn nanos(from: Instant, to: Instant) -> u64 {
+    u64::try_from(to.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
+}

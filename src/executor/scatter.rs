@@ -1,0 +1,229 @@
+//! Takes a batch's outputs apart: each request gets its rows as a share of the batch's memory, cut back to its own
+//! lengths where axes were padded.
+
+use bytes::Bytes;
+
+use super::{
+    OutputTensor, Response,
+    gather::{Elements, Part, cut_block, substitute},
+};
+use crate::{
+    batching::{Lengths, ShapeClass},
+    engine::BatchOutput,
+    model::{Dims, ModelSpec, TensorSpec, element_count},
+};
+
+/// The full shapes of a batch's outputs, as the graph gives them, where they follow from the batch.
+pub(super) fn expected_shapes(spec: &ModelSpec, class: &ShapeClass, rows: u32) -> Vec<Option<Dims>> {
+    spec.outputs.iter().map(|output| expected_shape(spec, output, class, rows)).collect()
+}
+
+fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &ShapeClass, rows: u32) -> Option<Dims> {
+    output.datatype.size_bytes()?;
+    let mut shape = Dims::new();
+    if spec.has_batch_axis() {
+        shape.push(i64::from(rows));
+    }
+    if let Some(reshape) = &output.reshape {
+        shape.extend_from_slice(reshape);
+    } else {
+        for (axis, &dim) in output.dims.iter().enumerate() {
+            let symbol = output.symbols.get(axis).copied().flatten();
+            shape.push(symbol.map_or(dim, |symbol| i64::from(class.0[usize::from(symbol.0)])));
+        }
+    }
+    shape.iter().all(|&dim| dim >= 0).then_some(shape)
+}
+
+/// Makes each part's response out of a batch's outputs. `lengths` holds each part's own lengths.
+///
+/// # Errors
+/// When an output does not have the batch's rows on axis 0, or not the dimensions that the specification promises.
+pub(super) fn scatter(
+    spec: &ModelSpec,
+    parts: &[Part<'_>],
+    lengths: &[&Lengths],
+    outputs: &[BatchOutput],
+) -> Result<Vec<Response>, String> {
+    let rows: u32 = parts.iter().map(|part| part.count).sum();
+    let mut responses: Vec<Response> =
+        parts.iter().map(|_| Response { outputs: Vec::with_capacity(outputs.len()) }).collect();
+    for (output, batch) in spec.outputs.iter().zip(outputs) {
+        let row_dims = row_dims(spec, output, &batch.shape, rows)?;
+        let mut cursor = Cursor::new(output, &row_dims, batch);
+        for ((part, own), response) in parts.iter().zip(lengths).zip(&mut responses) {
+            let tensor = cursor.take(spec, output, part.count, own);
+            let tensor = tensor.ok_or_else(|| {
+                format!(
+                    "output '{}' of model '{}' holds fewer elements than its shape {:?} says",
+                    output.name, spec.name, batch.shape
+                )
+            })?;
+            response.outputs.push(tensor);
+        }
+    }
+    Ok(responses)
+}
+
+/// A row's dimensions on the wire, out of the shape that the graph gave.
+fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> Result<Dims, String> {
+    let graph_dims = if spec.has_batch_axis() {
+        match shape.split_first() {
+            Some((&first, rest)) if first == i64::from(rows) => rest,
+            _ => {
+                return Err(format!(
+                    "output '{}' of model '{}' has the shape {shape:?}, expected {rows} rows on axis 0",
+                    output.name, spec.name
+                ));
+            }
+        }
+    } else {
+        shape
+    };
+    let declared = output.reshape.as_ref().unwrap_or(&output.dims);
+    let fits = declared.len() == graph_dims.len()
+        && declared.iter().zip(graph_dims).all(|(&declared, &given)| declared < 0 || declared == given);
+    if !fits {
+        return Err(format!(
+            "output '{}' of model '{}' has the shape {shape:?}, expected dims {declared:?}",
+            output.name, spec.name
+        ));
+    }
+    Ok(match &output.reshape {
+        None => Dims::from_slice(graph_dims),
+        Some(reshape) => substitute(&output.dims, reshape, graph_dims),
+    })
+}
+
+/// Walks an output from part to part.
+struct Cursor<'a> {
+    row_dims: &'a [i64],
+    batch: &'a BatchOutput,
+    /// Bytes of one element; `None` for BYTES.
+    size: Option<usize>,
+    offset: usize,
+}
+
+impl<'a> Cursor<'a> {
+    fn new(output: &TensorSpec, row_dims: &'a [i64], batch: &'a BatchOutput) -> Self {
+        Self { row_dims, batch, size: output.datatype.size_bytes(), offset: 0 }
+    }
+
+    fn take(&mut self, spec: &ModelSpec, output: &TensorSpec, count: u32, lengths: &Lengths) -> Option<OutputTensor> {
+        let mut own = Dims::from_slice(self.row_dims);
+        for (dim, symbol) in own.iter_mut().zip(&output.symbols) {
+            if let Some(length) = symbol.and_then(|symbol| lengths.get(usize::from(symbol.0))) {
+                *dim = i64::from(*length).min(*dim);
+            }
+        }
+        let elements = element_count(self.row_dims)?;
+        let data = match self.size {
+            Some(size) => {
+                let rows = self.advance(count as usize * elements * size)?;
+                if own.as_slice() == self.row_dims { rows } else { self.cut(&rows, &own, size) }
+            }
+            None => self.take_strings(count as usize * elements)?,
+        };
+        let mut shape = own;
+        if spec.has_batch_axis() {
+            shape.insert(0, i64::from(count));
+        }
+        Some(OutputTensor { shape, data })
+    }
+
+    fn advance(&mut self, len_bytes: usize) -> Option<Bytes> {
+        let end = self.offset.checked_add(len_bytes).filter(|&end| end <= self.batch.data.len())?;
+        let rows = self.batch.data.slice(self.offset..end);
+        self.offset = end;
+        Some(rows)
+    }
+
+    fn cut(&self, rows: &Bytes, own: &[i64], size: usize) -> Bytes {
+        let row_bytes = self.row_dims.iter().map(|&dim| dim as usize).product::<usize>() * size;
+        let mut cut = Vec::new();
+        if row_bytes > 0 {
+            for row in rows.chunks_exact(row_bytes) {
+                cut_block(row, self.row_dims, &mut cut, own, size);
+            }
+        }
+        Bytes::from(cut)
+    }
+
+    fn take_strings(&mut self, elements: usize) -> Option<Bytes> {
+        let mut walk = Elements { rest: &self.batch.data[self.offset..] };
+        let before = walk.rest.len();
+        if elements > 0 {
+            walk.nth(elements - 1)?;
+        }
+        let len_bytes = before - walk.rest.len();
+        self.advance(len_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use smallvec::SmallVec;
+
+    use super::*;
+    use crate::model::{DataType, SymbolId};
+
+    fn model(output: TensorSpec) -> ModelSpec {
+        ModelSpec {
+            name: "m".to_owned(),
+            version: 1,
+            max_batch_size: 8,
+            inputs: vec![],
+            outputs: vec![output],
+            symbols: vec!["tokens".to_owned()],
+            decoupled: false,
+        }
+    }
+
+    fn part(count: u32) -> Part<'static> {
+        Part { inputs: &[], rows: count, start: 0, count }
+    }
+
+    fn output(shape: &[i64], data: &[u8]) -> Vec<BatchOutput> {
+        vec![BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) }]
+    }
+
+    #[test]
+    fn each_part_gets_its_rows_in_order() {
+        let spec = model(TensorSpec::new("y", DataType::Uint8, &[2]));
+        let lengths = [&Lengths::new(), &Lengths::new()];
+        let batch = output(&[3, 2], &[1, 2, 3, 4, 5, 6]);
+        let responses = scatter(&spec, &[part(1), part(2)], &lengths, &batch).expect("three rows are there");
+        assert_eq!(&responses[0].outputs[0].data[..], [1, 2]);
+        assert_eq!(&responses[1].outputs[0].data[..], [3, 4, 5, 6]);
+        assert_eq!(responses[1].outputs[0].shape.as_slice(), [2, 2]);
+    }
+
+    #[test]
+    fn padded_outputs_are_cut_back_to_own_lengths() {
+        let mut tensor = TensorSpec::new("y", DataType::Uint8, &[-1]);
+        tensor.symbols = SmallVec::from_slice(&[Some(SymbolId(0))]);
+        let lengths = [&Lengths::from_slice(&[1]), &Lengths::from_slice(&[3])];
+        let batch = output(&[2, 3], &[1, 0, 0, 4, 5, 6]);
+        let responses = scatter(&model(tensor), &[part(1), part(1)], &lengths, &batch).expect("two rows are there");
+        assert_eq!(&responses[0].outputs[0].data[..], [1]);
+        assert_eq!(responses[0].outputs[0].shape.as_slice(), [1, 1]);
+        assert_eq!(&responses[1].outputs[0].data[..], [4, 5, 6]);
+    }
+
+    #[test]
+    fn an_output_without_the_batch_on_axis_0_is_refused_by_name() {
+        let spec = model(TensorSpec::new("y", DataType::Uint8, &[2]));
+        let batch = output(&[1, 2], &[1, 2]);
+        let error = scatter(&spec, &[part(2)], &[&Lengths::new()], &batch).expect_err("one row is missing");
+        assert!(error.contains("'y'") && error.contains("2 rows"), "{error}");
+    }
+
+    #[test]
+    fn strings_are_taken_row_by_row() {
+        let spec = model(TensorSpec::new("y", DataType::Bytes, &[1]));
+        let data = [1, 0, 0, 0, b'a', 2, 0, 0, 0, b'b', b'c'];
+        let lengths = [&Lengths::new(), &Lengths::new()];
+        let responses = scatter(&spec, &[part(1), part(1)], &lengths, &output(&[2, 1], &data)).expect("two rows");
+        assert_eq!(&responses[1].outputs[0].data[..], [2, 0, 0, 0, b'b', b'c']);
+    }
+}

@@ -1,0 +1,52 @@
+//! The thread that wakes the core at the time it asked for.
+
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+
+/// One alarm, set by whoever carries out a `WakeAt`, waited for by the timer's thread.
+#[derive(Default)]
+pub(super) struct Timer {
+    alarm: Mutex<Alarm>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Alarm {
+    at: Option<Instant>,
+    stopped: bool,
+}
+
+impl Timer {
+    /// Sets the alarm. An earlier one stays: callers may come out of order, and a ring too early does no harm.
+    pub(super) fn set(&self, at: Instant) {
+        let mut alarm = self.alarm.lock();
+        if alarm.at.is_none_or(|set| at < set) {
+            alarm.at = Some(at);
+            self.changed.notify_one();
+        }
+    }
+
+    /// Ends [`Self::run`].
+    pub(super) fn stop(&self) {
+        self.alarm.lock().stopped = true;
+        self.changed.notify_one();
+    }
+
+    /// Calls `ring` at each alarm until stopped.
+    pub(super) fn run(&self, mut ring: impl FnMut()) {
+        let mut alarm = self.alarm.lock();
+        while !alarm.stopped {
+            match alarm.at {
+                None => self.changed.wait(&mut alarm),
+                Some(at) if Instant::now() < at => {
+                    self.changed.wait_until(&mut alarm, at);
+                }
+                Some(_) => {
+                    alarm.at = None;
+                    parking_lot::MutexGuard::unlocked(&mut alarm, &mut ring);
+                }
+            }
+        }
+    }
+}

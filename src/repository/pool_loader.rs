@@ -1,0 +1,76 @@
+//! Loads versions onto the executor pool: compiles the program, warms it up, brings it up.
+
+use std::{fs, path::Path, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{EngineKind, LoadRequest, Loader};
+use crate::{
+    engine::{
+        Program, Repeat,
+        onnxruntime::{LibraryError, OnnxProgram, Runtime},
+    },
+    executor::{ModelHandle, Pool},
+    onnx::Signature,
+};
+
+/// The loader of the server.
+#[derive(Debug)]
+pub struct PoolLoader {
+    pool: Arc<Pool>,
+    /// A server without ONNX Runtime still serves what does not need it.
+    runtime: Result<Runtime, LibraryError>,
+}
+
+impl PoolLoader {
+    /// A loader for a pool; models that need ONNX Runtime are refused with the reason if it is not there.
+    pub fn new(pool: Arc<Pool>, runtime: Result<Runtime, LibraryError>) -> Self {
+        Self { pool, runtime }
+    }
+
+    fn compile(&self, request: &LoadRequest) -> Result<Arc<dyn Program>, String> {
+        match request.engine {
+            EngineKind::Repeat => {
+                let program = Repeat::compile(&request.spec).map_err(|error| error.to_string())?;
+                Ok(Arc::new(program))
+            }
+            EngineKind::OnnxRuntime => {
+                let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
+                let file = request.program.display();
+                let read;
+                let model: &[u8] = match &request.override_bytes {
+                    Some(bytes) => bytes,
+                    None => {
+                        read = fs::read(&request.program).map_err(|error| format!("cannot read '{file}': {error}"))?;
+                        &read
+                    }
+                };
+                let program = OnnxProgram::compile(runtime, model, &request.spec)
+                    .map_err(|error| format!("cannot load '{file}': {error}"))?;
+                Ok(Arc::new(program))
+            }
+        }
+    }
+}
+
+impl Loader for PoolLoader {
+    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        let program = self.compile(&request)?;
+        for sample in &request.warmup {
+            for _ in 0..sample.count {
+                self.pool
+                    .warm_up(&request.spec, &*program, sample.rows, &sample.inputs)
+                    .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
+            }
+        }
+        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program)))
+    }
+
+    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {
+        let signature = match bytes {
+            Some(bytes) => Signature::from_bytes(&program.display().to_string(), bytes),
+            None => Signature::read(program),
+        };
+        signature.map_err(|error| error.to_string())
+    }
+}
