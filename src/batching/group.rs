@@ -215,20 +215,20 @@ impl Group {
     /// Forms a batch of the first requests of a line.
     fn board(&mut self, turn: &mut Turn<'_>, line: LineIx, requests: u32) -> BatchIx {
         let mut seats = self.table.blank();
+        seats.reserve(requests as usize);
         let mut rows = 0;
-        let entry = &self.pending.lines[line as usize];
-        seats.extend(entry.iter(turn.ledger).take(requests as usize).map(|slot| turn.ledger.whole_seat(slot)));
-        let class = entry.mates.class.clone();
-        for seat in &seats {
-            rows += seat.span.count;
-            self.pending.remove(turn.ledger, seat.slot);
-            let request = &mut turn.ledger[seat.slot];
+        for _ in 0..requests {
+            let Some(slot) = self.pending.pop(turn.ledger, line) else { break };
+            let request = &mut turn.ledger[slot];
             request.stand = Stand::Aboard;
+            rows += request.rows;
+            seats.push(Seat { slot, span: RowSpan { req: request.req, start: 0, count: request.rows } });
             if request.expiry == NEVER {
-                turn.timers.disarm(turn.ledger, seat.slot);
+                turn.timers.disarm(turn.ledger, slot);
             }
         }
-        let left_in_line = self.pending.lines[line as usize].rows;
+        let entry = &self.pending.lines[line as usize];
+        let (class, left_in_line) = (entry.mates.class.clone(), entry.rows);
         if rows < self.max_rows && self.merges.is_some() && self.pending.rows > left_in_line {
             self.totals.batches_parted_by_key += 1;
         }
@@ -270,6 +270,8 @@ impl Group {
         self.running -= 1;
         let Some(arrived) = self.table.arrive(flight.batch) else { return };
         let mut going_on = self.table.blank();
+        // One end a seat, and a task and a wake beside them.
+        turn.actions.reserve(arrived.rows.len() + 2);
         let mut next = arrived.cell;
         let mut at = 0;
         for of_request in arrived.rows.chunk_by(|one, other| one.span.req == other.span.req) {

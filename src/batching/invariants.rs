@@ -109,7 +109,7 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let pending = &group.pending;
     hold!(requests == pending.requests, "group {ix} counts {} pending requests of {requests}", pending.requests);
     hold!(rows == pending.rows, "group {ix} counts {} pending rows of {rows}", pending.rows);
-    for (&level, &waiting) in &pending.by_level {
+    for &(level, waiting) in &pending.by_level {
         let there = by_level.get(&level).copied().unwrap_or_default();
         hold!(waiting == there, "level {level} of group {ix} counts {waiting} requests of {there}");
         let limit = pending.rules.queue_of(level).max_queue_size;

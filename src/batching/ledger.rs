@@ -12,7 +12,7 @@ use std::{
 use slab::Slab;
 
 use super::{
-    End, LaneId, Lengths, Ns, ReqId, RowSpan, TaskId,
+    End, LaneId, Lengths, Ns, ReqId, TaskId,
     arbiter::GroupIx,
     list::Links,
     pending::LineIx,
@@ -142,12 +142,6 @@ impl Ledger {
     pub(super) fn flights(&self) -> &[Flight] {
         &self.flights
     }
-
-    /// The seat that all rows of a request take.
-    pub(super) fn whole_seat(&self, slot: Slot) -> Seat {
-        let request = &self[slot];
-        Seat { slot, span: RowSpan { req: request.req, start: 0, count: request.rows } }
-    }
 }
 
 impl Index<Slot> for Ledger {
@@ -163,6 +157,9 @@ impl IndexMut<Slot> for Ledger {
         &mut self.requests[slot as usize]
     }
 }
+
+/// Length of a run of ids that are neighbours in the table.
+const RUN: u64 = 16;
 
 /// A fixed hash for ids that the driver chose itself: the same in every run, and a few cycles long.
 #[derive(Default)]
@@ -180,8 +177,12 @@ impl Hasher for IdHasher {
     }
 
     fn write_u64(&mut self, id: u64) {
-        // Fibonacci hashing mixes upwards; the fold brings the mixed bits down to where a table takes its index.
-        let mixed = (self.0 ^ id).wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        self.0 = mixed ^ (mixed >> 32);
+        // Ids that a driver counts up come and go together: each run of 16 stays together in the table, where it shares
+        // cache lines. What is above is mixed, so that no other pattern of ids piles up: Fibonacci hashing mixes upwards,
+        // the fold brings the mixed bits down to where a table takes its index.
+        let mixed = (self.0 ^ (id / RUN)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let folded = mixed ^ (mixed >> 32);
+        let tag = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57 << 57;
+        self.0 = (folded / RUN * RUN + id % RUN) ^ tag;
     }
 }

@@ -3,6 +3,11 @@
 //! Here live the ledger, the pending queues, the batch table, the pipelines and the policies. Here must not live: a
 //! clock, a thread, I/O, a payload, randomness, or anything whose order depends on a hash. Production, simulator and
 //! tests run this same code.
+//!
+//! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has an idle lane for
+//! the group, its `policy` says which requests board; they become a batch of the batch `table` by the meta operation
+//! *new*, and the batch a task. What the task's rows bring decides along the `pipeline` whether they go on or end
+//! (`group`, `endings`). `timers` hold queue timeouts and deadlines; `invariants` say what holds between two steps.
 
 mod arbiter;
 mod core;

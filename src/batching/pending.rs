@@ -35,6 +35,15 @@ impl Mates {
         };
         Self { key, class: ShapeClass(class) }
     }
+
+    /// Equality without a call of `memcmp` each for what is mostly empty.
+    fn agree(&self, other: &Self) -> bool {
+        let ((one, two), (own, their)) = ((&self.key.0, &other.key.0), (&self.class.0, &other.class.0));
+        one.len() == two.len()
+            && own.len() == their.len()
+            && one.iter().zip(two).all(|(one, two)| one == two)
+            && own.iter().zip(their).all(|(own, their)| own == their)
+    }
 }
 
 /// The requests of one level in a line.
@@ -70,12 +79,17 @@ impl Line {
     }
 
     pub(super) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
+        let (level, delayed, slot) = self.first()?;
+        Some((level, delayed, ledger[slot].seq))
+    }
+
+    /// Level of the request that boards next, whether it is delayed, and its slot.
+    fn first(&self) -> Option<(u32, bool, Slot)> {
         let level = self.levels.first()?;
-        let (delayed, slot) = match level.fresh.head() {
-            Some(slot) => (false, slot),
-            None => (true, level.delayed.head()?),
-        };
-        Some((level.level, delayed, ledger[slot].seq))
+        match level.fresh.head() {
+            Some(slot) => Some((level.level, false, slot)),
+            None => Some((level.level, true, level.delayed.head()?)),
+        }
     }
 
     /// Arrival of its oldest request. Fresh requests stand in order of arrival, delayed ones in order of timeout.
@@ -97,7 +111,12 @@ impl Line {
     }
 
     fn drop_level_if_empty(&mut self, level: u32) {
-        self.levels.retain(|entry| entry.level != level || !entry.fresh.is_empty() || !entry.delayed.is_empty());
+        if let Ok(at) = self.levels.binary_search_by_key(&level, |entry| entry.level)
+            && self.levels[at].fresh.is_empty()
+            && self.levels[at].delayed.is_empty()
+        {
+            self.levels.remove(at);
+        }
     }
 }
 
@@ -111,8 +130,8 @@ pub(super) struct Pending {
     recent: Option<LineIx>,
     /// One empty line may stay, so that a group whose requests are all alike does not make one for each.
     spare: Option<LineIx>,
-    /// Requests by level, delayed ones included.
-    pub(super) by_level: BTreeMap<u32, u32>,
+    /// Requests by level, delayed ones included, for levels that ever had any; sorted.
+    pub(super) by_level: SmallVec<[(u32, u32); 1]>,
     pub(super) requests: usize,
     pub(super) rows: u64,
 }
@@ -125,7 +144,7 @@ impl Pending {
             by_mates: BTreeMap::new(),
             recent: None,
             spare: None,
-            by_level: BTreeMap::new(),
+            by_level: SmallVec::new(),
             requests: 0,
             rows: 0,
         }
@@ -138,13 +157,25 @@ impl Pending {
     /// Whether the level holds its largest number of requests.
     pub(super) fn is_full(&self, level: u32) -> bool {
         let limit = self.rules.queue_of(level).max_queue_size;
-        limit != 0 && self.by_level.get(&level).is_some_and(|&waiting| waiting >= limit)
+        limit != 0 && self.by_level.iter().any(|&(own, waiting)| own == level && waiting >= limit)
+    }
+
+    /// How many requests wait at a level.
+    fn waiting_mut(&mut self, level: u32) -> &mut u32 {
+        let at = match self.by_level.binary_search_by_key(&level, |&(level, _)| level) {
+            Ok(at) => at,
+            Err(at) => {
+                self.by_level.insert(at, (level, 0));
+                at
+            }
+        };
+        &mut self.by_level[at].1
     }
 
     /// The line for these mates, made if need be.
     pub(super) fn line_for(&mut self, mates: Mates) -> LineIx {
         if let Some(recent) = self.recent
-            && self.line(recent).is_some_and(|line| line.mates == mates)
+            && self.line(recent).is_some_and(|line| line.mates.agree(&mates))
         {
             return recent;
         }
@@ -164,7 +195,7 @@ impl Pending {
         let entry = &mut self.lines[line as usize];
         entry.rows += rows;
         entry.level_mut(level).fresh.push_back(ledger, slot);
-        *self.by_level.entry(level).or_default() += 1;
+        *self.waiting_mut(level) += 1;
         self.requests += 1;
         self.rows += rows;
         if self.spare == Some(line) {
@@ -189,11 +220,16 @@ impl Pending {
             lists.fresh.remove(ledger, slot)
         }
         entry.drop_level_if_empty(level);
-        if let Some(waiting) = self.by_level.get_mut(&level) {
-            *waiting -= 1;
-        }
+        *self.waiting_mut(level) -= 1;
         self.requests -= 1;
         self.rows -= rows;
+    }
+
+    /// Takes the request out of `line` that boards next.
+    pub(super) fn pop(&mut self, ledger: &mut Ledger, line: LineIx) -> Option<Slot> {
+        let (_, _, slot) = self.lines[line as usize].first()?;
+        self.remove(ledger, slot);
+        Some(slot)
     }
 
     /// Moves a fresh request behind the others of its level (`DELAY`).

@@ -114,6 +114,22 @@ fn a_version_is_drained_once_its_last_request_and_task_are_gone() {
 }
 
 #[test]
+fn a_batch_of_which_nothing_is_left_keeps_no_version() {
+    let mut pool = Pool::new(1, [serial(), serial()]);
+    play(
+        &mut pool,
+        &[
+            (0, "a", "#0 runs a"),
+            (1, "b model=1", ""),
+            (2, "#0 again", "#1 runs b"),
+            (3, "drain 0", ""),
+            (4, "cancel a", "a cancelled; model 0 drained"),
+            (5, "#1 done", "b completed"),
+        ],
+    );
+}
+
+#[test]
 fn a_request_for_a_version_that_is_not_up_fails() {
     let mut pool = pool();
     play(&mut pool, &[(0, "a model=3", "a failed"), (1, "drain 0", "model 0 drained"), (2, "b", "b failed")]);

@@ -362,6 +362,11 @@ impl Oracle {
         }
     }
 
+    /// Whether a request or a task of the model is left.
+    pub(super) fn is_busy(&self, model: ModelId) -> bool {
+        self.live(model).next().is_some() || self.running.values().any(|task| task.model == model)
+    }
+
     pub(super) fn unended(&self) -> impl Iterator<Item = ReqId> {
         self.sent.values().filter(|sent| !sent.ended).map(|sent| sent.arrival.req)
     }

@@ -17,6 +17,7 @@ pub(super) struct Pool {
     pub(super) wake: Option<Ns>,
     lanes: BTreeSet<LaneId>,
     idle: BTreeSet<LaneId>,
+    draining: BTreeSet<ModelId>,
     pub(super) drained: BTreeSet<ModelId>,
 }
 
@@ -94,6 +95,9 @@ impl Pool {
     }
 
     pub(super) fn drain(&mut self, model: ModelId) -> Actions {
+        if self.oracle.models.contains_key(&model) {
+            self.draining.insert(model);
+        }
         self.act(Event::ModelDraining(model))
     }
 
@@ -122,6 +126,10 @@ impl Pool {
             self.take(action);
         }
         self.oracle.check_quiet(self.now, self.idle.len());
+        for model in &self.draining {
+            let busy = self.oracle.is_busy(*model);
+            assert!(busy, "{model:?} has nothing left and is not drained");
+        }
         if let Err(broken) = invariants::check(&self.core) {
             panic!("at {}: {broken}", self.now);
         }
@@ -137,10 +145,8 @@ impl Pool {
             Action::Emit { req, step } => self.oracle.emit(*req, *step),
             Action::Finish { req, end } => self.oracle.finish(*req, *end),
             Action::Drained(model) => {
-                let left = self.oracle.unended().find(|req| self.oracle.sent[req].arrival.model == *model);
-                assert_eq!(left, None, "a drained model has no request left");
-                let running = self.oracle.running.values().any(|task| task.model == *model);
-                assert!(!running, "a drained model has no task left");
+                assert!(self.draining.remove(model), "{model:?} drained without being asked to");
+                assert!(!self.oracle.is_busy(*model), "{model:?} has a request or a task left and is drained");
                 self.oracle.models.remove(model);
                 self.drained.insert(*model);
             }

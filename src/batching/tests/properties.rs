@@ -223,7 +223,6 @@ fn random_runs_keep_every_promise_and_meet_every_rare_case() {
         ("expiries", sum.expired),
         ("cancellations", sum.cancelled),
     ];
-    println!("{met:?}");
     for (rare, count) in met {
         assert!(count >= 100, "{rare}: only {count} in {RUNS} runs");
     }

@@ -1,0 +1,116 @@
+//! What the batching core costs a task and a row, with 10, 1,000 and 100,000 requests in flight.
+//!
+//! One measured turn completes the running task, which ends its requests and launches the next batch, and lets as many
+//! requests arrive as ended: so the number in flight stays the same. The figure for a task is the turn of a batch of one
+//! row; the figure for a row is what each further row of a batch adds. `deadlines` gives every request one, `keys` spreads
+//! the requests over 16 keys that share no batch.
+
+use std::hint::black_box;
+
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use paternoster::batching::{
+    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, ModelId, Ns, Policy, ReqId, TaskId, WindowKnobs,
+};
+
+const MODEL: ModelId = ModelId(0);
+
+/// A core with one lane that always has work.
+struct Load {
+    core: Core,
+    now: Ns,
+    next_req: u64,
+    running: Option<TaskId>,
+    deadlines: bool,
+    keys: u64,
+}
+
+impl Load {
+    fn new(in_flight: u64, batch_rows: u32, deadlines: bool, keys: u64) -> Self {
+        let knobs = Knobs {
+            max_batch_rows: batch_rows,
+            mergeable: true,
+            max_in_flight: 1,
+            policy: Policy::Window(WindowKnobs::default()),
+        };
+        let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, deadlines, keys };
+        load.core.step(0, Event::ModelUp(MODEL, knobs));
+        load.core.step(0, Event::LaneUp(LaneId(0)));
+        for _ in 0..in_flight {
+            load.arrive();
+        }
+        load
+    }
+
+    /// The first batches were taken while the load was built up: it runs until turns are alike.
+    fn settled(in_flight: u64, batch_rows: u32, deadlines: bool, keys: u64) -> Self {
+        let mut load = Self::new(in_flight, batch_rows, deadlines, keys);
+        for _ in 0..2 * in_flight / u64::from(batch_rows) {
+            load.turn();
+        }
+        load
+    }
+
+    fn arrive(&mut self) {
+        self.now += 100;
+        let key = match self.keys {
+            1 => BatchKey::default(),
+            keys => BatchKey([(self.next_req % keys) as i64].into_iter().collect()),
+        };
+        let arrival = Arrival {
+            req: ReqId(self.next_req),
+            model: MODEL,
+            rows: 1,
+            lengths: Default::default(),
+            key,
+            priority: 0,
+            board_by: None,
+            expiry: self.deadlines.then_some(self.now + 1_000_000_000_000),
+        };
+        self.next_req += 1;
+        let actions = self.core.step(self.now, Event::Arrived(arrival));
+        self.note(&actions);
+    }
+
+    fn note(&mut self, actions: &Actions) {
+        for action in actions {
+            if let Action::Launch(task) = action {
+                self.running = Some(task.id);
+            }
+        }
+    }
+
+    /// Completes the running task and makes up for the requests that ended.
+    fn turn(&mut self) -> usize {
+        let Some(task) = self.running.take() else { return 0 };
+        self.now += 1_000;
+        let actions = self.core.step(self.now, Event::Completed { task, rows: &[] });
+        self.note(&actions);
+        let ended = actions.iter().filter(|action| matches!(action, Action::Finish { .. })).count();
+        black_box(actions);
+        for _ in 0..ended {
+            self.arrive();
+        }
+        ended
+    }
+}
+
+fn batching(criterion: &mut Criterion) {
+    for (name, deadlines, keys) in [("plain", false, 1), ("deadlines", true, 1), ("keys", false, 16)] {
+        let mut group = criterion.benchmark_group(format!("batching/{name}"));
+        for in_flight in [10, 1_000, 100_000] {
+            for batch_rows in [1, 8, 64].into_iter().filter(|&rows| u64::from(rows) < in_flight) {
+                group.throughput(Throughput::Elements(u64::from(batch_rows)));
+                let id = BenchmarkId::new(format!("{batch_rows} rows"), in_flight);
+                let mut load = None;
+                group.bench_function(id, |bencher| {
+                    let load = load.get_or_insert_with(|| Load::settled(in_flight, batch_rows, deadlines, keys));
+                    bencher.iter(|| load.turn());
+                });
+            }
+        }
+        group.finish();
+    }
+}
+
+criterion_group!(benches, batching);
+criterion_main!(benches);
