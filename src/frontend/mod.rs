@@ -1,2 +1,7 @@
 //! What clients reach: gRPC services, HTTP, health, reflection, metrics, TLS, shutdown. Knows nothing of batching or
 //! devices.
+
+pub mod grpc;
+mod readiness;
+
+pub use readiness::Readiness;

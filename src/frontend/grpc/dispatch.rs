@@ -1,0 +1,278 @@
+//! From a request's path to the method that answers it.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, Request, Response, StatusCode, header::CONTENT_TYPE, request::Parts};
+use hyper::body::Incoming;
+use prost::Message;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use super::{
+    CompressionLevel, GrpcConfig, MessageLimits, Protocol, Services,
+    framing::{
+        Deadline, Encoding, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, refused, streaming,
+    },
+    health,
+    methods::{self, StreamBounds},
+    reflection::{Reflection, UntilClosing},
+    restricted::Restrictions,
+};
+
+const SERVICE: &str = "/inference.GRPCInferenceService/";
+const HEALTH: &str = "/grpc.health.v1.Health/";
+
+/// Everything that answers calls.
+pub(super) struct Dispatch {
+    services: Arc<Services>,
+    restrictions: Restrictions,
+    reflection: Reflection,
+    messages: MessageLimits,
+    compression: CompressionLevel,
+    stream_bounds: StreamBounds,
+    /// Cancelled when open streams shall end.
+    closing: CancellationToken,
+}
+
+/// One call, its headers read.
+pub(super) struct Call {
+    /// Its messages.
+    pub(super) reader: MessageReader<Incoming>,
+    /// Encodes its reply.
+    pub(super) writer: Writer,
+    /// When its client stops waiting.
+    pub(super) deadline: Deadline,
+}
+
+/// The methods of the inference and health services.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    ServerLive,
+    ServerReady,
+    ModelReady,
+    ServerMetadata,
+    ModelMetadata,
+    ModelInfer,
+    ModelStreamInfer,
+    ModelConfig,
+    ModelStatistics,
+    RepositoryIndex,
+    RepositoryModelLoad,
+    RepositoryModelUnload,
+    SystemSharedMemoryStatus,
+    SystemSharedMemoryRegister,
+    SystemSharedMemoryUnregister,
+    CudaSharedMemoryStatus,
+    CudaSharedMemoryRegister,
+    CudaSharedMemoryUnregister,
+    TraceSetting,
+    LogSettings,
+    HealthCheck,
+    HealthWatch,
+}
+
+impl Method {
+    fn of(path: &str) -> Option<Self> {
+        let Some(name) = path.strip_prefix(SERVICE) else {
+            return match path.strip_prefix(HEALTH)? {
+                "Check" => Some(Self::HealthCheck),
+                "Watch" => Some(Self::HealthWatch),
+                _ => None,
+            };
+        };
+        Some(match name {
+            "ModelInfer" => Self::ModelInfer,
+            "ModelStreamInfer" => Self::ModelStreamInfer,
+            "ServerLive" => Self::ServerLive,
+            "ServerReady" => Self::ServerReady,
+            "ModelReady" => Self::ModelReady,
+            "ServerMetadata" => Self::ServerMetadata,
+            "ModelMetadata" => Self::ModelMetadata,
+            "ModelConfig" => Self::ModelConfig,
+            "ModelStatistics" => Self::ModelStatistics,
+            "RepositoryIndex" => Self::RepositoryIndex,
+            "RepositoryModelLoad" => Self::RepositoryModelLoad,
+            "RepositoryModelUnload" => Self::RepositoryModelUnload,
+            "SystemSharedMemoryStatus" => Self::SystemSharedMemoryStatus,
+            "SystemSharedMemoryRegister" => Self::SystemSharedMemoryRegister,
+            "SystemSharedMemoryUnregister" => Self::SystemSharedMemoryUnregister,
+            "CudaSharedMemoryStatus" => Self::CudaSharedMemoryStatus,
+            "CudaSharedMemoryRegister" => Self::CudaSharedMemoryRegister,
+            "CudaSharedMemoryUnregister" => Self::CudaSharedMemoryUnregister,
+            "TraceSetting" => Self::TraceSetting,
+            "LogSettings" => Self::LogSettings,
+            _ => return None,
+        })
+    }
+
+    fn protocol(self) -> Protocol {
+        match self {
+            Self::ModelInfer | Self::ModelStreamInfer => Protocol::Inference,
+            Self::ServerLive | Self::ServerReady | Self::ModelReady | Self::HealthCheck | Self::HealthWatch => {
+                Protocol::Health
+            }
+            Self::ServerMetadata | Self::ModelMetadata => Protocol::Metadata,
+            Self::ModelConfig => Protocol::ModelConfig,
+            Self::ModelStatistics => Protocol::Statistics,
+            Self::RepositoryIndex | Self::RepositoryModelLoad | Self::RepositoryModelUnload => {
+                Protocol::ModelRepository
+            }
+            Self::SystemSharedMemoryStatus
+            | Self::SystemSharedMemoryRegister
+            | Self::SystemSharedMemoryUnregister
+            | Self::CudaSharedMemoryStatus
+            | Self::CudaSharedMemoryRegister
+            | Self::CudaSharedMemoryUnregister => Protocol::SharedMemory,
+            Self::TraceSetting => Protocol::Trace,
+            Self::LogSettings => Protocol::Logging,
+        }
+    }
+}
+
+impl Dispatch {
+    pub(super) fn new(
+        config: &GrpcConfig,
+        services: Services,
+        restrictions: Restrictions,
+        reflection: Reflection,
+        closing: CancellationToken,
+    ) -> Self {
+        Self {
+            services: Arc::new(services),
+            restrictions,
+            reflection,
+            messages: config.messages,
+            compression: config.compression,
+            stream_bounds: StreamBounds {
+                requests: config.connection.stream_in_flight,
+                bytes: config.connection.stream_in_flight_bytes,
+            },
+            closing,
+        }
+    }
+
+    /// Answers one request. Dropping the future cancels the call.
+    pub(super) async fn serve(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+        let (parts, body) = request.into_parts();
+        if !is_grpc(&parts.headers) {
+            return not_grpc();
+        }
+        let Some(method) = Method::of(parts.uri.path()) else {
+            return Box::pin(self.serve_other(parts, body)).await;
+        };
+        let mut call = match self.begin(method, &parts.headers, body) {
+            Ok(call) => call,
+            Err(status) => return refused(&status),
+        };
+        match method {
+            Method::ModelInfer => {
+                drop(parts);
+                let answer = methods::infer(&self.services, &mut call.reader, call.deadline).await;
+                answered(call.writer, answer)
+            }
+            Method::ModelStreamInfer => {
+                let errors_end_stream =
+                    parts.headers.get("triton_grpc_error").is_some_and(|value| value.as_bytes() == b"true");
+                let writer = call.writer;
+                let services = Arc::clone(&self.services);
+                let closing = self.closing.clone();
+                let stream = methods::InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing);
+                streaming(writer, Box::pin(stream))
+            }
+            other => Box::pin(self.manage(other, call)).await,
+        }
+    }
+
+    fn begin(&self, method: Method, headers: &HeaderMap, body: Incoming) -> Result<Call, Status> {
+        let protocol = method.protocol();
+        self.restrictions.check(protocol, headers)?;
+        let packing = match protocol {
+            Protocol::Inference => Packing::negotiate(self.compression, headers),
+            _ => None,
+        };
+        Ok(Call {
+            reader: MessageReader::new(body, Encoding::of_request(headers)?, self.messages.max_receive_bytes),
+            writer: Writer::new(packing, self.messages.max_send_bytes),
+            deadline: deadline(headers)?,
+        })
+    }
+
+    /// Everything but inference.
+    async fn manage(&self, method: Method, call: Call) -> Response<ReplyBody> {
+        let services = &*self.services;
+        match method {
+            Method::ModelInfer | Method::ModelStreamInfer => refused(&Status::internal("inference is no management")),
+            Method::ServerLive => unary(call, async |request| Ok(methods::server_live(request))).await,
+            Method::ServerReady => unary(call, async |request| Ok(methods::server_ready(services, request))).await,
+            Method::ModelReady => unary(call, async |request| methods::model_ready(services, request)).await,
+            Method::ServerMetadata => unary(call, async |request| Ok(methods::server_metadata(request))).await,
+            Method::ModelMetadata => unary(call, async |request| methods::model_metadata(services, request)).await,
+            Method::ModelConfig => unary(call, async |request| methods::model_config(services, request)).await,
+            Method::ModelStatistics => unary(call, async |request| methods::model_statistics(services, request)).await,
+            Method::RepositoryIndex => unary(call, async |request| methods::index(services, request)).await,
+            Method::RepositoryModelLoad => unary(call, async |request| methods::load(services, request).await).await,
+            Method::RepositoryModelUnload => {
+                unary(call, async |request| methods::unload(services, request).await).await
+            }
+            Method::SystemSharedMemoryStatus => {
+                unary(call, async |request| methods::system_status(services, request)).await
+            }
+            Method::SystemSharedMemoryRegister => {
+                unary(call, async |request| methods::system_register(services, request)).await
+            }
+            Method::SystemSharedMemoryUnregister => {
+                unary(call, async |request| Ok(methods::system_unregister(services, request))).await
+            }
+            Method::CudaSharedMemoryStatus => unary(call, async |request| methods::cuda_status(request)).await,
+            Method::CudaSharedMemoryRegister => unary(call, async |request| methods::cuda_register(request)).await,
+            Method::CudaSharedMemoryUnregister => {
+                unary(call, async |request| Ok(methods::cuda_unregister(request))).await
+            }
+            Method::TraceSetting => unary(call, async |request| methods::trace_setting(services, request)).await,
+            Method::LogSettings => unary(call, async |request| methods::log_settings(services, request)).await,
+            Method::HealthCheck => unary(call, async |request| health::check(&services.readiness, &request)).await,
+            Method::HealthWatch => self.watch(call).await,
+        }
+    }
+
+    async fn watch(&self, mut call: Call) -> Response<ReplyBody> {
+        match before(call.deadline, call.reader.only()).await {
+            Ok(request) => {
+                let updates = health::watch(&self.services.readiness, &request, call.writer, self.closing.clone());
+                streaming(call.writer, updates)
+            }
+            Err(status) => refused(&status),
+        }
+    }
+
+    /// Reflection, or nothing that is known.
+    async fn serve_other(&self, parts: Parts, body: Incoming) -> Response<ReplyBody> {
+        let Some(service) = self.reflection.service(parts.uri.path()) else {
+            return refused(&Status::unimplemented(format!("unknown method '{}'", parts.uri.path())));
+        };
+        let requests = UntilClosing::new(body, self.closing.clone());
+        service(Request::from_parts(parts, requests)).await.map(ReplyBody::Foreign)
+    }
+}
+
+/// A call of one request and one answer.
+async fn unary<Q, A, W>(call: Call, work: W) -> Response<ReplyBody>
+where
+    Q: Message + Default,
+    A: Message,
+    W: AsyncFnOnce(Q) -> Result<A, Status>,
+{
+    let Call { mut reader, writer, deadline } = call;
+    let answer = before(deadline, async { work(reader.only().await?).await }).await;
+    answered(writer, answer)
+}
+
+fn is_grpc(headers: &HeaderMap) -> bool {
+    headers.get(CONTENT_TYPE).is_some_and(|value| value.as_bytes().starts_with(b"application/grpc"))
+}
+
+fn not_grpc() -> Response<ReplyBody> {
+    let mut response = Response::new(ReplyBody::Empty);
+    *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+    response
+}

@@ -1,0 +1,132 @@
+//! Which compression a peer uses and accepts, and compressing replies.
+
+use std::io::Write;
+
+use flate2::{
+    Compression,
+    write::{GzEncoder, ZlibEncoder},
+};
+use http::{HeaderMap, HeaderValue};
+use tonic::{Status, metadata::MetadataValue};
+
+use crate::frontend::grpc::CompressionLevel;
+
+/// What this server accepts in requests.
+const ACCEPTED: &str = "identity,deflate,gzip";
+
+/// A compression of messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::frontend::grpc) enum Encoding {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 1950: what gRPC calls deflate has zlib's frame.
+    Deflate,
+}
+
+impl Encoding {
+    /// The encoding that a request declares for its compressed messages.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED, with the encodings that would do, for any that this server does not know.
+    pub(in crate::frontend::grpc) fn of_request(headers: &HeaderMap) -> Result<Option<Self>, Status> {
+        let Some(declared) = headers.get("grpc-encoding") else { return Ok(None) };
+        match declared.as_bytes() {
+            b"identity" => Ok(None),
+            b"gzip" => Ok(Some(Self::Gzip)),
+            b"deflate" => Ok(Some(Self::Deflate)),
+            _ => {
+                let mut status = Status::unimplemented(format!("compression {declared:?} is none of {ACCEPTED}"));
+                status.metadata_mut().insert("grpc-accept-encoding", MetadataValue::from_static(ACCEPTED));
+                Err(status)
+            }
+        }
+    }
+
+    /// The first encoding that the client says it reads.
+    fn accepted(headers: &HeaderMap) -> Option<Self> {
+        let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
+        accepted.split(',').find_map(|encoding| match encoding.trim() {
+            "gzip" => Some(Self::Gzip),
+            "deflate" => Some(Self::Deflate),
+            _ => None,
+        })
+    }
+}
+
+/// How the messages of one reply are compressed.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::frontend::grpc) struct Packing {
+    encoding: Encoding,
+    level: Compression,
+}
+
+impl Packing {
+    /// What the server's level and the client's header agree on.
+    pub(in crate::frontend::grpc) fn negotiate(level: CompressionLevel, headers: &HeaderMap) -> Option<Self> {
+        let level = match level {
+            CompressionLevel::None => return None,
+            CompressionLevel::Low => Compression::fast(),
+            CompressionLevel::Medium => Compression::default(),
+            CompressionLevel::High => Compression::best(),
+        };
+        Some(Self { encoding: Encoding::accepted(headers)?, level })
+    }
+
+    /// The value of the reply's `grpc-encoding` header.
+    pub(super) fn header(self) -> HeaderValue {
+        HeaderValue::from_static(match self.encoding {
+            Encoding::Gzip => "gzip",
+            Encoding::Deflate => "deflate",
+        })
+    }
+
+    /// Appends `message`, compressed, to `frame`.
+    pub(super) fn compress(self, message: &[u8], frame: Vec<u8>) -> std::io::Result<Vec<u8>> {
+        match self.encoding {
+            Encoding::Gzip => {
+                let mut encoder = GzEncoder::new(frame, self.level);
+                encoder.write_all(message)?;
+                encoder.finish()
+            }
+            Encoding::Deflate => {
+                let mut encoder = ZlibEncoder::new(frame, self.level);
+                encoder.write_all(message)?;
+                encoder.finish()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(name: &'static str, value: &'static str) -> HeaderMap {
+        HeaderMap::from_iter([(http::HeaderName::from_static(name), HeaderValue::from_static(value))])
+    }
+
+    #[test]
+    fn a_request_says_how_it_is_compressed() {
+        let of = |value| Encoding::of_request(&headers("grpc-encoding", value));
+        assert_eq!(of("gzip").expect("known"), Some(Encoding::Gzip));
+        assert_eq!(of("deflate").expect("known"), Some(Encoding::Deflate));
+        assert_eq!(of("identity").expect("known"), None);
+        assert_eq!(Encoding::of_request(&HeaderMap::new()).expect("absent"), None);
+    }
+
+    #[test]
+    fn an_unknown_compression_is_refused_with_those_that_would_do() {
+        let status = Encoding::of_request(&headers("grpc-encoding", "zstd")).expect_err("not known here");
+        assert_eq!(status.code(), tonic::Code::Unimplemented);
+        assert_eq!(status.metadata().get("grpc-accept-encoding").expect("the list"), ACCEPTED);
+    }
+
+    #[test]
+    fn replies_are_compressed_only_where_flag_and_client_agree() {
+        let both = headers("grpc-accept-encoding", "identity, gzip,deflate");
+        let packing = Packing::negotiate(CompressionLevel::Medium, &both).expect("both agree");
+        assert_eq!(packing.encoding, Encoding::Gzip);
+        assert!(Packing::negotiate(CompressionLevel::None, &both).is_none(), "the flag says no");
+        assert!(Packing::negotiate(CompressionLevel::High, &HeaderMap::new()).is_none(), "the client says nothing");
+    }
+}

@@ -1,0 +1,45 @@
+//! LogSettings: reading and changing the log while the server runs.
+
+use tonic::Status;
+
+use super::Services;
+use crate::{
+    observe::LogValue,
+    wire::pb::{
+        self,
+        log_settings_request::setting_value::ParameterChoice as Given,
+        log_settings_response::{SettingValue, setting_value::ParameterChoice as Shown},
+    },
+};
+
+/// Answers LogSettings with all settings, after the changes of the request, which take place all or none.
+///
+/// # Errors
+/// INVALID_ARGUMENT for a setting that is unknown, of another type, or fixed.
+pub(in crate::frontend::grpc) fn log_settings(
+    services: &Services,
+    request: pb::LogSettingsRequest,
+) -> Result<pb::LogSettingsResponse, Status> {
+    let mut changes = Vec::with_capacity(request.settings.len());
+    for (name, setting) in &request.settings {
+        let value = match setting.parameter_choice.as_ref() {
+            Some(Given::BoolParam(value)) => LogValue::Bool(*value),
+            Some(Given::Uint32Param(value)) => LogValue::Uint(*value),
+            Some(Given::StringParam(value)) => LogValue::Text(value.clone()),
+            None => return Err(Status::invalid_argument(format!("log setting '{name}' has no value"))),
+        };
+        changes.push((name.as_str(), value));
+    }
+    services.log.apply(changes).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    let settings = services.log.settings().into_iter().map(|(name, value)| (name.to_owned(), shown(value)));
+    Ok(pb::LogSettingsResponse { settings: settings.collect() })
+}
+
+fn shown(value: LogValue) -> SettingValue {
+    let choice = match value {
+        LogValue::Bool(value) => Shown::BoolParam(value),
+        LogValue::Uint(value) => Shown::Uint32Param(value),
+        LogValue::Text(value) => Shown::StringParam(value),
+    };
+    SettingValue { parameter_choice: Some(choice) }
+}

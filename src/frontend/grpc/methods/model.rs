@@ -1,0 +1,45 @@
+//! ModelReady, ModelMetadata, ModelConfig.
+
+use tonic::Status;
+
+use super::{Services, unresolved::unresolved};
+use crate::wire::{metadata, pb};
+
+/// Answers ModelReady: a model that is unknown or broken is not ready.
+///
+/// # Errors
+/// INVALID_ARGUMENT for a version that is no number.
+pub(in crate::frontend::grpc) fn model_ready(
+    services: &Services,
+    request: pb::ModelReadyRequest,
+) -> Result<pb::ModelReadyResponse, Status> {
+    match services.repository.is_ready(&request.name, &request.version) {
+        Ok(ready) => Ok(pb::ModelReadyResponse { ready }),
+        Err(error) => Err(unresolved(&error).into()),
+    }
+}
+
+/// Answers ModelMetadata.
+///
+/// # Errors
+/// NOT_FOUND for a model or version that is not ready, INVALID_ARGUMENT for a version that is no number.
+pub(in crate::frontend::grpc) fn model_metadata(
+    services: &Services,
+    request: pb::ModelMetadataRequest,
+) -> Result<pb::ModelMetadataResponse, Status> {
+    let version = services.repository.resolve(&request.name, &request.version).map_err(|error| unresolved(&error))?;
+    let versions = services.repository.ready_versions(&request.name);
+    Ok(metadata::metadata(version.spec(), &versions, &version.config().platform))
+}
+
+/// Answers ModelConfig.
+///
+/// # Errors
+/// As ModelMetadata.
+pub(in crate::frontend::grpc) fn model_config(
+    services: &Services,
+    request: pb::ModelConfigRequest,
+) -> Result<pb::ModelConfigResponse, Status> {
+    let version = services.repository.resolve(&request.name, &request.version).map_err(|error| unresolved(&error))?;
+    Ok(pb::ModelConfigResponse { config: Some(version.config().as_ref().clone()) })
+}

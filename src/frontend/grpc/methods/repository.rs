@@ -1,0 +1,133 @@
+//! RepositoryIndex, RepositoryModelLoad, RepositoryModelUnload.
+
+use std::collections::HashMap;
+
+use tonic::Status;
+
+use super::{Services, unresolved::uncontrolled};
+use crate::{
+    repository::Overrides,
+    wire::pb::{
+        self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
+        repository_index_response::ModelIndex,
+    },
+};
+
+/// Answers RepositoryIndex.
+///
+/// # Errors
+/// UNIMPLEMENTED when one of several repositories is asked for.
+pub(in crate::frontend::grpc) fn index(
+    services: &Services,
+    request: pb::RepositoryIndexRequest,
+) -> Result<pb::RepositoryIndexResponse, Status> {
+    refuse_repository_name(&request.repository_name)?;
+    let models = services.repository.index(request.ready).into_iter().map(|entry| ModelIndex {
+        name: entry.name,
+        version: entry.version,
+        state: entry.state.to_owned(),
+        reason: entry.reason,
+    });
+    Ok(pb::RepositoryIndexResponse { models: models.collect() })
+}
+
+/// Answers RepositoryModelLoad once the model is ready, or cannot be. A client that leaves before does not stop it.
+///
+/// # Errors
+/// UNAVAILABLE outside explicit mode, INTERNAL for an unknown model or a configuration that cannot be read,
+/// INVALID_ARGUMENT for a model that fails to load or a parameter that does not belong here.
+pub(in crate::frontend::grpc) async fn load(
+    services: &Services,
+    request: pb::RepositoryModelLoadRequest,
+) -> Result<pb::RepositoryModelLoadResponse, Status> {
+    refuse_repository_name(&request.repository_name)?;
+    services.repository.control_allowed().map_err(|error| uncontrolled(&error))?;
+    let overrides = overrides(request.parameters)?;
+    services.repository.load(&request.model_name, overrides).await.map_err(|error| uncontrolled(&error))?;
+    Ok(pb::RepositoryModelLoadResponse {})
+}
+
+/// Answers RepositoryModelUnload once the model takes no more requests.
+///
+/// # Errors
+/// UNAVAILABLE outside explicit mode, INVALID_ARGUMENT for a parameter of the wrong type.
+pub(in crate::frontend::grpc) async fn unload(
+    services: &Services,
+    request: pb::RepositoryModelUnloadRequest,
+) -> Result<pb::RepositoryModelUnloadResponse, Status> {
+    refuse_repository_name(&request.repository_name)?;
+    services.repository.control_allowed().map_err(|error| uncontrolled(&error))?;
+    let dependents = match request.parameters.get("unload_dependents").map(|value| &value.parameter_choice) {
+        None => false,
+        Some(Some(ParameterChoice::BoolParam(dependents))) => *dependents,
+        Some(_) => return Err(wrong_type("unload_dependents", "bool_param")),
+    };
+    services.repository.unload(&request.model_name, dependents).await.map_err(|error| uncontrolled(&error))?;
+    Ok(pb::RepositoryModelUnloadResponse {})
+}
+
+fn refuse_repository_name(name: &str) -> Result<(), Status> {
+    if name.is_empty() {
+        return Ok(());
+    }
+    Err(Status::unimplemented(format!("'repository_name' specification is not supported, got '{name}'")))
+}
+
+fn overrides(parameters: HashMap<String, ModelRepositoryParameter>) -> Result<Overrides, Status> {
+    let mut overrides = Overrides::default();
+    for (key, value) in parameters {
+        if key == "config" {
+            let Some(ParameterChoice::StringParam(config)) = value.parameter_choice else {
+                return Err(wrong_type(&key, "string_param"));
+            };
+            overrides.config_json = Some(config);
+        } else if let Some(path) = key.strip_prefix("file:") {
+            let Some(ParameterChoice::BytesParam(content)) = value.parameter_choice else {
+                return Err(wrong_type(&key, "bytes_param"));
+            };
+            overrides.files.insert(path.to_owned(), content.into());
+        } else {
+            return Err(Status::invalid_argument(format!(
+                "unrecognized load parameter '{key}', expected 'config' or 'file:<version>/<file>'"
+            )));
+        }
+    }
+    Ok(overrides)
+}
+
+fn wrong_type(key: &str, expected: &str) -> Status {
+    Status::invalid_argument(format!("invalid value type for '{key}' parameter, expected {expected}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use tonic::Code;
+
+    use super::*;
+
+    fn parameter(key: &str, choice: ParameterChoice) -> HashMap<String, ModelRepositoryParameter> {
+        HashMap::from([(key.to_owned(), ModelRepositoryParameter { parameter_choice: Some(choice) })])
+    }
+
+    #[test]
+    fn configuration_and_files_are_taken_over() {
+        let config = parameter("config", ParameterChoice::StringParam("{}".into()));
+        let files = parameter("file:1/model.onnx", ParameterChoice::BytesParam(b"onnx".to_vec()));
+        let overrides = overrides(config.into_iter().chain(files).collect()).expect("both are known");
+        assert_eq!(overrides.config_json.as_deref(), Some("{}"));
+        assert_eq!(overrides.files["1/model.onnx"], &b"onnx"[..]);
+    }
+
+    #[test]
+    fn other_parameters_and_other_types_are_refused_by_name() {
+        for (key, choice) in [
+            ("colour", ParameterChoice::StringParam("red".into())),
+            ("config", ParameterChoice::BoolParam(true)),
+            ("file:1/model.onnx", ParameterChoice::StringParam("onnx".into())),
+        ] {
+            let status = overrides(parameter(key, choice)).expect_err(key);
+            assert_eq!(status.code(), Code::InvalidArgument, "{key}");
+            assert!(status.message().contains(key), "'{}' names '{key}'", status.message());
+        }
+    }
+}

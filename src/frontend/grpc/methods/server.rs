@@ -1,0 +1,41 @@
+//! ServerLive, ServerReady, ServerMetadata.
+
+use super::Services;
+use crate::wire::pb;
+
+/// Extensions of the protocol that are implemented.
+const EXTENSIONS: [&str; 11] = [
+    "classification",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "system_shared_memory",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+];
+
+/// Answers ServerLive: a server that answers lives.
+pub(in crate::frontend::grpc) fn server_live(_: pb::ServerLiveRequest) -> pb::ServerLiveResponse {
+    pb::ServerLiveResponse { live: true }
+}
+
+/// Answers ServerReady.
+pub(in crate::frontend::grpc) fn server_ready(
+    services: &Services,
+    _: pb::ServerReadyRequest,
+) -> pb::ServerReadyResponse {
+    pb::ServerReadyResponse { ready: services.readiness.ready() }
+}
+
+/// Answers ServerMetadata; the HTTP front end shows the same.
+pub fn server_metadata(_: pb::ServerMetadataRequest) -> pb::ServerMetadataResponse {
+    pb::ServerMetadataResponse {
+        name: env!("CARGO_PKG_NAME").to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        extensions: EXTENSIONS.map(str::to_owned).to_vec(),
+    }
+}

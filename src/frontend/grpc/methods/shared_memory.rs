@@ -1,0 +1,77 @@
+//! Shared memory: system regions work, CUDA regions are not there yet.
+
+use tonic::Status;
+
+use super::Services;
+use crate::wire::{RequestError, pb, shared_memory::SharedMemoryError};
+
+/// Answers SystemSharedMemoryStatus.
+///
+/// # Errors
+/// NOT_FOUND for a region that is not registered.
+pub(in crate::frontend::grpc) fn system_status(
+    services: &Services,
+    request: pb::SystemSharedMemoryStatusRequest,
+) -> Result<pb::SystemSharedMemoryStatusResponse, Status> {
+    services.shared_memory.status(&request.name).map_err(refused)
+}
+
+/// Answers SystemSharedMemoryRegister.
+///
+/// # Errors
+/// When registering is off, or the region is not what the request says.
+pub(in crate::frontend::grpc) fn system_register(
+    services: &Services,
+    request: pb::SystemSharedMemoryRegisterRequest,
+) -> Result<pb::SystemSharedMemoryRegisterResponse, Status> {
+    let pb::SystemSharedMemoryRegisterRequest { name, key, offset, byte_size } = request;
+    services.shared_memory.register(&name, &key, offset, byte_size).map_err(refused)?;
+    Ok(pb::SystemSharedMemoryRegisterResponse {})
+}
+
+/// Answers SystemSharedMemoryUnregister; an unknown region is no error, an empty name means all.
+pub(in crate::frontend::grpc) fn system_unregister(
+    services: &Services,
+    request: pb::SystemSharedMemoryUnregisterRequest,
+) -> pb::SystemSharedMemoryUnregisterResponse {
+    services.shared_memory.unregister(&request.name);
+    pb::SystemSharedMemoryUnregisterResponse {}
+}
+
+/// Answers CudaSharedMemoryStatus: there are no regions.
+///
+/// # Errors
+/// NOT_FOUND for any region by name.
+pub(in crate::frontend::grpc) fn cuda_status(
+    request: pb::CudaSharedMemoryStatusRequest,
+) -> Result<pb::CudaSharedMemoryStatusResponse, Status> {
+    if request.name.is_empty() {
+        return Ok(pb::CudaSharedMemoryStatusResponse::default());
+    }
+    Err(Status::not_found(format!("unable to find cuda shared memory region: '{}'", request.name)))
+}
+
+/// Answers CudaSharedMemoryRegister.
+///
+/// # Errors
+/// Always.
+pub(in crate::frontend::grpc) fn cuda_register(
+    request: pb::CudaSharedMemoryRegisterRequest,
+) -> Result<pb::CudaSharedMemoryRegisterResponse, Status> {
+    Err(Status::unimplemented(format!(
+        "cuda shared memory region '{}' cannot be registered: this server has no CUDA shared memory yet, use system \
+         shared memory",
+        request.name
+    )))
+}
+
+/// Answers CudaSharedMemoryUnregister: clients call it before anything else.
+pub(in crate::frontend::grpc) fn cuda_unregister(
+    _: pb::CudaSharedMemoryUnregisterRequest,
+) -> pb::CudaSharedMemoryUnregisterResponse {
+    pb::CudaSharedMemoryUnregisterResponse {}
+}
+
+fn refused(error: SharedMemoryError) -> Status {
+    RequestError::from(error).into()
+}

@@ -1,0 +1,112 @@
+//! ModelStatistics.
+
+use std::sync::Arc;
+
+use tonic::Status;
+
+use super::{Services, unresolved::unresolved};
+use crate::{
+    observe::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally},
+    repository::{ModelVersion, ResolveError},
+    wire::pb::{self, StatisticDuration},
+};
+
+/// Answers ModelStatistics: of all ready models, of one model's ready versions, or of one version.
+///
+/// # Errors
+/// INVALID_ARGUMENT for a model or version that is not ready.
+pub(in crate::frontend::grpc) fn model_statistics(
+    services: &Services,
+    request: pb::ModelStatisticsRequest,
+) -> Result<pb::ModelStatisticsResponse, Status> {
+    let pb::ModelStatisticsRequest { name, version } = request;
+    let versions: Vec<Arc<ModelVersion>> = if !name.is_empty() && !version.is_empty() {
+        vec![services.repository.resolve(&name, &version).map_err(|error| unavailable(&name, &error))?]
+    } else {
+        let mut loaded = services.repository.loaded();
+        loaded.retain(|loaded| name.is_empty() || loaded.spec().name == name);
+        if loaded.is_empty() && !name.is_empty() {
+            return Err(unknown_model(&name));
+        }
+        loaded
+    };
+    Ok(pb::ModelStatisticsResponse { model_stats: versions.iter().map(|version| statistics(version)).collect() })
+}
+
+fn unavailable(name: &str, error: &ResolveError) -> Status {
+    match error {
+        ResolveError::UnknownModel { .. } | ResolveError::NoAvailableVersion { .. } => unknown_model(name),
+        ResolveError::UnknownVersion { version, .. } => Status::invalid_argument(format!(
+            "requested model version is not available for model '{name}', got version {version}"
+        )),
+        ResolveError::BadVersion { .. } => unresolved(error).into(),
+    }
+}
+
+fn unknown_model(name: &str) -> Status {
+    Status::invalid_argument(format!("requested model '{name}' is not available"))
+}
+
+fn statistics(version: &ModelVersion) -> pb::ModelStatistics {
+    let spec = version.spec();
+    let StatsSnapshot {
+        last_inference,
+        inference_count,
+        execution_count,
+        inference_stats,
+        response_stats,
+        batch_stats,
+    } = version.handle().stats().snapshot();
+    pb::ModelStatistics {
+        name: spec.name.clone(),
+        version: spec.version.to_string(),
+        last_inference,
+        inference_count,
+        execution_count,
+        inference_stats: Some(per_request(inference_stats)),
+        batch_stats: batch_stats.into_iter().map(per_execution).collect(),
+        memory_usage: Vec::new(),
+        response_stats: response_stats
+            .into_iter()
+            .enumerate()
+            .map(|(step, stats)| (step.to_string(), per_response(stats)))
+            .collect(),
+    }
+}
+
+fn per_request(stats: InferenceStats) -> pb::InferStatistics {
+    pb::InferStatistics {
+        success: duration(stats.success),
+        fail: duration(stats.fail),
+        queue: duration(stats.queue),
+        compute_input: duration(stats.compute_input),
+        compute_infer: duration(stats.compute_infer),
+        compute_output: duration(stats.compute_output),
+        cache_hit: duration(stats.cache_hit),
+        cache_miss: duration(stats.cache_miss),
+    }
+}
+
+fn per_execution(stats: BatchStats) -> pb::InferBatchStatistics {
+    pb::InferBatchStatistics {
+        batch_size: stats.batch_size,
+        compute_input: duration(stats.compute_input),
+        compute_infer: duration(stats.compute_infer),
+        compute_output: duration(stats.compute_output),
+    }
+}
+
+fn per_response(stats: ResponseStats) -> pb::InferResponseStatistics {
+    pb::InferResponseStatistics {
+        compute_infer: duration(stats.compute_infer),
+        compute_output: duration(stats.compute_output),
+        success: duration(stats.success),
+        fail: duration(stats.fail),
+        empty_response: duration(stats.empty_response),
+        cancel: duration(stats.cancel),
+    }
+}
+
+fn duration(tally: Tally) -> Option<StatisticDuration> {
+    Some(StatisticDuration { count: tally.count, ns: tally.ns })
+}

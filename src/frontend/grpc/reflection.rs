@@ -1,0 +1,94 @@
+//! Server reflection, v1 and v1alpha: what grpcurl and its like ask first.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use hyper::body::Incoming;
+use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
+use tonic::{body::Body, codegen::Service};
+use tonic_reflection::server::{Builder, Error};
+
+use crate::wire::pb;
+
+type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
+type Handler = Box<dyn Fn(Request<UntilClosing>) -> Answer + Send + Sync>;
+
+/// Both versions of the reflection service, over the descriptors of everything this server offers.
+pub(super) struct Reflection {
+    v1: Handler,
+    v1alpha: Handler,
+}
+
+impl Reflection {
+    /// Reads the descriptors.
+    ///
+    /// # Errors
+    /// When they are not what the compiler of the definitions should have made.
+    pub(super) fn new() -> Result<Self, Error> {
+        let builder = || {
+            Builder::configure()
+                .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
+                .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+        };
+        Ok(Self { v1: handler(builder().build_v1()?), v1alpha: handler(builder().build_v1alpha()?) })
+    }
+
+    /// The service of a path, if it is one of reflection's.
+    pub(super) fn service(&self, path: &str) -> Option<&Handler> {
+        match path.strip_prefix("/grpc.reflection.")?.split('/').next()? {
+            "v1.ServerReflection" => Some(&self.v1),
+            "v1alpha.ServerReflection" => Some(&self.v1alpha),
+            _ => None,
+        }
+    }
+}
+
+fn handler<S>(service: S) -> Handler
+where
+    S: Service<Request<UntilClosing>, Response = Response<Body>, Error = Infallible> + Clone + Send + Sync + 'static,
+    S::Future: Send + 'static,
+{
+    Box::new(move |request| {
+        let call = service.clone().call(request);
+        Box::pin(async move {
+            match call.await {
+                Ok(response) => response,
+                Err(never) => match never {},
+            }
+        })
+    })
+}
+
+/// A client's questions, which end when the server closes: the service then ends an idle stream by itself.
+pub(super) struct UntilClosing {
+    body: Incoming,
+    closing: Pin<Box<WaitForCancellationFutureOwned>>,
+}
+
+impl UntilClosing {
+    pub(super) fn new(body: Incoming, closing: CancellationToken) -> Self {
+        Self { body, closing: Box::pin(closing.cancelled_owned()) }
+    }
+}
+
+impl http_body::Body for UntilClosing {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match Pin::new(&mut self.body).poll_frame(context) {
+            Poll::Pending => self.closing.as_mut().poll(context).map(|()| None),
+            ready => ready,
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Groups of methods that only answer calls with an agreed header (`--grpc-restricted-protocol`).
+
+use std::str::FromStr;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use tonic::Status;
+
+/// What every such header's name begins with.
+const HEADER_PREFIX: &str = "triton-grpc-protocol-";
+
+/// A group of methods, by Triton's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub enum Protocol {
+    Health,
+    Metadata,
+    Inference,
+    SharedMemory,
+    ModelConfig,
+    ModelRepository,
+    Statistics,
+    Trace,
+    Logging,
+}
+
+impl Protocol {
+    /// All groups with their names on the command line.
+    const ALL: [(Self, &str); 9] = [
+        (Self::Health, "health"),
+        (Self::Metadata, "metadata"),
+        (Self::Inference, "inference"),
+        (Self::SharedMemory, "shared-memory"),
+        (Self::ModelConfig, "model-config"),
+        (Self::ModelRepository, "model-repository"),
+        (Self::Statistics, "statistics"),
+        (Self::Trace, "trace"),
+        (Self::Logging, "logging"),
+    ];
+}
+
+/// One use of the flag: `<group>[,<group>]:<key>=<value>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RestrictedProtocol {
+    /// The groups that ask for the header.
+    pub protocols: Vec<Protocol>,
+    /// The header's name.
+    pub header: HeaderName,
+    /// The header's value.
+    pub value: HeaderValue,
+}
+
+/// Why a restriction could not be read.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum RestrictionError {
+    /// No `:` or `=` where one belongs.
+    #[error("restriction '{0}' is not of the form <group>[,<group>]:<key>=<value>")]
+    Form(String),
+    /// Not the name of a group.
+    #[error("restriction names the unknown group '{0}'")]
+    UnknownGroup(String),
+    /// The key or the value cannot stand in a header.
+    #[error("restriction key '{key}' or its value cannot stand in a header")]
+    Header {
+        /// The key as given.
+        key: String,
+    },
+    /// Two restrictions name one group.
+    #[error("group '{0}' is restricted twice")]
+    Twice(&'static str),
+}
+
+impl FromStr for RestrictedProtocol {
+    type Err = RestrictionError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let form = || RestrictionError::Form(text.to_owned());
+        let (groups, pair) = text.split_once(':').ok_or_else(form)?;
+        let (key, value) = pair.split_once('=').ok_or_else(form)?;
+        if key.is_empty() {
+            return Err(form());
+        }
+        let protocols = groups
+            .split(',')
+            .map(|group| {
+                let known = Protocol::ALL.iter().find(|(_, name)| *name == group);
+                known.map(|(protocol, _)| *protocol).ok_or_else(|| RestrictionError::UnknownGroup(group.to_owned()))
+            })
+            .collect::<Result<_, _>>()?;
+        let bad_header = || RestrictionError::Header { key: key.to_owned() };
+        let header = HeaderName::try_from(format!("{HEADER_PREFIX}{key}")).map_err(|_| bad_header())?;
+        let value = HeaderValue::try_from(value).map_err(|_| bad_header())?;
+        Ok(Self { protocols, header, value })
+    }
+}
+
+/// The header that each group asks for, if any.
+#[derive(Debug, Default)]
+pub(super) struct Restrictions {
+    headers: [Option<(HeaderName, HeaderValue)>; Protocol::ALL.len()],
+}
+
+impl Restrictions {
+    /// Gathers all uses of the flag.
+    ///
+    /// # Errors
+    /// When two of them name one group.
+    pub(super) fn new(restricted: &[RestrictedProtocol]) -> Result<Self, RestrictionError> {
+        let mut restrictions = Self::default();
+        for restriction in restricted {
+            for &protocol in &restriction.protocols {
+                let slot = &mut restrictions.headers[protocol as usize];
+                if slot.is_some() {
+                    return Err(RestrictionError::Twice(Protocol::ALL[protocol as usize].1));
+                }
+                *slot = Some((restriction.header.clone(), restriction.value.clone()));
+            }
+        }
+        Ok(restrictions)
+    }
+
+    /// Lets a call pass that carries its group's header, if the group asks for one.
+    ///
+    /// # Errors
+    /// UNAVAILABLE with the header's name, as Triton answers.
+    pub(super) fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), Status> {
+        match &self.headers[protocol as usize] {
+            Some((name, value)) if headers.get(name) != Some(value) => {
+                Err(Status::unavailable(format!("This protocol is restricted, expecting header '{name}'")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_are_in_the_order_of_their_discriminants() {
+        for (position, (protocol, name)) in Protocol::ALL.into_iter().enumerate() {
+            assert_eq!(protocol as usize, position, "group '{name}' stands at its own index");
+        }
+    }
+
+    #[test]
+    fn a_restriction_is_read_into_groups_header_and_value() {
+        let restriction: RestrictedProtocol = "model-repository,trace:admin=s=1".parse().expect("a well-formed flag");
+        assert_eq!(restriction.protocols, [Protocol::ModelRepository, Protocol::Trace]);
+        assert_eq!(restriction.header, "triton-grpc-protocol-admin");
+        assert_eq!(restriction.value, "s=1", "only the first '=' parts key and value");
+    }
+
+    #[test]
+    fn a_malformed_restriction_is_refused_by_name() {
+        let parse = str::parse::<RestrictedProtocol>;
+        assert_eq!(parse("health"), Err(RestrictionError::Form("health".into())));
+        assert_eq!(parse("health:key"), Err(RestrictionError::Form("health:key".into())));
+        assert_eq!(parse("health:=v"), Err(RestrictionError::Form("health:=v".into())));
+        assert_eq!(parse("helth:k=v"), Err(RestrictionError::UnknownGroup("helth".into())));
+        assert_eq!(parse("health:k k=v"), Err(RestrictionError::Header { key: "k k".into() }));
+    }
+
+    #[test]
+    fn a_group_restricted_twice_is_refused() {
+        let first = "health,trace:a=1".parse().expect("a well-formed flag");
+        let second = "trace:b=1".parse().expect("a well-formed flag");
+        assert_eq!(Restrictions::new(&[first, second]).err(), Some(RestrictionError::Twice("trace")));
+    }
+
+    #[test]
+    fn only_calls_with_the_right_value_pass() {
+        let restriction = "inference:key=secret".parse().expect("a well-formed flag");
+        let restrictions = Restrictions::new(&[restriction]).expect("one restriction");
+        let mut headers = HeaderMap::new();
+        assert!(restrictions.check(Protocol::Health, &headers).is_ok(), "other groups stay open");
+        assert!(restrictions.check(Protocol::Inference, &headers).is_err(), "no header");
+        headers.insert("triton-grpc-protocol-key", HeaderValue::from_static("guess"));
+        assert!(restrictions.check(Protocol::Inference, &headers).is_err(), "a wrong value");
+        headers.insert("triton-grpc-protocol-key", HeaderValue::from_static("secret"));
+        assert!(restrictions.check(Protocol::Inference, &headers).is_ok(), "the right value");
+    }
+}

@@ -1,0 +1,104 @@
+//! The server: started with a configuration, ended in order.
+
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+
+use tokio::{
+    net::TcpListener,
+    time::{sleep, timeout},
+};
+use tokio_util::{
+    sync::{CancellationToken, DropGuard},
+    task::TaskTracker,
+};
+use tracing::info;
+
+use super::{
+    GrpcConfig, RestrictionError, Services,
+    dispatch::Dispatch,
+    reflection::Reflection,
+    restricted::Restrictions,
+    transport::{self, Door, Host, TlsError},
+};
+use crate::frontend::Readiness;
+
+/// Why the front end cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be listened on.
+    #[error("cannot listen on {address}: {error}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// What the system says.
+        error: io::Error,
+    },
+    /// Certificates or keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// Restrictions contradict each other.
+    #[error(transparent)]
+    Restriction(#[from] RestrictionError),
+    /// The descriptors compiled into the server cannot be read.
+    #[error("cannot serve reflection: {0}")]
+    Reflection(#[from] tonic_reflection::server::Error),
+}
+
+/// The running gRPC front end. Dropping it ends all its connections at once.
+#[derive(Debug)]
+pub struct GrpcServer {
+    address: SocketAddr,
+    readiness: Arc<Readiness>,
+    connections: TaskTracker,
+    closing: CancellationToken,
+    ended: CancellationToken,
+    _guards: (DropGuard, DropGuard),
+}
+
+impl GrpcServer {
+    /// Listens and serves; returns as soon as connections are accepted.
+    ///
+    /// # Errors
+    /// When the address, the certificates or the restrictions cannot be used.
+    pub async fn start(config: GrpcConfig, services: Services) -> Result<Self, StartError> {
+        let address = SocketAddr::new(config.address, config.port);
+        let tls = config.tls.as_ref().map(transport::acceptor).transpose()?;
+        let restrictions = Restrictions::new(&config.restricted)?;
+        let reflection = Reflection::new()?;
+        let listener = TcpListener::bind(address).await.map_err(|error| StartError::Bind { address, error })?;
+        let address = listener.local_addr().map_err(|error| StartError::Bind { address, error })?;
+
+        let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
+        let readiness = Arc::clone(&services.readiness);
+        let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
+        let host = Host::new(Arc::new(dispatch), config.connection, tls, closing.clone(), ended.clone());
+        let connections = TaskTracker::new();
+        let door = Door { listener, host, connections: connections.clone(), closing: closing.clone() };
+        connections.spawn(transport::accept(door));
+        info!(%address, tls = config.tls.is_some(), "gRPC front end listens");
+        let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());
+        Ok(Self { address, readiness, connections, closing, ended, _guards: guards })
+    }
+
+    /// The address that clients reach.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends the server in order: readiness goes off; for `drain` everything is served as before, so that load
+    /// balancers can turn away; then the port is closed, clients are told to go (GOAWAY), streams without a request in
+    /// flight end, and what is in flight has `timeout` to finish. What remains is cut off.
+    ///
+    /// Returns whether everything finished in time.
+    pub async fn shutdown(self, drain: Duration, timeout_after: Duration) -> bool {
+        self.readiness.begin_drain();
+        sleep(drain).await;
+        self.closing.cancel();
+        self.connections.close();
+        let finished = timeout(timeout_after, self.connections.wait()).await.is_ok();
+        if !finished {
+            self.ended.cancel();
+            self.connections.wait().await;
+        }
+        finished
+    }
+}

@@ -1,0 +1,126 @@
+//! One connection from its handshake to its end.
+
+use std::{convert::Infallible, future::pending, io, pin::pin, sync::Arc, time::Duration};
+
+use hyper::{server::conn::http2, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    time::{sleep, timeout},
+};
+use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use super::preface::Prefaced;
+use crate::frontend::grpc::{ConnectionLimits, dispatch::Dispatch};
+
+/// Bytes of one call that a client may send ahead of our reading.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
+
+/// Bytes of all calls together: more than one call's, so that a stream that nobody reads does not hold up the others.
+const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
+
+/// Largest HTTP/2 frame that a client may send: fewer frames for large tensors, at the price of this much memory for
+/// each connection that is in the middle of one.
+const FRAME_BYTES: u32 = 64 << 10;
+
+/// Largest headers of one call.
+const HEADER_LIST_BYTES: u32 = 16 << 10;
+
+/// What all connections share.
+pub(in crate::frontend::grpc) struct Host {
+    dispatch: Arc<Dispatch>,
+    http: http2::Builder<TokioExecutor>,
+    limits: ConnectionLimits,
+    tls: Option<TlsAcceptor>,
+    /// Cancelled when connections shall finish their calls and go.
+    closing: CancellationToken,
+    /// Cancelled when they shall go at once.
+    ended: CancellationToken,
+}
+
+impl Host {
+    /// A host for connections whose calls go to `dispatch`.
+    pub(in crate::frontend::grpc) fn new(
+        dispatch: Arc<Dispatch>,
+        limits: ConnectionLimits,
+        tls: Option<TlsAcceptor>,
+        closing: CancellationToken,
+        ended: CancellationToken,
+    ) -> Self {
+        let mut http = http2::Builder::new(TokioExecutor::new());
+        // The bounds on streams that a peer resets stay at hyper's defaults: they end floods of cancellations.
+        http.timer(TokioTimer::new())
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+            .max_frame_size(FRAME_BYTES)
+            .max_header_list_size(HEADER_LIST_BYTES)
+            .max_concurrent_streams(limits.max_concurrent_streams)
+            .keep_alive_interval(limits.keepalive_time)
+            .keep_alive_timeout(limits.keepalive_timeout)
+            .auto_date_header(false);
+        Self { dispatch, http, limits, tls, closing, ended }
+    }
+
+    /// Serves a connection to its end. `spread` in 0..1 places its age within the tenth that ages vary by.
+    pub(super) async fn serve(&self, stream: TcpStream, spread: f64) {
+        let handshake_timeout = self.limits.handshake_timeout;
+        let served = match &self.tls {
+            None => match timeout(handshake_timeout, Prefaced::expect(stream)).await {
+                Ok(Ok(stream)) => self.serve_http(stream, spread).await,
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err("no HTTP/2 preface in time".into()),
+            },
+            Some(tls) => match timeout(handshake_timeout, secure(tls, stream)).await {
+                Ok(Ok(stream)) => self.serve_http(stream, spread).await,
+                Ok(Err(error)) => Err(error.into()),
+                Err(_) => Err("no TLS handshake in time".into()),
+            },
+        };
+        if let Err(error) = served {
+            debug!(%error, "connection ended");
+        }
+    }
+
+    async fn serve_http<S>(&self, stream: S, spread: f64) -> Result<(), Box<dyn std::error::Error + Send + Sync>>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let service = service_fn(|request| {
+            let dispatch = Arc::clone(&self.dispatch);
+            async move { Ok::<_, Infallible>(dispatch.serve(request).await) }
+        });
+        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let mut old = pin!(after(self.limits.max_age.map(|age| age.mul_f64(0.9 + 0.2 * spread))));
+        tokio::select! {
+            result = connection.as_mut() => return Ok(result?),
+            () = self.ended.cancelled() => return Ok(()),
+            () = self.closing.cancelled() => {}
+            () = &mut old => {}
+        }
+        // Sends GOAWAY; the connection ends once its calls have.
+        connection.as_mut().graceful_shutdown();
+        let grace = if self.closing.is_cancelled() { None } else { self.limits.max_age_grace };
+        tokio::select! {
+            result = connection.as_mut() => Ok(result?),
+            () = self.ended.cancelled() => Ok(()),
+            () = after(grace) => Err("its grace after the largest age is over".into()),
+        }
+    }
+}
+
+async fn secure(
+    tls: &TlsAcceptor,
+    stream: TcpStream,
+) -> io::Result<Prefaced<tokio_rustls::server::TlsStream<TcpStream>>> {
+    Prefaced::expect(tls.accept(stream).await?).await
+}
+
+async fn after(duration: Option<Duration>) {
+    match duration {
+        Some(duration) => sleep(duration).await,
+        None => pending().await,
+    }
+}
