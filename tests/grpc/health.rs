@@ -1,0 +1,52 @@
+//! grpc.health.v1.Health.
+
+use std::time::Duration;
+
+use tokio_stream::StreamExt;
+use tonic::Code;
+use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
+
+use crate::support::{Server, models::Models, soon};
+
+fn of(service: &str) -> HealthCheckRequest {
+    HealthCheckRequest { service: service.to_owned() }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_server_and_its_service_are_serving_when_ready() {
+    let server = Server::start(|_| {}).await;
+    let mut client = HealthClient::new(server.channel().await);
+    for service in ["", "inference.GRPCInferenceService"] {
+        let response = soon(client.check(of(service))).await.expect("OK");
+        assert_eq!(response.get_ref().status(), ServingStatus::Serving, "'{service}'");
+    }
+    let status = soon(client.check(of("nope"))).await.expect_err("unknown");
+    assert_eq!(status.code(), Code::NotFound);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_model_keeps_the_server_from_serving() {
+    let server = Server::start_with(Models::all().with_broken(), |_| {}).await;
+    let mut client = HealthClient::new(server.channel().await);
+    let response = soon(client.check(of(""))).await.expect("OK");
+    assert_eq!(response.get_ref().status(), ServingStatus::NotServing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn watchers_see_readiness_change_and_the_server_go() {
+    let server = Server::start(|_| {}).await;
+    let mut client = HealthClient::new(server.channel().await);
+    let mut updates = soon(client.watch(of(""))).await.expect("OK").into_inner();
+    let mut unknown = soon(client.watch(of("nope"))).await.expect("OK").into_inner();
+    let first = soon(updates.next()).await.expect("an update").expect("no status");
+    assert_eq!(first.status(), ServingStatus::Serving);
+    let first = soon(unknown.next()).await.expect("an update").expect("no status");
+    assert_eq!(first.status(), ServingStatus::ServiceUnknown, "Watch answers where Check refuses");
+    server.readiness.begin_drain();
+    let second = soon(updates.next()).await.expect("an update").expect("no status");
+    assert_eq!(second.status(), ServingStatus::NotServing);
+    let finished = soon(server.grpc.shutdown(Duration::ZERO, Duration::from_secs(60))).await;
+    assert!(finished, "open watches do not hold the server up");
+    let status = soon(updates.next()).await.expect("a status").expect_err("the server is gone");
+    assert_eq!(status.code(), Code::Unavailable);
+}

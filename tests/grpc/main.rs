@@ -1,0 +1,13 @@
+//! The gRPC front end over real sockets, with real threads and small programs behind it.
+
+mod health;
+mod hostile;
+mod infer;
+mod limits;
+mod management;
+mod reflection;
+mod repository;
+mod shutdown;
+mod stream;
+mod support;
+mod tls;

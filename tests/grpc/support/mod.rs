@@ -1,0 +1,130 @@
+//! A server with a few small models, and clients of it.
+
+pub mod models;
+pub mod raw;
+
+use std::{
+    future::Future,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use paternoster::{
+    executor::{Pool, PoolOptions},
+    frontend::{
+        Readiness,
+        grpc::{GrpcConfig, GrpcServer, Services},
+    },
+    observe::{LogOptions, Logging},
+    repository::Repository,
+    wire::{
+        SharedMemory,
+        pb::{
+            ModelInferRequest, ModelInferResponse, grpc_inference_service_client::GrpcInferenceServiceClient,
+            model_infer_request::InferInputTensor,
+        },
+    },
+};
+use tempfile::TempDir;
+use tonic::transport::{Channel, Endpoint};
+
+use models::{Gate, Models};
+
+/// Far longer than anything here takes: a test that would hang fails instead.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A client of the inference service.
+pub type Client = GrpcInferenceServiceClient<Channel>;
+
+/// A running server and what a test does with it.
+pub struct Server {
+    pub grpc: GrpcServer,
+    pub repository: Arc<Repository>,
+    pub readiness: Arc<Readiness>,
+    pub pool: Arc<Pool>,
+    pub gate: Gate,
+    _folder: TempDir,
+}
+
+impl Server {
+    /// All models loaded, and the given changes to the default configuration.
+    pub async fn start(change: impl FnOnce(&mut GrpcConfig)) -> Self {
+        Self::start_with(Models::all(), change).await
+    }
+
+    /// The given models.
+    pub async fn start_with(models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+        let pool = Pool::start(&PoolOptions::default()).expect("threads");
+        let (repository, gate, folder) = models.start(&pool).await;
+        let readiness = Readiness::new(Arc::clone(&repository));
+        let services = Services {
+            repository: Arc::clone(&repository),
+            readiness: Arc::clone(&readiness),
+            shared_memory: Arc::new(SharedMemory::new(true)),
+            log: log(),
+        };
+        let mut config = GrpcConfig { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..GrpcConfig::default() };
+        change(&mut config);
+        let grpc = GrpcServer::start(config, services).await.expect("a free port");
+        Self { grpc, repository, readiness, pool, gate, _folder: folder }
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.grpc.address()
+    }
+
+    pub async fn channel(&self) -> Channel {
+        let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).expect("an address");
+        endpoint.connect().await.expect("a connection")
+    }
+
+    pub async fn client(&self) -> Client {
+        Client::new(self.channel().await).max_decoding_message_size(usize::MAX)
+    }
+}
+
+/// The process has one log.
+fn log() -> Logging {
+    static LOG: OnceLock<Logging> = OnceLock::new();
+    LOG.get_or_init(|| Logging::start(LogOptions { info: false, ..LogOptions::default() }).expect("no other log"))
+        .clone()
+}
+
+/// Awaits something that must come.
+pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+    tokio::time::timeout(PATIENCE, what).await.expect("it comes in time")
+}
+
+/// Awaits a state that other threads bring about.
+pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what} in time"));
+}
+
+/// A request of one row for a model with one FP32 input.
+pub fn request(model: &str, id: &str, row: &[f32]) -> ModelInferRequest {
+    let data: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
+    ModelInferRequest {
+        model_name: model.to_owned(),
+        id: id.to_owned(),
+        inputs: vec![InferInputTensor {
+            name: "INPUT0".to_owned(),
+            datatype: "FP32".to_owned(),
+            shape: vec![1, row.len() as i64],
+            ..InferInputTensor::default()
+        }],
+        raw_input_contents: vec![data.into()],
+        ..ModelInferRequest::default()
+    }
+}
+
+/// The values of a response's only output.
+pub fn row(response: &ModelInferResponse) -> Vec<f32> {
+    let [data] = response.raw_output_contents.as_slice() else { panic!("one output: {response:?}") };
+    data.chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes"))).collect()
+}

@@ -1,0 +1,144 @@
+//! The models: identity, one behind a gate, a repeating one, and a broken one.
+
+use std::{fs, path::Path, sync::Arc};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender};
+use paternoster::{
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat},
+    executor::{ModelHandle, Pool},
+    model::{DataType, Dims},
+    repository::{
+        ControlMode, LoadRequest, Loader, Options, Repository,
+        config::complete::{Port, PortDim, Signature},
+    },
+};
+use tempfile::TempDir;
+use tokio::sync::mpsc;
+
+/// Which models there are.
+pub struct Models {
+    names: Vec<&'static str>,
+    mode: ControlMode,
+}
+
+impl Models {
+    /// `identity`, `gated` and `repeat`, loaded at the start.
+    pub fn all() -> Self {
+        Self { names: vec!["gated", "identity", "repeat"], mode: ControlMode::None }
+    }
+
+    /// One more that fails to load.
+    pub fn with_broken(mut self) -> Self {
+        self.names.push("broken");
+        self
+    }
+
+    /// Nothing is loaded until a client says so.
+    pub fn explicit(mut self) -> Self {
+        self.mode = ControlMode::Explicit { startup: Vec::new() };
+        self
+    }
+
+    /// Starts a repository of these models on the pool; its directory lives as long as the folder.
+    pub async fn start(self, pool: &Arc<Pool>) -> (Arc<Repository>, Gate, TempDir) {
+        let folder = TempDir::new().expect("a folder");
+        for name in self.names {
+            let version = folder.path().join(name).join("1");
+            fs::create_dir_all(&version).expect("a folder");
+            fs::write(version.join("model.onnx"), []).expect("a file");
+            fs::write(folder.path().join(name).join("config.pbtxt"), configuration(name)).expect("a file");
+        }
+        let (began, begun) = mpsc::unbounded_channel();
+        let (release, go_on) = crossbeam_channel::unbounded();
+        let loader = TestLoader { pool: Arc::clone(pool), began, go_on };
+        let options = Options {
+            repositories: vec![folder.path().to_owned()],
+            mode: self.mode,
+            strict_readiness: true,
+            auto_complete: false,
+            load_threads: 2,
+        };
+        let repository = Repository::start(options, Arc::new(loader)).await.expect("a repository");
+        (repository, Gate { begun, release }, folder)
+    }
+}
+
+fn configuration(name: &str) -> String {
+    let kind = match name {
+        "repeat" => "backend: \"repeat\" model_transaction_policy { decoupled: true }",
+        _ => "backend: \"onnxruntime\" platform: \"onnxruntime_onnx\"",
+    };
+    format!(
+        r#"name: "{name}" {kind} max_batch_size: 8
+        input {{ name: "INPUT0" data_type: TYPE_FP32 dims: -1 }}
+        output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }}
+        instance_group {{ kind: KIND_CPU count: 2 }}"#
+    )
+}
+
+/// What a test does with the model `gated`: its runs stop at the gate.
+pub struct Gate {
+    begun: mpsc::UnboundedReceiver<()>,
+    release: Sender<()>,
+}
+
+impl Gate {
+    /// Waits until a run stands at the gate.
+    pub async fn await_run(&mut self) {
+        super::soon(self.begun.recv()).await.expect("the model lives");
+    }
+
+    /// Lets that many runs pass, now or when they come.
+    pub fn let_pass(&self, runs: usize) {
+        for _ in 0..runs {
+            self.release.send(()).expect("the model lives");
+        }
+    }
+}
+
+struct TestLoader {
+    pool: Arc<Pool>,
+    began: mpsc::UnboundedSender<()>,
+    go_on: Receiver<()>,
+}
+
+impl Loader for TestLoader {
+    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        let gate = (self.began.clone(), self.go_on.clone());
+        let program: Arc<dyn Program> = match request.spec.name.as_str() {
+            "broken" => return Err("the program is broken".to_owned()),
+            "repeat" => Arc::new(Repeat),
+            "gated" => Arc::new(Identity { gate: Some(gate) }),
+            _ => Arc::new(Identity { gate: None }),
+        };
+        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program)))
+    }
+
+    fn signature(&self, _program: &Path, _bytes: Option<&Bytes>) -> Result<Signature, String> {
+        let port = |name: &str| Port {
+            name: name.to_owned(),
+            datatype: Some(DataType::Fp32),
+            dims: Some(vec![PortDim::Unknown, PortDim::Unknown]),
+        };
+        Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")] })
+    }
+}
+
+/// Gives its input back.
+struct Identity {
+    gate: Option<(mpsc::UnboundedSender<()>, Receiver<()>)>,
+}
+
+impl Program for Identity {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        if let Some((began, go_on)) = &self.gate {
+            // A test that has ended neither listens nor holds anything up.
+            let _ = began.send(());
+            let _ = go_on.recv();
+        }
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let output = BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(data) };
+        Ok(Execution { outputs: vec![output], ..Execution::default() })
+    }
+}

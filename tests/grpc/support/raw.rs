@@ -1,0 +1,91 @@
+//! A client below gRPC: HTTP/2 requests with any headers and any body.
+
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::{Body, Frame};
+use hyper::{body::Incoming, client::conn::http2};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use prost::Message;
+use tokio::{net::TcpStream, task::JoinHandle};
+
+/// A request's body: some bytes, and then its end or none.
+pub struct RawBody {
+    bytes: Option<Bytes>,
+    ends: bool,
+}
+
+impl RawBody {
+    /// These bytes and no more.
+    pub fn whole(bytes: impl Into<Bytes>) -> Self {
+        Self { bytes: Some(bytes.into()), ends: true }
+    }
+
+    /// One gRPC message and no more.
+    pub fn message(message: &impl Message) -> Self {
+        let message = message.encode_to_vec();
+        let length = u32::try_from(message.len()).expect("a small message");
+        Self::whole([&[0], &length.to_be_bytes()[..], &message].concat())
+    }
+
+    /// These bytes, and then silence.
+    pub fn silent_after(bytes: impl Into<Bytes>) -> Self {
+        Self { bytes: Some(bytes.into()), ends: false }
+    }
+}
+
+impl Body for RawBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        match self.bytes.take() {
+            Some(bytes) => Poll::Ready(Some(Ok(Frame::data(bytes)))),
+            None if self.ends => Poll::Ready(None),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A connection; its task ends when the connection does.
+pub struct RawConnection {
+    pub sender: http2::SendRequest<RawBody>,
+    pub task: JoinHandle<hyper::Result<()>>,
+}
+
+impl RawConnection {
+    pub async fn open(address: SocketAddr) -> Self {
+        let stream = TcpStream::connect(address).await.expect("a connection");
+        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .handshake(TokioIo::new(stream))
+            .await
+            .expect("a handshake");
+        Self { sender, task: tokio::spawn(connection) }
+    }
+
+    pub async fn call(&mut self, request: Request<RawBody>) -> hyper::Result<Response<Incoming>> {
+        self.sender.ready().await?;
+        self.sender.send_request(request).await
+    }
+}
+
+/// A gRPC request to any path.
+pub fn post(path: &str, body: RawBody) -> Request<RawBody> {
+    Request::post(format!("http://test{path}"))
+        .header("content-type", "application/grpc")
+        .header("te", "trailers")
+        .body(body)
+        .expect("a request")
+}
+
+/// The status of a response without messages.
+pub fn grpc_status(response: &Response<Incoming>) -> Option<&str> {
+    response.headers().get("grpc-status").and_then(|status| status.to_str().ok())
+}
