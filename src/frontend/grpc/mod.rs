@@ -22,3 +22,4 @@ pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, 
 pub use methods::{Services, server_metadata};
 pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use server::{GrpcServer, StartError};
+pub use transport::TlsError;

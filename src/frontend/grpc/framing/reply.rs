@@ -11,6 +11,7 @@ use http_body::{Body, Frame};
 use prost::Message;
 use tokio_stream::Stream;
 use tonic::Status;
+use tracing::debug;
 
 use super::{PREFIX_BYTES, Packing};
 
@@ -152,6 +153,7 @@ pub(in crate::frontend::grpc) fn streaming(writer: Writer, messages: MessageStre
 
 /// The response of a call that has a status and nothing else.
 pub(in crate::frontend::grpc) fn refused(status: &Status) -> http::Response<ReplyBody> {
+    debug!(code = ?status.code(), message = status.message(), "call refused");
     let mut response = http::Response::new(ReplyBody::Empty);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     write_status(status, response.headers_mut());

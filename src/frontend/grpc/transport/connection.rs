@@ -1,6 +1,13 @@
 //! One connection from its handshake to its end.
 
-use std::{convert::Infallible, future::pending, io, pin::pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::{Future, pending},
+    io,
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use hyper::{server::conn::http2, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -66,21 +73,26 @@ impl Host {
 
     /// Serves a connection to its end. `spread` in 0..1 places its age within the tenth that ages vary by.
     pub(super) async fn serve(&self, stream: TcpStream, spread: f64) {
-        let handshake_timeout = self.limits.handshake_timeout;
         let served = match &self.tls {
-            None => match timeout(handshake_timeout, Prefaced::expect(stream)).await {
-                Ok(Ok(stream)) => self.serve_http(stream, spread).await,
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err("no HTTP/2 preface in time".into()),
+            None => match self.shake_hands(Prefaced::expect(stream)).await {
+                Ok(stream) => self.serve_http(stream, spread).await,
+                Err(error) => Err(error.into()),
             },
-            Some(tls) => match timeout(handshake_timeout, secure(tls, stream)).await {
-                Ok(Ok(stream)) => self.serve_http(stream, spread).await,
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err("no TLS handshake in time".into()),
+            Some(tls) => match self.shake_hands(secure(tls, stream)).await {
+                Ok(stream) => self.serve_http(stream, spread).await,
+                Err(error) => Err(error.into()),
             },
         };
         if let Err(error) = served {
             debug!(%error, "connection ended");
+        }
+    }
+
+    async fn shake_hands<S>(&self, handshake: impl Future<Output = io::Result<S>>) -> io::Result<S> {
+        match self.closing.run_until_cancelled(timeout(self.limits.handshake_timeout, handshake)).await {
+            Some(Ok(result)) => result,
+            Some(Err(_)) => Err(io::Error::new(io::ErrorKind::TimedOut, "no handshake in time")),
+            None => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the server closes")),
         }
     }
 
