@@ -81,6 +81,15 @@ async fn what_outlasts_the_exit_timeout_is_cut() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn peers_that_say_nothing_do_not_hold_the_server_up() {
+    let server = Server::start(|config| config.connection.handshake_timeout = A_MINUTE).await;
+    let _silent = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
+    // Connections are accepted in turn, so the silent one is in by the time this one is.
+    soon(server.client().await.server_live(ServerLiveRequest {})).await.expect("OK");
+    assert!(soon(server.grpc.shutdown(Duration::ZERO, A_MINUTE)).await, "everything finished in time");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_server_is_gone() {
     let server = Server::start(|_| {}).await;
     let mut client = server.client().await;
