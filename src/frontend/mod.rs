@@ -2,6 +2,7 @@
 //! devices.
 
 pub mod grpc;
+pub mod http;
 mod readiness;
 
 pub use readiness::Readiness;

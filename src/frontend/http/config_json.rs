@@ -1,0 +1,69 @@
+//! A model's configuration as JSON.
+
+use prost_reflect::{DescriptorError, DescriptorPool, DynamicMessage, MessageDescriptor, SerializeOptions};
+use serde_json::Value;
+
+use super::Problem;
+use crate::repository::config::pb;
+
+/// Why the schema of configurations cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigSchemaError {
+    /// The descriptors are damaged.
+    #[error(transparent)]
+    Descriptors(#[from] DescriptorError),
+    /// The descriptors hold no `inference.ModelConfig`.
+    #[error("the descriptors lack inference.ModelConfig")]
+    Missing,
+}
+
+/// Writes `ModelConfig` as Triton's HTTP endpoint does: keys as in `model_config.proto`, 64-bit integers as numbers.
+/// Fields that are not set are left out.
+#[derive(Clone, Debug)]
+pub(super) struct ConfigJson(MessageDescriptor);
+
+impl ConfigJson {
+    pub(super) fn new() -> Result<Self, ConfigSchemaError> {
+        let pool = DescriptorPool::decode(pb::DESCRIPTORS)?;
+        pool.get_message_by_name("inference.ModelConfig").map(Self).ok_or(ConfigSchemaError::Missing)
+    }
+
+    pub(super) fn write(&self, config: &pb::ModelConfig) -> Result<Value, Problem> {
+        let mut message = DynamicMessage::new(self.0.clone());
+        message.transcode_from(config).map_err(|error| Problem::Internal(error.to_string()))?;
+        let options = SerializeOptions::new().use_proto_field_name(true).stringify_64_bit_integers(false);
+        message
+            .serialize_with_options(serde_json::value::Serializer, &options)
+            .map_err(|error| Problem::Internal(error.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_those_of_the_schema_and_dims_are_numbers() {
+        let input = pb::ModelInput {
+            name: "INPUT0".to_owned(),
+            data_type: pb::DataType::TypeFp32.into(),
+            dims: vec![-1, 16],
+            ..pb::ModelInput::default()
+        };
+        let config = pb::ModelConfig {
+            name: "ident".to_owned(),
+            max_batch_size: 8,
+            input: vec![input],
+            ..pb::ModelConfig::default()
+        };
+        let written = ConfigJson::new().expect("the descriptors are whole").write(&config).expect("a plain message");
+        let expected = json!({
+            "name": "ident",
+            "max_batch_size": 8,
+            "input": [{ "name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1, 16] }],
+        });
+        assert_eq!(written, expected);
+    }
+}

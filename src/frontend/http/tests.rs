@@ -1,0 +1,284 @@
+//! The routes over real connections, with models that need no directory.
+
+use std::net::Ipv4Addr;
+
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::*;
+use crate::{
+    model::{DataType, ModelSpec, TensorSpec},
+    observe::{ExecutionTimings, LoadedVersion, ModelStats, PoolStats, RequestTimings},
+    repository::config::pb::ModelConfig,
+    wire::{self, pb::ModelMetadataResponse},
+};
+
+/// One model `ident` with versions 1 and 3, of which the latest is meant where none is named.
+struct Fake {
+    ready: bool,
+    loaded: Vec<LoadedVersion>,
+}
+
+impl Fake {
+    fn new(ready: bool) -> Self {
+        let version =
+            |version| LoadedVersion { name: "ident".to_owned(), version, stats: Arc::new(ModelStats::new(4)) };
+        Self { ready, loaded: vec![version(1), version(3)] }
+    }
+
+    fn find(&self, name: &str, version: &str) -> Result<&LoadedVersion, Problem> {
+        let wanted = match version {
+            "" => 3,
+            given => given.parse().map_err(|_| Problem::Invalid(format!("version '{given}' is no number")))?,
+        };
+        let found = self.loaded.iter().find(|loaded| loaded.name == name && loaded.version == wanted);
+        found.ok_or_else(|| Problem::NotFound(format!("Request for unknown model: '{name}' is not found")))
+    }
+}
+
+impl Models for Fake {
+    fn server_ready(&self) -> bool {
+        self.ready
+    }
+
+    fn model_ready(&self, name: &str, version: &str) -> Result<bool, Problem> {
+        match self.find(name, version) {
+            Err(Problem::NotFound(_)) => Ok(false),
+            found => found.map(|_| true),
+        }
+    }
+
+    fn metadata(&self, name: &str, version: &str) -> Result<ModelMetadataResponse, Problem> {
+        let version = self.find(name, version)?.version;
+        let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
+        let spec = ModelSpec {
+            name: name.to_owned(),
+            version,
+            max_batch_size: 4,
+            inputs: vec![tensor("INPUT0")],
+            outputs: vec![tensor("OUTPUT0")],
+            symbols: Vec::new(),
+            decoupled: false,
+        };
+        Ok(wire::metadata::metadata(&spec, &[1, 3], "onnxruntime_onnx"))
+    }
+
+    fn config(&self, name: &str, version: &str) -> Result<Arc<ModelConfig>, Problem> {
+        self.find(name, version)?;
+        Ok(Arc::new(ModelConfig { name: name.to_owned(), max_batch_size: 4, ..ModelConfig::default() }))
+    }
+
+    fn loaded(&self) -> Vec<LoadedVersion> {
+        self.loaded.clone()
+    }
+}
+
+const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
+
+async fn start(fake: Fake) -> HttpServer {
+    let server = ServerMetadataResponse {
+        name: "paternoster".to_owned(),
+        version: "0.1.0".to_owned(),
+        extensions: vec!["statistics".to_owned()],
+    };
+    HttpServer::start(ANY_PORT, server, Arc::new(fake)).await.expect("a free port")
+}
+
+/// Status, headers and body of one request on a connection of its own.
+async fn call(address: SocketAddr, method: &str, path: &str) -> (u16, String, String) {
+    let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    let answer = exchange(address, request.as_bytes()).await;
+    let (head, body) = answer.split_once("\r\n\r\n").expect("an answer has a head");
+    let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).expect("a status line");
+    (status, head.to_owned(), body.to_owned())
+}
+
+async fn exchange(address: SocketAddr, request: &[u8]) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("the server listens");
+    stream.write_all(request).await.expect("the server reads");
+    let mut answer = Vec::new();
+    stream.read_to_end(&mut answer).await.expect("the server answers and closes");
+    String::from_utf8(answer).expect("text")
+}
+
+async fn json_of(address: SocketAddr, path: &str) -> (u16, Value) {
+    let (status, head, body) = call(address, "GET", path).await;
+    assert!(head.contains("content-type: application/json"), "{path} answers JSON: {head}");
+    (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}")))
+}
+
+#[tokio::test]
+async fn probes_answer_with_a_status_and_nothing_else() {
+    let server = start(Fake::new(true)).await;
+    let cases = [
+        ("/v2/health/live", 200),
+        ("/v2/health/ready", 200),
+        ("/v2/models/ident/ready", 200),
+        ("/v2/models/ident/versions/1/ready", 200),
+        ("/v2/models/ident/versions/9/ready", 400),
+        ("/v2/models/nope/ready", 400),
+    ];
+    for (path, expected) in cases {
+        let (status, _, body) = call(server.address(), "GET", path).await;
+        assert_eq!((status, body.as_str()), (expected, ""), "{path}");
+    }
+    let (status, answer) = json_of(server.address(), "/v2/models/ident/versions/abc/ready").await;
+    assert_eq!((status, &answer["error"]), (400, &json!("version 'abc' is no number")));
+}
+
+#[tokio::test]
+async fn a_server_that_is_not_ready_is_alive() {
+    let server = start(Fake::new(false)).await;
+    assert_eq!(call(server.address(), "GET", "/v2/health/ready").await.0, 400);
+    assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 200);
+}
+
+#[tokio::test]
+async fn metadata_and_configuration_are_tritons() {
+    let server = start(Fake::new(true)).await;
+    let (status, answer) = json_of(server.address(), "/v2").await;
+    assert_eq!(status, 200);
+    assert_eq!(answer, json!({ "name": "paternoster", "version": "0.1.0", "extensions": ["statistics"] }));
+
+    let metadata = json!({
+        "name": "ident",
+        "versions": ["1", "3"],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{ "name": "INPUT0", "datatype": "FP32", "shape": [-1, 16] }],
+        "outputs": [{ "name": "OUTPUT0", "datatype": "FP32", "shape": [-1, 16] }],
+    });
+    for path in ["/v2/models/ident", "/v2/models/ident/versions/3"] {
+        assert_eq!(json_of(server.address(), path).await, (200, metadata.clone()), "{path}");
+    }
+    for path in ["/v2/models/ident/config", "/v2/models/ident/versions/1/config"] {
+        let (status, answer) = json_of(server.address(), path).await;
+        assert_eq!((status, answer), (200, json!({ "name": "ident", "max_batch_size": 4 })), "{path}");
+    }
+    for path in ["/v2/models/nope", "/v2/models/nope/config", "/v2/models/ident/versions/9"] {
+        let (status, answer) = json_of(server.address(), path).await;
+        assert_eq!(status, 404, "{path}");
+        assert!(answer["error"].as_str().is_some_and(|error| error.contains("is not found")), "{path}: {answer}");
+    }
+}
+
+#[tokio::test]
+async fn statistics_are_of_all_versions_of_one_or_of_one_version() {
+    let fake = Fake::new(true);
+    let stats = Arc::clone(&fake.loaded[1].stats);
+    stats.execution(4, &ExecutionTimings { compute_infer_ns: 7, ..ExecutionTimings::default() });
+    stats.success(4, &RequestTimings { total_ns: 9, compute_infer_ns: 7, ..RequestTimings::default() });
+    let server = start(fake).await;
+
+    let versions = |answer: &Value| -> Vec<String> {
+        let stats = answer["model_stats"].as_array().expect("a list");
+        stats.iter().map(|entry| entry["version"].as_str().expect("a string").to_owned()).collect()
+    };
+    for (path, expected) in [
+        ("/v2/models/stats", &["1", "3"][..]),
+        ("/v2/models/ident/stats", &["1", "3"]),
+        ("/v2/models/ident/versions/3/stats", &["3"]),
+    ] {
+        let (status, answer) = json_of(server.address(), path).await;
+        assert_eq!((status, versions(&answer)), (200, expected.iter().map(|&v| v.to_owned()).collect()), "{path}");
+    }
+
+    let (_, answer) = json_of(server.address(), "/v2/models/ident/versions/3/stats").await;
+    let entry = &answer["model_stats"][0];
+    assert_eq!(entry["inference_count"], 4);
+    assert_eq!(entry["inference_stats"]["success"], json!({ "count": 1, "ns": 9 }));
+    assert_eq!(entry["batch_stats"][0]["compute_infer"], json!({ "count": 1, "ns": 7 }));
+    assert_eq!((&entry["memory_usage"], &entry["response_stats"]), (&json!([]), &json!({})));
+
+    let (status, answer) = json_of(server.address(), "/v2/models/nope/stats").await;
+    assert_eq!((status, &answer["error"]), (400, &json!("requested model 'nope' is not available")));
+    let (status, answer) = json_of(server.address(), "/v2/models/ident/versions/9/stats").await;
+    let expected = json!("requested model version '9' is not available for model 'ident'");
+    assert_eq!((status, &answer["error"]), (400, &expected));
+}
+
+#[tokio::test]
+async fn what_no_route_answers_is_a_json_error() {
+    let server = start(Fake::new(true)).await;
+    let cases = [
+        ("GET", "/", 404),
+        ("GET", "/metrics", 404),
+        ("POST", "/v2/models/ident/infer", 404),
+        ("POST", "/v2/health/live", 405),
+        ("DELETE", "/v2/models/ident/ready", 405),
+        ("POST", "/v2/models/ident", 405),
+        ("GET", "/v2/models/%FF/config", 400),
+    ];
+    for (method, path, expected) in cases {
+        let (status, _, body) = call(server.address(), method, path).await;
+        assert_eq!(status, expected, "{method} {path}");
+        let error: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
+        assert!(error["error"].is_string(), "{method} {path} answers {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_in_the_path_is_percent_decoded() {
+    let server = start(Fake::new(true)).await;
+    assert_eq!(call(server.address(), "GET", "/v2/models/%69dent/ready").await.0, 200);
+}
+
+#[tokio::test]
+async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
+    let fake = Fake::new(true);
+    let loaded = fake.loaded.clone();
+    let metrics = Metrics::new(move || loaded.clone(), Arc::new(PoolStats::default())).expect("names are unique");
+    let server = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics)).await.expect("a free port");
+
+    let (status, head, body) = call(server.address(), "GET", "/metrics").await;
+    assert_eq!(status, 200);
+    assert!(head.contains("content-type: text/plain; charset=utf-8"), "{head}");
+    assert!(body.contains("nv_inference_count{model=\"ident\",version=\"3\"} 0"), "{body}");
+    assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 404);
+    assert_eq!(call(server.address(), "POST", "/metrics").await.0, 405);
+}
+
+#[tokio::test]
+async fn a_head_without_end_is_refused() {
+    let server = start(Fake::new(true)).await;
+    let mut stream = TcpStream::connect(server.address()).await.expect("the server listens");
+    stream.write_all(b"GET /v2 HTTP/1.1\r\n").await.expect("the server reads");
+    let field = format!("x: {}\r\n", "y".repeat(1000));
+    // The server may close while it is still being written to; then the write fails.
+    for _ in 0..100 {
+        if stream.write_all(field.as_bytes()).await.is_err() {
+            break;
+        }
+    }
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer).await;
+    let refused = answer.starts_with(b"HTTP/1.1 431");
+    assert!(refused || read.is_err(), "answered {:?}", String::from_utf8_lossy(&answer));
+}
+
+#[tokio::test]
+async fn shutdown_closes_the_port_and_idle_connections() {
+    let server = start(Fake::new(true)).await;
+    let address = server.address();
+    let mut idle = TcpStream::connect(address).await.expect("the server listens");
+    idle.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
+    let mut first = [0; 12];
+    idle.read_exact(&mut first).await.expect("an answer");
+    assert_eq!(&first, b"HTTP/1.1 200");
+
+    assert!(server.shutdown(Duration::from_secs(30)).await, "an idle connection does not hold the server");
+    let mut rest = Vec::new();
+    idle.read_to_end(&mut rest).await.expect("the server closed the connection");
+    assert!(TcpStream::connect(address).await.is_err(), "the port is closed");
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_named() {
+    let server = start(Fake::new(true)).await;
+    let metrics = Metrics::new(Vec::new, Arc::new(PoolStats::default())).expect("names are unique");
+    let error = HttpServer::start_metrics(server.address(), Arc::new(metrics)).await.expect_err("the port is taken");
+    let expected = format!("cannot listen on {}: ", server.address());
+    assert!(error.to_string().starts_with(&expected), "{error}");
+}
