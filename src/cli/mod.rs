@@ -1,10 +1,90 @@
-//! The command line: one file a subcommand.
+//! The command line: one file a subcommand, and what is common to all.
+//!
+//! Here lives how words become settings and how a process begins and ends. Here must not live: anything a library user
+//! would need to serve models.
 
+mod flags;
 pub mod models;
+mod options;
+mod pool;
+mod report;
+mod serve;
+mod server;
+mod table;
+mod tritonserver;
 
-use std::process::ExitCode;
+use std::{ffi::OsString, fmt::Display, process::ExitCode};
+
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
+
+pub use flags::{
+    Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, LifeArgs, LogArgs, RepositoryArgs, ServeArgs,
+};
+pub use tritonserver::{IGNORED, Ignored};
+
+/// An inference server whose batches requests board and leave while they run
+#[derive(Debug, Parser)]
+#[command(name = "paternoster", version, arg_required_else_help = true, subcommand_required = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve the models of a repository over gRPC and HTTP, with tritonserver's flags
+    Serve(Box<ServeArgs>),
+    /// Write model directories with seed models, for examples, tests and benchmarks
+    Models(models::ModelsArgs),
+}
 
 /// Runs the command line of the current process.
 pub fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    match parse(std::env::args_os()) {
+        Ok(Command::Serve(args)) => serve::run(*args),
+        Ok(Command::Models(args)) => exit_code(models::run(&args)),
+        Err(error) => error.exit(),
+    }
 }
+
+/// Prints why a subcommand failed.
+fn exit_code(result: Result<(), impl Display>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(words: impl IntoIterator<Item = OsString>) -> Result<Command, clap::Error> {
+    let mut command = Cli::command().mut_subcommand("serve", tritonserver::accept);
+    let matches = command.try_get_matches_from_mut(with_subcommand(words))?;
+    let Cli { command: mut parsed } = Cli::from_arg_matches(&matches)?;
+    if let (Command::Serve(args), Some((_, matches))) = (&mut parsed, matches.subcommand()) {
+        args.ignored = tritonserver::given(matches);
+        args.check().map_err(|conflict| command.error(ErrorKind::ArgumentConflict, conflict))?;
+    }
+    Ok(parsed)
+}
+
+/// Drops a leading word `tritonserver` and supplies `serve` where the first word is a flag.
+fn with_subcommand(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
+    const OF_THE_PROGRAM: [&str; 4] = ["-h", "--help", "-V", "--version"];
+
+    let mut words: Vec<OsString> = words.into_iter().collect();
+    let in_place_of_triton = words.get(1).is_some_and(|word| word == "tritonserver");
+    if in_place_of_triton {
+        words.remove(1);
+    }
+    let is_flag = words.get(1).is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
+    let is_ours = words.get(1).is_some_and(|word| OF_THE_PROGRAM.iter().any(|flag| word == flag));
+    if in_place_of_triton || (is_flag && !is_ours) {
+        words.insert(1, "serve".into());
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests;

@@ -139,6 +139,11 @@ impl Logging {
         Ok(logging)
     }
 
+    /// A log that is not the process's: its settings can be changed, and it holds what the dispatcher is given.
+    pub fn detached(options: LogOptions) -> (Self, Dispatch) {
+        Self::build(options, io::stderr)
+    }
+
     fn build(options: LogOptions, writer: impl for<'a> MakeWriter<'a> + Send + Sync + 'static) -> (Self, Dispatch) {
         let format = SharedFormat::new(options.format);
         let (filter, levels) = reload::Layer::new(Levels::of(&options));

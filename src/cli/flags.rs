@@ -1,0 +1,413 @@
+//! The flags of `paternoster serve`: tritonserver's names and forms, and a few of our own.
+
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr},
+    path::PathBuf,
+};
+
+use clap::{Args, ValueEnum};
+
+use super::tritonserver::Ignored;
+use crate::observe::LogFormat;
+
+const EXAMPLES: &str = "\
+Examples:
+  # Serve every model of a directory, with Triton's ports: gRPC 8001, HTTP 8000, metrics 8002
+  paternoster serve --model-repository /models
+
+  # Load and unload models by request
+  paternoster serve --model-repository /models --model-control-mode explicit --load-model resnet50
+
+  # Keep the arguments of a Triton deployment
+  paternoster tritonserver --model-store=/models --log-verbose=1 --strict-readiness=false
+
+Booleans take true, false, 1 or 0; the flag alone means true. Values follow after a space or an equals sign. Where a
+flag is given twice, the last one counts. All other flags of tritonserver are accepted, do nothing and are named in a
+warning.";
+
+/// Most lanes or threads that can be asked for.
+const MOST_THREADS: i64 = 1024;
+
+/// Arguments of `paternoster serve`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES, args_override_self = true)]
+pub struct ServeArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub repository: RepositoryArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub grpc: GrpcArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub http: HttpArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub device: DeviceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub log: LogArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub life: LifeArgs,
+    /// Flags of tritonserver that were given and do nothing.
+    #[arg(skip)]
+    pub ignored: Vec<&'static Ignored>,
+}
+
+/// How models come and go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ControlMode {
+    /// All models of the repository, loaded at start
+    #[default]
+    None,
+    /// As none, and changes of the directories are followed
+    Poll,
+    /// Models named by --load-model, and load and unload requests
+    Explicit,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Models")]
+#[allow(missing_docs)]
+pub struct RepositoryArgs {
+    /// Directory of models; may be given several times
+    #[arg(long = "model-repository", alias = "model-store", value_name = "DIR", required = true)]
+    pub directories: Vec<String>,
+
+    /// How models come and go
+    #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlMode::None)]
+    pub control_mode: ControlMode,
+
+    /// Seconds between two looks at the directories in mode poll
+    #[arg(long = "repository-poll-secs", value_name = "SECONDS", default_value_t = 15)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub poll_secs: u32,
+
+    /// Model to load at start in mode explicit; may be given several times; '*' alone means all
+    #[arg(long = "load-model", value_name = "NAME")]
+    pub load_models: Vec<String>,
+
+    /// Do not complete configurations from the models; every model must bring a whole one
+    #[arg(long = "disable-auto-complete-config", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub disable_auto_complete: bool,
+
+    /// Older name of --disable-auto-complete-config
+    #[arg(long = "strict-model-config", value_name = "BOOL", value_parser = boolean, hide = true)]
+    #[arg(num_args = 0..=1, default_missing_value = "true")]
+    pub strict_model_config: Option<bool>,
+
+    /// Models that are loaded at the same time
+    #[arg(long = "model-load-thread-count", value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MOST_THREADS))]
+    pub load_threads: u32,
+
+    /// Ready only when every model that should be loaded is
+    #[arg(long = "strict-readiness", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub strict_readiness: bool,
+
+    /// End at start-up when a model fails to load (tritonserver's default is true)
+    #[arg(long = "exit-on-error", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub exit_on_error: bool,
+}
+
+/// How far inference responses are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[allow(missing_docs)]
+pub enum Compression {
+    #[default]
+    None,
+    Low,
+    Medium,
+    High,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "gRPC")]
+#[allow(missing_docs)]
+pub struct GrpcArgs {
+    /// Serve gRPC
+    #[arg(long = "allow-grpc", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_grpc: bool,
+
+    /// Address to listen on
+    #[arg(long = "grpc-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
+    pub grpc_address: IpAddr,
+
+    /// Port to listen on; 0: any free one
+    #[arg(long = "grpc-port", value_name = "PORT", default_value_t = 8001)]
+    pub grpc_port: u16,
+
+    /// Serve over TLS; needs --grpc-server-cert and --grpc-server-key
+    #[arg(long = "grpc-use-ssl", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub use_ssl: bool,
+
+    /// Serve over TLS and ask clients for a certificate; needs --grpc-root-cert too
+    #[arg(long = "grpc-use-ssl-mutual", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub use_ssl_mutual: bool,
+
+    /// PEM file of the server's certificate chain
+    #[arg(long = "grpc-server-cert", value_name = "FILE")]
+    pub server_cert: Option<PathBuf>,
+
+    /// PEM file of the server's private key
+    #[arg(long = "grpc-server-key", value_name = "FILE")]
+    pub server_key: Option<PathBuf>,
+
+    /// PEM file of the authorities that sign clients' certificates
+    #[arg(long = "grpc-root-cert", value_name = "FILE")]
+    pub root_cert: Option<PathBuf>,
+
+    /// Compression of inference responses, for clients that accept it
+    #[arg(long = "grpc-infer-response-compression-level", value_name = "LEVEL")]
+    #[arg(value_enum, default_value_t = Compression::None)]
+    pub compression: Compression,
+
+    /// Milliseconds of silence after which a connection is pinged
+    #[arg(long = "grpc-keepalive-time", value_name = "MS", default_value_t = 7_200_000)]
+    pub keepalive_time_ms: u64,
+
+    /// Milliseconds that a peer has to answer such a ping
+    #[arg(long = "grpc-keepalive-timeout", value_name = "MS", default_value_t = 20_000)]
+    pub keepalive_timeout_ms: u64,
+
+    /// Milliseconds after which a connection is told to go away; 0: never
+    #[arg(long = "grpc-max-connection-age", value_name = "MS", default_value_t = 0)]
+    pub max_age_ms: u64,
+
+    /// Milliseconds that calls in flight have from then on; 0: without limit
+    #[arg(long = "grpc-max-connection-age-grace", value_name = "MS", default_value_t = 0)]
+    pub max_age_grace_ms: u64,
+
+    /// Groups of calls, parted by commas, that ask for a header; may be given several times
+    #[arg(long = "grpc-restricted-protocol", value_name = "GROUPS:KEY=VALUE")]
+    pub restricted: Vec<String>,
+
+    /// Largest request in bytes
+    #[arg(long = "grpc-max-receive-message-bytes", value_name = "BYTES", default_value_t = MOST_MESSAGE_BYTES)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MESSAGE_BYTES)))]
+    pub max_receive_bytes: u32,
+
+    /// Largest response in bytes
+    #[arg(long = "grpc-max-send-message-bytes", value_name = "BYTES", default_value_t = MOST_MESSAGE_BYTES)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MESSAGE_BYTES)))]
+    pub max_send_bytes: u32,
+
+    /// Let clients register shared memory of this machine
+    #[arg(long = "allow-client-shm", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub allow_client_shm: bool,
+}
+
+const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
+/// protobuf's own limit: 2 GiB less one byte.
+const MOST_MESSAGE_BYTES: u32 = i32::MAX as u32;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "HTTP and metrics")]
+#[allow(missing_docs)]
+pub struct HttpArgs {
+    /// Serve HTTP
+    #[arg(long = "allow-http", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_http: bool,
+
+    /// Address to listen on
+    #[arg(long = "http-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
+    pub http_address: IpAddr,
+
+    /// Port to listen on; 0: any free one
+    #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
+    pub http_port: u16,
+
+    /// Serve Prometheus metrics
+    #[arg(long = "allow-metrics", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_metrics: bool,
+
+    /// Address of the metrics; that of HTTP where not given
+    #[arg(long = "metrics-address", value_name = "ADDRESS", value_parser = address)]
+    pub metrics_address: Option<IpAddr>,
+
+    /// Port of the metrics; 0: any free one
+    #[arg(long = "metrics-port", value_name = "PORT", default_value_t = 8002)]
+    pub metrics_port: u16,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "CPU")]
+#[allow(missing_docs)]
+pub struct DeviceArgs {
+    /// Batches that run at the same time on the CPU, over all models
+    #[arg(long = "cpu-lanes", value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
+    pub cpu_lanes: u16,
+
+    /// Threads that ONNX Runtime shares among all batches; 0: as many as there are cores
+    #[arg(long = "cpu-threads", value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u32).range(..=MOST_THREADS))]
+    pub cpu_threads: u32,
+
+    /// File of the ONNX Runtime library; looked for in ORT_DYLIB_PATH, beside the binary and in the system's paths
+    /// where not given
+    #[arg(long = "onnxruntime-library", value_name = "FILE")]
+    pub onnxruntime_library: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Log")]
+#[allow(missing_docs)]
+pub struct LogArgs {
+    /// 0: nothing more than info; 1: debug records; 2: trace records; 3: those of the libraries too
+    #[arg(long = "log-verbose", value_name = "LEVEL", value_parser = verbose_level)]
+    #[arg(num_args = 0..=1, default_missing_value = "1", default_value = "0")]
+    pub verbose_level: u32,
+
+    /// Log informational records
+    #[arg(long = "log-info", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub info: bool,
+
+    /// Log warnings
+    #[arg(long = "log-warning", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub warning: bool,
+
+    /// Log errors
+    #[arg(long = "log-error", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub error: bool,
+
+    /// Form of a record: default, ISO8601 or json
+    #[arg(long = "log-format", value_name = "FORMAT", default_value_t = LogFormat::Default)]
+    pub format: LogFormat,
+
+    /// File to append the log to; standard error where not given
+    #[arg(long = "log-file", value_name = "FILE")]
+    pub file: Option<PathBuf>,
+}
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Life")]
+#[allow(missing_docs)]
+pub struct LifeArgs {
+    /// Name of this server in its log
+    #[arg(long = "id", value_name = "NAME", default_value = "paternoster")]
+    pub id: String,
+
+    /// Seconds that requests in flight have to end after SIGTERM
+    #[arg(long = "exit-timeout-secs", value_name = "SECONDS", default_value_t = 30)]
+    pub exit_timeout_secs: u32,
+
+    /// Seconds to keep serving after SIGTERM with readiness off, so that load balancers notice
+    #[arg(long = "drain-delay-secs", value_name = "SECONDS", default_value_t = 0)]
+    pub drain_delay_secs: u32,
+}
+
+/// A flag combination that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Conflict(String);
+
+impl ServeArgs {
+    /// Whether configurations are completed from the models.
+    pub fn auto_complete(&self) -> bool {
+        !(self.repository.disable_auto_complete || self.repository.strict_model_config == Some(true))
+    }
+
+    /// Address of the metrics endpoint.
+    pub fn metrics_address(&self) -> IpAddr {
+        self.http.metrics_address.unwrap_or(self.http.http_address)
+    }
+
+    /// Looks for combinations that cannot work.
+    ///
+    /// # Errors
+    /// The first one found, naming its flags.
+    pub fn check(&self) -> Result<(), Conflict> {
+        let models = &self.repository;
+        if !models.load_models.is_empty() && models.control_mode != ControlMode::Explicit {
+            return Err(Conflict("--load-model needs --model-control-mode=explicit".to_owned()));
+        }
+        if models.load_models.len() > 1 && models.load_models.iter().any(|name| name == "*") {
+            return Err(Conflict("--load-model=* cannot stand beside another --load-model".to_owned()));
+        }
+        self.check_tls()?;
+        self.check_ports()
+    }
+
+    fn check_tls(&self) -> Result<(), Conflict> {
+        let grpc = &self.grpc;
+        if grpc.use_ssl || grpc.use_ssl_mutual {
+            let flag = if grpc.use_ssl_mutual { "--grpc-use-ssl-mutual" } else { "--grpc-use-ssl" };
+            let mutual_root = grpc.use_ssl_mutual.then_some(("--grpc-root-cert", &grpc.root_cert));
+            let files = [("--grpc-server-cert", &grpc.server_cert), ("--grpc-server-key", &grpc.server_key)];
+            for (needed, file) in files.into_iter().chain(mutual_root) {
+                if file.is_none() {
+                    return Err(Conflict(format!("{flag} needs {needed}")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_ports(&self) -> Result<(), Conflict> {
+        let ports = [
+            ("--grpc-port", self.grpc.allow_grpc, self.grpc.grpc_address, self.grpc.grpc_port),
+            ("--http-port", self.http.allow_http, self.http.http_address, self.http.http_port),
+            ("--metrics-port", self.http.allow_metrics, self.metrics_address(), self.http.metrics_port),
+        ];
+        let open: Vec<_> = ports.into_iter().filter(|(_, allowed, ..)| *allowed).collect();
+        if !self.grpc.allow_grpc && !self.http.allow_http {
+            return Err(Conflict("one of --allow-grpc and --allow-http must be true".to_owned()));
+        }
+        for (index, (flag, _, address, port)) in open.iter().enumerate() {
+            for (other, _, other_address, other_port) in &open[index + 1..] {
+                if port == other_port && address == other_address && *port != 0 {
+                    return Err(Conflict(format!("{flag} and {other} are both {port} on {address}")));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn boolean(given: &str) -> Result<bool, String> {
+    match given.to_ascii_lowercase().as_str() {
+        "true" | "1" => Ok(true),
+        "false" | "0" => Ok(false),
+        _ => Err("expected true, false, 1 or 0".to_owned()),
+    }
+}
+
+/// tritonserver takes booleans here too.
+fn verbose_level(given: &str) -> Result<u32, String> {
+    let number = || given.parse().map_err(|_| "expected a level of 0 or more".to_owned());
+    boolean(given).map(u32::from).or_else(|_| number())
+}
+
+fn address(given: &str) -> Result<IpAddr, String> {
+    match given {
+        "localhost" => Ok(IpAddr::V4(Ipv4Addr::LOCALHOST)),
+        _ => given.parse().map_err(|_| "expected an IP address such as 0.0.0.0, 127.0.0.1 or ::".to_owned()),
+    }
+}
+
+impl fmt::Display for ControlMode {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::None => "none",
+            Self::Poll => "poll",
+            Self::Explicit => "explicit",
+        };
+        formatter.write_str(name)
+    }
+}

@@ -1,0 +1,30 @@
+//! Where the executor joins the server.
+
+use std::{io, sync::Arc};
+
+use tracing::{info, warn};
+
+use super::{DeviceArgs, server::StartedPool};
+use crate::{
+    engine::onnxruntime::{Runtime, RuntimeOptions},
+    executor::{Pool, PoolOptions},
+    repository::PoolLoader,
+};
+
+/// Starts the executor pool on the CPU and gives what loads models into it.
+///
+/// Without ONNX Runtime's library the server starts all the same: it answers probes, and shows why its models are not
+/// ready.
+///
+/// # Errors
+/// When a thread cannot be started.
+pub(super) fn start_pool(device: &DeviceArgs) -> io::Result<StartedPool> {
+    let library = device.onnxruntime_library.clone();
+    let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
+    match &runtime {
+        Ok(runtime) => info!("ONNX Runtime is '{}': {}", runtime.path().display(), runtime.description()),
+        Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
+    }
+    let pool = Pool::start(&PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() })?;
+    Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool })
+}

@@ -1,0 +1,111 @@
+//! What the server says of its models once they are loaded.
+
+use std::collections::HashMap;
+
+use tracing::{info, warn};
+
+use super::table::Table;
+use crate::{
+    observe::LogFormat,
+    repository::{
+        IndexEntry, Repository,
+        config::pb::{ModelConfig, model_config::SchedulingChoice},
+    },
+};
+
+/// Logs every model with its version, policy, state and reason: as one table for people, as one record each where
+/// programs read the log.
+pub(super) fn models(repository: &Repository, format: LogFormat) {
+    let loaded = repository.loaded();
+    let policies: HashMap<(&str, String), &'static str> = loaded
+        .iter()
+        .map(|version| ((version.spec().name.as_str(), version.spec().version.to_string()), policy(version.config())))
+        .collect();
+    let policy_of = |entry: &IndexEntry| {
+        let key = (entry.name.as_str(), entry.version.clone());
+        policies.get(&key).copied().unwrap_or_default()
+    };
+
+    let index = repository.index(false);
+    if format == LogFormat::Json {
+        for entry in &index {
+            let IndexEntry { name: model, version, state, reason } = entry;
+            info!(model, version, policy = policy_of(entry), state, reason, "model");
+        }
+    } else {
+        info!("\n{}", table(&index, policy_of));
+    }
+    if index.is_empty() {
+        warn!("the model repository holds no model");
+    }
+}
+
+fn table(index: &[IndexEntry], policy_of: impl Fn(&IndexEntry) -> &'static str) -> Table {
+    let mut table = Table::new(&["Model", "Version", "Policy", "Status"]);
+    for entry in index {
+        let status = match (entry.state, entry.reason.as_str()) {
+            ("", _) => "not loaded".to_owned(),
+            (state, "") => state.to_owned(),
+            (state, reason) => format!("{state}: {reason}"),
+        };
+        table.row([entry.name.clone(), entry.version.clone(), policy_of(entry).to_owned(), status]);
+    }
+    table
+}
+
+/// Models that should serve and do not, each with its reason.
+pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
+    let failed = index.iter().filter(|entry| entry.state == "UNAVAILABLE");
+    failed
+        .map(|entry| match entry.version.as_str() {
+            "" => format!("{}: {}", entry.name, entry.reason),
+            version => format!("{} version {version}: {}", entry.name, entry.reason),
+        })
+        .collect()
+}
+
+/// How a model's requests are batched.
+fn policy(config: &ModelConfig) -> &'static str {
+    match config.scheduling_choice {
+        Some(SchedulingChoice::DynamicBatching(_)) => "window",
+        _ => "serial",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(name: &str, version: &str, state: &'static str, reason: &str) -> IndexEntry {
+        IndexEntry { name: name.to_owned(), version: version.to_owned(), state, reason: reason.to_owned() }
+    }
+
+    #[test]
+    fn the_table_shows_policies_states_and_reasons() {
+        let index = [
+            entry("broken", "1", "UNAVAILABLE", "model.onnx is no protobuf"),
+            entry("ident", "3", "READY", ""),
+            entry("later", "", "", ""),
+        ];
+        let policy_of = |entry: &IndexEntry| if entry.name == "ident" { "window" } else { "" };
+        let expected = "\
++--------+---------+--------+----------------------------------------+
+| Model  | Version | Policy | Status                                 |
++--------+---------+--------+----------------------------------------+
+| broken | 1       |        | UNAVAILABLE: model.onnx is no protobuf |
+| ident  | 3       | window | READY                                  |
+| later  |         |        | not loaded                             |
++--------+---------+--------+----------------------------------------+";
+        assert_eq!(table(&index, policy_of).to_string(), expected);
+    }
+
+    #[test]
+    fn failures_are_the_unavailable_ones() {
+        let index = [
+            entry("broken", "1", "UNAVAILABLE", "no protobuf"),
+            entry("ident", "3", "READY", ""),
+            entry("nameless", "", "UNAVAILABLE", "no version"),
+        ];
+        assert_eq!(failures(&index), ["broken version 1: no protobuf", "nameless: no version"]);
+    }
+}

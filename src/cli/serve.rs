@@ -1,0 +1,118 @@
+//! `paternoster serve`: a process that serves until it is told to end.
+
+use std::{io, process::ExitCode};
+
+use tokio::{
+    runtime,
+    signal::unix::{Signal, SignalKind, signal},
+};
+use tracing::{error, info, warn};
+
+use super::{
+    ServeArgs, options,
+    pool::start_pool,
+    server::{Server, StartError, StartedPool},
+};
+use crate::observe::{LogStartError, Logging};
+
+/// Why the process ends without having served.
+#[derive(Debug, thiserror::Error)]
+enum ServeError {
+    #[error(transparent)]
+    Log(#[from] LogStartError),
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
+    #[error("cannot listen for signals: {0}")]
+    Signals(io::Error),
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+/// Runs the server until a signal ends it.
+///
+/// The exit code is 0 when everything in flight ended in time, or the signal came before the server was up; 1 when it
+/// could not start, was cut off at the exit timeout, or was told twice.
+pub(super) fn run(args: ServeArgs) -> ExitCode {
+    let log_goes_elsewhere = args.log.file.is_some() || !args.log.error;
+    match serve(&args) {
+        Ok(code) => code,
+        Err(failure) => {
+            error!("{failure}");
+            let unlogged = log_goes_elsewhere || matches!(failure, ServeError::Log(_));
+            if unlogged {
+                eprintln!("error: {failure}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
+    let log = Logging::start(options::log(&args.log))?;
+    info!("{}: paternoster {} starts", args.life.id, env!("CARGO_PKG_VERSION"));
+    for flag in &args.ignored {
+        warn!("--{} does nothing here: {}", flag.name, flag.why);
+    }
+
+    let pool = start_pool(&args.device).map_err(ServeError::Threads)?;
+    let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
+    let runtime = runtime.map_err(ServeError::Threads)?;
+    let ended = runtime.block_on(until_signalled(args, log, pool));
+    // A model that is still being compiled must not hold the process.
+    runtime.shutdown_background();
+    ended
+}
+
+async fn until_signalled(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
+    let mut signals = Signals::listen().map_err(ServeError::Signals)?;
+    let server = tokio::select! {
+        started = Server::start(args, log, pool) => started?,
+        name = signals.next() => {
+            info!("{name} came while models were loading");
+            return Ok(ExitCode::SUCCESS);
+        }
+    };
+
+    let name = signals.next().await;
+    info!(
+        "{name}: readiness is off; serving on for {} s, then finishing what is in flight within {} s",
+        args.life.drain_delay_secs, args.life.exit_timeout_secs
+    );
+    tokio::select! {
+        finished = server.shutdown() => Ok(ended(finished)),
+        name = signals.next() => {
+            warn!("{name} again: ending at once");
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+fn ended(finished: bool) -> ExitCode {
+    if finished {
+        info!("everything in flight ended");
+        ExitCode::SUCCESS
+    } else {
+        warn!("requests still in flight at the exit timeout were cut off");
+        ExitCode::FAILURE
+    }
+}
+
+/// The signals that end the server.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Signals {
+    fn listen() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    /// Waits for the next one and names it.
+    async fn next(&mut self) -> &'static str {
+        tokio::select! {
+            _ = self.terminate.recv() => "SIGTERM",
+            _ = self.interrupt.recv() => "SIGINT",
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! The whole server: repository, front ends and metrics started in order and ended in order.
+
+use std::{
+    fmt::Write as _,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use super::{ServeArgs, options, report};
+use crate::{
+    executor::Pool,
+    frontend::{
+        Readiness,
+        grpc::{self, GrpcServer, RestrictionError, Services},
+        http::{HttpServer, HttpStartError, Served},
+    },
+    observe::{Logging, Metrics},
+    repository::{self, Loader, Repository},
+    wire::{SharedMemory, pb::ServerMetadataRequest},
+};
+
+/// Time that programs have to stop once every request has ended or was cut off.
+const LAST_TASKS: Duration = Duration::from_secs(5);
+
+/// Time that a running scrape has once everything else has ended.
+const LAST_SCRAPE: Duration = Duration::from_secs(1);
+
+/// What the executor brings to a server.
+pub(super) struct StartedPool {
+    /// Runs the models.
+    pub pool: Arc<Pool>,
+    /// Compiles versions and brings them up in the pool.
+    pub loader: Arc<dyn Loader>,
+}
+
+/// Why the server cannot start.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum StartError {
+    #[error(transparent)]
+    Repository(#[from] repository::StartError),
+    #[error("{} failed to load and --exit-on-error is set: {}", plural(.0.len(), "model"), .0.join("; "))]
+    Models(Vec<String>),
+    #[error("--grpc-restricted-protocol: {0}")]
+    Restriction(#[from] RestrictionError),
+    #[error("gRPC: {0}")]
+    Grpc(#[from] grpc::StartError),
+    #[error("HTTP: {0}")]
+    Http(HttpStartError),
+    #[error("metrics: {0}")]
+    MetricsServer(HttpStartError),
+    #[error("metrics: {0}")]
+    Metrics(#[from] prometheus::Error),
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
+}
+
+/// A server that runs. Dropping it ends it at once.
+#[derive(Debug)]
+pub(super) struct Server {
+    pool: Arc<Pool>,
+    repository: Arc<Repository>,
+    readiness: Arc<Readiness>,
+    grpc: Option<GrpcServer>,
+    http: Option<HttpServer>,
+    metrics: Option<HttpServer>,
+    drain_delay: Duration,
+    exit_timeout: Duration,
+}
+
+impl Server {
+    /// Loads the models, then opens the ports.
+    pub(super) async fn start(args: &ServeArgs, log: Logging, started: StartedPool) -> Result<Self, StartError> {
+        let began = Instant::now();
+        let StartedPool { pool, loader } = started;
+        // Mistakes in the flags show before anything is loaded.
+        let grpc_config = options::grpc(&args.grpc)?;
+
+        let repository = Repository::start(options::repository(args), loader).await?;
+        report::models(&repository, args.log.format);
+        let failures = report::failures(&repository.index(false));
+        if args.repository.exit_on_error && !failures.is_empty() {
+            return Err(StartError::Models(failures));
+        }
+
+        let readiness = Readiness::new(Arc::clone(&repository));
+        let mut server = Self {
+            pool: Arc::clone(&pool),
+            repository: Arc::clone(&repository),
+            readiness: Arc::clone(&readiness),
+            grpc: None,
+            http: None,
+            metrics: None,
+            drain_delay: Duration::from_secs(u64::from(args.life.drain_delay_secs)),
+            exit_timeout: Duration::from_secs(u64::from(args.life.exit_timeout_secs)),
+        };
+        if args.grpc.allow_grpc {
+            let services = Services {
+                repository: Arc::clone(&repository),
+                readiness: Arc::clone(&readiness),
+                shared_memory: Arc::new(SharedMemory::new(args.grpc.allow_client_shm)),
+                log,
+            };
+            server.grpc = Some(GrpcServer::start(grpc_config, services).await?);
+        }
+        if args.http.allow_http {
+            let address = SocketAddr::new(args.http.http_address, args.http.http_port);
+            let models = Arc::new(Served::new(Arc::clone(&repository), Arc::clone(&readiness)));
+            let started = HttpServer::start(address, grpc::server_metadata(ServerMetadataRequest {}), models).await;
+            server.http = Some(started.map_err(StartError::Http)?);
+        }
+        if args.http.allow_metrics {
+            let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
+            let metrics = Metrics::new(move || Served::loaded_of(&repository), Arc::clone(pool.stats()))?;
+            let started = HttpServer::start_metrics(address, Arc::new(metrics)).await;
+            server.metrics = Some(started.map_err(StartError::MetricsServer)?);
+        }
+        server.announce(&args.life.id, began.elapsed());
+        Ok(server)
+    }
+
+    /// Says where the server listens, in words that people's scripts know from Triton.
+    fn announce(&self, id: &str, took: Duration) {
+        let endpoints = [
+            ("GRPCInferenceService", self.grpc.as_ref().map(GrpcServer::address)),
+            ("HTTPService", self.http_address()),
+            ("Metrics Service", self.metrics_address()),
+        ];
+        let mut listening = String::new();
+        for (name, address) in endpoints {
+            if let Some(address) = address {
+                info!("Started {name} at {address}");
+                let separator = if listening.is_empty() { "" } else { ", " };
+                // Writing into a string cannot fail.
+                let _ = write!(listening, "{separator}{name} {address}");
+            }
+        }
+        let seconds = took.as_secs_f64();
+        if self.readiness.ready() {
+            info!("{id} is ready after {seconds:.2} s: {listening}");
+        } else {
+            warn!("{id} serves but is not ready, because not every model is, after {seconds:.2} s: {listening}");
+        }
+    }
+
+    /// Where HTTP is served.
+    pub(super) fn http_address(&self) -> Option<SocketAddr> {
+        self.http.as_ref().map(HttpServer::address)
+    }
+
+    /// Where metrics are served.
+    pub(super) fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref().map(HttpServer::address)
+    }
+
+    /// Ends in order: readiness goes off; everything is served as before for the drain delay; then requests in flight
+    /// have the exit timeout to end. Metrics are served to the last.
+    ///
+    /// Returns whether everything ended in time.
+    pub(super) async fn shutdown(self) -> bool {
+        self.readiness.begin_drain();
+        sleep(self.drain_delay).await;
+        let timeout = self.exit_timeout;
+        let grpc = async {
+            match self.grpc {
+                Some(grpc) => grpc.shutdown(Duration::ZERO, timeout).await,
+                None => true,
+            }
+        };
+        let http = async {
+            match self.http {
+                Some(http) => http.shutdown(timeout).await,
+                None => true,
+            }
+        };
+        let (grpc_ended, http_ended) = tokio::join!(grpc, http);
+        if let Some(metrics) = self.metrics {
+            metrics.shutdown(LAST_SCRAPE).await;
+        }
+        self.repository.shutdown();
+        let pool_ended = tokio::task::spawn_blocking(move || self.pool.stop(LAST_TASKS)).await.unwrap_or(false);
+        grpc_ended && http_ended && pool_ended
+    }
+}
+
+#[cfg(test)]
+mod tests;

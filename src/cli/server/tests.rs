@@ -1,0 +1,158 @@
+//! A whole server over repositories whose models no engine can run: what does not need a model works.
+
+use std::{fs, path::Path};
+
+use bytes::Bytes;
+use tempfile::TempDir;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
+
+use super::{super::tests::serve, *};
+use crate::{
+    executor::{ModelHandle, PoolOptions},
+    observe::LogOptions,
+    onnx::Signature,
+    repository::LoadRequest,
+};
+
+/// Refuses every model.
+struct NoEngine;
+
+impl Loader for NoEngine {
+    fn load(&self, _: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        Err("there is no engine".to_owned())
+    }
+
+    fn signature(&self, _: &Path, _: Option<&Bytes>) -> Result<Signature, String> {
+        Err("there is no engine".to_owned())
+    }
+}
+
+fn pool() -> StartedPool {
+    let pool = Pool::start(&PoolOptions::default()).expect("threads for the pool");
+    StartedPool { pool, loader: Arc::new(NoEngine) }
+}
+
+/// A repository with one model directory for each name.
+fn repository(models: &[&str]) -> TempDir {
+    let directory = TempDir::new().expect("a directory for the test");
+    for model in models {
+        let version = directory.path().join(model).join("1");
+        fs::create_dir_all(&version).expect("a directory for the model");
+        fs::write(version.join("model.onnx"), b"no model").expect("a file for the model");
+    }
+    directory
+}
+
+/// Starts a server on free local ports.
+async fn start(directory: &TempDir, flags: &[&str]) -> Result<Server, StartError> {
+    let local =
+        ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--grpc-port=0", "--http-port=0", "--metrics-port=0"];
+    let mut args = serve(&[&local[..], flags].concat());
+    args.repository.directories = vec![directory.path().display().to_string()];
+    let (log, _) = Logging::detached(LogOptions::default());
+    Server::start(&args, log, pool()).await
+}
+
+async fn get(address: Option<SocketAddr>, path: &str) -> String {
+    let mut stream = TcpStream::connect(address.expect("the endpoint is on")).await.expect("the server listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("the server reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("the server answers");
+    answer
+}
+
+#[tokio::test]
+async fn an_empty_repository_makes_a_ready_server_on_three_ports() {
+    let directory = repository(&[]);
+    let server = start(&directory, &[]).await.expect("nothing stands in the way");
+    let grpc = server.grpc.as_ref().map(GrpcServer::address).expect("gRPC is on");
+    assert!(TcpStream::connect(grpc).await.is_ok(), "gRPC listens");
+    let (http, metrics) = (server.http_address(), server.metrics_address());
+    assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 200"), "no model, nothing missing");
+    assert!(get(http, "/v2").await.contains("\"name\":\"paternoster\""), "metadata name the server");
+    assert!(get(metrics, "/metrics").await.contains("paternoster_scheduler_steps_total 0"), "the pool is counted");
+
+    assert!(server.shutdown().await, "nothing was in flight");
+    for address in [Some(grpc), http, metrics].into_iter().flatten() {
+        assert!(TcpStream::connect(address).await.is_err(), "{address} is closed");
+    }
+}
+
+#[tokio::test]
+async fn a_bad_model_makes_the_server_not_ready_and_leaves_it_alive() {
+    let directory = repository(&["broken"]);
+    let server = start(&directory, &[]).await.expect("a bad model does not end the server");
+    let http = server.http_address();
+    assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"));
+    assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 400"));
+    assert!(get(http, "/v2/models/broken/ready").await.starts_with("HTTP/1.1 400"));
+
+    let lenient = start(&directory, &["--strict-readiness=false"]).await.expect("a bad model does not end the server");
+    assert!(get(lenient.http_address(), "/v2/health/ready").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn with_exit_on_error_a_bad_model_is_named_and_nothing_is_served() {
+    let directory = repository(&["broken"]);
+    let error = start(&directory, &["--exit-on-error"]).await.expect_err("a model failed").to_string();
+    assert!(error.starts_with("1 model failed to load and --exit-on-error is set: broken"), "{error}");
+}
+
+#[tokio::test]
+async fn endpoints_that_are_off_do_not_listen() {
+    let directory = repository(&[]);
+    let flags = ["--allow-grpc=false", "--allow-metrics=false"];
+    let server = start(&directory, &flags).await.expect("HTTP alone is enough");
+    assert!(server.grpc.is_none() && server.metrics.is_none());
+    assert!(get(server.http_address(), "/v2/health/live").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_draining_the_server_is_not_ready_and_still_answers() {
+    let directory = repository(&[]);
+    let server = start(&directory, &["--drain-delay-secs=3600"]).await.expect("nothing stands in the way");
+    let http = server.http_address();
+    let readiness = Arc::clone(&server.readiness);
+    let mut shutdown = Box::pin(server.shutdown());
+    tokio::select! {
+        biased;
+        _ = &mut shutdown => panic!("the drain delay has not passed"),
+        () = std::future::ready(()) => {}
+    }
+    assert!(!readiness.ready(), "readiness goes off first");
+    // The answer needs no timer, so that the paused clock stands still until it is there.
+    let answer = tokio::task::spawn_blocking(move || blocking_get(http.expect("HTTP is on"))).await.expect("an answer");
+    assert!(answer.starts_with("HTTP/1.1 400"), "not ready, but answering: {answer}");
+    assert!(shutdown.await, "nothing was in flight");
+}
+
+fn blocking_get(address: SocketAddr) -> String {
+    use std::io::{Read, Write};
+    let mut stream = std::net::TcpStream::connect(address).expect("the server listens");
+    stream.write_all(b"GET /v2/health/ready HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[tokio::test]
+async fn a_remote_repository_is_refused_in_words() {
+    let mut args = serve(&[]);
+    args.repository.directories = vec!["s3://bucket/models".to_owned()];
+    let (log, _) = Logging::detached(LogOptions::default());
+    let error = Server::start(&args, log, pool()).await.expect_err("remote storage is not read").to_string();
+    assert!(error.contains("s3://bucket/models") && error.contains("init container"), "{error}");
+}
+
+#[tokio::test]
+async fn a_port_in_use_names_the_endpoint() {
+    let directory = repository(&[]);
+    let first = start(&directory, &[]).await.expect("nothing stands in the way");
+    let port = first.http_address().expect("HTTP is on").port();
+    let error = start(&directory, &[&format!("--http-port={port}")]).await.expect_err("the port is taken").to_string();
+    assert!(error.starts_with(&format!("HTTP: cannot listen on 127.0.0.1:{port}: ")), "{error}");
+}

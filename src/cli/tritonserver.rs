@@ -1,0 +1,93 @@
+//! Flags of tritonserver that have no meaning here. They are accepted, so that people can swap the binary and keep
+//! their arguments, and each is named in one warning.
+
+use clap::{Arg, ArgAction, ArgMatches, Command, parser::ValueSource};
+
+/// A flag that is accepted and does nothing.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// Its name without the dashes.
+    pub name: &'static str,
+    /// Why it does nothing.
+    pub why: &'static str,
+}
+
+const BACKENDS: &str = "there are no loadable backends";
+const CACHE: &str = "there is no response cache";
+const GPU: &str = "no GPU is used";
+const HEADERS: &str = "headers are not forwarded to models";
+const METRICS: &str = "metrics are computed when they are scraped";
+const OTHER_FRONTS: &str = "there is no such endpoint";
+const PINGS: &str = "the HTTP/2 library has its own rule for pings";
+const PORTS: &str = "ports are not shared between servers";
+const RATES: &str = "there is no rate limiter";
+const RESTRICTED: &str = "HTTP routes are not restricted; put a proxy before them or use --allow-http=false";
+const THREADS: &str = "one pool of threads serves everything";
+const TRACES: &str = "tracing of requests is not there yet";
+
+/// Every flag of tritonserver that `serve` does not act on.
+pub const IGNORED: &[Ignored] = &[
+    Ignored { name: "allow-cpu-metrics", why: METRICS },
+    Ignored { name: "allow-gpu-metrics", why: GPU },
+    Ignored { name: "allow-sagemaker", why: OTHER_FRONTS },
+    Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
+    Ignored { name: "backend-config", why: BACKENDS },
+    Ignored { name: "backend-directory", why: BACKENDS },
+    Ignored { name: "buffer-manager-thread-count", why: THREADS },
+    Ignored { name: "cache-config", why: CACHE },
+    Ignored { name: "cache-directory", why: CACHE },
+    Ignored { name: "cuda-memory-pool-byte-size", why: GPU },
+    Ignored { name: "cuda-virtual-address-size", why: GPU },
+    Ignored { name: "enable-peer-access", why: GPU },
+    Ignored { name: "grpc-header-forward-pattern", why: HEADERS },
+    Ignored { name: "grpc-http2-max-ping-strikes", why: PINGS },
+    Ignored { name: "grpc-http2-max-pings-without-data", why: PINGS },
+    Ignored { name: "grpc-http2-min-recv-ping-interval-without-data", why: PINGS },
+    Ignored { name: "grpc-infer-allocation-pool-size", why: "requests are not pooled" },
+    Ignored { name: "grpc-infer-thread-count", why: THREADS },
+    Ignored { name: "grpc-keepalive-permit-without-calls", why: PINGS },
+    Ignored { name: "host-policy", why: THREADS },
+    Ignored { name: "http-header-forward-pattern", why: HEADERS },
+    Ignored { name: "http-max-input-size", why: "no HTTP route takes a body yet" },
+    Ignored { name: "http-restricted-api", why: RESTRICTED },
+    Ignored { name: "http-thread-count", why: THREADS },
+    Ignored { name: "metrics-config", why: METRICS },
+    Ignored { name: "metrics-interval-ms", why: METRICS },
+    Ignored { name: "min-supported-compute-capability", why: GPU },
+    Ignored { name: "model-load-gpu-limit", why: GPU },
+    Ignored { name: "model-load-retry-count", why: "a load is not retried" },
+    Ignored { name: "model-namespacing", why: "model names are one namespace" },
+    Ignored { name: "pinned-memory-pool-byte-size", why: GPU },
+    Ignored { name: "rate-limit", why: RATES },
+    Ignored { name: "rate-limit-resource", why: RATES },
+    Ignored { name: "repoagent-directory", why: "there are no repository agents" },
+    Ignored { name: "response-cache-byte-size", why: CACHE },
+    Ignored { name: "reuse-grpc-port", why: PORTS },
+    Ignored { name: "reuse-http-port", why: PORTS },
+    Ignored { name: "sagemaker-port", why: OTHER_FRONTS },
+    Ignored { name: "sagemaker-safe-port-range", why: OTHER_FRONTS },
+    Ignored { name: "sagemaker-thread-count", why: OTHER_FRONTS },
+    Ignored { name: "trace-config", why: TRACES },
+    Ignored { name: "trace-count", why: TRACES },
+    Ignored { name: "trace-file", why: TRACES },
+    Ignored { name: "trace-level", why: TRACES },
+    Ignored { name: "trace-log-frequency", why: TRACES },
+    Ignored { name: "trace-rate", why: TRACES },
+    Ignored { name: "vertex-ai-default-model", why: OTHER_FRONTS },
+    Ignored { name: "vertex-ai-port", why: OTHER_FRONTS },
+    Ignored { name: "vertex-ai-thread-count", why: OTHER_FRONTS },
+];
+
+/// Adds the flags to a command, each with any value or none.
+pub(super) fn accept(command: Command) -> Command {
+    command.args(IGNORED.iter().map(|flag| {
+        let any = Arg::new(flag.name).long(flag.name).num_args(0..=1).default_missing_value("");
+        any.action(ArgAction::Append).allow_negative_numbers(true).hide(true)
+    }))
+}
+
+/// Those of the flags that were given.
+pub(super) fn given(matches: &ArgMatches) -> Vec<&'static Ignored> {
+    let on_command_line = |flag: &&Ignored| matches.value_source(flag.name) == Some(ValueSource::CommandLine);
+    IGNORED.iter().filter(on_command_line).collect()
+}
