@@ -220,9 +220,10 @@ impl Pool {
             let mut next = Some(job);
             while let Some(job) = next {
                 self.stats.task_started();
+                let started = self.now();
                 let finished = job.run(&self.buffers);
                 self.stats.task_ended();
-                let ((), after) = self.change(|state, now, after| state.finish(now, &job, finished, after));
+                let ((), after) = self.change(|state, now, after| state.finish(started, now, &job, finished, after));
                 next = self.settle(after, Some(lane));
             }
         }

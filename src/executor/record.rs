@@ -51,17 +51,17 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// The request was put on a lane.
-    pub(super) fn launched(&mut self, now: Ns) {
+    /// The request was given to a lane.
+    pub(super) fn launched(&mut self) {
         if self.queued {
             self.queued = false;
             self.handle.stats.left_queue();
         }
-        self.queue_ns += now.saturating_sub(self.waiting_since);
     }
 
-    /// A task of it ran.
-    pub(super) fn ran(&mut self, now: Ns, timings: &ExecutionTimings) {
+    /// A task of it ran from `started` to `now`.
+    pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
+        self.queue_ns += started.saturating_sub(self.waiting_since);
         self.waiting_since = now;
         self.step += 1;
         self.compute.compute_input_ns += timings.compute_input_ns;

@@ -126,14 +126,13 @@ impl State {
         Some(req)
     }
 
-    /// Takes a task's result.
-    pub(super) fn finish(&mut self, now: Ns, job: &Job, finished: Finished, after: &mut After) {
+    /// Takes the result of a task that its lane began at `started`.
+    pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
         let task = job.task.id;
         match finished {
             Finished::Failed(reason) => {
                 for member in &job.members {
                     if let Some(record) = self.record(member.span.req) {
-                        record.waiting_since = now;
                         record.error = Some(reason.clone());
                     }
                 }
@@ -150,7 +149,7 @@ impl State {
                     let rows = first_row..first_row + member.span.count as usize;
                     first_row = rows.end;
                     let Some(record) = self.record(member.span.req) else { continue };
-                    record.ran(now, &timings);
+                    record.ran(started, now, &timings);
                     let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
                     if emitted || matches!(record.sink, Sink::Once(_)) {
                         record.responses.push_back(response);
@@ -175,7 +174,7 @@ impl State {
         }
         for action in self.core.step(now, event) {
             match action {
-                Action::Launch(task) => self.launch(now, task, after),
+                Action::Launch(task) => self.launch(task, after),
                 Action::Emit { req, step } => {
                     if let Some(record) = self.record(req) {
                         record.emit(step);
@@ -192,12 +191,12 @@ impl State {
         }
     }
 
-    fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
+    fn launch(&mut self, task: Task, after: &mut After) {
         let Some(model) = self.models.get(&task.model).map(Arc::clone) else { return };
         let mut members = Vec::with_capacity(task.rows.len());
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
-            record.launched(now);
+            record.launched();
             members.push(Member { span, payload: Arc::clone(&record.payload), step: record.step });
         }
         after.launches.push((task.lane, Job { task, model, members }));

@@ -8,10 +8,8 @@ use paternoster::{
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat},
     executor::{ModelHandle, Pool},
     model::{DataType, Dims},
-    repository::{
-        ControlMode, LoadRequest, Loader, Options, Repository,
-        config::complete::{Port, PortDim, Signature},
-    },
+    onnx::{Port, PortDim, Signature},
+    repository::{ControlMode, LoadRequest, Loader, Options, Repository},
 };
 use tempfile::TempDir;
 use tokio::sync::mpsc;
@@ -119,9 +117,10 @@ impl Loader for TestLoader {
         let port = |name: &str| Port {
             name: name.to_owned(),
             datatype: Some(DataType::Fp32),
+            type_name: "FLOAT",
             dims: Some(vec![PortDim::Unknown, PortDim::Unknown]),
         };
-        Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")] })
+        Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")], ..Signature::default() })
     }
 }
 
