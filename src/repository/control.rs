@@ -96,6 +96,9 @@ impl Control {
         }
         let gate = self.gate(name);
         let _turn = gate.lock().await;
+        if self.table.lock().is_closed() {
+            return Err(ControlError::ShuttingDown);
+        }
         let directory = match found {
             None => None,
             Some(found) => match place(Some(found)) {

@@ -18,7 +18,7 @@ use super::{
 ///
 /// Requests read it without a lock; loading, unloading and polling run beside them and replace the picture they read.
 pub struct Repository {
-    control: Arc<Control>,
+    pub(super) control: Arc<Control>,
     poller: Option<AbortHandle>,
 }
 

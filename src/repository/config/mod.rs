@@ -16,6 +16,9 @@ pub mod pbtxt;
 mod schema;
 pub mod yaml;
 
+#[cfg(test)]
+mod corpus;
+
 pub use origin::{ConfigError, Origin, Position};
 
 /// Messages of `model_config.proto`.

@@ -58,8 +58,8 @@ impl fmt::Display for ConfigError {
 pub struct Origin {
     file: String,
     places: BTreeMap<String, Place>,
-    /// The text of a `model.yaml`, in which places are looked up when an error asks for them.
-    yaml: Option<String>,
+    /// The user's text, in which places are counted out when an error asks for one.
+    text: String,
 }
 
 #[derive(Clone, Debug)]
@@ -70,18 +70,19 @@ struct Place {
 
 #[derive(Clone, Debug)]
 enum At {
-    Position(Position),
+    Offset(usize),
     Yaml(Trail),
 }
 
 impl Origin {
     /// An origin whose keys are the configuration's own and whose places are unknown.
     pub fn new(file: impl Into<String>) -> Self {
-        Self { file: file.into(), places: BTreeMap::new(), yaml: None }
+        Self { file: file.into(), places: BTreeMap::new(), text: String::new() }
     }
 
-    pub(super) fn of_yaml(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), places: BTreeMap::new(), yaml: Some(text.to_owned()) }
+    /// An origin whose places are noted one by one.
+    pub(super) fn of_text(file: &str, text: &str) -> Self {
+        Self { file: file.to_owned(), places: BTreeMap::new(), text: text.to_owned() }
     }
 
     /// The file as the user knows it.
@@ -89,10 +90,12 @@ impl Origin {
         &self.file
     }
 
-    pub(super) fn place(&mut self, path: String, position: Position) {
-        self.places.insert(path.clone(), Place { key: path, at: At::Position(position) });
+    /// Notes that `path` stands at a byte offset of the text, under the same name.
+    pub(super) fn place(&mut self, path: String, offset: usize) {
+        self.places.insert(path.clone(), Place { key: path, at: At::Offset(offset) });
     }
 
+    /// Notes that `path` stands at the end of a trail in a YAML text, under the name `key`.
     pub(super) fn place_yaml(&mut self, path: impl Into<String>, key: String, trail: Trail) {
         self.places.insert(path.into(), Place { key, at: At::Yaml(trail) });
     }
@@ -118,8 +121,8 @@ impl Origin {
 
     fn position(&self, place: &Place) -> Option<Position> {
         match &place.at {
-            At::Position(position) => Some(*position),
-            At::Yaml(trail) => super::yaml::locate(self.yaml.as_deref()?, trail),
+            At::Offset(offset) => Some(Position::at(&self.text, *offset)),
+            At::Yaml(trail) => super::yaml::locate(&self.text, trail),
         }
     }
 }
@@ -138,8 +141,8 @@ mod tests {
 
     #[test]
     fn an_error_is_placed_at_the_nearest_known_part() {
-        let mut origin = Origin::new("m/config.pbtxt");
-        origin.place("input[0]".to_owned(), Position { line: 4, column: 3 });
+        let mut origin = Origin::of_text("m/config.pbtxt", "\n\n\n  input {}");
+        origin.place("input[0]".to_owned(), 5);
         let error = origin.error("input[0].dims", "0 is not a size");
         assert_eq!(error.to_string(), "m/config.pbtxt:4:3: input[0].dims: 0 is not a size");
         assert_eq!(origin.error("output", "none").to_string(), "m/config.pbtxt: output: none");

@@ -1,1 +1,6 @@
+//! The repository against real directories and a loader that loads nothing.
 
+mod control;
+mod fake;
+mod modes;
+mod preparing;

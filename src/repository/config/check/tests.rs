@@ -1,1 +1,267 @@
+use super::*;
+use crate::{
+    model::DataType,
+    repository::config::{
+        complete::{Port, PortDim},
+        pbtxt,
+    },
+};
 
+const INPUT: &str = "input { name: \"x\" data_type: TYPE_FP32 dims: [ 4 ] }\n";
+const OUTPUT: &str = "output { name: \"y\" data_type: TYPE_FP32 dims: [ 4 ] }\n";
+
+fn read(text: &str) -> (pb::ModelConfig, Origin) {
+    pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+fn unsupported(text: &str) -> String {
+    let (config, origin) = read(text);
+    supported(&config, "m", &origin).expect_err("it should be refused").to_string()
+}
+
+fn contradiction(text: &str) -> String {
+    let (config, origin) = read(&format!("{INPUT}{OUTPUT}{text}"));
+    consistent(&config, None, &origin).expect_err("it should be refused").to_string()
+}
+
+fn agrees(text: &str) {
+    let (config, origin) = read(text);
+    supported(&config, "m", &origin).unwrap_or_else(|fault| panic!("{fault}"));
+    consistent(&config, None, &origin).unwrap_or_else(|fault| panic!("{fault}"));
+}
+
+#[test]
+fn what_changes_results_and_is_not_supported_is_refused_by_name() {
+    let cases = [
+        ("ensemble_scheduling { step { model_name: \"a\" } }", "config.pbtxt:1:1: ensemble_scheduling: "),
+        ("sequence_batching { }", "config.pbtxt:1:1: sequence_batching: sequence batching is not supported yet"),
+        ("\n backend: \"python\"", "config.pbtxt:2:2: backend: the backend 'python' is not supported"),
+        ("platform: \"tensorrt_plan\"", "config.pbtxt:1:1: platform: the platform 'tensorrt_plan' is not supported"),
+        ("batch_input { kind: BATCH_ELEMENT_COUNT }", "config.pbtxt:1:1: batch_input: "),
+        ("batch_output { target_name: \"y\" }", "config.pbtxt:1:1: batch_output: "),
+        ("input { name: \"x\" allow_ragged_batch: true }", "config.pbtxt:1:19: input[0].allow_ragged_batch: "),
+        ("input { name: \"x\" is_shape_tensor: true }", "config.pbtxt:1:19: input[0].is_shape_tensor: "),
+        ("output { is_shape_tensor: true }", "config.pbtxt:1:10: output[0].is_shape_tensor: "),
+        ("model_operations { op_library_filename: \"a.so\" }", "config.pbtxt:1:1: model_operations: "),
+        ("model_repository_agents { agents { name: \"a\" } }", "config.pbtxt:1:1: model_repository_agents: "),
+        ("name: \"other\"", "config.pbtxt:1:1: name: expected the directory's name 'm', but found 'other'"),
+        ("version_policy { latest { } }", "config.pbtxt:1:18: version_policy.latest.num_versions: expected at least 1"),
+        ("instance_group { count: -1 }", "config.pbtxt:1:18: instance_group[0].count: "),
+    ];
+    for (text, expected) in cases {
+        let refusal = unsupported(text);
+        assert!(refusal.starts_with(expected), "{text}: {refusal}");
+    }
+}
+
+#[test]
+fn file_names_stay_in_their_directories() {
+    for name in ["../x", "/etc/passwd", "a/../../b", ""] {
+        assert!(!stays_inside(name), "{name:?}");
+    }
+    assert!(stays_inside("labels.txt") && stays_inside("sub/labels.txt") && stays_inside("./labels.txt"));
+    assert!(unsupported("output { label_filename: \"../../secret\" }").contains("label_filename: expected a file in"));
+    assert!(unsupported("default_model_filename: \"../2/model.onnx\"").contains("default_model_filename: expected"));
+    assert!(unsupported("default_model_filename: \"sub/model.onnx\"").contains("default_model_filename: expected"));
+}
+
+#[test]
+fn hints_are_listed_and_nothing_else() {
+    let (config, _) = read(
+        "instance_group { kind: KIND_GPU gpus: [ 0 ] host_policy: \"p\" rate_limiter { priority: 1 } }
+         optimization { graph { level: 1 } input_pinned_memory { enable: true } }
+         response_cache { enable: true } parameters { key: \"intra_op_thread_count\" value { string_value: \"2\" } }
+         parameters { key: \"mine\" value { string_value: \"2\" } }",
+    );
+    let keys: Vec<String> = hints(&config).into_iter().map(|hint| hint.key).collect();
+    let expected = [
+        "response_cache",
+        "optimization.graph",
+        "instance_group[0].kind",
+        "instance_group[0].rate_limiter",
+        "instance_group[0].host_policy",
+        "parameters[intra_op_thread_count]",
+    ];
+    assert_eq!(keys, expected);
+    let (plain, _) = read("instance_group { kind: KIND_CPU } dynamic_batching { } response_cache { }");
+    assert_eq!(hints(&plain), []);
+}
+
+#[test]
+fn batching_numbers_must_agree() {
+    let window = |knobs: &str| contradiction(&format!("max_batch_size: 4\ndynamic_batching {{ {knobs} }}"));
+    assert_eq!(
+        window("preferred_batch_size: [ 4, 8 ]"),
+        "config.pbtxt:4:20: dynamic_batching.preferred_batch_size: expected sizes from 1 to max_batch_size 4, but found 8"
+    );
+    assert!(window("preferred_batch_size: [ 0 ]").contains("found 0"));
+    assert!(
+        window("priority_levels: 2").contains("default_priority_level: expected a level from 1 to priority_levels 2")
+    );
+    assert!(window("priority_levels: 2 default_priority_level: 3").contains("but found 3"));
+    assert!(window("default_priority_level: 1").contains("expected priority_levels to be given"));
+    assert!(window("priority_levels: 4294967296 default_priority_level: 1").contains("at most 65536 levels"));
+    let level = "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 2 value { } }";
+    assert!(window(level).contains("priority_queue_policy[2]: expected a level from 1 to priority_levels 1"));
+    assert_eq!(
+        contradiction("dynamic_batching { }"),
+        "config.pbtxt:3:1: dynamic_batching: batching needs a max_batch_size of at least 1, but it is 0"
+    );
+    assert!(contradiction("max_batch_size: -1").contains("expected 0 or more, but found -1"));
+    agrees(&format!("{INPUT}{OUTPUT}max_batch_size: 1 dynamic_batching {{ preferred_batch_size: 1 }}"));
+}
+
+#[test]
+fn our_parameters_must_mean_something() {
+    let parameter = |key: &str, value: &str| {
+        contradiction(&format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}"))
+    };
+    assert!(parameter("batching.bucketwidth", "1").contains("did you mean 'batching.bucket_width'"));
+    assert!(parameter("batching.bucket_width", "wide").contains("expected a number"));
+    assert!(parameter("batching.policy", "lazy").contains("not supported by this version"));
+    assert!(parameter("pad.z", "n").contains("the model has no input 'z'"));
+}
+
+#[test]
+fn tensors_must_be_whole() {
+    let both = |input: &str| {
+        let (config, origin) = read(&format!("{input}\n{OUTPUT}"));
+        consistent(&config, None, &origin).expect_err("it should be refused").to_string()
+    };
+    assert_eq!(
+        both("input { name: \"x\" data_type: TYPE_FP32 dims: [ 4, 0 ] }"),
+        "config.pbtxt:1:40: input[0].dims: expected sizes above 0, or -1, for 'x', but found 0"
+    );
+    assert!(both("input { name: \"x\" data_type: TYPE_FP32 dims: [ -2 ] }").contains("found -2"));
+    assert!(both("input { name: \"x\" data_type: TYPE_FP32 }").contains("input[0].dims: expected dims for 'x'"));
+    assert!(both("input { name: \"x\" dims: 1 }").contains("expected a data_type for 'x'"));
+    assert!(both("input { data_type: TYPE_FP32 dims: 1 }").contains("expected a name for this input"));
+    assert!(both(&format!("{INPUT}{INPUT}")).contains("config.pbtxt:2:9: input[1].name: the input 'x' is there twice"));
+    assert!(both("").contains("the model has no inputs"));
+    agrees(
+        "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] } output { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] }",
+    );
+}
+
+#[test]
+fn a_reshape_keeps_the_elements() {
+    let reshape = |dims: &str, shape: &str| {
+        let text = format!(
+            "max_batch_size: 2 {OUTPUT} input {{ name: \"x\" data_type: TYPE_FP32 dims: [ {dims} ] reshape {{ shape: [ {shape} ] }} }}"
+        );
+        let (config, origin) = read(&text);
+        consistent(&config, None, &origin).map_err(|fault| fault.to_string())
+    };
+    for (dims, shape) in [("4", "2, 2"), ("1", ""), ("-1, 4", "-1, 2, 2"), ("4, 1", "4")] {
+        assert_eq!(reshape(dims, shape), Ok(()), "[{dims}] to [{shape}]");
+    }
+    for (dims, shape) in [("4", "3"), ("2", ""), ("-1, 4", "4"), ("-1, 4", "4, -1"), ("-1", "-1, -1"), ("4", "0")] {
+        let refusal = reshape(dims, shape).expect_err("it should be refused");
+        assert!(refusal.contains("input[0].reshape: "), "[{dims}] to [{shape}]: {refusal}");
+    }
+    let scalar = format!("{OUTPUT} input {{ name: \"x\" data_type: TYPE_FP32 dims: 1 reshape {{ }} }}");
+    let (config, origin) = read(&scalar);
+    assert!(consistent(&config, None, &origin).is_err(), "no scalars without a batch");
+}
+
+fn padded(parameters: &[(&str, &str)], input: &str, output: &str) -> Result<(), String> {
+    let parameters = parameters
+        .iter()
+        .map(|(key, value)| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}\n"));
+    let text = format!(
+        "max_batch_size: 4 input {{ name: \"x\" {input} }} input {{ name: \"mask\" data_type: TYPE_INT64 dims: -1 }}
+         output {{ name: \"y\" data_type: TYPE_FP32 {output} }} {}",
+        parameters.collect::<String>()
+    );
+    let (config, origin) = read(&text);
+    consistent(&config, None, &origin).map_err(|fault| fault.to_string())
+}
+
+#[test]
+fn a_pad_needs_a_name_on_every_tensor_it_touches() {
+    let int = "data_type: TYPE_INT64 dims: -1";
+    let whole = [("pad.x", "n=1"), ("axes.x", "n"), ("pad.mask", "n"), ("axes.mask", "n"), ("axes.y", "n")];
+    assert_eq!(padded(&whole, int, "dims: -1"), Ok(()));
+    assert_eq!(padded(&whole[..4], int, "dims: 384"), Ok(()), "an output that does not vary");
+    assert_eq!(padded(&[("pad.x", "n"), ("axes.x", "n")], int, "dims: 1"), Ok(()), "a mask of another length");
+
+    let refused = |parameters: &[(&str, &str)], input: &str, output: &str| {
+        padded(parameters, input, output).expect_err("it should be refused")
+    };
+    assert!(refused(&[("pad.x", "n")], int, "dims: 1").contains("'x' has no axis 'n'; it has no axis with a name"));
+    let other = [("pad.x", "n"), ("axes.x", "m")];
+    assert!(refused(&other, int, "dims: 1").contains("'x' has no axis 'n'; it has only m"));
+    let shared = [("pad.x", "n"), ("axes.x", "n"), ("axes.mask", "n")];
+    assert!(refused(&shared, int, "dims: 1").contains("'mask' needs a pad for it too"));
+    let unnamed = [("pad.x", "n"), ("axes.x", "n")];
+    assert!(refused(&unnamed, int, "dims: -1").contains("dimension 0 of 'y' varies and has no name"));
+    assert!(refused(&unnamed, "data_type: TYPE_STRING dims: -1", "dims: 1").contains("cannot be filled with 0"));
+    let half = [("pad.x", "n=0.5"), ("axes.x", "n")];
+    assert!(refused(&half, int, "dims: 1").contains("INT64 cannot be filled with 0.5"));
+    let fixed = [("axes.x", "n")];
+    assert!(refused(&fixed, "data_type: TYPE_INT64 dims: 4", "dims: 1").contains("the fixed size 4"));
+    let too_many = [("axes.x", "n,m")];
+    assert!(refused(&too_many, int, "dims: 1").contains("expected 1 names for dims [-1] of 'x', but found 2"));
+    let cut = refused(&whole, int, "dims: -1 reshape { shape: -1 }");
+    assert!(cut.contains("cannot be reshaped"), "{cut}");
+}
+
+#[test]
+fn warm_up_samples_fit_the_inputs() {
+    let sample = |input: &str| contradiction(&format!("max_batch_size: 2\nmodel_warmup {{ name: \"s\" {input} }}"));
+    let x = |fields: &str| format!("inputs {{ key: \"x\" value {{ {fields} }} }}");
+    assert!(sample("").contains("model_warmup[0]: the sample lacks the input 'x'"));
+    assert!(sample("batch_size: 3").contains("expected at most 2 rows, but found 3"));
+    assert!(
+        sample(&x("data_type: TYPE_INT8 dims: 4")).contains("expected the datatype TYPE_FP32, but found TYPE_INT8")
+    );
+    assert!(sample(&x("data_type: TYPE_FP32 dims: 5")).contains("expected dims that fit [4], but found [5]"));
+    let escape = x("data_type: TYPE_FP32 dims: 4 input_data_file: \"../../x\"");
+    assert!(sample(&escape).contains("warmup directory, but found '../../x'"));
+    assert!(sample("inputs { key: \"z\" value { } }").contains("the model has no input 'z'"));
+}
+
+fn graph(dims: Vec<PortDim>) -> Signature {
+    let port = |name: &str| Port { name: name.to_owned(), datatype: Some(DataType::Fp32), dims: Some(dims.clone()) };
+    Signature { inputs: vec![port("x")], outputs: vec![port("y")] }
+}
+
+fn against(text: &str, signature: &Signature) -> Result<(), String> {
+    let (config, origin) = read(text);
+    consistent(&config, Some(signature), &origin).map_err(|fault| fault.to_string())
+}
+
+#[test]
+fn a_configuration_must_fit_its_graph() {
+    let batched = graph(vec![PortDim::Unknown, PortDim::Fixed(4)]);
+    let fixed = graph(vec![PortDim::Fixed(4)]);
+    let batch = format!("max_batch_size: 2\n{INPUT}{OUTPUT}");
+    assert_eq!(against(&batch, &batched), Ok(()));
+    assert_eq!(against(&format!("{INPUT}{OUTPUT}"), &fixed), Ok(()));
+    let anything = Signature { inputs: vec![Port { dims: None, ..batched.inputs[0].clone() }], ..batched.clone() };
+    assert_eq!(against(&batch, &anything), Ok(()), "a graph that does not say its shapes");
+
+    let refused = |text: &str, signature: &Signature| against(text, signature).expect_err("it should be refused");
+    assert_eq!(
+        refused(&batch, &fixed),
+        "config.pbtxt:1:1: max_batch_size: the first dimension of 'x' is no batch: the graph has the shape [4], \
+         but max_batch_size is 2"
+    );
+    assert_eq!(
+        refused(&batch.replace("\"x\"", "\"X\""), &batched),
+        "config.pbtxt:2:9: input[0].name: the graph has no input 'X', only x; did you mean 'x'?"
+    );
+    assert_eq!(
+        refused(&batch.replacen("FP32", "INT8", 1), &batched),
+        "config.pbtxt:2:19: input[0].data_type: the graph has the datatype FP32 for 'x', but the configuration INT8"
+    );
+    assert_eq!(
+        refused(&batch.replacen("4 ]", "5 ]", 1), &batched),
+        "config.pbtxt:2:40: input[0].dims: the graph has the shape [4] behind the batch dimension for 'x', \
+         but the configuration [5]"
+    );
+    assert!(refused(&batch.replacen("4 ]", "-1 ]", 1), &batched).contains("configuration [-1]"));
+    let mut two = batched.clone();
+    two.inputs.push(Port { name: "z".to_owned(), ..two.inputs[0].clone() });
+    assert!(refused(&batch, &two).contains("the graph has an input 'z' that is not listed"));
+}

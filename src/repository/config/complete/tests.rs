@@ -1,1 +1,150 @@
+use serde_json::json;
 
+use super::*;
+use crate::repository::config::{json as config_json, pbtxt, yaml};
+
+fn port(name: &str, datatype: DataType, dims: &[PortDim]) -> Port {
+    Port { name: name.to_owned(), datatype: Some(datatype), dims: Some(dims.to_vec()) }
+}
+
+fn symbol(name: &str) -> PortDim {
+    PortDim::Symbol(name.to_owned())
+}
+
+fn identity(dims: &[PortDim]) -> Signature {
+    let [input, output] = ["INPUT0", "OUTPUT0"].map(|name| port(name, DataType::Fp32, dims));
+    Signature { inputs: vec![input], outputs: vec![output] }
+}
+
+fn completed(model: &str, text: &str, signature: &Signature) -> serde_json::Value {
+    let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+    defaults(&mut config, model);
+    from_graph(&mut config, signature, &origin).unwrap();
+    name_axes(&mut config, signature);
+    scheduler(&mut config);
+    config_json::write(&config).unwrap()
+}
+
+#[test]
+fn a_model_without_configuration_looks_as_triton_shows_it() {
+    let signature = identity(&[symbol("batch"), PortDim::Fixed(16)]);
+    let measured = json!({
+        "backend": "onnxruntime",
+        "default_model_filename": "model.onnx",
+        "dynamic_batching": {"preferred_batch_size": [4]},
+        "input": [{"data_type": "TYPE_FP32", "dims": ["16"], "name": "INPUT0"}],
+        "instance_group": [{"count": 2, "kind": "KIND_CPU", "name": "identity_auto"}],
+        "max_batch_size": 4,
+        "name": "identity_auto",
+        "optimization": {"input_pinned_memory": {"enable": true}, "output_pinned_memory": {"enable": true}},
+        "output": [{"data_type": "TYPE_FP32", "dims": ["16"], "name": "OUTPUT0"}],
+        "platform": "onnxruntime_onnx",
+        "version_policy": {"latest": {"num_versions": 1}}
+    });
+    assert_eq!(completed("identity_auto", "", &signature), measured);
+}
+
+#[test]
+fn a_model_without_a_batch_axis_looks_as_triton_shows_it() {
+    let signature = identity(&[PortDim::Fixed(1), PortDim::Fixed(16)]);
+    let text = "backend: \"onnxruntime\" input [ { name: \"INPUT0\" data_type: TYPE_FP32 dims: [ 1, 16 ] } ]
+                output [ { name: \"OUTPUT0\" data_type: TYPE_FP32 dims: [ 1, 16 ] } ]";
+    let measured = json!({
+        "backend": "onnxruntime",
+        "default_model_filename": "model.onnx",
+        "input": [{"data_type": "TYPE_FP32", "dims": ["1", "16"], "name": "INPUT0"}],
+        "instance_group": [{"count": 2, "kind": "KIND_CPU", "name": "identity_nobatch"}],
+        "name": "identity_nobatch",
+        "optimization": {"input_pinned_memory": {"enable": true}, "output_pinned_memory": {"enable": true}},
+        "output": [{"data_type": "TYPE_FP32", "dims": ["1", "16"], "name": "OUTPUT0"}],
+        "platform": "onnxruntime_onnx",
+        "version_policy": {"latest": {"num_versions": 1}}
+    });
+    assert_eq!(completed("identity_nobatch", text, &signature), measured);
+}
+
+#[test]
+fn a_decoupled_model_of_another_backend_has_one_instance_and_no_platform() {
+    let text = "backend: \"repeat\" max_batch_size: 8 model_transaction_policy { decoupled: true }";
+    let shown = completed("r", text, &Signature::default());
+    assert_eq!(shown["instance_group"], json!([{"count": 1, "kind": "KIND_CPU", "name": "r"}]));
+    assert_eq!((&shown["platform"], &shown["default_model_filename"]), (&json!(null), &json!(null)));
+}
+
+#[test]
+fn a_partial_configuration_keeps_what_it_says() {
+    let signature = identity(&[symbol("batch"), PortDim::Fixed(16)]);
+    let shown = completed("m", "max_batch_size: 2", &signature);
+    assert_eq!(shown["max_batch_size"], 2);
+    assert_eq!(
+        shown["dynamic_batching"],
+        json!({"preferred_batch_size": [2]}),
+        "batching is completed with the tensors"
+    );
+    let shown = completed("m", "max_batch_size: 1", &signature);
+    assert_eq!(shown.get("dynamic_batching"), None, "nothing to batch");
+    let named = "input { name: \"INPUT0\" } output { name: \"OUTPUT0\" } max_batch_size: 8";
+    let shown = completed("m", named, &signature);
+    assert_eq!(shown["input"], json!([{"data_type": "TYPE_FP32", "dims": ["16"], "name": "INPUT0"}]));
+    assert_eq!(shown.get("dynamic_batching"), None, "with its tensors listed a model stays serial");
+    let grouped = completed("m", "instance_group [ { count: 3 }, { kind: KIND_CPU } ]", &signature);
+    let groups = json!([
+        {"count": 3, "kind": "KIND_CPU", "name": "m_0"},
+        {"count": 2, "kind": "KIND_CPU", "name": "m_1"}
+    ]);
+    assert_eq!(grouped["instance_group"], groups);
+}
+
+#[test]
+fn a_fixed_first_axis_on_any_tensor_is_no_batch() {
+    let mut signature = identity(&[symbol("batch"), PortDim::Fixed(16)]);
+    assert!(can_batch(&signature));
+    signature.outputs[0].dims = Some(vec![PortDim::Fixed(16)]);
+    assert!(!can_batch(&signature));
+    signature.outputs[0].dims = Some(vec![PortDim::Fixed(-1)]);
+    assert!(can_batch(&signature), "some exporters write -1 for a size that varies");
+    signature.outputs[0].dims = Some(Vec::new());
+    assert!(!can_batch(&signature), "a scalar");
+    signature.outputs[0].dims = None;
+    assert!(!can_batch(&signature), "a shape that is not known");
+    assert!(!can_batch(&Signature::default()), "no tensors at all");
+}
+
+#[test]
+fn a_tensor_of_batch_rows_alone_is_reshaped() {
+    let shown = completed("m", "", &identity(&[PortDim::Unknown]));
+    assert_eq!(shown["input"][0]["dims"], json!(["1"]));
+    assert_eq!(shown["input"][0]["reshape"], json!({}));
+}
+
+#[test]
+fn what_the_graph_does_not_say_must_be_given() {
+    let mut signature = identity(&[symbol("batch"), PortDim::Fixed(16)]);
+    signature.inputs[0].datatype = None;
+    let (mut config, origin) = pbtxt::parse("config.pbtxt", b"").unwrap();
+    let fault = from_graph(&mut config, &signature, &origin).unwrap_err();
+    assert!(fault.to_string().contains("'INPUT0' a type that the protocol has not"), "{fault}");
+}
+
+#[test]
+fn the_graphs_names_stand_for_padded_axes() {
+    let signature = identity(&[symbol("batch"), symbol("seq"), PortDim::Fixed(2)]);
+    let plain = completed("m", "", &signature);
+    assert_eq!(plain.get("parameters"), None, "nothing is padded");
+    let padded = "parameters { key: \"pad.INPUT0\" value { string_value: \"seq\" } }";
+    let shown = completed("m", padded, &signature);
+    assert_eq!(shown["parameters"]["axes.INPUT0"]["string_value"], "seq,-");
+    assert_eq!(shown["parameters"]["axes.OUTPUT0"]["string_value"], "seq,-");
+}
+
+#[test]
+fn auto_batches_where_the_model_can() {
+    let shown = |text: &str| {
+        let (mut config, _) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
+        scheduler(&mut config);
+        config_json::write(&config).unwrap()
+    };
+    assert_eq!(shown("max_batch_size: 8")["dynamic_batching"], json!({"preferred_batch_size": [8]}));
+    assert_eq!(shown("max_batch_size: 0").get("dynamic_batching"), None);
+    assert_eq!(shown("{ max_batch_size: 8, batching: { policy: serial } }").get("dynamic_batching"), None);
+}

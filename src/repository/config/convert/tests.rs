@@ -1,1 +1,102 @@
+use super::*;
+use crate::repository::config::{pbtxt, yaml};
 
+fn from_pbtxt(text: &str) -> (ModelSpec, Knobs) {
+    let (config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+    model(&config, 3, &BTreeMap::new(), &origin).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+const TENSORS: &str =
+    "input { name: \"x\" data_type: TYPE_FP32 dims: [ 4 ] } output { name: \"y\" data_type: TYPE_STRING dims: [ -1 ] }";
+
+#[test]
+fn datatypes_correspond_both_ways() {
+    for datatype in DataType::ALL {
+        let number: i32 = datatype_to_pb(datatype).into();
+        assert_eq!(super::datatype(number), Some(datatype));
+        assert_eq!(datatype_from_name(datatype.as_str()), Some(datatype));
+        assert_eq!(datatype_from_name(datatype_to_pb(datatype).as_str_name()), Some(datatype));
+    }
+    assert_eq!(super::datatype(0), None);
+    assert_eq!(super::datatype(15), None);
+    assert_eq!(super::datatype(-1), None);
+}
+
+#[test]
+fn without_a_scheduler_a_model_is_serial() {
+    let (spec, knobs) = from_pbtxt(&format!(
+        "name: \"m\" max_batch_size: 8 {TENSORS} instance_group {{ count: 2 }} instance_group {{ count: 3 }}"
+    ));
+    assert_eq!((spec.name.as_str(), spec.version, spec.max_batch_size), ("m", 3, 8));
+    assert_eq!(spec.outputs[0].datatype, DataType::Bytes);
+    assert_eq!(spec.outputs[0].dims.as_slice(), [-1]);
+    assert_eq!(knobs, Knobs { max_batch_rows: 8, mergeable: true, max_in_flight: 5, policy: Policy::Serial });
+}
+
+#[test]
+fn a_model_without_a_batch_axis_is_never_merged() {
+    let (spec, knobs) = from_pbtxt(TENSORS);
+    assert!(!spec.has_batch_axis());
+    assert_eq!((knobs.max_batch_rows, knobs.mergeable), (1, false));
+}
+
+#[test]
+fn dynamic_batching_becomes_the_window() {
+    let (_, knobs) = from_pbtxt(&format!(
+        "max_batch_size: 8 {TENSORS} dynamic_batching {{ preferred_batch_size: [ 8, 2, 2 ] max_queue_delay_microseconds: 100
+         preserve_ordering: true priority_levels: 3 default_priority_level: 2
+         default_queue_policy {{ timeout_action: DELAY default_timeout_microseconds: 7 allow_timeout_override: true max_queue_size: 9 }}
+         priority_queue_policy {{ key: 1 value {{ max_queue_size: 1 }} }} }}
+         parameters {{ key: \"batching.bucket_width\" value {{ string_value: \"16\" }} }}"
+    ));
+    let queue = QueueKnobs {
+        timeout_action: TimeoutAction::Delay,
+        default_timeout_ns: 7_000,
+        allow_timeout_override: true,
+        max_queue_size: 9,
+    };
+    let window = WindowKnobs {
+        preferred_batch_sizes: vec![2, 8],
+        max_queue_delay_ns: 100_000,
+        preserve_ordering: true,
+        priority_levels: 3,
+        default_priority_level: 2,
+        default_queue: queue,
+        level_queues: vec![(1, QueueKnobs { max_queue_size: 1, ..QueueKnobs::default() })],
+        bucket_width: 16,
+    };
+    assert_eq!(knobs.policy, Policy::Window(window));
+}
+
+#[test]
+fn endless_delays_fit_any_clock() {
+    assert_eq!(nanoseconds(u64::MAX), MAX_DELAY_NS);
+    assert!(MAX_DELAY_NS.checked_add(MAX_DELAY_NS).is_some());
+}
+
+#[test]
+fn padded_axes_are_symbols_of_inputs_and_outputs() {
+    let text = "max_batch_size: 4\ninputs:\n- { name: ids, dtype: INT64, dims: [tokens], pad: { axis: tokens, value: 7 } }\n\
+                outputs:\n- { name: hidden, dtype: FP32, dims: [tokens, 384] }\n- { name: pooled, dtype: FP32, dims: [384] }\n\
+                - { name: other, dtype: FP32, dims: [elsewhere] }\n";
+    let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
+    let (spec, _) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
+    assert_eq!(spec.symbols, ["tokens"]);
+    assert_eq!(spec.inputs[0].symbols.as_slice(), [Some(SymbolId(0))]);
+    assert!((spec.inputs[0].pad_value - 7.0).abs() < f64::EPSILON);
+    assert_eq!(spec.outputs[0].symbols.as_slice(), [Some(SymbolId(0)), None]);
+    assert!(spec.outputs[1].symbols.is_empty());
+    assert!(spec.outputs[2].symbols.is_empty(), "a name that nothing pads");
+}
+
+#[test]
+fn labels_reshape_and_decoupling_reach_the_specification() {
+    let text = "input { name: \"x\" data_type: TYPE_FP32 dims: [ 1 ] reshape { shape: [ ] } optional: true }
+                output { name: \"y\" data_type: TYPE_FP32 dims: [ 2 ] } model_transaction_policy { decoupled: true }";
+    let (config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+    let labels = BTreeMap::from([("y".to_owned(), vec!["cat".to_owned(), "dog".to_owned()])]);
+    let (spec, _) = model(&config, 1, &labels, &origin).unwrap();
+    assert_eq!(spec.inputs[0].reshape.as_deref(), Some([].as_slice()));
+    assert!(spec.inputs[0].optional && spec.decoupled);
+    assert_eq!(spec.outputs[0].labels, ["cat", "dog"]);
+}

@@ -1,6 +1,6 @@
 //! `config.pbtxt`: protobuf's text format in every form that Triton's own reader takes.
 //!
-//! prost-reflect reads the text; a token pass before it ([`tokens`]) inserts the colons that Triton does not ask for,
+//! prost-reflect reads the text; a token pass before it (`tokens`) inserts the colons that Triton does not ask for,
 //! names unknown keys and values with their place, and remembers where each key stands.
 
 mod tokens;
@@ -10,6 +10,9 @@ use prost_reflect::DynamicMessage;
 
 use super::{ConfigError, Origin, Position, pb, schema};
 
+/// More text than any model needs.
+const MAX_BYTES: usize = 1 << 20;
+
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
 /// # Errors
@@ -17,6 +20,10 @@ use super::{ConfigError, Origin, Position, pb, schema};
 /// line, column and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
     let origin = Origin::new(file);
+    if bytes.len() > MAX_BYTES {
+        let message = format!("expected at most {MAX_BYTES} bytes, but the file has {}", bytes.len());
+        return Err(origin.error("", message));
+    }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),
         Err(fault) => {
@@ -37,9 +44,9 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
     })?;
     let config = message.transcode_to().map_err(|fault| origin.error("", fault.to_string()))?;
 
-    let mut placed = origin;
+    let mut placed = Origin::of_text(file, text);
     for (path, offset) in prepared.places {
-        placed.place(path, Position::at(text, offset));
+        placed.place(path, offset);
     }
     Ok((config, placed))
 }

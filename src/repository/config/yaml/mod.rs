@@ -1,6 +1,6 @@
 //! `model.yaml`: our own form of a model's configuration, read into the same `ModelConfig` that `config.pbtxt` gives.
 //!
-//! [`tree`] turns text into nodes, [`read`] reads them with keys and places, and the files beside them fill in the
+//! `tree` turns text into nodes, `read` reads them with keys and places, and the files beside them fill in the
 //! parts of the configuration. Whatever `ModelConfig` has no field for goes into `parameters`
 //! ([`crate::repository::config::params`]).
 

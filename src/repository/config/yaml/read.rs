@@ -42,7 +42,7 @@ pub(super) struct Reader<'t> {
 
 impl<'t> Reader<'t> {
     pub(super) fn new(file: &'t str, text: &'t str) -> Self {
-        Self { file, text, origin: Origin::of_yaml(file, text) }
+        Self { file, text, origin: Origin::of_text(file, text) }
     }
 
     pub(super) fn root<'n>(node: &'n Node) -> Value<'n> {

@@ -1,0 +1,248 @@
+//! Loading and unloading at a client's request.
+
+use std::{collections::BTreeMap, sync::atomic::Ordering};
+
+use bytes::Bytes;
+
+use super::fake::{Directory, GARBAGE, explicit, index, load, start, until};
+use crate::repository::{ControlError, Overrides, ResolveError};
+
+fn row(name: &str, version: &str, state: &str, reason: &str) -> [String; 4] {
+    [name, version, state, reason].map(str::to_owned)
+}
+
+#[tokio::test]
+async fn states_walk_as_triton_shows_them() {
+    let directory = Directory::new();
+    directory.model("slow").model("other");
+    let (repository, _) = start(&directory, explicit()).await;
+    assert!(repository.ready(), "nothing is wanted yet");
+    assert_eq!(index(&repository), [row("other", "", "", ""), row("slow", "", "", "")]);
+    let unknown = repository.resolve("slow", "").unwrap_err();
+    assert_eq!(unknown, ResolveError::UnknownModel { name: "slow".to_owned() });
+
+    load(&repository, "slow").await.unwrap();
+    assert_eq!(index(&repository)[1], row("slow", "1", "READY", ""));
+    assert_eq!(repository.ready_versions("slow"), [1]);
+    let in_flight = repository.resolve("slow", "1").unwrap().handle().clone();
+
+    repository.unload("slow", false).await.unwrap();
+    assert_eq!(index(&repository)[1], row("slow", "1", "UNLOADING", ""), "a request still holds it");
+    let gone = repository.resolve("slow", "").unwrap_err();
+    assert_eq!(gone, ResolveError::NoAvailableVersion { name: "slow".to_owned() });
+    assert_eq!(repository.is_ready("slow", ""), Ok(false));
+    drop(in_flight);
+    assert_eq!(index(&repository)[1], row("slow", "1", "UNAVAILABLE", "unloaded"));
+    assert!(repository.ready(), "what was unloaded is not wanted");
+
+    load(&repository, "slow").await.unwrap();
+    assert_eq!(index(&repository)[1], row("slow", "1", "READY", ""));
+}
+
+#[tokio::test]
+async fn unloading_what_is_not_loaded_or_not_known_is_no_error() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, _) = start(&directory, explicit()).await;
+    assert_eq!(repository.unload("m", true).await, Ok(()));
+    assert_eq!(repository.unload("nope", false).await, Ok(()));
+    assert_eq!(index(&repository), [row("m", "", "", "")]);
+}
+
+#[tokio::test]
+async fn what_cannot_be_found_is_an_unknown_model() {
+    let directory = Directory::new();
+    directory.model("m").write("file", "not a directory").write(".hidden/1/model.onnx", "good");
+    let (repository, _) = start(&directory, explicit()).await;
+    for name in ["nope", "", ".", "..", "../m", "m/1", "/etc", "file", ".hidden", "m\0"] {
+        let refusal = repository.load(name, Overrides::default()).await.unwrap_err();
+        assert_eq!(refusal, ControlError::UnknownModel { name: name.to_owned() });
+    }
+    let text = load(&repository, "nope").await.unwrap_err();
+    assert!(text.starts_with("failed to load 'nope', failed to poll from model repository"), "{text}");
+    assert_eq!(index(&repository), [row("m", "", "", "")], "refused names leave nothing behind");
+}
+
+#[tokio::test]
+async fn a_broken_model_is_unavailable_with_its_reason() {
+    let directory = Directory::new();
+    directory.write("broken/1/model.onnx", GARBAGE);
+    let (repository, _) = start(&directory, explicit()).await;
+    let text = load(&repository, "broken").await.unwrap_err();
+    assert!(text.starts_with("load failed for model 'broken': version 1 is at UNAVAILABLE state: "), "{text}");
+    assert!(text.ends_with("broken/1/model.onnx: protobuf parsing failed"), "{text}");
+    let [name, version, state, reason] = index(&repository).remove(0);
+    assert_eq!((name.as_str(), version.as_str(), state.as_str()), ("broken", "1", "UNAVAILABLE"));
+    assert!(reason.contains("protobuf parsing failed"), "{reason}");
+    assert!(!repository.ready(), "it should be there and is not");
+
+    repository.unload("broken", false).await.unwrap();
+    assert!(repository.ready());
+    assert_eq!(index(&repository), [row("broken", "1", "UNAVAILABLE", "unloaded")]);
+}
+
+#[tokio::test]
+async fn a_failed_reload_leaves_the_old_version_serving() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, _) = start(&directory, explicit()).await;
+    load(&repository, "m").await.unwrap();
+    let before = repository.resolve("m", "").unwrap();
+
+    directory.write("m/1/model.onnx", GARBAGE);
+    assert!(load(&repository, "m").await.is_err());
+    assert!(std::sync::Arc::ptr_eq(&before, &repository.resolve("m", "").unwrap()), "the very same");
+    let [_, _, state, reason] = index(&repository).remove(0);
+    assert_eq!(state, "READY");
+    assert!(reason.starts_with("the last reload failed: version 1: "), "{reason}");
+
+    directory.write("m/config.pbtxt", "max_batch_size: x");
+    assert!(load(&repository, "m").await.unwrap_err().contains("m/config.pbtxt:1:17: expected an integer"));
+    directory.write("m/config.pbtxt", "").write("m/1/model.onnx", "good").write("m/2/model.onnx", GARBAGE);
+    assert!(load(&repository, "m").await.is_err());
+    assert_eq!(repository.ready_versions("m"), [1], "the old one does not go before the new one is there");
+    assert_eq!(index(&repository)[1][2], "UNAVAILABLE");
+    assert!(repository.ready(), "what served before still does");
+
+    directory.write("m/2/model.onnx", "good");
+    drop(before);
+    load(&repository, "m").await.unwrap();
+    assert_eq!(repository.ready_versions("m"), [2]);
+    assert_eq!(index(&repository), [row("m", "1", "UNAVAILABLE", "unloaded"), row("m", "2", "READY", "")]);
+}
+
+#[tokio::test]
+async fn the_old_version_serves_until_the_new_one_is_ready() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, explicit()).await;
+    load(&repository, "m").await.unwrap();
+    directory.write("m/2/model.onnx", "good");
+    loader.hold("m");
+    let loading = tokio::spawn({
+        let repository = repository.clone();
+        async move { load(&repository, "m").await }
+    });
+    until(&repository, |repository| index(repository).len() == 2).await;
+    assert_eq!(index(&repository), [row("m", "1", "READY", ""), row("m", "2", "LOADING", "")]);
+    assert_eq!(repository.resolve("m", "").unwrap().spec().version, 1);
+    loader.release("m");
+    loading.await.unwrap().unwrap();
+    assert_eq!(repository.resolve("m", "").unwrap().spec().version, 2);
+    let old = repository.resolve("m", "1").unwrap_err();
+    assert_eq!(old, ResolveError::UnknownVersion { name: "m".to_owned(), version: 1 });
+}
+
+#[tokio::test]
+async fn loads_and_unloads_of_one_model_run_one_after_another() {
+    let directory = Directory::new();
+    directory.model("a").model("b").model("c").model("d").model("e").model("f");
+    let (repository, loader) = start(&directory, explicit()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for round in 0..8 {
+        for name in ["a", "b", "c", "d", "e", "f"] {
+            let repository = repository.clone();
+            tasks.spawn(async move {
+                if round % 4 == 3 {
+                    repository.unload(name, false).await.unwrap();
+                } else {
+                    load(&repository, name).await.unwrap();
+                }
+            });
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+    assert_eq!(loader.most_of_one_version.load(Ordering::SeqCst), 1);
+    assert!(loader.most_at_once.load(Ordering::SeqCst) <= 4, "as many as there are loader threads");
+    load(&repository, "a").await.unwrap();
+    assert_eq!(repository.is_ready("a", "1"), Ok(true));
+}
+
+#[tokio::test]
+async fn a_load_whose_client_left_still_ends() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, explicit()).await;
+    loader.hold("m");
+    let client = tokio::spawn({
+        let repository = repository.clone();
+        async move { load(&repository, "m").await }
+    });
+    until(&repository, |repository| index(repository)[0][2] == "LOADING").await;
+    assert!(!repository.ready(), "it should be there and is not yet");
+    client.abort();
+    loader.release("m");
+    until(&repository, |repository| repository.is_ready("m", "") == Ok(true)).await;
+    assert!(repository.ready());
+}
+
+fn overrides(config: &str, files: &[(&str, &str)]) -> Overrides {
+    let files = files.iter().map(|(path, text)| ((*path).to_owned(), Bytes::from((*text).to_owned())));
+    let files: BTreeMap<String, Bytes> = files.collect();
+    Overrides { config_json: (!config.is_empty()).then(|| config.to_owned()), files }
+}
+
+#[tokio::test]
+async fn a_config_override_stands_in_for_the_file() {
+    let directory = Directory::new();
+    directory.model("m").write("m/config.pbtxt", "max_batch_size: 64");
+    let (repository, _) = start(&directory, explicit()).await;
+    load(&repository, "m").await.unwrap();
+    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 64);
+    let config = r#"{"backend": "onnxruntime", "max_batch_size": 2}"#;
+    repository.load("m", overrides(config, &[])).await.unwrap();
+    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 2);
+    load(&repository, "m").await.unwrap();
+    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 64, "the override was for once");
+
+    let refusal = repository.load("m", overrides("not json", &[])).await.unwrap_err();
+    assert!(matches!(refusal, ControlError::BadConfig { .. }), "{refusal}");
+    let refusal = repository.load("m", overrides(r#"{"backend": "python"}"#, &[])).await.unwrap_err();
+    assert!(matches!(refusal, ControlError::LoadFailed { .. }), "{refusal}");
+    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 64, "still served");
+}
+
+#[tokio::test]
+async fn file_overrides_stand_in_for_the_directory() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, explicit()).await;
+    load(&repository, "m").await.unwrap();
+    repository.load("m", overrides("{}", &[("7/model.onnx", "sent")])).await.unwrap();
+    assert_eq!(repository.ready_versions("m"), [7], "no version from the disk");
+    assert_eq!(loader.requests.lock().last().unwrap().override_bytes.as_deref(), Some(b"sent".as_slice()));
+
+    repository.load("new", overrides("{}", &[("1/model.onnx", "sent")])).await.unwrap();
+    assert_eq!(repository.is_ready("new", "1"), Ok(true), "a model that is not on disk at all");
+
+    for (config, path) in [("", "1/model.onnx"), ("{}", "../x"), ("{}", "1/../../x"), ("{}", "model.onnx")] {
+        let refusal = repository.load("m", overrides(config, &[(path, "x")])).await.unwrap_err();
+        assert!(matches!(refusal, ControlError::BadOverride { .. }), "{path}: {refusal}");
+    }
+    let refusal = repository.load("m", overrides("{}", &[("7/other", "x")])).await.unwrap_err();
+    assert!(refusal.to_string().contains("the override file '7/other' is not used"), "{refusal}");
+    assert_eq!(repository.ready_versions("m"), [7], "what served goes on serving");
+}
+
+#[tokio::test]
+async fn a_shutdown_lets_go_of_everything() {
+    let directory = Directory::new();
+    directory.model("m");
+    let (repository, loader) = start(&directory, explicit()).await;
+    load(&repository, "m").await.unwrap();
+    let handle = std::sync::Arc::downgrade(repository.resolve("m", "").unwrap().handle());
+    loader.hold("m");
+    let reload = tokio::spawn({
+        let repository = repository.clone();
+        async move { repository.load("m", Overrides::default()).await }
+    });
+    let started = *repository.changes().borrow();
+    until(&repository, |repository| *repository.changes().borrow() > started).await;
+    repository.shutdown();
+    assert_eq!(handle.strong_count(), 0);
+    assert!(!repository.ready());
+    assert!(repository.loaded().is_empty());
+    loader.release("m");
+    assert_eq!(reload.await.unwrap(), Err(ControlError::ShuttingDown));
+    assert!(repository.resolve("m", "").is_err(), "what was loading is dropped");
+}

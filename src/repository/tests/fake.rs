@@ -1,0 +1,182 @@
+//! Test helpers: a repository directory, a loader whose loads can be held, and waiting for a state.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+use tempfile::TempDir;
+
+use crate::{
+    batching::Knobs,
+    engine::{BatchInput, EngineError, Execution, Program},
+    executor::{ModelHandle, Pool},
+    model::{DataType, ModelSpec},
+    repository::{
+        ControlMode, LoadRequest, Loader, Options, Overrides, Repository,
+        config::complete::{Port, PortDim, Signature},
+    },
+};
+
+/// A program file of this content does not load.
+pub(super) const GARBAGE: &str = "garbage";
+
+#[derive(Debug)]
+struct NoProgram;
+
+impl Program for NoProgram {
+    fn run(&self, _rows: u32, _inputs: &[BatchInput<'_>], _steps: &[u32]) -> Result<Execution, EngineError> {
+        Err(EngineError("a test never runs it".to_owned()))
+    }
+}
+
+/// The one place that knows how a pool is made and brings a version up.
+fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
+    let pool = Arc::new(Pool {});
+    Arc::new(pool.bring_up(spec, knobs, Arc::new(NoProgram)))
+}
+
+/// Every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].
+#[derive(Default)]
+pub(super) struct FakeLoader {
+    pub(super) requests: Mutex<Vec<LoadRequest>>,
+    /// Models whose loads wait until their name is taken out.
+    held: Mutex<Vec<String>>,
+    released: Condvar,
+    running: Mutex<BTreeMap<String, usize>>,
+    pub(super) most_at_once: AtomicUsize,
+    pub(super) most_of_one_version: AtomicUsize,
+}
+
+impl FakeLoader {
+    pub(super) fn hold(&self, name: &str) {
+        self.held.lock().push(name.to_owned());
+    }
+
+    pub(super) fn release(&self, name: &str) {
+        self.held.lock().retain(|held| held != name);
+        self.released.notify_all();
+    }
+
+    pub(super) fn loads_of(&self, name: &str) -> Vec<i64> {
+        let requests = self.requests.lock();
+        requests.iter().filter(|request| request.spec.name == name).map(|request| request.spec.version).collect()
+    }
+
+    fn program(path: &Path, bytes: Option<&Bytes>) -> Result<String, String> {
+        let text = match bytes {
+            Some(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+            None => fs::read_to_string(path).map_err(|fault| fault.to_string())?,
+        };
+        if text == GARBAGE {
+            return Err(format!("{}: protobuf parsing failed", path.display()));
+        }
+        Ok(text)
+    }
+}
+
+impl Loader for FakeLoader {
+    fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        let key = format!("{} {}", request.spec.name, request.spec.version);
+        {
+            let mut running = self.running.lock();
+            let own = running.entry(key.clone()).or_default();
+            *own += 1;
+            self.most_of_one_version.fetch_max(*own, Ordering::SeqCst);
+            self.most_at_once.fetch_max(running.values().sum(), Ordering::SeqCst);
+        }
+        let mut held = self.held.lock();
+        while held.contains(&request.spec.name) {
+            self.released.wait(&mut held);
+        }
+        drop(held);
+        let handle = bring_up(request.spec.clone(), request.knobs.clone());
+        self.requests.lock().push(request);
+        self.running.lock().entry(key).and_modify(|own| *own -= 1);
+        Ok(handle)
+    }
+
+    fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {
+        Self::program(program, bytes)?;
+        let dims = Some(vec![PortDim::Symbol("batch".to_owned()), PortDim::Fixed(16)]);
+        let port = |name: &str| Port { name: name.to_owned(), datatype: Some(DataType::Fp32), dims: dims.clone() };
+        Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")] })
+    }
+}
+
+/// A model repository in a directory of its own.
+pub(super) struct Directory {
+    root: TempDir,
+}
+
+impl Directory {
+    pub(super) fn new() -> Self {
+        Self { root: tempfile::tempdir().unwrap() }
+    }
+
+    pub(super) fn path(&self) -> PathBuf {
+        self.root.path().to_owned()
+    }
+
+    /// Writes a file, with the directories around it.
+    pub(super) fn write(&self, path: &str, text: &str) -> &Self {
+        let path = self.root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    /// A model of one version, completed from its graph.
+    pub(super) fn model(&self, name: &str) -> &Self {
+        self.write(&format!("{name}/1/model.onnx"), "good")
+    }
+}
+
+pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options {
+    Options {
+        repositories: directories.iter().map(|directory| directory.path()).collect(),
+        mode,
+        strict_readiness: true,
+        auto_complete: true,
+        load_threads: 4,
+    }
+}
+
+pub(super) async fn start(directory: &Directory, mode: ControlMode) -> (Arc<Repository>, Arc<FakeLoader>) {
+    let loader = Arc::new(FakeLoader::default());
+    let repository = Repository::start(options(&[directory], mode), loader.clone()).await.unwrap();
+    (repository, loader)
+}
+
+pub(super) fn explicit() -> ControlMode {
+    ControlMode::Explicit { startup: Vec::new() }
+}
+
+pub(super) async fn load(repository: &Repository, name: &str) -> Result<(), String> {
+    repository.load(name, Overrides::default()).await.map_err(|fault| fault.to_string())
+}
+
+/// The index as lines of name, version, state and reason.
+pub(super) fn index(repository: &Repository) -> Vec<[String; 4]> {
+    let entries = repository.index(false).into_iter();
+    entries.map(|entry| [entry.name, entry.version, entry.state.to_owned(), entry.reason]).collect()
+}
+
+/// Waits, change by change, until a condition holds.
+pub(super) async fn until(repository: &Repository, holds: impl Fn(&Repository) -> bool) {
+    let mut changes = repository.changes();
+    let waiting = async {
+        while !holds(repository) {
+            changes.changed().await.unwrap();
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), waiting).await.expect("the state comes within a minute");
+}

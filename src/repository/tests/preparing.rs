@@ -1,0 +1,108 @@
+//! From directories to load requests.
+
+use super::fake::{Directory, FakeLoader, explicit, load, options, start};
+use crate::{
+    batching::Policy,
+    repository::{ControlMode, EngineKind, Options, Repository},
+};
+use std::sync::Arc;
+
+async fn reason(files: &[(&str, &str)]) -> String {
+    let directory = Directory::new();
+    for (path, text) in files {
+        directory.write(path, text);
+    }
+    let (repository, _) = start(&directory, explicit()).await;
+    load(&repository, "m").await.expect_err("it should be refused")
+}
+
+#[tokio::test]
+async fn reasons_name_file_place_and_key() {
+    let model = ("m/1/model.onnx", "good");
+    let refusal = reason(&[model, ("m/config.pbtxt", "max_batch_size: 8\ninput [ { nam: 'x' } ]")]).await;
+    assert!(refusal.contains("m/config.pbtxt:2:11: unknown key 'nam' in input[0]"), "{refusal}");
+    let refusal = reason(&[model, ("m/model.yaml", "max_batch_size: 8\ninput: []")]).await;
+    assert!(refusal.contains("m/model.yaml:2:1: input: unknown key 'input'; did you mean 'inputs'?"), "{refusal}");
+    let wrong = "inputs:\n- { name: INPUT0, dims: [8] }";
+    let refusal = reason(&[model, ("m/model.yaml", wrong)]).await;
+    assert!(refusal.contains("m/model.yaml:2:19: inputs[0].dims: the graph has the shape [16]"), "{refusal}");
+    let refusal = reason(&[model, ("m/config.pbtxt", ""), ("m/model.yaml", "")]).await;
+    assert!(refusal.contains("found both config.pbtxt and model.yaml"), "{refusal}");
+}
+
+#[tokio::test]
+async fn missing_pieces_are_named() {
+    let refusal = reason(&[("m/notes.txt", "")]).await;
+    assert!(refusal.contains("no version directory (a number above 0) in "), "{refusal}");
+    let refusal = reason(&[("m/1/model.plan", "")]).await;
+    assert!(refusal.contains("no program ") && refusal.ends_with("m/1/model.onnx"), "{refusal}");
+    let specific = ("m/config.pbtxt", "version_policy { specific { versions: 9 } }");
+    let refusal = reason(&[("m/1/model.onnx", "good"), specific]).await;
+    assert!(refusal.contains("the version policy picks none of the versions [1]"), "{refusal}");
+    let labels = ("m/config.pbtxt", "output { name: 'OUTPUT0' label_filename: 'labels.txt' }");
+    let refusal = reason(&[("m/1/model.onnx", "good"), labels]).await;
+    assert!(refusal.contains("config.pbtxt:1:26: output[0].label_filename: cannot read "), "{refusal}");
+}
+
+#[tokio::test]
+async fn without_completion_a_configuration_must_be_whole() {
+    let directory = Directory::new();
+    directory.model("bare").model("partial").write("partial/config.pbtxt", "max_batch_size: 4").model("whole");
+    let tensors = "max_batch_size: 4 input { name: 'INPUT0' data_type: TYPE_FP32 dims: 16 }
+                   output { name: 'OUTPUT0' data_type: TYPE_FP32 dims: 16 }";
+    directory.write("whole/config.pbtxt", tensors);
+    let options = Options { auto_complete: false, ..options(&[&directory], ControlMode::None) };
+    let repository = Repository::start(options, Arc::new(FakeLoader::default())).await.unwrap();
+    let names: Vec<String> = repository.loaded().iter().map(|version| version.spec().name.clone()).collect();
+    assert_eq!(names, ["whole"]);
+    let reasons: Vec<String> = repository.index(false).into_iter().map(|entry| entry.reason).collect();
+    assert!(reasons[0].contains("auto-completion is disabled"), "{}", reasons[0]);
+    assert!(reasons[1].contains("the model has no inputs"), "{}", reasons[1]);
+}
+
+#[tokio::test]
+async fn a_request_carries_all_that_a_loader_needs() {
+    let directory = Directory::new();
+    directory.model("m").write("m/labels.txt", "cat\r\ndog\n").write("m/warmup/row", &"abcd".repeat(16)).write(
+        "m/model.yaml",
+        "max_batch_size: 8
+outputs: [ { name: OUTPUT0, labels: labels.txt } ]
+batching: { policy: window, window: { max_queue_delay_us: 5 } }
+warmup: [ { batch_size: 2, inputs: { INPUT0: { dtype: FP32, dims: [16], file: row } } } ]
+",
+    );
+    let (repository, loader) = start(&directory, ControlMode::None).await;
+    assert!(repository.ready(), "{:?}", repository.index(false));
+    let requests = loader.requests.lock();
+    let request = &requests[0];
+    assert_eq!(request.engine, EngineKind::OnnxRuntime);
+    assert!(request.program.ends_with("m/1/model.onnx") && request.override_bytes.is_none());
+    assert_eq!(request.spec.outputs[0].labels, ["cat", "dog"]);
+    assert!(matches!(&request.knobs.policy, Policy::Window(window) if window.max_queue_delay_ns == 5_000));
+    assert_eq!(request.warmup[0].inputs[0].as_ref().unwrap().data.len(), 2 * 64);
+    assert_eq!(request.config.platform, "onnxruntime_onnx");
+    let shown = repository.resolve("m", "").unwrap();
+    assert_eq!(shown.config().as_ref(), request.config.as_ref());
+}
+
+#[tokio::test]
+async fn the_repeat_backend_needs_no_program() {
+    let directory = Directory::new();
+    let config = "backend: 'repeat' max_batch_size: 8 model_transaction_policy { decoupled: true }
+                  input { name: 'INPUT0' data_type: TYPE_FP32 dims: 16 } output { name: 'OUTPUT0' data_type: TYPE_FP32 dims: 16 }";
+    directory.write("r/config.pbtxt", config).write("r/1/README", "nothing to run");
+    let (repository, loader) = start(&directory, ControlMode::None).await;
+    assert!(repository.ready(), "{:?}", repository.index(false));
+    let requests = loader.requests.lock();
+    assert_eq!(requests[0].engine, EngineKind::Repeat);
+    assert!(requests[0].spec.decoupled);
+}
+
+#[tokio::test]
+async fn a_program_may_be_a_directory() {
+    let directory = Directory::new();
+    directory.write("m/1/model.onnx/model.onnx", "good").write("m/1/model.onnx/weights", "w");
+    let (repository, loader) = start(&directory, ControlMode::None).await;
+    assert!(repository.ready(), "{:?}", repository.index(false));
+    assert!(loader.requests.lock()[0].program.ends_with("m/1/model.onnx/model.onnx"));
+}
