@@ -18,8 +18,8 @@ use super::{
     pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
 };
 
-/// More text than any model needs.
-const MAX_BYTES: usize = 1 << 20;
+/// More text than any model needs; the YAML reader takes quadratic time over brackets that are never closed.
+const MAX_BYTES: usize = 128 << 10;
 
 const KEYS: [&str; 12] = [
     "name",
