@@ -139,6 +139,20 @@ async fn loads_and_unloads_of_one_model_run_one_after_another() {
     directory.model("a").model("b").model("c").model("d").model("e").model("f");
     let (repository, loader) = start(&directory, explicit()).await;
     let mut tasks = tokio::task::JoinSet::new();
+
+    loader.hold("a");
+    for _ in 0..2 {
+        let repository = repository.clone();
+        tasks.spawn(async move { load(&repository, "a").await.unwrap() });
+    }
+    until(&repository, |repository| index(repository)[0][2] == "LOADING").await;
+    // Whatever a second load of `a` could do meanwhile, these loads did after it.
+    for name in ["b", "c", "d"] {
+        load(&repository, name).await.unwrap();
+    }
+    assert_eq!(loader.most_of_one_version.load(Ordering::SeqCst), 1, "the second load waits for the first");
+    loader.release("a");
+
     for round in 0..8 {
         for name in ["a", "b", "c", "d", "e", "f"] {
             let repository = repository.clone();
@@ -153,9 +167,33 @@ async fn loads_and_unloads_of_one_model_run_one_after_another() {
     }
     while tasks.join_next().await.is_some() {}
     assert_eq!(loader.most_of_one_version.load(Ordering::SeqCst), 1);
-    assert!(loader.most_at_once.load(Ordering::SeqCst) <= 4, "as many as there are loader threads");
     load(&repository, "a").await.unwrap();
     assert_eq!(repository.is_ready("a", "1"), Ok(true));
+}
+
+#[tokio::test]
+async fn no_more_versions_load_at_once_than_there_are_loader_threads() {
+    let names = ["a", "b", "c", "d", "e", "f", "g", "h"];
+    let directory = Directory::new();
+    let (repository, loader) = start(&directory, explicit()).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for name in names {
+        directory.model(name);
+        loader.hold(name);
+        let repository = repository.clone();
+        tasks.spawn(async move { load(&repository, name).await.unwrap() });
+    }
+    until(&repository, |repository| index(repository).iter().all(|entry| entry[2] == "LOADING")).await;
+    // Other work for the threads that block, so that a load which does not wait for its turn has begun by now.
+    for _ in 0..20 {
+        load(&repository, "nope").await.unwrap_err();
+    }
+    for name in names {
+        loader.release(name);
+    }
+    while tasks.join_next().await.is_some() {}
+    assert_eq!(loader.most_at_once.load(Ordering::SeqCst), 4);
+    assert_eq!(repository.loaded().len(), names.len());
 }
 
 #[tokio::test]
