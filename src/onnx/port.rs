@@ -58,6 +58,12 @@ macro_rules! dims {
 pub(crate) use dims;
 
 impl Port {
+    /// A dense tensor.
+    pub fn tensor(name: &str, datatype: DataType, dims: &[PortDim]) -> Self {
+        let type_name = elem_of(datatype).as_str_name();
+        Self { name: name.to_owned(), datatype: Some(datatype), type_name, dims: Some(dims.to_vec()) }
+    }
+
     pub(super) fn decode(info: pb::ValueInfoProto) -> Self {
         let name = info.name.unwrap_or_default();
         let declared = info.r#type.and_then(|declared| declared.value);

@@ -5,7 +5,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, LazyLock,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -17,13 +17,11 @@ use tempfile::TempDir;
 
 use crate::{
     batching::Knobs,
-    engine::{BatchInput, EngineError, Execution, Program},
-    executor::{ModelHandle, Pool},
+    engine::{Batch, EngineError, Execution, Program},
+    executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, ModelSpec},
-    repository::{
-        ControlMode, LoadRequest, Loader, Options, Overrides, Repository,
-        config::complete::{Port, PortDim, Signature},
-    },
+    onnx::{Port, PortDim, Signature},
+    repository::{ControlMode, LoadRequest, Loader, Options, Overrides, Repository},
 };
 
 /// A program file of this content does not load.
@@ -33,15 +31,15 @@ pub(super) const GARBAGE: &str = "garbage";
 struct NoProgram;
 
 impl Program for NoProgram {
-    fn run(&self, _rows: u32, _inputs: &[BatchInput<'_>], _steps: &[u32]) -> Result<Execution, EngineError> {
+    fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
         Err(EngineError("a test never runs it".to_owned()))
     }
 }
 
-/// The one place that knows how a pool is made and brings a version up.
+/// The pool of all tests; none of them runs anything on it.
 fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
-    let pool = Arc::new(Pool {});
-    Arc::new(pool.bring_up(spec, knobs, Arc::new(NoProgram)))
+    static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::start(&PoolOptions::default()).unwrap());
+    Arc::new(POOL.bring_up(spec, knobs, Arc::new(NoProgram)))
 }
 
 /// Every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].
@@ -109,9 +107,8 @@ impl Loader for FakeLoader {
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {
         Self::program(program, bytes)?;
-        let dims = Some(vec![PortDim::Symbol("batch".to_owned()), PortDim::Fixed(16)]);
-        let port = |name: &str| Port { name: name.to_owned(), datatype: Some(DataType::Fp32), dims: dims.clone() };
-        Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")] })
+        let port = |name: &str| Port::tensor(name, DataType::Fp32, &[PortDim::from("batch"), PortDim::from(16)]);
+        Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")], ..Signature::default() })
     }
 }
 

@@ -114,12 +114,7 @@ impl Loader for TestLoader {
     }
 
     fn signature(&self, _program: &Path, _bytes: Option<&Bytes>) -> Result<Signature, String> {
-        let port = |name: &str| Port {
-            name: name.to_owned(),
-            datatype: Some(DataType::Fp32),
-            type_name: "FLOAT",
-            dims: Some(vec![PortDim::Unknown, PortDim::Unknown]),
-        };
+        let port = |name: &str| Port::tensor(name, DataType::Fp32, &[PortDim::Unknown, PortDim::Unknown]);
         Ok(Signature { inputs: vec![port("INPUT0")], outputs: vec![port("OUTPUT0")], ..Signature::default() })
     }
 }

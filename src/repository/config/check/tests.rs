@@ -1,10 +1,8 @@
 use super::*;
 use crate::{
     model::DataType,
-    repository::config::{
-        complete::{Port, PortDim},
-        pbtxt,
-    },
+    onnx::{Port, PortDim},
+    repository::config::pbtxt,
 };
 
 const INPUT: &str = "input { name: \"x\" data_type: TYPE_FP32 dims: [ 4 ] }\n";
@@ -222,8 +220,8 @@ fn warm_up_samples_fit_the_inputs() {
 }
 
 fn graph(dims: Vec<PortDim>) -> Signature {
-    let port = |name: &str| Port { name: name.to_owned(), datatype: Some(DataType::Fp32), dims: Some(dims.clone()) };
-    Signature { inputs: vec![port("x")], outputs: vec![port("y")] }
+    let port = |name: &str| Port::tensor(name, DataType::Fp32, &dims);
+    Signature { inputs: vec![port("x")], outputs: vec![port("y")], ..Signature::default() }
 }
 
 fn against(text: &str, signature: &Signature) -> Result<(), String> {

@@ -1,19 +1,18 @@
 use serde_json::json;
 
 use super::*;
-use crate::repository::config::{json as config_json, pbtxt, yaml};
-
-fn port(name: &str, datatype: DataType, dims: &[PortDim]) -> Port {
-    Port { name: name.to_owned(), datatype: Some(datatype), dims: Some(dims.to_vec()) }
-}
+use crate::{
+    model::DataType,
+    repository::config::{json as config_json, pbtxt, yaml},
+};
 
 fn symbol(name: &str) -> PortDim {
     PortDim::Symbol(name.to_owned())
 }
 
 fn identity(dims: &[PortDim]) -> Signature {
-    let [input, output] = ["INPUT0", "OUTPUT0"].map(|name| port(name, DataType::Fp32, dims));
-    Signature { inputs: vec![input], outputs: vec![output] }
+    let [input, output] = ["INPUT0", "OUTPUT0"].map(|name| Port::tensor(name, DataType::Fp32, dims));
+    Signature { inputs: vec![input], outputs: vec![output], ..Signature::default() }
 }
 
 fn completed(model: &str, text: &str, signature: &Signature) -> serde_json::Value {
