@@ -23,12 +23,6 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// What a lane is told.
-pub(super) enum Message {
-    Run(Job),
-    Stop,
-}
-
 /// A task with what it needs to run.
 pub(super) struct Job {
     pub(super) task: Task,

@@ -9,6 +9,7 @@ mod admit;
 mod gather;
 mod handle;
 mod lane;
+mod mailbox;
 mod pool;
 mod record;
 mod request;

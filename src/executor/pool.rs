@@ -7,14 +7,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, Sender};
+use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
 
 use super::{
     InferRequest, InputTensor, ModelHandle,
     admit::Admission,
     gather::Part,
-    lane::{Job, Message, run_parts},
+    lane::{Job, run_parts},
+    mailbox::Mailbox,
     record::Sink,
     state::{After, Due, Loaded, State},
     timer::Timer,
@@ -45,7 +46,8 @@ impl Default for PoolOptions {
 /// The executor pool of one process.
 pub struct Pool {
     state: Mutex<State>,
-    lanes: Vec<Sender<Message>>,
+    /// By lane.
+    mailboxes: Vec<Mailbox>,
     timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
@@ -61,21 +63,20 @@ impl Pool {
     /// When a thread cannot be started.
     pub fn start(options: &PoolOptions) -> io::Result<Arc<Self>> {
         let count = options.cpu_lanes.max(1);
-        let (senders, receivers): (Vec<_>, Vec<_>) = (0..count).map(|_| crossbeam_channel::unbounded()).unzip();
         let (alive, ended) = crossbeam_channel::bounded::<()>(0);
         let pool = Arc::new(Self {
             state: Mutex::new(State::new(count)),
-            lanes: senders,
+            mailboxes: (0..count).map(|_| Mailbox::default()).collect(),
             timer: Timer::default(),
             buffers: BufferPool::new(options.retain_bytes),
             stats: Arc::default(),
             epoch: Instant::now(),
             ended,
         });
-        for (lane, messages) in (0..count).map(LaneId).zip(receivers) {
+        for lane in (0..count).map(LaneId) {
             let (pool, alive) = (Arc::clone(&pool), alive.clone());
             thread::Builder::new().name(format!("cpu-lane-{}", lane.0)).spawn(move || {
-                pool.serve_lane(lane, &messages);
+                pool.serve_lane(lane);
                 drop(alive);
             })?;
         }
@@ -139,9 +140,7 @@ impl Pool {
         for model in models {
             model.program.terminate();
         }
-        for lane in &self.lanes {
-            let _ = lane.send(Message::Stop);
-        }
+        self.mailboxes.iter().for_each(Mailbox::stop);
         self.timer.stop();
         self.ended.recv_timeout(patience) == Err(crossbeam_channel::RecvTimeoutError::Disconnected)
     }
@@ -196,9 +195,8 @@ impl Pool {
         for (lane, job) in after.launches {
             if Some(lane) == own {
                 next = Some(job);
-            } else if let Some(sender) = self.lanes.get(usize::from(lane.0)) {
-                // A lane lives as long as the pool.
-                let _ = sender.send(Message::Run(job));
+            } else {
+                self.mailboxes[usize::from(lane.0)].put(job);
             }
         }
         if let Some(at) = after.wake_at {
@@ -215,9 +213,12 @@ impl Pool {
         next
     }
 
-    fn serve_lane(&self, lane: LaneId, messages: &Receiver<Message>) {
-        while let Ok(Message::Run(job)) = messages.recv() {
-            let mut next = Some(job);
+    fn serve_lane(&self, lane: LaneId) {
+        loop {
+            let mut next = self.mailboxes[usize::from(lane.0)].take();
+            if next.is_none() {
+                return;
+            }
             while let Some(job) = next {
                 self.stats.task_started();
                 let started = self.now();
@@ -240,7 +241,7 @@ impl Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Pool").field("lanes", &self.lanes.len()).finish_non_exhaustive()
+        formatter.debug_struct("Pool").field("lanes", &self.mailboxes.len()).finish_non_exhaustive()
     }
 }
 

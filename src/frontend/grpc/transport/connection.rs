@@ -10,7 +10,7 @@ use std::{
 };
 
 use hyper::{server::conn::http2, service::service_fn};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::TcpStream,
@@ -20,7 +20,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
-use super::preface::Prefaced;
+use super::{
+    calls::{Calls, WithCalls},
+    preface::Prefaced,
+};
 use crate::frontend::grpc::{ConnectionLimits, dispatch::Dispatch};
 
 /// Bytes of one call that a client may send ahead of our reading.
@@ -39,7 +42,6 @@ const HEADER_LIST_BYTES: u32 = 16 << 10;
 /// What all connections share.
 pub(in crate::frontend::grpc) struct Host {
     dispatch: Arc<Dispatch>,
-    http: http2::Builder<TokioExecutor>,
     limits: ConnectionLimits,
     tls: Option<TlsAcceptor>,
     /// Cancelled when connections shall finish their calls and go.
@@ -57,18 +59,22 @@ impl Host {
         closing: CancellationToken,
         ended: CancellationToken,
     ) -> Self {
-        let mut http = http2::Builder::new(TokioExecutor::new());
+        Self { dispatch, limits, tls, closing, ended }
+    }
+
+    fn http(&self, calls: Calls) -> http2::Builder<Calls> {
+        let mut http = http2::Builder::new(calls);
         // The bounds on streams that a peer resets stay at hyper's defaults: they end floods of cancellations.
         http.timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
             .max_frame_size(FRAME_BYTES)
             .max_header_list_size(HEADER_LIST_BYTES)
-            .max_concurrent_streams(limits.max_concurrent_streams)
-            .keep_alive_interval(limits.keepalive_time)
-            .keep_alive_timeout(limits.keepalive_timeout)
+            .max_concurrent_streams(self.limits.max_concurrent_streams)
+            .keep_alive_interval(self.limits.keepalive_time)
+            .keep_alive_timeout(self.limits.keepalive_timeout)
             .auto_date_header(false);
-        Self { dispatch, http, limits, tls, closing, ended }
+        http
     }
 
     /// Serves a connection to its end. `spread` in 0..1 places its age within the tenth that ages vary by.
@@ -104,19 +110,21 @@ impl Host {
             let dispatch = Arc::clone(&self.dispatch);
             async move { Ok::<_, Infallible>(dispatch.serve(request).await) }
         });
-        let mut connection = pin!(self.http.serve_connection(TokioIo::new(stream), service));
+        let calls = Calls::default();
+        let connection = self.http(calls.clone()).serve_connection(TokioIo::new(stream), service);
+        let mut connection = WithCalls::new(connection, calls);
         let mut old = pin!(after(self.limits.max_age.map(|age| age.mul_f64(0.9 + 0.2 * spread))));
         tokio::select! {
-            result = connection.as_mut() => return Ok(result?),
+            result = &mut connection => return Ok(result?),
             () = self.ended.cancelled() => return Ok(()),
             () = self.closing.cancelled() => {}
             () = &mut old => {}
         }
         // Sends GOAWAY; the connection ends once its calls have.
-        connection.as_mut().graceful_shutdown();
+        connection.connection().graceful_shutdown();
         let grace = if self.closing.is_cancelled() { None } else { self.limits.max_age_grace };
         tokio::select! {
-            result = connection.as_mut() => Ok(result?),
+            result = &mut connection => Ok(result?),
             () = self.ended.cancelled() => Ok(()),
             () = after(grace) => Err("its grace after the largest age is over".into()),
         }

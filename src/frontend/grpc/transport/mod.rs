@@ -2,6 +2,7 @@
 //! them.
 
 mod accept;
+mod calls;
 mod connection;
 mod preface;
 mod tls;
