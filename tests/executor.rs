@@ -250,6 +250,45 @@ async fn a_version_is_freed_by_the_last_of_its_requests() {
     assert!(program.upgrade().is_none(), "nothing holds the program any more");
 }
 
+/// Gives its input back, and notes on which thread.
+struct Steady {
+    threads: Sender<Option<String>>,
+}
+
+impl Program for Steady {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        // A test that ended does not listen any more.
+        let _ = self.threads.send(std::thread::current().name().map(str::to_owned));
+        Identity { gate: None }.run(batch)
+    }
+
+    fn is_steady(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_short_run_of_a_lone_request_needs_no_lane() {
+    let pool = one_lane();
+    let (threads, ran_on) = crossbeam_channel::unbounded();
+    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Steady { threads })));
+    // How long a run takes is the machine's affair; among so many, enough in a row are short.
+    let needed_none = async {
+        for index in 0..100_000_u32 {
+            let sent = [index as f32, 0.5];
+            assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
+            let thread = ran_on.recv().expect("each run is noted").unwrap_or_default();
+            assert!(index > 0 || thread == "cpu-lane-0", "nothing is known of the first run, but it ran on {thread}");
+            if thread != "cpu-lane-0" {
+                return true;
+            }
+        }
+        false
+    };
+    assert!(needed_none.await, "a lone request of a short program runs where it came in");
+    assert_eq!(pool.in_flight(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn stopping_answers_what_is_in_flight() {
     let pool = one_lane();

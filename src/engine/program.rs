@@ -86,6 +86,12 @@ pub trait Program: Send + Sync {
     /// When the program fails as a whole; a row that fails alone is reported in its outcome.
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError>;
 
+    /// Whether the work of a run follows from the shapes of its inputs alone, so that past runs tell how long the next
+    /// one takes.
+    fn is_steady(&self) -> bool {
+        false
+    }
+
     /// Makes runs in progress, and all later ones, fail soon: the server ends and cannot wait longer.
     fn terminate(&self) {}
 }

@@ -43,6 +43,11 @@ impl Admission {
         Self { batch_axis: spec.has_batch_axis(), symbols: spec.symbols.len(), varying: varying.collect() }
     }
 
+    /// Whether all requests have the same dimensions but for their number of rows.
+    pub(super) fn is_fixed(&self) -> bool {
+        self.varying.is_empty()
+    }
+
     /// The lengths and the key of a request with these inputs.
     pub(super) fn measure(&self, inputs: &[Option<InputTensor>]) -> (Lengths, BatchKey) {
         let mut lengths = Lengths::from_elem(0, self.symbols);

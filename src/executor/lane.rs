@@ -93,6 +93,8 @@ impl Job {
             self.members.iter().flat_map(|member| (0..member.span.count).map(|_| member.step)).collect();
         let ran = run_parts(&model.spec, &*model.program, &self.task.bucket.class, &parts, &lengths, &steps, buffers)?;
         model.stats.execution(steps.len() as u32, &ran.timings);
+        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = ran.timings;
+        model.brevity.ran(compute_input_ns + compute_infer_ns + compute_output_ns);
         Ok(Finished::Ran(ran))
     }
 }

@@ -149,12 +149,21 @@ impl Pool {
         let timeout = request.queue_timeout.filter(|timeout| !timeout.is_zero());
         let expiry = request.deadline.map(|deadline| self.ns_at(deadline));
         handle.stats().admitted();
-        let req = self.drive(|state, now, after| {
+        let ((req, alone), mut after) = self.change(|state, now, after| {
             let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-            state.submit(now, handle, request, Due { board_by, expiry }, sink, after)
+            let req = state.submit(now, handle, request, Due { board_by, expiry }, sink, after);
+            (req, state.in_flight() == 1)
         });
         if req.is_none() {
             handle.stats().left_queue();
+        }
+        let here = after.launches.pop_if(|(_, job)| alone && job.model.brevity.is_short());
+        self.settle(after, None);
+        if let Some((lane, job)) = here {
+            // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run.
+            if let Some(next) = self.run(lane, &job) {
+                self.mailboxes[usize::from(lane.0)].put(next);
+            }
         }
         req
     }
@@ -214,20 +223,22 @@ impl Pool {
     }
 
     fn serve_lane(&self, lane: LaneId) {
-        loop {
-            let mut next = self.mailboxes[usize::from(lane.0)].take();
-            if next.is_none() {
-                return;
-            }
+        while let Some(job) = self.mailboxes[usize::from(lane.0)].take() {
+            let mut next = Some(job);
             while let Some(job) = next {
-                self.stats.task_started();
-                let started = self.now();
-                let finished = job.run(&self.buffers);
-                self.stats.task_ended();
-                let ((), after) = self.change(|state, now, after| state.finish(started, now, &job, finished, after));
-                next = self.settle(after, Some(lane));
+                next = self.run(lane, &job);
             }
         }
+    }
+
+    /// Runs a task and settles what comes of it; the lane's next task, if there is one already.
+    fn run(&self, lane: LaneId, job: &Job) -> Option<Job> {
+        self.stats.task_started();
+        let started = self.now();
+        let finished = job.run(&self.buffers);
+        self.stats.task_ended();
+        let ((), after) = self.change(|state, now, after| state.finish(started, now, job, finished, after));
+        self.settle(after, Some(lane))
     }
 
     fn now(&self) -> Ns {

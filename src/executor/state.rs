@@ -11,6 +11,7 @@ use slab::Slab;
 use super::{
     InferRequest, ModelHandle,
     admit::Admission,
+    brevity::Brevity,
     lane::{Finished, Job, Member, Ran},
     record::{Payload, Record, Sink},
 };
@@ -26,12 +27,15 @@ pub(super) struct Loaded {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) program: Arc<dyn Program>,
+    pub(super) brevity: Brevity,
     admission: Admission,
 }
 
 impl Loaded {
     pub(super) fn new(spec: Arc<ModelSpec>, stats: Arc<ModelStats>, program: Arc<dyn Program>) -> Arc<Self> {
-        Arc::new(Self { admission: Admission::new(&spec), spec, stats, program })
+        let admission = Admission::new(&spec);
+        let brevity = Brevity::new(admission.is_fixed() && program.is_steady());
+        Arc::new(Self { spec, stats, program, brevity, admission })
     }
 }
 

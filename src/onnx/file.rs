@@ -47,6 +47,14 @@ impl Model {
         Ok(Self(proto))
     }
 
+    /// Whether every node runs exactly once, so that the work of a run follows from the shapes of its inputs: no loop, no
+    /// branch, no function.
+    pub fn is_straight_line(&self) -> bool {
+        let nodes = self.0.graph.iter().flat_map(|graph| &graph.node);
+        let plain = |node: &pb::NodeProto| node.attribute.iter().all(|it| it.g.is_none() && it.graphs.is_empty());
+        self.0.functions.is_empty() && nodes.into_iter().all(plain)
+    }
+
     /// The encoded model, for engines that load from memory.
     pub fn to_bytes(&self) -> Bytes {
         self.0.encode_to_vec().into()

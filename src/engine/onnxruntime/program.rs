@@ -2,6 +2,7 @@
 
 use std::{ffi::CString, ptr, sync::Arc};
 
+use bytes::Bytes;
 use ort::{
     AsPointer,
     session::{RunOptions, Session, SharedSessionInner, builder::GraphOptimizationLevel},
@@ -18,6 +19,7 @@ use crate::{
     device::{Buffer, BufferPool},
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+    onnx::Model,
 };
 
 /// A session shared by all lanes; ONNX Runtime allows concurrent runs.
@@ -27,8 +29,12 @@ pub struct OnnxProgram {
     host: HostMemory,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
+    steady: bool,
     _runtime: Runtime,
 }
+
+/// Larger models are not looked into for loops; none of them runs in microseconds.
+const SMALL_MODEL_BYTES: usize = 1 << 20;
 
 struct Port {
     name: CString,
@@ -48,7 +54,10 @@ impl OnnxProgram {
             .map_err(refused)?;
         let inputs = ports("input", &spec.inputs, session.inputs())?;
         let outputs = ports("output", &spec.outputs, session.outputs())?;
+        let small =
+            (model.len() <= SMALL_MODEL_BYTES).then(|| Model::from_bytes(&spec.name, Bytes::copy_from_slice(model)));
         Ok(Self {
+            steady: small.is_some_and(|model| model.is_ok_and(|model| model.is_straight_line())),
             session: session.inner(),
             options: RunOptions::new().map_err(refused)?,
             host: HostMemory::new()?,
@@ -110,6 +119,10 @@ impl Program for OnnxProgram {
         let mut targets: SmallVec<[Target; 4]> =
             self.outputs.iter().zip(batch.output_shapes).map(|(port, shape)| target(port, shape, batch)).collect();
         self.execute(&names, &tensors, &mut targets).map(|outputs| Execution { outputs, ..Execution::default() })
+    }
+
+    fn is_steady(&self) -> bool {
+        self.steady
     }
 
     fn terminate(&self) {

@@ -8,11 +8,14 @@ use std::{
     future::Future,
     panic::AssertUnwindSafe,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
 };
 
-use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered};
+use futures_util::{FutureExt, StreamExt, stream::FuturesUnordered, task::AtomicWaker};
 use parking_lot::Mutex;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -34,17 +37,24 @@ where
     }
 }
 
+/// Rounds of one poll before other tasks get their turn.
+const ROUNDS: usize = 16;
+
 /// A connection with its calls; ends with the connection.
 pub(super) struct WithCalls<C> {
     connection: Pin<Box<C>>,
     calls: Calls,
     running: FuturesUnordered<Call>,
+    bell: Arc<Bell>,
+    waker: Waker,
 }
 
 impl<C> WithCalls<C> {
     /// `connection` puts its calls into `calls`.
     pub(super) fn new(connection: C, calls: Calls) -> Self {
-        Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new() }
+        let bell = Arc::new(Bell::default());
+        let waker = Waker::from(Arc::clone(&bell));
+        Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new(), bell, waker }
     }
 
     /// The connection itself.
@@ -65,21 +75,64 @@ impl<C: Future> Future for WithCalls<C> {
     type Output = C::Output;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
-        loop {
-            while let Poll::Ready(Some(())) = self.running.poll_next_unpin(context) {}
-            if let Poll::Ready(ended) = self.connection.as_mut().poll(context) {
+        let this = &mut *self;
+        this.bell.task.register(context.waker());
+        let waker = this.waker.clone();
+        let mut inner = Context::from_waker(&waker);
+        for _ in 0..ROUNDS {
+            this.bell.state.store(LISTENING, Ordering::Release);
+            while let Poll::Ready(Some(())) = this.running.poll_next_unpin(&mut inner) {}
+            if let Poll::Ready(ended) = this.connection.as_mut().poll(&mut inner) {
                 return Poll::Ready(ended);
             }
-            if !self.adopt() {
+            if !this.adopt() && this.bell.leave() {
                 return Poll::Pending;
             }
+        }
+        this.bell.state.store(AWAY, Ordering::Release);
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+/// Nobody polls: a ring wakes the task.
+const AWAY: u8 = 0;
+/// The task is being polled: a ring is remembered.
+const LISTENING: u8 = 1;
+/// It rang while the task was being polled.
+const RUNG: u8 = 2;
+
+/// Wakes a connection's task. A connection and its calls wake each other all the time while they are polled; going
+/// through the runtime for that would rouse another worker thread for each request.
+#[derive(Default)]
+struct Bell {
+    state: AtomicU8,
+    task: AtomicWaker,
+}
+
+impl Bell {
+    /// Ends a round; false if it rang meanwhile and another is due.
+    fn leave(&self) -> bool {
+        self.state.compare_exchange(LISTENING, AWAY, Ordering::AcqRel, Ordering::Acquire).is_ok()
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        let rung = self.state.compare_exchange(LISTENING, RUNG, Ordering::AcqRel, Ordering::Acquire);
+        if rung == Err(AWAY) {
+            self.task.wake();
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use hyper::rt::Executor;
     use tokio::sync::oneshot;
@@ -117,5 +170,52 @@ mod tests {
         });
         WithCalls::new(connection, calls).await;
         assert_eq!(ended.load(Ordering::SeqCst), 2);
+    }
+
+    /// Counts how often the runtime is asked to poll again.
+    #[derive(Default)]
+    struct Counted(AtomicUsize);
+
+    impl Wake for Counted {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn waking_itself_does_not_go_through_the_runtime_and_waking_from_outside_does() {
+        let mut rounds = 0;
+        let stored = Arc::new(Mutex::new(None::<Waker>));
+        let store = Arc::clone(&stored);
+        let connection = std::future::poll_fn(move |context| {
+            rounds += 1;
+            if rounds <= 3 {
+                context.waker().wake_by_ref();
+            }
+            *store.lock() = Some(context.waker().clone());
+            if rounds > 4 { Poll::Ready(rounds) } else { Poll::Pending }
+        });
+        let mut both = WithCalls::new(connection, Calls::default());
+        let runtime = Arc::new(Counted::default());
+        let waker = Waker::from(Arc::clone(&runtime));
+        let mut context = Context::from_waker(&waker);
+        assert_eq!(Pin::new(&mut both).poll(&mut context), Poll::Pending);
+        assert_eq!(runtime.0.load(Ordering::SeqCst), 0, "three rounds, none by the runtime");
+        stored.lock().take().expect("it was polled").wake();
+        assert_eq!(runtime.0.load(Ordering::SeqCst), 1, "a wake from outside reaches the runtime");
+        assert_eq!(Pin::new(&mut both).poll(&mut context), Poll::Ready(5));
+    }
+
+    #[test]
+    fn a_connection_that_never_rests_lets_others_have_their_turn() {
+        let connection = std::future::poll_fn(|context| {
+            context.waker().wake_by_ref();
+            Poll::<()>::Pending
+        });
+        let mut both = WithCalls::new(connection, Calls::default());
+        let runtime = Arc::new(Counted::default());
+        let waker = Waker::from(Arc::clone(&runtime));
+        assert_eq!(Pin::new(&mut both).poll(&mut Context::from_waker(&waker)), Poll::Pending);
+        assert_eq!(runtime.0.load(Ordering::SeqCst), 1, "it is to be polled again");
     }
 }
