@@ -49,7 +49,7 @@ def embed(weights_dir, input_ids, attention_mask):
     weights = read_safetensors(find_checkpoint(weights_dir))
     ids = np.asarray(input_ids)
     mask = np.asarray(attention_mask) != 0
-    return np.stack([_embed_one(weights, row, kept) for row, kept in zip(ids, mask, strict=True)])
+    return np.stack([_embed_one(weights, row, kept) for row, kept in zip(ids, mask)])
 
 
 def _embed_one(weights, ids, kept):

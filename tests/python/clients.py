@@ -1,0 +1,87 @@
+"""Small things that tests with tritonclient share."""
+
+import time
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+
+#: A row that the 16 wide models take.
+ROW = np.arange(16, dtype=np.float32)
+
+
+def tensor(name, values, datatype=None):
+    values = np.asarray(values)
+    one = triton.InferInput(name, list(values.shape), datatype or np_to_triton_dtype(values.dtype))
+    one.set_data_from_numpy(values)
+    return one
+
+
+def rows(count, start=0):
+    """`count` rows of 16 numbers, all different."""
+    return np.arange(start, start + count * 16, dtype=np.float32).reshape(count, 16)
+
+
+@contextmanager
+def refused(code, *facts):
+    """The block is refused with a gRPC status of this name whose message names the facts."""
+    with pytest.raises(InferenceServerException) as caught:
+        yield
+    assert caught.value.status() == f"StatusCode.{code}", caught.value
+    for fact in facts:
+        assert fact in caught.value.message(), f"{fact!r} is not in {caught.value.message()!r}"
+
+
+def eventually(what, condition, timeout_s=20):
+    """Waits for something that another process will do; returns its first true value."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        value = condition()
+        if value:
+            return value
+        assert time.monotonic() < deadline, f"{what} did not come true within {timeout_s} s"
+        time.sleep(0.01)
+
+
+def statistics(client, model):
+    """The counts of one model: a flat dictionary, and batch sizes under "batches"."""
+    (stats,) = client.get_inference_statistics(model).model_stats
+    counts = {"inference": stats.inference_count, "execution": stats.execution_count}
+    for field in ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss"):
+        duration = getattr(stats.inference_stats, field)
+        counts[field] = duration.count
+        counts[f"{field}_ns"] = duration.ns
+    counts["batches"] = {batch.batch_size: batch.compute_infer.count for batch in stats.batch_stats}
+    return counts
+
+
+def change(before, after):
+    """What was added between two results of `statistics`; batch sizes that did not change are left out."""
+    added = {key: after[key] - before[key] for key in after if key != "batches"}
+    sizes = {size: count - before["batches"].get(size, 0) for size, count in after["batches"].items()}
+    return {**added, "batches": {size: count for size, count in sizes.items() if count}}
+
+
+def metric(server, name, **labels):
+    """One value of the metrics page; labels not given are not compared. Several matching series are added up."""
+    status, page = server.get("/metrics", port="metrics")
+    assert status == 200, page
+    found = [
+        float(line.rsplit(" ", 1)[1])
+        for line in page.decode().splitlines()
+        if line.split("{")[0] == name and all(f'{key}="{value}"' in line for key, value in labels.items())
+    ]
+    assert found, f"no series {name} {labels}"
+    return sum(found)
+
+
+def pending(server, model):
+    """Requests of a model that wait for execution."""
+    return metric(server, "nv_inference_pending_request_count", model=model)
+
+
+def raw_channel(server):
+    return grpc.insecure_channel(server.grpc, options=[("grpc.max_receive_message_length", -1)])

@@ -1,0 +1,117 @@
+"""Servers and clients for the tests. One server over the test repository lives as long as the session; tests that need
+other flags or models start their own, which takes a fraction of a second."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import fetch  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+from server import Server, binary  # noqa: E402
+
+#: Tests add (heading, lines) that the end of the run prints.
+NOTES = []
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full-range", action="store_true", help="perf_analyzer at every concurrency from 1 to 64")
+
+
+def pytest_terminal_summary(terminalreporter):
+    for heading, lines in NOTES:
+        terminalreporter.section(heading)
+        for line in lines:
+            terminalreporter.line(line)
+
+
+def fetched(piece):
+    """A program that the tests can do without, outside CI."""
+    try:
+        return piece()
+    except fetch.Unavailable as reason:
+        if os.environ.get("CI"):
+            pytest.fail(f"in CI this has to be there: {reason}")
+        pytest.skip(str(reason).splitlines()[0])
+
+
+@pytest.fixture(scope="session")
+def program():
+    """The built server; PATERNOSTER names another one than cargo's dev build."""
+    built = Path(os.environ.get("PATERNOSTER") or binary("debug"))
+    assert built.exists(), f"build the server first: {built} is not there"
+    return built
+
+
+@pytest.fixture(scope="session")
+def made_models(program, tmp_path_factory):
+    """Makes models with the server's own builder: a function of the set's name that returns the repository."""
+
+    def make(which, *choice, folder=None):
+        folder = folder or tmp_path_factory.mktemp("models") / which
+        command = [program, "models", "--out", folder, "--set", which, *choice]
+        made = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300)
+        assert made.returncode == 0, made.stderr
+        return folder
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def test_models(made_models):
+    """The models for tests, and the sentence encoder."""
+    folder = made_models("tests")
+    return made_models("examples", "--only", "minilm", "--minilm", fetch.minilm(), folder=folder)
+
+
+@pytest.fixture(scope="session")
+def session_server(program, test_models):
+    with Server(test_models, "--allow-client-shm=true", program=program) as running:
+        yield running
+        complaints = running.complaints()
+    assert complaints == [], "the server's log speaks of errors"
+
+
+@pytest.fixture
+def server(session_server):
+    """The server of the session, which must have survived every test."""
+    yield session_server
+    assert session_server.process.poll() is None, f"the server has ended\n{session_server.log_tail()}"
+
+
+@pytest.fixture
+def client(server):
+    with triton.InferenceServerClient(server.grpc) as connected:
+        yield connected
+
+
+@pytest.fixture
+def start(program):
+    """Starts servers of a test's own; each must end with status 0 when the test is over."""
+    running = []
+
+    def start_one(repository, *flags, until="ready"):
+        one = Server(repository, *flags, program=program)
+        running.append(one.start(until=until))
+        return one
+
+    yield start_one
+    ended = [(one.stop(), one) for one in running]
+    for status, one in ended:
+        assert status == 0, f"the server ended with status {status}\n{one.log_tail()}"
+        one.log.unlink()
+
+
+@pytest.fixture
+def explicit(start, tmp_path):
+    """A server in explicit mode over an empty repository of the test's own: (server, repository, client)."""
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    running = start(repository, "--model-control-mode=explicit")
+    with triton.InferenceServerClient(running.grpc) as connected:
+        yield running, repository, connected

@@ -1,0 +1,74 @@
+"""ONNX graphs of one operator, written byte by byte, for models that tests make up as they go.
+
+A protobuf message is a row of fields: a key (field number and wire type) and a number or a length-prefixed text.
+The field numbers are those of onnx.proto.
+"""
+
+import numpy as np
+
+#: TensorProto.DataType by the name of the datatype on the wire.
+ELEMENT = {
+    "FP32": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "BYTES": 8, "BOOL": 9, "FP16": 10,
+    "FP64": 11, "UINT32": 12, "UINT64": 13, "BF16": 16,
+}  # fmt: skip
+IR_VERSION = 8
+OPSET = 17
+
+
+def varint(number):
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes(out + bytes([number]))
+
+
+def number(field, value):
+    return varint(field << 3) + varint(value)
+
+
+def text(field, value):
+    value = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(value)) + value
+
+
+def port(name, datatype, dims):
+    """A ValueInfoProto; a dimension is a size, or a symbol such as "batch"."""
+    shape = b"".join(text(1, number(1, size) if isinstance(size, int) else text(2, size)) for size in dims)
+    tensor = number(1, ELEMENT[datatype]) + text(2, shape)
+    return text(1, name) + text(2, text(1, tensor))
+
+
+def node(operator, inputs, outputs):
+    return b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
+
+
+def constant(name, values):
+    values = np.ascontiguousarray(values, dtype="<f4")
+    sizes = b"".join(number(1, size) for size in values.shape)
+    return sizes + number(2, ELEMENT["FP32"]) + text(8, name) + text(9, values.tobytes())
+
+
+def model(nodes, inputs, outputs, constants=()):
+    graph = b"".join(text(1, one) for one in nodes) + text(2, "test")
+    graph += b"".join(text(5, one) for one in constants)
+    graph += b"".join(text(11, one) for one in inputs) + b"".join(text(12, one) for one in outputs)
+    return number(1, IR_VERSION) + text(7, graph) + text(8, number(2, OPSET))
+
+
+def identity(datatype="FP32", dims=("batch", 16)):
+    """OUTPUT0 = INPUT0."""
+    return model(
+        [node("Identity", ["INPUT0"], ["OUTPUT0"])], [port("INPUT0", datatype, dims)], [port("OUTPUT0", datatype, dims)]
+    )
+
+
+def scale(factor, width=16):
+    """OUTPUT0 = INPUT0 · factor, FP32 [batch, width]: answers tell which factor made them."""
+    dims = ("batch", width)
+    return model(
+        [node("Mul", ["INPUT0", "factor"], ["OUTPUT0"])],
+        [port("INPUT0", "FP32", dims)],
+        [port("OUTPUT0", "FP32", dims)],
+        [constant("factor", [factor])],
+    )

@@ -1,0 +1,25 @@
+"""Model directories that tests write."""
+
+from pathlib import Path
+
+
+def config(name, inputs, outputs=None, max_batch_size=8, extra=""):
+    """A config.pbtxt. `inputs` and `outputs` map names to (datatype, dims without the batch); outputs default to the
+    inputs with INPUT replaced by OUTPUT."""
+    outputs = outputs or {port.replace("INPUT", "OUTPUT"): described for port, described in inputs.items()}
+    lines = [f'name: "{name}"', 'backend: "onnxruntime"', f"max_batch_size: {max_batch_size}"]
+    for kind, ports in (("input", inputs), ("output", outputs)):
+        for port, (datatype, dims) in ports.items():
+            element = "STRING" if datatype == "BYTES" else datatype
+            lines.append(f'{kind} [ {{ name: "{port}" data_type: TYPE_{element} dims: {list(dims)} }} ]')
+    return "\n".join([*lines, extra]) + "\n"
+
+
+def write_model(repository, name, graph, text=None, version=1):
+    """Writes one version of a model: its graph as bytes and, where given, its config.pbtxt."""
+    folder = Path(repository) / name / str(version)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "model.onnx").write_bytes(graph)
+    if text is not None:
+        (folder.parent / "config.pbtxt").write_text(text)
+    return folder.parent

@@ -1,0 +1,295 @@
+"""Replays what was measured on Triton 2.51, case by case: status codes must be the same, answers must say the same, and
+refusals must name the same facts. Exceptions are listed in protocol_differences.py and checked as strictly.
+
+Cases with a recorded request are sent as they are. The others are scripted below; where the measurement waited for some
+time, the script waits for the state that was meant.
+"""
+
+import queue
+import re
+from collections import Counter
+
+import pytest
+import tritonclient.grpc as triton
+from clients import ROW, change, eventually, pending, raw_channel, rows, statistics, tensor
+from conftest import NOTES
+from protocol_differences import ABSENT_MODELS, CONTENT, MESSAGE, STATUS, WAITING
+from protocol_replay import (
+    Answer,
+    asked,
+    call,
+    cases,
+    differences,
+    index_digest,
+    infer_digest,
+    missing_facts,
+    replay,
+    same_content,
+)
+from tritonclient.utils import InferenceServerException
+
+CASES = cases()
+HEALTH = "/grpc.health.v1.Health"
+REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+SETTLED = {"READY", "UNAVAILABLE", ""}
+
+
+def health_check(channel, service):
+    """Check with a hand-written request: field 1 is the service's name."""
+    request = b"\x0a" + bytes([len(service)]) + service.encode() if service else b""
+    return asked(lambda: channel.unary_unary(f"{HEALTH}/Check")(request, timeout=10).hex())
+
+
+@pytest.fixture(scope="module")
+def repository(made_models):
+    return made_models("replay")
+
+
+@pytest.fixture(scope="module")
+def tally():
+    """Counts how the cases compare, and tells it at the end of the run."""
+    counts = Counter()
+    yield counts
+    lines = [f"{counts[kind]:4} {kind}" for kind in ("same", "listed differences", "waiting", "different")]
+    NOTES.append(("protocol cases", lines))
+
+
+@pytest.fixture(scope="module")
+def measured(program, repository):
+    """A server in mode none over the models of the measurement, one of which is broken: (server, channel, client)."""
+    from server import Server
+
+    running = Server(repository, program=program)
+    running.start(until="live")
+    try:
+        with raw_channel(running) as channel, triton.InferenceServerClient(running.grpc) as client:
+            eventually("an end of loading", lambda: is_settled(client))
+            yield running, channel, client
+    finally:
+        assert running.stop() == 0, running.log_tail()
+        running.log.unlink()
+
+
+def is_settled(client):
+    states = {model.state for model in client.get_model_repository_index().models}
+    return bool(states) and states <= SETTLED
+
+
+# Scripted cases of the server in mode none ---------------------------------------------------------------------------
+
+
+def watch(channel):
+    def first():
+        watching = channel.unary_stream(f"{HEALTH}/Watch")(b"", timeout=10)
+        try:
+            return next(watching).hex()
+        finally:
+            watching.cancel()
+
+    return asked(first)
+
+
+def reflect(channel):
+    """Asks for the list of services: field 7, empty."""
+
+    def services():
+        answers = channel.stream_stream(REFLECTION)(iter([b"\x3a\x00"]), timeout=10)
+        return b"inference.GRPCInferenceService" in next(answers)
+
+    return asked(services)
+
+
+def metric_families(server):
+    status, page = server.get("/metrics", port="metrics")
+    families = sorted(f"{name} {kind}" for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page.decode(), re.MULTILINE))
+    return Answer(status, content=[family for family in families if family.startswith("nv_")])
+
+
+def counted_requests(client):
+    before = statistics(client, "identity_onnx")
+    for size in (1, 1, 1, 4):
+        client.infer("identity_onnx", [tensor("INPUT0", rows(size))])
+    with pytest.raises(InferenceServerException):
+        client.infer("identity_onnx", [tensor("INPUT0", ROW[None, :8])])
+    added = change(before, statistics(client, "identity_onnx"))
+    names = {"inference": "inference_count", "execution": "execution_count"}
+    counts = {names.get(key, key): added[key] for key in ("cache_hit", "compute_infer", "execution", "fail", "inference")}
+    counts.update({key: added[key] for key in ("queue", "success")})
+    return Answer("OK", content={**counts, "batch_stats": {str(size): count for size, count in added["batches"].items()}})
+
+
+def expired_request(client):
+    before = statistics(client, "slow_onnx")
+    with pytest.raises(InferenceServerException):
+        client.infer("slow_onnx", [tensor("INPUT0", [ROW])], client_timeout=0.2)
+
+    def added():
+        return change(before, statistics(client, "slow_onnx"))
+
+    eventually("a counted end", lambda: added()["success"] + added()["fail"] > 0)
+    return Answer("OK", content={"fail_delta": added()["fail"], "success_delta": added()["success"]})
+
+
+def scripted(name, server, channel, client):
+    """The answer to a case without a recorded request, or None where the name is unknown."""
+    scripts = {
+        "health_v1.check_model": lambda: health_check(channel, "identity_onnx"),
+        "health_v1.check_nope": lambda: health_check(channel, "nope"),
+        "health_v1.watch": lambda: watch(channel),
+        "reflection.v1alpha": lambda: reflect(channel),
+        "unknown_method": lambda: asked(lambda: channel.unary_unary("/inference.GRPCInferenceService/Nope")(b"")),
+        "unknown_service": lambda: asked(lambda: channel.unary_unary("/nope.Nope/Nope")(b"")),
+        "metrics.families": lambda: metric_families(server),
+        "repo.index_ready_True": lambda: asked(
+            lambda: index_digest(call(channel, "RepositoryIndex", {"ready": True}), ABSENT_MODELS)
+        ),
+        "stats.delta_3xbatch1_1xbatch4_1xbadshape": lambda: counted_requests(client),
+        "stats.after_client_deadline": lambda: expired_request(client),
+    }
+    return scripts[name]() if name in scripts else None
+
+
+@pytest.fixture(scope="module")
+def queued(measured):
+    """The cases of a full queue: slow_q runs one request, two wait, and two more come."""
+    server, _, client = measured
+    ended = queue.Queue()
+
+    def ask(name):
+        def told(result, error, name=name):
+            if error is None:
+                ended.put((name, Answer("OK", content={"id": result.get_response().id})))
+            else:
+                ended.put((name, Answer(error.status().split(".")[-1], error.message())))
+
+        client.async_infer("slow_q", [tensor("INPUT0", [ROW])], told, request_id=name)
+
+    ask("q0")
+    ask("q1")
+    eventually("one running and one waiting request", lambda: pending(server, "slow_q") == 1)
+    ask("q2")
+    eventually("a full queue", lambda: pending(server, "slow_q") == 2)
+    ask("q3")
+    ask("q4")
+    answers = dict(ended.get(timeout=60) for _ in range(5))
+    cases_of = {"running": "q0", "queued_ok": "q2", "queue_full_a": "q3", "queue_full_b": "q4"}
+    return {f"queue.{case}": answers[name] for case, name in cases_of.items()}
+
+
+# Scripted cases of the server in explicit mode -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def by_request(program, repository):
+    """All cases of a second server in explicit mode, in the order of the measurement."""
+    from server import Server
+
+    with Server(repository, "--model-control-mode=explicit", program=program) as running:
+        with raw_channel(running) as channel, triton.InferenceServerClient(running.grpc) as client:
+            return explicit_script(running, channel, client)
+
+
+def explicit_script(server, channel, client):
+    answers = {}
+
+    def send(*names):
+        for name in names:
+            answers[f"explicit.{name}"] = replay(channel, CASES[f"explicit.{name}"])
+
+    def index(*only):
+        def listed():
+            found = index_digest(call(channel, "RepositoryIndex", {}), ABSENT_MODELS)
+            return [one for one in found if not only or one[0] in only]
+
+        return asked(listed)
+
+    answers["explicit.index_initial"] = index()
+    answers["explicit.health_v1_check_empty"] = health_check(channel, "")
+    answers["explicit.health_v1_check_nope"] = health_check(channel, "nope")
+    send("ready_nothing_loaded", "infer_not_loaded", "metadata_not_loaded", "unload_unknown", "unload_not_loaded")
+    send("load_broken", "load_again", "load_again", "load_bad_config_param")
+    send("load_config_override", "infer_batch3_after_override2", "load_slow")
+
+    ended = queue.Queue()
+    for name in ("inflight", "behind"):
+        client.async_infer("slow_onnx", [tensor("INPUT0", [ROW])], lambda *told, **named: ended.put((told, named)), request_id=name)
+    eventually("a running request", lambda: pending(server, "slow_onnx") == 1)
+    client.unload_model("slow_onnx")
+    unload_came_first = ended.empty()
+    answers["explicit.index_during_unload"] = index("slow_onnx")
+    send("infer_during_unload", "ready_during_unload")
+    results = {}
+    for _ in range(2):
+        _, named = ended.get(timeout=60)
+        assert named["error"] is None, named["error"]
+        digest = infer_digest(named["result"].get_response())
+        results[digest["id"]] = digest
+    answers["explicit.inflight_result"] = Answer(
+        "OK",
+        content={
+            "id": "inflight",
+            "raw": results["inflight"]["raw"],
+            "unload_rpc_returned_before_inflight_done": unload_came_first,
+        },
+    )
+    eventually("an unloaded model", lambda: index("slow_onnx").content[0][2] == "UNAVAILABLE")
+    answers["explicit.index_after_unload"] = index("slow_onnx")
+    send("infer_after_unload")
+    return answers
+
+
+# The comparison ------------------------------------------------------------------------------------------------------
+
+
+def answer_to(name, request):
+    """The answer to a case, from whichever server the case is about."""
+    if name.startswith("explicit."):
+        return request.getfixturevalue("by_request")[name]
+    if name.startswith("queue."):
+        return request.getfixturevalue("queued")[name]
+    server, channel, client = request.getfixturevalue("measured")
+    if "request" in CASES[name]:
+        return replay(channel, CASES[name], compressed=name == "infer.ok_gzip_request")
+    return scripted(name, server, channel, client)
+
+
+def content_differences(name, case, answer):
+    if "request" in case:
+        return same_content(case, answer.content)
+    recorded = case.get("resp")
+    if recorded is None:
+        return ""
+    if name == "metrics.families":
+        return differences([], sorted(set(recorded) - set(answer.content)))
+    if name.endswith(("index_initial", "index_ready_True")):
+        recorded = [one for one in recorded if one[0] not in ABSENT_MODELS]
+    return differences(recorded, answer.content)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_case(name, request, tally):
+    case = CASES[name]
+    if name in WAITING:
+        tally["waiting"] += 1
+        pytest.skip(f"{name} waits for {WAITING[name]}")
+    tally["different"] += 1
+    answer = answer_to(name, request)
+    assert answer is not None, "the case is neither recorded with its request nor scripted"
+
+    expected, _ = STATUS.get(name, (case["code"], ""))
+    assert answer.code == expected, f"{answer.code} '{answer.message}', recorded {case['code']} '{case['message']}'"
+    if name in STATUS:
+        assert answer.code != case["code"], "listed as different, but it is the same"
+    elif answer.code in ("OK", 200):
+        told = content_differences(name, case, answer)
+        assert bool(told) == (name in CONTENT), told or "listed as different, but it is the same"
+    else:
+        missing = missing_facts(case["message"], answer.message)
+        told = f"the message lacks {missing}: '{answer.message}', recorded '{case['message']}'"
+        assert bool(missing) == (name in MESSAGE), told
+    tally["different"] -= 1
+    tally["listed differences" if name in {**STATUS, **CONTENT, **MESSAGE} else "same"] += 1
+
+
+def test_the_lists_name_recorded_cases_only():
+    assert {*STATUS, *CONTENT, *MESSAGE, *WAITING} <= set(CASES)
