@@ -1,0 +1,61 @@
+# Needs Rust, Python 3.9 or newer, a C compiler and make; the rest is fetched, pinned and checked, into .venv and .cache.
+
+PYTHON ?= python3
+FETCH  := $(PYTHON) scripts/fetch.py
+VENV   := .venv/bin/python
+# Where cargo puts the release binary, wherever its target directory is.
+BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
+
+.DEFAULT_GOAL := help
+.PHONY: help build setup tools models demo serve test lint bench overload clean
+
+help:
+	@echo "make demo      serve a sentence encoder and show it at work"
+	@echo "make test      cargo test, then real clients against the built server"
+	@echo "make serve     keep the example repository running on ports 8000 to 8002"
+	@echo "make build     the release binary, with ONNX Runtime's library beside it"
+	@echo "make models    the example repository in model_repository/"
+	@echo "make tools     perf_analyzer and grpcurl in .cache/bin, where they can be had"
+	@echo "make bench     the benchmarks"
+	@echo "make overload  64 clients against a queue limit of 32 for a minute"
+	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
+	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
+
+setup:
+	@$(FETCH) venv runtime minilm
+
+tools:
+	@$(FETCH) perf_analyzer grpcurl
+
+build: setup
+	cargo build --release
+	@$(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); import fetch; fetch.beside(sys.argv[1])' "$(BINARY)"
+
+models: build
+	"$(BINARY)" models --out model_repository --minilm .cache/minilm --set examples
+
+demo: models
+	@$(VENV) scripts/demo.py
+
+serve: models
+	exec "$(BINARY)" serve --model-repository model_repository
+
+test:
+	@$(PYTHON) scripts/test.py
+
+lint:
+	cargo fmt --check
+	cargo clippy --all-targets -- -D warnings
+	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
+
+bench: setup
+	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench
+
+overload: build
+	@$(VENV) tests/python/overload.py
+
+# Generated models are ignored by git, so git knows which they are.
+clean:
+	cargo clean
+	rm -rf .venv .cache
+	git clean -fdXq model_repository

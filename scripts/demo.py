@@ -1,0 +1,207 @@
+"""The demonstration: serves a real sentence encoder, asks it which sentences mean the same, and says how to go on.
+
+Started by `make demo`, which has fetched and built everything before.
+"""
+
+import queue
+import signal
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import fetch
+import numpy as np
+import tritonclient.grpc as triton
+from server import ROOT, Server, ServerFailed
+from tokenizers import Tokenizer
+
+SENTENCES = [
+    "The cat is sleeping on the warm windowsill.",
+    "A kitten naps in the sun by the window.",
+    "My dog chases the ball across the park.",
+    "A puppy runs after a stick on the meadow.",
+    "The central bank raised interest rates again.",
+    "Borrowing money has become more expensive this year.",
+    "Share prices fell sharply after the announcement.",
+    "Stocks dropped when the news came out.",
+    "Bake the bread for forty minutes in a hot oven.",
+    "Let the dough rise for an hour before baking.",
+    "The train to the coast leaves at half past nine.",
+    "When does the next train to the seaside depart?",
+]
+MODEL = "minilm"
+REPEAT = "repeat"
+SINGLES = 50
+SECONDS_OF_LOAD = 3.0
+CLIENTS = 4
+
+
+def say(text=""):
+    print(text, flush=True)
+
+
+def requests_of(encodings):
+    """The two inputs of the model for sentences of one padded length."""
+    inputs = []
+    for name, rows in (("input_ids", "ids"), ("attention_mask", "attention_mask")):
+        values = np.array([getattr(encoding, rows) for encoding in encodings], dtype=np.int64)
+        tensor = triton.InferInput(name, values.shape, "INT64")
+        tensor.set_data_from_numpy(values)
+        inputs.append(tensor)
+    return inputs
+
+
+def embed(client, encodings):
+    return client.infer(MODEL, requests_of(encodings)).as_numpy("sentence_embedding")
+
+
+def one_length(tokenizer, sentences):
+    """Encodes sentences padded to the longest among them, as a batch wants them."""
+    tokenizer.enable_padding()
+    encodings = tokenizer.encode_batch(sentences)
+    tokenizer.no_padding()
+    return encodings
+
+
+def show_neighbours(vectors):
+    likeness = vectors @ vectors.T
+    np.fill_diagonal(likeness, -1.0)
+    width = max(map(len, SENTENCES))
+    say(f"  {'sentence':<{width}}   nearest{'':<{width - 7}}   cosine")
+    for row, sentence in enumerate(SENTENCES):
+        nearest = int(likeness[row].argmax())
+        say(f"  {sentence:<{width}}   {SENTENCES[nearest]:<{width}}   {likeness[row, nearest]:.3f}")
+
+
+def show_times(server, client, tokenizer, batch_limit):
+    singles = [tokenizer.encode_batch([sentence]) for sentence in SENTENCES]
+    taken_ms = []
+    for turn in range(SINGLES):
+        began = time.perf_counter()
+        embed(client, singles[turn % len(singles)])
+        taken_ms.append((time.perf_counter() - began) * 1e3)
+    taken_ms.sort()
+    say(f"  one sentence at a time: {taken_ms[len(taken_ms) // 2]:.1f} ms (median of {SINGLES})")
+
+    batch = one_length(tokenizer, [SENTENCES[turn % len(SENTENCES)] for turn in range(min(16, batch_limit))])
+    until = time.perf_counter() + SECONDS_OF_LOAD
+
+    def keep_asking(_):
+        done = 0
+        with triton.InferenceServerClient(server.grpc) as own:
+            while time.perf_counter() < until:
+                done += len(embed(own, batch))
+        return done
+
+    began = time.perf_counter()
+    with ThreadPoolExecutor(CLIENTS) as pool:
+        sentences = sum(pool.map(keep_asking, range(CLIENTS)))
+    rate = sentences / (time.perf_counter() - began)
+    say(f"  {CLIENTS} clients, batches of {len(batch)}: {rate:.0f} sentences/s")
+
+
+def show_stream(client):
+    """Sends one request to the decoupled model and prints its responses as they come."""
+    metadata = client.get_model_metadata(REPEAT)
+    (described,) = metadata.inputs
+    shape = [1 if size < 0 else size for size in described.shape]
+    tensor = triton.InferInput(described.name, shape, described.datatype)
+    tensor.set_data_from_numpy(np.full(shape, 4, dtype=np.float32))
+    responses = queue.Queue()
+    client.start_stream(lambda result, error: responses.put((result, error)))
+    client.async_stream_infer(REPEAT, [tensor], request_id="demo", enable_empty_final_response=True)
+    while True:
+        result, error = responses.get(timeout=30)
+        if error is not None:
+            raise error
+        message = result.get_response()
+        if message.outputs:
+            values = result.as_numpy(message.outputs[0].name).ravel()
+            say(f"  response for '{message.id}': {message.outputs[0].name}[0] = {values[0]:.0f}")
+        if message.parameters["triton_final_response"].bool_param:
+            break
+    client.stop_stream()
+
+
+HOW_TO_GO_ON = """
+To go on, keep it running on the usual ports in one terminal:
+
+  make serve
+
+and in another one:
+
+  curl -s localhost:8000/v2/health/ready -w '%{http_code}\\n'
+  curl -s localhost:8000/v2/models/minilm
+  curl -s localhost:8002/metrics | grep ^nv_inference_count
+"""
+WITH_GRPCURL = """
+  .cache/bin/grpcurl -plaintext localhost:8001 list
+  .cache/bin/grpcurl -plaintext -d '{"name": "minilm"}' localhost:8001 inference.GRPCInferenceService/ModelMetadata
+  .cache/bin/grpcurl -plaintext -d '{"model_name": "minilm", "inputs": [
+      {"name": "input_ids", "datatype": "INT64", "shape": [1, 4], "contents": {"int64_contents": [101, 7592, 2088, 102]}},
+      {"name": "attention_mask", "datatype": "INT64", "shape": [1, 4], "contents": {"int64_contents": [1, 1, 1, 1]}}
+    ]}' localhost:8001 inference.GRPCInferenceService/ModelInfer
+"""
+WITH_PERF_ANALYZER = """
+  .cache/bin/perf_analyzer -m identity -i grpc -u localhost:8001 --concurrency-range 1:64:21
+  .cache/bin/perf_analyzer -m minilm -i grpc -u localhost:8001 --shape input_ids:16 --shape attention_mask:16 \\
+      --input-data zero --concurrency-range 4
+"""
+
+
+def show_how_to_go_on():
+    say(HOW_TO_GO_ON.rstrip())
+    for name, there, commands in (
+        ("grpcurl", (fetch.CACHE / "bin" / "grpcurl").exists(), WITH_GRPCURL),
+        ("perf_analyzer", (fetch.CACHE / "bin" / "perf_analyzer").exists(), WITH_PERF_ANALYZER),
+    ):
+        note = "" if there else "  ('make tools' fetches it)"
+        say(f"\n  {name}{note}:{commands.rstrip()}")
+
+
+def demonstrate(server):
+    client = triton.InferenceServerClient(server.grpc)
+    say(f"ready on gRPC {server.grpc}, HTTP {server.http}, metrics {server.metrics} (process {server.pid})")
+    tokenizer = Tokenizer.from_file(str(fetch.CACHE / "minilm" / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    batch_limit = client.get_model_config(MODEL).config.max_batch_size
+
+    say("\nWhich sentence is nearest to which?\n")
+    encodings = one_length(tokenizer, SENTENCES)
+    parts = [encodings[start : start + batch_limit] for start in range(0, len(encodings), batch_limit)]
+    show_neighbours(np.concatenate([embed(client, part) for part in parts]))
+    say("\nHow long does it take?\n")
+    show_times(server, client, tokenizer, batch_limit)
+    say("\nA model that answers one request with several responses:\n")
+    show_stream(client)
+    client.close()
+
+
+def interrupted(_number, _frame):
+    raise KeyboardInterrupt
+
+
+def main():
+    signal.signal(signal.SIGTERM, interrupted)
+    server = Server(ROOT / "model_repository", log=fetch.CACHE / "demo.log")
+    say(f"starting {server.program.name} on {server.repository.name}")
+    status = 1
+    try:
+        with server:
+            demonstrate(server)
+        say("\nthe server is stopped")
+        show_how_to_go_on()
+        status = 0
+    except KeyboardInterrupt:
+        say("\ninterrupted; the server is stopped")
+        status = 130
+    except ServerFailed as failure:
+        say(f"\n{failure}")
+    except Exception as failure:
+        say(f"\nthe demonstration failed: {failure!r}\nthe end of the server's log:\n{server.log_tail()}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

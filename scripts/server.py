@@ -1,0 +1,189 @@
+"""A running server, for scripts and tests: starts the built program on free ports of the loopback address, waits until
+its health endpoint answers, and stops it as an operator would. The standard library suffices.
+
+    with Server(repository) as server:
+        client = tritonclient.grpc.InferenceServerClient(server.grpc)
+"""
+
+import ctypes
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+HOST = "127.0.0.1"
+#: Ports are looked for below the range that Linux hands to outgoing connections.
+PORTS = range(20000, 32000)
+PR_SET_PDEATHSIG = 1
+#: Records of level error in the server's log forms, and panics.
+COMPLAINT = re.compile(r"^E\d{4} |\bERROR\b|panicked at")
+
+
+class ServerFailed(Exception):
+    """The server did not start, or ended by itself; the message holds the end of its log."""
+
+
+def binary(profile="release"):
+    """Where cargo puts the program in a profile ("release", or "debug" for cargo's dev profile)."""
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--offline"]
+    metadata = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
+    return Path(json.loads(metadata)["target_directory"]) / profile / "paternoster"
+
+
+def free_ports(count):
+    """Ports that nobody listens on now; somebody may take one before the server does, which `Server` survives."""
+    held = []
+    try:
+        while len(held) < count:
+            candidate = socket.socket()
+            try:
+                candidate.bind((HOST, random.choice(PORTS)))
+            except OSError:
+                candidate.close()
+                continue
+            held.append(candidate)
+        return [one.getsockname()[1] for one in held]
+    finally:
+        for one in held:
+            one.close()
+
+
+def end_with_parent():
+    """Asks Linux to end the server if this process is killed, so that nothing is left running."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+class Server:
+    """One server process. `grpc`, `http` and `metrics` are its addresses, as host:port."""
+
+    def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None):
+        self.repository = Path(repository)
+        self.flags = [str(flag) for flag in flags]
+        self.program = Path(program or os.environ.get("PATERNOSTER") or binary())
+        self.library = library or os.environ.get("ORT_DYLIB_PATH") or ROOT / ".cache/onnxruntime/libonnxruntime.so"
+        self.environment = environment or {}
+        self.log = Path(log) if log else Path(tempfile.mkstemp(prefix="paternoster-", suffix=".log")[1])
+        self.keep_log = log is not None
+        self.process = None
+        self.ports = None
+
+    def __enter__(self):
+        return self.start()
+
+    def __exit__(self, kind, *_):
+        status = self.stop()
+        if kind is None and status != 0:
+            raise ServerFailed(f"the server ended with status {status}\n{self.log_tail()}")
+        if not self.keep_log:
+            self.log.unlink()
+
+    @property
+    def grpc(self):
+        return f"{HOST}:{self.ports[0]}"
+
+    @property
+    def http(self):
+        return f"{HOST}:{self.ports[1]}"
+
+    @property
+    def metrics(self):
+        return f"{HOST}:{self.ports[2]}"
+
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def start(self, until="ready", timeout_s=120):
+        """Starts the process and returns when it is "ready", or "live" where models are known to be broken."""
+        for attempt in range(3):
+            self.ports = free_ports(3)
+            self.launch()
+            try:
+                self.wait(until, timeout_s)
+                return self
+            except BaseException as failure:
+                self.stop()
+                taken = isinstance(failure, ServerFailed) and "in use" in str(failure).lower()
+                if attempt < 2 and taken:
+                    continue
+                if not self.keep_log:
+                    self.log.unlink()
+                raise
+        raise AssertionError("the loop returns or raises")
+
+    def launch(self):
+        grpc, http, metrics = self.ports
+        command = [
+            self.program, "serve", "--model-repository", self.repository, "--onnxruntime-library", self.library,
+            "--grpc-address", HOST, "--grpc-port", grpc, "--http-address", HOST, "--http-port", http,
+            "--metrics-address", HOST, "--metrics-port", metrics, *self.flags,
+        ]  # fmt: skip
+        with open(self.log, "wb") as log:
+            # A session of its own: an interrupt from the keyboard is for the script, which then stops the server.
+            self.process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **self.environment},
+                start_new_session=True,
+                preexec_fn=end_with_parent,
+            )
+
+    def wait(self, until, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        while True:
+            status = self.process.poll()
+            if status is not None:
+                raise ServerFailed(f"the server ended with status {status} before it was {until}\n{self.log_tail()}")
+            # The metrics have a port of their own, which opens a moment later.
+            if self.get(f"/v2/health/{until}")[0] == 200 and self.get("/metrics", port="metrics")[0] == 200:
+                return
+            if time.monotonic() > deadline:
+                raise ServerFailed(f"the server was not {until} after {timeout_s} s\n{self.log_tail()}")
+            time.sleep(0.02)
+
+    def get(self, path, port="http", timeout_s=10):
+        """GET on the HTTP or the metrics port; returns (status, body), or (None, reason) where nobody answers."""
+        try:
+            with urllib.request.urlopen(f"http://{getattr(self, port)}{path}", timeout=timeout_s) as answer:
+                return answer.status, answer.read()
+        except urllib.error.HTTPError as refusal:
+            with refusal:
+                return refusal.code, refusal.read()
+        except OSError as failure:
+            return None, str(failure).encode()
+
+    def stop(self, timeout_s=45):
+        """Sends SIGTERM and returns the exit status; a server that does not end is killed (status -9)."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        return self.process.wait()
+
+    def log_tail(self, lines=30):
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def complaints(self):
+        """Lines of the log that speak of an error or a panic."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        return [line for line in lines if COMPLAINT.search(line)]
+
+    def memory_bytes(self):
+        """Resident memory of the process."""
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024
+        raise ServerFailed("the server is not running")

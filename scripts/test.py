@@ -1,0 +1,115 @@
+"""The whole test suite: cargo test, then real clients against the built server, then a summary of what ran and what did
+not, and why. Started by `make test`.
+
+    python3 scripts/test.py [--only rust|python] [-- arguments for pytest]
+
+With CI set in the environment nothing may be left out: what cannot be fetched is then a failure.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+from collections import namedtuple
+
+import fetch
+from server import ROOT, binary
+
+#: What one layer did: its name, whether it passed, the runner's own count, and lines that say what it left out.
+Outcome = namedtuple("Outcome", "layer passed count left_out")
+
+CARGO_RESULT = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored;")
+PYTEST_RESULT = re.compile(r"^=+ (.*\b(?:passed|failed|error|skipped|no tests ran)\b.*) =+$")
+PYTEST_SKIP = re.compile(r"^SKIPPED \[\d+\] [^ ]+: (.*)$")
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def shown(command, environment):
+    """Runs a command with its output on the terminal; returns (exit status, lines of the output)."""
+    print(f"\n$ {' '.join(map(str, command))}", flush=True)
+    lines = []
+    with subprocess.Popen(
+        [str(part) for part in command], cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as running:
+        for line in running.stdout:
+            print(line, end="", flush=True)
+            lines.append(COLOUR.sub("", line.rstrip()))
+    return running.returncode, lines
+
+
+def fetched(name, left_out):
+    """Fetches one piece; returns its path, or None with the reason added to `left_out`."""
+    try:
+        return fetch.PIECES[name]()
+    except fetch.Unavailable as reason:
+        left_out.append(f"{name}: {reason}")
+        return None
+
+
+def rust(environment):
+    left_out = []
+    library = fetched("runtime", left_out)
+    if library:
+        environment = {**environment, "ORT_DYLIB_PATH": str(library)}
+    status, lines = shown(["cargo", "test", "--no-fail-fast"], environment)
+    results = [tuple(map(int, match.groups())) for match in map(CARGO_RESULT.match, lines) if match]
+    passed, failed, ignored = (sum(column) for column in zip(*results)) if results else (0, 0, 0)
+    if ignored:
+        left_out.append(f"{ignored} ignored in the source (long runs: cargo test -- --ignored)")
+    count = f"{passed} passed, {failed} failed, {ignored} ignored in {len(results)} binaries"
+    return Outcome("cargo test", status == 0 and passed > 0, count, left_out)
+
+
+def python(environment, arguments):
+    left_out = []
+    pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
+    if not all(pieces.values()):
+        return Outcome("python clients", True, "did not run", left_out)
+    status, _ = shown(["cargo", "build"], environment)
+    if status != 0:
+        return Outcome("python clients", False, "the server did not build", left_out)
+    for name in sorted(fetch.OPTIONAL):
+        # Here for its progress lines; the tests that need it say so where it cannot be had.
+        fetched(name, [])
+    environment = {
+        **environment,
+        "PATERNOSTER": str(binary("debug")),
+        "ORT_DYLIB_PATH": str(pieces["runtime"]),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [pieces["venv"], "-m", "pytest", "-c", "tests/python/pytest.ini", "-rs", *(arguments or ["tests/python"])]
+    status, lines = shown(command, environment)
+    counts = [match.group(1) for match in map(PYTEST_RESULT.match, lines) if match]
+    left_out += [match.group(1) for match in map(PYTEST_SKIP.match, lines) if match]
+    return Outcome("python clients", status == 0, counts[-1] if counts else "no result line", left_out)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", choices=["rust", "python"])
+    parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
+    given = parser.parse_args()
+
+    environment = dict(os.environ)
+    outcomes = []
+    if given.only != "python":
+        outcomes.append(rust(environment))
+    if given.only != "rust":
+        outcomes.append(python(environment, given.pytest))
+
+    in_ci = bool(os.environ.get("CI"))
+    unfetched = [line for outcome in outcomes for line in outcome.left_out if line.split(":")[0] in fetch.PIECES]
+    print("\nsummary")
+    for outcome in outcomes:
+        print(f"  {outcome.layer:<15} {'ok' if outcome.passed else 'FAILED':<7} {outcome.count}")
+        for line in outcome.left_out:
+            print(f"    left out: {line}")
+    if in_ci and unfetched:
+        print("  FAILED: in CI nothing that can be fetched may be left out")
+        return 1
+    return 0 if all(outcome.passed for outcome in outcomes) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
