@@ -108,17 +108,19 @@ impl Server {
             };
             server.grpc = Some(GrpcServer::start(grpc_config, services).await?);
         }
+        if args.http.allow_metrics {
+            let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
+            let loaded = Arc::clone(&repository);
+            let metrics = Metrics::new(move || Served::loaded_of(&loaded), Arc::clone(pool.stats()))?;
+            let started = HttpServer::start_metrics(address, Arc::new(metrics)).await;
+            server.metrics = Some(started.map_err(StartError::MetricsServer)?);
+        }
+        // Last: whoever sees HTTP answer finds every other port open.
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
             let models = Arc::new(Served::new(Arc::clone(&repository), Arc::clone(&readiness)));
             let started = HttpServer::start(address, grpc::server_metadata(ServerMetadataRequest {}), models).await;
             server.http = Some(started.map_err(StartError::Http)?);
-        }
-        if args.http.allow_metrics {
-            let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
-            let metrics = Metrics::new(move || Served::loaded_of(&repository), Arc::clone(pool.stats()))?;
-            let started = HttpServer::start_metrics(address, Arc::new(metrics)).await;
-            server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
         server.announce(&args.life.id, began.elapsed());
         Ok(server)

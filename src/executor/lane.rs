@@ -7,6 +7,7 @@ use std::{
 };
 
 use smallvec::SmallVec;
+use tracing::{debug, error};
 
 use super::{
     Response,
@@ -68,19 +69,17 @@ impl Job {
     /// Runs the task on the calling thread; a panic of the program fails the task alone.
     pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Finished {
         let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(buffers)));
-        let failed = |what: &str| {
-            let spec = &self.model.spec;
-            tracing::error!(model = %spec.name, version = spec.version, "task failed: {what}");
-        };
+        let spec = &self.model.spec;
         match ran {
             Ok(Ok(finished)) => finished,
             Ok(Err(reason)) => {
-                failed(&reason);
+                // Clients can bring this about at will, and hear of it: no place for a warning.
+                debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
                 Finished::Failed(reason)
             }
             Err(_) => {
-                failed("the program panicked");
-                Finished::Failed(format!("the program of model '{}' panicked", self.model.spec.name))
+                error!(model = %spec.name, version = spec.version, "the program panicked");
+                Finished::Failed(format!("the program of model '{}' panicked", spec.name))
             }
         }
     }

@@ -3,16 +3,18 @@
     python tests/python/overload.py [--seconds 60] [--clients 64]
 
 Wrong answers and errors other than UNAVAILABLE end it with status 1. How fast surplus is refused and how much the
-server's memory grows is printed, and judged by the reader. The time of a refusal is taken at the client, so it holds
-the sending of 4 MB on a machine that client and server share.
+server's memory grows is printed, and judged by the reader. The time of a refusal is taken twice: in the server, from the
+complete request to its refusal; and at the client, where it holds the sending of 4 MB on a machine that both share.
 """
 
 import argparse
 import multiprocessing
 import os
+import re
 import sys
 import tempfile
 import time
+import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -76,7 +78,8 @@ def main():
         write_model(repository, MODEL, scale(FACTOR, WIDTH), text)
         with Server(repository) as server:
             counts, refusals_ms, memory = load(server, given)
-    report(given, counts, refusals_ms, memory)
+            report(given, counts, refusals_ms, memory)
+            report_server(server)
     return 0 if set(counts) <= {"right", "StatusCode.UNAVAILABLE"} and counts["right"] else 1
 
 
@@ -120,6 +123,18 @@ def report(given, counts, refusals_ms, memory):
         print(f"  resident memory            {first:.0f} MB after {WARM_UP_S} s, {last - first:+.1f} MB until the end")
         print(f"  most resident memory       {max(settled) / 1e6:.0f} MB")
     print(f"  on {os.cpu_count()} cores shared with the clients")
+
+
+def report_server(server):
+    """The server's own figures: the bucket of its histogram of refusals that holds the 99th percentile."""
+    with urllib.request.urlopen(f"http://{server.metrics}/metrics") as answer:
+        text = answer.read().decode()
+    bucket = re.compile(r'^paternoster_rejection_seconds_bucket\{le="([^"]+)"\} (\d+)$', re.MULTILINE)
+    buckets = [(float(bound), int(count)) for bound, count in bucket.findall(text)]
+    total = buckets[-1][1]
+    if total:
+        bound = next(bound for bound, count in buckets if count >= 0.99 * total)
+        print(f"  refused, in the server     p99 <= {bound * 1e3:g} ms ({total} refusals)")
 
 
 if __name__ == "__main__":
