@@ -7,7 +7,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test lint bench overload clean
+.PHONY: help build setup tools models demo serve test lint bench bench-frontend overload clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -16,7 +16,7 @@ help:
 	@echo "make build     the release binary, with ONNX Runtime's library beside it"
 	@echo "make models    the example repository in model_repository/"
 	@echo "make tools     perf_analyzer and grpcurl in .cache/bin, where they can be had"
-	@echo "make bench     the benchmarks"
+	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
@@ -50,6 +50,11 @@ lint:
 
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench
+
+# The figures of docs/benchmarks.md: cargo runs a benchmark in its own folder, hence the full paths.
+bench-frontend: setup
+	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend -- \
+		--csv "$(CURDIR)/benches/tables/frontend-2-cores.csv" --svg "$(CURDIR)/docs/frontend-2-cores.svg"
 
 overload: build
 	@$(VENV) tests/python/overload.py

@@ -2,13 +2,15 @@
 //! against a bare tonic echo of the same messages in the same run (the limit). Prints requests per second, p50, p99 and
 //! server CPU per request at concurrency 1, 8 and 64, and the ratios; checks every answer while timing.
 //!
-//!     cargo bench --bench frontend -- [--seconds 5] [--rounds 3] [--csv FILE] [--perf-analyzer PATH]
+//!     cargo bench --bench frontend -- [--seconds 5] [--rounds 3] [--csv FILE] [--svg FILE]
+//!         [--perf-analyzer PATH]
 //!
 //! Servers are processes of their own, so that their CPU time is theirs alone. Rounds alternate between the two. The
 //! binary is taken from the build; ONNX Runtime is found as the server finds it (`ORT_DYLIB_PATH`).
 
 mod echo;
 mod load;
+mod plot;
 mod report;
 mod servers;
 
@@ -30,6 +32,9 @@ struct Args {
     /// Where to write the table as CSV
     #[arg(long)]
     csv: Option<PathBuf>,
+    /// Where to draw the rates as SVG
+    #[arg(long)]
+    svg: Option<PathBuf>,
     /// Drive the load with this perf_analyzer binary in place of the built-in client
     #[arg(long)]
     perf_analyzer: Option<PathBuf>,
@@ -72,6 +77,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     report::print(&results, idle);
     if let Some(path) = &args.csv {
         report::write_csv(path, &results)?;
+    }
+    if let Some(path) = &args.svg {
+        plot::write_svg(path, &results)?;
     }
     Ok(())
 }

@@ -42,7 +42,7 @@ pub fn write_csv(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
 }
 
 /// The round with the median rate.
-fn median(rows: &[Row], kind: Kind, concurrency: usize) -> Point {
+pub fn median(rows: &[Row], kind: Kind, concurrency: usize) -> Point {
     let mut points: Vec<&Point> =
         rows.iter().filter(|row| row.kind == kind && row.concurrency == concurrency).map(|row| &row.point).collect();
     points.sort_by(|one, other| one.rate.total_cmp(&other.rate));

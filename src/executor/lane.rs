@@ -12,9 +12,9 @@ use tracing::{debug, error};
 use super::{
     Response,
     gather::{Part, gather},
+    loaded::Loaded,
     record::Payload,
     scatter::{expected_shapes, scatter},
-    state::Loaded,
 };
 use crate::{
     batching::{Lengths, ReqId, RowOutcome, RowSpan, ShapeClass, Task},

@@ -11,6 +11,7 @@ mod brevity;
 mod gather;
 mod handle;
 mod lane;
+mod loaded;
 mod mailbox;
 mod pool;
 mod record;

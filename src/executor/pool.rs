@@ -15,9 +15,10 @@ use super::{
     admit::Admission,
     gather::Part,
     lane::{Job, run_parts},
+    loaded::Loaded,
     mailbox::Mailbox,
     record::Sink,
-    state::{After, Due, Loaded, State},
+    state::{After, Due, State},
     timer::Timer,
 };
 use crate::{

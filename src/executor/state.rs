@@ -10,34 +10,14 @@ use slab::Slab;
 
 use super::{
     InferRequest, ModelHandle,
-    admit::Admission,
-    brevity::Brevity,
     lane::{Finished, Job, Member, Ran},
+    loaded::Loaded,
     record::{Payload, Record, Sink},
 };
 use crate::{
     batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, Task},
-    engine::Program,
-    model::ModelSpec,
-    observe::{ExecutionTimings, ModelStats},
+    observe::ExecutionTimings,
 };
-
-/// What lanes and admission need of a loaded version.
-pub(super) struct Loaded {
-    pub(super) spec: Arc<ModelSpec>,
-    pub(super) stats: Arc<ModelStats>,
-    pub(super) program: Arc<dyn Program>,
-    pub(super) brevity: Brevity,
-    admission: Admission,
-}
-
-impl Loaded {
-    pub(super) fn new(spec: Arc<ModelSpec>, stats: Arc<ModelStats>, program: Arc<dyn Program>) -> Arc<Self> {
-        let admission = Admission::new(&spec);
-        let brevity = Brevity::new(admission.is_fixed() && program.is_steady());
-        Arc::new(Self { spec, stats, program, brevity, admission })
-    }
-}
 
 /// What is left to do once the lock is free again: everything that may wake, drop or block.
 #[derive(Default)]
