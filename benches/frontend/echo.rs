@@ -2,19 +2,16 @@
 
 use std::error::Error;
 
-use paternoster::{
-    repository::config::pb::{DataType, ModelConfig, ModelInput, ModelOutput},
-    wire::pb::{
-        self,
-        grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer},
-        model_infer_response::InferOutputTensor,
-        model_metadata_response::TensorMetadata,
-    },
+use paternoster::wire::pb::{
+    self,
+    grpc_inference_service_server::{GrpcInferenceService, GrpcInferenceServiceServer},
+    model_infer_response::InferOutputTensor,
 };
 use tokio_stream::wrappers::TcpListenerStream;
 use tonic::{Request, Response, Status};
 
-/// Serves on a free port of loopback, printing the address, until killed.
+/// Serves on a free port of loopback, printing the address, until its standard input ends: with the benchmark, however
+/// that ends.
 pub fn serve() -> Result<(), Box<dyn Error>> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
@@ -22,10 +19,16 @@ pub fn serve() -> Result<(), Box<dyn Error>> {
         tonic::transport::Server::builder()
             .tcp_nodelay(true)
             .add_service(GrpcInferenceServiceServer::new(Echo))
-            .serve_with_incoming(TcpListenerStream::new(listener))
+            .serve_with_incoming_shutdown(TcpListenerStream::new(listener), parent_gone())
             .await?;
         Ok(())
     })
+}
+
+async fn parent_gone() {
+    let read = tokio::task::spawn_blocking(|| std::io::copy(&mut std::io::stdin(), &mut std::io::sink()));
+    // However it ended, nobody is there any more.
+    let _ = read.await;
 }
 
 struct Echo;
@@ -51,66 +54,5 @@ impl GrpcInferenceService for Echo {
             raw_output_contents: request.raw_input_contents,
             ..pb::ModelInferResponse::default()
         }))
-    }
-
-    async fn server_live(&self, _: Request<pb::ServerLiveRequest>) -> Result<Response<pb::ServerLiveResponse>, Status> {
-        Ok(Response::new(pb::ServerLiveResponse { live: true }))
-    }
-
-    async fn server_ready(
-        &self,
-        _: Request<pb::ServerReadyRequest>,
-    ) -> Result<Response<pb::ServerReadyResponse>, Status> {
-        Ok(Response::new(pb::ServerReadyResponse { ready: true }))
-    }
-
-    async fn model_ready(&self, _: Request<pb::ModelReadyRequest>) -> Result<Response<pb::ModelReadyResponse>, Status> {
-        Ok(Response::new(pb::ModelReadyResponse { ready: true }))
-    }
-
-    async fn server_metadata(
-        &self,
-        _: Request<pb::ServerMetadataRequest>,
-    ) -> Result<Response<pb::ServerMetadataResponse>, Status> {
-        Ok(Response::new(pb::ServerMetadataResponse {
-            name: "echo".to_owned(),
-            version: "1".to_owned(),
-            extensions: vec![],
-        }))
-    }
-
-    async fn model_metadata(
-        &self,
-        request: Request<pb::ModelMetadataRequest>,
-    ) -> Result<Response<pb::ModelMetadataResponse>, Status> {
-        let tensor =
-            |name: &str| TensorMetadata { name: name.to_owned(), datatype: "FP32".to_owned(), shape: vec![-1, 16] };
-        Ok(Response::new(pb::ModelMetadataResponse {
-            name: request.into_inner().name,
-            versions: vec!["1".to_owned()],
-            platform: "onnxruntime_onnx".to_owned(),
-            inputs: vec![tensor("INPUT0")],
-            outputs: vec![tensor("OUTPUT0")],
-        }))
-    }
-
-    async fn model_config(
-        &self,
-        request: Request<pb::ModelConfigRequest>,
-    ) -> Result<Response<pb::ModelConfigResponse>, Status> {
-        let data_type = DataType::TypeFp32.into();
-        let config = ModelConfig {
-            name: request.into_inner().name,
-            max_batch_size: 64,
-            input: vec![ModelInput { name: "INPUT0".to_owned(), data_type, dims: vec![16], ..ModelInput::default() }],
-            output: vec![ModelOutput {
-                name: "OUTPUT0".to_owned(),
-                data_type,
-                dims: vec![16],
-                ..ModelOutput::default()
-            }],
-            ..ModelConfig::default()
-        };
-        Ok(Response::new(pb::ModelConfigResponse { config: Some(config) }))
     }
 }

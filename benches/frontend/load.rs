@@ -3,8 +3,6 @@
 use std::{
     error::Error,
     fmt,
-    path::Path,
-    process::Command,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -125,44 +123,4 @@ fn request(payload: Bytes) -> pb::ModelInferRequest {
         raw_input_contents: vec![payload],
         ..pb::ModelInferRequest::default()
     }
-}
-
-/// perf_analyzer as the client; its own measurement of latency, our measurement of the server's CPU time.
-pub fn perf_analyzer(
-    binary: &Path,
-    server: &Server,
-    concurrency: usize,
-    measured: Duration,
-) -> Result<Point, Box<dyn Error>> {
-    let report = std::env::temp_dir().join(format!("paternoster-frontend-{}.csv", std::process::id()));
-    let cpu_before = server.cpu_time()?;
-    let output = Command::new(binary)
-        .args(["-m", "identity", "-i", "grpc", "-u", &server.address])
-        .args(["--concurrency-range", &concurrency.to_string(), "--max-trials", "3", "--stability-percentage", "30"])
-        .args(["--measurement-interval", &measured.as_millis().to_string(), "--percentile", "99"])
-        .arg("-f")
-        .arg(&report)
-        .output()?;
-    let cpu = server.cpu_time()? - cpu_before;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let total: f64 = text
-        .lines()
-        .filter_map(|line| line.trim().strip_prefix("Request count: "))
-        .filter_map(|count| count.trim().parse::<f64>().ok())
-        .sum();
-    let csv = std::fs::read_to_string(&report).map_err(|error| format!("{error}: {text}"))?;
-    std::fs::remove_file(&report)?;
-    let (header, row) = csv.split_once('\n').ok_or("perf_analyzer wrote an empty table")?;
-    let field = |name: &str| {
-        let place = header.split(',').position(|title| title == name).ok_or(format!("no column {name}"))?;
-        row.trim().split(',').nth(place).and_then(|text| text.parse::<f64>().ok()).ok_or(format!("no {name}"))
-    };
-    let rate = field("Inferences/Second")?;
-    Ok(Point {
-        rate,
-        p50_us: field("p50 latency")?,
-        p99_us: field("p99 latency")?,
-        // Windows that the tool discarded are in the CPU time too, hence the requests of all of them.
-        cpu_us: cpu.as_secs_f64() * 1e6 / total.max(rate * measured.as_secs_f64()),
-    })
 }

@@ -3,7 +3,6 @@
 //! server CPU per request at concurrency 1, 8 and 64, and the ratios; checks every answer while timing.
 //!
 //!     cargo bench --bench frontend -- [--seconds 5] [--rounds 3] [--csv FILE] [--svg FILE]
-//!         [--perf-analyzer PATH]
 //!
 //! Servers are processes of their own, so that their CPU time is theirs alone. Rounds alternate between the two. The
 //! binary is taken from the build; ONNX Runtime is found as the server finds it (`ORT_DYLIB_PATH`).
@@ -35,9 +34,6 @@ struct Args {
     /// Where to draw the rates as SVG
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Drive the load with this perf_analyzer binary in place of the built-in client
-    #[arg(long)]
-    perf_analyzer: Option<PathBuf>,
     /// Be the echo server (used by the benchmark itself)
     #[arg(long, hide = true)]
     echo: bool,
@@ -63,13 +59,9 @@ fn main() -> Result<(), Box<dyn Error>> {
             }
             for kind in targets {
                 let server = servers::Server::start(kind, repository.path())?;
-                let point = match &args.perf_analyzer {
-                    Some(binary) => load::perf_analyzer(binary, &server, concurrency, measured)?,
-                    None => load::closed_loop(&server, concurrency, measured)?,
-                };
+                let point = load::closed_loop(&server, concurrency, measured)?;
                 eprintln!("round {} {kind:?} at {concurrency}: {point}", round + 1);
                 results.push(report::Row { kind, concurrency, point });
-                server.stop()?;
             }
         }
     }

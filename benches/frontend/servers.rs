@@ -44,7 +44,10 @@ impl Server {
     pub fn start(kind: Kind, repository: &Path) -> Result<Self, Box<dyn Error>> {
         match kind {
             Kind::Echo => {
-                let mut child = Command::new(std::env::current_exe()?).arg("--echo").stdout(Stdio::piped()).spawn()?;
+                let mut child = {
+                    let mut command = Command::new(std::env::current_exe()?);
+                    command.arg("--echo").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?
+                };
                 let mut address = String::new();
                 BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut address)?;
                 Ok(Self { child, address: address.trim().to_owned() })
@@ -80,12 +83,13 @@ impl Server {
         // The kernel reports hundredths of a second to user space on all supported platforms.
         Ok(Duration::from_millis((next()? + next()?) * 10))
     }
+}
 
-    /// Ends the server and waits for it.
-    pub fn stop(mut self) -> Result<(), Box<dyn Error>> {
-        self.child.kill()?;
-        self.child.wait()?;
-        Ok(())
+impl Drop for Server {
+    fn drop(&mut self) {
+        // One that has ended by itself needs no killing.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -95,7 +99,6 @@ pub fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Err
     let before = server.cpu_time()?;
     std::thread::sleep(watched);
     let used = server.cpu_time()? - before;
-    server.stop()?;
     Ok(used.as_secs_f64() / watched.as_secs_f64())
 }
 
