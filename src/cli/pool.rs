@@ -1,6 +1,6 @@
 //! Where the executor joins the server.
 
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Instant};
 
 use tracing::{info, warn};
 
@@ -19,6 +19,7 @@ use crate::{
 /// # Errors
 /// When a thread cannot be started.
 pub(super) fn start_pool(device: &DeviceArgs) -> io::Result<StartedPool> {
+    let began = Instant::now();
     let library = device.onnxruntime_library.clone();
     let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
     match &runtime {
@@ -26,5 +27,5 @@ pub(super) fn start_pool(device: &DeviceArgs) -> io::Result<StartedPool> {
         Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
     }
     let pool = Pool::start(&PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() })?;
-    Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool })
+    Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool, began })
 }

@@ -35,6 +35,8 @@ pub(super) struct StartedPool {
     pub pool: Arc<Pool>,
     /// Compiles versions and brings them up in the pool.
     pub loader: Arc<dyn Loader>,
+    /// When the server began to start.
+    pub began: Instant,
 }
 
 /// Why the server cannot start.
@@ -76,8 +78,7 @@ pub(super) struct Server {
 impl Server {
     /// Loads the models, then opens the ports.
     pub(super) async fn start(args: &ServeArgs, log: Logging, started: StartedPool) -> Result<Self, StartError> {
-        let began = Instant::now();
-        let StartedPool { pool, loader } = started;
+        let StartedPool { pool, loader, began } = started;
         // Mistakes in the flags show before anything is loaded.
         let grpc_config = options::grpc(&args.grpc)?;
 

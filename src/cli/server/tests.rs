@@ -32,7 +32,7 @@ impl Loader for NoEngine {
 
 fn pool() -> StartedPool {
     let pool = Pool::start(&PoolOptions::default()).expect("threads for the pool");
-    StartedPool { pool, loader: Arc::new(NoEngine) }
+    StartedPool { pool, loader: Arc::new(NoEngine), began: Instant::now() }
 }
 
 /// A repository with one model directory for each name.
