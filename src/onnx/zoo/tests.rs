@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     model::DataType,
-    onnx::{Model, PortDim, Signature, port::dims, weights::Seeded},
+    onnx::{Model, PortDim, Signature, build::BuildError, port::dims, weights::Seeded},
 };
 
 type Ports = Vec<(String, Option<DataType>, Vec<PortDim>)>;
@@ -94,4 +94,11 @@ fn every_machine_makes_the_same_files() {
         [1884499066109913960, 13414574947612644756, 2568791814872354371],
         "the zoo changed: raise the content version of the models command too"
     );
+}
+
+#[test]
+fn a_loop_is_no_straight_line() {
+    let straight = |model: Result<Model, BuildError>| model.expect("a sound graph").is_straight_line();
+    assert!(straight(identity()) && straight(add_sub()) && straight(lookup()));
+    assert!(!straight(slow()) && !straight(runaway()));
 }
