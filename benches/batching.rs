@@ -9,7 +9,8 @@ use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster::batching::{
-    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, ModelId, Ns, Policy, ReqId, TaskId, WindowKnobs,
+    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, TaskId,
+    WindowKnobs,
 };
 
 const MODEL: ModelId = ModelId(0);
@@ -26,15 +27,11 @@ struct Load {
 
 impl Load {
     fn new(in_flight: u64, batch_rows: u32, deadlines: bool, keys: u64) -> Self {
-        let knobs = Knobs {
-            max_batch_rows: batch_rows,
-            mergeable: true,
-            max_in_flight: 1,
-            policy: Policy::Window(WindowKnobs::default()),
-        };
+        let knobs =
+            Knobs { max_batch_rows: batch_rows, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
         let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, deadlines, keys };
         load.core.step(0, Event::ModelUp(MODEL, knobs));
-        load.core.step(0, Event::LaneUp(LaneId(0)));
+        load.core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
         for _ in 0..in_flight {
             load.arrive();
         }

@@ -8,7 +8,7 @@ use std::{
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use paternoster::{
-    batching::{Knobs, Policy, QueueKnobs, WindowKnobs},
+    batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, WindowKnobs},
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, Repeat},
     executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response},
     model::{DataType, Dims, ModelSpec, TensorSpec},
@@ -90,9 +90,9 @@ fn spec(max_batch_size: u32) -> ModelSpec {
 fn window(default_queue: QueueKnobs) -> Knobs {
     Knobs {
         max_batch_rows: 8,
-        mergeable: true,
-        max_in_flight: 1,
-        policy: Policy::Window(WindowKnobs { default_queue, ..WindowKnobs::default() }),
+        queueing: QueueingKnobs { default_queue, ..QueueingKnobs::default() },
+        policy: Policy::Window(WindowKnobs::default()),
+        ..Knobs::default()
     }
 }
 

@@ -49,7 +49,7 @@ fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
 fn bring_up(pool: &Arc<Pool>, runtime: &Runtime, model: &Model, spec: ModelSpec) -> Arc<ModelHandle> {
     let program = OnnxProgram::compile(runtime, &model.to_bytes(), &spec).expect("the model compiles");
     let policy = Policy::Window(WindowKnobs::default());
-    let knobs = Knobs { max_batch_rows: 8, mergeable: true, max_in_flight: 2, policy };
+    let knobs = Knobs { max_batch_rows: 8, max_in_flight: 2, policy, ..Knobs::default() };
     Arc::new(pool.bring_up(spec, knobs, Arc::new(program)))
 }
 

@@ -52,7 +52,8 @@ impl Core {
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
             Event::Failed { task } => self.failed(task, &mut actions),
-            Event::LaneUp(lane) => self.arbiter.lane_up(lane),
+            Event::LaneUp(lane, _) => self.arbiter.lane_up(lane),
+            Event::LaneLost(_) => {}
             Event::ModelUp(model, knobs) => self.model_up(model, Group::new(model, &knobs)),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,

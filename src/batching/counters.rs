@@ -36,6 +36,8 @@ pub struct Counters {
     pub queue_full: u64,
     /// Requests ended `Rejected(QueueTimeout)` (total).
     pub queue_timeout: u64,
+    /// Requests ended `Rejected(Late)` (total).
+    pub late: u64,
     /// Requests ended `Expired` (total).
     pub expired: u64,
     /// Requests ended `Cancelled` (total).
@@ -49,6 +51,7 @@ impl Counters {
             End::Failed => &mut self.failed,
             End::Rejected(Rejection::QueueFull) => &mut self.queue_full,
             End::Rejected(Rejection::QueueTimeout) => &mut self.queue_timeout,
+            End::Rejected(Rejection::Late) => &mut self.late,
             End::Expired => &mut self.expired,
             End::Cancelled => &mut self.cancelled,
         } += 1;
@@ -56,6 +59,6 @@ impl Counters {
 
     /// Requests that have ended, however they did.
     pub fn ended(&self) -> u64 {
-        self.completed + self.failed + self.queue_full + self.queue_timeout + self.expired + self.cancelled
+        self.completed + self.failed + self.queue_full + self.queue_timeout + self.late + self.expired + self.cancelled
     }
 }

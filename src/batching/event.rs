@@ -39,6 +39,32 @@ pub struct BatchKey(pub SmallVec<[i64; 4]>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShapeClass(pub Lengths);
 
+/// How far ahead of its completions a lane takes work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LaneKnobs {
+    /// A further task is launched while the work on the lane is predicted to end within this time; 0: only on an idle
+    /// lane, and only once everything it waits for has completed.
+    pub horizon_ns: Ns,
+    /// Most tasks on the lane at once, at least 1.
+    pub depth: u16,
+}
+
+impl Default for LaneKnobs {
+    /// A lane that takes one task at a time, as the CPU's do.
+    fn default() -> Self {
+        Self { horizon_ns: 0, depth: 1 }
+    }
+}
+
+/// One buffer pair's memory at a boundary, held by a batch and all its parts (DVABatch section 6.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lease {
+    /// The boundary behind the stage of this number.
+    pub boundary: u16,
+    /// Which of the boundary's buffers.
+    pub pair: u16,
+}
+
 /// Consecutive rows of one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSpan {
@@ -48,6 +74,8 @@ pub struct RowSpan {
     pub start: u32,
     /// Number of rows.
     pub count: u32,
+    /// Where the first of them sits in its batch: its row in every buffer that the batch leases.
+    pub at: u32,
 }
 
 /// The executable size of a task. On the CPU `rows` is exact.
@@ -101,8 +129,10 @@ pub enum Event<'a> {
         /// The task.
         task: TaskId,
     },
-    /// A lane takes work: one task at a time.
-    LaneUp(LaneId),
+    /// A lane takes work. A known lane is left as it is.
+    LaneUp(LaneId, LaneKnobs),
+    /// A lane is out of service: it hangs. The requests of its tasks fail; it comes back by `LaneUp`.
+    LaneLost(LaneId),
     /// A model version is ready to run.
     ModelUp(ModelId, Knobs),
     /// Forget this version once no request and no task of it is left. Requests that still arrive until then are served.
@@ -146,8 +176,17 @@ pub struct Task {
     pub bucket: Bucket,
     /// Where it runs.
     pub lane: LaneId,
-    /// Its rows in batch order; never empty.
+    /// Number of its batch, the same for all parts of a split one: what travels together.
+    pub batch: u64,
+    /// Its rows by their place in the batch; never empty.
     pub rows: Vec<RowSpan>,
+    /// Buffers of earlier stages that it reads, at its rows' places. The first stage reads the requests themselves.
+    pub reads: SmallVec<[Lease; 2]>,
+    /// The buffer that it writes, at its rows' places; none: it is the last stage and writes replies.
+    pub writes: Option<Lease>,
+    /// Tasks in flight on other lanes that must have ended on the device before this one begins there: they wrote what it
+    /// reads, or still read or write what it writes. Empty on lanes without a horizon.
+    pub after: SmallVec<[TaskId; 2]>,
 }
 
 /// What the driver shall do.
@@ -201,4 +240,6 @@ pub enum Rejection {
     QueueFull,
     /// It waited past its queue timeout.
     QueueTimeout,
+    /// It could not have met its latency objective any more.
+    Late,
 }

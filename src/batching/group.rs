@@ -59,23 +59,18 @@ pub(super) struct Group {
 
 impl Group {
     pub(super) fn new(model: ModelId, knobs: &Knobs) -> Self {
-        let (rules, merges, ordered) = match &knobs.policy {
-            knobs::Policy::Serial => (QueueRules::default(), None, false),
-            knobs::Policy::Window(window) => {
-                let merges = knobs.mergeable.then_some(window.bucket_width);
-                (QueueRules::new(window), merges, window.preserve_ordering)
-            }
-        };
+        let serial = knobs.policy == knobs::Policy::Serial;
+        let merges = (knobs.mergeable && !serial).then_some(knobs.queueing.bucket_width);
         Self {
             model,
             max_rows: knobs.max_batch_rows.max(1),
             max_in_flight: knobs.max_in_flight.max(1),
             merges,
-            pending: Pending::new(rules),
+            pending: Pending::new(QueueRules::new(&knobs.queueing)),
             policy: Policy::new(knobs),
             table: BatchTable::default(),
             pipeline: Pipeline::single(),
-            order: ordered.then(List::new),
+            order: knobs.queueing.preserve_ordering.then(List::new),
             draining: false,
             live: 0,
             running: 0,
@@ -222,7 +217,10 @@ impl Group {
             let request = &mut turn.ledger[slot];
             request.stand = Stand::Aboard;
             rows += request.rows;
-            seats.push(Seat { slot, span: RowSpan { req: request.req, start: 0, count: request.rows } });
+            seats.push(Seat {
+                slot,
+                span: RowSpan { req: request.req, start: 0, count: request.rows, at: rows - request.rows },
+            });
             if request.expiry == NEVER {
                 turn.timers.disarm(turn.ledger, slot);
             }
@@ -262,7 +260,18 @@ impl Group {
         self.totals.rows_launched += u64::from(rows);
         turn.ledger.take_off(Flight { task: id, lane, group, batch, requests });
         let bucket = Bucket { rows, class: longest };
-        turn.actions.push(Action::Launch(Task { id, model: self.model, cell, bucket, lane, rows: spans }));
+        turn.actions.push(Action::Launch(Task {
+            id,
+            model: self.model,
+            cell,
+            bucket,
+            lane,
+            batch: 0,
+            rows: spans,
+            reads: Default::default(),
+            writes: None,
+            after: Default::default(),
+        }));
     }
 
     // ## running => (queued again | ended), row by row
@@ -317,7 +326,7 @@ impl Group {
                     add_row(
                         going_on,
                         before,
-                        Seat { slot, span: RowSpan { req: seats[0].span.req, start: row, count: 1 } },
+                        Seat { slot, span: RowSpan { req: seats[0].span.req, start: row, count: 1, at: 0 } },
                     );
                 }
             }

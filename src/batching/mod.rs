@@ -32,7 +32,10 @@ mod tests;
 pub use self::core::Core;
 pub use counters::Counters;
 pub use event::{
-    Action, Actions, Arrival, BatchKey, Bucket, CellId, End, Event, LaneId, Lengths, ModelId, Next, Ns, Rejection,
-    ReqId, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
+    Action, Actions, Arrival, BatchKey, Bucket, CellId, End, Event, LaneId, LaneKnobs, Lease, Lengths, ModelId, Next,
+    Ns, Rejection, ReqId, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
 };
-pub use knobs::{Knobs, Policy, QueueKnobs, TimeoutAction, WindowKnobs};
+pub use knobs::{
+    AdaptiveKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity, PartOrder,
+    Policy, Predictor, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+};

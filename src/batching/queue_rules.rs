@@ -1,6 +1,6 @@
 //! Triton's priority levels and queue policies: at which level a request waits, how long, and how many may.
 
-use super::{Ns, QueueKnobs, WindowKnobs, ledger::NEVER};
+use super::{Ns, QueueKnobs, QueueingKnobs, ledger::NEVER};
 
 /// The rules of one version's pending queue. `Default` is one level without limits, as for a model without a dynamic
 /// batcher.
@@ -15,12 +15,12 @@ pub(super) struct QueueRules {
 
 impl Default for QueueRules {
     fn default() -> Self {
-        Self::new(&WindowKnobs::default())
+        Self::new(&QueueingKnobs::default())
     }
 }
 
 impl QueueRules {
-    pub(super) fn new(knobs: &WindowKnobs) -> Self {
+    pub(super) fn new(knobs: &QueueingKnobs) -> Self {
         let levels = knobs.priority_levels.max(1);
         let mut level_queues = knobs.level_queues.clone();
         level_queues.sort_by_key(|&(level, _)| level);

@@ -101,6 +101,7 @@ impl Record {
             End::Failed => Some(InferError::Engine(self.error.take().unwrap_or_default())),
             End::Rejected(Rejection::QueueFull) => Some(InferError::QueueFull),
             End::Rejected(Rejection::QueueTimeout) => Some(InferError::QueueTimeout),
+            End::Rejected(Rejection::Late) => Some(InferError::Late),
             End::Expired => Some(InferError::Expired),
             End::Cancelled => Some(InferError::Cancelled),
         };

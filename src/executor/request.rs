@@ -55,6 +55,9 @@ pub enum InferError {
     /// It waited past its queue timeout.
     #[error("Request timeout expired")]
     QueueTimeout,
+    /// It could not have met the model's latency objective any more.
+    #[error("Request cannot meet the latency objective any more")]
+    Late,
     /// The client's deadline passed.
     #[error("the request's deadline passed")]
     Expired,

@@ -15,7 +15,7 @@ use super::{
     record::{Payload, Record, Sink},
 };
 use crate::{
-    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, Task},
+    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, Task},
     observe::ExecutionTimings,
 };
 
@@ -49,7 +49,7 @@ impl State {
     pub(super) fn new(lanes: u16) -> Self {
         let mut core = Core::new();
         for lane in 0..lanes {
-            core.step(0, Event::LaneUp(LaneId(lane)));
+            core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
         Self { core, requests: Slab::new(), serial: 0, models: HashMap::new(), next_model: 0, stopped: false }
     }

@@ -4,8 +4,10 @@
 
 mod datatype;
 mod spec;
+mod stages;
 mod tensor;
 
 pub use datatype::DataType;
 pub use spec::{ModelSpec, SymbolId};
+pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};
 pub use tensor::{Dims, TensorSpec, element_count};

@@ -73,12 +73,14 @@ impl RequestError {
     /// What became of an admitted request that has no (further) response.
     pub fn from_infer(error: &InferError, id: &str) -> Self {
         let kind = match error {
-            InferError::QueueFull | InferError::QueueTimeout | InferError::ShuttingDown => Kind::Unavailable,
+            InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::ShuttingDown => {
+                Kind::Unavailable
+            }
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
             InferError::Engine(_) => Kind::Internal,
         };
-        let names_request = matches!(error, InferError::QueueFull | InferError::QueueTimeout);
+        let names_request = matches!(error, InferError::QueueFull | InferError::QueueTimeout | InferError::Late);
         Self::about(kind, names_request, id.to_owned(), error)
     }
 
@@ -146,6 +148,7 @@ mod tests {
         let code = |error: InferError| Status::from(RequestError::from_infer(&error, "")).code();
         assert_eq!(code(InferError::QueueFull), Code::Unavailable);
         assert_eq!(code(InferError::QueueTimeout), Code::Unavailable);
+        assert_eq!(code(InferError::Late), Code::Unavailable);
         assert_eq!(code(InferError::Expired), Code::DeadlineExceeded);
         assert_eq!(code(InferError::Cancelled), Code::Cancelled);
         assert_eq!(code(InferError::Engine("negative count".to_owned())), Code::Internal);

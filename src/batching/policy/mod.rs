@@ -36,6 +36,7 @@ impl Policy {
         match &knobs.policy {
             knobs::Policy::Serial => Self::Serial(Serial::default()),
             knobs::Policy::Window(window) => Self::Window(Window::new(knobs, window)),
+            _ => Self::Window(Window::new(knobs, &knobs::WindowKnobs::default())),
         }
     }
 

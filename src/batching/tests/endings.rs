@@ -1,13 +1,13 @@
 //! Cancellations, deadlines, draining, and events that come too late.
 
 use super::{
-    pool::{Pool, arrival, serial, window},
+    pool::{DynamicBatching, Pool, arrival, serial, window},
     script::play,
 };
-use crate::batching::{Core, End, Event, LaneId, ModelId, TaskId, WindowKnobs};
+use crate::batching::{Core, End, Event, LaneId, LaneKnobs, ModelId, TaskId};
 
 fn pool() -> Pool {
-    Pool::new(1, [window(4, WindowKnobs::default())])
+    Pool::new(1, [window(4, DynamicBatching::default())])
 }
 
 #[test]
@@ -94,7 +94,7 @@ fn events_for_what_has_ended_change_nothing() {
 
 #[test]
 fn a_version_is_drained_once_its_last_request_and_task_are_gone() {
-    let mut pool = Pool::new(1, [window(4, WindowKnobs::default()), serial()]);
+    let mut pool = Pool::new(1, [window(4, DynamicBatching::default()), serial()]);
     play(
         &mut pool,
         &[
@@ -148,7 +148,7 @@ fn a_version_that_comes_up_again_starts_anew() {
 fn what_is_announced_twice_is_there_once() {
     let mut pool = pool();
     pool.model_up(ModelId(0), serial());
-    pool.core.step(0, Event::LaneUp(LaneId(0)));
+    pool.core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     play(&mut pool, &[(0, "a", "#0 runs a"), (1, "b", ""), (1, "c", ""), (2, "#0 done", "a completed; #1 runs b c")]);
 }
 
@@ -156,7 +156,7 @@ fn what_is_announced_twice_is_there_once() {
 fn requests_wait_for_the_first_lane() {
     let mut pool = Pool::new(0, [serial()]);
     play(&mut pool, &[(0, "a", ""), (1, "b", "")]);
-    let actions = pool.core.step(2, Event::LaneUp(LaneId(5)));
+    let actions = pool.core.step(2, Event::LaneUp(LaneId(5), LaneKnobs::default()));
     assert_eq!(actions.len(), 1, "one lane takes one of two requests: {actions:?}");
 }
 
@@ -164,7 +164,7 @@ fn requests_wait_for_the_first_lane() {
 fn a_late_driver_sees_each_request_end_for_what_came_first() {
     let mut core = Core::new();
     core.step(0, Event::ModelUp(ModelId(0), serial()));
-    core.step(0, Event::LaneUp(LaneId(0)));
+    core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     let mut first = arrival(0);
     first.expiry = Some(10);
     core.step(0, Event::Arrived(first));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::triton::{self, Verdict};
 use crate::batching::{
     Arrival, BatchKey, End, Knobs, Lengths, ModelId, Next, Ns, Policy, QueueKnobs, Rejection, ReqId, RowOutcome, Task,
-    TaskId, TimeoutAction, WindowKnobs,
+    TaskId, TimeoutAction,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,16 +51,16 @@ pub(super) struct Oracle {
     delays: usize,
 }
 
-pub(super) fn window(knobs: &Knobs) -> WindowKnobs {
+fn max_queue_delay_ns(knobs: &Knobs) -> Ns {
     match &knobs.policy {
-        Policy::Serial => WindowKnobs::default(),
-        Policy::Window(window) => window.clone(),
+        Policy::Window(window) => window.max_queue_delay_ns,
+        _ => 0,
     }
 }
 
 fn queue_of(knobs: &Knobs, level: u32) -> QueueKnobs {
-    let window = window(knobs);
-    window.level_queues.iter().find(|&&(own, _)| own == level).map_or(window.default_queue, |&(_, queue)| queue)
+    let queueing = &knobs.queueing;
+    queueing.level_queues.iter().find(|&&(own, _)| own == level).map_or(queueing.default_queue, |&(_, queue)| queue)
 }
 
 /// What two requests must agree in to share a batch.
@@ -69,7 +69,7 @@ fn mates(knobs: &Knobs, arrival: &Arrival) -> (BatchKey, Lengths) {
     if !merges {
         return Default::default();
     }
-    let width = window(knobs).bucket_width;
+    let width = knobs.queueing.bucket_width;
     let classes = arrival.lengths.iter().filter(|_| width > 0).map(|length| length.div_ceil(width));
     (arrival.key.clone(), classes.collect())
 }
@@ -135,7 +135,7 @@ impl Oracle {
             self.sent.insert(sent.arrival.req, sent);
             return;
         };
-        let window = window(knobs);
+        let window = &knobs.queueing;
         let level = if (1..=window.priority_levels.max(1)).contains(&arrival.priority) {
             arrival.priority
         } else {
@@ -291,7 +291,7 @@ impl Oracle {
         let order: Vec<ReqId> = line.iter().map(|sent| sent.arrival.req).collect();
         assert_eq!(triton::verdict(knobs, &sizes, now), Verdict::Run(reqs.len()), "of {sizes:?} {reqs:?} run at {now}");
         assert_eq!(&order[..reqs.len()], reqs, "requests board in order");
-        if window(knobs).max_queue_delay_ns == 0 {
+        if max_queue_delay_ns(knobs) == 0 {
             let queue = self.queue(task.model);
             let first = queue.iter().find(|sent| sent.late.is_none() || sent.level < self.sent[&reqs[0]].level);
             let waits = first.filter(|first| first.level <= self.sent[&reqs[0]].level).map(|sent| sent.arrival.req);
@@ -333,7 +333,7 @@ impl Oracle {
     /// An unended request before this one, where replies keep the order of arrival.
     fn before(&self, sent: &Sent) -> Option<ReqId> {
         let knobs = self.models.get(&sent.arrival.model)?;
-        if !window(knobs).preserve_ordering {
+        if !knobs.queueing.preserve_ordering {
             return None;
         }
         self.live(sent.arrival.model).filter(|other| other.seq < sent.seq).map(|other| other.arrival.req).next()

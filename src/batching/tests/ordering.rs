@@ -1,13 +1,16 @@
 //! `preserve_ordering`: replies leave in the order of arrival.
 
 use super::{
-    pool::{Pool, window},
+    pool::{DynamicBatching, Pool, window},
     script::play,
 };
-use crate::batching::{QueueKnobs, WindowKnobs};
+use crate::batching::QueueKnobs;
 
 fn pool(lanes: u16, default_queue: QueueKnobs) -> Pool {
-    Pool::new(lanes, [window(1, WindowKnobs { preserve_ordering: true, default_queue, ..WindowKnobs::default() })])
+    Pool::new(
+        lanes,
+        [window(1, DynamicBatching { preserve_ordering: true, default_queue, ..DynamicBatching::default() })],
+    )
 }
 
 #[test]

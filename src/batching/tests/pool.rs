@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::oracle::Oracle;
 use crate::batching::{
-    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, ModelId, Ns, Policy, ReqId, RowOutcome, Task,
-    TaskId, WindowKnobs, invariants,
+    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs,
+    QueueingKnobs, ReqId, RowOutcome, Task, TaskId, WindowKnobs, invariants,
 };
 
 /// A core, its lanes and the time.
@@ -21,13 +21,36 @@ pub(super) struct Pool {
     pub(super) drained: BTreeSet<ModelId>,
 }
 
+/// Triton's `dynamic_batching`: the queue's knobs and the window's in one.
+#[derive(Clone, Debug, Default)]
+pub(super) struct DynamicBatching {
+    pub(super) preferred_batch_sizes: Vec<u32>,
+    pub(super) max_queue_delay_ns: Ns,
+    pub(super) preserve_ordering: bool,
+    pub(super) priority_levels: u32,
+    pub(super) default_priority_level: u32,
+    pub(super) default_queue: QueueKnobs,
+    pub(super) level_queues: Vec<(u32, QueueKnobs)>,
+    pub(super) bucket_width: u32,
+}
+
 /// A window of `max_batch_rows` rows with delay 0 and no limit, for tests to change.
-pub(super) fn window(max_batch_rows: u32, window: WindowKnobs) -> Knobs {
-    Knobs { max_batch_rows, mergeable: true, max_in_flight: 8, policy: Policy::Window(window) }
+pub(super) fn window(max_batch_rows: u32, batching: DynamicBatching) -> Knobs {
+    let DynamicBatching { preferred_batch_sizes, max_queue_delay_ns, .. } = batching;
+    let queueing = QueueingKnobs {
+        preserve_ordering: batching.preserve_ordering,
+        priority_levels: batching.priority_levels,
+        default_priority_level: batching.default_priority_level,
+        default_queue: batching.default_queue,
+        level_queues: batching.level_queues,
+        bucket_width: batching.bucket_width,
+    };
+    let policy = Policy::Window(WindowKnobs { preferred_batch_sizes, max_queue_delay_ns });
+    Knobs { max_batch_rows, max_in_flight: 8, queueing, policy, ..Knobs::default() }
 }
 
 pub(super) fn serial() -> Knobs {
-    Knobs { max_batch_rows: 8, mergeable: true, max_in_flight: 8, policy: Policy::Serial }
+    Knobs { max_batch_rows: 8, max_in_flight: 8, ..Knobs::default() }
 }
 
 /// A request of one row without wishes.
@@ -54,7 +77,7 @@ impl Pool {
         for lane in 0..lanes {
             pool.lanes.insert(LaneId(lane));
             pool.idle.insert(LaneId(lane));
-            pool.act(Event::LaneUp(LaneId(lane)));
+            pool.act(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
         pool
     }

@@ -9,10 +9,9 @@ use proptest::{
     test_runner::{Config, RngAlgorithm, TestRng, TestRunner},
 };
 
-use super::pool::{Pool, arrival};
+use super::pool::{DynamicBatching, Pool, arrival, window as window_of};
 use crate::batching::{
-    Arrival, BatchKey, CellId, Counters, Knobs, ModelId, Next, Policy, QueueKnobs, ReqId, RowOutcome, TaskId,
-    TimeoutAction, WindowKnobs,
+    Arrival, BatchKey, CellId, Counters, Knobs, ModelId, Next, QueueKnobs, ReqId, RowOutcome, TaskId, TimeoutAction,
 };
 
 const RUNS: u32 = 400;
@@ -73,7 +72,7 @@ fn queue() -> impl Strategy<Value = QueueKnobs> {
     )
 }
 
-fn window() -> impl Strategy<Value = WindowKnobs> {
+fn window() -> impl Strategy<Value = DynamicBatching> {
     (
         vec(1..10u32, 0..3),
         prop_oneof![Just(0), 1..50u64],
@@ -85,7 +84,7 @@ fn window() -> impl Strategy<Value = WindowKnobs> {
     )
         .prop_map(
             |(sizes, max_queue_delay_ns, preserve_ordering, priority_levels, queue, level_queues, bucket_width)| {
-                WindowKnobs {
+                DynamicBatching {
                     preferred_batch_sizes: sizes,
                     max_queue_delay_ns,
                     preserve_ordering,
@@ -100,13 +99,11 @@ fn window() -> impl Strategy<Value = WindowKnobs> {
 }
 
 fn knobs() -> impl Strategy<Value = Knobs> {
-    let policy = prop_oneof![1 => Just(Policy::Serial), 4 => window().prop_map(Policy::Window)];
-    (prop_oneof![1 => 1..4u32, 4 => 5..12u32], prop_oneof![1 => Just(false), 5 => Just(true)], 1..4u32, policy)
-        .prop_map(|(max_batch_rows, mergeable, max_in_flight, policy)| Knobs {
-            max_batch_rows,
-            mergeable,
-            max_in_flight,
-            policy,
+    let batching = prop_oneof![1 => Just(None), 4 => window().prop_map(Some)];
+    (prop_oneof![1 => 1..4u32, 4 => 5..12u32], prop_oneof![1 => Just(false), 5 => Just(true)], 1..4u32, batching)
+        .prop_map(|(max_batch_rows, mergeable, max_in_flight, batching)| match batching {
+            None => Knobs { max_batch_rows, mergeable, max_in_flight, ..Knobs::default() },
+            Some(batching) => Knobs { mergeable, max_in_flight, ..window_of(max_batch_rows, batching) },
         })
 }
 

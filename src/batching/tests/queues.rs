@@ -1,17 +1,17 @@
 //! Priority levels and queue policies.
 
 use super::{
-    pool::{Pool, window},
+    pool::{DynamicBatching, Pool, window},
     script::play,
 };
-use crate::batching::{QueueKnobs, TimeoutAction, WindowKnobs};
+use crate::batching::{QueueKnobs, TimeoutAction};
 
-fn pool(knobs: WindowKnobs) -> Pool {
+fn pool(knobs: DynamicBatching) -> Pool {
     Pool::new(1, [window(2, knobs)])
 }
 
-fn queue(default_queue: QueueKnobs) -> WindowKnobs {
-    WindowKnobs { default_queue, ..WindowKnobs::default() }
+fn queue(default_queue: QueueKnobs) -> DynamicBatching {
+    DynamicBatching { default_queue, ..DynamicBatching::default() }
 }
 
 const REJECT_AFTER_50: QueueKnobs = QueueKnobs {
@@ -23,7 +23,8 @@ const REJECT_AFTER_50: QueueKnobs = QueueKnobs {
 
 #[test]
 fn higher_levels_board_first() {
-    let mut pool = pool(WindowKnobs { priority_levels: 3, default_priority_level: 2, ..WindowKnobs::default() });
+    let mut pool =
+        pool(DynamicBatching { priority_levels: 3, default_priority_level: 2, ..DynamicBatching::default() });
     play(
         &mut pool,
         &[
@@ -40,7 +41,8 @@ fn higher_levels_board_first() {
 
 #[test]
 fn a_priority_out_of_range_means_the_default_level() {
-    let mut pool = pool(WindowKnobs { priority_levels: 2, default_priority_level: 1, ..WindowKnobs::default() });
+    let mut pool =
+        pool(DynamicBatching { priority_levels: 2, default_priority_level: 1, ..DynamicBatching::default() });
     play(
         &mut pool,
         &[
@@ -55,7 +57,8 @@ fn a_priority_out_of_range_means_the_default_level() {
 
 #[test]
 fn a_higher_level_of_another_key_goes_first() {
-    let mut pool = pool(WindowKnobs { priority_levels: 2, default_priority_level: 2, ..WindowKnobs::default() });
+    let mut pool =
+        pool(DynamicBatching { priority_levels: 2, default_priority_level: 2, ..DynamicBatching::default() });
     play(
         &mut pool,
         &[
@@ -92,7 +95,7 @@ fn a_full_queue_rejects_and_counts_requests_not_rows() {
 
 #[test]
 fn each_level_has_a_queue_of_its_own() {
-    let mut pool = pool(WindowKnobs {
+    let mut pool = pool(DynamicBatching {
         priority_levels: 2,
         default_priority_level: 2,
         level_queues: vec![(1, QueueKnobs { max_queue_size: 1, ..QueueKnobs::default() })],
@@ -173,7 +176,7 @@ fn an_override_means_nothing_where_it_is_not_allowed() {
 
 #[test]
 fn under_delay_a_request_goes_behind_the_others_of_its_level_when_its_timeout_passes() {
-    let mut pool = pool(WindowKnobs {
+    let mut pool = pool(DynamicBatching {
         priority_levels: 2,
         default_priority_level: 1,
         ..queue(QueueKnobs { timeout_action: TimeoutAction::Delay, ..REJECT_AFTER_50 })

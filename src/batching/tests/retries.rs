@@ -1,13 +1,12 @@
 //! Failed tasks, failed rows, and rows that run their stage again.
 
 use super::{
-    pool::{Pool, window},
+    pool::{DynamicBatching, Pool, window},
     script::play,
 };
-use crate::batching::WindowKnobs;
 
 fn pool() -> Pool {
-    Pool::new(1, [window(4, WindowKnobs::default())])
+    Pool::new(1, [window(4, DynamicBatching::default())])
 }
 
 #[test]

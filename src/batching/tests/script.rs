@@ -120,6 +120,7 @@ fn name_end(end: End) -> &'static str {
         End::Failed => "failed",
         End::Rejected(Rejection::QueueFull) => "rejected: queue full",
         End::Rejected(Rejection::QueueTimeout) => "rejected: queue timeout",
+        End::Rejected(Rejection::Late) => "rejected: late",
         End::Expired => "expired",
         End::Cancelled => "cancelled",
     }

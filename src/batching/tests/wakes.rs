@@ -1,10 +1,10 @@
 //! `WakeAt`: as seldom as possible, and never too late.
 
 use super::{
-    pool::{Pool, arrival, serial, window},
+    pool::{DynamicBatching, Pool, arrival, serial, window},
     script::play,
 };
-use crate::batching::{Action, Core, Event, LaneId, ModelId, ReqId, WindowKnobs};
+use crate::batching::{Action, Core, Event, LaneId, LaneKnobs, ModelId, ReqId};
 
 #[test]
 fn a_wake_is_announced_only_when_something_is_due_earlier() {
@@ -28,7 +28,8 @@ fn a_wake_is_announced_only_when_something_is_due_earlier() {
 
 #[test]
 fn a_group_that_waits_for_its_delay_does_not_bother_the_driver_for_each_request() {
-    let mut pool = Pool::new(1, [window(64, WindowKnobs { max_queue_delay_ns: 100, ..WindowKnobs::default() })]);
+    let mut pool =
+        Pool::new(1, [window(64, DynamicBatching { max_queue_delay_ns: 100, ..DynamicBatching::default() })]);
     let mut wakes = 0;
     for req in 0..50 {
         pool.now = req;
@@ -42,7 +43,7 @@ fn a_group_that_waits_for_its_delay_does_not_bother_the_driver_for_each_request(
 fn a_storm_of_cancellations_leaves_no_alarms_behind() {
     let mut core = Core::new();
     core.step(0, Event::ModelUp(ModelId(0), serial()));
-    core.step(0, Event::LaneUp(LaneId(0)));
+    core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
     // One that stays, due before all others, so that none of theirs comes to the top of the heap.
     let mut first = arrival(0);
     first.expiry = Some(500_000);
@@ -60,7 +61,7 @@ fn a_storm_of_cancellations_leaves_no_alarms_behind() {
 
 #[test]
 fn time_that_goes_back_counts_as_the_last() {
-    let mut pool = Pool::new(1, [window(4, WindowKnobs { max_queue_delay_ns: 100, ..WindowKnobs::default() })]);
+    let mut pool = Pool::new(1, [window(4, DynamicBatching { max_queue_delay_ns: 100, ..DynamicBatching::default() })]);
     play(&mut pool, &[(50, "a", "wake at 150")]);
     let actions = pool.core.step(10, Event::Arrived(arrival(1)));
     assert!(actions.is_empty(), "the second waits from 50 on: {actions:?}");

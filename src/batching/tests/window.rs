@@ -1,22 +1,22 @@
 //! `window`: each knob of Triton's dynamic batcher that forms a batch.
 
 use super::{
-    pool::{Pool, serial, window},
+    pool::{DynamicBatching, Pool, serial, window},
     script::play,
 };
-use crate::batching::{Knobs, WindowKnobs};
+use crate::batching::Knobs;
 
-fn pool(max_batch_rows: u32, knobs: WindowKnobs) -> Pool {
+fn pool(max_batch_rows: u32, knobs: DynamicBatching) -> Pool {
     Pool::new(1, [window(max_batch_rows, knobs)])
 }
 
-fn delayed(max_queue_delay_ns: u64) -> WindowKnobs {
-    WindowKnobs { max_queue_delay_ns, ..WindowKnobs::default() }
+fn delayed(max_queue_delay_ns: u64) -> DynamicBatching {
+    DynamicBatching { max_queue_delay_ns, ..DynamicBatching::default() }
 }
 
 #[test]
 fn without_a_delay_a_batch_goes_at_once_and_grows_only_while_no_lane_takes_it() {
-    let mut pool = pool(4, WindowKnobs::default());
+    let mut pool = pool(4, DynamicBatching::default());
     play(
         &mut pool,
         &[
@@ -33,7 +33,7 @@ fn without_a_delay_a_batch_goes_at_once_and_grows_only_while_no_lane_takes_it() 
 
 #[test]
 fn a_request_that_does_not_fit_is_not_parted_and_none_overtakes_it() {
-    let mut pool = pool(4, WindowKnobs::default());
+    let mut pool = pool(4, DynamicBatching::default());
     play(
         &mut pool,
         &[
@@ -108,7 +108,7 @@ fn the_delay_goes_on_while_no_lane_is_idle() {
 
 #[test]
 fn a_batch_of_a_preferred_size_does_not_wait() {
-    let mut pool = pool(8, WindowKnobs { preferred_batch_sizes: vec![2, 4], ..delayed(100) });
+    let mut pool = pool(8, DynamicBatching { preferred_batch_sizes: vec![2, 4], ..delayed(100) });
     play(
         &mut pool,
         &[
@@ -129,7 +129,7 @@ fn a_batch_of_a_preferred_size_does_not_wait() {
 
 #[test]
 fn past_its_delay_a_batch_goes_with_all_it_has_preferred_or_not() {
-    let mut pool = pool(8, WindowKnobs { preferred_batch_sizes: vec![4], ..delayed(100) });
+    let mut pool = pool(8, DynamicBatching { preferred_batch_sizes: vec![4], ..delayed(100) });
     play(
         &mut pool,
         &[
@@ -143,7 +143,7 @@ fn past_its_delay_a_batch_goes_with_all_it_has_preferred_or_not() {
 
 #[test]
 fn preferred_sizes_that_requests_step_over_cut_before_the_largest() {
-    let mut pool = pool(8, WindowKnobs { preferred_batch_sizes: vec![4], ..delayed(100) });
+    let mut pool = pool(8, DynamicBatching { preferred_batch_sizes: vec![4], ..delayed(100) });
     play(
         &mut pool,
         &[(0, "a rows=3", "wake at 100"), (1, "b rows=3", "#0 runs a[0..3]"), (2, "#0 done", "a completed")],
@@ -152,7 +152,7 @@ fn preferred_sizes_that_requests_step_over_cut_before_the_largest() {
 
 #[test]
 fn with_delay_0_a_preferred_size_cuts_what_has_gathered() {
-    let mut pool = pool(8, WindowKnobs { preferred_batch_sizes: vec![2, 4], ..WindowKnobs::default() });
+    let mut pool = pool(8, DynamicBatching { preferred_batch_sizes: vec![2, 4], ..DynamicBatching::default() });
     play(
         &mut pool,
         &[
@@ -183,7 +183,7 @@ fn requests_of_other_keys_form_batches_of_their_own_and_hold_up_none() {
 
 #[test]
 fn of_several_ready_batches_the_one_with_the_first_request_goes() {
-    let mut pool = pool(2, WindowKnobs::default());
+    let mut pool = pool(2, DynamicBatching::default());
     play(
         &mut pool,
         &[
@@ -203,7 +203,7 @@ fn of_several_ready_batches_the_one_with_the_first_request_goes() {
 
 #[test]
 fn a_batch_short_because_others_have_other_keys_is_counted() {
-    let mut pool = pool(4, WindowKnobs::default());
+    let mut pool = pool(4, DynamicBatching::default());
     play(
         &mut pool,
         &[
@@ -219,7 +219,7 @@ fn a_batch_short_because_others_have_other_keys_is_counted() {
 
 #[test]
 fn lengths_share_a_batch_when_they_round_up_to_the_same_bucket() {
-    let mut pool = pool(8, WindowKnobs { bucket_width: 16, ..WindowKnobs::default() });
+    let mut pool = pool(8, DynamicBatching { bucket_width: 16, ..DynamicBatching::default() });
     play(
         &mut pool,
         &[
@@ -236,7 +236,7 @@ fn lengths_share_a_batch_when_they_round_up_to_the_same_bucket() {
 
 #[test]
 fn with_bucket_width_0_any_lengths_share_a_batch_padded_to_the_longest() {
-    let mut pool = pool(8, WindowKnobs::default());
+    let mut pool = pool(8, DynamicBatching::default());
     play(
         &mut pool,
         &[
@@ -266,7 +266,7 @@ fn without_a_batch_axis_each_request_goes_alone_and_at_once() {
 
 #[test]
 fn a_request_larger_than_the_largest_batch_or_without_rows_fails() {
-    let mut pool = pool(4, WindowKnobs::default());
+    let mut pool = pool(4, DynamicBatching::default());
     play(&mut pool, &[(0, "a rows=5", "a failed"), (0, "b rows=0", "b failed")]);
     let mut pool = Pool::new(1, [serial()]);
     play(&mut pool, &[(0, "a rows=9", "a failed")]);

@@ -11,7 +11,7 @@ use super::{
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
 };
 use crate::{
-    batching::{Knobs, Ns, Policy, QueueKnobs, TimeoutAction, WindowKnobs},
+    batching::{Knobs, Ns, Policy, QueueKnobs, QueueingKnobs, TimeoutAction, WindowKnobs},
     model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
 };
 
@@ -148,33 +148,49 @@ fn knobs(config: &pb::ModelConfig, max_batch_size: u32, origin: &Origin) -> Resu
     let policy = match (named, batching) {
         (Some(PolicyName::Serial), _) | (_, None) => Policy::Serial,
         (_, Some(batching)) => {
-            let mut window = window(batching, width, origin)?;
+            let mut window = window(batching);
             if named == Some(PolicyName::Auto) {
                 window.max_queue_delay_ns = 0;
             }
             Policy::Window(window)
         }
     };
-    let mergeable = max_batch_size > 0;
-    Ok(Knobs { max_batch_rows: max_batch_size.max(1), mergeable, max_in_flight, policy })
+    let queueing = match (&policy, batching) {
+        (Policy::Serial, _) | (_, None) => QueueingKnobs::default(),
+        (_, Some(batching)) => queueing(batching, width, origin)?,
+    };
+    Ok(Knobs {
+        max_batch_rows: max_batch_size.max(1),
+        mergeable: max_batch_size > 0,
+        max_in_flight,
+        queueing,
+        policy,
+        ..Knobs::default()
+    })
 }
 
-fn window(batching: &pb::ModelDynamicBatching, bucket_width: u32, origin: &Origin) -> Result<WindowKnobs, ConfigError> {
-    let refuse = |key: &str, given: u64| {
-        origin.error(&format!("dynamic_batching.{key}"), format!("{given} is more than {}", u32::MAX))
-    };
-    let level = |key: &str, given: u64| u32::try_from(given).map_err(|_| refuse(key, given));
+fn window(batching: &pb::ModelDynamicBatching) -> WindowKnobs {
     let sizes = batching.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok());
     let mut preferred_batch_sizes: Vec<u32> = sizes.collect();
     preferred_batch_sizes.sort_unstable();
     preferred_batch_sizes.dedup();
+    WindowKnobs { preferred_batch_sizes, max_queue_delay_ns: nanoseconds(batching.max_queue_delay_microseconds) }
+}
+
+fn queueing(
+    batching: &pb::ModelDynamicBatching,
+    bucket_width: u32,
+    origin: &Origin,
+) -> Result<QueueingKnobs, ConfigError> {
+    let refuse = |key: &str, given: u64| {
+        origin.error(&format!("dynamic_batching.{key}"), format!("{given} is more than {}", u32::MAX))
+    };
+    let level = |key: &str, given: u64| u32::try_from(given).map_err(|_| refuse(key, given));
     let mut level_queues = Vec::with_capacity(batching.priority_queue_policy.len());
     for (number, policy) in &batching.priority_queue_policy {
         level_queues.push((level("priority_queue_policy", *number)?, queue(policy)));
     }
-    Ok(WindowKnobs {
-        preferred_batch_sizes,
-        max_queue_delay_ns: nanoseconds(batching.max_queue_delay_microseconds),
+    Ok(QueueingKnobs {
         preserve_ordering: batching.preserve_ordering,
         priority_levels: level("priority_levels", batching.priority_levels)?,
         default_priority_level: level("default_priority_level", batching.default_priority_level)?,

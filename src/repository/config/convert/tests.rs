@@ -30,7 +30,7 @@ fn without_a_scheduler_a_model_is_serial() {
     assert_eq!((spec.name.as_str(), spec.version, spec.max_batch_size), ("m", 3, 8));
     assert_eq!(spec.outputs[0].datatype, DataType::Bytes);
     assert_eq!(spec.outputs[0].dims.as_slice(), [-1]);
-    assert_eq!(knobs, Knobs { max_batch_rows: 8, mergeable: true, max_in_flight: 5, policy: Policy::Serial });
+    assert_eq!(knobs, Knobs { max_batch_rows: 8, max_in_flight: 5, ..Knobs::default() });
 }
 
 #[test]
@@ -55,9 +55,8 @@ fn dynamic_batching_becomes_the_window() {
         allow_timeout_override: true,
         max_queue_size: 9,
     };
-    let window = WindowKnobs {
-        preferred_batch_sizes: vec![2, 8],
-        max_queue_delay_ns: 100_000,
+    let window = WindowKnobs { preferred_batch_sizes: vec![2, 8], max_queue_delay_ns: 100_000 };
+    let queueing = QueueingKnobs {
         preserve_ordering: true,
         priority_levels: 3,
         default_priority_level: 2,
@@ -66,6 +65,7 @@ fn dynamic_batching_becomes_the_window() {
         bucket_width: 16,
     };
     assert_eq!(knobs.policy, Policy::Window(window));
+    assert_eq!(knobs.queueing, queueing);
 }
 
 #[test]
