@@ -1,24 +1,58 @@
-//! The arbiter: which group gets the idle lane. Groups with work stand in a ring and take turns; one group does not get
-//! the last lane while it holds all the others and another group waits.
+//! The arbiter: which group gets the lane. Groups with work stand in a ring and share the device by deficit round robin: each
+//! is charged the time its tasks took, and one in debt waits until the others have had as much, by weight. A group
+//! whose slack is running out goes first and pays later. One group does not get the last lane while it holds all the
+//! others and another group waits.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{LaneId, Ns};
+use super::{LaneId, LaneKnobs, Ns};
 
 /// Index of a group in the core.
 pub(super) type GroupIx = usize;
+
+/// Device time that a group of weight 1 is credited when all that wait are in debt.
+const QUANTUM_NS: i64 = 1_000_000;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     in_ring: bool,
     due: Option<Ns>,
+    /// Device time that it may still use before it is another's turn; below zero: debt.
+    credit_ns: i64,
+    weight: u32,
+}
+
+/// A lane as the core sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lane {
+    pub(super) id: LaneId,
+    pub(super) knobs: LaneKnobs,
+    tasks: u16,
+    /// When the work on it is predicted to end.
+    busy_until: Ns,
+    /// When its last task ended.
+    last_end: Ns,
+}
+
+impl Lane {
+    /// Whether it takes work before the last has ended.
+    pub(super) fn looks_ahead(&self) -> bool {
+        self.knobs.horizon_ns > 0
+    }
+
+    fn is_open(&self, now: Ns) -> bool {
+        self.tasks == 0 || self.has_room() && self.busy_until < now.saturating_add(self.knobs.horizon_ns)
+    }
+
+    fn has_room(&self) -> bool {
+        self.looks_ahead() && self.tasks < self.knobs.depth
+    }
 }
 
 /// Lanes, and the groups that wait for one or for a time.
 #[derive(Debug, Default)]
 pub(super) struct Arbiter {
-    lanes: BTreeSet<LaneId>,
-    idle: BTreeSet<LaneId>,
+    lanes: BTreeMap<LaneId, Lane>,
     ring: VecDeque<GroupIx>,
     /// Groups whose batch still waits for mates, by the time at which it goes without them.
     delays: BTreeSet<(Ns, GroupIx)>,
@@ -27,38 +61,71 @@ pub(super) struct Arbiter {
 
 impl Arbiter {
     /// Takes a lane into service. A known lane is left as it is.
-    pub(super) fn lane_up(&mut self, lane: LaneId) {
-        if self.lanes.insert(lane) {
-            self.idle.insert(lane);
+    pub(super) fn lane_up(&mut self, id: LaneId, knobs: LaneKnobs) {
+        self.lanes.entry(id).or_insert(Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0 });
+    }
+
+    /// Takes a lane out of service.
+    pub(super) fn lane_lost(&mut self, id: LaneId) {
+        self.lanes.remove(&id);
+    }
+
+    /// A task was launched on a lane; it is predicted to take so long (unknown: its whole horizon).
+    pub(super) fn took_off(&mut self, id: LaneId, now: Ns, predicted_ns: Option<Ns>) {
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.tasks += 1;
+            let takes = predicted_ns.unwrap_or(lane.knobs.horizon_ns);
+            lane.busy_until = lane.busy_until.max(now).saturating_add(takes);
         }
     }
 
-    pub(super) fn lane_busy(&mut self, lane: LaneId) {
-        self.idle.remove(&lane);
+    /// A task that was launched at `launched` ended: how long it had the lane.
+    pub(super) fn landed(&mut self, id: LaneId, launched: Ns, now: Ns) -> Ns {
+        let Some(lane) = self.lanes.get_mut(&id) else { return 0 };
+        let began = launched.max(lane.last_end);
+        lane.last_end = now;
+        lane.tasks -= 1;
+        if lane.tasks == 0 {
+            lane.busy_until = now;
+        }
+        now.saturating_sub(began)
     }
 
-    pub(super) fn lane_idle(&mut self, lane: LaneId) {
-        self.idle.insert(lane);
-    }
-
+    /// Lanes without a task.
     pub(super) fn idle_lanes(&self) -> usize {
-        self.idle.len()
+        self.lanes.values().filter(|lane| lane.tasks == 0).count()
     }
 
-    pub(super) fn lanes(&self) -> usize {
-        self.lanes.len()
+    pub(super) fn lanes(&self) -> impl Iterator<Item = (&Lane, u16)> {
+        self.lanes.values().map(|lane| (lane, lane.tasks))
+    }
+
+    /// Sets a group's share.
+    pub(super) fn weigh(&mut self, group: GroupIx, weight: u32) {
+        self.standing(group).weight = weight.max(1);
+    }
+
+    /// Charges a group device time.
+    pub(super) fn charge(&mut self, group: GroupIx, used_ns: Ns) {
+        let standing = self.standing(group);
+        standing.credit_ns = standing.credit_ns.saturating_sub(i64::try_from(used_ns).unwrap_or(i64::MAX));
+    }
+
+    fn standing(&mut self, group: GroupIx) -> &mut Standing {
+        if self.standings.len() <= group {
+            self.standings.resize_with(group + 1, Standing::default);
+        }
+        &mut self.standings[group]
     }
 
     /// Puts a group with work at the end of the ring, unless it stands there already.
     pub(super) fn call(&mut self, group: GroupIx) {
-        if self.standings.len() <= group {
-            self.standings.resize_with(group + 1, Standing::default);
-        }
-        let standing = &mut self.standings[group];
+        let standing = self.standing(group);
+        let due = standing.due.take();
         if !std::mem::replace(&mut standing.in_ring, true) {
             self.ring.push_back(group);
         }
-        if let Some(due) = standing.due.take() {
+        if let Some(due) = due {
             self.delays.remove(&(due, group));
         }
     }
@@ -80,22 +147,61 @@ impl Arbiter {
         }
     }
 
-    /// When the next group's time comes.
+    /// When the next group's time comes, or a lane's horizon reaches its end while a group waits for one.
     pub(super) fn earliest(&self) -> Option<Ns> {
-        self.delays.first().map(|&(due, _)| due)
+        let due = self.delays.first().map(|&(due, _)| due);
+        if self.ring.is_empty() {
+            return due;
+        }
+        let ahead = self.lanes.values().filter(|lane| lane.has_room());
+        let opens = ahead.map(|lane| lane.busy_until.saturating_sub(lane.knobs.horizon_ns) + 1).min();
+        due.into_iter().chain(opens).min()
     }
 
-    /// The idle lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has.
-    pub(super) fn grant(&mut self, holds: impl Fn(GroupIx) -> usize) -> Option<(LaneId, GroupIx)> {
-        let lane = *self.idle.first()?;
-        let mut group = self.ring.pop_front()?;
-        let would_hold_all = self.lanes.len() > 1 && holds(group) + 1 == self.lanes.len();
-        if would_hold_all && let Some(other) = self.ring.pop_front() {
-            self.ring.push_back(group);
-            group = other;
+    /// The open lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has, `urgent`
+    /// whether its slack runs out.
+    pub(super) fn grant(
+        &mut self,
+        now: Ns,
+        holds: impl Fn(GroupIx) -> usize,
+        urgent: impl Fn(GroupIx) -> bool,
+    ) -> Option<(Lane, GroupIx)> {
+        if self.ring.is_empty() {
+            return None;
         }
+        let open = self.lanes.values().filter(|lane| lane.is_open(now));
+        let lane = *open.min_by_key(|lane| (lane.tasks, lane.id))?;
+        let at = if self.ring.len() == 1 { 0 } else { self.turn(&holds, &urgent) };
+        let group = self.ring.remove(at)?;
         self.standings[group].in_ring = false;
         Some((lane, group))
+    }
+
+    /// Whose turn it is, by its place in the ring.
+    fn turn(&mut self, holds: &impl Fn(GroupIx) -> usize, urgent: &impl Fn(GroupIx) -> bool) -> usize {
+        let lanes = self.lanes.len();
+        let may = |group: GroupIx| lanes <= 1 || holds(group) + 1 < lanes;
+        if let Some(at) = self.ring.iter().position(|&group| may(group) && urgent(group)) {
+            return at;
+        }
+        // Where every group holds all other lanes, the last lane is anybody's.
+        let restricted = self.ring.iter().any(|&group| may(group));
+        let takes_part = |group: GroupIx| !restricted || may(group);
+        let debts = self.ring.iter().filter(|&&group| takes_part(group)).map(|&group| {
+            let Standing { credit_ns, weight, .. } = self.standings[group];
+            let quantum = QUANTUM_NS * i64::from(weight.max(1));
+            credit_ns.saturating_neg().max(0).saturating_add(quantum - 1) / quantum
+        });
+        let rounds = debts.min().unwrap_or(0);
+        if rounds > 0 {
+            for &group in &self.ring {
+                let standing = &mut self.standings[group];
+                let quantum = QUANTUM_NS * i64::from(standing.weight.max(1));
+                standing.credit_ns = standing.credit_ns.saturating_add(rounds.saturating_mul(quantum)).min(quantum);
+            }
+        }
+        let solvent = |&group: &GroupIx| takes_part(group) && self.standings[group].credit_ns >= 0;
+        self.ring.iter().position(solvent).unwrap_or(0)
     }
 
     pub(super) fn forget(&mut self, group: GroupIx) {

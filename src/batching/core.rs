@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use slab::Slab;
 
 use super::{
-    Action, Actions, Arrival, Counters, End, Event, ModelId, Ns, ReqId, RowOutcome, TaskId,
+    Action, Actions, Arrival, Counters, End, Event, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
     arbiter::{Arbiter, GroupIx},
     group::{Answer, Group, Turn},
     invariants,
@@ -52,8 +52,8 @@ impl Core {
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
             Event::Failed { task } => self.failed(task, &mut actions),
-            Event::LaneUp(lane, _) => self.arbiter.lane_up(lane),
-            Event::LaneLost(_) => {}
+            Event::LaneUp(lane, knobs) => self.arbiter.lane_up(lane, knobs),
+            Event::LaneLost(lane) => self.lane_lost(lane, &mut actions),
             Event::ModelUp(model, knobs) => self.model_up(model, Group::new(model, &knobs)),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
@@ -109,12 +109,22 @@ impl Core {
 
     fn land(&mut self, task: TaskId) -> Option<Flight> {
         let flight = self.ledger.land(task)?;
-        self.arbiter.lane_idle(flight.lane);
+        let used_ns = self.arbiter.landed(flight.lane, flight.launched, self.now);
+        self.arbiter.charge(flight.group, used_ns);
         Some(flight)
     }
 
+    fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
+        self.arbiter.lane_lost(lane);
+        for flight in self.ledger.take_lost(lane) {
+            self.with_group(flight.group, actions, |group, turn| group.lose(turn, &flight));
+        }
+    }
+
     fn model_up(&mut self, model: ModelId, group: Group) {
-        self.by_model.entry(model).or_insert_with(|| self.groups.insert(group));
+        let weight = group.weight;
+        let ix = *self.by_model.entry(model).or_insert_with(|| self.groups.insert(group));
+        self.arbiter.weigh(ix, weight);
     }
 
     fn draining(&mut self, model: ModelId, actions: &mut Actions) {
@@ -138,6 +148,7 @@ impl Core {
         let entry = &mut self.groups[group];
         let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
         change(entry, &mut turn);
+        entry.tidy(&turn);
         if entry.is_drained() {
             let model = entry.model;
             self.groups.remove(group);
@@ -150,13 +161,16 @@ impl Core {
     }
 
     fn give_out_lanes(&mut self, actions: &mut Actions) {
-        while let Some((lane, group)) = self.arbiter.grant(|group| self.groups[group].running as usize) {
+        loop {
+            let groups = &self.groups;
+            let holds = |group: GroupIx| groups[group].running as usize;
+            let Some((lane, group)) = self.arbiter.grant(self.now, holds, |_| false) else { return };
             let entry = &mut self.groups[group];
             let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
             match entry.offer(&mut turn, group, lane, TaskId(self.tasks)) {
-                Answer::Launched => {
+                Answer::Launched(predicted_ns) => {
                     self.tasks += 1;
-                    self.arbiter.lane_busy(lane);
+                    self.arbiter.took_off(lane.id, self.now, predicted_ns);
                     if entry.wants_lane() {
                         self.arbiter.call(group);
                     }

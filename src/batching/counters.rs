@@ -18,6 +18,18 @@ pub struct Counters {
     /// Of those, batches below the largest size while requests of another key or length class waited, which could not
     /// join (total).
     pub batches_parted_by_key: u64,
+    /// Requests that joined a batch under way count once for each time (total): meta operation *stretch*.
+    pub stretches: u64,
+    /// Batches split (total): meta operation *split*.
+    pub splits: u64,
+    /// Steps that caught up with the one before and merged with it (total).
+    pub merges: u64,
+    /// Times that a batch which could have gone on was left waiting for newcomers, or for requests of a higher level (total).
+    pub preemptions: u64,
+    /// Rows that were done before the last stage (total).
+    pub early_exits: u64,
+    /// Requests that completed after the latency objective or their deadline (total).
+    pub slack_misses: u64,
     /// Tasks launched (total).
     pub tasks_launched: u64,
     /// Rows launched (total).

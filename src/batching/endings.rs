@@ -26,6 +26,7 @@ impl Group {
             self.policy.touched(line, &self.pending, turn.ledger);
             self.pending.retire(line);
         }
+        self.untidy |= end != End::Completed && turn.ledger[slot].stand == Stand::Aboard;
         let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));
         if in_order && self.is_behind_another(slot) {
             self.hold(turn, slot, end);
@@ -67,6 +68,9 @@ impl Group {
             order.remove(turn.ledger, slot);
         }
         turn.timers.disarm(turn.ledger, slot);
+        if end == End::Completed && self.target(&turn.ledger[slot]) < turn.now {
+            self.totals.slack_misses += 1;
+        }
         let Request { req, .. } = turn.ledger.remove(slot);
         self.live -= 1;
         self.totals.count_end(end);

@@ -12,7 +12,7 @@ use std::{
 use slab::Slab;
 
 use super::{
-    End, LaneId, Lengths, Ns, ReqId, TaskId,
+    CellId, End, LaneId, Lengths, Ns, ReqId, TaskId,
     arbiter::GroupIx,
     list::Links,
     pending::LineIx,
@@ -46,6 +46,8 @@ pub(super) struct Request {
     /// When its armed alarm goes off; `NEVER` when none is armed.
     pub(super) alarm: Ns,
     pub(super) stand: Stand,
+    /// How often it boarded: seats of an earlier boarding are masked.
+    pub(super) boarding: u32,
     /// Responses announced to the client.
     pub(super) emitted: u32,
     /// Responses made but held until the requests before it have ended.
@@ -72,8 +74,15 @@ pub(super) struct Flight {
     pub(super) lane: LaneId,
     pub(super) group: GroupIx,
     pub(super) batch: BatchIx,
-    /// Requests that were in it when it was launched.
+    /// Number of the batch's lineage.
+    pub(super) lineage: u64,
+    pub(super) cell: CellId,
+    /// Requests and rows that were in it when it was launched.
     pub(super) requests: u32,
+    pub(super) rows: u32,
+    pub(super) launched: Ns,
+    /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
+    pub(super) ahead: Vec<Seat>,
 }
 
 /// All live requests and all tasks in flight.
@@ -119,7 +128,8 @@ impl Ledger {
 
     /// Whether a seat's request is still under way. Seats of others are masked.
     pub(super) fn is_aboard(&self, seat: &Seat) -> bool {
-        self.same(seat.slot, seat.span.req).is_some_and(|request| request.stand == Stand::Aboard)
+        let request = self.same(seat.slot, seat.span.req);
+        request.is_some_and(|request| request.stand == Stand::Aboard && request.boarding == seat.boarding)
     }
 
     pub(super) fn live(&self) -> usize {
@@ -137,6 +147,11 @@ impl Ledger {
     pub(super) fn land(&mut self, task: TaskId) -> Option<Flight> {
         let at = self.flights.iter().position(|flight| flight.task == task)?;
         Some(self.flights.swap_remove(at))
+    }
+
+    /// Takes the tasks of a lane that is lost.
+    pub(super) fn take_lost(&mut self, lane: LaneId) -> Vec<Flight> {
+        self.flights.extract_if(.., |flight| flight.lane == lane).collect()
     }
 
     pub(super) fn flights(&self) -> &[Flight] {

@@ -18,6 +18,7 @@ mod group;
 mod invariants;
 mod knobs;
 mod ledger;
+mod lineage;
 mod list;
 mod pending;
 mod pipeline;
@@ -25,6 +26,7 @@ mod policy;
 mod queue_rules;
 mod table;
 mod timers;
+mod travel;
 
 #[cfg(test)]
 mod tests;

@@ -154,6 +154,11 @@ impl Pending {
         self.lines.get(line as usize)
     }
 
+    /// The highest level at which a request waits.
+    pub(super) fn best_level(&self) -> Option<u32> {
+        self.by_level.iter().find(|&&(_, waiting)| waiting > 0).map(|&(level, _)| level)
+    }
+
     /// Whether the level holds its largest number of requests.
     pub(super) fn is_full(&self, level: u32) -> bool {
         let limit = self.rules.queue_of(level).max_queue_size;

@@ -1,16 +1,19 @@
 //! The batch table (DVABatch section 5.2.1): the batches under way, each a staircase of steps, most advanced first.
 //!
-//! Batches change only by meta operations. *New* is the one there is so far: it makes a batch of rows that travel
-//! together from then on.
+//! Only three meta operations make and change batches: *new*, *stretch* and *split* (section 5.1). A stretch is a push at
+//! the staircase's foot (LazyBatching section IV-B): only the foot runs, the steps above it wait for it to catch up, and
+//! neighbours that have come to the same stage merge. The paper's status map and batch queues are views of the steps.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
 
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    CellId, Ns, RowSpan, ShapeClass, TaskId,
+    CellId, Ns, PartOrder, RowSpan, ShapeClass, TaskId,
     ledger::{Ledger, Slot},
+    lineage::{Lineage, LineageIx, Passed, Places},
+    pending::Mates,
 };
 
 /// Number of a batch, ascending in order of creation.
@@ -27,13 +30,15 @@ const SPARE_VECS: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Seat {
     pub(super) slot: Slot,
+    /// Which boarding of the request it belongs to: seats of an earlier one are masked.
+    pub(super) boarding: u32,
     pub(super) span: RowSpan,
 }
 
 /// What a step is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepState {
-    /// It waits for a lane.
+    /// It may be launched, unless steps behind it have to catch up first.
     Queued,
     /// This task runs it.
     Running(TaskId),
@@ -44,113 +49,351 @@ pub(super) enum StepState {
 pub(super) struct Step {
     /// The stage that they run next, or run now.
     pub(super) next: CellId,
-    /// Its rows in batch order; those of one request are neighbours.
+    /// Its rows by place; those of one request are neighbours.
     pub(super) rows: Vec<Seat>,
     pub(super) state: StepState,
 }
+
+impl Step {
+    pub(super) fn row_count(&self) -> u32 {
+        self.rows.iter().map(|seat| seat.span.count).sum()
+    }
+
+    pub(super) fn is_queued(&self) -> bool {
+        self.state == StepState::Queued
+    }
+}
+
+/// Where a queued batch stands among the others: retries first, then by the level of its first request, then by its turn;
+/// pipelined parts by how far they have come.
+pub(super) type BatchRank = (u32, u64, u16, BatchId);
 
 /// Requests that travel together.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) id: BatchId,
-    /// Padded shape that its rows share.
-    pub(super) class: ShapeClass,
-    pub(super) created: Ns,
-    /// No further request may join.
-    pub(super) frozen: bool,
-    /// Most advanced first; one as long as nothing stretches a batch.
+    pub(super) lineage: LineageIx,
+    /// Best priority level among its requests; 0 for requests that run once more alone.
+    pub(super) level: u32,
+    /// The oldest lineage first, but one that repeats a stage goes behind those that are there.
+    turn: u64,
+    /// Most advanced first.
     pub(super) steps: SmallVec<[Step; 1]>,
+    /// Its key in `queued`, when its foot waits for a lane.
+    queued_as: Option<BatchRank>,
 }
 
-/// Rows and stage of a step that came off its lane.
+impl Batch {
+    /// The least advanced step: the one that runs.
+    pub(super) fn foot(&self) -> Option<&Step> {
+        self.steps.last()
+    }
+
+    pub(super) fn row_count(&self) -> u32 {
+        self.steps.iter().map(Step::row_count).sum()
+    }
+}
+
+/// What a new batch is made of.
 #[derive(Debug)]
-pub(super) struct Arrived {
-    pub(super) cell: CellId,
-    pub(super) rows: Vec<Seat>,
+pub(super) struct Blueprint {
+    pub(super) mates: Mates,
+    pub(super) class: ShapeClass,
+    pub(super) level: u32,
+    pub(super) order: PartOrder,
+    /// No newcomer may ever join.
+    pub(super) sealed: bool,
 }
 
 /// The batches of one group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct BatchTable {
     batches: Slab<Batch>,
-    /// Batches with a queued step, in the order in which they go on.
-    queued: VecDeque<BatchIx>,
+    pub(super) lineages: Slab<Lineage>,
+    /// Batches whose foot waits for a lane.
+    queued: BTreeSet<(BatchRank, BatchIx)>,
+    stages: u16,
+    max_rows: u32,
     made: u64,
     spare: Vec<Vec<Seat>>,
 }
 
 impl BatchTable {
-    /// Meta operation *new*: a batch of these rows, at the pipeline stage `entry`, in no queue yet.
-    pub(super) fn new_batch(
-        &mut self,
-        now: Ns,
-        class: ShapeClass,
-        entry: CellId,
-        rows: Vec<Seat>,
-        frozen: bool,
-    ) -> BatchIx {
+    pub(super) fn new(stages: u16, max_rows: u32) -> Self {
+        Self {
+            batches: Slab::new(),
+            lineages: Slab::new(),
+            queued: BTreeSet::new(),
+            stages,
+            max_rows,
+            made: 0,
+            spare: Vec::new(),
+        }
+    }
+
+    /// Meta operation *new*: a batch of these rows at stage `entry`, queued. Their places are given out here.
+    pub(super) fn new_batch(&mut self, now: Ns, plan: Blueprint, entry: CellId, mut rows: Vec<Seat>) -> BatchIx {
+        let number = self.made;
+        self.made += 1;
+        let mut places = Places::default();
+        if self.stages > 1 {
+            places = Places::new(self.max_rows);
+            rows.iter_mut().for_each(|seat| seat.span.at = places.take(seat.span.count).unwrap_or_default());
+        } else {
+            lay_out(&mut rows);
+        }
+        let lineage = self.lineages.insert(Lineage {
+            number,
+            mates: plan.mates,
+            class: plan.class,
+            created: now,
+            sealed: plan.sealed,
+            order: plan.order,
+            parts: SmallVec::new(),
+            places,
+            leases: SmallVec::from_elem(None, usize::from(self.stages) - 1),
+            passed: SmallVec::from_elem(Passed::default(), usize::from(self.stages)),
+        });
+        let step = Step { next: entry, rows, state: StepState::Queued };
+        let batch = self.batches.insert(Batch {
+            id: BatchId(number),
+            lineage,
+            level: plan.level,
+            turn: number,
+            steps: SmallVec::from_buf([step]),
+            queued_as: None,
+        });
+        self.lineages[lineage].parts.push(batch);
+        self.enqueue(batch);
+        batch
+    }
+
+    /// Meta operation *stretch*: newcomers become a step at the foot of a batch. Their places are given out here; there must be
+    /// room.
+    pub(super) fn stretch(&mut self, batch: BatchIx, level: u32, entry: CellId, mut rows: Vec<Seat>) {
+        let entry_of = &mut self.batches[batch];
+        let lineage = &mut self.lineages[entry_of.lineage];
+        for seat in &mut rows {
+            let place = lineage.places.take(seat.span.count);
+            debug_assert!(place.is_some(), "a batch is stretched beyond its places");
+            seat.span.at = place.unwrap_or_default();
+        }
+        entry_of.level = entry_of.level.min(level);
+        entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued });
+        self.enqueue(batch);
+        self.merge(batch);
+    }
+
+    /// Meta operation *split*: cuts the only, queued step of a batch into parts of so many seats each; what is left over stays the last
+    /// part. The first part keeps the batch's place in the table.
+    pub(super) fn split(&mut self, batch: BatchIx, seats: &[usize]) -> u32 {
+        let mut made = 0;
+        let Some(step) = self.batches[batch].steps.first_mut() else { return made };
+        let next = step.next;
+        let mut rest = std::mem::take(&mut step.rows);
+        let mut parts: SmallVec<[Vec<Seat>; 4]> = SmallVec::new();
+        for &count in seats {
+            if rest.len() > count && count > 0 {
+                let behind = rest.split_off(count);
+                parts.push(std::mem::replace(&mut rest, behind));
+            }
+        }
+        parts.push(rest);
+        let mut parts = parts.into_iter();
+        if let Some(first) = parts.next()
+            && let Some(step) = self.batches[batch].steps.first_mut()
+        {
+            step.rows = first;
+        }
+        for rows in parts {
+            self.part(batch, next, rows);
+            made += 1;
+        }
+        let lineage = self.batches[batch].lineage;
+        self.lineages[lineage].sealed = true;
+        made
+    }
+
+    /// A further part of a batch's lineage that waits for `next`.
+    pub(super) fn part(&mut self, of: BatchIx, next: CellId, rows: Vec<Seat>) {
+        let Batch { lineage, level, turn, .. } = self.batches[of];
         let id = BatchId(self.made);
         self.made += 1;
-        let step = Step { next: entry, rows, state: StepState::Queued };
-        self.batches.insert(Batch { id, class, created: now, frozen, steps: SmallVec::from_buf([step]) })
+        let step = Step { next, rows, state: StepState::Queued };
+        let steps = SmallVec::from_buf([step]);
+        let part = self.batches.insert(Batch { id, lineage, level, turn, steps, queued_as: None });
+        let lineage = &mut self.lineages[lineage];
+        lineage.sealed = true;
+        lineage.parts.push(part);
+        self.enqueue(part);
     }
 
-    /// Lets a batch wait for a lane behind the other waiting batches.
-    pub(super) fn queue(&mut self, batch: BatchIx) {
-        self.queued.push_back(batch);
-    }
-
-    /// Lets a batch wait for a lane before the other waiting batches.
-    pub(super) fn queue_first(&mut self, batch: BatchIx) {
-        self.queued.push_front(batch);
-    }
-
-    /// The waiting batch whose turn it is, without its masked rows. Batches of which nothing is left are removed.
-    pub(super) fn next_queued(&mut self, ledger: &Ledger) -> Option<BatchIx> {
-        while let Some(batch) = self.queued.pop_front() {
-            let Some(step) = self.batches[batch].steps.first_mut() else { continue };
-            step.rows.retain(|seat| ledger.is_aboard(seat));
-            if !step.rows.is_empty() {
-                return Some(batch);
+    /// Joins neighbouring steps that wait for the same stage; returns how many joined.
+    pub(super) fn merge(&mut self, batch: BatchIx) -> u32 {
+        let mut merged = 0;
+        let steps = &mut self.batches[batch].steps;
+        let mut at = 1;
+        while at < steps.len() {
+            let (before, behind) = (&steps[at - 1], &steps[at]);
+            if before.next == behind.next && before.is_queued() && behind.is_queued() {
+                let Step { rows, .. } = steps.remove(at);
+                let into = &mut steps[at - 1].rows;
+                into.extend_from_slice(&rows);
+                into.sort_unstable_by_key(|seat| seat.span.at);
+                merged += 1;
+                if self.spare.len() < SPARE_VECS {
+                    self.spare.push({
+                        let mut rows = rows;
+                        rows.clear();
+                        rows
+                    });
+                }
+            } else {
+                at += 1;
             }
-            self.remove(batch);
         }
-        None
+        merged
+    }
+
+    /// Puts a step back among those of its batch, by how far it has come, and lets the batch wait for a lane.
+    pub(super) fn insert_step(&mut self, batch: BatchIx, next: CellId, rows: Vec<Seat>) {
+        let steps = &mut self.batches[batch].steps;
+        let at = steps.iter().position(|step| step.next < next).unwrap_or(steps.len());
+        steps.insert(at, Step { next, rows, state: StepState::Queued });
+    }
+
+    /// A batch repeats a stage: it goes behind the others of this level.
+    pub(super) fn repeat(&mut self, batch: BatchIx, level: u32) {
+        let entry = &mut self.batches[batch];
+        entry.level = level;
+        entry.turn = self.made;
+        self.made += 1;
+    }
+
+    /// Takes the step that runs as `task` out of its batch.
+    pub(super) fn take_running(&mut self, batch: BatchIx, task: TaskId) -> Option<Step> {
+        let steps = &mut self.batches.get_mut(batch)?.steps;
+        let at = steps.iter().position(|step| step.state == StepState::Running(task))?;
+        Some(steps.remove(at))
+    }
+
+    /// Drops masked rows of steps that do not run, steps and batches of which nothing is left, and lineages without batches. What
+    /// stays is queued where its foot waits.
+    pub(super) fn tidy(&mut self, batch: BatchIx, ledger: &Ledger) {
+        let Some(entry) = self.batches.get_mut(batch) else { return };
+        let lineage_ix = entry.lineage;
+        let lineage = &mut self.lineages[lineage_ix];
+        let stages = self.stages;
+        entry.steps.retain(|step| {
+            if step.is_queued() {
+                step.rows.retain(|seat| {
+                    let stays = ledger.is_aboard(seat);
+                    if !stays && stages > 1 {
+                        lineage.places.give_back(seat.span.at, seat.span.count);
+                    }
+                    stays
+                });
+            }
+            !step.rows.is_empty()
+        });
+        if entry.steps.is_empty() {
+            self.dequeue(batch);
+            self.batches.remove(batch);
+            let lineage = &mut self.lineages[lineage_ix];
+            lineage.parts.retain(|part| *part != batch);
+            if lineage.parts.is_empty() && stages == 1 {
+                self.lineages.remove(lineage_ix);
+            }
+        } else {
+            self.merge(batch);
+            self.enqueue(batch);
+        }
+    }
+
+    /// Gives the places of rows back that leave their batch.
+    pub(super) fn vacate(&mut self, batch: BatchIx, span: RowSpan) {
+        if self.stages > 1 {
+            let lineage = self.batches[batch].lineage;
+            self.lineages[lineage].places.give_back(span.at, span.count);
+        }
+    }
+
+    /// Files a batch among the queued ones, or out of them, as its foot is.
+    pub(super) fn enqueue(&mut self, batch: BatchIx) {
+        let entry = &self.batches[batch];
+        let lineage = &self.lineages[entry.lineage];
+        let rank = entry.foot().filter(|foot| foot.is_queued()).map(|foot| {
+            let progress = match lineage.order {
+                PartOrder::DepthFirst => 0,
+                PartOrder::Pipelined => foot.next.0,
+            };
+            (entry.level, entry.turn, progress, entry.id)
+        });
+        if rank == entry.queued_as {
+            return;
+        }
+        self.dequeue(batch);
+        if let Some(rank) = rank {
+            self.queued.insert((rank, batch));
+            self.batches[batch].queued_as = Some(rank);
+        }
+    }
+
+    fn dequeue(&mut self, batch: BatchIx) {
+        if let Some(rank) = self.batches[batch].queued_as.take() {
+            self.queued.remove(&(rank, batch));
+        }
+    }
+
+    /// Queued batches in the order in which they go on. Of a lineage whose parts run depth first, only the first part counts.
+    pub(super) fn queued(&self) -> impl Iterator<Item = BatchIx> + '_ {
+        self.queued.iter().map(|&(_, batch)| batch).filter(|&batch| {
+            let lineage = &self.lineages[self.batches[batch].lineage];
+            lineage.order == PartOrder::Pipelined || lineage.parts.first() == Some(&batch)
+        })
+    }
+
+    /// All batches whose foot waits, in order.
+    pub(super) fn all_queued(&self) -> impl Iterator<Item = BatchIx> + '_ {
+        self.queued.iter().map(|&(_, batch)| batch)
     }
 
     pub(super) fn has_queued(&self) -> bool {
         !self.queued.is_empty()
     }
 
-    /// The step of a batch that is to run next: its most advanced one.
-    pub(super) fn head_mut(&mut self, batch: BatchIx) -> Option<&mut Step> {
-        self.batches[batch].steps.first_mut()
+    pub(super) fn get(&self, batch: BatchIx) -> &Batch {
+        &self.batches[batch]
     }
 
-    /// Takes the rows out of a batch whose task ended. The batch must be queued again or removed.
-    pub(super) fn arrive(&mut self, batch: BatchIx) -> Option<Arrived> {
-        let step = self.batches[batch].steps.first_mut()?;
-        step.state = StepState::Queued;
-        Some(Arrived { cell: step.next, rows: std::mem::take(&mut step.rows) })
+    pub(super) fn find(&self, batch: BatchIx) -> Option<&Batch> {
+        self.batches.get(batch)
     }
 
-    /// Gives a batch the rows that go on, towards `next`, and queues it.
-    pub(super) fn go_on(&mut self, batch: BatchIx, next: CellId, rows: Vec<Seat>) {
-        if let Some(step) = self.batches[batch].steps.first_mut() {
-            step.next = next;
-            step.rows = rows;
-            self.queue(batch);
-        }
+    pub(super) fn get_mut(&mut self, batch: BatchIx) -> &mut Batch {
+        &mut self.batches[batch]
     }
 
-    pub(super) fn class(&self, batch: BatchIx) -> &ShapeClass {
-        &self.batches[batch].class
+    pub(super) fn lineage_of(&self, batch: BatchIx) -> &Lineage {
+        &self.lineages[self.batches[batch].lineage]
     }
 
-    pub(super) fn remove(&mut self, batch: BatchIx) {
-        for step in self.batches.remove(batch).steps {
-            self.recycle(step.rows);
-        }
+    pub(super) fn lineage_of_mut(&mut self, batch: BatchIx) -> &mut Lineage {
+        &mut self.lineages[self.batches[batch].lineage]
+    }
+
+    /// The newest lineage: the only one that may be stretched.
+    pub(super) fn newest(&self) -> Option<(LineageIx, &Lineage)> {
+        self.lineages.iter().max_by_key(|(_, lineage)| lineage.number)
+    }
+
+    /// Rows in all batches.
+    pub(super) fn rows_aboard(&self) -> u32 {
+        self.batches.iter().map(|(_, batch)| batch.row_count()).sum()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.batches.is_empty()
     }
 
     /// An empty vector for rows, reused if possible.
@@ -168,8 +411,13 @@ impl BatchTable {
     pub(super) fn iter(&self) -> impl Iterator<Item = (BatchIx, &Batch)> {
         self.batches.iter()
     }
+}
 
-    pub(super) fn queued(&self) -> impl Iterator<Item = BatchIx> {
-        self.queued.iter().copied()
+/// Places of rows that share no buffer with any later stage: one behind the other.
+pub(super) fn lay_out(rows: &mut [Seat]) {
+    let mut at = 0;
+    for seat in rows {
+        seat.span.at = at;
+        at += seat.span.count;
     }
 }

@@ -16,7 +16,7 @@ use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
-use super::Decision;
+use super::{Decision, Outlook, Passengers, View};
 use crate::batching::{
     Knobs, Ns, WindowKnobs,
     ledger::Ledger,
@@ -89,7 +89,18 @@ impl Window {
         self.file(line, filed);
     }
 
-    pub(super) fn decide(&mut self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
+    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
+        if let Some(batch) = view.goes_first() {
+            return Decision::GoOn(batch);
+        }
+        if !view.enterable {
+            return view.or_go_on(Decision::Nothing);
+        }
+        view.or_go_on(self.board(view.now, view.pending, view.ledger))
+    }
+
+    /// Which requests board now.
+    fn board(&mut self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
         while let Some(&(due, line)) = self.waiting.first() {
             if due > now {
                 break;
@@ -100,7 +111,8 @@ impl Window {
         if let Some(&(_, line)) = self.ready.first()
             && let Some(entry) = pending.line(line)
         {
-            return Decision::Board { line, requests: self.cut(now, entry, ledger) };
+            let passengers = Passengers::First(self.cut(now, entry, ledger));
+            return Decision::New { line, passengers, outlook: Outlook::Open };
         }
         match self.waiting.first() {
             Some(&(due, _)) => Decision::Wait(due),

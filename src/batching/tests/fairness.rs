@@ -1,4 +1,4 @@
-//! The arbiter: lanes go round among the groups.
+//! The arbiter: groups share the device's time.
 
 use super::{
     pool::{Pool, serial},
@@ -6,7 +6,7 @@ use super::{
 };
 
 #[test]
-fn groups_take_turns() {
+fn groups_take_turns_and_one_that_had_the_device_waits_for_those_that_had_not() {
     let mut pool = Pool::new(1, [serial(), serial(), serial()]);
     play(
         &mut pool,
@@ -16,10 +16,10 @@ fn groups_take_turns() {
             (2, "c", ""),
             (3, "d model=2", ""),
             (4, "e model=1", ""),
-            (5, "#0 done", "a completed; #1 runs b"),
-            (6, "#1 done", "b completed; #2 runs d"),
-            (7, "#2 done", "d completed; #3 runs e"),
-            (8, "#3 done", "e completed; #4 runs c"),
+            (5, "#0 done", "a completed; #1 runs d"),
+            (6, "#1 done", "d completed; #2 runs e"),
+            (7, "#2 done", "e completed; #3 runs b"),
+            (8, "#3 done", "b completed; #4 runs c"),
         ],
     );
 }

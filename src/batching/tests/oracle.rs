@@ -285,7 +285,10 @@ impl Oracle {
 
     /// A batch out of the queue is what Triton would run, taken from the front, and no begun batch waits.
     fn launch_of_new(&self, task: &Task, knobs: &Knobs, reqs: &[ReqId], now: Ns) {
-        assert_eq!(self.begun_and_waiting(task.model), None, "a begun batch goes on before another is formed");
+        let level = self.sent[&reqs[0]].level;
+        let outranked = self.begun(task.model).find(|sent| sent.alone || sent.level <= level);
+        let outranked = outranked.map(|sent| sent.arrival.req);
+        assert_eq!(outranked, None, "a begun batch goes on before another of its level is formed");
         let line = self.line_of(&self.sent[&reqs[0]]);
         let sizes: Vec<(u32, Ns)> = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
         let order: Vec<ReqId> = line.iter().map(|sent| sent.arrival.req).collect();
@@ -299,9 +302,10 @@ impl Oracle {
         }
     }
 
-    fn begun_and_waiting(&self, model: ModelId) -> Option<ReqId> {
+    /// Requests whose batch has begun and waits.
+    fn begun(&self, model: ModelId) -> impl Iterator<Item = &Sent> {
         let begun = self.live(model).filter(|sent| sent.boarded && sent.verdict.is_none());
-        begun.filter(|sent| sent.rows.contains(&Row::Waiting)).map(|sent| sent.arrival.req).next()
+        begun.filter(|sent| sent.rows.contains(&Row::Waiting))
     }
 
     pub(super) fn emit(&mut self, req: ReqId, step: u32) {
@@ -352,7 +356,7 @@ impl Oracle {
             if idle_lanes == 0 || in_flight >= knobs.max_in_flight as usize {
                 continue;
             }
-            assert_eq!(self.begun_and_waiting(model), None, "a begun batch waits while a lane idles");
+            assert!(self.begun(model).next().is_none(), "a begun batch waits while a lane idles");
             for sent in self.queue(model) {
                 let line = self.line_of(sent);
                 let sizes: Vec<_> = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();

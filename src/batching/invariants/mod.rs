@@ -1,14 +1,15 @@
 //! What holds after every step, written once: tests and debug builds check the same sentences. A check walks over
 //! everything and changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod travel;
+
+use std::collections::BTreeMap;
 
 use super::{
     arbiter::{GroupIx, Waiting},
     core::Core,
     group::Group,
-    ledger::{Ledger, NEVER, Request, Slot, Stand},
-    table::{Batch, BatchIx, StepState},
+    ledger::{NEVER, Request, Slot, Stand},
     timers::Timers,
 };
 
@@ -23,6 +24,7 @@ macro_rules! hold {
         }
     };
 }
+use hold;
 
 /// Checks every invariant of a core between two steps.
 pub(super) fn check(core: &Core) -> Result<(), Broken> {
@@ -33,7 +35,7 @@ pub(super) fn check(core: &Core) -> Result<(), Broken> {
         counts(core, ix, group)?;
         lines(core, ix, group)?;
         group.policy.check(&group.pending, &core.ledger)?;
-        batches(core, ix, group)?;
+        travel::check(core, ix, group)?;
         order(core, ix, group)?;
         progress(core, ix, group)?;
     }
@@ -55,13 +57,17 @@ fn requests(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A lane runs one task at most, a busy lane runs one, and a group has no more tasks than it may.
+/// A lane runs as many tasks as it may at most, and counts them; a group has no more than it may.
 fn lanes(core: &Core) -> Result<(), Broken> {
     let flights = core.ledger.flights();
-    let lanes: BTreeSet<_> = flights.iter().map(|flight| flight.lane).collect();
-    hold!(lanes.len() == flights.len(), "two tasks share a lane");
-    let (known, idle) = (core.arbiter.lanes(), core.arbiter.idle_lanes());
-    hold!(known == idle + flights.len(), "{known} lanes are {idle} idle and {} busy", flights.len());
+    let mut known = 0;
+    for (lane, tasks) in core.arbiter.lanes() {
+        let own = flights.iter().filter(|flight| flight.lane == lane.id).count();
+        hold!(own == usize::from(tasks), "{:?} counts {tasks} tasks of {own}", lane.id);
+        hold!(tasks <= lane.knobs.depth.max(1), "{:?} has {tasks} tasks", lane.id);
+        known += own;
+    }
+    hold!(known == flights.len(), "{} tasks are on lanes that are not there", flights.len() - known);
     for (ix, group) in &core.groups {
         let running = flights.iter().filter(|flight| flight.group == ix).count();
         hold!(running == group.running as usize, "group {ix} counts {} tasks of {running}", group.running);
@@ -158,61 +164,6 @@ fn lines(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// No batch is empty or over the largest size; each row that has boarded and is not done sits in exactly one; a running
-/// step's task is in flight; a frozen batch of a request run again holds no other.
-fn batches(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let mut seated = BTreeMap::<Slot, u32>::new();
-    let queued: BTreeSet<BatchIx> = group.table.queued().collect();
-    hold!(queued.len() == group.table.queued().count(), "a batch of group {ix} waits twice for a lane");
-    let mut ids = BTreeSet::new();
-    for (at, batch) in group.table.iter() {
-        let id = batch.id;
-        hold!(ids.insert(id), "{id:?} of group {ix} is there twice");
-        hold!(batch.created <= core.now(), "{id:?} of group {ix} was made at {}", batch.created);
-        let rows: u32 = batch.steps.iter().flat_map(|step| &step.rows).map(|seat| seat.span.count).sum();
-        hold!((1..=group.max_rows).contains(&rows), "{id:?} of group {ix} has {rows} rows");
-        let waits = batch.steps.iter().any(|step| step.state == StepState::Queued);
-        hold!(waits == queued.contains(&at), "{id:?} of group {ix} is queued wrongly");
-        steps(core, ix, at, batch)?;
-        one_shape(&core.ledger, batch)?;
-        for seat in batch.steps.iter().flat_map(|step| &step.rows).filter(|seat| core.ledger.is_aboard(seat)) {
-            *seated.entry(seat.slot).or_default() += seat.span.count;
-        }
-    }
-    for (slot, request) in own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard) {
-        let rows = seated.get(&slot).copied().unwrap_or_default();
-        hold!(rows == request.left, "{:?} has {rows} rows seated and {} left", request.req, request.left);
-    }
-    Ok(())
-}
-
-fn steps(core: &Core, ix: GroupIx, at: BatchIx, batch: &Batch) -> Result<(), Broken> {
-    let id = batch.id;
-    for step in &batch.steps {
-        if let StepState::Running(task) = step.state {
-            let mut flights = core.ledger.flights().iter();
-            let there = flights.any(|flight| flight.task == task && flight.group == ix && flight.batch == at);
-            hold!(there, "{id:?} of group {ix} runs as {task:?}, which is not in flight");
-        }
-        if let Some(first) = step.rows.first().filter(|_| batch.frozen) {
-            let alone = step.rows.iter().all(|seat| seat.span.req == first.span.req);
-            hold!(alone, "{id:?} of group {ix} is frozen and holds several requests");
-        }
-    }
-    Ok(())
-}
-
-/// Lengths of a batch's rows fit into its class.
-fn one_shape(ledger: &Ledger, batch: &Batch) -> Result<(), Broken> {
-    let seats = batch.steps.iter().flat_map(|step| &step.rows);
-    for seat in seats.filter(|seat| ledger.is_aboard(seat)) {
-        let lengths = &ledger[seat.slot].lengths;
-        let fits = lengths.iter().zip(&batch.class.0).all(|(length, class)| length <= class);
-        hold!(fits, "{:?} of lengths {lengths:?} sits in a batch of {:?}", seat.span.req, batch.class);
-    }
-    Ok(())
-}
-
 /// Replies held for order stand behind a request that is not over.
 fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(order) = &group.order else {
@@ -232,12 +183,13 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one.
+/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one. A group of which
+/// nothing runs can always launch what it has.
 fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let waiting = core.arbiter.is_waiting(ix);
     let idle = core.arbiter.idle_lanes() > 0;
     hold!(!(idle && waiting == Waiting::ForLane), "group {ix} waits for a lane while one is idle");
-    if group.wants_lane() {
+    if group.wants_lane() && group.running == 0 {
         hold!(waiting != Waiting::Nothing, "group {ix} has work and waits for nothing");
     }
     if let Waiting::Until(due) = waiting {
