@@ -96,22 +96,23 @@ impl Core {
     }
 
     fn completed(&mut self, task: TaskId, rows: &[RowOutcome], actions: &mut Actions) {
-        if let Some(flight) = self.land(task) {
-            self.with_group(flight.group, actions, |group, turn| group.complete(turn, &flight, rows));
+        if let Some((flight, used_ns)) = self.land(task) {
+            self.with_group(flight.group, actions, |group, turn| group.complete(turn, &flight, rows, used_ns));
         }
     }
 
     fn failed(&mut self, task: TaskId, actions: &mut Actions) {
-        if let Some(flight) = self.land(task) {
+        if let Some((flight, _)) = self.land(task) {
             self.with_group(flight.group, actions, |group, turn| group.fail(turn, &flight));
         }
     }
 
-    fn land(&mut self, task: TaskId) -> Option<Flight> {
+    /// Takes a task off its lane, and tells how long it had it.
+    fn land(&mut self, task: TaskId) -> Option<(Flight, Ns)> {
         let flight = self.ledger.land(task)?;
         let used_ns = self.arbiter.landed(flight.lane, flight.launched, self.now);
         self.arbiter.charge(flight.group, used_ns);
-        Some(flight)
+        Some((flight, used_ns))
     }
 
     fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
@@ -164,10 +165,13 @@ impl Core {
         loop {
             let groups = &self.groups;
             let holds = |group: GroupIx| groups[group].running as usize;
-            let Some((lane, group)) = self.arbiter.grant(self.now, holds, |_| false) else { return };
+            let urgent = |group: GroupIx| groups[group].is_urgent(self.now, &self.ledger);
+            let Some((lane, group)) = self.arbiter.grant(self.now, holds, urgent) else { return };
+            let others = groups.iter().filter(|&(ix, entry)| ix != group && entry.live > 0);
+            let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(self.now, &self.ledger)).min();
             let entry = &mut self.groups[group];
             let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-            match entry.offer(&mut turn, group, lane, TaskId(self.tasks)) {
+            match entry.offer(&mut turn, group, lane, TaskId(self.tasks), neighbours_slack_ns) {
                 Answer::Launched(predicted_ns) => {
                     self.tasks += 1;
                     self.arbiter.took_off(lane.id, self.now, predicted_ns);

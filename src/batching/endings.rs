@@ -68,7 +68,7 @@ impl Group {
             order.remove(turn.ledger, slot);
         }
         turn.timers.disarm(turn.ledger, slot);
-        if end == End::Completed && self.target(&turn.ledger[slot]) < turn.now {
+        if end == End::Completed && turn.ledger[slot].target(self.objective_ns) < turn.now {
             self.totals.slack_misses += 1;
         }
         let Request { req, .. } = turn.ledger.remove(slot);

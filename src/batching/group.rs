@@ -2,12 +2,14 @@
 //! requests that wait is here; how batches travel is in `travel`, how requests end in `endings`.
 
 use super::{
-    Actions, Arrival, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, TaskId, TimeoutAction,
+    Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId, TimeoutAction,
     arbiter::{GroupIx, Lane},
+    cost::{Costs, Quantile},
     knobs,
     ledger::{Ledger, NEVER, Request, Slot, Stand},
+    lengths::LengthGroups,
     list::{InOrder, Links, List},
-    pending::{LineIx, Mates, Pending},
+    pending::{LineIx, Mates, Pending, Rounding},
     pipeline::Pipeline,
     policy::{Decision, Passengers, Policy},
     queue_rules::QueueRules,
@@ -43,8 +45,13 @@ pub(super) struct Group {
     pub(super) max_in_flight: u32,
     pub(super) objective_ns: Option<Ns>,
     pub(super) weight: u32,
-    /// `Some(bucket_width)` when requests of equal keys may share a batch.
-    merges: Option<u32>,
+    pub(super) costs: Costs,
+    /// Runs that the costs have been corrected by.
+    pub(super) learned: u64,
+    /// Whether anything asks for the costs.
+    pub(super) learns: bool,
+    /// How lengths are rounded, when requests of equal keys may share a batch.
+    merges: Option<Rounding>,
     pub(super) pending: Pending,
     pub(super) policy: Policy,
     pub(super) table: BatchTable,
@@ -72,7 +79,11 @@ impl Group {
             max_in_flight: knobs.max_in_flight.max(1),
             objective_ns: knobs.objective_ns,
             weight: knobs.weight,
-            merges: (knobs.mergeable && !serial).then_some(knobs.queueing.bucket_width),
+            costs: Costs::new(usize::from(pipeline.stages()), max_rows, knobs.latencies.as_ref()),
+            learned: 0,
+            learns: knobs.objective_ns.is_some()
+                || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
+            merges: (knobs.mergeable && !serial).then(|| rounding(knobs)),
             pending: Pending::new(QueueRules::new(&knobs.queueing)),
             policy: Policy::new(knobs),
             table: BatchTable::new(pipeline.stages(), max_rows),
@@ -110,20 +121,14 @@ impl Group {
         }
     }
 
-    /// When a request should be done: its deadline, or the objective after its arrival.
-    pub(super) fn target(&self, request: &Request) -> Ns {
-        let objective = self.objective_ns.map_or(NEVER, |objective| request.arrived.saturating_add(objective));
-        objective.min(request.expiry)
-    }
-
     // ## arrival => (pending | ended)
     pub(super) fn arrive(&mut self, turn: &mut Turn<'_>, group: GroupIx, arrival: Arrival) {
         let level = self.pending.rules.level_of(arrival.priority);
         let board_by = self.pending.rules.board_by(level, turn.now, arrival.board_by);
         let expiry = arrival.expiry.unwrap_or(NEVER);
         let refusal = self.refusal(turn.now, &arrival, level, expiry);
-        let mates = match self.merges {
-            Some(bucket_width) => Mates::new(arrival.key, &arrival.lengths, bucket_width),
+        let mates = match &mut self.merges {
+            Some(rounding) => Mates::new(arrival.key, &arrival.lengths, rounding),
             None => Mates::default(),
         };
         let seq = turn.ledger.next_seq();
@@ -136,6 +141,7 @@ impl Group {
             lengths: arrival.lengths,
             level,
             arrived: turn.now,
+            boarded: NEVER,
             board_by,
             expiry,
             alarm: NEVER,
@@ -154,6 +160,7 @@ impl Group {
             self.end(turn, slot, end);
             return;
         }
+        self.policy.arrived(turn.now, turn.ledger[slot].rows);
         let line = self.pending.line_for(mates);
         self.pending.push(turn.ledger, slot, line);
         turn.timers.arm(turn.ledger, slot, board_by.min(expiry));
@@ -205,12 +212,19 @@ impl Group {
     }
 
     // ## open lane => task
-    pub(super) fn offer(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: Lane, id: TaskId) -> Answer {
+    pub(super) fn offer(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        lane: Lane,
+        id: TaskId,
+        neighbours_slack_ns: Option<Ns>,
+    ) -> Answer {
         if self.running >= self.max_in_flight {
             return Answer::Nothing;
         }
         loop {
-            let (batch, waiting) = match self.decide(turn, &lane) {
+            let (batch, waiting) = match self.decide(turn, &lane, neighbours_slack_ns) {
                 Decision::GoOn(batch) => (batch, None),
                 Decision::New { line, passengers, outlook } => {
                     let waiting = self.table.has_queued();
@@ -220,8 +234,9 @@ impl Group {
                     self.stretch(turn, batch, line, &passengers, outlook);
                     continue;
                 }
-                Decision::Split { batch, rows } => {
-                    self.split(batch, &rows);
+                Decision::Split { batch, before } => {
+                    self.table.split(batch, &before);
+                    self.totals.splits += 1;
                     continue;
                 }
                 Decision::Refuse(slot) => {
@@ -259,9 +274,49 @@ impl Group {
         seats
     }
 
+    /// Time that the group can spare before a target is missed that can still be met; none without such.
+    pub(super) fn slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
+        self.objective_ns?;
+        let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
+        let waiting = heads.filter_map(|slot| self.slack_of(now, ledger, slot, self.pipeline.entry(), 1));
+        let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);
+        let aboard = steps.filter_map(|step| {
+            let rows = step.rows.iter().filter(|seat| ledger.is_aboard(seat));
+            let slacks = rows.filter_map(|seat| self.slack_of(now, ledger, seat.slot, step.next, step.row_count()));
+            slacks.min()
+        });
+        waiting.chain(aboard).min()
+    }
+
+    fn slack_of(&self, now: Ns, ledger: &Ledger, slot: Slot, next: CellId, rows: u32) -> Option<Ns> {
+        let request = &ledger[slot];
+        let class = ShapeClass(request.lengths.clone());
+        let needs_ns = self.costs.remaining(next, rows, &class, Quantile::P99)?;
+        request.target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
+    }
+
+    /// Whether a target is missed unless the group goes first: its slack is below one segment.
+    pub(super) fn is_urgent(&self, now: Ns, ledger: &Ledger) -> bool {
+        let segment_ns = || {
+            let whole_ns = self.costs.whole(1, &ShapeClass::default(), Quantile::P99)?;
+            Some(whole_ns / u64::from(self.pipeline.stages()))
+        };
+        self.slack_ns(now, ledger).zip(segment_ns()).is_some_and(|(slack_ns, segment_ns)| slack_ns < segment_ns)
+    }
+
     /// Whether other requests wait that could not share a batch with those of a line.
     pub(super) fn others_wait(&self, line: LineIx) -> bool {
         self.merges.is_some() && self.pending.rows > self.pending.lines[line as usize].rows
+    }
+}
+
+fn rounding(knobs: &Knobs) -> Rounding {
+    match (&knobs.policy, knobs.queueing.bucket_width) {
+        (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) => {
+            Rounding::Groups(LengthGroups::new(&input.bounds, input.max_groups))
+        }
+        (_, 0) => Rounding::Any,
+        (_, width) => Rounding::Width(width),
     }
 }
 
@@ -270,6 +325,7 @@ fn seat(turn: &mut Turn<'_>, slot: Slot) -> Seat {
     let request = &mut turn.ledger[slot];
     request.stand = Stand::Aboard;
     request.boarding += 1;
+    request.boarded = turn.now;
     let span = RowSpan { req: request.req, start: 0, count: request.rows, at: 0 };
     let boarding = request.boarding;
     if request.expiry == NEVER {

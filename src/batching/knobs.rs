@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::Ns;
+use super::{CostTable, Ns};
 
 /// What the core knows of one model version.
 #[derive(Clone, Debug, PartialEq)]
@@ -20,6 +20,8 @@ pub struct Knobs {
     pub buffer_pairs: u16,
     /// The latency that requests are to stay within, from arrival to end. Steers, never kills.
     pub objective_ns: Option<Ns>,
+    /// Latencies of the stages as far as they are known beforehand; they are corrected online.
+    pub latencies: Option<CostTable>,
     /// Share of the device against other models, at least 1.
     pub weight: u32,
     /// Order, priorities and limits of the queue.
@@ -38,6 +40,7 @@ impl Default for Knobs {
             stages: vec![StageKnobs::default()],
             buffer_pairs: 2,
             objective_ns: None,
+            latencies: None,
             weight: 1,
             queueing: QueueingKnobs::default(),
             policy: Policy::Serial,

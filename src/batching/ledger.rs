@@ -12,7 +12,7 @@ use std::{
 use slab::Slab;
 
 use super::{
-    CellId, End, LaneId, Lengths, Ns, ReqId, TaskId,
+    CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
     arbiter::GroupIx,
     list::Links,
     pending::LineIx,
@@ -39,6 +39,8 @@ pub(super) struct Request {
     /// Priority level, 1 = highest.
     pub(super) level: u32,
     pub(super) arrived: Ns,
+    /// When it first boarded.
+    pub(super) boarded: Ns,
     /// End of its queue timeout; `NEVER` without one, and once it has been delayed.
     pub(super) board_by: Ns,
     /// The client's deadline; `NEVER` without one.
@@ -54,6 +56,14 @@ pub(super) struct Request {
     pub(super) unsent: u32,
     pub(super) in_queue: Links,
     pub(super) in_order: Links,
+}
+
+impl Request {
+    /// When it should be done: its deadline, or the objective after its arrival; `NEVER` where nobody said.
+    pub(super) fn target(&self, objective_ns: Option<Ns>) -> Ns {
+        let objective = objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns));
+        objective.min(self.expiry)
+    }
 }
 
 /// How far a request has come.
@@ -81,6 +91,7 @@ pub(super) struct Flight {
     pub(super) requests: u32,
     pub(super) rows: u32,
     pub(super) launched: Ns,
+    pub(super) class: ShapeClass,
     /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
     pub(super) ahead: Vec<Seat>,
 }

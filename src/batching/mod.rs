@@ -11,6 +11,7 @@
 
 mod arbiter;
 mod core;
+mod cost;
 mod counters;
 mod endings;
 mod event;
@@ -18,12 +19,15 @@ mod group;
 mod invariants;
 mod knobs;
 mod ledger;
+mod lengths;
 mod lineage;
 mod list;
+mod monitor;
 mod pending;
 mod pipeline;
 mod policy;
 mod queue_rules;
+mod slack;
 mod table;
 mod timers;
 mod travel;
@@ -32,6 +36,7 @@ mod travel;
 mod tests;
 
 pub use self::core::Core;
+pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
     Action, Actions, Arrival, BatchKey, Bucket, CellId, End, Event, LaneId, LaneKnobs, Lease, Lengths, ModelId, Next,

@@ -12,12 +12,24 @@ use smallvec::SmallVec;
 use super::{
     BatchKey, Lengths, Ns, ShapeClass,
     ledger::{Ledger, Slot, Stand},
+    lengths::LengthGroups,
     list::{InQueue, List},
     queue_rules::QueueRules,
 };
 
 /// Index of a line among its group's lines.
 pub(super) type LineIx = u32;
+
+/// How lengths are rounded up; requests of equal rounded lengths are mates.
+#[derive(Debug)]
+pub(super) enum Rounding {
+    /// Any lengths are mates.
+    Any,
+    /// To multiples.
+    Width(u32),
+    /// The first length to the end of its group (DVABatch's Policy I); others as they are.
+    Groups(LengthGroups),
+}
 
 /// What the requests of a line have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,11 +39,18 @@ pub(super) struct Mates {
 }
 
 impl Mates {
-    /// Lengths round up to multiples of `bucket_width`; with width 0 any lengths are mates.
-    pub(super) fn new(key: BatchKey, lengths: &Lengths, bucket_width: u32) -> Self {
-        let class = match bucket_width {
-            0 => Lengths::new(),
-            width => lengths.iter().map(|length| length.div_ceil(width).saturating_mul(width)).collect(),
+    /// Requests of equal keys whose lengths round up to the same.
+    pub(super) fn new(key: BatchKey, lengths: &Lengths, rounding: &mut Rounding) -> Self {
+        let class = match rounding {
+            Rounding::Any => Lengths::new(),
+            Rounding::Width(width) => {
+                lengths.iter().map(|length| length.div_ceil(*width).saturating_mul(*width)).collect()
+            }
+            Rounding::Groups(groups) => {
+                let mut class = lengths.clone();
+                class.iter_mut().take(1).for_each(|length| *length = groups.round(*length));
+                class
+            }
         };
         Self { key, class: ShapeClass(class) }
     }
@@ -76,6 +95,19 @@ impl Line {
     /// Its requests in the order in which they board.
     pub(super) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = Slot> + 'a {
         self.levels.iter().flat_map(|level| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
+    }
+
+    /// How many requests from its head have no more than `rows` rows together.
+    pub(super) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
+        let mut left = rows;
+        let fits = self.iter(ledger).take_while(|&slot| match left.checked_sub(ledger[slot].rows) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        });
+        fits.count() as u32
     }
 
     pub(super) fn rank(&self, ledger: &Ledger) -> Option<Rank> {

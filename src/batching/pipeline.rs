@@ -113,15 +113,21 @@ impl Pipeline {
         self.stages[usize::from(stage.0)].decides
     }
 
-    /// Where a row goes after `stage`. A row sent to a stage that does not exist failed: its engine answered nonsense.
+    /// Where a row goes after `stage`. A row sent to a stage that does not exist, or that reads what the row has skipped, failed:
+    /// its engine answered nonsense.
     pub(super) fn onward(&self, stage: CellId, next: Next) -> Onward {
         let following = stage.0.saturating_add(1);
         match next {
             Next::On if following < self.stages() => Onward::To(CellId(following)),
             Next::On | Next::Done => Onward::Done,
-            Next::Skip(target) if target.0 < self.stages() => Onward::To(target),
+            Next::Skip(target) if target.0 < self.stages() && self.has_run(stage, target) => Onward::To(target),
             Next::Skip(_) | Next::Failed => Onward::Failed,
         }
+    }
+
+    /// Whether what `target` reads is there behind `stage`.
+    fn has_run(&self, stage: CellId, target: CellId) -> bool {
+        self.reads(target).iter().all(|&boundary| boundary <= stage.0)
     }
 
     /// Whether a stage has a credit: a buffer at its boundary that no lineage holds.

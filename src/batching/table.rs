@@ -52,6 +52,8 @@ pub(super) struct Step {
     /// Its rows by place; those of one request are neighbours.
     pub(super) rows: Vec<Seat>,
     pub(super) state: StepState,
+    /// How long it has waited, and is bound to wait, for newcomers to catch up.
+    pub(super) waits_ns: Ns,
 }
 
 impl Step {
@@ -154,7 +156,7 @@ impl BatchTable {
             leases: SmallVec::from_elem(None, usize::from(self.stages) - 1),
             passed: SmallVec::from_elem(Passed::default(), usize::from(self.stages)),
         });
-        let step = Step { next: entry, rows, state: StepState::Queued };
+        let step = Step { next: entry, rows, state: StepState::Queued, waits_ns: 0 };
         let batch = self.batches.insert(Batch {
             id: BatchId(number),
             lineage,
@@ -169,8 +171,8 @@ impl BatchTable {
     }
 
     /// Meta operation *stretch*: newcomers become a step at the foot of a batch. Their places are given out here; there must be
-    /// room.
-    pub(super) fn stretch(&mut self, batch: BatchIx, level: u32, entry: CellId, mut rows: Vec<Seat>) {
+    /// room. Returns how many steps merged at once.
+    pub(super) fn stretch(&mut self, batch: BatchIx, level: u32, entry: CellId, mut rows: Vec<Seat>) -> u32 {
         let entry_of = &mut self.batches[batch];
         let lineage = &mut self.lineages[entry_of.lineage];
         for seat in &mut rows {
@@ -179,39 +181,24 @@ impl BatchTable {
             seat.span.at = place.unwrap_or_default();
         }
         entry_of.level = entry_of.level.min(level);
-        entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued });
+        entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued, waits_ns: 0 });
+        let merged = self.merge(batch);
         self.enqueue(batch);
-        self.merge(batch);
+        merged
     }
 
-    /// Meta operation *split*: cuts the only, queued step of a batch into parts of so many seats each; what is left over stays the last
-    /// part. The first part keeps the batch's place in the table.
-    pub(super) fn split(&mut self, batch: BatchIx, seats: &[usize]) -> u32 {
-        let mut made = 0;
-        let Some(step) = self.batches[batch].steps.first_mut() else { return made };
+    /// Meta operation *split*: cuts the only, queued step of a batch before these seats, which ascend. The first part keeps the
+    /// batch's place in the table.
+    pub(super) fn split(&mut self, batch: BatchIx, before: &[usize]) {
+        let Some(step) = self.batches[batch].steps.first_mut() else { return };
         let next = step.next;
-        let mut rest = std::mem::take(&mut step.rows);
-        let mut parts: SmallVec<[Vec<Seat>; 4]> = SmallVec::new();
-        for &count in seats {
-            if rest.len() > count && count > 0 {
-                let behind = rest.split_off(count);
-                parts.push(std::mem::replace(&mut rest, behind));
-            }
+        let mut parts: SmallVec<[Vec<Seat>; 8]> = SmallVec::new();
+        for &seat in before.iter().rev() {
+            parts.push(step.rows.split_off(seat));
         }
-        parts.push(rest);
-        let mut parts = parts.into_iter();
-        if let Some(first) = parts.next()
-            && let Some(step) = self.batches[batch].steps.first_mut()
-        {
-            step.rows = first;
-        }
-        for rows in parts {
+        for rows in parts.into_iter().rev() {
             self.part(batch, next, rows);
-            made += 1;
         }
-        let lineage = self.batches[batch].lineage;
-        self.lineages[lineage].sealed = true;
-        made
     }
 
     /// A further part of a batch's lineage that waits for `next`.
@@ -219,7 +206,7 @@ impl BatchTable {
         let Batch { lineage, level, turn, .. } = self.batches[of];
         let id = BatchId(self.made);
         self.made += 1;
-        let step = Step { next, rows, state: StepState::Queued };
+        let step = Step { next, rows, state: StepState::Queued, waits_ns: 0 };
         let steps = SmallVec::from_buf([step]);
         let part = self.batches.insert(Batch { id, lineage, level, turn, steps, queued_as: None });
         let lineage = &mut self.lineages[lineage];
@@ -236,7 +223,8 @@ impl BatchTable {
         while at < steps.len() {
             let (before, behind) = (&steps[at - 1], &steps[at]);
             if before.next == behind.next && before.is_queued() && behind.is_queued() {
-                let Step { rows, .. } = steps.remove(at);
+                let Step { rows, waits_ns, .. } = steps.remove(at);
+                steps[at - 1].waits_ns = steps[at - 1].waits_ns.max(waits_ns);
                 let into = &mut steps[at - 1].rows;
                 into.extend_from_slice(&rows);
                 into.sort_unstable_by_key(|seat| seat.span.at);
@@ -256,10 +244,10 @@ impl BatchTable {
     }
 
     /// Puts a step back among those of its batch, by how far it has come, and lets the batch wait for a lane.
-    pub(super) fn insert_step(&mut self, batch: BatchIx, next: CellId, rows: Vec<Seat>) {
+    pub(super) fn insert_step(&mut self, batch: BatchIx, next: CellId, rows: Vec<Seat>, waits_ns: Ns) {
         let steps = &mut self.batches[batch].steps;
         let at = steps.iter().position(|step| step.next < next).unwrap_or(steps.len());
-        steps.insert(at, Step { next, rows, state: StepState::Queued });
+        steps.insert(at, Step { next, rows, state: StepState::Queued, waits_ns });
     }
 
     /// A batch repeats a stage: it goes behind the others of this level.
@@ -390,10 +378,6 @@ impl BatchTable {
     /// Rows in all batches.
     pub(super) fn rows_aboard(&self) -> u32 {
         self.batches.iter().map(|(_, batch)| batch.row_count()).sum()
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.batches.is_empty()
     }
 
     /// An empty vector for rows, reused if possible.

@@ -5,6 +5,7 @@ use smallvec::SmallVec;
 use super::{
     Action, Bucket, CellId, End, Lease, Next, Ns, PartOrder, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
     arbiter::{GroupIx, Lane},
+    cost::Quantile,
     group::{Group, Turn},
     ledger::{Flight, Ledger, Request},
     lineage::{Lineage, LineageIx},
@@ -22,12 +23,26 @@ type GoingOn = SmallVec<[(CellId, Vec<Seat>); 1]>;
 
 impl Group {
     /// Asks the policy what to do with a lane.
-    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane) -> Decision {
+    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane, neighbours_slack_ns: Option<Ns>) -> Decision {
         let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
         let enterable = self.pending.requests > 0 && self.can_enter(lane);
         let (now, ledger) = (turn.now, &*turn.ledger);
-        let Self { pending, table, pipeline, policy, .. } = self;
-        policy.decide(&View { now, ledger, pending, table, pipeline, ready, enterable })
+        let Self { pending, table, pipeline, policy, costs, learned, max_rows, objective_ns, .. } = self;
+        let (learned, max_rows, objective_ns) = (*learned, *max_rows, *objective_ns);
+        policy.decide(&View {
+            now,
+            ledger,
+            pending,
+            table,
+            pipeline,
+            costs,
+            learned,
+            max_rows,
+            objective_ns,
+            neighbours_slack_ns,
+            ready,
+            enterable,
+        })
     }
 
     /// Whether the foot of a batch may be launched: a buffer is to be had, and on a lane without a horizon nobody uses it any more.
@@ -109,35 +124,28 @@ impl Group {
         self.totals.stretches += 1;
         let level = best_level(&rows, turn.ledger);
         self.left(turn, line);
-        self.table.stretch(batch, level, self.pipeline.entry(), rows);
+        let boarded = rows.iter().map(|seat| seat.span.count).sum();
+        self.count_wait(batch, boarded);
+        let merged = self.table.stretch(batch, level, self.pipeline.entry(), rows);
+        self.totals.merges += u64::from(merged);
         if outlook == Outlook::Split {
             self.table.lineage_of_mut(batch).sealed = true;
+        }
+    }
+
+    /// The steps of a batch will wait for so many newcomers to catch up.
+    fn count_wait(&mut self, batch: BatchIx, rows: u32) {
+        let class = self.table.lineage_of(batch).class.clone();
+        let entry = self.pipeline.entry();
+        for step in &mut self.table.get_mut(batch).steps {
+            let meets_at = CellId(step.next.0 + u16::from(!step.is_queued()));
+            step.waits_ns += self.costs.between(entry, meets_at, rows, &class, Quantile::Mean).unwrap_or(0);
         }
     }
 
     fn left(&mut self, turn: &Turn<'_>, line: LineIx) {
         self.policy.touched(line, &self.pending, turn.ledger);
         self.pending.retire(line);
-    }
-
-    /// Meta operation *split*: parts of about so many rows each; the rows of one request that sit together stay together.
-    pub(super) fn split(&mut self, batch: BatchIx, rows: &[u32]) {
-        let Some(foot) = self.table.get(batch).foot() else { return };
-        let mut seats: SmallVec<[usize; 8]> = SmallVec::new();
-        let mut rest = foot.rows.iter();
-        for &wanted in rows {
-            let (mut taken, mut count) = (0, 0);
-            while taken < wanted
-                && let Some(seat) = rest.next()
-            {
-                taken += seat.span.count;
-                count += 1;
-            }
-            seats.push(count);
-        }
-        if self.table.split(batch, &seats) > 0 {
-            self.totals.splits += 1;
-        }
     }
 
     // ## queued => running
@@ -151,7 +159,7 @@ impl Group {
     ) -> Option<Ns> {
         let staged = self.pipeline.boundaries() > 0;
         let lineage = self.table.get(batch).lineage;
-        let Some(step) = self.table.get_mut(batch).steps.last_mut() else { return None };
+        let step = self.table.get_mut(batch).steps.last_mut()?;
         let cell = step.next;
         if !staged {
             lay_out(&mut step.rows);
@@ -192,8 +200,11 @@ impl Group {
             requests,
             rows,
             launched: turn.now,
+            class: class.clone(),
             ahead,
         });
+        let predicted_ns =
+            if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
         let Access { reads, writes, .. } = access;
         let bucket = Bucket { rows, class };
         let task = Task {
@@ -210,28 +221,32 @@ impl Group {
         };
         turn.actions.push(Action::Launch(task));
         self.release_leases(turn.now);
-        None
+        predicted_ns
     }
 
     /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it. Then its seats
     /// are given back, as they are in the task.
     fn pass_on(&mut self, batch: BatchIx, id: TaskId, ahead: bool) -> Vec<Seat> {
-        let Some(step) = self.table.get_mut(batch).steps.last_mut() else { return Vec::new() };
-        let seats = if ahead {
-            step.next = CellId(step.next.0 + 1);
-            step.rows.clone()
-        } else {
-            step.state = StepState::Running(id);
-            Vec::new()
-        };
+        let steps = &mut self.table.get_mut(batch).steps;
+        let mut seats = Vec::new();
+        if !ahead {
+            steps.iter_mut().rev().take(1).for_each(|step| step.state = StepState::Running(id));
+        } else if let Some(Step { next, rows, waits_ns, .. }) = steps.pop() {
+            seats.clone_from(&rows);
+            self.table.insert_step(batch, CellId(next.0 + 1), rows, waits_ns);
+        }
         self.totals.merges += u64::from(self.table.merge(batch));
         self.table.enqueue(batch);
         seats
     }
 
     // ## running => (queued again | ended), row by row
-    pub(super) fn complete(&mut self, turn: &mut Turn<'_>, flight: &Flight, outcomes: &[RowOutcome]) {
+    pub(super) fn complete(&mut self, turn: &mut Turn<'_>, flight: &Flight, outcomes: &[RowOutcome], took_ns: Ns) {
         self.landed(flight);
+        if self.learns {
+            self.costs.learn(flight.cell, flight.rows, &flight.class, took_ns);
+            self.learned += 1;
+        }
         let Some(step) = self.table.take_running(flight.batch, flight.task) else {
             self.settle_ahead(turn, flight, outcomes);
             return;
@@ -239,7 +254,7 @@ impl Group {
         // One end a seat, and a task and a wake beside them.
         turn.actions.reserve(step.rows.len() + 2);
         let mut going_on = GoingOn::new();
-        let Step { next: cell, rows, .. } = step;
+        let Step { next: cell, rows, waits_ns, .. } = step;
         let mut at = 0;
         for of_request in rows.chunk_by(|one, other| one.span.req == other.span.req) {
             let count: usize = of_request.iter().map(|seat| seat.span.count as usize).sum();
@@ -260,7 +275,7 @@ impl Group {
             if next.0 > cell.0 + 1 && self.pipeline.boundaries() > 0 {
                 self.table.part(flight.batch, next, rows);
             } else {
-                self.table.insert_step(flight.batch, next, rows);
+                self.table.insert_step(flight.batch, next, rows, waits_ns);
             }
         }
         self.after_step(turn, flight.batch);
@@ -302,18 +317,17 @@ impl Group {
                 let outcome = outcomes.get(at);
                 at += 1;
                 emitted |= outcome.emitted;
-                match self.pipeline.onward(cell, outcome.next) {
-                    Onward::Failed => failed = true,
-                    Onward::To(next) => go_on(going_on, next, seat, row, || self.table.blank()),
-                    Onward::Done => {
-                        done += 1;
-                        let span =
-                            RowSpan { start: seat.span.start + row, count: 1, at: seat.span.at + row, ..seat.span };
-                        self.table.vacate(flight.batch, span);
-                        if !self.pipeline.is_last(cell) {
-                            self.totals.early_exits += 1;
-                        }
-                    }
+                let onward = self.pipeline.onward(cell, outcome.next);
+                if let Onward::To(next) = onward {
+                    go_on(going_on, next, seat, row, || self.table.blank());
+                    continue;
+                }
+                let span = RowSpan { start: seat.span.start + row, count: 1, at: seat.span.at + row, ..seat.span };
+                self.table.vacate(flight.batch, span);
+                failed |= onward == Onward::Failed;
+                if onward == Onward::Done {
+                    done += 1;
+                    self.totals.early_exits += u64::from(!self.pipeline.is_last(cell));
                 }
             }
         }
@@ -455,14 +469,15 @@ impl Group {
 
     /// Whether no newcomer may join a lineage any more, by its size, age and progress.
     fn is_over(&self, now: Ns, lineage: &Lineage) -> bool {
-        lineage.places.free() == 0 || !self.policy.keeps_open(now, lineage, &self.table)
+        lineage.places.free() == 0 || !self.policy.keeps_open(now, lineage, &self.table, self.pipeline.stages())
     }
 
-    /// The number of stages that all rows of a lineage have been launched into; for the last, that they have completed. `None`
-    /// without rows.
+    /// The number of stages that all rows of a lineage have been launched into. The last counts once it has completed, and so does one
+    /// that decides, since rows may repeat it. `None` without rows.
     pub(super) fn reached(&self, lineage: &Lineage) -> Option<u16> {
         let steps = lineage.parts.iter().flat_map(|&part| &self.table.get(part).steps);
-        steps.map(|step| step.next.0 + u16::from(!step.is_queued() && !self.pipeline.is_last(step.next))).min()
+        let counts = |stage: CellId| !self.pipeline.is_last(stage) && !self.pipeline.decides(stage);
+        steps.map(|step| step.next.0 + u16::from(!step.is_queued() && counts(step.next))).min()
     }
 }
 

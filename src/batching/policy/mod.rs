@@ -1,17 +1,24 @@
 //! Policies: what happens at each boundary. A policy only decides; the group carries its decision out on the pending queue
 //! and the batch table. No policy owns a clock or changes a batch itself.
 
+mod adaptive;
+mod diversity;
+mod gain;
+mod heads;
+mod lazy;
 mod serial;
 mod window;
 
 use smallvec::SmallVec;
 
-use self::{serial::Serial, window::Window};
+use self::{adaptive::Adaptive, diversity::Diversity, lazy::Lazy, serial::Serial, window::Window};
 use super::{
-    Knobs, Ns, PartOrder, knobs,
-    ledger::{Ledger, Slot},
+    Knobs, Ns, PartOrder, ShapeClass,
+    cost::Costs,
+    knobs,
+    ledger::{Ledger, NEVER, Slot},
     lineage::Lineage,
-    pending::{LineIx, Pending},
+    pending::{Line, LineIx, Pending},
     pipeline::Pipeline,
     table::{BatchIx, BatchTable},
 };
@@ -25,8 +32,8 @@ pub(super) enum Decision {
     New { line: LineIx, passengers: Passengers, outlook: Outlook },
     /// Requests of `line` join this batch at its foot; then the policy decides again.
     Stretch { batch: BatchIx, line: LineIx, passengers: Passengers, outlook: Outlook },
-    /// The waiting step of this batch parts into so many rows each; then the policy decides again.
-    Split { batch: BatchIx, rows: SmallVec<[u32; 8]> },
+    /// The waiting step of this batch parts, before these of its seats; then the policy decides again.
+    Split { batch: BatchIx, before: SmallVec<[usize; 8]> },
     /// A request is refused: it cannot meet its target any more; then the policy decides again.
     Refuse(Slot),
     /// Nothing is launched before this time unless something changes.
@@ -62,6 +69,13 @@ pub(super) struct View<'a> {
     pub(super) pending: &'a Pending,
     pub(super) table: &'a BatchTable,
     pub(super) pipeline: &'a Pipeline,
+    pub(super) costs: &'a Costs,
+    /// Runs that the costs have been corrected by.
+    pub(super) learned: u64,
+    pub(super) max_rows: u32,
+    pub(super) objective_ns: Option<Ns>,
+    /// Time that other models can spare before one of their targets is missed; none without targets.
+    pub(super) neighbours_slack_ns: Option<Ns>,
     /// The batch whose foot may go on the lane now, the first in order.
     pub(super) ready: Option<BatchIx>,
     /// Whether a new batch could be launched on the lane.
@@ -87,6 +101,21 @@ impl View<'_> {
         }
     }
 
+    /// When a request should be done; none where nobody said.
+    fn target(&self, slot: Slot) -> Option<Ns> {
+        let target = self.ledger[slot].target(self.objective_ns);
+        (target != NEVER).then_some(target)
+    }
+
+    /// The padded shape that a line's requests would have as a batch, as far as it can be told from the first.
+    fn class_of(&self, line: &Line) -> ShapeClass {
+        if !line.mates.class.0.is_empty() {
+            return line.mates.class.clone();
+        }
+        let first = line.iter(self.ledger).next();
+        first.map_or_else(ShapeClass::default, |slot| ShapeClass(self.ledger[slot].lengths.clone()))
+    }
+
     /// The level of a line's first request.
     fn level_of(&self, line: LineIx) -> u32 {
         let rank = self.pending.line(line).and_then(|line| line.rank(self.ledger));
@@ -101,6 +130,12 @@ pub(super) enum Policy {
     Serial(Serial),
     /// Triton's dynamic batcher.
     Window(Window),
+    /// Batch sizes follow the request rate.
+    Adaptive(Adaptive),
+    /// Newcomers catch up while the slack allows it.
+    Lazy(Lazy),
+    /// New, stretch and split.
+    Diversity(Diversity),
 }
 
 impl Policy {
@@ -108,7 +143,16 @@ impl Policy {
         match &knobs.policy {
             knobs::Policy::Serial => Self::Serial(Serial::default()),
             knobs::Policy::Window(window) => Self::Window(Window::new(knobs, window)),
-            _ => Self::Window(Window::new(knobs, &knobs::WindowKnobs::default())),
+            knobs::Policy::Adaptive(adaptive) => Self::Adaptive(Adaptive::new(adaptive)),
+            knobs::Policy::Lazy(lazy) => Self::Lazy(Lazy::new(lazy)),
+            knobs::Policy::Diversity(diversity) => Self::Diversity(Diversity::new(diversity)),
+        }
+    }
+
+    /// Takes note of an arrival, for those who measure the rate.
+    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
+        if let Self::Adaptive(adaptive) = self {
+            adaptive.arrived(now, rows);
         }
     }
 
@@ -117,6 +161,9 @@ impl Policy {
         match self {
             Self::Serial(serial) => serial.touched(line, pending),
             Self::Window(window) => window.touched(line, pending, ledger),
+            Self::Adaptive(adaptive) => adaptive.touched(line, pending, ledger),
+            Self::Lazy(lazy) => lazy.touched(line, pending, ledger),
+            Self::Diversity(diversity) => diversity.touched(line, pending, ledger),
         }
     }
 
@@ -125,22 +172,39 @@ impl Policy {
         match self {
             Self::Serial(serial) => serial.decide(view),
             Self::Window(window) => window.decide(view),
+            Self::Adaptive(adaptive) => adaptive.decide(view),
+            Self::Lazy(lazy) => lazy.decide(view),
+            Self::Diversity(diversity) => diversity.decide(view),
         }
     }
 
     /// Whether it ever stretches a batch.
     pub(super) fn stretches(&self) -> bool {
-        false
+        match self {
+            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) => false,
+            Self::Lazy(_) => true,
+            Self::Diversity(diversity) => diversity.stretches(),
+        }
     }
 
     /// In which order the parts of a split batch run.
     pub(super) fn part_order(&self) -> PartOrder {
-        PartOrder::DepthFirst
+        match self {
+            Self::Diversity(diversity) => diversity.part_order(),
+            _ => PartOrder::DepthFirst,
+        }
     }
 
     /// Whether newcomers may still join a batch, as far as its age and its progress go.
-    pub(super) fn keeps_open(&self, _now: Ns, _lineage: &Lineage, _table: &BatchTable) -> bool {
-        false
+    pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
+        match self {
+            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) => false,
+            Self::Lazy(_) => true,
+            Self::Diversity(diversity) => match lineage.parts.as_slice() {
+                &[batch] => diversity.keeps_open(now, lineage, table.get(batch), stages),
+                _ => false,
+            },
+        }
     }
 
     /// Whether what the policy remembers of the lines is what they are.
@@ -148,6 +212,9 @@ impl Policy {
         match self {
             Self::Serial(_) => Ok(()),
             Self::Window(window) => window.check(pending, ledger),
+            Self::Adaptive(adaptive) => adaptive.check(pending, ledger),
+            Self::Lazy(lazy) => lazy.check(pending, ledger),
+            Self::Diversity(diversity) => diversity.check(pending, ledger),
         }
     }
 }

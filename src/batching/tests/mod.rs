@@ -4,16 +4,27 @@
 //! means, how each request ends and what each batch may hold; `pool` drives a core and holds it to the oracle and to the
 //! invariants at every step; `properties` does so for random runs.
 
+mod cost;
 mod endings;
 mod fairness;
+mod monitor;
 mod oracle;
 mod ordering;
+mod parts;
 mod pool;
 mod properties;
 mod queues;
 mod retries;
 mod script;
 mod serial;
+mod slack;
+mod staged;
 mod triton;
 mod wakes;
 mod window;
+
+/// Random cases that are the same in each run.
+fn same_each_time(cases: u32) -> proptest::test_runner::Config {
+    let rng_seed = proptest::test_runner::RngSeed::Fixed(7);
+    proptest::test_runner::Config { cases, rng_seed, failure_persistence: None, ..Default::default() }
+}

@@ -1,0 +1,121 @@
+//! One axis of a latency curve: rows or length, with a knot for each profiled size and each bucket that was observed.
+
+use smallvec::SmallVec;
+
+/// Samples after which a knot's place moves by an eighth of the way to each further one.
+const SETTLED: u32 = 8;
+
+/// A size for which times are kept.
+#[derive(Clone, Copy, Debug)]
+struct Knot {
+    at: f64,
+    bucket: u32,
+    /// 0 for a profiled knot, which stays where it is.
+    samples: u32,
+}
+
+/// Knots in ascending order, at most one for each bucket that holds no profiled knot.
+#[derive(Clone, Debug)]
+pub(super) struct Axis {
+    knots: SmallVec<[Knot; 8]>,
+    bucket: fn(u64) -> u32,
+    /// Sizes from here on have a bucket of their own.
+    largest: u64,
+}
+
+/// Where a size lies between two knots: `low` and `high` blended by `weight`, times `scale` beyond the last knot.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Place {
+    pub(super) low: usize,
+    pub(super) high: usize,
+    pub(super) weight: f64,
+    pub(super) scale: f64,
+}
+
+/// Which knot a size belongs to, and whether it was made for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Admitted {
+    pub(super) knot: usize,
+    pub(super) is_new: bool,
+}
+
+impl Axis {
+    /// Buckets double: 1, 2, 3 to 4, 5 to 8, and so on. The largest batch has one to itself, since full batches are common
+    /// and times beyond the last knot are only guessed.
+    pub(super) fn of_rows(largest: u32) -> Self {
+        let octave = |rows: u64| u64::BITS - rows.saturating_sub(1).leading_zeros();
+        Self { knots: SmallVec::new(), bucket: octave, largest: u64::from(largest) }
+    }
+
+    /// Buckets are quarters of an octave: 16 to 19, 20 to 23, 24 to 27, 28 to 31, 32 to 39, and so on.
+    pub(super) fn of_lengths() -> Self {
+        Self { knots: SmallVec::new(), bucket: quarter_octave, largest: u64::MAX }
+    }
+
+    fn bucket(&self, size: u64) -> u32 {
+        if size >= self.largest { u32::MAX } else { (self.bucket)(size) }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.knots.len()
+    }
+
+    pub(super) fn at(&self, knot: usize) -> f64 {
+        self.knots[knot].at
+    }
+
+    pub(super) fn sizes(&self) -> impl Iterator<Item = f64> {
+        self.knots.iter().map(|knot| knot.at)
+    }
+
+    /// The knot of a profiled size.
+    pub(super) fn profile(&mut self, size: u64) -> Admitted {
+        match self.knots.binary_search_by(|knot| knot.at.total_cmp(&(size as f64))) {
+            Ok(knot) => Admitted { knot, is_new: false },
+            Err(knot) => self.insert(knot, size, 0),
+        }
+    }
+
+    /// The knot of an observed size: the nearest of its bucket, which moves towards it unless it was profiled.
+    pub(super) fn observe(&mut self, size: u64) -> Admitted {
+        let (bucket, at) = (self.bucket(size), size as f64);
+        let mates = self.knots.iter().enumerate().filter(|(_, knot)| knot.bucket == bucket);
+        let nearest = mates.min_by(|(_, one), (_, two)| (one.at - at).abs().total_cmp(&(two.at - at).abs()));
+        let Some((index, _)) = nearest else {
+            let index = self.knots.partition_point(|knot| knot.at < at);
+            return self.insert(index, size, 1);
+        };
+        let knot = &mut self.knots[index];
+        if knot.samples > 0 {
+            knot.samples = (knot.samples + 1).min(SETTLED);
+            knot.at += (at - knot.at) / f64::from(knot.samples);
+        }
+        Admitted { knot: index, is_new: false }
+    }
+
+    fn insert(&mut self, index: usize, size: u64, samples: u32) -> Admitted {
+        let bucket = self.bucket(size);
+        self.knots.insert(index, Knot { at: size as f64, bucket, samples });
+        Admitted { knot: index, is_new: true }
+    }
+
+    /// Constant below the first knot, linear between two, proportional beyond the last. The axis must have a knot.
+    pub(super) fn place(&self, size: u64) -> Place {
+        let (size, last) = (size as f64, self.knots.len() - 1);
+        let high = self.knots.partition_point(|knot| knot.at <= size);
+        if high == 0 {
+            return Place { low: 0, high: 0, weight: 0.0, scale: 1.0 };
+        }
+        if high > last {
+            return Place { low: last, high: last, weight: 0.0, scale: size / self.knots[last].at };
+        }
+        let (below, above) = (self.knots[high - 1].at, self.knots[high].at);
+        Place { low: high - 1, high, weight: (size - below) / (above - below), scale: 1.0 }
+    }
+}
+
+fn quarter_octave(length: u64) -> u32 {
+    let octave = length.max(1).ilog2();
+    let quarter = if octave >= 2 { length >> (octave - 2) } else { length << (2 - octave) } & 3;
+    octave * 4 + quarter as u32
+}

@@ -1,0 +1,202 @@
+//! The latency of one stage over rows and length: what was profiled or observed, and the monotone surface through it.
+
+use super::{
+    axis::{Axis, Place},
+    estimate::{Estimate, Spread},
+};
+
+/// Times on a grid of knots, one column a length.
+///
+/// Known times never fall as rows or length grow. When one that is learned contradicts others, the newest evidence wins:
+/// the others move with it, unless it is still young and they are not, in which case it yields. What is not known is
+/// filled in along the rows of its column (constant below the first known time, linear between two, proportional beyond
+/// the last) and kept within what the known times around it allow.
+#[derive(Clone, Debug)]
+pub(super) struct Curve {
+    rows: Axis,
+    lengths: Axis,
+    /// By length, then by rows.
+    known: Vec<Vec<Option<Estimate>>>,
+    /// The monotone surface at the knots: length-major.
+    surface: Vec<f64>,
+    /// Upper bounds from known times, kept for their memory.
+    ceilings: Vec<f64>,
+    spread: Spread,
+}
+
+impl Curve {
+    pub(super) fn new(max_rows: u32) -> Self {
+        Self {
+            rows: Axis::of_rows(max_rows),
+            lengths: Axis::of_lengths(),
+            known: Vec::new(),
+            surface: Vec::new(),
+            ceilings: Vec::new(),
+            spread: Spread::new(),
+        }
+    }
+
+    /// Takes profiled points (rows, length, nanoseconds), each raised to the longest time of any smaller one.
+    pub(super) fn profiled(max_rows: u32, mut points: Vec<(u32, u64, f64)>) -> Self {
+        points.sort_by(|one, two| (one.0, one.1).cmp(&(two.0, two.1)).then(one.2.total_cmp(&two.2)));
+        let mut curve = Self::new(max_rows);
+        for (rows, length, ns) in points {
+            let (column, row) = (curve.lengths.profile(length), curve.rows.profile(u64::from(rows)));
+            curve.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
+            curve.known[column.knot][row.knot] = Some(Estimate::profiled(ns.max(1.0)));
+            let (least, _) = curve.bounds(column.knot, row.knot, |_| true);
+            if let Some(estimate) = &mut curve.known[column.knot][row.knot] {
+                estimate.confine(least, f64::INFINITY);
+            }
+        }
+        curve.fill();
+        curve
+    }
+
+    /// Predicted nanoseconds, or none when nothing is known.
+    pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
+        (!self.surface.is_empty()).then(|| self.at(self.lengths.place(length), self.rows.place(u64::from(rows.max(1)))))
+    }
+
+    /// What to multiply a prediction by for the 99th percentile.
+    pub(super) fn p99_factor(&self) -> f64 {
+        self.spread.factor()
+    }
+
+    /// Rows for which times are kept.
+    pub(super) fn row_knots(&self) -> impl Iterator<Item = f64> {
+        self.rows.sizes()
+    }
+
+    pub(super) fn learn(&mut self, rows: u32, length: u64, took_ns: f64) {
+        let (column, row) = (self.lengths.observe(length), self.rows.observe(u64::from(rows.max(1))));
+        if column.is_new || row.is_new {
+            self.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
+            self.fill();
+        }
+        let (column, row) = (column.knot, row.knot);
+        let sample = took_ns.max(1.0) * self.shape(column, row, rows, length);
+        match &mut self.known[column][row] {
+            Some(estimate) => {
+                if estimate.is_confirmed() {
+                    self.spread.learn(sample / estimate.ns());
+                }
+                estimate.learn(sample);
+            }
+            unknown => *unknown = Some(Estimate::first(sample)),
+        }
+        self.settle(column, row);
+        self.fill();
+    }
+
+    /// By what to multiply a time of this size to have one of the knot's size.
+    fn shape(&self, column: usize, row: usize, rows: u32, length: u64) -> f64 {
+        match self.predict(rows, length) {
+            Some(here) if here > 0.0 => self.value(column, row) / here,
+            _ => 1.0,
+        }
+    }
+
+    fn make_room(&mut self, new_column: Option<usize>, new_row: Option<usize>) {
+        if let Some(row) = new_row {
+            self.known.iter_mut().for_each(|column| column.insert(row, None));
+        }
+        if let Some(column) = new_column {
+            self.known.insert(column, vec![None; self.rows.len()]);
+        }
+    }
+
+    /// Makes the known times agree again with one that has changed.
+    fn settle(&mut self, column: usize, row: usize) {
+        let Some(mut newest) = self.known[column][row] else { return };
+        if !newest.is_confirmed() {
+            let (least, most) = self.bounds(column, row, Estimate::is_confirmed);
+            newest.confine(least, most);
+            self.known[column][row] = Some(newest);
+        }
+        for times in &mut self.known[..=column] {
+            times[..=row].iter_mut().flatten().for_each(|smaller| smaller.confine(0.0, newest.ns()));
+        }
+        for times in &mut self.known[column..] {
+            times[row..].iter_mut().flatten().for_each(|larger| larger.confine(newest.ns(), f64::INFINITY));
+        }
+    }
+
+    /// The longest of the known times of smaller sizes and the shortest of those of larger sizes, of those that `count`.
+    fn bounds(&self, column: usize, row: usize, count: impl Fn(&Estimate) -> bool) -> (f64, f64) {
+        let (mut least, mut most) = (0.0_f64, f64::INFINITY);
+        for (c, times) in self.known.iter().enumerate() {
+            for (r, estimate) in times.iter().enumerate() {
+                let Some(estimate) = estimate.filter(&count) else { continue };
+                if (c, r) == (column, row) {
+                    continue;
+                }
+                if c <= column && r <= row {
+                    least = least.max(estimate.ns());
+                } else if c >= column && r >= row {
+                    most = most.min(estimate.ns());
+                }
+            }
+        }
+        (least, most)
+    }
+
+    /// Computes the surface at the knots.
+    fn fill(&mut self) {
+        let (columns, rows) = (self.lengths.len(), self.rows.len());
+        self.ceilings.clear();
+        self.ceilings.resize(columns * rows, f64::INFINITY);
+        for c in (0..columns).rev() {
+            for r in (0..rows).rev() {
+                let longer = if c + 1 < columns { self.ceilings[(c + 1) * rows + r] } else { f64::INFINITY };
+                let wider = if r + 1 < rows { self.ceilings[c * rows + r + 1] } else { f64::INFINITY };
+                let own = self.known[c][r].map_or(f64::INFINITY, |estimate| estimate.ns());
+                self.ceilings[c * rows + r] = own.min(longer).min(wider);
+            }
+        }
+        self.surface.clear();
+        for c in 0..columns {
+            let mut last = None;
+            for r in 0..rows {
+                if self.known[c][r].is_some() {
+                    last = Some(r);
+                }
+                let shorter = if c > 0 { self.surface[(c - 1) * rows + r] } else { 0.0 };
+                let narrower = if r > 0 { self.surface[c * rows + r - 1] } else { 0.0 };
+                let guess = self.along_column(c, r, last).min(self.ceilings[c * rows + r]);
+                self.surface.push(guess.max(shorter).max(narrower));
+            }
+        }
+    }
+
+    /// A time from the known ones of its column; `last` is the last known row up to it.
+    fn along_column(&self, column: usize, row: usize, last: Option<usize>) -> f64 {
+        let times = &self.known[column];
+        let known = |r: usize| times[r].map(|estimate| (self.rows.at(r), estimate.ns()));
+        let below = last.and_then(known);
+        let above = (row..times.len()).find_map(known);
+        let at = self.rows.at(row);
+        match (below, above) {
+            (Some((low, start)), Some((high, end))) if high > low => start + (end - start) * (at - low) / (high - low),
+            (Some((low, start)), None) => start * at / low,
+            (_, Some((_, end))) => end,
+            (None, None) => 0.0,
+        }
+    }
+
+    fn at(&self, length: Place, row: Place) -> f64 {
+        let along_rows = |column: usize| blend(self.value(column, row.low), self.value(column, row.high), row.weight);
+        let low = along_rows(length.low);
+        let high = if length.high == length.low { low } else { along_rows(length.high) };
+        blend(low, high, length.weight) * length.scale * row.scale
+    }
+
+    fn value(&self, column: usize, row: usize) -> f64 {
+        self.surface[column * self.rows.len() + row]
+    }
+}
+
+/// A time between two, never beyond the longer by rounding.
+fn blend(low: f64, high: f64, weight: f64) -> f64 {
+    (low + (high - low) * weight).min(high)
+}

@@ -1,0 +1,275 @@
+//! BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III and algorithm 1): the preferred batch size
+//! follows the request rate, so that collecting a batch takes about as long as running one.
+//!
+//! Where the algorithm as published would starve a slow trickle or swing at equality, it is corrected: the search starts at
+//! 1, the rate is taken with headroom, and a partial batch does not wait for ever. [`MonitorKnobs::paper`] undoes that.
+
+use super::{
+    Ns, ShapeClass,
+    cost::{Costs, Quantile},
+};
+
+/// The paper's window: one second.
+const PAPER_WINDOW_NS: Ns = 1_000_000_000;
+
+/// A partial batch waits so many times as long as the rest of it is expected to take.
+const PATIENCE: f64 = 1.5;
+
+/// Parts of the averaging time after which counted arrivals enter the average.
+const FOLDS: Ns = 8;
+
+/// Parameters of the monitor.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct MonitorKnobs {
+    /// Share by which the rate is raised before it is held against a throughput: equality is unstable under Poisson
+    /// arrivals. Not used in `paper` mode.
+    pub(super) headroom: f64,
+    /// Averaging time of the rate, and how long a smaller batch size must be asked for before it is taken. Not used in
+    /// `paper` mode.
+    pub(super) average_ns: Ns,
+    /// The longest that the oldest request waits for its batch to fill.
+    pub(super) cap_ns: Ns,
+    /// Algorithm 1 as published: a window of one second, the search from 2 with a strict comparison, times by linear
+    /// regression, and partial batches that go at `cap_ns` only.
+    pub(super) paper: bool,
+}
+
+/// What a group's requests ask of the batch size.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand<'a> {
+    pub(super) costs: &'a Costs,
+    /// Padded lengths for which times are looked up.
+    pub(super) class: &'a ShapeClass,
+    /// Largest batch in rows.
+    pub(super) max_rows: u32,
+    /// Time from arrival to completion that is aimed at.
+    pub(super) objective_ns: Option<Ns>,
+}
+
+/// The requests that wait, as the dispatcher sees them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Queue {
+    pub(super) rows: u32,
+    /// Arrival of the oldest.
+    pub(super) oldest_arrival: Ns,
+    /// How much longer the oldest can wait and still meet its target; none where it has no target.
+    pub(super) oldest_slack_ns: Option<Ns>,
+}
+
+/// What the dispatcher does with the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Dispatch {
+    /// A batch of so many rows goes.
+    Go(u32),
+    /// Nothing goes before this time or the next arrival; the end of time where nothing waits.
+    Until(Ns),
+}
+
+/// Since when a smaller batch size has been asked for, and the largest of those asked for.
+#[derive(Clone, Copy, Debug)]
+struct Lull {
+    since: Ns,
+    most: u32,
+}
+
+/// Measures the rate of arrivals and publishes the preferred batch size.
+#[derive(Clone, Debug)]
+pub(super) struct Monitor {
+    knobs: MonitorKnobs,
+    /// Rows per nanosecond, as of `since`.
+    rate: f64,
+    since: Ns,
+    /// Rows since then.
+    count: u64,
+    latest_arrival: Ns,
+    /// The rate as it was at the latest arrival: that none has come since does not make the rest of a batch later.
+    latest_rate: f64,
+    preferred: u32,
+    /// The rate has changed since `preferred` was found.
+    is_due: bool,
+    lull: Option<Lull>,
+}
+
+impl Monitor {
+    /// A monitor that begins to count at `now`, and prefers batches of one until it is asked.
+    pub(super) fn new(knobs: MonitorKnobs, now: Ns) -> Self {
+        Self {
+            knobs,
+            rate: 0.0,
+            since: now,
+            count: 0,
+            latest_arrival: now,
+            latest_rate: 0.0,
+            preferred: 1,
+            is_due: true,
+            lull: None,
+        }
+    }
+
+    /// So many rows have arrived.
+    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
+        self.roll(now);
+        self.count += u64::from(rows);
+        self.latest_arrival = now;
+        self.latest_rate = self.rate(now);
+    }
+
+    /// λ in rows per nanosecond: an exponential average over measured time, in which each row counts for one
+    /// `average_ns`-th; in `paper` mode the count of the last whole second.
+    pub(super) fn rate(&self, now: Ns) -> f64 {
+        if self.knobs.paper {
+            return self.rate;
+        }
+        let average = self.knobs.average_ns.max(1) as f64;
+        let elapsed = now.saturating_sub(self.since) as f64;
+        (average * self.rate + self.count as f64) / (average + elapsed)
+    }
+
+    /// Takes the count into the rate and zeroes it, in one step.
+    fn roll(&mut self, now: Ns) {
+        let elapsed = now.saturating_sub(self.since);
+        if self.knobs.paper {
+            let windows = elapsed / PAPER_WINDOW_NS;
+            if windows == 0 {
+                return;
+            }
+            self.rate = if windows == 1 { self.count as f64 / PAPER_WINDOW_NS as f64 } else { 0.0 };
+            self.since += windows * PAPER_WINDOW_NS;
+        } else {
+            if elapsed < (self.knobs.average_ns / FOLDS).max(1) {
+                return;
+            }
+            self.rate = self.rate(now);
+            self.since = now;
+        }
+        self.count = 0;
+        self.is_due = true;
+    }
+
+    /// The preferred batch size: the smallest B ≥ 1 with λ · (1 + headroom) ≤ B / T(B), else the largest B.
+    ///
+    /// It rises at once, also when the queue already holds the next power of two, and falls when less has been asked for
+    /// during a whole `average_ns`. It is never above the B with (B − 1) / λ + T(B) ≤ objective. While no time is known, only
+    /// the queue raises it, and an objective holds it at 1.
+    pub(super) fn preferred(&mut self, now: Ns, queued_rows: u32, demand: &Demand) -> u32 {
+        self.roll(now);
+        let (is_due, rate) = (std::mem::take(&mut self.is_due), self.rate(now));
+        let max_rows = demand.max_rows.max(1);
+        if self.knobs.paper {
+            if is_due {
+                let line = demand.costs.regression(demand.class);
+                self.preferred = line.map_or(1, |(a, c)| paper_size(rate, a, c, max_rows));
+            }
+            return self.preferred.min(max_rows);
+        }
+        if is_due {
+            self.follow(now, smallest_that_keeps_up(rate * (1.0 + self.knobs.headroom), demand));
+        }
+        while self.preferred < max_rows {
+            let next = self.preferred.saturating_add(1).next_power_of_two().min(max_rows);
+            if queued_rows < next {
+                break;
+            }
+            self.preferred = next;
+            self.lull = None;
+        }
+        self.preferred.min(largest_within_objective(rate, demand))
+    }
+
+    /// Takes over a size that the rate asks for: a larger one at once, a smaller one with hysteresis.
+    fn follow(&mut self, now: Ns, wanted: u32) {
+        if wanted >= self.preferred {
+            self.preferred = wanted;
+            self.lull = None;
+            return;
+        }
+        let lull = self.lull.get_or_insert(Lull { since: now, most: wanted });
+        lull.most = lull.most.max(wanted);
+        if now.saturating_sub(lull.since) >= self.knobs.average_ns {
+            self.preferred = lull.most;
+            self.lull = None;
+        }
+    }
+
+    /// BatchDispatcher: `preferred` rows go as soon as they are there.
+    ///
+    /// A partial batch of n goes when the first of these has come: the oldest request's slack is used up; 1.5 times the
+    /// time in which the missing rows were to be expected has passed since the latest arrival; the oldest request has waited
+    /// `cap_ns`. It goes at once when a lane idles and (n + 1) / λ ≥ T(n), or T(n) is not known.
+    pub(super) fn dispatch(
+        &self,
+        now: Ns,
+        queue: &Queue,
+        preferred: u32,
+        lane_is_idle: bool,
+        demand: &Demand,
+    ) -> Dispatch {
+        let rows = queue.rows;
+        if rows == 0 {
+            return Dispatch::Until(Ns::MAX);
+        }
+        if rows >= preferred {
+            return Dispatch::Go(preferred.max(1));
+        }
+        let mut limit = queue.oldest_arrival.saturating_add(self.knobs.cap_ns);
+        if !self.knobs.paper {
+            let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
+            let refill_ns = f64::from(rows + 1) / self.rate(now);
+            if lane_is_idle && run_ns.is_none_or(|run_ns| refill_ns >= run_ns as f64) {
+                return Dispatch::Go(rows);
+            }
+            let rest_ns = PATIENCE * f64::from(preferred - rows) / self.latest_rate;
+            limit = limit.min(self.latest_arrival.saturating_add(rest_ns as Ns));
+            limit = limit.min(queue.oldest_slack_ns.map_or(Ns::MAX, |slack| now.saturating_add(slack)));
+        }
+        if limit <= now { Dispatch::Go(rows) } else { Dispatch::Until(limit) }
+    }
+}
+
+/// Equation 1, λ ≤ B / T(B): the smallest such B, the largest batch where there is none, 1 where no time is known.
+pub(super) fn smallest_that_keeps_up(rate: f64, demand: &Demand) -> u32 {
+    let max_rows = demand.max_rows.max(1);
+    for rows in 1..max_rows {
+        match demand.costs.throughput(rows, demand.class) {
+            None => return 1,
+            Some(throughput) if rate <= throughput => return rows,
+            Some(_) => {}
+        }
+    }
+    max_rows
+}
+
+/// The largest B with (B − 1) / λ + T(B) ≤ objective, at least 1.
+pub(super) fn largest_within_objective(rate: f64, demand: &Demand) -> u32 {
+    let max_rows = demand.max_rows.max(1);
+    let Some(objective_ns) = demand.objective_ns else { return max_rows };
+    let is_within = |rows: u32| {
+        let collect_ns = f64::from(rows - 1) / rate;
+        let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
+        run_ns.is_some_and(|run_ns| collect_ns + run_ns as f64 <= objective_ns as f64)
+    };
+    let (mut fits, mut too_large) = (1, max_rows + 1);
+    while too_large - fits > 1 {
+        let middle = fits + (too_large - fits) / 2;
+        if is_within(middle) {
+            fits = middle;
+        } else {
+            too_large = middle;
+        }
+    }
+    fits
+}
+
+/// B* = λa / (1 − λc), the size at which collecting takes as long as running by T = a + c·B; none when λc ≥ 1, where no
+/// size keeps up.
+pub(super) fn balanced_size(rate: f64, a: f64, c: f64) -> Option<f64> {
+    let idle_share = 1.0 - rate * c;
+    (idle_share > 0.0).then(|| rate * a / idle_share)
+}
+
+/// Algorithm 1, lines 6 to 18: the first B from 2 on with λ < B / (a + c·B), else the largest B.
+pub(super) fn paper_size(rate: f64, a: f64, c: f64, max_rows: u32) -> u32 {
+    let size =
+        balanced_size(rate, a, c).map_or(max_rows, |balanced| (balanced.max(0.0).floor() as u32).saturating_add(1));
+    size.max(2).min(max_rows)
+}

@@ -1,0 +1,247 @@
+//! `diversity` (DVABatch section 7): Policy I groups requests of like length, Policy II splits batches where the rest runs
+//! faster in parts, Policy III lets newcomers join the newest batch.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::{
+    Decision, Outlook, Passengers, View,
+    gain::{is_gain, longest_wait_ns, meets_at},
+    heads::Heads,
+    lazy::stretchable,
+};
+use crate::batching::{
+    CellId, DiversityKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, ShapeClass,
+    cost::Quantile,
+    ledger::{Ledger, NEVER},
+    lineage::Lineage,
+    pending::{Line, LineIx, Pending},
+    table::{Batch, BatchIx, Step},
+};
+
+/// State of the policy for one group.
+#[derive(Debug)]
+pub(in crate::batching) struct Diversity {
+    knobs: DiversityKnobs,
+    heads: Heads,
+    splits: Splits,
+}
+
+/// Splits found since the latencies last changed much: the search is too long for each boundary.
+#[derive(Debug, Default)]
+struct Splits {
+    found: BTreeMap<(CellId, u32, ShapeClass), Option<Parts>>,
+    /// Runs that had been learned from.
+    learned: u64,
+}
+
+type Parts = SmallVec<[u32; 8]>;
+
+/// Runs after which splits are looked for anew.
+const RENEWED_AFTER: u64 = 64;
+
+impl Diversity {
+    pub(super) fn new(knobs: &DiversityKnobs) -> Self {
+        Self { knobs: knobs.clone(), heads: Heads::default(), splits: Splits::default() }
+    }
+
+    pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
+        self.heads.touched(line, pending, ledger);
+    }
+
+    /// Whether it lets newcomers join batches: not where parallel entry resolves load diversity already (section 7.2).
+    pub(super) fn stretches(&self) -> bool {
+        self.knobs.load.is_some() && self.knobs.input.is_none()
+    }
+
+    pub(super) fn part_order(&self) -> PartOrder {
+        self.knobs.operator.as_ref().map_or(PartOrder::DepthFirst, |operator| operator.order)
+    }
+
+    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
+        self.splits.renew(view);
+        if let Some(split) = self.split(view) {
+            return split;
+        }
+        if let Some(stretch) = self.stretch(view) {
+            return stretch;
+        }
+        if let Some(batch) = view.goes_first() {
+            return Decision::GoOn(batch);
+        }
+        let boards = if view.enterable { self.board(view) } else { Decision::Nothing };
+        view.or_go_on(boards)
+    }
+
+    // ## Policy I and new batches
+    fn board(&mut self, view: &View<'_>) -> Decision {
+        let mut due = NEVER;
+        let lines = self.heads.lines(view.pending).find_map(|(line, entry)| match self.room(view, entry) {
+            Ok(room) => {
+                Some((line, entry, entry.first_within(room, view.ledger))).filter(|&(.., requests)| requests > 0)
+            }
+            Err(then) => {
+                due = due.min(then);
+                None
+            }
+        });
+        if let Some((line, entry, requests)) = lines {
+            let rows = entry.iter(view.ledger).take(requests as usize).map(|slot| view.ledger[slot].rows).sum();
+            let outlook = self.outlook(view, rows, &view.class_of(entry));
+            return Decision::New { line, passengers: Passengers::First(requests), outlook };
+        }
+        if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
+    }
+
+    /// How many rows of a line may board now; else when to look again. Groups of like length wait for their window while the pipeline
+    /// is busy, and have at most a largest batch of rows in it together.
+    fn room(&self, view: &View<'_>, line: &Line) -> Result<u32, Ns> {
+        let Some(input) = &self.knobs.input else { return Ok(view.max_rows) };
+        let aboard = view.table.rows_aboard();
+        let room = view.max_rows.saturating_sub(aboard);
+        if line.rows >= u64::from(view.max_rows) || aboard == 0 && input.window_ns.is_none() {
+            return Ok(room);
+        }
+        let first_stage =
+            || view.costs.predict(view.pipeline.entry(), view.max_rows, &view.class_of(line), Quantile::Mean);
+        let window_ns = input.window_ns.or_else(first_stage).unwrap_or(0);
+        let due = line.oldest(view.ledger).unwrap_or(view.now).saturating_add(window_ns);
+        if due <= view.now { Ok(room) } else { Err(due) }
+    }
+
+    // ## Policy II
+    /// Splits the batch that is to go on, where its rest takes at least as long in one piece as in parts.
+    fn split(&mut self, view: &View<'_>) -> Option<Decision> {
+        let operator = self.knobs.operator.as_ref()?;
+        let batch = view.ready?;
+        let entry = view.table.get(batch);
+        let [step] = entry.steps.as_slice() else { return None };
+        if step.next == view.pipeline.entry() || step.rows.len() < 2 {
+            return None;
+        }
+        let class = &view.table.lineage_of(batch).class;
+        let rows = self.splits.parts(view, operator, step.next, step.row_count(), class)?;
+        let before = cuts(step, &rows);
+        (!before.is_empty()).then_some(Decision::Split { batch, before })
+    }
+
+    /// Whether a batch of so many rows will be split at a later stage: then nobody joins it (section 5.2.2).
+    fn outlook(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> Outlook {
+        let Some(operator) = &self.knobs.operator else { return Outlook::Open };
+        let mut boundaries = 1..view.pipeline.stages();
+        let splits = &mut self.splits;
+        let split = boundaries.any(|stage| splits.parts(view, operator, CellId(stage), rows, class).is_some());
+        if split { Outlook::Split } else { Outlook::Open }
+    }
+
+    // ## Policy III
+    /// Lets newcomers join the newest batch, if it is young enough, they can still catch up, and it helps.
+    fn stretch(&mut self, view: &View<'_>) -> Option<Decision> {
+        let load = self.knobs.load.as_ref().filter(|_| self.stretches())?;
+        let (lineage, batch) = stretchable(view)?;
+        let entry = view.table.get(batch);
+        if !self.is_early(load, view.pipeline.stages(), entry) || !is_young(load, view, lineage, batch) {
+            return None;
+        }
+        let (line, waiting) = self.heads.lines(view.pending).find(|(_, line)| line.mates == lineage.mates)?;
+        let requests = joining(view, waiting, lineage);
+        let rows: u32 = waiting.iter(view.ledger).take(requests as usize).map(|slot| view.ledger[slot].rows).sum();
+        if rows == 0 || !is_gain(view, entry, &lineage.class, rows) {
+            return None;
+        }
+        let outlook = self.outlook(view, entry.row_count() + rows, &lineage.class);
+        Some(Decision::Stretch { batch, line, passengers: Passengers::First(requests), outlook })
+    }
+
+    /// Whether a batch has come no further than newcomers may follow it.
+    fn is_early(&self, load: &LoadDiversity, stages: u16, batch: &Batch) -> bool {
+        let Some(first) = batch.steps.first() else { return false };
+        let limit = load.max_stage.unwrap_or(u16::MAX).min(stages - 1);
+        meets_at(first).0 <= limit
+    }
+
+    /// Whether newcomers may still join, as far as age and progress go.
+    pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, batch: &Batch, stages: u16) -> bool {
+        let Some(load) = &self.knobs.load else { return false };
+        let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(lineage.created) <= max_age_ns);
+        young && self.is_early(load, stages, batch)
+    }
+
+    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
+        self.heads.check(pending, ledger)
+    }
+}
+
+impl Splits {
+    fn renew(&mut self, view: &View<'_>) {
+        if view.learned >= self.learned + RENEWED_AFTER {
+            self.learned = view.learned;
+            self.found.clear();
+        }
+    }
+
+    /// The parts in which a batch is better run from a stage on.
+    fn parts(
+        &mut self,
+        view: &View<'_>,
+        operator: &OperatorDiversity,
+        from: CellId,
+        rows: u32,
+        class: &ShapeClass,
+    ) -> Option<Parts> {
+        let search = || match operator.paper {
+            true => view.costs.halves(from, rows, class),
+            false => view.costs.best_split(from, rows, class, operator.threshold),
+        };
+        self.found.entry((from, rows, class.clone())).or_insert_with(search).clone()
+    }
+}
+
+/// The seats of a step before which it is to be cut into parts of so many rows, as far as rows of one request that sit together
+/// stay together.
+fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
+    let mut cuts = SmallVec::new();
+    let (mut wanted, mut rows) = (0_u32, 0_u32);
+    let mut parts = parts.iter();
+    for (at, seat) in step.rows.iter().enumerate() {
+        if rows >= wanted {
+            if at > 0 {
+                cuts.push(at);
+            }
+            wanted = rows.saturating_add(parts.next().copied().unwrap_or(u32::MAX));
+        }
+        rows += seat.span.count;
+    }
+    cuts
+}
+
+/// Whether a batch is younger than T_comp_wait, and its oldest target leaves time for newcomers to catch up.
+fn is_young(load: &LoadDiversity, view: &View<'_>, lineage: &Lineage, batch: BatchIx) -> bool {
+    let age_ns = view.now.saturating_sub(lineage.created);
+    let class = &lineage.class;
+    if let Some(max_age_ns) = load.max_age_ns {
+        return age_ns <= max_age_ns;
+    }
+    let Some(total_ns) = view.costs.whole(view.max_rows, class, Quantile::Mean) else { return true };
+    let entry = view.table.get(batch);
+    let catch_up_ns = longest_wait_ns(view, entry, class, lineage.places.free()).unwrap_or(0);
+    let from = entry.steps.first().map_or(CellId(0), meets_at);
+    let remaining_ns = view.costs.remaining(from, view.max_rows, class, Quantile::P99).unwrap_or(0);
+    let targets = entry.steps.iter().flat_map(|step| &step.rows).filter(|seat| view.ledger.is_aboard(seat));
+    // Who is late already has no veto.
+    let target = targets.filter_map(|seat| view.target(seat.slot)).filter(|&target| target > view.now).min();
+    let in_time = target.is_none_or(|target| target >= view.now + remaining_ns + catch_up_ns);
+    in_time && age_ns <= total_ns / 2
+}
+
+/// How many requests from the head of a line fit into a batch: its room and its padded shape.
+fn joining(view: &View<'_>, line: &Line, lineage: &Lineage) -> u32 {
+    let mut places = lineage.places.clone();
+    let fits = line.iter(view.ledger).take_while(|&slot| {
+        let request = &view.ledger[slot];
+        let fits = request.lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded);
+        fits && places.take(request.rows).is_some()
+    });
+    fits.count() as u32
+}

@@ -1,0 +1,59 @@
+//! Whether newcomers should join a batch under way, as far as latency goes. The papers let them join wherever no target is
+//! missed; where the engine gains little from batching, that only delays those that were first.
+
+use super::View;
+use crate::batching::{
+    CellId, Ns, ShapeClass,
+    cost::Quantile,
+    table::{Batch, Step},
+};
+
+/// The stage at which newcomers of a batch meet the step that is ahead of them: behind the one that it runs.
+pub(super) fn meets_at(step: &Step) -> CellId {
+    CellId(step.next.0 + u16::from(!step.is_queued()))
+}
+
+/// Whether the mean time to completion of a batch's rows and of `rows` newcomers is shorter when these catch up than when they
+/// follow as a batch of their own. What is not known of the times does not speak against it.
+pub(super) fn is_gain(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> bool {
+    mean_gain_ns(view, batch, class, rows).is_none_or(|gain_ns| gain_ns >= 0.0)
+}
+
+/// By how much the sum of all rows' times to completion is shorter if they join.
+fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<f64> {
+    let entry = view.pipeline.entry();
+    let aboard = batch.row_count();
+    let apart_ns = times(view, &batch.steps, None, class)?;
+    let alone_ns = view.costs.whole(rows, class, Quantile::Mean)?;
+    let together_ns = times(view, &batch.steps, Some((entry, rows)), class)?;
+    let (aboard, rows) = (f64::from(aboard), f64::from(rows));
+    let apart = aboard * apart_ns as f64 + rows * (apart_ns + alone_ns) as f64;
+    Some(apart - (aboard + rows) * together_ns as f64)
+}
+
+/// The time until a staircase is done, with `pushed` rows at its foot if there are any: the foot catches up, merges, goes on.
+fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: &ShapeClass) -> Option<Ns> {
+    let mut active = pushed;
+    let mut elapsed: Ns = 0;
+    for step in steps.iter().rev() {
+        let at = meets_at(step);
+        let mut rows = step.row_count();
+        if let Some((from, behind)) = active {
+            elapsed += view.costs.between(from, at, behind, class, Quantile::Mean)?;
+            rows += behind;
+        }
+        active = Some((at, rows));
+    }
+    let Some((from, rows)) = active else { return Some(elapsed) };
+    Some(elapsed + view.costs.remaining(from, rows, class, Quantile::Mean)?)
+}
+
+/// The longest time that any step of a batch has waited and would wait for newcomers.
+pub(super) fn longest_wait_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<Ns> {
+    let entry = view.pipeline.entry();
+    let waits = batch.steps.iter().map(|step| {
+        let catch_up_ns = view.costs.between(entry, meets_at(step), rows, class, Quantile::Mean)?;
+        Some(step.waits_ns + catch_up_ns)
+    });
+    waits.max().flatten()
+}
