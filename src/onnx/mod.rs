@@ -11,6 +11,8 @@ mod check;
 mod element;
 mod error;
 mod file;
+pub mod infer;
+mod links;
 pub(crate) mod port;
 mod read;
 pub mod weights;

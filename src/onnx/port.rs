@@ -138,6 +138,6 @@ pub(super) fn elem_of(datatype: DataType) -> Elem {
     }
 }
 
-fn datatype_of(elem: Elem) -> Option<DataType> {
+pub(super) fn datatype_of(elem: Elem) -> Option<DataType> {
     DataType::ALL.into_iter().find(|&datatype| elem_of(datatype) == elem)
 }

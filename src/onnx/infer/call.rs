@@ -1,0 +1,127 @@
+//! One operator call as the rules of inference see it.
+
+use super::{
+    fact::{Fact, VALUES_MAX},
+    size::{Dim, Size},
+};
+use crate::onnx::pb;
+
+/// A node with what is known of its operands.
+pub(super) struct Call<'a> {
+    pub node: &'a pb::NodeProto,
+    /// Version of the standard operator set.
+    pub opset: i64,
+    /// `None` where an operand is left out.
+    pub operands: Vec<Option<&'a Fact>>,
+}
+
+/// The axis along which an output carries the rows; `None` for outputs that do not depend on them, and the cause where
+/// the rows are mixed.
+pub(super) type Track = Result<Option<usize>, &'static str>;
+
+/// What a rule tells of one output.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub dims: Option<Vec<Dim>>,
+    pub value: Option<Vec<Dim>>,
+    pub track: Track,
+}
+
+impl Outcome {
+    pub fn new(dims: Vec<Dim>, track: Track) -> Self {
+        Self { dims: Some(dims), value: None, track }
+    }
+
+    /// A tensor of whole numbers that are known one by one; `None` elements are unknown.
+    pub fn values(rank: usize, value: Vec<Dim>) -> Self {
+        let dims = if rank == 0 { Vec::new() } else { vec![Some(Size::from(value.len() as i64))] };
+        let value = (value.len() <= VALUES_MAX).then_some(value);
+        Self { dims: Some(dims), value, track: Ok(None) }
+    }
+}
+
+/// The outputs of a call; `None` where the rule does not know enough.
+pub(super) type Outcomes = Option<Vec<Outcome>>;
+
+impl<'a> Call<'a> {
+    pub fn operand(&self, index: usize) -> Option<&'a Fact> {
+        self.operands.get(index).copied().flatten()
+    }
+
+    /// The shape of an operand; `None` where it is left out or of unknown rank.
+    pub fn dims(&self, index: usize) -> Option<&'a [Dim]> {
+        self.operand(index)?.dims.as_deref()
+    }
+
+    pub fn rank(&self, index: usize) -> Option<usize> {
+        self.dims(index).map(<[Dim]>::len)
+    }
+
+    /// The axis along which an operand carries the rows.
+    pub fn rows(&self, index: usize) -> Option<usize> {
+        self.operand(index)?.rows()
+    }
+
+    pub fn value(&self, index: usize) -> Option<&'a [Dim]> {
+        self.operand(index)?.value.as_deref()
+    }
+
+    /// The elements of a constant operand of whole numbers.
+    pub fn numbers(&self, index: usize) -> Option<Vec<i64>> {
+        self.operand(index)?.numbers()
+    }
+
+    /// The only element of a constant operand.
+    pub fn number(&self, index: usize) -> Option<i64> {
+        match self.numbers(index)?.as_slice() {
+            &[number] => Some(number),
+            _ => None,
+        }
+    }
+
+    pub fn attribute(&self, name: &str) -> Option<&'a pb::AttributeProto> {
+        self.node.attribute.iter().find(|attribute| attribute.name() == name)
+    }
+
+    pub fn int(&self, name: &str) -> Option<i64> {
+        self.attribute(name)?.i
+    }
+
+    pub fn int_or(&self, name: &str, default: i64) -> i64 {
+        self.int(name).unwrap_or(default)
+    }
+
+    /// Whole numbers; `None` where there are none.
+    pub fn ints(&self, name: &str) -> Option<&'a [i64]> {
+        self.attribute(name).map(|attribute| attribute.ints.as_slice()).filter(|ints| !ints.is_empty())
+    }
+
+    pub fn text(&self, name: &str) -> Option<&'a str> {
+        std::str::from_utf8(self.attribute(name)?.s.as_deref()?).ok()
+    }
+
+    /// Whole numbers that newer operator sets take as an operand and older ones as an attribute. `Err` where an operand
+    /// is there whose elements are not known, `Ok(None)` where neither is there.
+    pub fn numbers_or_ints(&self, index: usize, name: &str) -> Result<Option<Vec<i64>>, ()> {
+        match self.operand(index) {
+            Some(operand) => operand.numbers().map(Some).ok_or(()),
+            None => Ok(self.ints(name).map(<[i64]>::to_vec)),
+        }
+    }
+}
+
+/// The axis that a number means, where negative ones count from the end.
+pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
+    let length = i64::try_from(rank).ok()?;
+    let at = if axis < 0 { axis.checked_add(length)? } else { axis };
+    (0..length).contains(&at).then_some(at as usize)
+}
+
+/// The axes that numbers mean, sorted; `None` where one is out of range or named twice.
+pub(super) fn axes_of(axes: &[i64], rank: usize) -> Option<Vec<usize>> {
+    let mut found = axes.iter().map(|&axis| axis_of(axis, rank)).collect::<Option<Vec<usize>>>()?;
+    let count = found.len();
+    found.sort_unstable();
+    found.dedup();
+    (found.len() == count).then_some(found)
+}

@@ -1,0 +1,303 @@
+//! Symbolic shape inference: element type and shape of every tensor of a graph, and how it depends on the rows of a
+//! batch.
+//!
+//! Lengths are numbers, symbols of the graph's inputs, or expressions of these. Small whole-number tensors are followed
+//! element by element, so that shapes that a graph computes from shapes are known too. What an unknown operator makes is
+//! unknown, unless the file declares it.
+//!
+//! The batch is axis 0 of the inputs: the symbol there, and what other inputs have there instead, as long as no input
+//! has that symbol on another axis. A tensor is *by rows* as long as row i of it depends on the rows i of the inputs
+//! alone; where operators move, group or mix the rows, that is remembered with the place and the cause.
+
+mod call;
+mod datatype;
+mod fact;
+mod flow;
+mod meet;
+mod ops;
+pub(crate) mod size;
+#[cfg(test)]
+pub(in crate::onnx) mod tests;
+
+use std::collections::HashMap;
+
+use self::fact::{Fact, Flow, Origin};
+use self::{
+    call::Call,
+    fact::{RANK_MAX, VALUES_MAX},
+    flow::{conclude, inherited_flow, mixed},
+    size::{BATCH, Dim, Size, Symbols},
+};
+use super::{
+    Model, Port, PortDim,
+    links::{Links, NodeId, TensorId},
+    pb,
+};
+use crate::model::DataType;
+
+/// What is known of the tensors of a graph.
+#[derive(Debug)]
+pub struct Inference {
+    tensors: HashMap<String, TensorInfo>,
+}
+
+/// What is known of a tensor.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TensorInfo {
+    /// Element type; `None` where it is unknown or has no counterpart in the protocol.
+    pub datatype: Option<DataType>,
+    /// Shape; `None` where not even the rank is known. Lengths that are computed from symbols are unknown here.
+    pub dims: Option<Vec<PortDim>>,
+    /// How the tensor depends on the rows of a batch.
+    pub rows: Rows,
+}
+
+/// How a tensor depends on the rows of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// Axis 0 is the batch, and row i depends on the rows i of the inputs alone.
+    PerRow,
+    /// As `PerRow`, but this other axis is the batch.
+    Moved {
+        /// The axis.
+        axis: usize,
+    },
+    /// Row after row along an axis, but each row takes several entries of it.
+    Grouped {
+        /// The axis.
+        axis: usize,
+    },
+    /// No dependence on the rows; lengths of the request may matter.
+    Constant,
+    /// A shape that counts the rows.
+    Count,
+    /// Rows may depend on each other.
+    Mixed {
+        /// The node that mixes them first, or the tensor that does not come by rows.
+        origin: String,
+        /// What it does.
+        cause: &'static str,
+    },
+}
+
+/// Infers the tensors of a model. Never fails: what cannot be known is unknown.
+pub fn infer(model: &Model) -> Inference {
+    let Some(graph) = &model.0.graph else { return Inference { tensors: HashMap::new() } };
+    let links = Links::new(graph);
+    let facts = Facts::of(&model.0, graph, &links);
+    let all = (0..links.tensors()).map(|tensor| (links.name(tensor).to_owned(), facts.info(graph, &links, tensor)));
+    Inference { tensors: all.collect() }
+}
+
+impl Inference {
+    /// What is known of a tensor; `None` where the graph has none of this name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorInfo> {
+        self.tensors.get(name)
+    }
+}
+
+/// The facts of all tensors, by their numbers.
+#[derive(Debug)]
+pub(super) struct Facts {
+    pub symbols: Symbols,
+    facts: Vec<Fact>,
+}
+
+impl Facts {
+    pub fn of(model: &pb::ModelProto, graph: &pb::GraphProto, links: &Links<'_>) -> Self {
+        let unknown = |tensor| Fact::opaque(mixed(Origin::Tensor(tensor), "is not defined by the graph"));
+        let mut found = Self { symbols: batch_symbols(graph), facts: (0..links.tensors()).map(unknown).collect() };
+        for input in &graph.input {
+            if let Some(tensor) = links.find(input.name()) {
+                found.facts[tensor] = found.input(input, tensor);
+            }
+        }
+        for weight in &graph.initializer {
+            if let Some(tensor) = links.find(weight.name()) {
+                found.facts[tensor] = Fact::of_tensor(weight);
+            }
+        }
+        for sparse in &graph.sparse_initializer {
+            if let Some(tensor) = sparse.values.as_ref().and_then(|values| links.find(values.name())) {
+                found.facts[tensor] = Fact::opaque(Flow::Constant);
+            }
+        }
+        let declared = graph.value_info.iter().chain(&graph.output).map(|info| (info.name(), info)).collect();
+        let standard = model.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
+        let opset = standard.map_or(1, |set| set.version());
+        for &id in links.order() {
+            found.follow(graph, links, id, opset, &declared);
+        }
+        found
+    }
+
+    fn input(&mut self, info: &pb::ValueInfoProto, tensor: TensorId) -> Fact {
+        let port = Port::decode(info.clone());
+        let dims: Option<Vec<Dim>> = port.dims.filter(|dims| dims.len() <= RANK_MAX).map(|dims| {
+            let decoded = dims.iter().enumerate().map(|(axis, dim)| match dim {
+                PortDim::Fixed(length @ 0..) => Size::from(*length),
+                PortDim::Symbol(name) => self.symbols.named(name).into(),
+                PortDim::Fixed(_) | PortDim::Unknown if axis == 0 => BATCH.into(),
+                PortDim::Fixed(_) | PortDim::Unknown => self.symbols.fresh().into(),
+            });
+            decoded.map(Some).collect()
+        });
+        let has_batch = dims.as_ref().is_some_and(|dims| matches!(dims.first(), Some(Some(size)) if size.is_batch()));
+        let flow = match has_batch {
+            true => Flow::Rows(0),
+            false => mixed(Origin::Tensor(tensor), "has no batch axis"),
+        };
+        Fact { datatype: port.datatype, dims, value: None, reals: None, flow }
+    }
+
+    fn follow(
+        &mut self,
+        graph: &pb::GraphProto,
+        links: &Links<'_>,
+        id: NodeId,
+        opset: i64,
+        declared: &HashMap<&str, &pb::ValueInfoProto>,
+    ) {
+        let (node, tensors) = (&graph.node[id], links.node(id));
+        let Self { symbols, facts } = self;
+        let call = Call { node, opset, operands: tensors.operands.iter().map(|it| it.map(|it| &facts[it])).collect() };
+        let mut made: Vec<Fact> = if node.op_type() == "Constant" && ops::is_standard(node) {
+            vec![constant(&call)]
+        } else {
+            let outer = tensors.reads.iter().map(|&tensor| facts[tensor].flow);
+            let inherited = inherited_flow(&call, id, outer);
+            let rule = ops::outcomes(&call, symbols).unwrap_or_default();
+            let mut rule = rule.into_iter();
+            (0..tensors.results.len())
+                .map(|index| conclude(&call, index, id, rule.next(), inherited, symbols))
+                .collect()
+        };
+        for (result, fact) in tensors.results.iter().zip(made.drain(..)) {
+            let Some(tensor) = *result else { continue };
+            self.facts[tensor] = match declared.get(links.name(tensor)) {
+                Some(info) => self.completed(fact, info),
+                None => fact,
+            };
+        }
+    }
+
+    /// Fills what is unknown from the file's declaration.
+    fn completed(&mut self, mut fact: Fact, info: &pb::ValueInfoProto) -> Fact {
+        if fact.datatype.is_some() && fact.dims.as_ref().is_some_and(|dims| dims.iter().all(Option::is_some)) {
+            return fact;
+        }
+        let port = Port::decode(info.clone());
+        fact.datatype = fact.datatype.or(port.datatype);
+        let Some(dims) = port.dims.filter(|dims| dims.len() <= RANK_MAX) else { return fact };
+        let own = fact.dims.take().unwrap_or_else(|| vec![None; dims.len()]);
+        if own.len() != dims.len() {
+            fact.dims = Some(own);
+            return fact;
+        }
+        let decoded = own.into_iter().zip(dims).map(|(own, dim)| match (own, dim) {
+            (Some(own), _) => Some(own),
+            (None, PortDim::Fixed(length @ 0..)) => Some(Size::from(length)),
+            (None, PortDim::Symbol(name)) => Some(self.symbols.declared(&name).into()),
+            (None, _) => None,
+        });
+        fact.dims = Some(decoded.collect());
+        fact
+    }
+
+    /// The shape as others see it; `None` where not even the rank is known.
+    pub fn port_dims(&self, tensor: TensorId) -> Option<Vec<PortDim>> {
+        let dim = |dim: &Dim| match dim {
+            Some(size) => match (size.known(), size.symbol().and_then(|symbol| self.symbols.name(symbol))) {
+                (Some(length), _) => PortDim::Fixed(length),
+                (None, Some(name)) => PortDim::Symbol(name.to_owned()),
+                (None, None) => PortDim::Unknown,
+            },
+            None => PortDim::Unknown,
+        };
+        self.facts[tensor].dims.as_ref().map(|dims| dims.iter().map(dim).collect())
+    }
+
+    /// How a tensor depends on the rows.
+    pub fn rows(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> Rows {
+        let fact = &self.facts[tensor];
+        let is_batch = |axis: usize| {
+            let length = fact.dims.as_ref().and_then(|dims| dims.get(axis)?.as_ref());
+            length.is_some_and(Size::is_batch)
+        };
+        match fact.flow {
+            Flow::Constant => Rows::Constant,
+            Flow::Count => Rows::Count,
+            Flow::Rows(axis) if !is_batch(axis) => Rows::Grouped { axis },
+            Flow::Rows(0) => Rows::PerRow,
+            Flow::Rows(axis) => Rows::Moved { axis },
+            Flow::Mixed(mixing) => {
+                let origin = match mixing.origin {
+                    Origin::Node(id) => format!("node {}", node_label(&graph.node[id], id)),
+                    Origin::Tensor(tensor) => format!("tensor '{}'", links.name(tensor)),
+                };
+                Rows::Mixed { origin, cause: mixing.cause }
+            }
+        }
+    }
+
+    fn info(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> TensorInfo {
+        TensorInfo {
+            datatype: self.facts[tensor].datatype,
+            dims: self.port_dims(tensor),
+            rows: self.rows(graph, links, tensor),
+        }
+    }
+}
+
+/// A node in a message: its name, or its place and operator.
+fn node_label(node: &pb::NodeProto, id: NodeId) -> String {
+    match node.name() {
+        "" => format!("{id} ({})", node.op_type()),
+        name => format!("'{name}' ({})", node.op_type()),
+    }
+}
+
+/// The symbols of a graph: its inputs agree on the batch.
+fn batch_symbols(graph: &pb::GraphProto) -> Symbols {
+    let weights: std::collections::HashSet<&str> = graph.initializer.iter().map(|tensor| tensor.name()).collect();
+    let given = graph.input.iter().filter(|input| !weights.contains(input.name()));
+    let shapes: Vec<Vec<PortDim>> = given.filter_map(|input| Port::decode(input.clone()).dims).collect();
+    let name = |dim: &PortDim| match dim {
+        PortDim::Symbol(name) => Some(name.clone()),
+        PortDim::Fixed(_) | PortDim::Unknown => None,
+    };
+    let elsewhere: std::collections::HashSet<String> =
+        shapes.iter().flat_map(|dims| dims.iter().skip(1)).filter_map(name).collect();
+    let mut aliases = shapes.iter().filter_map(|dims| name(dims.first()?)).filter(|name| !elsewhere.contains(name));
+    let batch = aliases.next().unwrap_or_else(|| {
+        let mut unused = "batch".to_owned();
+        while elsewhere.contains(&unused) {
+            unused.push('_');
+        }
+        unused
+    });
+    let aliases: Vec<String> = aliases.collect();
+    Symbols::new(batch, aliases)
+}
+
+fn constant(call: &Call<'_>) -> Fact {
+    if let Some(tensor) = call.attribute("value").and_then(|attribute| attribute.t.as_ref()) {
+        return Fact::of_tensor(tensor);
+    }
+    let listed = |count: usize| Some(vec![Some(Size::from(count as i64))]);
+    let whole = |ints: &[i64]| ints.iter().map(|&number| Some(Size::from(number))).collect::<Vec<Dim>>();
+    let mut fact = Fact::opaque(Flow::Constant);
+    if let Some(number) = call.int("value_int") {
+        let value = Some(whole(&[number]));
+        fact = Fact { datatype: Some(DataType::Int64), dims: Some(Vec::new()), value, ..fact };
+    } else if let Some(ints) = call.ints("value_ints") {
+        let value = (ints.len() <= VALUES_MAX).then(|| whole(ints));
+        fact = Fact { datatype: Some(DataType::Int64), dims: listed(ints.len()), value, ..fact };
+    } else if call.attribute("value_float").is_some() {
+        fact = Fact { datatype: Some(DataType::Fp32), dims: Some(Vec::new()), ..fact };
+    } else if let Some(floats) = call.attribute("value_floats").map(|attribute| &attribute.floats) {
+        let reals = (floats.len() <= VALUES_MAX).then(|| floats.clone());
+        fact = Fact { datatype: Some(DataType::Fp32), dims: listed(floats.len()), reals, ..fact };
+    }
+    fact
+}

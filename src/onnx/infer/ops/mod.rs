@@ -1,0 +1,109 @@
+//! The rules of the operators: shape and values of each output, and the axis along which it carries the rows.
+//!
+//! A rule gives `None` where it does not know enough; it never fails, whatever a file holds.
+
+mod along;
+mod elementwise;
+mod layout;
+mod matrix;
+mod shape;
+mod window;
+
+use super::{
+    call::{Call, Outcomes},
+    size::Symbols,
+};
+use crate::onnx::{links::subgraphs, pb};
+
+/// What an operator gives; `None` for unknown operators too.
+pub(super) fn outcomes(call: &Call<'_>, symbols: &mut Symbols) -> Outcomes {
+    if !is_standard(call.node) {
+        return fused(call);
+    }
+    match call.node.op_type() {
+        "Abs" | "Acos" | "Acosh" | "Asin" | "Asinh" | "Atan" | "Atanh" | "BitwiseNot" | "Cast" | "CastLike"
+        | "Ceil" | "Celu" | "Clip" | "Cos" | "Cosh" | "Elu" | "Erf" | "Exp" | "Floor" | "Gelu" | "HardSigmoid"
+        | "HardSwish" | "Identity" | "IsInf" | "IsNaN" | "LeakyRelu" | "Log" | "Mish" | "Neg" | "Not"
+        | "Reciprocal" | "Relu" | "Round" | "Selu" | "Shrink" | "Sigmoid" | "Sign" | "Sin" | "Sinh" | "Softplus"
+        | "Softsign" | "Sqrt" | "Swish" | "Tan" | "Tanh" | "ThresholdedRelu" => elementwise::of_first(call),
+        "Add" | "And" | "BitShift" | "BitwiseAnd" | "BitwiseOr" | "BitwiseXor" | "Div" | "Equal" | "Greater"
+        | "GreaterOrEqual" | "Less" | "LessOrEqual" | "Max" | "Mean" | "Min" | "Mod" | "Mul" | "Or" | "Pow"
+        | "PRelu" | "Sub" | "Sum" | "Where" | "Xor" => elementwise::broadcasting(call, symbols),
+        "Dropout" => elementwise::dropout(call),
+        "Shape" => shape::shape(call),
+        "Size" => shape::size(call),
+        "Reshape" => shape::reshape(call, symbols),
+        "Flatten" => shape::flatten(call, symbols),
+        "Unsqueeze" => shape::unsqueeze(call),
+        "Squeeze" => shape::squeeze(call),
+        "Expand" => shape::expand(call, symbols),
+        "Tile" => shape::tile(call, symbols),
+        "ConstantOfShape" => shape::constant_of_shape(call, symbols),
+        "Range" => shape::range(call, symbols),
+        "Transpose" => layout::transpose(call),
+        "Concat" => layout::concat(call, symbols),
+        "Split" => layout::split(call),
+        "Slice" => layout::slice(call, symbols),
+        "Gather" => layout::gather(call),
+        "GatherElements" => layout::gather_elements(call),
+        "ScatterElements" => layout::scatter_elements(call),
+        "Pad" => layout::pad(call, symbols),
+        "OneHot" => layout::one_hot(call),
+        "Trilu" => layout::triangle(call),
+        "DepthToSpace" | "SpaceToDepth" => layout::depth_and_space(call, symbols),
+        "Resize" | "Upsample" => layout::resize(call),
+        "MatMul" | "MatMulInteger" => matrix::product(call, 0, 1),
+        "QLinearMatMul" => matrix::product(call, 0, 3),
+        "Gemm" => matrix::gemm(call),
+        "Conv" | "ConvInteger" => window::convolution(call, symbols, 0, 1),
+        "QLinearConv" => window::convolution(call, symbols, 0, 3),
+        "ConvTranspose" => window::transposed_convolution(call, symbols),
+        "MaxPool" | "AveragePool" | "LpPool" => window::pool(call, symbols),
+        "GlobalAveragePool" | "GlobalLpPool" | "GlobalMaxPool" => window::global_pool(call),
+        "ReduceL1" | "ReduceL2" | "ReduceLogSum" | "ReduceLogSumExp" | "ReduceMax" | "ReduceMean" | "ReduceMin"
+        | "ReduceProd" | "ReduceSum" | "ReduceSumSquare" => along::reduce(call),
+        "ArgMax" | "ArgMin" => along::greatest_index(call),
+        "Softmax" | "LogSoftmax" | "Hardmax" => along::softmax(call),
+        "CumSum" => along::running_sum(call),
+        "LpNormalization" => along::unit_length(call),
+        "LayerNormalization" | "RMSNormalization" => along::layer_norm(call),
+        "BatchNormalization" | "InstanceNormalization" | "GroupNormalization" | "LRN" => along::channel_norm(call),
+        "QuantizeLinear" | "DequantizeLinear" => along::quantize(call),
+        "TopK" => along::greatest(call),
+        "LSTM" | "GRU" | "RNN" => along::recurrent(call),
+        _ => None,
+    }
+}
+
+/// Operators that ONNX Runtime adds and its optimiser writes into files.
+fn fused(call: &Call<'_>) -> Outcomes {
+    match (call.node.domain(), call.node.op_type()) {
+        ("com.microsoft", "Gelu" | "QuickGelu" | "FastGelu" | "BiasGelu") => along::onto_first(call),
+        _ => None,
+    }
+}
+
+/// Whether a node is of the standard operator set.
+pub(super) fn is_standard(node: &pb::NodeProto) -> bool {
+    matches!(node.domain(), "" | "ai.onnx")
+}
+
+/// Whether a node gives the same on every run with the same operands, as far as is known.
+pub(in crate::onnx) fn is_repeatable(node: &pb::NodeProto) -> bool {
+    let draws = matches!(
+        node.op_type(),
+        "Bernoulli" | "Multinomial" | "RandomNormal" | "RandomNormalLike" | "RandomUniform" | "RandomUniformLike"
+    );
+    is_standard(node) && !draws && subgraphs(node).all(|graph| graph.node.iter().all(is_repeatable))
+}
+
+/// Whether an operand says what shape the output has, or which part of the first operand it is.
+pub(super) fn is_shape_operand(node: &pb::NodeProto, index: usize) -> bool {
+    match node.op_type() {
+        "ConstantOfShape" | "Range" => true,
+        "Expand" | "OneHot" | "Reshape" | "Split" | "Squeeze" | "Tile" | "TopK" | "Unsqueeze" => index == 1,
+        "Upsample" | "Slice" | "Resize" => index >= 1,
+        "Pad" => index == 1 || index == 3,
+        name => name.starts_with("Reduce") && index == 1,
+    }
+}

@@ -1,0 +1,288 @@
+//! Lengths and whole numbers that may hang on the lengths of a request: exact products of symbols, and opaque
+//! expressions where something else than a product is computed.
+
+use std::collections::HashMap;
+
+use smallvec::{SmallVec, smallvec};
+
+/// Longer products are not followed, so that repeated squaring stays cheap.
+const FACTORS_MAX: usize = 6;
+
+/// A length that varies from run to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Symbol(u32);
+
+/// The number of rows.
+pub(crate) const BATCH: Symbol = Symbol(0);
+
+/// A whole number: a factor times a product of symbols. Equal sizes are equal in every run.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Size {
+    factor: i64,
+    /// Sorted; none where the factor is 0.
+    symbols: SmallVec<[Symbol; 2]>,
+}
+
+/// A size, or nothing known of it.
+pub(crate) type Dim = Option<Size>;
+
+impl From<i64> for Size {
+    fn from(factor: i64) -> Self {
+        Self { factor, symbols: SmallVec::new() }
+    }
+}
+
+impl From<Symbol> for Size {
+    fn from(symbol: Symbol) -> Self {
+        Self { factor: 1, symbols: smallvec![symbol] }
+    }
+}
+
+impl Size {
+    /// The number, where no symbol is in it.
+    pub fn known(&self) -> Option<i64> {
+        self.symbols.is_empty().then_some(self.factor)
+    }
+
+    pub fn is(&self, number: i64) -> bool {
+        self.known() == Some(number)
+    }
+
+    /// The symbol, where it is nothing else.
+    pub fn symbol(&self) -> Option<Symbol> {
+        match (self.factor, self.symbols.as_slice()) {
+            (1, &[symbol]) => Some(symbol),
+            _ => None,
+        }
+    }
+
+    pub fn is_batch(&self) -> bool {
+        self.symbol() == Some(BATCH)
+    }
+
+    /// Whether it is the number of rows times something that is not.
+    pub fn is_batch_multiple(&self, symbols: &Symbols) -> bool {
+        let rest = self.symbols.iter().filter(|&&symbol| symbol != BATCH);
+        self.symbols.iter().filter(|&&symbol| symbol == BATCH).count() == 1
+            && rest.into_iter().all(|&symbol| !symbols.counts_rows(symbol))
+    }
+
+    /// Whether it depends on the number of rows.
+    pub fn counts_rows(&self, symbols: &Symbols) -> bool {
+        self.symbols.iter().any(|&symbol| symbols.counts_rows(symbol))
+    }
+
+    /// The product; `None` where it overflows or has too many symbols.
+    pub fn times(&self, other: &Self) -> Dim {
+        let factor = self.factor.checked_mul(other.factor)?;
+        if factor == 0 {
+            return Some(Self::from(0));
+        }
+        if self.symbols.len() + other.symbols.len() > FACTORS_MAX {
+            return None;
+        }
+        let mut symbols = self.symbols.clone();
+        symbols.extend_from_slice(&other.symbols);
+        symbols.sort_unstable();
+        Some(Self { factor, symbols })
+    }
+
+    /// The quotient, where `other` divides it whatever the symbols stand for. Lengths are taken as not 0.
+    pub fn exact_quotient(&self, other: &Self) -> Dim {
+        if other.factor == 0 || self.factor.checked_rem(other.factor)? != 0 {
+            return None;
+        }
+        let mut symbols = self.symbols.clone();
+        for symbol in &other.symbols {
+            let at = symbols.iter().position(|own| own == symbol)?;
+            symbols.remove(at);
+        }
+        Some(Self { factor: self.factor / other.factor, symbols })
+    }
+}
+
+/// The product of sizes; `None` where one is not known.
+pub(crate) fn product<'d>(dims: impl IntoIterator<Item = &'d Dim>) -> Dim {
+    dims.into_iter().try_fold(Size::from(1), |product, dim| product.times(dim.as_ref()?))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Operation {
+    Sum,
+    Quotient,
+    Remainder,
+    Least,
+    Greatest,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// ONNX's `dim_param`; `None` for expressions.
+    name: Option<String>,
+    counts_rows: bool,
+}
+
+/// All symbols of a graph. Equal expressions are one symbol.
+#[derive(Debug)]
+pub(crate) struct Symbols {
+    entries: Vec<Entry>,
+    named: HashMap<String, Symbol>,
+    expressions: HashMap<(Operation, Size, Size), Symbol>,
+}
+
+impl Symbols {
+    /// Only the number of rows, under its name and aliases.
+    pub fn new(batch: String, aliases: impl IntoIterator<Item = String>) -> Self {
+        let mut named: HashMap<String, Symbol> = aliases.into_iter().map(|alias| (alias, BATCH)).collect();
+        named.insert(batch.clone(), BATCH);
+        let entries = vec![Entry { name: Some(batch), counts_rows: true }];
+        Self { entries, named, expressions: HashMap::new() }
+    }
+
+    pub fn named(&mut self, name: &str) -> Symbol {
+        if let Some(&symbol) = self.named.get(name) {
+            return symbol;
+        }
+        let symbol = self.enter(Some(name.to_owned()), false);
+        self.named.insert(name.to_owned(), symbol);
+        symbol
+    }
+
+    /// A symbol that the file declares for a tensor within the graph. One that no input has may stand for anything, the
+    /// number of rows included.
+    pub fn declared(&mut self, name: &str) -> Symbol {
+        if let Some(&symbol) = self.named.get(name) {
+            return symbol;
+        }
+        let symbol = self.enter(Some(name.to_owned()), true);
+        self.named.insert(name.to_owned(), symbol);
+        symbol
+    }
+
+    /// A length of its own, equal to no other.
+    pub fn fresh(&mut self) -> Symbol {
+        self.enter(None, false)
+    }
+
+    fn enter(&mut self, name: Option<String>, counts_rows: bool) -> Symbol {
+        self.entries.push(Entry { name, counts_rows });
+        Symbol(u32::try_from(self.entries.len() - 1).unwrap_or(u32::MAX))
+    }
+
+    fn counts_rows(&self, symbol: Symbol) -> bool {
+        self.entries.get(symbol.0 as usize).is_none_or(|entry| entry.counts_rows)
+    }
+
+    /// The symbol's name in the file; `None` for expressions.
+    pub fn name(&self, symbol: Symbol) -> Option<&str> {
+        self.entries.get(symbol.0 as usize)?.name.as_deref()
+    }
+
+    fn expression(&mut self, operation: Operation, left: &Size, right: &Size) -> Size {
+        let key = (operation, left.clone(), right.clone());
+        if let Some(&symbol) = self.expressions.get(&key) {
+            return symbol.into();
+        }
+        let counts_rows = left.counts_rows(self) || right.counts_rows(self);
+        let symbol = self.enter(None, counts_rows);
+        self.expressions.insert(key, symbol);
+        symbol.into()
+    }
+
+    pub fn sum(&mut self, left: &Size, right: &Size) -> Dim {
+        if left.symbols == right.symbols {
+            let factor = left.factor.checked_add(right.factor)?;
+            return if factor == 0 { Some(Size::from(0)) } else { Some(Size { factor, ..left.clone() }) };
+        }
+        match (left.is(0), right.is(0)) {
+            (true, _) => Some(right.clone()),
+            (_, true) => Some(left.clone()),
+            _ => Some(self.expression(Operation::Sum, left.min(right), left.max(right))),
+        }
+    }
+
+    pub fn difference(&mut self, left: &Size, right: &Size) -> Dim {
+        let negative = right.times(&Size::from(-1))?;
+        self.sum(left, &negative)
+    }
+
+    /// The quotient, rounded towards zero.
+    pub fn quotient(&mut self, left: &Size, right: &Size) -> Dim {
+        if let Some(exact) = left.exact_quotient(right) {
+            return Some(exact);
+        }
+        match (left.known(), right.known()) {
+            (_, Some(0)) => None,
+            (Some(left), Some(right)) => left.checked_div(right).map(Size::from),
+            _ => Some(self.expression(Operation::Quotient, left, right)),
+        }
+    }
+
+    pub fn remainder(&mut self, left: &Size, right: &Size) -> Dim {
+        if left.exact_quotient(right).is_some() {
+            return Some(Size::from(0));
+        }
+        match (left.known(), right.known()) {
+            (_, Some(0)) => None,
+            (Some(left), Some(right)) => left.checked_rem_euclid(right).map(Size::from),
+            _ => Some(self.expression(Operation::Remainder, left, right)),
+        }
+    }
+
+    pub fn least(&mut self, left: &Size, right: &Size) -> Dim {
+        match (left.known(), right.known()) {
+            _ if left == right => Some(left.clone()),
+            (Some(left), Some(right)) => Some(Size::from(left.min(right))),
+            _ => Some(self.expression(Operation::Least, left.min(right), left.max(right))),
+        }
+    }
+
+    pub fn greatest(&mut self, left: &Size, right: &Size) -> Dim {
+        match (left.known(), right.known()) {
+            _ if left == right => Some(left.clone()),
+            (Some(left), Some(right)) => Some(Size::from(left.max(right))),
+            _ => Some(self.expression(Operation::Greatest, left.min(right), left.max(right))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_cancel_and_sums_of_like_terms_join() {
+        let mut symbols = Symbols::new("batch".to_owned(), []);
+        let (batch, tokens) = (Size::from(BATCH), Size::from(symbols.named("tokens")));
+        let all = batch.times(&tokens).and_then(|rows| rows.times(&384.into())).expect("three factors");
+        assert_eq!(all.exact_quotient(&tokens.times(&12.into()).expect("small")), batch.times(&32.into()));
+        assert_eq!(all.exact_quotient(&5.into()), None, "384 is no multiple of 5");
+        assert_eq!(symbols.sum(&tokens, &tokens), tokens.times(&2.into()));
+        assert_eq!(symbols.difference(&tokens, &tokens), Some(Size::from(0)));
+    }
+
+    #[test]
+    fn equal_expressions_are_one_symbol_and_remember_the_rows_they_count() {
+        let mut symbols = Symbols::new("batch".to_owned(), []);
+        let (batch, tokens) = (Size::from(BATCH), Size::from(symbols.named("tokens")));
+        let (one, other) = (symbols.sum(&tokens, &1.into()), symbols.sum(&1.into(), &tokens));
+        assert_eq!(one, other);
+        assert!(!one.expect("a sum").counts_rows(&symbols));
+        assert!(symbols.sum(&batch, &1.into()).expect("a sum").counts_rows(&symbols));
+    }
+
+    #[test]
+    fn numbers_that_overflow_are_unknown() {
+        let mut symbols = Symbols::new("batch".to_owned(), []);
+        let large = Size::from(i64::MAX);
+        assert_eq!(large.times(&2.into()), None);
+        assert_eq!(symbols.sum(&large, &1.into()), None);
+        assert_eq!(symbols.quotient(&i64::MIN.into(), &(-1).into()), None);
+        assert_eq!(symbols.quotient(&1.into(), &0.into()), None);
+        let mut power = Size::from(BATCH);
+        for _ in 0..2 {
+            power = power.times(&power).expect("at most four factors");
+        }
+        assert_eq!(power.times(&power), None, "eight factors");
+    }
+}

@@ -1,0 +1,209 @@
+//! Which node makes each tensor of a graph and which nodes read it.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet},
+};
+
+use super::pb;
+
+/// A node, by its place in the file.
+pub(super) type NodeId = usize;
+/// A tensor, numbered as it first appears: inputs, initializers, then what nodes make and read.
+pub(super) type TensorId = usize;
+
+/// The edges of a graph.
+///
+/// A name belongs to whatever defines it first; later definitions define nothing. Names that nothing defines are
+/// tensors without a maker.
+#[derive(Debug)]
+pub(super) struct Links<'g> {
+    names: Vec<&'g str>,
+    index: HashMap<&'g str, TensorId>,
+    makers: Vec<Option<NodeId>>,
+    readers: Vec<Vec<NodeId>>,
+    nodes: Vec<NodeLinks>,
+    order: Vec<NodeId>,
+}
+
+/// The tensors of one node.
+#[derive(Debug, Default)]
+pub(super) struct NodeLinks {
+    /// Operands in order; `None` where one is left out.
+    pub operands: Vec<Option<TensorId>>,
+    /// Results in order; `None` where one is left out or another definition has the name.
+    pub results: Vec<Option<TensorId>>,
+    /// Every tensor the node depends on, once: operands, and what its sub-graphs take from outside.
+    pub reads: Vec<TensorId>,
+}
+
+impl<'g> Links<'g> {
+    pub fn new(graph: &'g pb::GraphProto) -> Self {
+        let mut links = Self {
+            names: Vec::new(),
+            index: HashMap::new(),
+            makers: Vec::new(),
+            readers: Vec::new(),
+            nodes: Vec::with_capacity(graph.node.len()),
+            order: Vec::new(),
+        };
+        let weights =
+            graph.initializer.iter().chain(graph.sparse_initializer.iter().filter_map(|it| it.values.as_ref()));
+        let given = graph.input.iter().map(|input| input.name()).chain(weights.map(|tensor| tensor.name()));
+        let mut defined: HashSet<TensorId> = given.map(|name| links.intern(name)).collect();
+        for (id, node) in graph.node.iter().enumerate() {
+            let mut made = NodeLinks::default();
+            for name in &node.output {
+                let tensor = links.named(name).filter(|tensor| defined.insert(*tensor));
+                if let Some(tensor) = tensor {
+                    links.makers[tensor] = Some(id);
+                }
+                made.results.push(tensor);
+            }
+            links.nodes.push(made);
+        }
+        for (id, node) in graph.node.iter().enumerate() {
+            links.link_operands(id, node);
+        }
+        links.order = links.topological();
+        links
+    }
+
+    fn link_operands(&mut self, id: NodeId, node: &'g pb::NodeProto) {
+        let operands: Vec<_> = node.input.iter().map(|name| self.named(name)).collect();
+        let mut reads: Vec<TensorId> = operands.iter().flatten().copied().collect();
+        for inner in subgraphs(node) {
+            reads.extend(captured(inner).into_iter().map(|name| self.intern(name)));
+        }
+        reads.sort_unstable();
+        reads.dedup();
+        reads.iter().for_each(|&tensor| self.readers[tensor].push(id));
+        (self.nodes[id].operands, self.nodes[id].reads) = (operands, reads);
+    }
+
+    fn named(&mut self, name: &'g str) -> Option<TensorId> {
+        (!name.is_empty()).then(|| self.intern(name))
+    }
+
+    fn intern(&mut self, name: &'g str) -> TensorId {
+        let Self { names, index, makers, readers, .. } = self;
+        *index.entry(name).or_insert_with(|| {
+            names.push(name);
+            makers.push(None);
+            readers.push(Vec::new());
+            names.len() - 1
+        })
+    }
+
+    /// The file's order, mended where a node stands before its operands: of the nodes that can come next, the first of
+    /// the file does.
+    fn topological(&self) -> Vec<NodeId> {
+        let makers = |node: &NodeLinks| node.reads.iter().filter(|&&tensor| self.makers[tensor].is_some()).count();
+        let mut missing: Vec<usize> = self.nodes.iter().map(makers).collect();
+        let ready = missing.iter().enumerate().filter(|(_, count)| **count == 0);
+        let mut ready: BinaryHeap<Reverse<NodeId>> = ready.map(|(id, _)| Reverse(id)).collect();
+        let mut order = Vec::with_capacity(self.nodes.len());
+        while let Some(Reverse(id)) = ready.pop() {
+            order.push(id);
+            for &tensor in self.nodes[id].results.iter().flatten() {
+                for &reader in &self.readers[tensor] {
+                    missing[reader] -= 1;
+                    if missing[reader] == 0 {
+                        ready.push(Reverse(reader));
+                    }
+                }
+            }
+        }
+        order
+    }
+
+    /// Number of tensors.
+    pub fn tensors(&self) -> usize {
+        self.names.len()
+    }
+
+    pub fn name(&self, tensor: TensorId) -> &'g str {
+        self.names[tensor]
+    }
+
+    pub fn find(&self, name: &str) -> Option<TensorId> {
+        self.index.get(name).copied()
+    }
+
+    pub fn node(&self, id: NodeId) -> &NodeLinks {
+        &self.nodes[id]
+    }
+
+    /// The nodes in an order of execution. Nodes on a cycle, and those behind one, are left out.
+    pub fn order(&self) -> &[NodeId] {
+        &self.order
+    }
+}
+
+/// The bodies of a node: branches, loops.
+pub(super) fn subgraphs(node: &pb::NodeProto) -> impl Iterator<Item = &pb::GraphProto> {
+    node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
+}
+
+/// Names that a sub-graph uses and does not define.
+fn captured(graph: &pb::GraphProto) -> Vec<&str> {
+    let given = graph.input.iter().map(|input| input.name());
+    let weights = graph.initializer.iter().map(|tensor| tensor.name());
+    let made = graph.node.iter().flat_map(|node| node.output.iter().map(String::as_str));
+    let defined: HashSet<&str> = given.chain(weights).chain(made).collect();
+    let mut used: Vec<&str> = graph.node.iter().flat_map(|node| node.input.iter().map(String::as_str)).collect();
+    used.extend(graph.output.iter().map(|output| output.name()));
+    used.extend(graph.node.iter().flat_map(subgraphs).flat_map(captured));
+    used.retain(|name| !name.is_empty() && !defined.contains(name));
+    used
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(op: &str, inputs: &[&str], outputs: &[&str]) -> pb::NodeProto {
+        pb::NodeProto {
+            op_type: Some(op.to_owned()),
+            input: inputs.iter().map(|&name| name.to_owned()).collect(),
+            output: outputs.iter().map(|&name| name.to_owned()).collect(),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn nodes_come_after_what_they_read_and_else_in_the_files_order() {
+        let nodes = vec![node("C", &["b"], &["c"]), node("A", &["x"], &["a"]), node("B", &["a", "a"], &["b"])];
+        let graph = pb::GraphProto { node: nodes, ..Default::default() };
+        assert_eq!(Links::new(&graph).order(), [1, 2, 0]);
+    }
+
+    #[test]
+    fn nodes_on_a_cycle_have_no_place_in_the_order() {
+        let nodes = vec![node("A", &["b"], &["a"]), node("B", &["a"], &["b"]), node("C", &[], &["c"])];
+        let graph = pb::GraphProto { node: nodes, ..Default::default() };
+        assert_eq!(Links::new(&graph).order(), [2]);
+    }
+
+    #[test]
+    fn the_first_definition_of_a_name_counts() {
+        let graph = pb::GraphProto { node: vec![node("A", &[], &["t"]), node("B", &[], &["t"])], ..Default::default() };
+        let links = Links::new(&graph);
+        assert_eq!(links.find("t").and_then(|tensor| links.makers[tensor]), Some(0));
+        assert_eq!(links.node(1).results, [None]);
+    }
+
+    #[test]
+    fn what_a_body_takes_from_outside_counts_as_read() {
+        let inner = pb::GraphProto { node: vec![node("Add", &["own", "deep"], &["sum"])], ..Default::default() };
+        let mut branch = node("If", &["own"], &["chosen"]);
+        branch.attribute.push(pb::AttributeProto { g: Some(inner), ..Default::default() });
+        let body = pb::GraphProto { node: vec![node("Relu", &["outer"], &["own"]), branch], ..Default::default() };
+        let mut looped = node("Loop", &["times"], &["result"]);
+        looped.attribute.push(pb::AttributeProto { g: Some(body), ..Default::default() });
+        let graph = pb::GraphProto { node: vec![looped], ..Default::default() };
+        let links = Links::new(&graph);
+        let reads: HashSet<&str> = links.node(0).reads.iter().map(|&tensor| links.name(tensor)).collect();
+        assert_eq!(reads, HashSet::from(["times", "outer", "deep"]));
+    }
+}
