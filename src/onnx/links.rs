@@ -130,6 +130,11 @@ impl<'g> Links<'g> {
         self.index.get(name).copied()
     }
 
+    /// The node that makes a tensor; `None` for inputs, initializers and tensors that nothing defines.
+    pub fn maker(&self, tensor: TensorId) -> Option<NodeId> {
+        self.makers[tensor]
+    }
+
     pub fn node(&self, id: NodeId) -> &NodeLinks {
         &self.nodes[id]
     }
@@ -189,7 +194,7 @@ mod tests {
     fn the_first_definition_of_a_name_counts() {
         let graph = pb::GraphProto { node: vec![node("A", &[], &["t"]), node("B", &[], &["t"])], ..Default::default() };
         let links = Links::new(&graph);
-        assert_eq!(links.find("t").and_then(|tensor| links.makers[tensor]), Some(0));
+        assert_eq!(links.find("t").and_then(|tensor| links.maker(tensor)), Some(0));
         assert_eq!(links.node(1).results, [None]);
     }
 

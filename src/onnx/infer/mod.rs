@@ -21,12 +21,15 @@ pub(in crate::onnx) mod tests;
 
 use std::collections::HashMap;
 
-use self::fact::{Fact, Flow, Origin};
 use self::{
     call::Call,
     fact::{RANK_MAX, VALUES_MAX},
     flow::{conclude, inherited_flow, mixed},
-    size::{BATCH, Dim, Size, Symbols},
+    size::{BATCH, Dim, Size, Symbol, Symbols},
+};
+pub(super) use self::{
+    fact::{Fact, Flow, Origin},
+    ops::is_repeatable,
 };
 use super::{
     Model, Port, PortDim,
@@ -129,6 +132,10 @@ impl Facts {
             found.follow(graph, links, id, opset, &declared);
         }
         found
+    }
+
+    pub fn fact(&self, tensor: TensorId) -> &Fact {
+        &self.facts[tensor]
     }
 
     fn input(&mut self, info: &pb::ValueInfoProto, tensor: TensorId) -> Fact {
@@ -300,4 +307,9 @@ fn constant(call: &Call<'_>) -> Fact {
         fact = Fact { datatype: Some(DataType::Fp32), dims: listed(floats.len()), reals, ..fact };
     }
     fact
+}
+
+/// The number of elements where each symbol stands for what `value` says and an unknown length for `open`.
+pub(super) fn elements(dims: &[Dim], open: f64, value: impl Fn(Symbol) -> f64) -> f64 {
+    dims.iter().map(|dim| dim.as_ref().map_or(open, |size| size.evaluate(&value))).product()
 }

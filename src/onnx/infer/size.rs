@@ -99,6 +99,11 @@ impl Size {
         }
         Some(Self { factor: self.factor / other.factor, symbols })
     }
+
+    /// Its value where each symbol stands for what `value` says.
+    pub fn evaluate(&self, value: impl Fn(Symbol) -> f64) -> f64 {
+        self.symbols.iter().fold(self.factor as f64, |product, &symbol| product * value(symbol))
+    }
 }
 
 /// The product of sizes; `None` where one is not known.
