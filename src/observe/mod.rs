@@ -1,9 +1,10 @@
 //! Statistics, Prometheus metrics and logging. May be used anywhere but in `batching`.
 //!
 //! Here lives what the server says about itself: [`ModelStats`] counts what happens to one loaded version,
-//! [`PoolStats`] what the scheduler does, [`Metrics`] renders both as Prometheus text at scrape time, and [`Logging`]
-//! installs the log and changes its settings while the server runs. Here must not live: anything that decides, and
-//! anything that knows the wire, the repository or the executor. The list of loaded versions comes in as a closure.
+//! [`PoolStats`] what the scheduler does, [`Metrics`] renders both as Prometheus text at scrape time, [`timeline`] records
+//! requests and tasks one by one, and [`Logging`] installs the log and changes its settings while the server runs. Here
+//! must not live: anything that decides, and anything that knows the wire, the repository or the executor. The list of
+//! loaded versions comes in as a closure.
 
 mod histogram;
 mod log_format;
@@ -12,7 +13,9 @@ mod machine;
 mod metrics;
 mod pool;
 mod snapshot;
+mod stages;
 mod stats;
+pub mod timeline;
 
 pub use histogram::Histogram;
 pub use log_format::LogFormat;
@@ -20,4 +23,5 @@ pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging}
 pub use metrics::{LoadedVersion, Metrics};
 pub use pool::{PoolSnapshot, PoolStats};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
+pub use stages::{MetaCounters, StageReading, StageStats};
 pub use stats::{ExecutionTimings, FailureReason, ModelStats, RequestTimings, VersionReading};

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use super::{
     histogram::Histogram,
     snapshot::{BatchStats, ResponseStats, StatsSnapshot},
+    stages::{MetaCounters, StageReading, StageStats},
 };
 
 /// Positions of decoupled responses that are told apart; later ones count at the last.
@@ -67,6 +68,9 @@ pub enum FailureReason {
 pub struct ModelStats {
     pending: AtomicI64,
     totals: Mutex<Totals>,
+    /// Empty for a version of one stage, whose executions say it all.
+    stages: Vec<StageStats>,
+    meta: Mutex<MetaCounters>,
 }
 
 #[derive(Clone, Debug)]
@@ -102,6 +106,10 @@ pub struct VersionReading {
     pub request_duration: Histogram,
     /// Waiting times of answered requests in nanoseconds.
     pub queue_duration: Histogram,
+    /// By stage; empty for a version of one stage.
+    pub stages: Vec<StageReading>,
+    /// What the policy did with its batches, as of the last [`ModelStats::set_meta`].
+    pub meta: MetaCounters,
 }
 
 impl Default for ModelStats {
@@ -112,8 +120,13 @@ impl Default for ModelStats {
 }
 
 impl ModelStats {
-    /// Counters at zero for a version whose batches hold up to `max_batch_rows` rows.
+    /// Counters at zero for a version of one stage whose batches hold up to `max_batch_rows` rows.
     pub fn new(max_batch_rows: u32) -> Self {
+        Self::with_stages(max_batch_rows, 1)
+    }
+
+    /// Counters at zero for a version of `stages` stages whose batches hold up to `max_batch_rows` rows.
+    pub fn with_stages(max_batch_rows: u32, stages: usize) -> Self {
         let sizes = max_batch_rows.clamp(1, MOST_RESERVED_SIZES) as usize;
         let stats = StatsSnapshot { batch_stats: Vec::with_capacity(sizes), ..StatsSnapshot::default() };
         let totals = Totals {
@@ -126,7 +139,13 @@ impl ModelStats {
             request_duration: Histogram::of_durations(),
             queue_duration: Histogram::of_durations(),
         };
-        Self { pending: AtomicI64::new(0), totals: Mutex::new(totals) }
+        let counted_apart = if stages > 1 { stages } else { 0 };
+        Self {
+            pending: AtomicI64::new(0),
+            totals: Mutex::new(totals),
+            stages: (0..counted_apart).map(|_| StageStats::new(max_batch_rows)).collect(),
+            meta: Mutex::default(),
+        }
     }
 
     /// A request was admitted (pending until [`Self::left_queue`]).
@@ -194,6 +213,16 @@ impl ModelStats {
         batch.compute_output.add(timings.compute_output_ns);
     }
 
+    /// Counters of a stage, counted from 0; `None` for a version of one stage, where there is nothing to count apart.
+    pub fn stage(&self, stage: u16) -> Option<&StageStats> {
+        self.stages.get(usize::from(stage))
+    }
+
+    /// Takes over what the batching core has counted since the version came up. Called before the counters are read.
+    pub fn set_meta(&self, meta: MetaCounters) {
+        *self.meta.lock() = meta;
+    }
+
     /// The `step`-th response of a decoupled request left, counted from 0 (`empty`: the final one without outputs).
     pub fn response(&self, step: u32, empty: bool, timings: &ExecutionTimings) {
         let position = (step as usize).min(MOST_STEPS - 1);
@@ -224,7 +253,19 @@ impl ModelStats {
         let Totals { stats, rejected, canceled, backend, other, expired, request_duration, queue_duration } =
             self.totals.lock().clone();
         let pending = u64::try_from(self.pending.load(Ordering::Relaxed)).unwrap_or(0);
-        VersionReading { stats, pending, rejected, canceled, backend, other, expired, request_duration, queue_duration }
+        VersionReading {
+            stats,
+            pending,
+            rejected,
+            canceled,
+            backend,
+            other,
+            expired,
+            request_duration,
+            queue_duration,
+            stages: self.stages.iter().map(StageStats::reading).collect(),
+            meta: *self.meta.lock(),
+        }
     }
 }
 
@@ -234,165 +275,4 @@ fn unix_ms() -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::thread;
-
-    use super::{super::snapshot::Tally, *};
-
-    const REQUEST: RequestTimings = RequestTimings {
-        total_ns: 100,
-        queue_ns: 20,
-        compute_input_ns: 10,
-        compute_infer_ns: 50,
-        compute_output_ns: 5,
-    };
-    const EXECUTION: ExecutionTimings =
-        ExecutionTimings { compute_input_ns: 10, compute_infer_ns: 50, compute_output_ns: 5 };
-
-    #[test]
-    fn requests_count_once_rows_count_all_and_executions_by_size() {
-        let stats = ModelStats::new(4);
-        for rows in [1, 1, 1, 4] {
-            stats.execution(rows, &EXECUTION);
-            stats.success(rows, &REQUEST);
-        }
-
-        let read = stats.snapshot();
-        assert_eq!(read.inference_count, 7, "rows of three requests of 1 and one of 4");
-        assert_eq!(read.execution_count, 4);
-        assert_eq!(read.inference_stats.success, Tally { count: 4, ns: 400 });
-        assert_eq!(read.inference_stats.queue, Tally { count: 4, ns: 80 });
-        assert_eq!(read.inference_stats.compute_infer, Tally { count: 4, ns: 200 });
-        assert_eq!(read.inference_stats.fail, Tally::default());
-        assert_eq!(read.inference_stats.cache_hit, Tally::default());
-        let sizes: Vec<_> = read.batch_stats.iter().map(|batch| (batch.batch_size, batch.compute_infer)).collect();
-        assert_eq!(sizes, [(1, Tally { count: 3, ns: 150 }), (4, Tally { count: 1, ns: 50 })]);
-    }
-
-    #[test]
-    fn one_execution_of_several_requests_counts_once() {
-        let stats = ModelStats::new(8);
-        stats.execution(3, &EXECUTION);
-        for _ in 0..3 {
-            stats.success(1, &REQUEST);
-        }
-
-        let read = stats.snapshot();
-        assert_eq!((read.inference_count, read.execution_count), (3, 1));
-        assert_eq!(read.inference_stats.compute_infer.count, 3, "compute counts per request");
-        assert_eq!(read.batch_stats[0].compute_infer.count, 1, "batch statistics count per execution");
-    }
-
-    #[test]
-    fn sizes_that_were_not_announced_are_counted_too_and_stay_sorted() {
-        let stats = ModelStats::default();
-        for rows in [9, 2, 9, 5] {
-            stats.execution(rows, &EXECUTION);
-        }
-        let sizes: Vec<_> =
-            stats.snapshot().batch_stats.iter().map(|batch| (batch.batch_size, batch.compute_input.count)).collect();
-        assert_eq!(sizes, [(2, 1), (5, 1), (9, 2)]);
-    }
-
-    #[test]
-    fn an_expired_request_is_cancelled_and_expired() {
-        let stats = ModelStats::default();
-        stats.failure(FailureReason::Expired, 7);
-        stats.failure(FailureReason::Canceled, 1);
-        stats.failure(FailureReason::Rejected, 1);
-        stats.failure(FailureReason::Backend, 1);
-        stats.failure(FailureReason::Other, 1);
-
-        let read = stats.reading();
-        assert_eq!(read.stats.inference_stats.fail, Tally { count: 5, ns: 11 });
-        assert_eq!((read.rejected, read.canceled, read.backend, read.other), (1, 2, 1, 1));
-        assert_eq!(read.expired, 1);
-        assert_eq!(read.stats.inference_stats.success.count, 0, "a failed request is not answered");
-        assert_eq!(read.request_duration.count(), 0, "histograms hold answered requests");
-    }
-
-    #[test]
-    fn pending_is_what_was_admitted_and_has_not_left() {
-        let stats = ModelStats::default();
-        stats.admitted();
-        stats.admitted();
-        stats.left_queue();
-        assert_eq!(stats.reading().pending, 1);
-    }
-
-    #[test]
-    fn last_inference_is_the_wall_clock_of_the_last_execution() {
-        let stats = ModelStats::default();
-        assert_eq!(stats.snapshot().last_inference, 0, "nothing ran yet");
-        let before = unix_ms();
-        stats.execution(1, &EXECUTION);
-        let last = stats.snapshot().last_inference;
-        assert!((before..=unix_ms()).contains(&last), "{last} is not between the clock before and after");
-    }
-
-    #[test]
-    fn responses_count_by_position_and_deep_ones_at_the_last() {
-        let stats = ModelStats::default();
-        stats.response(0, false, &EXECUTION);
-        stats.response(1, true, &EXECUTION);
-        stats.response(5_000_000, false, &EXECUTION);
-
-        let steps = stats.snapshot().response_stats;
-        assert_eq!(steps[0].success, Tally { count: 1, ns: 55 });
-        assert_eq!(steps[0].empty_response, Tally::default());
-        assert_eq!(steps[1].empty_response.count, 1);
-        assert_eq!(steps[1].compute_infer.count, 0, "an empty response computed nothing");
-        assert_eq!(steps.len(), MOST_STEPS, "the number of positions is bounded");
-        assert_eq!(steps[MOST_STEPS - 1].success.count, 1);
-    }
-
-    #[test]
-    fn every_snapshot_adds_up_while_threads_record() {
-        const THREADS: u32 = 4;
-        const REQUESTS: u32 = 2_000;
-        let stats = ModelStats::new(4);
-        thread::scope(|scope| {
-            for worker in 1..=THREADS {
-                let stats = &stats;
-                scope.spawn(move || {
-                    for _ in 0..REQUESTS {
-                        stats.admitted();
-                        stats.left_queue();
-                        stats.execution(worker, &EXECUTION);
-                        stats.success(worker, &REQUEST);
-                    }
-                });
-            }
-            for _ in 0..500 {
-                let read = stats.snapshot();
-                let requests = read.inference_stats;
-                let parts = requests.queue.ns
-                    + requests.compute_input.ns
-                    + requests.compute_infer.ns
-                    + requests.compute_output.ns;
-                assert!(parts <= requests.success.ns, "queue and compute exceed request time: {requests:?}");
-                assert_eq!(requests.success.count, requests.queue.count);
-                let executions: u64 = read.batch_stats.iter().map(|batch| batch.compute_infer.count).sum();
-                assert_eq!(executions, read.execution_count, "batch statistics and execution count disagree");
-            }
-        });
-
-        let read = stats.reading();
-        let requests = u64::from(THREADS * REQUESTS);
-        assert_eq!(read.stats.inference_stats.success.count, requests);
-        assert_eq!(read.stats.execution_count, requests);
-        assert_eq!(read.stats.inference_count, u64::from((1..=THREADS).sum::<u32>() * REQUESTS));
-        assert_eq!(read.pending, 0);
-    }
-
-    #[test]
-    fn a_snapshot_serialises_as_tritons_http_endpoint_writes_it() {
-        let stats = ModelStats::default();
-        stats.response(0, false, &EXECUTION);
-        stats.execution(2, &EXECUTION);
-        let json = serde_json::to_value(stats.snapshot()).expect("plain data serialises");
-        assert_eq!(json["response_stats"]["0"]["success"], serde_json::json!({ "count": 1, "ns": 55 }));
-        assert_eq!(json["batch_stats"][0]["batch_size"], 2);
-        assert_eq!(json["inference_stats"]["cache_miss"], serde_json::json!({ "count": 0, "ns": 0 }));
-    }
-}
+mod tests;

@@ -1,0 +1,97 @@
+//! Statistics of the stages of one loaded version, and of what its policy did with its batches.
+
+use parking_lot::Mutex;
+
+/// Batch sizes for which room is made ahead, so that recording them allocates nothing.
+const MOST_RESERVED_SIZES: u32 = 1024;
+
+/// Counters of one stage. Recording is one short lock a task.
+#[derive(Debug)]
+pub struct StageStats {
+    totals: Mutex<StageReading>,
+}
+
+/// The counters of one stage at one instant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageReading {
+    /// Tasks that ran.
+    pub tasks: u64,
+    /// Their rows, padding left out.
+    pub rows: u64,
+    /// Time that rows waited for the stage, summed over the rows, in nanoseconds: in the queue for the first stage, at a
+    /// boundary for the others.
+    pub queue_ns: u64,
+    /// Time that the tasks ran, in nanoseconds.
+    pub run_ns: u64,
+    /// Rows of a task and the number of tasks of that size, by ascending size.
+    pub batch_sizes: Vec<(u32, u64)>,
+}
+
+/// What a policy did with a version's batches since the version came up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MetaCounters {
+    /// Running batches that newcomers joined (DVABatch section 5, *stretch*).
+    pub stretches: u64,
+    /// Batches cut into parts that travel on their own (DVABatch section 5, *split*).
+    pub splits: u64,
+    /// Steps that caught up with the step before them (LazyBatching section IV-B).
+    pub merges: u64,
+    /// Times that later rows ran while earlier ones of their version waited for them (LazyBatching section IV-B).
+    pub preemptions: u64,
+    /// Requests that ended past their latency objective.
+    pub slack_misses: u64,
+    /// Rows that left before the last stage because an exit let them go (DVABatch section 9.2).
+    pub early_exits: u64,
+}
+
+impl StageStats {
+    /// Counters at zero for a version whose batches hold up to `max_batch_rows` rows.
+    pub(super) fn new(max_batch_rows: u32) -> Self {
+        let sizes = max_batch_rows.clamp(1, MOST_RESERVED_SIZES) as usize;
+        let totals = StageReading { batch_sizes: Vec::with_capacity(sizes), ..StageReading::default() };
+        Self { totals: Mutex::new(totals) }
+    }
+
+    /// A task of `rows` real rows ran for `run_ns`. `queue_ns` is how long its rows had waited for it, summed over the rows,
+    /// in nanoseconds.
+    pub fn ran(&self, rows: u32, queue_ns: u64, run_ns: u64) {
+        let mut totals = self.totals.lock();
+        totals.tasks += 1;
+        totals.rows += u64::from(rows);
+        totals.queue_ns += queue_ns;
+        totals.run_ns += run_ns;
+        match totals.batch_sizes.binary_search_by_key(&rows, |&(size, _)| size) {
+            Ok(position) => totals.batch_sizes[position].1 += 1,
+            Err(position) => totals.batch_sizes.insert(position, (rows, 1)),
+        }
+    }
+
+    /// The counters now.
+    pub fn reading(&self) -> StageReading {
+        self.totals.lock().clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stage_counts_tasks_rows_times_and_sizes() {
+        let stage = StageStats::new(4);
+        stage.ran(4, 40, 100);
+        stage.ran(1, 5, 30);
+        stage.ran(4, 0, 110);
+
+        let expected = StageReading { tasks: 3, rows: 9, queue_ns: 45, run_ns: 240, batch_sizes: vec![(1, 1), (4, 2)] };
+        assert_eq!(stage.reading(), expected);
+    }
+
+    #[test]
+    fn sizes_that_were_not_announced_are_counted_too() {
+        let stage = StageStats::new(1);
+        stage.ran(9, 0, 1);
+        stage.ran(2, 0, 1);
+        assert_eq!(stage.reading().batch_sizes, [(2, 1), (9, 1)]);
+    }
+}
