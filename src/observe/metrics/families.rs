@@ -2,7 +2,7 @@
 
 use prometheus::proto::MetricType;
 
-use super::super::{PoolSnapshot, VersionReading};
+use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading};
 
 const NS_PER_US: u64 = 1_000;
 
@@ -39,7 +39,7 @@ const fn version_counter(name: &'static str, help: &'static str, value: fn(&Vers
 }
 
 /// All families of one number per version.
-pub(super) const PER_VERSION: [PerVersion; 10] = [
+pub(super) const PER_VERSION: [PerVersion; 11] = [
     version_counter("nv_inference_request_success", "Requests answered, whatever their batch size", |read| {
         read.stats.inference_stats.success.count
     }),
@@ -75,7 +75,74 @@ pub(super) const PER_VERSION: [PerVersion; 10] = [
     version_counter("paternoster_expired_requests_total", "Requests whose client's deadline passed", |read| {
         read.expired
     }),
+    version_counter(
+        "paternoster_batch_slack_misses_total",
+        "Requests that ended past their latency objective",
+        |read| read.meta.slack_misses,
+    ),
 ];
+
+/// A family of one number per version of several stages (labels model, version).
+pub(super) struct PerMeta {
+    pub family: Family,
+    pub value: fn(&MetaCounters) -> u64,
+}
+
+/// What policies do with the batches of versions of several stages.
+pub(super) const META: [PerMeta; 5] = [
+    PerMeta {
+        family: counter("paternoster_batch_stretches_total", "Running batches that newcomers joined"),
+        value: |read| read.stretches,
+    },
+    PerMeta {
+        family: counter("paternoster_batch_splits_total", "Batches cut into parts that travel on their own"),
+        value: |read| read.splits,
+    },
+    PerMeta {
+        family: counter("paternoster_batch_merges_total", "Rows that caught up with those before them in their batch"),
+        value: |read| read.merges,
+    },
+    PerMeta {
+        family: counter("paternoster_batch_preemptions_total", "Times that later rows ran while earlier ones waited"),
+        value: |read| read.preemptions,
+    },
+    PerMeta {
+        family: counter("paternoster_batch_early_exits_total", "Rows that left before the last stage"),
+        value: |read| read.early_exits,
+    },
+];
+
+/// A family of one number per stage (labels model, stage, version), for versions of several stages.
+pub(super) struct PerStage {
+    pub family: Family,
+    pub value: fn(&StageReading) -> f64,
+}
+
+/// All families of one number per stage.
+pub(super) const PER_STAGE: [PerStage; 4] = [
+    PerStage {
+        family: counter("paternoster_stage_tasks_total", "Tasks that ran the stage"),
+        value: |read| read.tasks as f64,
+    },
+    PerStage {
+        family: counter("paternoster_stage_rows_total", "Rows that ran through the stage, padding left out"),
+        value: |read| read.rows as f64,
+    },
+    PerStage {
+        family: counter(
+            "paternoster_stage_queue_seconds_total",
+            "Time that rows waited for the stage, summed over rows",
+        ),
+        value: |read| read.queue_ns as f64 / NS_PER_SECOND,
+    },
+    PerStage {
+        family: counter("paternoster_stage_run_seconds_total", "Time that tasks ran the stage"),
+        value: |read| read.run_ns as f64 / NS_PER_SECOND,
+    },
+];
+
+pub(super) const STAGE_BATCH_SIZE: Family =
+    histogram("paternoster_stage_batch_size", "Real rows of the tasks that ran the stage");
 
 /// Failures per version and reason (labels model, reason, version).
 pub(super) const FAILURES: Family = counter("nv_inference_request_failure", "Requests that failed, by reason");

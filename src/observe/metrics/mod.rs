@@ -17,13 +17,14 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CPU_UTILIZATION, FAILURES, Family, MEMORY_TOTAL, MEMORY_USED, NS_PER_SECOND, PER_POOL, PER_VERSION,
-        PINNED_TOTAL, PINNED_USED, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION,
+        BATCH_ROWS, CPU_UTILIZATION, FAILURES, Family, MEMORY_TOTAL, MEMORY_USED, META, NS_PER_SECOND, PER_POOL,
+        PER_STAGE, PER_VERSION, PINNED_TOTAL, PINNED_USED, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION,
+        STAGE_BATCH_SIZE,
     },
     samples::{distribution, family_of, label, labels, number, single},
 };
 use super::{
-    ModelStats, PoolStats, VersionReading,
+    ModelStats, PoolStats, StageReading, VersionReading,
     histogram::Histogram,
     machine::{Machine, Memory},
 };
@@ -89,7 +90,10 @@ impl fmt::Debug for ServerCollector {
 
 impl ServerCollector {
     fn new(loaded: LoadedVersions, pool: Arc<PoolStats>) -> Result<Self, prometheus::Error> {
-        let per_version = PER_VERSION.iter().map(|one| (&one.family, &["model", "version"][..]));
+        let per_version = PER_VERSION.iter().map(|one| &one.family).chain(META.iter().map(|one| &one.family));
+        let per_version = per_version.map(|family| (family, &["model", "version"][..]));
+        let per_stage = PER_STAGE.iter().map(|one| &one.family).chain([&STAGE_BATCH_SIZE]);
+        let per_stage = per_stage.map(|family| (family, &["model", "stage", "version"][..]));
         let failures = [(&FAILURES, &["model", "reason", "version"][..])];
         let histograms =
             [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS].map(|family| (family, &["model", "version"][..]));
@@ -97,7 +101,7 @@ impl ServerCollector {
         let machine = [&REJECTION_TIME, &CPU_UTILIZATION, &MEMORY_TOTAL, &MEMORY_USED, &PINNED_TOTAL, &PINNED_USED];
         let machine = machine.map(|family| (family, &[][..]));
 
-        let descs = per_version.chain(failures).chain(histograms).chain(per_pool).chain(machine).map(
+        let descs = per_version.chain(per_stage).chain(failures).chain(histograms).chain(per_pool).chain(machine).map(
             |(family, labels): (&Family, &[&str])| {
                 let labels = labels.iter().map(|&label| label.to_owned()).collect();
                 Desc::new(family.name.to_owned(), family.help.to_owned(), labels, Default::default())
@@ -137,6 +141,7 @@ impl ServerCollector {
         families.push(family_of(&QUEUE_DURATION, queue.collect()));
         let rows = read.iter().map(|(labels, read)| distribution(labels, &rows_of(read), 1.0));
         families.push(family_of(&BATCH_ROWS, rows.collect()));
+        families.extend(stage_families(&read));
         families
     }
 
@@ -170,6 +175,40 @@ impl Collector for ServerCollector {
         families.extend(self.machine_families());
         families
     }
+}
+
+/// A version of one stage has none of them: they would repeat what is counted for the whole.
+fn stage_families(read: &[(Vec<LabelPair>, VersionReading)]) -> Vec<MetricFamily> {
+    let mut families = Vec::new();
+    for one in &META {
+        let cut = read.iter().filter(|(_, read)| !read.stages.is_empty());
+        let samples = cut.map(|(labels, read)| number(labels.clone(), one.family.kind, (one.value)(&read.meta) as f64));
+        families.push(family_of(&one.family, samples.collect()));
+    }
+
+    let stages: Vec<(Vec<LabelPair>, &StageReading)> = read
+        .iter()
+        .flat_map(|(labels, read)| {
+            read.stages.iter().enumerate().map(move |(stage, read)| {
+                let mut labels = labels.clone();
+                labels.insert(1, label("stage", &stage.to_string()));
+                (labels, read)
+            })
+        })
+        .collect();
+    for one in &PER_STAGE {
+        let samples = stages.iter().map(|(labels, read)| number(labels.clone(), one.family.kind, (one.value)(read)));
+        families.push(family_of(&one.family, samples.collect()));
+    }
+    let sizes = stages.iter().map(|(labels, read)| {
+        let mut sizes = Histogram::of_rows();
+        for &(rows, tasks) in &read.batch_sizes {
+            sizes.record_many(u64::from(rows), tasks);
+        }
+        distribution(labels, &sizes, 1.0)
+    });
+    families.push(family_of(&STAGE_BATCH_SIZE, sizes.collect()));
+    families
 }
 
 fn rows_of(read: &VersionReading) -> Histogram {

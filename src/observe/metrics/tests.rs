@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use super::{
-    super::{ExecutionTimings, FailureReason, RequestTimings},
+    super::{ExecutionTimings, FailureReason, MetaCounters, RequestTimings},
     *,
 };
 
@@ -19,6 +19,10 @@ const TIMINGS: RequestTimings = RequestTimings {
 
 fn version(name: &str, version: i64) -> LoadedVersion {
     LoadedVersion { name: name.to_owned(), version, stats: Arc::new(ModelStats::new(8)) }
+}
+
+fn staged(name: &str, version: i64) -> LoadedVersion {
+    LoadedVersion { name: name.to_owned(), version, stats: Arc::new(ModelStats::with_stages(8, 2)) }
 }
 
 fn metrics_of(loaded: Vec<LoadedVersion>) -> Metrics {
@@ -69,6 +73,7 @@ fn our_families_stand_beside_them() {
     let text = metrics_of(vec![version("identity_onnx", 1)]).render().expect("renders");
     let ours = [
         "paternoster_batch_rows histogram",
+        "paternoster_batch_slack_misses_total counter",
         "paternoster_expired_requests_total counter",
         "paternoster_queue_duration_seconds histogram",
         "paternoster_rejection_seconds histogram",
@@ -129,8 +134,42 @@ fn samples_are_the_counters_in_the_units_of_their_names() {
 }
 
 #[test]
+fn stages_are_shown_apart_for_versions_of_several() {
+    let cut = staged("cut", 2);
+    let stage = cut.stats.stage(1).expect("the second stage");
+    stage.ran(4, 1_500_000_000, 250_000_000);
+    stage.ran(2, 0, 250_000_000);
+    let meta = MetaCounters { stretches: 1, splits: 2, merges: 3, preemptions: 4, slack_misses: 5, early_exits: 6 };
+    cut.stats.set_meta(meta);
+    let text = metrics_of(vec![version("whole", 1), cut]).render().expect("renders");
+    for line in [
+        "paternoster_stage_tasks_total{model=\"cut\",stage=\"0\",version=\"2\"} 0",
+        "paternoster_stage_tasks_total{model=\"cut\",stage=\"1\",version=\"2\"} 2",
+        "paternoster_stage_rows_total{model=\"cut\",stage=\"1\",version=\"2\"} 6",
+        "paternoster_stage_queue_seconds_total{model=\"cut\",stage=\"1\",version=\"2\"} 1.5",
+        "paternoster_stage_run_seconds_total{model=\"cut\",stage=\"1\",version=\"2\"} 0.5",
+        "paternoster_stage_batch_size_bucket{model=\"cut\",stage=\"1\",version=\"2\",le=\"1\"} 0",
+        "paternoster_stage_batch_size_bucket{model=\"cut\",stage=\"1\",version=\"2\",le=\"2\"} 1",
+        "paternoster_stage_batch_size_bucket{model=\"cut\",stage=\"1\",version=\"2\",le=\"4\"} 2",
+        "paternoster_stage_batch_size_sum{model=\"cut\",stage=\"1\",version=\"2\"} 6",
+        "paternoster_batch_stretches_total{model=\"cut\",version=\"2\"} 1",
+        "paternoster_batch_splits_total{model=\"cut\",version=\"2\"} 2",
+        "paternoster_batch_merges_total{model=\"cut\",version=\"2\"} 3",
+        "paternoster_batch_preemptions_total{model=\"cut\",version=\"2\"} 4",
+        "paternoster_batch_slack_misses_total{model=\"cut\",version=\"2\"} 5",
+        "paternoster_batch_early_exits_total{model=\"cut\",version=\"2\"} 6",
+        "paternoster_batch_slack_misses_total{model=\"whole\",version=\"1\"} 0",
+    ] {
+        assert_has(&text, line);
+    }
+    let repeated = text.lines().filter(|line| line.contains("model=\"whole\"") && line.contains("stage"));
+    assert_eq!(repeated.collect::<Vec<_>>(), Vec::<&str>::new(), "a version of one stage is not shown by stages");
+    assert!(!text.contains("paternoster_batch_stretches_total{model=\"whole\""), "one stage cannot be stretched");
+}
+
+#[test]
 fn series_of_an_unloaded_version_go_away() {
-    let loaded = Arc::new(Mutex::new(vec![version("stays", 1), version("goes", 1), version("goes", 2)]));
+    let loaded = Arc::new(Mutex::new(vec![version("stays", 1), version("goes", 1), staged("goes", 2)]));
     let metrics = {
         let loaded = Arc::clone(&loaded);
         Metrics::new(move || loaded.lock().clone(), Arc::default()).expect("names are unique")
