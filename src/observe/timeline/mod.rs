@@ -1,11 +1,24 @@
 //! The recorded timeline: when requests came and went, and which tasks ran their rows in between, so that one can see a
 //! batch being stretched, split and merged.
 //!
-//! [`Timeline`] records into a ring of bounded size while the server runs. Here must not live: a clock (times come with
-//! each call), or anything that acts on what was recorded.
+//! [`Timeline`] records into a ring of bounded size while the server runs. What it held at one instant, a [`Recording`],
+//! becomes a history of requests and tasks, which is laid out as a [`Picture`]: that is written in the Chrome trace format,
+//! read back, and drawn as SVG. Here must not live: a clock (times come with each call), or anything that acts on what was
+//! recorded.
 
+mod chrome;
+mod history;
+mod layout;
+mod picture;
 mod record;
 mod recorder;
+mod svg;
 
+pub use chrome::ReadError;
+pub use picture::Picture;
 pub use record::{Record, RequestEnd, TaskLaunch, TaskRows};
 pub use recorder::{Recording, Timeline, VersionName};
+pub use svg::{DrawError, View};
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 use parking_lot::Mutex;
 
-use super::record::{Record, RequestEnd, TaskLaunch, TaskRows};
+use super::{
+    history::History,
+    picture::Picture,
+    record::{Record, RequestEnd, TaskLaunch, TaskRows},
+};
 
 /// Names of versions that are kept, those that were unloaded included; each load brings one more.
 const MOST_NAMES: usize = 1024;
@@ -152,6 +156,11 @@ impl Recording {
         let first = records.iter().position(|record| record.at_ns().is_some()).unwrap_or(records.len());
         records.drain(..first);
         Self { records, dropped: dropped + first as u64, names }
+    }
+
+    /// Lays the recording out. Takes about a second for a million events.
+    pub fn picture(&self) -> Picture {
+        Picture::of(&History::of(self))
     }
 }
 

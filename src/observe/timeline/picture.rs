@@ -1,0 +1,146 @@
+//! What both forms of output draw: spans on rows that never overlap.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::history::Change;
+
+/// The process that holds the lanes; those of models follow.
+pub(super) const LANES: u32 = 1;
+
+/// A recording laid out: one process for the lanes and one for each model version, with rows on which spans never overlap.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Picture {
+    /// Records that were dropped for newer ones before the picture was taken.
+    pub(super) dropped: u64,
+    /// In the order of their numbers.
+    pub(super) processes: Vec<Process>,
+    pub(super) spans: Vec<Span>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) arrows: Vec<Arrow>,
+}
+
+/// The lanes, or a model version.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Process {
+    pub(super) id: u32,
+    pub(super) name: String,
+    /// Rows with their names.
+    pub(super) rows: BTreeMap<u32, String>,
+}
+
+/// A row of a process, counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Row {
+    pub(super) process: u32,
+    pub(super) row: u32,
+}
+
+/// What a span is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Kind {
+    /// A request waits for its first task, or to run again after one that failed.
+    Queue,
+    /// A request runs in a task.
+    Stage,
+    /// A request waits at a boundary.
+    Wait,
+    /// A lane runs a task.
+    Task,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Span {
+    pub(super) row: Row,
+    pub(super) from_ns: u64,
+    pub(super) to_ns: u64,
+    pub(super) kind: Kind,
+    pub(super) facts: Facts,
+}
+
+/// What is known of a span; what does not belong to its kind is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct Facts {
+    /// The request's place in the order of arrival.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) request: Option<u64>,
+    /// Rows of the request that the span is about, or of the task.
+    pub(super) rows: u32,
+    /// Their places in the batch, as `0-1, 5`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(super) places: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stage: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) batch: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) task: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) lane: Option<u16>,
+    /// Rows of the task.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) task_rows: Option<u32>,
+    /// Rows of the executed batch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) padded_rows: Option<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) padded_lengths: Vec<u32>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) changes: Vec<Change>,
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) failed: bool,
+    /// Whether it went on when the picture was taken.
+    #[serde(skip_serializing_if = "is_false")]
+    pub(super) open: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// A request that ended otherwise than completed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Mark {
+    pub(super) row: Row,
+    pub(super) at_ns: u64,
+    pub(super) name: String,
+}
+
+/// From a task on its lane to the next one of its rows, or of the batch that newcomers join.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Arrow {
+    pub(super) from: (Row, u64),
+    pub(super) to: (Row, u64),
+    pub(super) name: String,
+}
+
+impl Span {
+    pub(super) fn name(&self) -> String {
+        let Facts { request, stage, batch, task_rows, changes, .. } = &self.facts;
+        match self.kind {
+            Kind::Queue => {
+                let request =
+                    request.map_or_else(|| "earlier request".to_owned(), |number| format!("request {number}"));
+                format!("{request} · queued")
+            }
+            Kind::Wait => match stage {
+                Some(stage) => format!("waits behind stage {stage}"),
+                None => "waits".to_owned(),
+            },
+            Kind::Stage | Kind::Task => {
+                let rows = task_rows.unwrap_or(self.facts.rows);
+                let noun = if rows == 1 { "row" } else { "rows" };
+                let (stage, batch) = (stage.unwrap_or_default(), batch.unwrap_or_default());
+                let mut name = format!("stage {stage} · batch {batch} · {rows} {noun}");
+                for change in changes {
+                    name.push_str(" · ");
+                    name.push_str(change.name());
+                }
+                name
+            }
+        }
+    }
+}
