@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::tritonserver::Ignored;
+use super::{RecordArgs, tritonserver::Ignored};
 use crate::observe::LogFormat;
 
 const EXAMPLES: &str = "\
@@ -48,6 +48,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub log: LogArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub timeline: RecordArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub life: LifeArgs,

@@ -7,10 +7,12 @@ mod flags;
 pub mod models;
 mod options;
 mod pool;
+mod recording;
 mod report;
 mod serve;
 mod server;
 mod table;
+pub mod timeline;
 mod tritonserver;
 
 use std::{ffi::OsString, fmt::Display, process::ExitCode};
@@ -20,6 +22,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind}
 pub use flags::{
     Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, LifeArgs, LogArgs, RepositoryArgs, ServeArgs,
 };
+pub use recording::RecordArgs;
 pub use tritonserver::{IGNORED, Ignored};
 
 /// An inference server whose batches requests board and leave while they run
@@ -36,6 +39,8 @@ enum Command {
     Serve(Box<ServeArgs>),
     /// Write model directories with seed models, for examples, tests and benchmarks
     Models(models::ModelsArgs),
+    /// Draw a recorded timeline
+    Timeline(timeline::TimelineArgs),
 }
 
 /// Runs the command line of the current process.
@@ -43,6 +48,7 @@ pub fn main() -> ExitCode {
     match parse(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve::run(*args),
         Ok(Command::Models(args)) => exit_code(models::run(&args)),
+        Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
         Err(error) => error.exit(),
     }
 }

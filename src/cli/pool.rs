@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Instant};
 
 use tracing::{info, warn};
 
-use super::{DeviceArgs, server::StartedPool};
+use super::{DeviceArgs, recording::TimelineRecording, server::StartedPool};
 use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
@@ -18,7 +18,7 @@ use crate::{
 ///
 /// # Errors
 /// When a thread cannot be started.
-pub(super) fn start_pool(device: &DeviceArgs) -> io::Result<StartedPool> {
+pub(super) fn start_pool(device: &DeviceArgs, recording: TimelineRecording) -> io::Result<StartedPool> {
     let began = Instant::now();
     let library = device.onnxruntime_library.clone();
     let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
@@ -27,5 +27,5 @@ pub(super) fn start_pool(device: &DeviceArgs) -> io::Result<StartedPool> {
         Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
     }
     let pool = Pool::start(&PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() })?;
-    Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool, began })
+    Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool, recording, began })
 }

@@ -11,6 +11,7 @@ use tracing::{error, info, warn};
 use super::{
     ServeArgs, options,
     pool::start_pool,
+    recording::{TimelineRecording, UnwritableTimeline},
     server::{Server, StartError, StartedPool},
 };
 use crate::observe::{LogStartError, Logging};
@@ -20,6 +21,8 @@ use crate::observe::{LogStartError, Logging};
 enum ServeError {
     #[error(transparent)]
     Log(#[from] LogStartError),
+    #[error(transparent)]
+    Timeline(#[from] UnwritableTimeline),
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
     #[error("cannot listen for signals: {0}")]
@@ -54,7 +57,8 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         warn!("--{} does nothing here: {}", flag.name, flag.why);
     }
 
-    let pool = start_pool(&args.device).map_err(ServeError::Threads)?;
+    let recording = TimelineRecording::start(&args.timeline)?;
+    let pool = start_pool(&args.device, recording).map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
     let ended = runtime.block_on(until_signalled(args, log, pool));

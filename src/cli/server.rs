@@ -10,7 +10,7 @@ use std::{
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-use super::{ServeArgs, options, report};
+use super::{ServeArgs, options, recording::TimelineRecording, report};
 use crate::{
     executor::Pool,
     frontend::{
@@ -35,6 +35,8 @@ pub(super) struct StartedPool {
     pub pool: Arc<Pool>,
     /// Compiles versions and brings them up in the pool.
     pub loader: Arc<dyn Loader>,
+    /// What the pool records.
+    pub recording: TimelineRecording,
     /// When the server began to start.
     pub began: Instant,
 }
@@ -71,6 +73,7 @@ pub(super) struct Server {
     grpc: Option<GrpcServer>,
     http: Option<HttpServer>,
     metrics: Option<HttpServer>,
+    recording: TimelineRecording,
     drain_delay: Duration,
     exit_timeout: Duration,
 }
@@ -78,7 +81,7 @@ pub(super) struct Server {
 impl Server {
     /// Loads the models, then opens the ports.
     pub(super) async fn start(args: &ServeArgs, log: Logging, started: StartedPool) -> Result<Self, StartError> {
-        let StartedPool { pool, loader, began } = started;
+        let StartedPool { pool, loader, recording, began } = started;
         // Mistakes in the flags show before anything is loaded.
         let grpc_config = options::grpc(&args.grpc)?;
 
@@ -97,6 +100,7 @@ impl Server {
             grpc: None,
             http: None,
             metrics: None,
+            recording,
             drain_delay: Duration::from_secs(u64::from(args.life.drain_delay_secs)),
             exit_timeout: Duration::from_secs(u64::from(args.life.exit_timeout_secs)),
         };
@@ -120,7 +124,9 @@ impl Server {
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
             let models = Arc::new(Served::new(Arc::clone(&repository), Arc::clone(&readiness)));
-            let started = HttpServer::start(address, grpc::server_metadata(ServerMetadataRequest {}), models).await;
+            let metadata = grpc::server_metadata(ServerMetadataRequest {});
+            let timeline = Arc::clone(&server.recording.timeline);
+            let started = HttpServer::start(address, metadata, models, timeline).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
         server.announce(&args.life.id, began.elapsed());
@@ -162,7 +168,7 @@ impl Server {
     }
 
     /// Ends in order: readiness goes off; everything is served as before for the drain delay; then requests in flight
-    /// have the exit timeout to end. Metrics are served to the last.
+    /// have the exit timeout to end. Metrics are served to the last. Then the timeline is written, if one was recorded.
     ///
     /// Returns whether everything ended in time.
     pub(super) async fn shutdown(self) -> bool {
@@ -186,7 +192,13 @@ impl Server {
             metrics.shutdown(LAST_SCRAPE).await;
         }
         self.repository.shutdown();
-        let pool_ended = tokio::task::spawn_blocking(move || self.pool.stop(LAST_TASKS)).await.unwrap_or(false);
+        let (pool, recording) = (self.pool, self.recording);
+        let stop = move || {
+            let ended = pool.stop(LAST_TASKS);
+            recording.finish();
+            ended
+        };
+        let pool_ended = tokio::task::spawn_blocking(stop).await.unwrap_or(false);
         grpc_ended && http_ended && pool_ended
     }
 }

@@ -212,7 +212,8 @@ fn an_unknown_flag_suggests_the_nearest() {
 
 #[test]
 fn combinations_that_cannot_work_name_their_flags() {
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
+        (&["--timeline-events=9"], "--timeline-file <FILE>"),
         (&["--load-model=a"], "--load-model needs --model-control-mode=explicit"),
         (
             &["--model-control-mode=explicit", "--load-model=*", "--load-model=a"],
@@ -259,6 +260,9 @@ fn serve_is_meant_where_the_first_word_is_a_flag_or_tritonserver() {
 fn other_subcommands_are_reached_by_their_word() {
     let parsed = parse_words(&["paternoster", "models", "--list"]).expect("models takes --list");
     assert!(matches!(parsed, Command::Models(args) if args.list));
+    let words = ["paternoster", "timeline", "trace.json", "--svg=out.svg", "--from", "1.5"];
+    let parsed = parse_words(&words).expect("timeline takes a file and where to draw it");
+    assert!(matches!(parsed, Command::Timeline(args) if args.from == Some(1.5) && args.to.is_none()));
     let message = parse_words(&["paternoster", "--list"]).expect_err("a flag alone belongs to serve").to_string();
     assert!(message.contains("paternoster serve"), "{message}");
 }
@@ -307,6 +311,8 @@ fn values_reach_their_fields() {
         "--cpu-threads",
         "4",
         "--onnxruntime-library=lib.so",
+        "--timeline-file=trace.json",
+        "--timeline-events=500",
         "--id=west",
         "--strict-model-config=true",
     ]);
@@ -321,6 +327,7 @@ fn values_reach_their_fields() {
     assert_eq!((args.life.exit_timeout_secs, args.life.drain_delay_secs), (5, 2));
     assert_eq!((args.device.cpu_lanes, args.device.cpu_threads), (3, 4));
     assert_eq!(args.device.onnxruntime_library.as_deref(), Some(Path::new("lib.so")));
+    assert_eq!((args.timeline.file.as_deref(), args.timeline.events), (Some(Path::new("trace.json")), 500));
     assert_eq!(args.life.id, "west");
     assert!(!args.auto_complete(), "a strict configuration is not completed");
     assert!(serve(&["--strict-model-config=false"]).auto_complete());
@@ -337,4 +344,5 @@ fn defaults_are_tritons_but_for_exit_on_error() {
     assert_eq!(args.repository.poll_secs, 15);
     assert!(args.auto_complete() && args.repository.strict_readiness && !args.grpc.allow_client_shm);
     assert!(args.log.info && args.log.warning && args.log.error);
+    assert_eq!(args.timeline.file, None, "nothing is recorded unless it is asked for");
 }

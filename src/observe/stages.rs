@@ -30,17 +30,17 @@ pub struct StageReading {
 /// What a policy did with a version's batches since the version came up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaCounters {
-    /// Running batches that newcomers joined (DVABatch section 5, *stretch*).
+    /// Requests that joined a running batch, once for each time (DVABatch section 5.2.2, *stretch*).
     pub stretches: u64,
-    /// Batches cut into parts that travel on their own (DVABatch section 5, *split*).
+    /// Batches cut into parts that travel on their own (DVABatch section 5.2.2, *split*).
     pub splits: u64,
-    /// Steps that caught up with the step before them (LazyBatching section IV-B).
+    /// Steps that caught up with the step before them in their batch and went on with it (LazyBatching section IV-B).
     pub merges: u64,
-    /// Times that later rows ran while earlier ones of their version waited for them (LazyBatching section IV-B).
+    /// Times that a batch which could have gone on was left waiting for later requests (LazyBatching section IV-B).
     pub preemptions: u64,
-    /// Requests that ended past their latency objective.
+    /// Requests that completed after their latency objective.
     pub slack_misses: u64,
-    /// Rows that left before the last stage because an exit let them go (DVABatch section 9.2).
+    /// Rows that were done before the last stage (DVABatch section 9.2).
     pub early_exits: u64,
 }
 

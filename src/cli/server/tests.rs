@@ -32,7 +32,7 @@ impl Loader for NoEngine {
 
 fn pool() -> StartedPool {
     let pool = Pool::start(&PoolOptions::default()).expect("threads for the pool");
-    StartedPool { pool, loader: Arc::new(NoEngine), began: Instant::now() }
+    StartedPool { pool, loader: Arc::new(NoEngine), recording: TimelineRecording::default(), began: Instant::now() }
 }
 
 /// A repository with one model directory for each name.
@@ -48,12 +48,16 @@ fn repository(models: &[&str]) -> TempDir {
 
 /// Starts a server on free local ports.
 async fn start(directory: &TempDir, flags: &[&str]) -> Result<Server, StartError> {
+    start_with(directory, flags, pool()).await
+}
+
+async fn start_with(directory: &TempDir, flags: &[&str], pool: StartedPool) -> Result<Server, StartError> {
     let local =
         ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--grpc-port=0", "--http-port=0", "--metrics-port=0"];
     let mut args = serve(&[&local[..], flags].concat());
     args.repository.directories = vec![directory.path().display().to_string()];
     let (log, _) = Logging::detached(LogOptions::default());
-    Server::start(&args, log, pool()).await
+    Server::start(&args, log, pool).await
 }
 
 async fn get(address: Option<SocketAddr>, path: &str) -> String {
@@ -109,6 +113,25 @@ async fn endpoints_that_are_off_do_not_listen() {
     let server = start(&directory, &flags).await.expect("HTTP alone is enough");
     assert!(server.grpc.is_none() && server.metrics.is_none());
     assert!(get(server.http_address(), "/v2/health/live").await.starts_with("HTTP/1.1 200"));
+}
+
+#[tokio::test]
+async fn the_timeline_is_served_while_it_is_recorded_and_written_at_the_end() {
+    let directory = repository(&[]);
+    let file = directory.path().join("trace.json");
+    let flag = format!("--timeline-file={}", file.display());
+    let recording = TimelineRecording::start(&serve(&[&flag]).timeline).expect("a file that can be written");
+    let timeline = Arc::clone(&recording.timeline);
+    let server =
+        start_with(&directory, &[], StartedPool { recording, ..pool() }).await.expect("nothing stands in the way");
+
+    timeline.arrived(1_000, 1, 0, 1);
+    timeline.arrived(9_000, 2, 0, 1);
+    let served = get(server.http_address(), "/v2/timeline").await;
+    assert!(served.contains("request 1 · queued"), "{served}");
+    assert!(server.shutdown().await, "nothing was in flight");
+    let written = fs::read_to_string(&file).expect("the file is there");
+    assert!(written.contains("request 1 · queued"), "{written}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The HTTP front end: probes, metadata, configuration and statistics on one port, Prometheus metrics on another.
+//! The HTTP front end: probes, metadata, configuration, statistics and the timeline on one port, Prometheus metrics on another.
 //!
 //! `listener` accepts connections and bounds what a peer may hold; `routes` answers; `models` is what the routes ask of
 //! the repository. Here must not live: which model a name stands for (`repository`), or what is counted (`observe`).
@@ -9,6 +9,7 @@ mod listener;
 mod models;
 mod problem;
 mod routes;
+mod timeline;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -19,7 +20,10 @@ pub use models::{Models, Served};
 pub use problem::Problem;
 
 use self::routes::ConfigSchemaError;
-use crate::{observe::Metrics, wire::pb::ServerMetadataResponse};
+use crate::{
+    observe::{Metrics, timeline::Timeline},
+    wire::pb::ServerMetadataResponse,
+};
 
 /// Why an HTTP endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +51,7 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves probes, metadata, configuration and statistics; `server` answers `GET /v2`.
+    /// Serves probes, metadata, configuration, statistics and the timeline; `server` answers `GET /v2`.
     ///
     /// # Errors
     /// When the address cannot be listened on.
@@ -55,8 +59,9 @@ impl HttpServer {
         address: SocketAddr,
         server: ServerMetadataResponse,
         models: Arc<dyn Models>,
+        timeline: Arc<Timeline>,
     ) -> Result<Self, HttpStartError> {
-        let routes = routes::api(server, models)?;
+        let routes = routes::api(server, models, timeline)?;
         Self::listen(address, routes).await
     }
 

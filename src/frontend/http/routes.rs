@@ -13,9 +13,9 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use super::config_json::ConfigSchemaError;
-use super::{Models, Problem, config_json::ConfigJson};
+use super::{Models, Problem, config_json::ConfigJson, timeline::TimelineRoute};
 use crate::{
-    observe::{LoadedVersion, Metrics, StatsSnapshot},
+    observe::{LoadedVersion, Metrics, StatsSnapshot, timeline::Timeline},
     wire::pb::{ModelMetadataResponse, ServerMetadataResponse, model_metadata_response::TensorMetadata},
 };
 
@@ -27,16 +27,23 @@ struct Api {
     server: Arc<ServerMetadataResponse>,
     models: Arc<dyn Models>,
     config_json: ConfigJson,
+    timeline: TimelineRoute,
 }
 
 /// The routes of the HTTP port.
-pub(super) fn api(server: ServerMetadataResponse, models: Arc<dyn Models>) -> Result<Router, ConfigSchemaError> {
-    let state = Api { server: Arc::new(server), models, config_json: ConfigJson::new()? };
+pub(super) fn api(
+    server: ServerMetadataResponse,
+    models: Arc<dyn Models>,
+    timeline: Arc<Timeline>,
+) -> Result<Router, ConfigSchemaError> {
+    let timeline = TimelineRoute::new(timeline);
+    let state = Api { server: Arc::new(server), models, config_json: ConfigJson::new()?, timeline };
     let mut router = Router::new()
         .route("/v2", get(server_metadata))
         .route("/v2/health/live", get(|| async { StatusCode::OK }))
         .route("/v2/health/ready", get(server_ready))
-        .route("/v2/models/stats", get(all_stats));
+        .route("/v2/models/stats", get(all_stats))
+        .route("/v2/timeline", get(|State(api): State<Api>| async move { api.timeline.answer().await }));
     for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
         router = router
             .route(model, get(model_metadata))

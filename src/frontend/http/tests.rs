@@ -11,7 +11,7 @@ use tokio::{
 use super::*;
 use crate::{
     model::{DataType, ModelSpec, TensorSpec},
-    observe::{ExecutionTimings, LoadedVersion, ModelStats, PoolStats, RequestTimings},
+    observe::{ExecutionTimings, LoadedVersion, ModelStats, PoolStats, RequestTimings, timeline::Picture},
     repository::config::pb::ModelConfig,
     wire::{self, pb::ModelMetadataResponse},
 };
@@ -79,12 +79,16 @@ impl Models for Fake {
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 async fn start(fake: Fake) -> HttpServer {
+    start_with(fake, Timeline::off()).await
+}
+
+async fn start_with(fake: Fake, timeline: Timeline) -> HttpServer {
     let server = ServerMetadataResponse {
         name: "paternoster".to_owned(),
         version: "0.1.0".to_owned(),
         extensions: vec!["statistics".to_owned()],
     };
-    HttpServer::start(ANY_PORT, server, Arc::new(fake)).await.expect("a free port")
+    HttpServer::start(ANY_PORT, server, Arc::new(fake), Arc::new(timeline)).await.expect("a free port")
 }
 
 /// Status, headers and body of one request on a connection of its own.
@@ -238,6 +242,30 @@ async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
     assert!(body.contains("nv_inference_count{model=\"ident\",version=\"3\"} 0"), "{body}");
     assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 404);
     assert_eq!(call(server.address(), "POST", "/metrics").await.0, 405);
+}
+
+#[tokio::test]
+async fn a_timeline_that_is_recorded_can_be_fetched_while_it_goes_on() {
+    let timeline = Timeline::on(10);
+    timeline.arrived(1_000, 1, 0, 1);
+    timeline.arrived(3_000, 2, 0, 1);
+    let expected = timeline.recording().expect("it is on").picture();
+    let server = start_with(Fake::new(true), timeline).await;
+    // More often than can be answered at a time.
+    for _ in 0..10 {
+        let (status, head, body) = call(server.address(), "GET", "/v2/timeline").await;
+        assert_eq!(status, 200);
+        assert!(head.contains("content-type: application/json"), "{head}");
+        assert_eq!(Picture::read_chrome(body.as_bytes()).expect("our own"), expected);
+    }
+}
+
+#[tokio::test]
+async fn a_timeline_that_is_not_recorded_is_asked_for_by_a_flag() {
+    let server = start(Fake::new(true)).await;
+    let (status, answer) = json_of(server.address(), "/v2/timeline").await;
+    let expected = json!("no timeline is recorded: start the server with --timeline-file");
+    assert_eq!((status, &answer["error"]), (404, &expected));
 }
 
 #[tokio::test]

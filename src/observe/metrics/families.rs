@@ -77,7 +77,7 @@ pub(super) const PER_VERSION: [PerVersion; 11] = [
     }),
     version_counter(
         "paternoster_batch_slack_misses_total",
-        "Requests that ended past their latency objective",
+        "Requests that completed after their latency objective",
         |read| read.meta.slack_misses,
     ),
 ];
@@ -91,7 +91,7 @@ pub(super) struct PerMeta {
 /// What policies do with the batches of versions of several stages.
 pub(super) const META: [PerMeta; 5] = [
     PerMeta {
-        family: counter("paternoster_batch_stretches_total", "Running batches that newcomers joined"),
+        family: counter("paternoster_batch_stretches_total", "Requests that joined a running batch"),
         value: |read| read.stretches,
     },
     PerMeta {
@@ -99,15 +99,21 @@ pub(super) const META: [PerMeta; 5] = [
         value: |read| read.splits,
     },
     PerMeta {
-        family: counter("paternoster_batch_merges_total", "Rows that caught up with those before them in their batch"),
+        family: counter(
+            "paternoster_batch_merges_total",
+            "Steps that caught up with the one before them in their batch",
+        ),
         value: |read| read.merges,
     },
     PerMeta {
-        family: counter("paternoster_batch_preemptions_total", "Times that later rows ran while earlier ones waited"),
+        family: counter(
+            "paternoster_batch_preemptions_total",
+            "Times that a batch was left waiting for later requests",
+        ),
         value: |read| read.preemptions,
     },
     PerMeta {
-        family: counter("paternoster_batch_early_exits_total", "Rows that left before the last stage"),
+        family: counter("paternoster_batch_early_exits_total", "Rows that were done before the last stage"),
         value: |read| read.early_exits,
     },
 ];

@@ -15,8 +15,8 @@ const MOST_NAMES: usize = 1024;
 
 /// Records what happens to requests, or nothing. All methods may be called from any thread.
 ///
-/// Off, a call costs a branch; on, an uncontended lock and about 40 bytes written for each event and for each request of a
-/// task. Nothing is allocated. Times are nanoseconds since an epoch of the caller's choosing, the same for all calls; they may
+/// Off, a call costs a branch; on, an uncontended lock and 40 bytes written for each event and for each request of a task:
+/// about 40 ns for a task of eight requests. Nothing is allocated. Times are nanoseconds since an epoch of the caller's choosing, the same for all calls; they may
 /// come slightly out of order.
 #[derive(Debug, Default)]
 pub struct Timeline {
@@ -129,7 +129,7 @@ impl Timeline {
         }
     }
 
-    /// What is recorded now; `None` while off. Recording waits while it is copied, about a millisecond for 100,000 events.
+    /// What is recorded now; `None` while off. Recording waits while it is copied, about two milliseconds for 100,000 events.
     pub fn recording(&self) -> Option<Recording> {
         let ring = self.ring.as_ref()?.lock();
         let (front, back) = ring.records.as_slices();

@@ -1,0 +1,121 @@
+//! Recording a timeline while serving: its flags, and the file it is written to at the end.
+
+use std::{
+    fs::{File, OpenOptions},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use tracing::{error, info};
+
+use crate::observe::timeline::Timeline;
+
+/// Most events that can be kept: about 400 MB.
+const MOST_EVENTS: i64 = 10_000_000;
+
+/// How a timeline is recorded.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Timeline")]
+pub struct RecordArgs {
+    /// Record requests and tasks, and write them to this file at the end, in the Chrome trace format; GET /v2/timeline gives
+    /// them before
+    #[arg(id = "timeline-file", long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+
+    /// Events that are kept, the latest; each takes about 40 bytes
+    #[arg(id = "timeline-events", long, value_name = "N", default_value_t = 100_000, requires = "timeline-file")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MOST_EVENTS))]
+    pub events: u32,
+}
+
+/// A timeline and the file that it goes to; neither where none was asked for.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TimelineRecording {
+    /// Off where there is no file.
+    pub(super) timeline: Arc<Timeline>,
+    file: Option<PathBuf>,
+}
+
+/// That the file cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("--timeline-file: cannot write '{}': {error}", .file.display())]
+pub(super) struct UnwritableTimeline {
+    file: PathBuf,
+    error: io::Error,
+}
+
+impl TimelineRecording {
+    /// Begins to record if a file was named, and sees that it can be written; what it holds is kept until the end.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub(super) fn start(args: &RecordArgs) -> Result<Self, UnwritableTimeline> {
+        let Some(file) = args.file.clone() else { return Ok(Self::default()) };
+        if let Err(error) = OpenOptions::new().create(true).append(true).open(&file) {
+            return Err(UnwritableTimeline { file, error });
+        }
+        Ok(Self { timeline: Arc::new(Timeline::on(args.events as usize)), file: Some(file) })
+    }
+
+    /// Writes what was recorded, and says so in the log.
+    pub(super) fn finish(&self) {
+        let (Some(file), Some(recording)) = (&self.file, self.timeline.recording()) else { return };
+        match write(file, |to| recording.picture().write_chrome(to)) {
+            Ok(()) => info!("the timeline is in '{}'", file.display()),
+            Err(error) => error!("cannot write the timeline to '{}': {error}", file.display()),
+        }
+    }
+}
+
+fn write(file: &Path, content: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
+    let mut to = BufWriter::new(File::create(file)?);
+    content(&mut to)?;
+    to.flush()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::observe::timeline::Picture;
+
+    fn recording(file: Option<PathBuf>) -> Result<TimelineRecording, UnwritableTimeline> {
+        TimelineRecording::start(&RecordArgs { file, events: 10 })
+    }
+
+    #[test]
+    fn without_a_file_nothing_is_recorded() {
+        let recording = recording(None).expect("nothing to write");
+        assert!(!recording.timeline.is_on());
+        recording.finish();
+    }
+
+    #[test]
+    fn what_was_recorded_replaces_what_the_file_held() {
+        let directory = TempDir::new().expect("a directory for the test");
+        let file = directory.path().join("trace.json");
+        fs::write(&file, "of an earlier run").expect("a file for the test");
+        let recording = recording(Some(file.clone())).expect("a file that can be written");
+        assert_eq!(fs::read(&file).expect("it is there"), b"of an earlier run", "kept until there is something new");
+
+        recording.timeline.arrived(1_000, 1, 0, 1);
+        recording.timeline.arrived(2_000, 2, 0, 1);
+        recording.finish();
+        let picture = Picture::read_chrome(&fs::read(&file).expect("it is there")).expect("our own");
+        let expected = recording.timeline.recording().expect("it is on").picture();
+        assert_eq!(picture, expected, "no task ran, so that there are no arrows to be left out");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named_at_once() {
+        let error = recording(Some(PathBuf::from("/no/such/place/trace.json"))).expect_err("no such directory");
+        assert!(
+            error.to_string().starts_with("--timeline-file: cannot write '/no/such/place/trace.json': "),
+            "{error}"
+        );
+    }
+}

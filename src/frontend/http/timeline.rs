@@ -1,0 +1,68 @@
+//! `GET /v2/timeline`: what was recorded so far, in the Chrome trace format.
+
+use std::sync::Arc;
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::header::CONTENT_TYPE;
+use tokio::{
+    sync::{OwnedSemaphorePermit, Semaphore},
+    task::spawn_blocking,
+};
+
+use super::Problem;
+use crate::observe::timeline::{Recording, Timeline};
+
+/// Timelines that are written or sent at the same time, since each may take tens of megabytes; more wait.
+const MOST_AT_ONCE: usize = 4;
+
+/// Answers with the timeline.
+#[derive(Clone)]
+pub(super) struct TimelineRoute {
+    timeline: Arc<Timeline>,
+    room: Arc<Semaphore>,
+}
+
+/// A written timeline, which takes its room until it is sent or its client is gone.
+struct Written {
+    json: Vec<u8>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl AsRef<[u8]> for Written {
+    fn as_ref(&self) -> &[u8] {
+        &self.json
+    }
+}
+
+impl TimelineRoute {
+    pub(super) fn new(timeline: Arc<Timeline>) -> Self {
+        Self { timeline, room: Arc::new(Semaphore::new(MOST_AT_ONCE)) }
+    }
+
+    /// The timeline as of now.
+    ///
+    /// # Errors
+    /// When none is recorded, or it cannot be written.
+    pub(super) async fn answer(self) -> Result<Response, Problem> {
+        if !self.timeline.is_on() {
+            let reason = "no timeline is recorded: start the server with --timeline-file";
+            return Err(Problem::NotFound(reason.to_owned()));
+        }
+        let room = self.room.acquire_owned().await.map_err(|error| Problem::Internal(error.to_string()))?;
+        let timeline = self.timeline;
+        // It takes long enough to hold up other connections, and the room for as long as it runs, whoever waits for it.
+        let write = move || {
+            let mut json = Vec::new();
+            let written =
+                timeline.recording().as_ref().map(Recording::picture).unwrap_or_default().write_chrome(&mut json);
+            written.map(|()| Bytes::from_owner(Written { json, _room: room }))
+        };
+        let json = spawn_blocking(write).await.map_err(|error| Problem::Internal(error.to_string()))?;
+        let json = json.map_err(|error| Problem::Internal(error.to_string()))?;
+        Ok(([(CONTENT_TYPE, "application/json")], Body::from(json)).into_response())
+    }
+}
