@@ -12,7 +12,11 @@ use std::{
 use super::{
     EngineKind, LoadRequest, Loader, Overrides,
     config::{
-        ConfigError, Origin, check, complete, convert, json, pb, pb::model_version_policy::PolicyChoice, pbtxt, yaml,
+        ConfigError, Origin, check, complete, convert, json, knobs,
+        latencies::{self, LatencyTable},
+        pb,
+        pb::model_version_policy::PolicyChoice,
+        pbtxt, yaml,
     },
     directory, warmup,
 };
@@ -113,9 +117,11 @@ impl Plan {
         complete::scheduler(&mut config);
         check::consistent(&config, signature.as_ref(), origin).map_err(text)?;
         let labels = self.labels(&config)?;
-        let (spec, knobs) = convert::model(&config, version, &labels, origin).map_err(text)?;
+        let (spec, knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
+        let latencies = self.latencies(&config, stages.count())?;
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
-        Ok(LoadRequest { spec, knobs, engine, program, override_bytes, warmup, config: Arc::new(config) })
+        let config = Arc::new(config);
+        Ok(LoadRequest { spec, knobs, stages, latencies, engine, program, override_bytes, warmup, config })
     }
 
     fn program(&self, version: i64, filename: &str) -> PathBuf {
@@ -124,6 +130,26 @@ impl Plan {
         // A model with external weights may be a directory that holds the program under its own name.
         let inner = program.join(complete::ONNX_FILENAME);
         if inner.is_file() { inner } else { program }
+    }
+
+    /// The latency table of a checked configuration, for a model of this many stages.
+    fn latencies(&self, config: &pb::ModelConfig, stages: u16) -> Result<Option<LatencyTable>, String> {
+        let refuse = |fault: String| self.origin.error(&knobs::LATENCIES.path(), fault).to_string();
+        let (text, file) = match latencies::place(config) {
+            None => return Ok(None),
+            Some(latencies::Place::Here(text)) => (text.to_owned(), None),
+            Some(latencies::Place::File(name)) => {
+                let Some(directory) = &self.directory else {
+                    return Err(refuse("a model without a directory has no latency table".to_owned()));
+                };
+                let bytes = read_up_to(&directory.join(name), latencies::MAX_BYTES).map_err(refuse)?;
+                let text = String::from_utf8(bytes).map_err(|_| refuse(format!("{name} is not UTF-8 text")))?;
+                (text, Some(name))
+            }
+        };
+        let table = latencies::parse(&text, stages);
+        let named = table.map_err(|fault| file.map_or(fault.clone(), |name| format!("{name}: {fault}")));
+        named.map(Some).map_err(refuse)
     }
 
     fn labels(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Vec<String>>, String> {

@@ -50,7 +50,9 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
     optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
 
-    let count = if onnx { DEFAULT_INSTANCES } else { 1 };
+    // LazyBatching has one batch table a device: a second batch in flight would be one that nothing can merge with.
+    let lazy = matches!(params::policy(config), Ok(Some(PolicyName::Lazy)));
+    let count = if onnx && !lazy { DEFAULT_INSTANCES } else { 1 };
     if config.instance_group.is_empty() {
         let name = config.name.clone();
         config.instance_group.push(pb::ModelInstanceGroup { name, ..Default::default() });
@@ -175,15 +177,18 @@ pub fn name_axes(config: &mut pb::ModelConfig, signature: &Signature) {
     config.parameters.extend(named);
 }
 
-/// Fills in the scheduler once the largest batch is known: `auto` batches where the model can, and the largest batch is
-/// the preferred one where none is named (as Triton's ModelConfig shows it).
+/// Fills in the scheduler once the largest batch is known: `auto` batches where the model can, as do the policies that
+/// need no window; and where there is one, the largest batch is the preferred one if none is named (as Triton's
+/// ModelConfig shows it).
 pub fn scheduler(config: &mut pb::ModelConfig) {
-    let auto = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));
-    if auto && config.max_batch_size > 0 && config.scheduling_choice.is_none() {
+    let named = params::policy(config).ok().flatten();
+    let batches = named.is_some_and(|name| !matches!(name, PolicyName::Serial | PolicyName::Window));
+    if batches && config.max_batch_size > 0 && config.scheduling_choice.is_none() {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
     }
     let largest = config.max_batch_size;
-    if let Some(SchedulingChoice::DynamicBatching(batching)) = &mut config.scheduling_choice
+    if named.is_none_or(PolicyName::has_window)
+        && let Some(SchedulingChoice::DynamicBatching(batching)) = &mut config.scheduling_choice
         && batching.preferred_batch_size.is_empty()
         && largest > 0
     {

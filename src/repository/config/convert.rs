@@ -6,17 +6,15 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::{
-    ConfigError, Origin,
-    params::{self, PolicyName},
+    ConfigError, Origin, knobs, params,
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
+    policies::{self, from_ms, from_us, narrow},
+    stages::{self, StageRequest},
 };
 use crate::{
-    batching::{Knobs, Ns, Policy, QueueKnobs, QueueingKnobs, TimeoutAction, WindowKnobs},
+    batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, TimeoutAction},
     model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
 };
-
-/// Longer delays count as this: 292 years, which added to any clock still fits.
-const MAX_DELAY_NS: Ns = i64::MAX as Ns;
 
 /// The datatype of a configuration's enumeration; `None` for `TYPE_INVALID` and numbers it has not.
 pub fn datatype(number: i32) -> Option<DataType> {
@@ -52,8 +50,9 @@ pub fn datatype_from_name(name: &str) -> Option<DataType> {
     }
 }
 
-/// Makes the specification and the batching knobs of one version. `labels` holds the labels of each output that has a
-/// label file, by output name.
+/// Makes the specification, the batching knobs and the stages asked for of one version. The knobs have one stage: how
+/// many there are is known once the graph is cut. `labels` holds the labels of each output that has a label file, by
+/// output name.
 ///
 /// # Errors
 /// When the configuration is not complete or contradicts itself.
@@ -62,7 +61,7 @@ pub fn model(
     version: i64,
     labels: &BTreeMap<String, Vec<String>>,
     origin: &Origin,
-) -> Result<(ModelSpec, Knobs), ConfigError> {
+) -> Result<(ModelSpec, Knobs, StageRequest), ConfigError> {
     let max_batch_size = u32::try_from(config.max_batch_size)
         .map_err(|_| origin.error("max_batch_size", format!("{} is negative", config.max_batch_size)))?;
     let mut pads = BTreeMap::new();
@@ -102,8 +101,9 @@ pub fn model(
 
     let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
     let spec = ModelSpec { name: config.name.clone(), version, max_batch_size, inputs, outputs, symbols, decoupled };
-    let knobs = knobs(config, max_batch_size, origin)?;
-    Ok((spec, knobs))
+    let stages = stages::read(config, origin)?;
+    let knobs = knobs(config, max_batch_size, &stages, origin)?;
+    Ok((spec, knobs, stages))
 }
 
 fn tensor_spec(
@@ -135,51 +135,38 @@ fn padded_axes(
     Ok(if ids.iter().any(Option::is_some) { ids } else { SmallVec::new() })
 }
 
-fn knobs(config: &pb::ModelConfig, max_batch_size: u32, origin: &Origin) -> Result<Knobs, ConfigError> {
+fn knobs(
+    config: &pb::ModelConfig,
+    max_batch_size: u32,
+    stages: &StageRequest,
+    origin: &Origin,
+) -> Result<Knobs, ConfigError> {
     let counts = config.instance_group.iter().map(|group| u32::try_from(group.count).unwrap_or(0));
     let max_in_flight = counts.fold(0_u32, u32::saturating_add).max(1);
-    let at = |key: &str| format!("parameters[{key}]");
-    let named = params::policy(config).map_err(|fault| origin.error(&at(params::POLICY), fault))?;
-    let width = params::bucket_width(config).map_err(|fault| origin.error(&at(params::BUCKET_WIDTH), fault))?;
-    let batching = match &config.scheduling_choice {
-        Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
-        _ => None,
+    let policy = policies::read(config, stages, origin)?;
+    let queueing = match (&policy, &config.scheduling_choice) {
+        (Policy::Serial, _) => QueueingKnobs::default(),
+        (_, Some(SchedulingChoice::DynamicBatching(batching))) => queueing(config, batching, origin)?,
+        (_, _) => queueing(config, &pb::ModelDynamicBatching::default(), origin)?,
     };
-    let policy = match (named, batching) {
-        (Some(PolicyName::Serial), _) | (_, None) => Policy::Serial,
-        (_, Some(batching)) => {
-            let mut window = window(batching);
-            if named == Some(PolicyName::Auto) {
-                window.max_queue_delay_ns = 0;
-            }
-            Policy::Window(window)
-        }
-    };
-    let queueing = match (&policy, batching) {
-        (Policy::Serial, _) | (_, None) => QueueingKnobs::default(),
-        (_, Some(batching)) => queueing(batching, width, origin)?,
-    };
+    let default = Knobs::default();
+    let pairs = knobs::BUFFER_PAIRS.read(config, origin)?.and_then(|pairs| u16::try_from(pairs).ok());
     Ok(Knobs {
         max_batch_rows: max_batch_size.max(1),
         mergeable: max_batch_size > 0,
         max_in_flight,
+        stages: default.stages,
+        buffer_pairs: pairs.unwrap_or(default.buffer_pairs),
+        objective_ns: knobs::LATENCY_OBJECTIVE.read(config, origin)?.map(from_ms),
+        weight: knobs::WEIGHT.read(config, origin)?.map_or(default.weight, narrow),
         queueing,
         policy,
-        ..Knobs::default()
     })
 }
 
-fn window(batching: &pb::ModelDynamicBatching) -> WindowKnobs {
-    let sizes = batching.preferred_batch_size.iter().filter_map(|size| u32::try_from(*size).ok());
-    let mut preferred_batch_sizes: Vec<u32> = sizes.collect();
-    preferred_batch_sizes.sort_unstable();
-    preferred_batch_sizes.dedup();
-    WindowKnobs { preferred_batch_sizes, max_queue_delay_ns: nanoseconds(batching.max_queue_delay_microseconds) }
-}
-
 fn queueing(
+    config: &pb::ModelConfig,
     batching: &pb::ModelDynamicBatching,
-    bucket_width: u32,
     origin: &Origin,
 ) -> Result<QueueingKnobs, ConfigError> {
     let refuse = |key: &str, given: u64| {
@@ -196,7 +183,7 @@ fn queueing(
         default_priority_level: level("default_priority_level", batching.default_priority_level)?,
         default_queue: batching.default_queue_policy.as_ref().map(queue).unwrap_or_default(),
         level_queues,
-        bucket_width,
+        bucket_width: knobs::BUCKET_WIDTH.read(config, origin)?.map_or(0, narrow),
     })
 }
 
@@ -204,14 +191,10 @@ fn queue(policy: &pb::ModelQueuePolicy) -> QueueKnobs {
     let delay = policy.timeout_action == i32::from(PbAction::Delay);
     QueueKnobs {
         timeout_action: if delay { TimeoutAction::Delay } else { TimeoutAction::Reject },
-        default_timeout_ns: nanoseconds(policy.default_timeout_microseconds),
+        default_timeout_ns: from_us(policy.default_timeout_microseconds),
         allow_timeout_override: policy.allow_timeout_override,
         max_queue_size: policy.max_queue_size,
     }
-}
-
-fn nanoseconds(microseconds: u64) -> Ns {
-    microseconds.saturating_mul(1000).min(MAX_DELAY_NS)
 }
 
 #[cfg(test)]

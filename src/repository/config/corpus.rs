@@ -4,7 +4,7 @@ use std::{fs, path::Path};
 
 use proptest::{prelude::*, sample::Index};
 
-use super::{Origin, check, complete, convert, json, pb, pbtxt, yaml};
+use super::{Origin, check, complete, convert, json, latencies, pb, pbtxt, yaml};
 
 /// The body for `config.pbtxt`: reads, and takes the result as far as the conversion.
 fn pbtxt_body(bytes: &[u8]) -> bool {
@@ -25,6 +25,10 @@ fn json_body(bytes: &[u8]) -> bool {
 fn onwards(mut config: pb::ModelConfig, origin: &Origin) {
     let accepted = check::supported(&config, &config.name, origin).is_ok();
     let hints = check::hints(&config);
+    if let Some(latencies::Place::Here(table)) = latencies::place(&config) {
+        let stages = latencies::parse(table, 2).map(|table| table.stages.len());
+        assert!(matches!(stages, Ok(2) | Err(_)), "one list for each stage");
+    }
     complete::defaults(&mut config, "m");
     complete::scheduler(&mut config);
     if accepted && check::consistent(&config, None, origin).is_ok() {

@@ -2,22 +2,29 @@
 //! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
 //!
 //! Here live reading ([`pbtxt`], [`yaml`], [`json`]), completion ([`complete`]), validation ([`check`]), our own knobs
-//! in `parameters` ([`params`]) and the conversion ([`convert`]). Here must not live: directories and versions, model
-//! states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
+//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`latencies`]), what they make of a policy ([`policies`]) and the
+//! conversion ([`convert`]). Here must not live: directories and versions, model states, threads. Nothing here touches
+//! the disk; callers hand in text and graph signatures.
 
 pub mod check;
 pub mod complete;
 pub mod convert;
 pub mod json;
+pub mod knobs;
+pub mod latencies;
 mod nearest;
 mod origin;
 pub mod params;
 pub mod pbtxt;
+pub mod policies;
 mod schema;
+pub mod stages;
 pub mod yaml;
 
 #[cfg(test)]
 mod corpus;
+#[cfg(test)]
+mod round_trip;
 
 pub use origin::{ConfigError, Origin, Position};
 

@@ -1,6 +1,6 @@
 //! Our own knobs, which travel as strings in `parameters` because `model_config.proto` has no fields for them.
 
-use super::{nearest::suggestion, pb};
+use super::{knobs, nearest::suggestion, pb, stages};
 
 /// Key prefix: `pad.<input>` names the axes of an input that are padded within a batch, and the value they are filled
 /// with: `tokens`, `tokens=0`, `height,width=0`.
@@ -9,12 +9,10 @@ pub const PAD: &str = "pad.";
 /// Key prefix: `axes.<tensor>` names a tensor's dimensions in order, `-` for one without a name: `tokens,-`.
 pub const AXES: &str = "axes.";
 
-/// Width of the length buckets of padded requests; 0 or absent: any lengths share a batch.
-pub const BUCKET_WIDTH: &str = "batching.bucket_width";
-
-/// The batching policy: `auto`, `serial` or `window`.
+/// The batching policy, by its [`PolicyName`].
 pub const POLICY: &str = "batching.policy";
 
+/// Begins the keys of the knobs of batching ([`knobs`]).
 const BATCHING: &str = "batching.";
 
 /// Parameters of the ONNX Runtime backend that Triton knows and we do not act on.
@@ -63,11 +61,17 @@ pub enum PolicyName {
     Serial,
     /// Triton's dynamic batcher.
     Window,
+    /// Batch sizes follow the request rate.
+    Adaptive,
+    /// Late requests catch up while the slack allows it.
+    Lazy,
+    /// Batches are stretched, split and run in groups of like length.
+    Diversity,
 }
 
 impl PolicyName {
     /// All policies of this version.
-    pub const ALL: [Self; 3] = [Self::Auto, Self::Serial, Self::Window];
+    pub const ALL: [Self; 6] = [Self::Auto, Self::Serial, Self::Window, Self::Adaptive, Self::Lazy, Self::Diversity];
 
     /// The name in configurations.
     pub const fn as_str(self) -> &'static str {
@@ -75,7 +79,15 @@ impl PolicyName {
             Self::Auto => "auto",
             Self::Serial => "serial",
             Self::Window => "window",
+            Self::Adaptive => "adaptive",
+            Self::Lazy => "lazy",
+            Self::Diversity => "diversity",
         }
+    }
+
+    /// Whether batches are formed by preferred sizes and a delay.
+    pub const fn has_window(self) -> bool {
+        matches!(self, Self::Auto | Self::Window)
     }
 
     /// The policy of a name; the error says which there are, and which are not there yet.
@@ -86,11 +98,11 @@ impl PolicyName {
         if let Some(found) = Self::ALL.into_iter().find(|policy| policy.as_str() == name) {
             return Ok(found);
         }
-        if ["adaptive", "lazy", "diversity", "cellular"].contains(&name) {
+        if name == "cellular" {
             return Err(format!("the policy '{name}' is not supported by this version"));
         }
         let hint = suggestion(name, Self::ALL.map(Self::as_str));
-        Err(format!("expected auto, serial or window, but found '{name}'{hint}"))
+        Err(format!("expected auto, serial, window, adaptive, lazy or diversity, but found '{name}'{hint}"))
     }
 }
 
@@ -145,15 +157,6 @@ pub fn is_symbol(name: &str) -> bool {
     !name.is_empty() && name != "-" && name.trim() == name && !name.contains([',', '=']) && name.parse::<f64>().is_err()
 }
 
-/// Width of the length buckets.
-///
-/// # Errors
-/// When the parameter is no number of that range.
-pub fn bucket_width(config: &pb::ModelConfig) -> Result<u32, String> {
-    let Some(given) = text(config, BUCKET_WIDTH) else { return Ok(0) };
-    given.trim().parse().map_err(|_| format!("expected a number from 0 to {}, but found '{given}'", u32::MAX))
-}
-
 /// The policy, where the parameter names one.
 ///
 /// # Errors
@@ -175,6 +178,11 @@ pub enum Meaning {
     Foreign,
 }
 
+/// Whether a key is in our name space.
+pub fn is_ours(key: &str) -> bool {
+    [PAD, AXES, BATCHING].iter().any(|prefix| key.starts_with(prefix)) || stages::is_ours(key)
+}
+
 /// Sorts a key of `parameters`; `pad.` and `axes.` keys must name tensors of the configuration.
 pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     let inputs = config.input.iter().map(|tensor| tensor.name.as_str());
@@ -185,11 +193,11 @@ pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     if let Some(name) = key.strip_prefix(AXES) {
         return of_tensor("input or output", name, inputs.chain(outputs).collect());
     }
-    if key == BUCKET_WIDTH || key == POLICY {
-        return Meaning::Ours;
-    }
     if key.starts_with(BATCHING) {
-        return Meaning::Unknown(format!("no such knob{}", suggestion(key, [BUCKET_WIDTH, POLICY])));
+        return knobs::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);
+    }
+    if stages::is_ours(key) {
+        return stages::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);
     }
     if ONNXRUNTIME.contains(&key) {
         return Meaning::OnnxRuntime;
@@ -248,10 +256,13 @@ mod tests {
     #[test]
     fn later_policies_are_refused_by_name() {
         assert_eq!(PolicyName::from_name("window"), Ok(PolicyName::Window));
-        let later = PolicyName::from_name("lazy").unwrap_err();
-        assert_eq!(later, "the policy 'lazy' is not supported by this version");
+        let later = PolicyName::from_name("cellular").unwrap_err();
+        assert_eq!(later, "the policy 'cellular' is not supported by this version");
         let unknown = PolicyName::from_name("windw").unwrap_err();
-        assert_eq!(unknown, "expected auto, serial or window, but found 'windw'; did you mean 'window'?");
+        assert_eq!(
+            unknown,
+            "expected auto, serial, window, adaptive, lazy or diversity, but found 'windw'; did you mean 'window'?"
+        );
     }
 
     #[test]
@@ -262,5 +273,11 @@ mod tests {
         assert_eq!(meaning(&config, "my_tag"), Meaning::Foreign);
         assert!(matches!(meaning(&config, "pad.idz"), Meaning::Unknown(text) if text.contains("did you mean 'ids'")));
         assert!(matches!(meaning(&config, "batching.bucket"), Meaning::Unknown(_)));
+        assert_eq!(meaning(&config, "batching.lazy.max_depth"), Meaning::Ours);
+        assert_eq!(meaning(&config, "exits.3.skip_to"), Meaning::Ours);
+        assert_eq!(meaning(&config, "stages.0"), Meaning::Ours);
+        assert!(matches!(meaning(&config, "stage"), Meaning::Foreign), "a word of their own");
+        let unknown = "expected stages, stages.<number> or exits.<number>.<key>; did you mean 'exits.3.skip_to'?";
+        assert_eq!(meaning(&config, "exits.3.skip"), Meaning::Unknown(unknown.to_owned()));
     }
 }

@@ -3,7 +3,7 @@
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
 use crate::{
     batching::Policy,
-    repository::{ControlMode, EngineKind, Options, Repository},
+    repository::{ControlMode, EngineKind, LatencyTable, Options, Repository, StageCuts},
 };
 use std::sync::Arc;
 
@@ -83,6 +83,52 @@ warmup: [ { batch_size: 2, inputs: { INPUT0: { dtype: FP32, dims: [16], file: ro
     assert_eq!(request.config.platform, "onnxruntime_onnx");
     let shown = repository.resolve("m", "").unwrap();
     assert_eq!(shown.config().as_ref(), request.config.as_ref());
+}
+
+#[tokio::test]
+async fn a_request_carries_stages_and_measured_latencies() {
+    let directory = Directory::new();
+    directory.model("m").write("m/latencies.csv", "stage,rows,length,latency_us\n1,8,0,2.5\n").write(
+        "m/model.yaml",
+        "stages: [middle]
+exits: [ { stage: 0, value: sure, at_least: 0.5, outputs: { OUTPUT0: early } } ]
+batching: { policy: lazy, latency_objective_ms: 100, latencies: latencies.csv }
+",
+    );
+    let (repository, loader) = start(&directory, ControlMode::None).await;
+    assert!(repository.ready(), "{:?}", repository.index(false));
+    let requests = loader.requests.lock();
+    let request = &requests[0];
+    assert_eq!(request.stages.cuts, StageCuts::At(vec!["middle".to_owned()]));
+    assert_eq!(request.stages.exits[0].stage, 0);
+    let latencies = LatencyTable { stages: vec![vec![], vec![(8, 0, 2_500)]] };
+    assert_eq!(request.latencies, Some(latencies));
+    assert!(matches!(&request.knobs.policy, Policy::Lazy(_)));
+    assert_eq!((request.knobs.max_in_flight, request.knobs.objective_ns), (1, Some(100_000_000)));
+}
+
+#[tokio::test]
+async fn a_latency_table_that_cannot_be_read_is_refused_with_its_place() {
+    let model = ("m/1/model.onnx", "good");
+    let config = ("m/model.yaml", "batching:\n  latencies: latencies.csv\n");
+    let refusal = reason(&[model, config]).await;
+    let missing = "m/model.yaml:2:3: batching.latencies: cannot read ";
+    assert!(refusal.contains(missing) && refusal.contains("m/latencies.csv: "), "{refusal}");
+    let refusal = reason(&[model, config, ("m/latencies.csv", "stage,rows,length,latency_us\n1,1,0,5\n")]).await;
+    let line = "batching.latencies: latencies.csv: line 2: expected a stage from 0 to 0, but found '1,1,0,5'";
+    assert!(refusal.ends_with(line), "{refusal}");
+    let large = "\n".repeat((1 << 20) + 1);
+    let refusal = reason(&[model, config, ("m/latencies.csv", &large)]).await;
+    assert!(refusal.ends_with("it has more than 1048576 bytes"), "{refusal}");
+    let outside = ("m/model.yaml", "batching: { latencies: ../latencies.csv }");
+    let refusal = reason(&[model, outside, ("latencies.csv", "")]).await;
+    assert!(refusal.ends_with("expected a file in the model's directory, but found '../latencies.csv'"), "{refusal}");
+    let inline = ("m/model.yaml", "batching: { latencies: [ { stage: 3, rows: 1, latency_us: 1 } ] }");
+    let refusal = reason(&[model, inline]).await;
+    assert!(
+        refusal.ends_with("batching.latencies: line 2: expected a stage from 0 to 0, but found '3,1,0,1'"),
+        "{refusal}"
+    );
 }
 
 #[tokio::test]

@@ -2,9 +2,10 @@
 
 use super::stays_inside;
 use crate::repository::config::{
-    ConfigError, Origin,
+    ConfigError, Origin, knobs, latencies,
     params::{self, Meaning, PolicyName},
     pb::{self, model_config::SchedulingChoice, model_warmup::input::InputDataType},
+    policies, stages,
 };
 
 /// More levels than anyone needs, few enough to keep a queue for each.
@@ -19,6 +20,8 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
     if let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice {
         dynamic_batching(config, batching, origin)?;
     }
+    let stages = stages::read(config, origin)?;
+    policies::read(config, &stages, origin)?;
     warmup(config, origin)
 }
 
@@ -29,7 +32,13 @@ fn parameters(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigErr
         }
     }
     let at = |key: &str| format!("parameters[{key}]");
-    params::bucket_width(config).map_err(|fault| origin.error(&at(params::BUCKET_WIDTH), fault))?;
+    knobs::check(config, origin)?;
+    if let Some(latencies::Place::File(name)) = latencies::place(config)
+        && !stays_inside(name)
+    {
+        let message = format!("expected a file in the model's directory, but found '{name}'");
+        return Err(origin.error(&knobs::LATENCIES.path(), message));
+    }
     let policy = params::policy(config).map_err(|fault| origin.error(&at(params::POLICY), fault))?;
     match (policy, &config.scheduling_choice) {
         (Some(PolicyName::Serial), Some(_)) => {

@@ -115,8 +115,26 @@ fn our_parameters_must_mean_something() {
         contradiction(&format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}"))
     };
     assert!(parameter("batching.bucketwidth", "1").contains("did you mean 'batching.bucket_width'"));
-    assert!(parameter("batching.bucket_width", "wide").contains("expected a number"));
-    assert!(parameter("batching.policy", "lazy").contains("not supported by this version"));
+    assert!(parameter("batching.bucket_width", "wide").contains("expected a whole number from 0 to 4294967295"));
+    assert!(parameter("batching.policy", "cellular").contains("not supported by this version"));
+    assert_eq!(
+        parameter("batching.policy", "lazy"),
+        "config.pbtxt:3:12: parameters[batching.policy]: the policy 'lazy' needs a max_batch_size of at least 1, but \
+         it is 0"
+    );
+    assert!(parameter("batching.latency_objective_ms", "0").contains("expected a number above 0"));
+    assert_eq!(
+        parameter("batching.lazy.max_dept", "1"),
+        "config.pbtxt:3:12: parameters[batching.lazy.max_dept]: no such knob; did you mean 'batching.lazy.max_depth'?"
+    );
+    let unchosen = parameter("batching.adaptive.headroom", "much");
+    assert!(unchosen.contains("expected a number from 0 to 10, but found 'much'"), "{unchosen}");
+    assert!(parameter("stages.zero", "t").contains("expected stages, stages.<number> or exits.<number>.<key>"));
+    assert!(parameter("stages", "2").contains("expected a max_batch_size of at least 1, but it is 0"));
+    for name in ["../latencies.csv", "/etc/passwd"] {
+        let expected = format!("[batching.latencies]: expected a file in the model's directory, but found '{name}'");
+        assert!(parameter("batching.latencies", name).ends_with(&expected), "{name}");
+    }
     assert!(parameter("pad.z", "n").contains("the model has no input 'z'"));
 }
 

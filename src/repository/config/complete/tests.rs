@@ -147,3 +147,27 @@ fn auto_batches_where_the_model_can() {
     assert_eq!(shown("max_batch_size: 0").get("dynamic_batching"), None);
     assert_eq!(shown("{ max_batch_size: 8, batching: { policy: serial } }").get("dynamic_batching"), None);
 }
+
+#[test]
+fn policies_without_a_window_get_no_preferred_size() {
+    for policy in ["adaptive", "lazy", "diversity"] {
+        let text = format!(
+            "max_batch_size: 8 parameters {{ key: \"batching.policy\" value {{ string_value: \"{policy}\" }} }}"
+        );
+        let (mut config, _) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+        scheduler(&mut config);
+        assert_eq!(config_json::write(&config).unwrap()["dynamic_batching"], json!({}), "{policy}");
+    }
+}
+
+#[test]
+fn lazy_has_one_batch_table_unless_told_otherwise() {
+    let instances = |text: &str| {
+        let (mut config, _) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
+        defaults(&mut config, "m");
+        config.instance_group[0].count
+    };
+    assert_eq!(instances("batching: { policy: adaptive }"), 2);
+    assert_eq!(instances("batching: { policy: lazy }"), 1);
+    assert_eq!(instances("{ batching: { policy: lazy }, instance: { count: 2 } }"), 2);
+}

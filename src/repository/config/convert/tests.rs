@@ -1,9 +1,13 @@
 use super::*;
-use crate::repository::config::{pbtxt, yaml};
+use crate::{
+    batching::{LazyKnobs, WindowKnobs},
+    repository::config::{pbtxt, stages::StageCuts, yaml},
+};
 
 fn from_pbtxt(text: &str) -> (ModelSpec, Knobs) {
     let (config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
-    model(&config, 3, &BTreeMap::new(), &origin).unwrap_or_else(|fault| panic!("{fault}"))
+    let (spec, knobs, _) = model(&config, 3, &BTreeMap::new(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
+    (spec, knobs)
 }
 
 const TENSORS: &str =
@@ -69,9 +73,31 @@ fn dynamic_batching_becomes_the_window() {
 }
 
 #[test]
-fn endless_delays_fit_any_clock() {
-    assert_eq!(nanoseconds(u64::MAX), MAX_DELAY_NS);
-    assert!(MAX_DELAY_NS.checked_add(MAX_DELAY_NS).is_some());
+fn what_all_policies_have_in_common_reaches_the_knobs() {
+    let parameter =
+        |key: &str, value: &str| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}");
+    let text = format!(
+        "max_batch_size: 8 {TENSORS} dynamic_batching {{ priority_levels: 2 default_priority_level: 1 }} {} {} {} {} {}",
+        parameter("batching.policy", "lazy"),
+        parameter("batching.latency_objective_ms", "12.5"),
+        parameter("batching.weight", "3"),
+        parameter("batching.buffer_pairs", "1"),
+        parameter("stages", "4"),
+    );
+    let (config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+    let (_, knobs, stages) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
+    let queueing = QueueingKnobs { priority_levels: 2, default_priority_level: 1, ..QueueingKnobs::default() };
+    let expected = Knobs {
+        max_batch_rows: 8,
+        objective_ns: Some(12_500_000),
+        weight: 3,
+        buffer_pairs: 1,
+        queueing,
+        policy: Policy::Lazy(LazyKnobs::default()),
+        ..Knobs::default()
+    };
+    assert_eq!(knobs, expected, "with one stage until the graph is cut");
+    assert_eq!(stages.cuts, StageCuts::Parts(4));
 }
 
 #[test]
@@ -80,7 +106,7 @@ fn padded_axes_are_symbols_of_inputs_and_outputs() {
                 outputs:\n- { name: hidden, dtype: FP32, dims: [tokens, 384] }\n- { name: pooled, dtype: FP32, dims: [384] }\n\
                 - { name: other, dtype: FP32, dims: [elsewhere] }\n";
     let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
-    let (spec, _) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
+    let (spec, ..) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
     assert_eq!(spec.symbols, ["tokens"]);
     assert_eq!(spec.inputs[0].symbols.as_slice(), [Some(SymbolId(0))]);
     assert!((spec.inputs[0].pad_value - 7.0).abs() < f64::EPSILON);
@@ -95,7 +121,7 @@ fn labels_reshape_and_decoupling_reach_the_specification() {
                 output { name: \"y\" data_type: TYPE_FP32 dims: [ 2 ] } model_transaction_policy { decoupled: true }";
     let (config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     let labels = BTreeMap::from([("y".to_owned(), vec!["cat".to_owned(), "dog".to_owned()])]);
-    let (spec, _) = model(&config, 1, &labels, &origin).unwrap();
+    let (spec, ..) = model(&config, 1, &labels, &origin).unwrap();
     assert_eq!(spec.inputs[0].reshape.as_deref(), Some([].as_slice()));
     assert!(spec.inputs[0].optional && spec.decoupled);
     assert_eq!(spec.outputs[0].labels, ["cat", "dog"]);

@@ -1,135 +1,245 @@
-//! `batching` of a `model.yaml`: the policy by name, and one section of knobs per policy.
+//! `batching` of a `model.yaml`: the policy by name, what all policies have in common, and one section of knobs per
+//! policy. Sections of policies that are not chosen are checked, so that a switch brings no surprise, and otherwise
+//! ignored.
 
-use super::read::{Reader, Value};
+use super::{
+    queueing::{self, Queueing},
+    read::{Reader, Section, Value},
+    tree::Node,
+};
 use crate::repository::config::{
     ConfigError,
+    knobs::{self, Form},
+    latencies,
     params::{self, PolicyName},
-    pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction},
+    pb::{self, model_config::SchedulingChoice},
 };
 
-const WINDOW: [&str; 8] = [
-    "max_queue_delay_us",
-    "preferred_batch_sizes",
-    "preserve_ordering",
-    "bucket_width",
-    "priority_levels",
-    "default_priority_level",
-    "queue",
-    "priority_queues",
+const KEYS: [&str; 11] = [
+    "policy",
+    "latency_objective_ms",
+    "weight",
+    "buffer_pairs",
+    "latencies",
+    "queueing",
+    "serial",
+    "window",
+    "adaptive",
+    "lazy",
+    "diversity",
 ];
 
-const QUEUE: [&str; 4] = ["timeout_action", "default_timeout_us", "allow_timeout_override", "max_queue_size"];
+const COMMON: [&str; 3] = ["latency_objective_ms", "weight", "buffer_pairs"];
 
-/// Fills in the scheduler. Without `batching` the policy is `auto`; whether `auto` batches is decided when the largest
-/// batch is known (`complete`).
+const OWN_OF_WINDOW: [&str; 2] = ["max_queue_delay_us", "preferred_batch_sizes"];
+
+const LATENCY: [&str; 4] = ["stage", "rows", "length", "latency_us"];
+
+/// Prefix of the keys of knobs.
+const BATCHING: &str = "batching";
+
+/// Fills in the scheduler and the knobs. Without `batching` the policy is `auto`; whether `auto` batches is decided when
+/// the largest batch is known (`complete`).
 pub(super) fn policy(
     reader: &mut Reader<'_>,
     value: Option<&Value<'_>>,
     config: &mut pb::ModelConfig,
 ) -> Result<(), ConfigError> {
-    let mut chosen = PolicyName::Auto;
-    let mut window = None;
-    if let Some(value) = value {
-        let later = ["adaptive", "lazy", "diversity", "cellular", "latency_objective_ms"];
-        let section = reader.section(value, &["policy", "serial", "window"], &later)?;
-        if let Some(name) = section.get("policy") {
-            let text = reader.text(name)?;
-            chosen = PolicyName::from_name(&text).map_err(|message| reader.error(name, message))?;
-            reader.note(format!("parameters[{}]", params::POLICY), name);
-        }
-        if let Some(serial) = section.get("serial") {
-            reader.section(serial, &[], &[])?;
-        }
-        reader.note("dynamic_batching", value);
-        if let Some(knobs) = section.get("window") {
-            if chosen == PolicyName::Auto {
-                return Err(reader.error(knobs, "these knobs need 'policy: window'; auto has none"));
-            }
-            // Checked even where another policy is chosen, so that a switch brings no surprise.
-            window = Some((window_knobs(reader, knobs, config, chosen)?, knobs.clone()));
+    let Some(value) = value else {
+        insert(config, params::POLICY.to_owned(), PolicyName::Auto.as_str().to_owned());
+        return Ok(());
+    };
+    let section = reader.section(value, &KEYS, &["cellular"])?;
+    let chosen = chosen(reader, &section)?;
+    insert(config, params::POLICY.to_owned(), chosen.as_str().to_owned());
+    reader.note("dynamic_batching", value);
+    common(reader, &section, config)?;
+    if let Some(serial) = section.get("serial") {
+        reader.section(serial, &[], &[])?;
+    }
+    for name in ["adaptive", "lazy", "diversity"] {
+        let Some(knobs) = section.get(name) else { continue };
+        needs_choice(reader, knobs, chosen, name)?;
+        let given = match name {
+            "diversity" => diversity(reader, knobs)?,
+            _ => knob_section(reader, knobs, &format!("{BATCHING}.{name}"))?,
+        };
+        if chosen.as_str() == name {
+            take(reader, config, given);
         }
     }
-    let string_value = chosen.as_str().to_owned();
-    config.parameters.insert(params::POLICY.to_owned(), pb::ModelParameter { string_value });
-    if chosen == PolicyName::Window {
-        let (knobs, place) = window.unzip();
-        if let Some(place) = place {
-            reader.note("dynamic_batching", &place);
+    let batching = scheduler(reader, &section, chosen, config)?;
+    if chosen == PolicyName::Serial || chosen == PolicyName::Auto && section.get("queueing").is_none() {
+        return Ok(());
+    }
+    config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(batching));
+    Ok(())
+}
+
+fn insert(config: &mut pb::ModelConfig, key: String, string_value: String) {
+    config.parameters.insert(key, pb::ModelParameter { string_value });
+}
+
+fn chosen(reader: &mut Reader<'_>, section: &Section<'_>) -> Result<PolicyName, ConfigError> {
+    let Some(name) = section.get("policy") else { return Ok(PolicyName::Auto) };
+    let text = reader.text(name)?;
+    reader.note(format!("parameters[{}]", params::POLICY), name);
+    PolicyName::from_name(&text).map_err(|message| reader.error(name, message))
+}
+
+fn needs_choice(reader: &Reader<'_>, knobs: &Value<'_>, chosen: PolicyName, name: &str) -> Result<(), ConfigError> {
+    match chosen {
+        PolicyName::Auto => Err(reader.error(knobs, format!("these knobs need 'policy: {name}'; auto has none"))),
+        _ => Ok(()),
+    }
+}
+
+/// A knob's parameter, and where its value stands.
+type Given<'n> = (String, String, Value<'n>);
+
+fn take(reader: &mut Reader<'_>, config: &mut pb::ModelConfig, given: Vec<Given<'_>>) {
+    for (key, text, value) in given {
+        reader.note(format!("parameters[{key}]"), &value);
+        insert(config, key, text);
+    }
+}
+
+fn common(reader: &mut Reader<'_>, section: &Section<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
+    for (name, form) in knobs::within(BATCHING).filter(|(name, _)| COMMON.contains(name)) {
+        if let Some(value) = section.get(name) {
+            let text = knob(reader, value, form)?;
+            take(reader, config, vec![(format!("{BATCHING}.{name}"), text, value.clone())]);
         }
-        config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(knobs.unwrap_or_default()));
+    }
+    if let Some(value) = section.get("latencies") {
+        let text = latency_table(reader, value)?;
+        take(reader, config, vec![(knobs::LATENCIES.key.to_owned(), text, value.clone())]);
     }
     Ok(())
 }
 
-fn window_knobs(
-    reader: &mut Reader<'_>,
-    value: &Value<'_>,
-    config: &mut pb::ModelConfig,
-    chosen: PolicyName,
-) -> Result<pb::ModelDynamicBatching, ConfigError> {
-    let section = reader.section(value, &WINDOW, &[])?;
-    let mut knobs = pb::ModelDynamicBatching::default();
-    let count = 0..=i128::from(u32::MAX);
-    if let Some(delay) = section.get("max_queue_delay_us") {
-        knobs.max_queue_delay_microseconds = reader.int(delay, 0..=i128::from(u64::MAX))?;
-    }
-    if let Some(sizes) = section.get("preferred_batch_sizes") {
-        let sizes_read = reader.list(sizes)?;
-        let sizes_read = sizes_read.iter().map(|size| reader.int(size, 1..=i128::from(i32::MAX)));
-        knobs.preferred_batch_size = sizes_read.collect::<Result<_, _>>()?;
-        reader.note("dynamic_batching.preferred_batch_size", sizes);
-    }
-    if let Some(flag) = section.get("preserve_ordering") {
-        knobs.preserve_ordering = reader.flag(flag)?;
-    }
-    if let Some(levels) = section.get("priority_levels") {
-        knobs.priority_levels = reader.int(levels, count.clone())?;
-        reader.note("dynamic_batching.priority_levels", levels);
-    }
-    if let Some(level) = section.get("default_priority_level") {
-        knobs.default_priority_level = reader.int(level, count.clone())?;
-        reader.note("dynamic_batching.default_priority_level", level);
-    }
-    if let Some(queue) = section.get("queue") {
-        knobs.default_queue_policy = Some(queue_policy(reader, queue)?);
-    }
-    if let Some(queues) = section.get("priority_queues") {
-        for (level, entry) in reader.mapping(queues)?.entries() {
-            let Ok(number) = level.parse() else {
-                return Err(reader.error(entry, format!("expected a priority level as key, but found '{level}'")));
-            };
-            knobs.priority_queue_policy.insert(number, queue_policy(reader, entry)?);
-            reader.note(format!("dynamic_batching.priority_queue_policy[{level}]"), entry);
+/// The text of a knob's parameter.
+fn knob(reader: &Reader<'_>, value: &Value<'_>, form: Form) -> Result<String, ConfigError> {
+    let text = match (form, value.node) {
+        (Form::Flag, Node::Flag(flag)) => flag.to_string(),
+        (Form::Whole { .. } | Form::Number { .. } | Form::Positive { .. }, Node::Int(number)) => number.to_string(),
+        (Form::Number { .. } | Form::Positive { .. }, Node::Float(number)) => number.to_string(),
+        (Form::Word { .. } | Form::Text, Node::Text(text)) => text.clone(),
+        (Form::Lengths, Node::List(_)) => {
+            let lengths = reader.list(value)?;
+            let lengths = lengths.iter().map(|length| reader.int::<u32>(length, 1..=i128::from(u32::MAX)));
+            let lengths: Vec<String> =
+                lengths.map(|length| length.map(|length| length.to_string())).collect::<Result<_, _>>()?;
+            lengths.join(",")
         }
-    }
-    if let Some(width) = section.get("bucket_width") {
-        let string_value = reader.int::<u32>(width, count)?.to_string();
-        if chosen == PolicyName::Window {
-            reader.note(format!("parameters[{}]", params::BUCKET_WIDTH), width);
-            config.parameters.insert(params::BUCKET_WIDTH.to_owned(), pb::ModelParameter { string_value });
-        }
-    }
-    Ok(knobs)
+        _ => return Err(reader.expected(value, &form.to_string())),
+    };
+    form.check(&text).map_err(|message| reader.error(value, message))?;
+    Ok(text)
 }
 
-fn queue_policy(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelQueuePolicy, ConfigError> {
-    let section = reader.section(value, &QUEUE, &[])?;
-    let mut queue = pb::ModelQueuePolicy::default();
-    if let Some(action) = section.get("timeout_action") {
-        queue.timeout_action = match reader.text(action)?.as_str() {
-            "reject" => TimeoutAction::Reject.into(),
-            "delay" => TimeoutAction::Delay.into(),
-            other => return Err(reader.error(action, format!("expected reject or delay, but found '{other}'"))),
-        };
+/// The knobs of a section whose keys begin with `prefix` as parameters.
+fn knob_section<'n>(reader: &Reader<'_>, value: &Value<'n>, prefix: &str) -> Result<Vec<Given<'n>>, ConfigError> {
+    let known: Vec<&str> = knobs::within(prefix).map(|(name, _)| name).collect();
+    let section = reader.section(value, &known, &[])?;
+    let given = knobs::within(prefix).filter_map(|(name, form)| Some((name, form, section.get(name)?)));
+    given
+        .map(|(name, form, value)| Ok((format!("{prefix}.{name}"), knob(reader, value, form)?, value.clone())))
+        .collect()
+}
+
+/// Each kind of diversity is a switch, or a section of knobs that switches it on.
+fn diversity<'n>(reader: &Reader<'_>, value: &Value<'n>) -> Result<Vec<Given<'n>>, ConfigError> {
+    let prefix = format!("{BATCHING}.diversity");
+    let known: Vec<&str> = knobs::within(&prefix).map(|(name, _)| name).collect();
+    let section = reader.section(value, &known, &[])?;
+    let mut given = Vec::new();
+    for (name, kind) in section.entries() {
+        let key = format!("{prefix}.{name}");
+        match kind.node {
+            Node::Flag(flag) => given.push((key, flag.to_string(), kind.clone())),
+            Node::Map(_) => {
+                let own = knob_section(reader, kind, &key)?;
+                given.push((key, true.to_string(), kind.clone()));
+                given.extend(own);
+            }
+            _ => return Err(reader.expected(kind, "true, false or a mapping of knobs")),
+        }
     }
-    if let Some(timeout) = section.get("default_timeout_us") {
-        queue.default_timeout_microseconds = reader.int(timeout, 0..=i128::from(u64::MAX))?;
+    Ok(given)
+}
+
+/// The name of a table's file, or the text of the table whose lines the list holds.
+fn latency_table(reader: &Reader<'_>, value: &Value<'_>) -> Result<String, ConfigError> {
+    match value.node {
+        Node::Text(text) => return Ok(text.clone()),
+        Node::List(_) => {}
+        _ => return Err(reader.expected(value, "the name of a file, or a list of latencies")),
     }
-    if let Some(flag) = section.get("allow_timeout_override") {
-        queue.allow_timeout_override = reader.flag(flag)?;
+    let mut text = format!("{}\n", latencies::HEADER);
+    for line in reader.list(value)? {
+        let section = reader.section(&line, &LATENCY, &[])?;
+        let required =
+            |name: &str| section.get(name).ok_or_else(|| reader.error(&line, format!("expected the key '{name}'")));
+        let count = 0..=i128::from(u32::MAX);
+        let stage: u16 = reader.int(required("stage")?, 0..=i128::from(knobs::MAX_STAGES) - 1)?;
+        let rows: u32 = reader.int(required("rows")?, 1..=i128::from(u32::MAX))?;
+        let length: u32 = section.get("length").map(|length| reader.int(length, count)).transpose()?.unwrap_or(0);
+        let latency_us = reader.number(required("latency_us")?)?;
+        text.push_str(&format!("{stage},{rows},{length},{latency_us}\n"));
     }
-    if let Some(size) = section.get("max_queue_size") {
-        queue.max_queue_size = reader.int(size, 0..=i128::from(u32::MAX))?;
+    Ok(text)
+}
+
+/// The queue and the window of the policy that was chosen. The queue's keys may stand in `queueing`, for every policy
+/// that batches, or in `window`.
+fn scheduler(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    chosen: PolicyName,
+    config: &mut pb::ModelConfig,
+) -> Result<pb::ModelDynamicBatching, ConfigError> {
+    let mut batching = pb::ModelDynamicBatching::default();
+    if let Some(value) = section.get("queueing") {
+        if chosen == PolicyName::Serial {
+            let message = "the policy 'serial' has no such queue: remove this, or choose a policy that batches";
+            return Err(reader.error(value, message));
+        }
+        let keys = reader.section(value, &queueing::KEYS, &[])?;
+        reader.note("dynamic_batching", value);
+        queueing::read(reader, &keys, true)?.give(config, &mut batching);
     }
-    Ok(queue)
+    let Some(value) = section.get("window") else { return Ok(batching) };
+    needs_choice(reader, value, chosen, "window")?;
+    let is_chosen = chosen == PolicyName::Window;
+    let known: Vec<&str> = OWN_OF_WINDOW.into_iter().chain(queueing::KEYS).collect();
+    let keys = reader.section(value, &known, &[])?;
+    let twice = keys.entries().iter().find(|(name, _)| queueing::KEYS.contains(name));
+    if let (Some((name, entry)), Some(_)) = (twice, section.get("queueing")) {
+        let message = format!("expected '{name}' in batching.queueing, with the queue's other keys");
+        return Err(reader.error(entry, message));
+    }
+    let mut delay = 0;
+    if let Some(given) = keys.get("max_queue_delay_us") {
+        delay = reader.int(given, 0..=i128::from(u64::MAX))?;
+    }
+    let mut preferred = Vec::new();
+    if let Some(sizes) = keys.get("preferred_batch_sizes") {
+        let listed = reader.list(sizes)?;
+        let listed = listed.iter().map(|size| reader.int(size, 1..=i128::from(i32::MAX)));
+        preferred = listed.collect::<Result<_, _>>()?;
+        if is_chosen {
+            reader.note("dynamic_batching.preferred_batch_size", sizes);
+        }
+    }
+    let queue: Queueing = queueing::read(reader, &keys, is_chosen)?;
+    if is_chosen {
+        reader.note("dynamic_batching", value);
+        batching.max_queue_delay_microseconds = delay;
+        batching.preferred_batch_size = preferred;
+        if section.get("queueing").is_none() {
+            queue.give(config, &mut batching);
+        }
+    }
+    Ok(batching)
 }

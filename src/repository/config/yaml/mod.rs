@@ -5,7 +5,9 @@
 //! ([`crate::repository::config::params`]).
 
 mod batching;
+mod queueing;
 mod read;
+mod stages;
 mod tensors;
 mod tree;
 mod warmup;
@@ -14,14 +16,14 @@ pub(super) use tree::{Trail, locate};
 
 use self::read::{Reader, Section, Value};
 use super::{
-    ConfigError, Origin,
+    ConfigError, Origin, params,
     pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
 };
 
 /// More text than any model needs; the YAML reader takes quadratic time over brackets that are never closed.
 const MAX_BYTES: usize = 128 << 10;
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 14] = [
     "name",
     "backend",
     "program",
@@ -31,12 +33,14 @@ const KEYS: [&str; 12] = [
     "outputs",
     "instance",
     "decoupled",
+    "stages",
+    "exits",
     "batching",
     "warmup",
     "parameters",
 ];
 
-const LATER: [&str; 3] = ["stages", "cells", "unfold"];
+const LATER: [&str; 2] = ["cells", "unfold"];
 
 /// Reads a `model.yaml`. `file` is the name that errors carry.
 ///
@@ -80,6 +84,12 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
     }
     if let Some(value) = top.get("parameters") {
         parameters(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("stages") {
+        stages::cuts(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("exits") {
+        stages::exits(&mut reader, value, &mut config)?;
     }
     batching::policy(&mut reader, top.get("batching"), &mut config)?;
     Ok((config, reader.origin))
@@ -148,8 +158,9 @@ fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInsta
 
 fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
     for (name, entry) in reader.mapping(value)?.entries() {
-        if ["pad.", "axes.", "batching."].iter().any(|prefix| name.starts_with(prefix)) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, or batching";
+        if params::is_ours(name) {
+            let message =
+                "expected as a key of its own in model.yaml: pad and dims of a tensor, batching, stages or exits";
             return Err(reader.error(entry, message));
         }
         let string_value = reader.text(entry)?;

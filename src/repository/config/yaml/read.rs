@@ -63,7 +63,7 @@ impl<'t> Reader<'t> {
         }
     }
 
-    fn expected(&self, value: &Value<'_>, what: &str) -> ConfigError {
+    pub(super) fn expected(&self, value: &Value<'_>, what: &str) -> ConfigError {
         self.error(value, format!("expected {what}, but found {}", value.node.describe()))
     }
 

@@ -9,6 +9,8 @@ fn refusal_of(text: &str) -> String {
     parse("model.yaml", text.as_bytes()).expect_err("it should be refused").to_string()
 }
 
+const BUCKET_WIDTH: &str = "batching.bucket_width";
+
 const FULL: &str = include_str!("../../../../tests/corpus/yaml/ok_full.yaml");
 
 #[test]
@@ -26,7 +28,7 @@ fn every_key_ends_in_the_model_config() {
     assert_eq!(config.output[1].reshape.as_ref().unwrap().shape, [1, 3]);
     assert_eq!(config.instance_group[0].count, 3);
     assert_eq!(config.parameters[params::POLICY].string_value, "window");
-    assert_eq!(config.parameters[params::BUCKET_WIDTH].string_value, "32");
+    assert_eq!(config.parameters[BUCKET_WIDTH].string_value, "32");
     let Some(SchedulingChoice::DynamicBatching(batching)) = config.scheduling_choice else {
         panic!("window is dynamic batching");
     };
@@ -77,16 +79,15 @@ fn repeated_keys_are_named_with_both_lines() {
 
 #[test]
 fn what_a_later_version_will_know_is_refused_by_name() {
-    assert_eq!(refusal_of("name: m\nstages: auto\n"), "model.yaml:2:1: stages: not supported by this version");
     assert_eq!(refusal_of("cells: {}\n"), "model.yaml:1:1: cells: not supported by this version");
     assert_eq!(refusal_of("unfold: []\n"), "model.yaml:1:1: unfold: not supported by this version");
     assert_eq!(
-        refusal_of("batching:\n  policy: diversity\n"),
-        "model.yaml:2:3: batching.policy: the policy 'diversity' is not supported by this version"
+        refusal_of("batching:\n  policy: cellular\n"),
+        "model.yaml:2:3: batching.policy: the policy 'cellular' is not supported by this version"
     );
     assert_eq!(
-        refusal_of("batching: { lazy: { } }\n"),
-        "model.yaml:1:13: batching.lazy: not supported by this version"
+        refusal_of("batching: { cellular: { } }\n"),
+        "model.yaml:1:13: batching.cellular: not supported by this version"
     );
     assert!(refusal_of("instance: { devices: [cuda] }").contains("'cuda' is not supported by this version"));
 }
@@ -125,7 +126,197 @@ fn auto_has_no_window_knobs() {
     );
     let serial = read("batching: { policy: serial, window: { max_queue_delay_us: 1, bucket_width: 4 } }");
     assert_eq!(serial.scheduling_choice, None, "the window's knobs wait for the window");
-    assert!(!serial.parameters.contains_key(params::BUCKET_WIDTH));
+    assert!(!serial.parameters.contains_key(BUCKET_WIDTH));
+}
+
+/// Parameters of a text, without the policy's name.
+fn parameters_of(text: &str) -> Vec<(String, String)> {
+    let read = read(text).parameters.into_iter().filter(|(key, _)| key != params::POLICY);
+    read.map(|(key, parameter)| (key, parameter.string_value)).collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()
+}
+
+#[test]
+fn every_knob_becomes_a_parameter_of_its_name() {
+    let adaptive = "batching:
+  policy: adaptive
+  latency_objective_ms: 100
+  weight: 2
+  buffer_pairs: 3
+  latencies: latencies.csv
+  adaptive: { headroom: 0.2, average_ms: 30, max_queue_delay_us: 100, mode: default }
+  lazy: { max_depth: 2 }
+";
+    let expected = [
+        ("batching.adaptive.average_ms", "30"),
+        ("batching.adaptive.headroom", "0.2"),
+        ("batching.adaptive.max_queue_delay_us", "100"),
+        ("batching.adaptive.mode", "default"),
+        ("batching.buffer_pairs", "3"),
+        ("batching.latencies", "latencies.csv"),
+        ("batching.latency_objective_ms", "100"),
+        ("batching.weight", "2"),
+    ];
+    assert_eq!(parameters_of(adaptive), pairs(&expected), "and the section of 'lazy' waits for its choice");
+    let lazy =
+        "batching: { policy: lazy, lazy: { predictor: table, max_depth: 2, max_catch_up_ms: 0.5, reject_late: true } }";
+    let expected = [
+        ("batching.lazy.max_catch_up_ms", "0.5"),
+        ("batching.lazy.max_depth", "2"),
+        ("batching.lazy.predictor", "table"),
+        ("batching.lazy.reject_late", "true"),
+    ];
+    assert_eq!(parameters_of(lazy), pairs(&expected));
+    let diversity = "batching:
+  policy: diversity
+  diversity:
+    input: { bounds: [32, 64], window_us: 5 }
+    operator: { threshold: 0.9, order: depth-first, mode: default }
+    load: false
+";
+    let expected = [
+        ("batching.diversity.input", "true"),
+        ("batching.diversity.input.bounds", "32,64"),
+        ("batching.diversity.input.window_us", "5"),
+        ("batching.diversity.load", "false"),
+        ("batching.diversity.operator", "true"),
+        ("batching.diversity.operator.mode", "default"),
+        ("batching.diversity.operator.order", "depth-first"),
+        ("batching.diversity.operator.threshold", "0.9"),
+    ];
+    assert_eq!(parameters_of(diversity), pairs(&expected));
+}
+
+#[test]
+fn stages_and_exits_become_numbered_parameters() {
+    assert_eq!(parameters_of("stages: 4"), pairs(&[("stages", "4")]));
+    assert_eq!(parameters_of("stages: auto"), pairs(&[("stages", "auto")]));
+    let exits = "stages: [a, \"123\"]
+exits:
+- { stage: 1, value: t, at_least: 0.9, outputs: { logits: exit1_logits } }
+- { stage: 0, value: u, at_least: 1, skip_to: 2 }
+";
+    let expected = [
+        ("exits.0.at_least", "0.9"),
+        ("exits.0.outputs.logits", "exit1_logits"),
+        ("exits.0.stage", "1"),
+        ("exits.0.value", "t"),
+        ("exits.1.at_least", "1"),
+        ("exits.1.skip_to", "2"),
+        ("exits.1.stage", "0"),
+        ("exits.1.value", "u"),
+        ("stages.0", "a"),
+        ("stages.1", "123"),
+    ];
+    assert_eq!(parameters_of(exits), pairs(&expected));
+    let expected = "expected auto, a number of stages from 1 to 256 or a list of tensors to cut at, but found";
+    for (text, found) in [("0", "0"), ("[]", "a list"), ("many", "'many'"), ("257", "257"), ("2.5", "2.5")] {
+        assert_eq!(refusal_of(&format!("stages: {text}")), format!("model.yaml:1:1: stages: {expected} {found}"));
+    }
+    assert_eq!(
+        refusal_of("stages: [1]"),
+        "model.yaml:1:10: stages[0]: expected a string (put it in quotes), but found 1"
+    );
+    assert_eq!(refusal_of("exits:\n- { stage: 1, value: t }"), "model.yaml:2:3: exits[0]: expected the key 'at_least'");
+    assert!(refusal_of("exits: [{ stage: 1, skipto: 2 }]").ends_with("did you mean 'skip_to'?"));
+}
+
+#[test]
+fn a_latency_table_is_a_file_or_a_list() {
+    let table = "batching:
+  latencies:
+  - { stage: 0, rows: 1, latency_us: 120.5 }
+  - { stage: 1, rows: 8, length: 64, latency_us: 900 }
+";
+    let text = "stage,rows,length,latency_us\n0,1,0,120.5\n1,8,64,900\n";
+    assert_eq!(parameters_of(table), pairs(&[("batching.latencies", text)]));
+    assert_eq!(
+        refusal_of("batching:\n  latencies:\n  - { stage: 0, rows: 1 }\n"),
+        "model.yaml:3:5: batching.latencies[0]: expected the key 'latency_us'"
+    );
+    assert_eq!(
+        refusal_of("batching: { latencies: 5 }"),
+        "model.yaml:1:13: batching.latencies: expected the name of a file, or a list of latencies, but found 5"
+    );
+}
+
+#[test]
+fn knobs_of_a_wrong_kind_are_refused_with_their_place() {
+    let refusal = |knobs: &str| refusal_of(&format!("batching:\n  policy: lazy\n  {knobs}\n"));
+    assert_eq!(
+        refusal("latency_objective_ms: 0"),
+        "model.yaml:3:3: batching.latency_objective_ms: expected a number above 0, at most 86400000, but found '0'"
+    );
+    assert_eq!(
+        refusal("latency_objective_ms: fast"),
+        "model.yaml:3:3: batching.latency_objective_ms: expected a number above 0, at most 86400000, but found 'fast'"
+    );
+    assert!(refusal("buffer_pairs: 0").ends_with("expected a whole number from 1 to 16, but found '0'"));
+    assert!(refusal("buffer_pairs: 1.5").ends_with("expected a whole number from 1 to 16, but found 1.5"));
+    assert!(refusal("lazy: { reject_late: yes }").ends_with("expected true or false, but found 'yes'"));
+    assert!(refusal("lazy: { predictor: oracle }").ends_with("known exactly; expected table or paper"));
+    assert!(
+        refusal("adaptive: { mode: fast }").ends_with("adaptive.mode: expected default or paper, but found 'fast'")
+    );
+    assert!(refusal("diversity: { load: 5 }").ends_with("expected true, false or a mapping of knobs, but found 5"));
+    assert!(refusal("diversity: { input: { bounds: [64, 32] } }").ends_with("at most 64 of them, but found '64,32'"));
+    assert!(refusal("diversity: { input: { bounds: [x] } }").contains("input.bounds[0]: expected a whole number"));
+    assert!(refusal("lazy: { max_dept: 1 }").ends_with("unknown key 'max_dept'; did you mean 'max_depth'?"));
+    assert!(refusal("bucket_width: 1").contains("batching.bucket_width: unknown key 'bucket_width'"));
+}
+
+#[test]
+fn the_queue_is_common_to_all_policies_that_batch() {
+    let keys = "preserve_ordering: true, priority_levels: 2, default_priority_level: 1, bucket_width: 8";
+    let queue = |config: pb::ModelConfig| match config.scheduling_choice {
+        Some(SchedulingChoice::DynamicBatching(batching)) => {
+            let width = config.parameters.get(BUCKET_WIDTH).map(|width| width.string_value.clone());
+            (batching.preserve_ordering, batching.priority_levels, batching.default_priority_level, width)
+        }
+        other => panic!("{other:?}"),
+    };
+    let expected = (true, 2, 1, Some("8".to_owned()));
+    for policy in ["auto", "window", "adaptive", "lazy", "diversity"] {
+        let text = format!("batching: {{ policy: {policy}, queueing: {{ {keys} }} }}");
+        assert_eq!(queue(read(&text)), expected, "{policy}");
+    }
+    assert_eq!(queue(read(&format!("batching: {{ policy: window, window: {{ {keys} }} }}"))), expected);
+    let elsewhere = read(&format!("batching: {{ policy: lazy, window: {{ {keys} }} }}"));
+    assert_eq!(queue(elsewhere), (false, 0, 0, None), "the window's keys wait for the window");
+    let (_, origin) = parse("f", format!("batching: {{ policy: lazy, window: {{ {keys} }} }}").as_bytes()).unwrap();
+    let place = origin.error("dynamic_batching.priority_levels", "x").to_string();
+    assert_eq!(place, "f:1:1: batching.priority_levels: x", "and no refusal is placed at them");
+    assert_eq!(
+        refusal_of("batching:\n  policy: window\n  queueing: {}\n  window: { bucket_width: 8 }\n"),
+        "model.yaml:4:13: batching.window.bucket_width: expected 'bucket_width' in batching.queueing, with the queue's \
+         other keys"
+    );
+    assert_eq!(
+        refusal_of("batching:\n  policy: serial\n  queueing: {}\n"),
+        "model.yaml:3:3: batching.queueing: the policy 'serial' has no such queue: remove this, or choose a policy \
+         that batches"
+    );
+    let own = read("batching: { policy: window, queueing: {}, window: { max_queue_delay_us: 5 } }");
+    assert!(matches!(own.scheduling_choice, Some(SchedulingChoice::DynamicBatching(batching))
+        if batching.max_queue_delay_microseconds == 5));
+}
+
+#[test]
+fn later_checks_find_knobs_stages_and_exits() {
+    let text = "stages: [a]\nexits:\n- { stage: 0, value: t, at_least: 1, outputs: { y: u } }\nbatching:\n  \
+                policy: diversity\n  queueing: { priority_levels: 1 }\n  window: { priority_queues: { 1: } }\n  \
+                diversity:\n    load:\n      max_stage: 1\n";
+    let refused = parse("f", text.as_bytes()).expect_err("the queue is in two places");
+    assert_eq!(refused.position.map(|place| place.line), Some(7));
+    let (_, origin) = parse("f", text.replace("window: { priority_queues: { 1: } }", "window: {}").as_bytes()).unwrap();
+    let place = |path: &str| origin.error(path, "x").to_string();
+    assert_eq!(place("parameters[stages.0]"), "f:1:10: stages[0]: x");
+    assert_eq!(place("parameters[exits.0.outputs.y]"), "f:3:49: exits[0].outputs.y: x");
+    assert_eq!(place("dynamic_batching.priority_levels"), "f:6:15: batching.queueing.priority_levels: x");
+    assert_eq!(place("parameters[batching.diversity.load.max_stage]"), "f:10:7: batching.diversity.load.max_stage: x");
 }
 
 #[test]
@@ -141,6 +332,10 @@ fn pads_need_names() {
 fn our_parameters_have_keys_of_their_own() {
     let refusal = refusal_of("parameters:\n  pad.x: n\n");
     assert!(refusal.starts_with("model.yaml:2:3: parameters.pad.x: expected as a key of its own"), "{refusal}");
+    for key in ["axes.x", "batching.weight", "stages", "exits.0.stage"] {
+        let refusal = refusal_of(&format!("parameters: {{ {key}: n }}"));
+        assert!(refusal.contains("expected as a key of its own"), "{refusal}");
+    }
 }
 
 #[test]

@@ -1,0 +1,236 @@
+use super::*;
+use crate::repository::config::{complete, pbtxt, stages};
+
+/// Keys and values.
+type Parameters = [(&'static str, &'static str)];
+
+/// Reads a configuration of one input, whose `parameters` stand in pairs.
+fn policy(text: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+    let parameters: String = parameters
+        .iter()
+        .map(|(key, value)| format!("parameters {{ key: \"{key}\" value {{ string_value: \"{value}\" }} }}\n"))
+        .collect();
+    let text = format!("max_batch_size: 8 input {{ name: \"x\" }} {text}\n{parameters}");
+    let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+    complete::scheduler(&mut config);
+    let stages = stages::read(&config, &origin).unwrap();
+    read(&config, &stages, &origin).map_err(|fault| fault.to_string())
+}
+
+fn named(name: &str, parameters: &[(&str, &str)]) -> Result<Policy, String> {
+    policy("", &[&[("batching.policy", name)], parameters].concat())
+}
+
+fn refusal(name: &str, parameters: &[(&str, &str)]) -> String {
+    named(name, parameters).expect_err("it should be refused")
+}
+
+const PAD: (&str, &str) = ("pad.x", "n=0");
+
+#[test]
+fn a_policy_without_knobs_has_the_defaults() {
+    assert_eq!(policy("", &[]), Ok(Policy::Serial));
+    let dynamic = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };
+    assert_eq!(policy("dynamic_batching { }", &[]), Ok(Policy::Window(dynamic.clone())));
+    assert_eq!(named("auto", &[]), Ok(Policy::Window(dynamic)));
+    assert_eq!(named("serial", &[]), Ok(Policy::Serial));
+    assert_eq!(named("adaptive", &[]), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
+    assert_eq!(named("lazy", &[]), Ok(Policy::Lazy(LazyKnobs::default())));
+}
+
+#[test]
+fn a_batching_policy_needs_no_dynamic_batching_but_bears_it() {
+    let queue = "dynamic_batching { preserve_ordering: true }";
+    let lazy = policy(queue, &[("batching.policy", "lazy")]);
+    assert_eq!(lazy, Ok(Policy::Lazy(LazyKnobs::default())));
+}
+
+#[test]
+fn each_knob_of_adaptive_is_read_in_its_unit() {
+    let read = named(
+        "adaptive",
+        &[
+            ("batching.adaptive.headroom", "0.25"),
+            ("batching.adaptive.average_ms", "20.5"),
+            ("batching.adaptive.max_queue_delay_us", "700"),
+            ("batching.adaptive.mode", "default"),
+        ],
+    );
+    let knobs = AdaptiveKnobs { headroom: 0.25, average_ns: 20_500_000, max_queue_delay_ns: 700_000, paper: false };
+    assert_eq!(read, Ok(Policy::Adaptive(knobs)));
+    let paper = named("adaptive", &[("batching.adaptive.mode", "paper")]);
+    assert_eq!(paper, Ok(Policy::Adaptive(AdaptiveKnobs { paper: true, ..AdaptiveKnobs::default() })));
+}
+
+#[test]
+fn each_knob_of_lazy_is_read_in_its_unit() {
+    let read = named(
+        "lazy",
+        &[
+            ("batching.latency_objective_ms", "100"),
+            ("batching.lazy.predictor", "paper"),
+            ("batching.lazy.max_depth", "2"),
+            ("batching.lazy.max_catch_up_ms", "0.5"),
+            ("batching.lazy.reject_late", "true"),
+        ],
+    );
+    let knobs =
+        LazyKnobs { predictor: Predictor::Paper, max_depth: 2, max_catch_up_ns: Some(500_000), reject_late: true };
+    assert_eq!(read, Ok(Policy::Lazy(knobs)));
+}
+
+#[test]
+fn each_knob_of_diversity_is_read_in_its_unit() {
+    let read = named(
+        "diversity",
+        &[
+            PAD,
+            ("batching.diversity.input.bounds", "32, 128"),
+            ("batching.diversity.input.window_us", "50"),
+            ("batching.diversity.operator.threshold", "0.9"),
+            ("batching.diversity.operator.order", "pipelined"),
+        ],
+    );
+    let input = InputDiversity { bounds: vec![32, 128], max_groups: 0, window_ns: Some(50_000) };
+    let operator = OperatorDiversity { threshold: 0.9, order: PartOrder::Pipelined, paper: false };
+    let knobs = DiversityKnobs { input: Some(input), operator: Some(operator), load: None };
+    assert_eq!(read, Ok(Policy::Diversity(knobs)));
+
+    let read = named(
+        "diversity",
+        &[
+            ("stages", "4"),
+            ("batching.diversity.operator.mode", "paper"),
+            ("batching.diversity.load.max_age_ms", "2"),
+            ("batching.diversity.load.max_stage", "3"),
+        ],
+    );
+    let operator = OperatorDiversity { paper: true, ..OperatorDiversity::default() };
+    let load = LoadDiversity { max_age_ns: Some(2_000_000), max_stage: Some(3) };
+    let knobs = DiversityKnobs { input: None, operator: Some(operator), load: Some(load) };
+    assert_eq!(read, Ok(Policy::Diversity(knobs)));
+    let groups = named("diversity", &[PAD, ("batching.diversity.input.groups", "6")]);
+    let input = InputDiversity { max_groups: 6, ..InputDiversity::default() };
+    assert_eq!(groups, Ok(Policy::Diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() })));
+}
+
+/// Which of input, operator and load are on.
+fn kinds(parameters: &[(&str, &str)]) -> [bool; 3] {
+    match named("diversity", parameters) {
+        Ok(Policy::Diversity(knobs)) => [knobs.input.is_some(), knobs.operator.is_some(), knobs.load.is_some()],
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn load_diversity_gives_way_to_input_diversity() {
+    let (input, load) = ("batching.diversity.input", "batching.diversity.load");
+    assert_eq!(kinds(&[]), [false, false, true], "nothing to group");
+    assert_eq!(kinds(&[PAD]), [true, false, false]);
+    assert_eq!(kinds(&[PAD, (load, "true")]), [false, false, true], "asked for by name");
+    assert_eq!(kinds(&[PAD, (input, "false")]), [false, false, true]);
+    assert_eq!(kinds(&[PAD, (load, "false")]), [true, false, false]);
+    assert_eq!(kinds(&[("batching.diversity.operator", "true")]), [false, true, true]);
+    assert_eq!(kinds(&[(load, "false"), ("batching.diversity.operator", "true")]), [false, true, false]);
+    let both = [PAD, (input, "true"), ("batching.diversity.load.max_age_ms", "1")];
+    assert_eq!(
+        refusal("diversity", &both),
+        "config.pbtxt:5:12: parameters[batching.diversity.load.max_age_ms]: 'batching.diversity.input' and \
+         'batching.diversity.load' are both on, but groups that run in parallel already take load diversity \
+         (DVABatch section 7.2): expected one of the two"
+    );
+    assert_eq!(
+        refusal("diversity", &[(load, "false")]),
+        "config.pbtxt:2:12: parameters[batching.policy]: input, operator and load are all off: expected one of them, \
+         or the policy 'window'"
+    );
+}
+
+#[test]
+fn knobs_that_contradict_each_other_are_refused_with_what_would_work() {
+    let cases: [(&str, &Parameters, &str); 8] = [
+        (
+            "lazy",
+            &[("batching.lazy.reject_late", "true")],
+            "batching.lazy.reject_late]: late are requests that miss the objective, but there is none: give \
+             'batching.latency_objective_ms', or remove this",
+        ),
+        (
+            "adaptive",
+            &[("batching.adaptive.mode", "paper"), ("batching.adaptive.headroom", "0.1")],
+            "batching.adaptive.headroom]: the mode 'paper' has its own: remove this, or choose the mode 'default'",
+        ),
+        (
+            "adaptive",
+            &[("batching.adaptive.mode", "paper"), ("batching.adaptive.average_ms", "1")],
+            "batching.adaptive.average_ms]: the mode 'paper' has its own: remove this, or choose the mode 'default'",
+        ),
+        (
+            "diversity",
+            &[("batching.diversity.operator.mode", "paper"), ("batching.diversity.operator.threshold", "1")],
+            "batching.diversity.operator.threshold]: the mode 'paper' has its own: remove this, or choose the mode \
+             'default'",
+        ),
+        (
+            "diversity",
+            &[("batching.diversity.input.bounds", "8,16")],
+            "batching.diversity.input.bounds]: requests are grouped by their padded length, but no axis of the model \
+             is padded: give an input a pad, or remove this",
+        ),
+        (
+            "diversity",
+            &[PAD, ("batching.diversity.input.bounds", "8,16"), ("batching.diversity.input.groups", "2")],
+            "batching.diversity.input.groups]: the groups follow from 'batching.diversity.input.bounds': expected one \
+             of the two",
+        ),
+        (
+            "diversity",
+            &[("batching.diversity.load", "false"), ("batching.diversity.load.max_stage", "0")],
+            "batching.diversity.load.max_stage]: 'batching.diversity.load' is off: remove this, or switch it on",
+        ),
+        (
+            "diversity",
+            &[("stages", "2"), ("batching.diversity.load.max_stage", "2")],
+            "batching.diversity.load.max_stage]: expected a stage from 0 to 1, the model's last, but found 2",
+        ),
+    ];
+    for (name, parameters, expected) in cases {
+        let refused = refusal(name, parameters);
+        let (_, found) = refused.split_once("parameters[").expect("it names the key");
+        assert_eq!(found, expected);
+    }
+}
+
+#[test]
+fn the_windows_own_knobs_belong_to_the_window() {
+    let with = |name: &str, text: &str| {
+        policy(text, &[("batching.policy", name)]).expect_err("it should be refused").split_off("config.pbtxt:".len())
+    };
+    let sizes = "dynamic_batching { preferred_batch_size: 4 }";
+    assert_eq!(
+        with("lazy", sizes),
+        "1:58: dynamic_batching.preferred_batch_size: the policy 'lazy' has no preferred sizes: remove them, or choose \
+         the policy 'window'"
+    );
+    let delay = "dynamic_batching { max_queue_delay_microseconds: 4 }";
+    assert_eq!(
+        with("adaptive", delay),
+        "1:58: dynamic_batching.max_queue_delay_microseconds: the policy 'adaptive' has no such delay: give \
+         'batching.adaptive.max_queue_delay_us' instead"
+    );
+    assert!(with("diversity", delay).ends_with("has no such delay: remove it, or choose the policy 'window'"));
+}
+
+#[test]
+fn knobs_of_other_policies_play_no_part() {
+    let elsewhere = [("batching.lazy.reject_late", "true"), ("batching.diversity.input", "true")];
+    assert_eq!(named("adaptive", &elsewhere), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
+}
+
+#[test]
+fn endless_delays_fit_any_clock() {
+    assert_eq!(from_us(u64::MAX), MAX_DELAY_NS);
+    assert!(MAX_DELAY_NS.checked_add(MAX_DELAY_NS).is_some());
+    assert_eq!(from_ms(f64::MAX), MAX_DELAY_NS);
+    assert_eq!(from_ms(1e-9), 1, "no positive time is none");
+}

@@ -1,0 +1,203 @@
+//! What `model.yaml` says, the `ModelConfig` that comes of it says too: printed as `config.pbtxt` or JSON and read
+//! again, it gives the same specification, knobs, stages and latencies.
+
+use std::collections::BTreeMap;
+
+use proptest::{option, prelude::*, sample::select};
+use prost_reflect::DynamicMessage;
+
+use super::{
+    ConfigError, Origin, check, complete, convert, json, latencies, pb, pbtxt, schema, stages::StageRequest, yaml,
+};
+use crate::{batching::Knobs, model::ModelSpec};
+
+/// All that a loader is told.
+type Told = (ModelSpec, Knobs, StageRequest, Option<latencies::LatencyTable>);
+
+fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told, String> {
+    let text = |fault: ConfigError| fault.to_string();
+    check::supported(config, "m", origin).map_err(text)?;
+    complete::defaults(config, "m");
+    complete::scheduler(config);
+    check::consistent(config, None, origin).map_err(text)?;
+    let (spec, knobs, stages) = convert::model(config, 1, &BTreeMap::new(), origin).map_err(text)?;
+    let table = match latencies::place(config) {
+        Some(latencies::Place::Here(text)) => Some(latencies::parse(text, stages.count())?),
+        Some(latencies::Place::File(_)) | None => None,
+    };
+    Ok((spec, knobs, stages, table))
+}
+
+fn printed(config: &pb::ModelConfig) -> String {
+    let mut message = DynamicMessage::new(schema::model_config().unwrap());
+    message.transcode_from(config).unwrap();
+    message.to_text_format()
+}
+
+/// `{ key: value, … }` of the keys that are given.
+fn section(keys: Vec<(&str, Option<String>)>) -> String {
+    let given = keys.into_iter().filter_map(|(key, value)| Some(format!("{key}: {}", value?)));
+    format!("{{ {} }}", given.collect::<Vec<_>>().join(", "))
+}
+
+fn maybe<T: std::fmt::Display>(value: impl Strategy<Value = T>) -> impl Strategy<Value = Option<String>> {
+    option::of(value.prop_map(|value| value.to_string()))
+}
+
+fn word(words: &'static [&'static str]) -> impl Strategy<Value = Option<String>> {
+    maybe(select(words))
+}
+
+fn milliseconds() -> impl Strategy<Value = Option<String>> {
+    maybe(prop_oneof![(1_u32..1_000).prop_map(f64::from), 0.001_f64..1e6])
+}
+
+fn adaptive() -> impl Strategy<Value = String> {
+    let usual = (maybe(0.0_f64..10.0), milliseconds(), maybe(0_u64..1_000_000), word(&["default"]));
+    let usual = usual.prop_map(|(headroom, average, delay, mode)| {
+        section(vec![("headroom", headroom), ("average_ms", average), ("max_queue_delay_us", delay), ("mode", mode)])
+    });
+    prop_oneof![usual, Just("{ mode: paper }".to_owned())]
+}
+
+fn lazy() -> impl Strategy<Value = String> {
+    let keys = (word(&["table", "paper"]), maybe(1_u32..64), milliseconds(), maybe(any::<bool>()));
+    keys.prop_map(|(predictor, depth, catch_up, late)| {
+        section(vec![
+            ("predictor", predictor),
+            ("max_depth", depth),
+            ("max_catch_up_ms", catch_up),
+            ("reject_late", late),
+        ])
+    })
+}
+
+fn diversity() -> impl Strategy<Value = String> {
+    let input = prop_oneof![
+        (maybe(1_u32..64), maybe(0_u32..1_000))
+            .prop_map(|(groups, window)| section(vec![("groups", groups), ("window_us", window)])),
+        prop::collection::btree_set(1_u32..4_000, 1..6)
+            .prop_map(|bounds| format!("{{ bounds: {:?} }}", bounds.into_iter().collect::<Vec<_>>())),
+    ];
+    let operator = (maybe(0.1_f64..10.0), word(&["depth-first", "pipelined"]));
+    let operator = operator.prop_map(|(threshold, order)| section(vec![("threshold", threshold), ("order", order)]));
+    let operator = prop_oneof![operator, Just("true".to_owned()), Just("{ mode: paper }".to_owned())];
+    let load = (milliseconds(), maybe(0_u16..2));
+    let load = load.prop_map(|(age, stage)| section(vec![("max_age_ms", age), ("max_stage", stage)]));
+    let kinds = prop_oneof![
+        input.prop_map(|input| ("input", Some(input))),
+        load.prop_map(|load| ("load", Some(load))),
+        Just(("load", Some("true".to_owned()))),
+        Just(("input", None)),
+    ];
+    (kinds, option::of(operator)).prop_map(|(kind, operator)| section(vec![kind, ("operator", operator)]))
+}
+
+fn queue() -> impl Strategy<Value = String> {
+    let keys = (word(&["reject", "delay"]), maybe(any::<u64>()), maybe(any::<bool>()), maybe(any::<u32>()));
+    keys.prop_map(|(action, timeout, allow, size)| {
+        section(vec![
+            ("timeout_action", action),
+            ("default_timeout_us", timeout),
+            ("allow_timeout_override", allow),
+            ("max_queue_size", size),
+        ])
+    })
+}
+
+fn queueing() -> impl Strategy<Value = String> {
+    (maybe(any::<bool>()), maybe(any::<u32>()), option::of(1_u32..9), queue(), queue()).prop_map(
+        |(ordering, width, levels, default, first)| {
+            section(vec![
+                ("preserve_ordering", ordering),
+                ("bucket_width", width),
+                ("priority_levels", levels.map(|levels| levels.to_string())),
+                ("default_priority_level", levels.map(|levels| levels.to_string())),
+                ("queue", Some(default)),
+                ("priority_queues", levels.map(|_| format!("{{ 1: {first} }}"))),
+            ])
+        },
+    )
+}
+
+/// Stages, at least two, and exits behind the first.
+fn stages() -> impl Strategy<Value = String> {
+    let tensors = || select(&["conv1", "123", "a,b", "x.y[0]", "ü \\\"q\\\"", "auto"][..]);
+    let cuts = prop_oneof![
+        (3_u16..9).prop_map(|count| count.to_string()),
+        (tensors(), tensors())
+            .prop_filter("twice the same", |(first, second)| first != second)
+            .prop_map(|(first, second)| format!("[\"{first}\", \"{second}\"]")),
+    ];
+    let to = prop_oneof![
+        Just("outputs: {}".to_owned()),
+        tensors().prop_map(|tensor| format!("outputs: {{ y.1: \"{tensor}\" }}")),
+        Just("skip_to: 2".to_owned()),
+    ];
+    let exit = (tensors(), any::<f32>().prop_filter("a number", |value| value.is_finite()), to);
+    let exit =
+        exit.prop_map(|(value, least, to)| format!("{{ stage: 0, value: \"{value}\", at_least: {least:?}, {to} }}"));
+    (cuts, prop::collection::vec(exit, 0..3))
+        .prop_map(|(cuts, exits)| format!("stages: {cuts}\nexits: [{}]\n", exits.join(", ")))
+}
+
+fn latency_table() -> impl Strategy<Value = String> {
+    let line = (0_u16..3, 0.001_f64..1e6);
+    let lines = prop::collection::btree_map((1_u32..9, 0_u32..600), line, 1..5);
+    let list = lines.prop_map(|lines| {
+        let lines = lines.into_iter().map(|((rows, length), (stage, latency))| {
+            format!("{{ stage: {stage}, rows: {rows}, length: {length}, latency_us: {latency} }}")
+        });
+        format!("[{}]", lines.collect::<Vec<_>>().join(", "))
+    });
+    prop_oneof![list, Just("latencies.csv".to_owned())]
+}
+
+/// A `model.yaml` that is accepted, with every kind of knob.
+fn text() -> impl Strategy<Value = String> {
+    let policy = select(&["auto", "serial", "window", "adaptive", "lazy", "diversity"][..]);
+    let sections = (adaptive(), lazy(), diversity(), queueing(), maybe(0_u64..1_000_000));
+    let common = (0.5_f64..1e4, maybe(1_u32..1_000), maybe(1_u16..16), option::of(latency_table()));
+    (policy, sections, common, stages()).prop_map(|(policy, sections, common, stages)| {
+        let (adaptive, lazy, diversity, queueing, delay) = sections;
+        let (objective, weight, pairs, table) = common;
+        let named = policy != "auto";
+        let window = section(vec![("max_queue_delay_us", delay), ("preferred_batch_sizes", Some("[4, 2]".to_owned()))]);
+        let batching = section(vec![
+            ("policy", Some(policy.to_owned())),
+            ("latency_objective_ms", Some(objective.to_string())),
+            ("weight", weight),
+            ("buffer_pairs", pairs),
+            ("latencies", table),
+            ("queueing", (policy != "serial").then_some(queueing)),
+            ("window", named.then_some(window)),
+            ("adaptive", named.then_some(adaptive)),
+            ("lazy", named.then_some(lazy)),
+            ("diversity", named.then_some(diversity)),
+        ]);
+        format!(
+            "max_batch_size: 8
+inputs: [ {{ name: x, dtype: INT64, dims: [n], pad: {{ axis: n, value: 0 }} }} ]
+outputs: [ {{ name: y.1, dtype: FP32, dims: [2] }} ]
+{stages}batching: {batching}
+"
+        )
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn both_forms_of_a_configuration_say_the_same(text in text()) {
+        let (mut config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
+        let said = told(&mut config, &origin);
+        prop_assert!(said.is_ok(), "{:?}\n{}", said, text);
+        let shown = printed(&config);
+        let (mut from_pbtxt, origin) = pbtxt::parse("config.pbtxt", shown.as_bytes()).unwrap();
+        prop_assert_eq!(&told(&mut from_pbtxt, &origin), &said, "{}", shown);
+        prop_assert_eq!(&from_pbtxt, &config, "nothing is completed twice");
+        let (mut from_json, origin) = json::parse(&json::write(&config).unwrap().to_string()).unwrap();
+        prop_assert_eq!(told(&mut from_json, &origin), said);
+    }
+}
