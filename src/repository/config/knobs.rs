@@ -362,6 +362,18 @@ mod tests {
     }
 
     #[test]
+    fn the_documentation_names_every_knob() {
+        let text = include_str!("../../../docs/model-configuration.md");
+        for (key, _) in ALL {
+            let name = ["batching.adaptive.", "batching.lazy.", "batching.diversity.", "batching."]
+                .iter()
+                .find_map(|section| key.strip_prefix(section));
+            let name = name.expect("every key begins with 'batching.'");
+            assert!(text.contains(&format!("`{name}`")) || key == params::POLICY, "'{key}' is not documented");
+        }
+    }
+
+    #[test]
     fn a_section_has_its_own_keys_only() {
         let names = |section: &str| within(section).map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names("batching.lazy"), ["predictor", "max_depth", "max_catch_up_ms", "reject_late"]);
