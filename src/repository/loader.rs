@@ -7,7 +7,7 @@ use std::{
 
 use bytes::Bytes;
 
-use super::config::{latencies::LatencyTable, pb, stages::StageRequest};
+use super::config::{pb, stages::StageRequest};
 use crate::{
     batching::Knobs,
     executor::{InputTensor, ModelHandle},
@@ -39,8 +39,6 @@ pub struct LoadRequest {
     pub knobs: Knobs,
     /// How its graph is to be cut; `knobs` has one stage until that is done.
     pub stages: StageRequest,
-    /// Measured latencies of its stages, where the configuration gives any.
-    pub latencies: Option<LatencyTable>,
     /// What runs it.
     pub engine: EngineKind,
     /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none.

@@ -22,10 +22,7 @@ mod table;
 mod version;
 mod warmup;
 
-pub use config::{
-    latencies::LatencyTable,
-    stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest},
-};
+pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use error::{ControlError, ResolveError, StartError};
 pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};

@@ -12,14 +12,12 @@ use std::{
 use super::{
     EngineKind, LoadRequest, Loader, Overrides,
     config::{
-        ConfigError, Origin, check, complete, convert, json, knobs,
-        latencies::{self, LatencyTable},
-        pb,
-        pb::model_version_policy::PolicyChoice,
-        pbtxt, yaml,
+        ConfigError, Origin, check, complete, convert, json, knobs, latencies, pb,
+        pb::model_version_policy::PolicyChoice, pbtxt, yaml,
     },
     directory, warmup,
 };
+use crate::batching::CostTable;
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
@@ -117,11 +115,11 @@ impl Plan {
         complete::scheduler(&mut config);
         check::consistent(&config, signature.as_ref(), origin).map_err(text)?;
         let labels = self.labels(&config)?;
-        let (spec, knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
-        let latencies = self.latencies(&config, stages.count())?;
+        let (spec, mut knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
+        knobs.latencies = self.latencies(&config, stages.count())?;
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let config = Arc::new(config);
-        Ok(LoadRequest { spec, knobs, stages, latencies, engine, program, override_bytes, warmup, config })
+        Ok(LoadRequest { spec, knobs, stages, engine, program, override_bytes, warmup, config })
     }
 
     fn program(&self, version: i64, filename: &str) -> PathBuf {
@@ -133,7 +131,7 @@ impl Plan {
     }
 
     /// The latency table of a checked configuration, for a model of this many stages.
-    fn latencies(&self, config: &pb::ModelConfig, stages: u16) -> Result<Option<LatencyTable>, String> {
+    fn latencies(&self, config: &pb::ModelConfig, stages: u16) -> Result<Option<CostTable>, String> {
         let refuse = |fault: String| self.origin.error(&knobs::LATENCIES.path(), fault).to_string();
         let (text, file) = match latencies::place(config) {
             None => return Ok(None),

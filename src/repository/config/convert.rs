@@ -158,6 +158,7 @@ fn knobs(
         stages: default.stages,
         buffer_pairs: pairs.unwrap_or(default.buffer_pairs),
         objective_ns: knobs::LATENCY_OBJECTIVE.read(config, origin)?.map(from_ms),
+        latencies: None,
         weight: knobs::WEIGHT.read(config, origin)?.map_or(default.weight, narrow),
         queueing,
         policy,

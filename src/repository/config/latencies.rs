@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::{knobs, pb};
-use crate::batching::Ns;
+use crate::batching::{CostPoint, CostTable, Ns};
 
 /// Most bytes of a table.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -14,14 +14,6 @@ pub const HEADER: &str = "stage,rows,length,latency_us";
 
 /// Longest latency: a day.
 const MAX_LATENCY_US: f64 = 86_400_000_000.0;
-
-/// Measured latencies.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LatencyTable {
-    /// By stage: rows of the batch, product of the padded lengths (0 where there are none) and latency in nanoseconds, by ascending
-    /// rows and length. Empty for stages that were not measured.
-    pub stages: Vec<Vec<(u32, u32, Ns)>>,
-}
 
 /// Where a table is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,7 +34,7 @@ pub fn place(config: &pb::ModelConfig) -> Option<Place<'_>> {
 ///
 /// # Errors
 /// With the line and what was expected.
-pub fn parse(text: &str, stages: u16) -> Result<LatencyTable, String> {
+pub fn parse(text: &str, stages: u16) -> Result<CostTable, String> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut lines = text.lines().enumerate().map(|(number, line)| (number + 1, line.trim()));
     match lines.by_ref().find(|(_, line)| !line.is_empty()) {
@@ -50,7 +42,7 @@ pub fn parse(text: &str, stages: u16) -> Result<LatencyTable, String> {
         Some((number, line)) => return Err(format!("line {number}: expected '{HEADER}', but found '{}'", start(line))),
         None => return Err(format!("expected '{HEADER}' and a line for each latency, but found nothing")),
     }
-    let mut points: Vec<BTreeMap<(u32, u32), Ns>> = vec![BTreeMap::new(); usize::from(stages)];
+    let mut points: Vec<BTreeMap<(u32, u64), Ns>> = vec![BTreeMap::new(); usize::from(stages)];
     for (number, line) in lines.filter(|(_, line)| !line.is_empty()) {
         let refuse = |expected: &str| Err(format!("line {number}: expected {expected}, but found '{}'", start(line)));
         let mut cells = line.split(',').map(str::trim);
@@ -64,7 +56,7 @@ pub fn parse(text: &str, stages: u16) -> Result<LatencyTable, String> {
         let Some(rows) = rows.parse().ok().filter(|rows| *rows > 0) else {
             return refuse(&format!("rows from 1 to {}", u32::MAX));
         };
-        let Ok(length) = length.parse() else { return refuse(&format!("a length from 0 to {}", u32::MAX)) };
+        let Ok(length) = length.parse() else { return refuse(&format!("a length from 0 to {}", u64::MAX)) };
         let latency = latency.parse().ok().filter(|latency| *latency > 0.0 && *latency <= MAX_LATENCY_US);
         let Some(latency_us) = latency else {
             return refuse(&format!("a latency above 0 µs, at most {MAX_LATENCY_US}"));
@@ -76,8 +68,8 @@ pub fn parse(text: &str, stages: u16) -> Result<LatencyTable, String> {
     if points.iter().all(BTreeMap::is_empty) {
         return Err("expected a line for each latency, but found none".to_owned());
     }
-    let by_stage = points.into_iter().map(|points| points.into_iter().map(|((rows, length), ns)| (rows, length, ns)));
-    Ok(LatencyTable { stages: by_stage.map(Iterator::collect).collect() })
+    let point = |((rows, length), took_ns)| CostPoint { rows, length, took_ns };
+    Ok(CostTable { stages: points.into_iter().map(|points| points.into_iter().map(point).collect()).collect() })
 }
 
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
@@ -98,17 +90,23 @@ fn start(line: &str) -> String {
 mod tests {
     use super::*;
 
-    fn table(lines: &str) -> Result<LatencyTable, String> {
+    fn table(lines: &str) -> Result<CostTable, String> {
         parse(&format!("{HEADER}\n{lines}"), 2)
     }
 
     #[test]
     fn a_table_is_sorted_by_stage_rows_and_length() {
         let read = table("1,8,0,90\n\n0,8,128,45.5\r\n0, 1, 64, 0.0004\n0,8,64,40\n");
-        let stages = vec![vec![(1, 64, 1), (8, 64, 40_000), (8, 128, 45_500)], vec![(8, 0, 90_000)]];
-        assert_eq!(read, Ok(LatencyTable { stages }));
+        let point = |rows, length, took_ns| CostPoint { rows, length, took_ns };
+        let stages =
+            vec![vec![point(1, 64, 1), point(8, 64, 40_000), point(8, 128, 45_500)], vec![point(8, 0, 90_000)]];
+        assert_eq!(read, Ok(CostTable { stages }));
         let first = parse(&format!("\u{feff}\n{HEADER}\n0,1,0,1"), 3).unwrap();
-        assert_eq!(first.stages, [vec![(1, 0, 1_000)], vec![], vec![]], "stages without a line were not measured");
+        assert_eq!(
+            first.stages,
+            [vec![CostPoint { rows: 1, length: 0, took_ns: 1_000 }], vec![], vec![]],
+            "stages without a line were not measured"
+        );
     }
 
     #[test]
@@ -119,7 +117,10 @@ mod tests {
         assert_eq!(refusal("0,1,0,5,6"), format!("{four} '0,1,0,5,6'"));
         assert_eq!(refusal("0,1,0,1\n2,1,0,5"), "line 3: expected a stage from 0 to 1, but found '2,1,0,5'");
         assert_eq!(refusal("0,0,0,5"), "line 2: expected rows from 1 to 4294967295, but found '0,0,0,5'");
-        assert_eq!(refusal("0,1,-1,5"), "line 2: expected a length from 0 to 4294967295, but found '0,1,-1,5'");
+        assert_eq!(
+            refusal("0,1,-1,5"),
+            "line 2: expected a length from 0 to 18446744073709551615, but found '0,1,-1,5'"
+        );
         for latency in ["0", "-1", "NaN", "inf", "1e12", ""] {
             let expected = "line 2: expected a latency above 0 µs, at most 86400000000, but found";
             assert_eq!(refusal(&format!("0,1,0,{latency}")), format!("{expected} '0,1,0,{latency}'"));

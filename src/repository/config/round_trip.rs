@@ -9,10 +9,13 @@ use prost_reflect::DynamicMessage;
 use super::{
     ConfigError, Origin, check, complete, convert, json, latencies, pb, pbtxt, schema, stages::StageRequest, yaml,
 };
-use crate::{batching::Knobs, model::ModelSpec};
+use crate::{
+    batching::{CostTable, Knobs},
+    model::ModelSpec,
+};
 
 /// All that a loader is told.
-type Told = (ModelSpec, Knobs, StageRequest, Option<latencies::LatencyTable>);
+type Told = (ModelSpec, Knobs, StageRequest, Option<CostTable>);
 
 fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told, String> {
     let text = |fault: ConfigError| fault.to_string();

@@ -2,8 +2,8 @@
 
 use super::fake::{Directory, FakeLoader, explicit, load, options, start};
 use crate::{
-    batching::Policy,
-    repository::{ControlMode, EngineKind, LatencyTable, Options, Repository, StageCuts},
+    batching::{CostPoint, CostTable, Policy},
+    repository::{ControlMode, EngineKind, Options, Repository, StageCuts},
 };
 use std::sync::Arc;
 
@@ -101,8 +101,8 @@ batching: { policy: lazy, latency_objective_ms: 100, latencies: latencies.csv }
     let request = &requests[0];
     assert_eq!(request.stages.cuts, StageCuts::At(vec!["middle".to_owned()]));
     assert_eq!(request.stages.exits[0].stage, 0);
-    let latencies = LatencyTable { stages: vec![vec![], vec![(8, 0, 2_500)]] };
-    assert_eq!(request.latencies, Some(latencies));
+    let measured = vec![vec![], vec![CostPoint { rows: 8, length: 0, took_ns: 2_500 }]];
+    assert_eq!(request.knobs.latencies, Some(CostTable { stages: measured }));
     assert!(matches!(&request.knobs.policy, Policy::Lazy(_)));
     assert_eq!((request.knobs.max_in_flight, request.knobs.objective_ns), (1, Some(100_000_000)));
 }
