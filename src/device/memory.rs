@@ -9,11 +9,15 @@ use parking_lot::Mutex;
 /// Alignment of every buffer: a cache line, and the widest vector register of x86-64.
 pub const ALIGNMENT_BYTES: usize = 64;
 
+/// What memory is asked for in. Asked for with a larger alignment, the system's allocator clears memory by writing it,
+/// all of which would be resident at once; so a buffer has some units to spare, and begins at the first aligned one.
 #[derive(Clone, Copy, Zeroable, Pod)]
-#[repr(C, align(64))]
-struct Line([u8; ALIGNMENT_BYTES]);
+#[repr(C, align(16))]
+struct Unit([u8; 16]);
 
-/// Buffers of 2^CLASS lines; the largest class holds 2^39 bytes.
+const SPARE_UNITS: usize = ALIGNMENT_BYTES / size_of::<Unit>() - 1;
+
+/// Buffers of 2^CLASS times the alignment; the largest class holds 2^39 bytes.
 const CLASSES: usize = 34;
 
 /// Hands out aligned buffers and takes them back for the next batch. What it keeps for later is bounded; what is in use
@@ -24,7 +28,7 @@ pub struct BufferPool {
 }
 
 struct Free {
-    by_class: [Vec<Box<[Line]>>; CLASSES],
+    by_class: [Vec<Box<[Unit]>>; CLASSES],
     retained_bytes: usize,
     in_use_bytes: usize,
 }
@@ -49,8 +53,8 @@ impl BufferPool {
             }
             reused
         };
-        let lines = reused.unwrap_or_else(|| bytemuck::zeroed_slice_box(1 << class));
-        Buffer { lines, len_bytes, pool: Arc::clone(pool) }
+        let units = reused.unwrap_or_else(|| bytemuck::zeroed_slice_box(class_bytes / size_of::<Unit>() + SPARE_UNITS));
+        Buffer { units, len_bytes, pool: Arc::clone(pool) }
     }
 
     /// Bytes in buffers that somebody holds.
@@ -63,14 +67,14 @@ impl BufferPool {
         self.free.lock().retained_bytes
     }
 
-    fn give_back(&self, lines: Box<[Line]>) {
-        let class_bytes = size_of_val(&*lines);
+    fn give_back(&self, units: Box<[Unit]>) {
+        let class_bytes = size_of_val(&units[SPARE_UNITS..]);
         let class = class_of(class_bytes);
         let mut free = self.free.lock();
         free.in_use_bytes -= class_bytes;
         if free.retained_bytes + class_bytes <= self.retain_bytes {
             free.retained_bytes += class_bytes;
-            free.by_class[class].push(lines);
+            free.by_class[class].push(units);
         }
     }
 }
@@ -90,13 +94,19 @@ fn class_of(len_bytes: usize) -> usize {
     len_bytes.div_ceil(ALIGNMENT_BYTES).next_power_of_two().trailing_zeros() as usize
 }
 
+/// The first aligned byte.
+fn aligned(units: &[Unit]) -> usize {
+    let address = units.as_ptr().addr();
+    address.next_multiple_of(ALIGNMENT_BYTES) - address
+}
+
 fn bytes_of(class: usize) -> usize {
     ALIGNMENT_BYTES << class
 }
 
 /// Aligned memory that goes back to its pool when dropped.
 pub struct Buffer {
-    lines: Box<[Line]>,
+    units: Box<[Unit]>,
     len_bytes: usize,
     pool: Arc<BufferPool>,
 }
@@ -104,12 +114,13 @@ pub struct Buffer {
 impl Buffer {
     /// The contents.
     pub fn as_slice(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.lines)[..self.len_bytes]
+        &bytemuck::cast_slice(&self.units)[aligned(&self.units)..][..self.len_bytes]
     }
 
     /// The contents, to be written.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len_bytes]
+        let start = aligned(&self.units);
+        &mut bytemuck::cast_slice_mut(&mut self.units)[start..][..self.len_bytes]
     }
 
     /// Shares the contents without a copy; the memory goes back once the last share is dropped.
@@ -132,7 +143,7 @@ impl fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.give_back(std::mem::take(&mut self.lines));
+        self.pool.give_back(std::mem::take(&mut self.units));
     }
 }
 
@@ -176,5 +187,19 @@ mod tests {
         let again = BufferPool::take(&pool, 256);
         assert_eq!((pool.in_use_bytes(), pool.retained_bytes()), (256, 0));
         drop(again);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn fresh_memory_becomes_resident_only_where_it_is_written() {
+        let resident_pages = || -> usize {
+            let statm = std::fs::read_to_string("/proc/self/statm").expect("linux tells");
+            statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok()).expect("a number of pages")
+        };
+        let before = resident_pages();
+        let mut buffer = BufferPool::take(&BufferPool::new(0), 2 << 30);
+        buffer.as_mut_slice()[..4096].fill(1);
+        let grown = resident_pages().saturating_sub(before);
+        assert!(grown < (512 << 20) / 4096, "2 GiB were taken, and {grown} pages became resident");
     }
 }
