@@ -13,12 +13,15 @@ pub const ALIGNMENT_BYTES: usize = 64;
 /// all of which would be resident at once; so a buffer has some units to spare, and begins at the first aligned one.
 #[derive(Clone, Copy, Zeroable, Pod)]
 #[repr(C, align(16))]
-struct Unit([u8; 16]);
+pub(super) struct Unit([u8; 16]);
 
 const SPARE_UNITS: usize = ALIGNMENT_BYTES / size_of::<Unit>() - 1;
 
-/// Buffers of 2^CLASS times the alignment; the largest class holds 2^39 bytes.
+/// Buffers of 2^CLASS times the alignment.
 const CLASSES: usize = 34;
+
+/// The most one buffer can hold: 2^39 bytes.
+pub(super) const LARGEST_BYTES: usize = ALIGNMENT_BYTES << (CLASSES - 1);
 
 /// Hands out aligned buffers and takes them back for the next batch. What it keeps for later is bounded; what is in use
 /// is bounded by the requests in flight.
@@ -67,7 +70,7 @@ impl BufferPool {
         self.free.lock().retained_bytes
     }
 
-    fn give_back(&self, units: Box<[Unit]>) {
+    pub(super) fn give_back(&self, units: Box<[Unit]>) {
         let class_bytes = size_of_val(&units[SPARE_UNITS..]);
         let class = class_of(class_bytes);
         let mut free = self.free.lock();
@@ -95,7 +98,7 @@ fn class_of(len_bytes: usize) -> usize {
 }
 
 /// The first aligned byte.
-fn aligned(units: &[Unit]) -> usize {
+pub(super) fn aligned(units: &[Unit]) -> usize {
     let address = units.as_ptr().addr();
     address.next_multiple_of(ALIGNMENT_BYTES) - address
 }
@@ -123,6 +126,11 @@ impl Buffer {
         &mut bytemuck::cast_slice_mut(&mut self.units)[start..][..self.len_bytes]
     }
 
+    /// The memory itself, for an owner that gives it back to the pool on its own.
+    pub(super) fn into_units(mut self) -> (Box<[Unit]>, Arc<BufferPool>) {
+        (std::mem::take(&mut self.units), Arc::clone(&self.pool))
+    }
+
     /// Shares the contents without a copy; the memory goes back once the last share is dropped.
     pub fn freeze(self) -> Bytes {
         Bytes::from_owner(self)
@@ -143,7 +151,11 @@ impl fmt::Debug for Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        self.pool.give_back(std::mem::take(&mut self.units));
+        let units = std::mem::take(&mut self.units);
+        // Without units, another owner gives them back.
+        if !units.is_empty() {
+            self.pool.give_back(units);
+        }
     }
 }
 
