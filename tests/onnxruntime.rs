@@ -12,7 +12,11 @@ use std::{
 use bytes::Bytes;
 use paternoster::{
     batching::{Knobs, Policy, WindowKnobs},
-    engine::onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
+    device::BufferPool,
+    engine::{
+        Batch, BatchInput, Program, ProgramPort,
+        onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
+    },
     executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions},
     model::{DataType, Dims, ModelSpec, TensorSpec},
     onnx::{Model, PortDim, zoo},
@@ -137,6 +141,32 @@ async fn shapes_that_the_specification_leaves_open_are_read_from_the_result() {
         assert_eq!(outputs[0].shape.as_slice(), [1, length as i64]);
         assert_eq!(outputs[0].data, data);
     }
+}
+
+#[test]
+fn outputs_are_written_where_the_caller_says() {
+    let Some(runtime) = runtime() else { return };
+    let model = zoo::add_sub().expect("the graph is sound").to_bytes();
+    let port = |name| ProgramPort { name, datatype: DataType::Fp32 };
+    let (inputs, outputs) = ([port("INPUT0"), port("INPUT1")], [port("OUTPUT0"), port("OUTPUT1")]);
+    let program = OnnxProgram::compile_ports(runtime, "part", &model, &inputs, &outputs).expect("the model compiles");
+    let buffers = BufferPool::new(0);
+    let run = |rows: usize, memory: &mut [u8]| {
+        let (one, other) = (fp32(&vec![3.0; rows * 16]), fp32(&vec![1.0; rows * 16]));
+        let shape = [rows as i64, 16];
+        let inputs = [&one, &other].map(|data| BatchInput::Dense { shape: &shape, data });
+        let shapes = [Some(Dims::from_slice(&shape)), Some(Dims::from_slice(&shape))];
+        let batch = Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &shapes, buffers: &buffers };
+        program.run_into(&batch, &mut [None, Some(memory)])
+    };
+    let mut rows = fp32(&[7.0; 48]);
+    let execution = run(1, &mut rows[64..128]).expect("addition runs");
+    assert_eq!(execution.outputs[0].data, fp32(&[4.0; 16]), "the one that was given no memory comes in the pool's");
+    assert!(execution.outputs[1].data.is_empty(), "the other is where it was wanted");
+    assert_eq!(rows, fp32(&[[7.0; 16], [2.0; 16], [7.0; 16]].concat()), "its neighbours are untouched");
+    run(0, &mut []).expect("no rows need no memory");
+    let error = run(1, &mut rows).expect_err("three rows of memory are not one");
+    assert!(error.0.contains("192 bytes") && error.0.contains("'OUTPUT1'"), "{error}");
 }
 
 #[tokio::test]

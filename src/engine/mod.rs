@@ -7,5 +7,5 @@ pub mod onnxruntime;
 mod program;
 mod repeat;
 
-pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, RowFailure};
+pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowFailure};
 pub use repeat::Repeat;

@@ -4,7 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use crate::{batching::RowOutcome, device::BufferPool, model::Dims};
+use crate::{
+    batching::RowOutcome,
+    device::BufferPool,
+    model::{DataType, Dims, TensorSpec},
+};
 
 /// One batch to run.
 #[derive(Debug)]
@@ -25,7 +29,8 @@ pub struct Batch<'a> {
 /// One input of a batch, all rows together.
 #[derive(Debug)]
 pub enum BatchInput<'a> {
-    /// Fixed-size elements, contiguous, row-major, aligned to 64 bytes.
+    /// Fixed-size elements, contiguous, row-major. Aligned to 64 bytes where the batch was gathered, to the element's size
+    /// where it is a part of a larger buffer.
     Dense {
         /// Full shape as the graph sees it, batch axis included where the model has one.
         shape: &'a [i64],
@@ -41,6 +46,21 @@ pub enum BatchInput<'a> {
     },
     /// An optional input that no request of the batch brought.
     Absent,
+}
+
+/// An input or output of a program, by its name in the graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProgramPort<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// Its element type.
+    pub datatype: DataType,
+}
+
+impl<'a> From<&'a TensorSpec> for ProgramPort<'a> {
+    fn from(tensor: &'a TensorSpec) -> Self {
+        Self { name: &tensor.name, datatype: tensor.datatype }
+    }
 }
 
 /// One output of a batch, all rows together.
@@ -86,12 +106,72 @@ pub trait Program: Send + Sync {
     /// When the program fails as a whole; a row that fails alone is reported in its outcome.
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError>;
 
+    /// Runs one batch, as [`Self::run`] does, but writes outputs into memory of the caller's: where `given` holds some for an
+    /// output, the batch's `output_shapes` hold its shape, whose bytes the memory has. Such an output's `data` comes back
+    /// empty. `given` may be shorter than there are outputs.
+    ///
+    /// # Errors
+    /// As [`Self::run`]; and when an output does not have the size of the memory given for it. What is written by then is
+    /// undefined.
+    fn run_into(&self, batch: &Batch<'_>, given: &mut [Option<&mut [u8]>]) -> Result<Execution, EngineError> {
+        let mut execution = self.run(batch)?;
+        for (index, (output, given)) in execution.outputs.iter_mut().zip(given).enumerate() {
+            let Some(memory) = given else { continue };
+            if output.data.len() != memory.len() {
+                let (has, expected) = (output.data.len(), memory.len());
+                return Err(EngineError(format!("output {index} has {has} bytes, expected {expected}")));
+            }
+            memory.copy_from_slice(&output.data);
+            output.data = Bytes::new();
+        }
+        Ok(execution)
+    }
+
     /// Whether the work of a run follows from the shapes of its inputs alone, so that past runs tell how long the next
     /// one takes.
     fn is_steady(&self) -> bool {
         false
     }
 
-    /// Makes runs in progress, and all later ones, fail soon: the server ends and cannot wait longer.
+    /// Makes runs in progress, and all later ones, fail soon: the server ends, or a run does not. Returns at once.
     fn terminate(&self) {}
+
+    /// Takes [`Self::terminate`] back: later runs are as good as before. Returns at once.
+    fn resume(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Gives three bytes.
+    struct Three;
+
+    impl Program for Three {
+        fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
+            let output = BatchOutput { shape: Dims::from_slice(&[1, 3]), data: Bytes::from_static(&[1, 2, 3]) };
+            Ok(Execution { outputs: vec![output], ..Execution::default() })
+        }
+    }
+
+    fn run_into(memory: &mut [u8]) -> Result<Execution, EngineError> {
+        let buffers = BufferPool::new(0);
+        let batch = Batch { rows: 1, inputs: &[], steps: &[0], output_shapes: &[], buffers: &buffers };
+        Three.run_into(&batch, &mut [Some(memory)])
+    }
+
+    #[test]
+    fn a_program_without_a_way_of_its_own_is_copied_from() {
+        let mut memory = [0; 3];
+        let execution = run_into(&mut memory).expect("the sizes agree");
+        assert_eq!(memory, [1, 2, 3]);
+        assert!(execution.outputs[0].data.is_empty(), "the memory has it");
+        assert_eq!(execution.outputs[0].shape.as_slice(), [1, 3]);
+    }
+
+    #[test]
+    fn memory_of_another_size_is_refused() {
+        let error = run_into(&mut [0; 4]).expect_err("three bytes do not fill four");
+        assert_eq!(error, EngineError("output 0 has 3 bytes, expected 4".to_owned()));
+    }
 }

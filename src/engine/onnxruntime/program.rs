@@ -17,8 +17,8 @@ use super::{
 };
 use crate::{
     device::{Buffer, BufferPool},
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
-    model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort},
+    model::{DataType, Dims, ModelSpec, element_count},
     onnx::Model,
 };
 
@@ -42,20 +42,36 @@ struct Port {
 }
 
 impl OnnxProgram {
-    /// Compiles a serialized model.
+    /// Compiles a serialized model as a whole, with the inputs and outputs of its specification.
     ///
     /// # Errors
-    /// When ONNX Runtime refuses it (the text names the operator), or when it lacks an input or output that `spec`
-    /// names, or has it with another type.
+    /// As [`Self::compile_ports`].
     pub fn compile(runtime: &Runtime, model: &[u8], spec: &ModelSpec) -> Result<Self, EngineError> {
+        let inputs: Vec<ProgramPort<'_>> = spec.inputs.iter().map(ProgramPort::from).collect();
+        let outputs: Vec<ProgramPort<'_>> = spec.outputs.iter().map(ProgramPort::from).collect();
+        Self::compile_ports(runtime, &spec.name, model, &inputs, &outputs)
+    }
+
+    /// Compiles a serialized model that takes and gives the tensors named, in this order: a stage of a larger one. `name`
+    /// is for messages.
+    ///
+    /// # Errors
+    /// When ONNX Runtime refuses it (the text names the operator), or when it lacks an input or output that is named, or
+    /// has it with another type.
+    pub fn compile_ports(
+        runtime: &Runtime,
+        name: &str,
+        model: &[u8],
+        inputs: &[ProgramPort<'_>],
+        outputs: &[ProgramPort<'_>],
+    ) -> Result<Self, EngineError> {
         let session = Session::builder(runtime.environment())
             .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
             .and_then(|mut builder| builder.commit_from_memory(model))
             .map_err(refused)?;
-        let inputs = ports("input", &spec.inputs, session.inputs())?;
-        let outputs = ports("output", &spec.outputs, session.outputs())?;
-        let small =
-            (model.len() <= SMALL_MODEL_BYTES).then(|| Model::from_bytes(&spec.name, Bytes::copy_from_slice(model)));
+        let inputs = ports("input", inputs, session.inputs())?;
+        let outputs = ports("output", outputs, session.outputs())?;
+        let small = (model.len() <= SMALL_MODEL_BYTES).then(|| Model::from_bytes(name, Bytes::copy_from_slice(model)));
         Ok(Self {
             steady: small.is_some_and(|model| model.is_ok_and(|model| model.is_straight_line())),
             session: session.inner(),
@@ -72,39 +88,45 @@ fn refused(error: ort::Error) -> EngineError {
     EngineError(format!("onnx runtime error: {}", error.message()))
 }
 
-/// Matches the tensors of a specification with those of the graph.
-fn ports(kind: &str, specs: &[TensorSpec], graph: &[ort::value::Outlet]) -> Result<Vec<Port>, EngineError> {
-    specs
+/// Matches the tensors that are wanted with those of the graph.
+fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -> Result<Vec<Port>, EngineError> {
+    wanted
         .iter()
-        .map(|spec| {
-            let found = graph.iter().find(|outlet| outlet.name() == spec.name).ok_or_else(|| {
+        .map(|&ProgramPort { name, datatype }| {
+            let found = graph.iter().find(|outlet| outlet.name() == name).ok_or_else(|| {
                 let names: Vec<&str> = graph.iter().map(ort::value::Outlet::name).collect();
-                EngineError(format!("the graph has no {kind} '{}', it has {names:?}", spec.name))
+                EngineError(format!("the graph has no {kind} '{name}', it has {names:?}"))
             })?;
             let element = found.dtype().tensor_type().map(sys::ONNXTensorElementDataType::from);
-            if element != Some(element_type(spec.datatype)) {
+            if element != Some(element_type(datatype)) {
+                let given = found.dtype();
                 return Err(EngineError(format!(
-                    "{kind} '{}' is {} in the configuration but {} in the graph",
-                    spec.name,
-                    spec.datatype,
-                    found.dtype()
+                    "{kind} '{name}' is {datatype} in the configuration but {given} in the graph"
                 )));
             }
-            let name = CString::new(spec.name.as_str())
-                .map_err(|_| EngineError(format!("{kind} name '{}' holds a zero byte", spec.name.escape_debug())))?;
-            Ok(Port { name, datatype: spec.datatype })
+            let name = CString::new(name)
+                .map_err(|_| EngineError(format!("{kind} name '{}' holds a zero byte", name.escape_debug())))?;
+            Ok(Port { name, datatype })
         })
         .collect()
 }
 
-/// Memory of one output of a run: ours where the shape was known, else whatever ONNX Runtime allocates.
-enum Target {
+/// Memory of one output of a run.
+enum Target<'a> {
+    /// The caller's.
+    Given(Dims, &'a mut [u8]),
+    /// The pool's: the shape was known.
     Ours(Dims, Buffer),
+    /// Whatever ONNX Runtime allocates.
     Runtime,
 }
 
 impl Program for OnnxProgram {
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        self.run_into(batch, &mut [])
+    }
+
+    fn run_into(&self, batch: &Batch<'_>, given: &mut [Option<&mut [u8]>]) -> Result<Execution, EngineError> {
         let mut names: SmallVec<[_; 8]> = SmallVec::new();
         let mut tensors: SmallVec<[Tensor<'_>; 8]> = SmallVec::new();
         for (port, input) in self.inputs.iter().zip(batch.inputs) {
@@ -116,8 +138,12 @@ impl Program for OnnxProgram {
             names.push(port.name.as_ptr());
             tensors.push(tensor);
         }
-        let mut targets: SmallVec<[Target; 4]> =
-            self.outputs.iter().zip(batch.output_shapes).map(|(port, shape)| target(port, shape, batch)).collect();
+        let mut targets: SmallVec<[Target<'_>; 4]> = SmallVec::new();
+        let mut given = given.iter_mut();
+        for (port, shape) in self.outputs.iter().zip(batch.output_shapes) {
+            let memory = given.next().and_then(Option::as_deref_mut);
+            targets.push(target(port, shape.as_ref(), memory, batch)?);
+        }
         self.execute(&names, &tensors, &mut targets).map(|outputs| Execution { outputs, ..Execution::default() })
     }
 
@@ -129,6 +155,11 @@ impl Program for OnnxProgram {
         // A failure to set the flag leaves the run to end by itself.
         let _ = self.options.terminate();
     }
+
+    fn resume(&self) {
+        // A failure to clear the flag makes later runs fail by name.
+        let _ = self.options.unterminate();
+    }
 }
 
 impl OnnxProgram {
@@ -136,11 +167,12 @@ impl OnnxProgram {
         &self,
         names: &[*const std::ffi::c_char],
         inputs: &[Tensor<'_>],
-        targets: &mut SmallVec<[Target; 4]>,
+        targets: &mut SmallVec<[Target<'_>; 4]>,
     ) -> Result<Vec<BatchOutput>, EngineError> {
         let mut ours: SmallVec<[Option<Tensor<'_>>; 4]> = SmallVec::new();
         for (port, target) in self.outputs.iter().zip(targets.iter_mut()) {
             ours.push(match target {
+                Target::Given(shape, memory) => Some(Tensor::over_mut(&self.host, port.datatype, shape, memory)?),
                 Target::Ours(shape, buffer) => {
                     Some(Tensor::over_mut(&self.host, port.datatype, shape, buffer.as_mut_slice())?)
                 }
@@ -181,6 +213,7 @@ impl OnnxProgram {
             .zip(targets.drain(..))
             .zip(allocated)
             .map(|((port, target), allocated)| match target {
+                Target::Given(shape, _) => Ok(BatchOutput { shape, data: Bytes::new() }),
                 Target::Ours(shape, buffer) => Ok(BatchOutput { shape, data: buffer.freeze() }),
                 Target::Runtime => read_back(port, allocated),
             })
@@ -188,13 +221,28 @@ impl OnnxProgram {
     }
 }
 
-/// Output memory from the pool where the shape follows from the batch.
-fn target(port: &Port, shape: &Option<Dims>, batch: &Batch<'_>) -> Target {
-    let known = shape.as_ref().and_then(|shape| {
+/// Memory for one output: the caller's, or the pool's where the shape follows from the batch.
+fn target<'a>(
+    port: &Port,
+    shape: Option<&Dims>,
+    given: Option<&'a mut [u8]>,
+    batch: &Batch<'_>,
+) -> Result<Target<'a>, EngineError> {
+    let sized = shape.and_then(|shape| {
         let len_bytes = element_count(shape)?.checked_mul(port.datatype.size_bytes()?)?;
-        (len_bytes > 0).then(|| (shape.clone(), BufferPool::take(batch.buffers, len_bytes)))
+        Some((shape.clone(), len_bytes))
     });
-    known.map_or(Target::Runtime, |(shape, buffer)| Target::Ours(shape, buffer))
+    match (sized, given) {
+        (Some((shape, len_bytes)), Some(memory)) if memory.len() == len_bytes => Ok(Target::Given(shape, memory)),
+        (_, Some(memory)) => {
+            let (name, has) = (port.name.to_string_lossy(), memory.len());
+            Err(EngineError(format!("{has} bytes are given for output '{name}' of the shape {shape:?}")))
+        }
+        (Some((shape, len_bytes)), None) if len_bytes > 0 => {
+            Ok(Target::Ours(shape, BufferPool::take(batch.buffers, len_bytes)))
+        }
+        _ => Ok(Target::Runtime),
+    }
 }
 
 /// Takes an output that ONNX Runtime allocated.
