@@ -215,3 +215,24 @@ async fn a_loop_that_never_ends_is_stopped_with_the_pool() {
     assert!(pool.stop(Duration::from_secs(60)), "the running program is told to stop, and all threads end");
     assert_eq!(running.await.expect_err("it never ends by itself"), InferError::ShuttingDown);
 }
+
+#[tokio::test]
+async fn a_loop_that_never_ends_is_stopped_when_its_time_is_over() {
+    let Some(runtime) = runtime() else { return };
+    let options = PoolOptions { hang_after: Duration::from_millis(50), ..PoolOptions::default() };
+    let pool = Pool::start(&options).expect("threads start");
+    let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
+    let model = zoo::runaway().expect("the graph is sound");
+    let handle = bring_up(&pool, runtime, &model, spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]));
+    let mut changes = pool.responsiveness();
+    // Each time its lane comes back, and the program takes the next.
+    for _ in 0..5 {
+        let error = infer(&handle, vec![(&[1, 16], fp32(&[0.0; 16]))]).await.expect_err("it never ends by itself");
+        let reason = "model 'model' does not respond: a task has not ended within 50ms";
+        assert_eq!(error, InferError::Engine(reason.to_owned()));
+        while !handle.is_responsive() {
+            changes.changed().await.expect("the pool lives");
+        }
+    }
+    assert!(pool.stop(Duration::from_secs(60)), "all threads end");
+}

@@ -31,6 +31,7 @@ impl Gathered<'_> {
 }
 
 /// A part of a batch: consecutive rows of one request's inputs.
+#[derive(Clone, Copy)]
 pub(super) struct Part<'a> {
     pub(super) inputs: &'a [Option<InputTensor>],
     /// Rows of the whole request.
@@ -46,38 +47,46 @@ const PADDING_FACTOR: usize = 16;
 /// … and more than this many bytes fails instead of taking the memory; its requests then run alone, unpadded.
 const PADDING_BYTES: usize = 64 << 20;
 
-/// Gathers all inputs of a task. The parts agree in every dimension that is not padded (the core saw to it).
+/// Gathers all inputs of a task that runs the whole model.
 ///
 /// # Errors
-/// When a payload does not have the size its shape makes, or padding would make the batch far larger than its payloads.
+/// As [`gather_input`].
 pub(super) fn gather<'a>(
     spec: &ModelSpec,
     class: &ShapeClass,
     parts: &[Part<'a>],
     buffers: &Arc<BufferPool>,
 ) -> Result<SmallVec<[Gathered<'a>; 4]>, String> {
+    let inputs = spec.inputs.iter().enumerate();
+    inputs.map(|(index, input)| gather_input(spec, (index, input), class, parts, buffers)).collect()
+}
+
+/// Gathers one of the model's inputs, given with its number. The parts agree in every dimension that is not padded (the
+/// core saw to it).
+///
+/// # Errors
+/// When a payload does not have the size its shape makes, or padding would make the batch far larger than its payloads.
+pub(super) fn gather_input<'a>(
+    spec: &ModelSpec,
+    (index, input): (usize, &TensorSpec),
+    class: &ShapeClass,
+    parts: &[Part<'a>],
+    buffers: &Arc<BufferPool>,
+) -> Result<Gathered<'a>, String> {
     let rows: u32 = parts.iter().map(|part| part.count).sum();
-    spec.inputs
-        .iter()
-        .enumerate()
-        .map(|(index, input)| {
-            let tensors: SmallVec<[(&Part<'a>, &'a InputTensor); 8]> =
-                parts.iter().filter_map(|part| Some((part, part.inputs.get(index)?.as_ref()?))).collect();
-            let Some((_, first)) = tensors.first() else { return Ok(Gathered::Absent) };
-            let row_dims = &first.shape[usize::from(spec.has_batch_axis())..];
-            let padded = pad_dims(input, row_dims, class);
-            let shape = graph_shape(spec, input, &padded, rows);
-            let gathered = match input.datatype.size_bytes() {
-                Some(size) => {
-                    dense(spec, input, &padded, size, &tensors, buffers).map(|data| Gathered::Dense { shape, data })
-                }
-                None => strings(&tensors).map(|elements| Gathered::Strings { shape, elements }),
-            };
-            gathered.ok_or_else(|| {
-                format!("input '{}' of model '{}' does not fit the batch's shape {padded:?}", input.name, spec.name)
-            })
-        })
-        .collect()
+    let tensors: SmallVec<[(&Part<'a>, &'a InputTensor); 8]> =
+        parts.iter().filter_map(|part| Some((part, part.inputs.get(index)?.as_ref()?))).collect();
+    let Some((_, first)) = tensors.first() else { return Ok(Gathered::Absent) };
+    let row_dims = &first.shape[usize::from(spec.has_batch_axis())..];
+    let padded = pad_dims(input, row_dims, class);
+    let shape = graph_shape(spec, input, &padded, rows);
+    let gathered = match input.datatype.size_bytes() {
+        Some(size) => dense(spec, input, &padded, size, &tensors, buffers).map(|data| Gathered::Dense { shape, data }),
+        None => strings(&tensors).map(|elements| Gathered::Strings { shape, elements }),
+    };
+    gathered.ok_or_else(|| {
+        format!("input '{}' of model '{}' does not fit the batch's shape {padded:?}", input.name, spec.name)
+    })
 }
 
 /// A row's dimensions in the batch: padded axes as long as the batch's class says.

@@ -12,6 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     InferError, InferRequest, Response,
+    hangs::Hangs,
     pool::Pool,
     record::{Reply, Sink},
 };
@@ -28,6 +29,7 @@ pub struct ModelHandle {
     pub(super) id: ModelId,
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
+    pub(super) hangs: Arc<Hangs>,
 }
 
 impl ModelHandle {
@@ -39,6 +41,16 @@ impl ModelHandle {
     /// The version's counters.
     pub fn stats(&self) -> &Arc<ModelStats> {
         &self.stats
+    }
+
+    /// Whether all tasks of the version end in time.
+    pub fn is_responsive(&self) -> bool {
+        self.fault().is_none()
+    }
+
+    /// Why the version is not responsive; `None` while it is.
+    pub fn fault(&self) -> Option<String> {
+        self.hangs.reason()
     }
 
     /// Submits a request with exactly one response. Dropping the ticket cancels the request.

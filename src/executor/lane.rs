@@ -1,4 +1,4 @@
-//! A task on its lane: gather, run, scatter.
+//! A task on its lane: gather, run, scatter; or a stage of it.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -11,15 +11,19 @@ use tracing::{debug, error};
 
 use super::{
     Response,
+    boundary::{BoundaryRows, Places},
     gather::{Part, gather},
     loaded::Loaded,
+    pieces::Piece,
     record::Payload,
     scatter::{expected_shapes, scatter},
+    stage_task::StageTask,
+    stages::{Programs, Stages},
 };
 use crate::{
-    batching::{Lengths, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
+    batching::{Lengths, Next, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
     device::BufferPool,
-    engine::{Batch, BatchInput, Program, RowFailure},
+    engine::{Batch, BatchInput, Execution, Program, RowFailure},
     model::ModelSpec,
     observe::ExecutionTimings,
 };
@@ -30,6 +34,10 @@ pub(super) struct Job {
     pub(super) model: Arc<Loaded>,
     /// One per span of the task's rows.
     pub(super) members: Vec<Member>,
+    /// What the task's batch keeps at the boundaries that the task reads.
+    pub(super) reads: SmallVec<[(u16, Arc<BoundaryRows>); 1]>,
+    /// Where it keeps what the task writes.
+    pub(super) writes: Option<Arc<BoundaryRows>>,
 }
 
 /// Consecutive rows of one request in a task.
@@ -48,8 +56,10 @@ pub(super) enum Finished {
 
 /// What a batch gave.
 pub(super) struct Ran {
-    /// One per part.
+    /// One per part of a task that runs the whole model; else none.
     pub(super) responses: Vec<Response>,
+    /// What a stage made of replies, each with its part's number.
+    pub(super) pieces: Vec<(usize, Piece)>,
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
     pub(super) timings: ExecutionTimings,
@@ -73,6 +83,8 @@ impl Job {
         match ran {
             Ok(Ok(finished)) => finished,
             Ok(Err(reason)) => {
+                // A program that was told to stop because a run of it hangs fails in other words.
+                let reason = self.model.hangs.reason().unwrap_or(reason);
                 // Clients can bring this about at will, and hear of it: no place for a warning.
                 debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
                 Finished::Failed(reason)
@@ -88,13 +100,54 @@ impl Job {
         let model = &*self.model;
         let parts: SmallVec<[Part<'_>; 8]> = self.members.iter().map(Member::part).collect();
         let lengths: SmallVec<[_; 8]> = self.members.iter().map(|member| &member.payload.lengths).collect();
-        let steps: SmallVec<[u32; 64]> =
-            self.members.iter().flat_map(|member| (0..member.span.count).map(|_| member.step)).collect();
-        let ran = run_parts(&model.spec, &*model.program, &self.task.bucket.class, &parts, &lengths, &steps, buffers)?;
-        model.stats.execution(steps.len() as u32, &ran.timings);
+        let class = &self.task.bucket.class;
+        let (ran, ends_rows) = match &model.programs.0 {
+            Programs::Whole(program) => {
+                let steps: SmallVec<[u32; 64]> =
+                    self.members.iter().flat_map(|member| (0..member.span.count).map(|_| member.step)).collect();
+                let ran = run_parts(&model.spec, &**program, class, &parts, &lengths, &steps, buffers)?;
+                (ran, true)
+            }
+            Programs::Cut(stages) => {
+                let ran = self.run_stage(stages, &parts, &lengths, buffers)?;
+                let done = ran.outcomes.iter().any(|outcome| outcome.next == Next::Done);
+                (ran, done || usize::from(self.task.cell.0) + 1 == stages.stages.len())
+            }
+        };
+        // Batch sizes tell of the batches that requests leave in.
+        if ends_rows {
+            model.stats.execution(parts.iter().map(|part| part.count).sum(), &ran.timings);
+        }
         let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = ran.timings;
         model.brevity.ran(compute_input_ns + compute_infer_ns + compute_output_ns);
         Ok(Finished::Ran(ran))
+    }
+
+    fn run_stage(
+        &self,
+        stages: &Stages,
+        parts: &[Part<'_>],
+        lengths: &[&Lengths],
+        buffers: &Arc<BufferPool>,
+    ) -> Result<Ran, String> {
+        let (spec, number) = (&*self.model.spec, usize::from(self.task.cell.0));
+        if number >= stages.stages.len() {
+            return Err(format!("model '{}' has no stage {number}", spec.name));
+        }
+        let places = Places::new(self.members.iter().map(|member| (member.span.at, member.span.count)));
+        let task = StageTask {
+            spec,
+            stages,
+            number,
+            class: &self.task.bucket.class,
+            parts,
+            lengths,
+            places: &places,
+            reads: &self.reads,
+            writes: self.writes.as_ref(),
+            buffers,
+        };
+        task.run()
     }
 }
 
@@ -128,7 +181,8 @@ pub(super) fn run_parts(
         compute_infer_ns: nanos(gathered_at, ran_at),
         compute_output_ns: nanos(ran_at, Instant::now()),
     };
-    Ok(Ran { responses, outcomes: execution.outcomes, failures: execution.failures, timings })
+    let Execution { outcomes, failures, .. } = execution;
+    Ok(Ran { responses, pieces: Vec::new(), outcomes, failures, timings })
 }
 
 impl Member {
@@ -137,6 +191,7 @@ impl Member {
     }
 }
 
-fn nanos(from: Instant, to: Instant) -> u64 {
+/// Nanoseconds from one instant to a later one.
+pub(super) fn nanos(from: Instant, to: Instant) -> u64 {
     u64::try_from(to.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
 }

@@ -5,21 +5,31 @@
 //! about a microsecond, a hand-over to a scheduler thread costs several (`docs/architecture.md`). For the same reason
 //! a request that is alone, of a program whose runs are known to be short, runs on the thread that brought it. Nothing
 //! but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
+//!
+//! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that their
+//! batch leases at each boundary (`boundary`). What stages make of a request's reply is kept in pieces until its end.
 
 mod admit;
+mod boundary;
 mod brevity;
 mod gather;
 mod handle;
+mod hangs;
 mod lane;
 mod loaded;
 mod mailbox;
+mod pieces;
 mod pool;
 mod record;
 mod request;
 mod scatter;
+mod stage_task;
+mod stages;
 mod state;
 mod timer;
+mod watch;
 
 pub use handle::{ModelHandle, ResponseStream, Ticket};
 pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};
+pub use stages::StagePrograms;

@@ -9,22 +9,25 @@ use std::{
 
 use crossbeam_channel::Receiver;
 use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use super::{
-    InferRequest, InputTensor, ModelHandle,
+    InferRequest, InputTensor, ModelHandle, StagePrograms,
     admit::Admission,
+    boundary::{BoundaryRows, Places},
     gather::Part,
     lane::{Job, run_parts},
     loaded::Loaded,
     mailbox::Mailbox,
     record::Sink,
+    stage_task::StageTask,
+    stages::Programs,
     state::{After, Due, State},
     timer::Timer,
 };
 use crate::{
     batching::{End, Event, Knobs, LaneId, ModelId, Ns, ReqId, ShapeClass},
     device::BufferPool,
-    engine::Program,
     model::ModelSpec,
     observe::{ModelStats, PoolStats},
 };
@@ -36,11 +39,14 @@ pub struct PoolOptions {
     pub cpu_lanes: u16,
     /// Unused batch memory kept for later, in bytes.
     pub retain_bytes: usize,
+    /// A task that runs longer than this is taken to hang: it is reported, its requests fail, its program is told to stop,
+    /// and its model is not ready until it has come back. Zero: never.
+    pub hang_after: Duration,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { cpu_lanes: 2, retain_bytes: 64 << 20 }
+        Self { cpu_lanes: 2, retain_bytes: 64 << 20, hang_after: Duration::from_secs(60) }
     }
 }
 
@@ -52,6 +58,9 @@ pub struct Pool {
     timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
+    hang_after: Duration,
+    /// Counts how often a version became responsive or ceased to be.
+    responsiveness: watch::Sender<u64>,
     epoch: Instant,
     /// Disconnected once the last thread has ended.
     ended: Receiver<()>,
@@ -64,13 +73,16 @@ impl Pool {
     /// When a thread cannot be started.
     pub fn start(options: &PoolOptions) -> io::Result<Arc<Self>> {
         let count = options.cpu_lanes.max(1);
+        let hang_after_ns = (!options.hang_after.is_zero()).then(|| duration_ns(options.hang_after));
         let (alive, ended) = crossbeam_channel::bounded::<()>(0);
         let pool = Arc::new(Self {
-            state: Mutex::new(State::new(count)),
+            state: Mutex::new(State::new(count, hang_after_ns)),
             mailboxes: (0..count).map(|_| Mailbox::default()).collect(),
             timer: Timer::default(),
             buffers: BufferPool::new(options.retain_bytes),
             stats: Arc::default(),
+            hang_after: options.hang_after,
+            responsiveness: watch::Sender::new(0),
             epoch: Instant::now(),
             ended,
         });
@@ -83,38 +95,78 @@ impl Pool {
         }
         let ringing = Arc::clone(&pool);
         thread::Builder::new().name("batch-timer".to_owned()).spawn(move || {
-            ringing.timer.run(|| ringing.event(Event::Wake));
+            ringing.timer.run(|| ringing.ring());
             drop(alive);
         })?;
         Ok(pool)
     }
 
-    /// Brings a compiled version up: from here on requests may be submitted to the handle.
-    pub fn bring_up(self: &Arc<Self>, spec: ModelSpec, knobs: Knobs, program: Arc<dyn Program>) -> ModelHandle {
+    /// Brings a compiled version up: from here on requests may be submitted to the handle. The stages of `knobs` are
+    /// those of the programs, whatever it says.
+    pub fn bring_up(
+        self: &Arc<Self>,
+        spec: ModelSpec,
+        mut knobs: Knobs,
+        programs: impl Into<StagePrograms>,
+    ) -> ModelHandle {
+        let programs = programs.into();
+        knobs.stages = programs.knobs();
         let spec = Arc::new(spec);
         let stats = Arc::new(ModelStats::new(knobs.max_batch_rows));
-        let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), program);
+        let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, self.hang_after);
+        let hangs = Arc::clone(&loaded.hangs);
         let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after));
-        ModelHandle { pool: Arc::clone(self), id, spec, stats }
+        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs }
     }
 
-    /// Runs a program once on the calling thread, apart from the lanes and from every statistic: before a version comes
-    /// up, so that its first request does not pay for what the first run sets up.
+    /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
+    /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
+    /// another, exits or not.
     ///
     /// # Errors
-    /// When the program fails or its outputs are not what the specification promises.
+    /// When a program fails or its outputs are not what the specification or the plan promises.
     pub fn warm_up(
         &self,
         spec: &ModelSpec,
-        program: &dyn Program,
+        programs: &StagePrograms,
         rows: u32,
         inputs: &[Option<InputTensor>],
     ) -> Result<(), String> {
         let (lengths, _) = Admission::new(spec).measure(inputs);
         let class = ShapeClass(lengths.clone());
-        let part = Part { inputs, rows, start: 0, count: rows };
-        let steps = vec![0; rows as usize];
-        run_parts(spec, program, &class, &[part], &[&lengths], &steps, &self.buffers).map(drop)
+        let (parts, lengths) = ([Part { inputs, rows, start: 0, count: rows }], [&lengths]);
+        let stages = match &programs.0 {
+            Programs::Whole(program) => {
+                let steps = vec![0; rows as usize];
+                return run_parts(spec, &**program, &class, &parts, &lengths, &steps, &self.buffers).map(drop);
+            }
+            Programs::Cut(stages) => stages,
+        };
+        let places = Places::new([(0, rows)].into_iter());
+        let boundaries = stages.boundaries.iter().map(|tensors| BoundaryRows::new(rows, tensors.len()));
+        let kept: Vec<(u16, Arc<BoundaryRows>)> = (0..).zip(boundaries).collect();
+        for number in 0..stages.stages.len() {
+            let task = StageTask {
+                spec,
+                stages,
+                number,
+                class: &class,
+                parts: &parts,
+                lengths: &lengths,
+                places: &places,
+                reads: &kept,
+                writes: kept.get(number).map(|(_, rows)| rows),
+                buffers: &self.buffers,
+            };
+            task.run()?;
+        }
+        Ok(())
+    }
+
+    /// A counter that grows whenever a version ceases to be [responsive](ModelHandle::is_responsive), and when it is so
+    /// again.
+    pub fn responsiveness(&self) -> watch::Receiver<u64> {
+        self.responsiveness.subscribe()
     }
 
     /// Counters of the scheduler.
@@ -139,7 +191,7 @@ impl Pool {
         // Their channels close, which is the answer.
         drop(records);
         for model in models {
-            model.program.terminate();
+            model.loaded.programs.terminate();
         }
         self.mailboxes.iter().for_each(Mailbox::stop);
         self.timer.stop();
@@ -177,6 +229,14 @@ impl Pool {
         self.event(Event::ModelDraining(model));
     }
 
+    /// The alarm went off, for the core or for the watch: each sets its next.
+    fn ring(&self) {
+        self.drive(|state, now, after| {
+            state.step(now, Event::Wake, after);
+            state.look_for_hangs(now, after);
+        });
+    }
+
     fn event(&self, event: Event<'_>) {
         self.drive(|state, now, after| state.step(now, event, after));
     }
@@ -209,10 +269,14 @@ impl Pool {
                 self.mailboxes[usize::from(lane.0)].put(job);
             }
         }
-        if let Some(at) = after.wake_at {
+        if let Some(at) = after.wake_at.into_iter().chain(after.watch_at).min() {
             self.timer.set(self.epoch + Duration::from_nanos(at));
         }
         let now = self.now();
+        for hang in &after.hangs {
+            hang.report(now);
+            self.responsiveness.send_modify(|changes| *changes += 1);
+        }
         for (record, end) in after.ended {
             if matches!(end, End::Rejected(_)) {
                 self.stats.rejected(now.saturating_sub(record.arrived));
@@ -220,6 +284,7 @@ impl Pool {
             record.finish(end, now);
         }
         drop(after.dropped);
+        drop(after.freed);
         next
     }
 

@@ -1,10 +1,13 @@
 //! What the pool keeps of a request while it is in flight.
 
-use std::{collections::VecDeque, sync::Arc};
+use std::{collections::VecDeque, ops::Range, sync::Arc};
 
 use tokio::sync::{mpsc, oneshot};
 
-use super::{InferError, InputTensor, ModelHandle, Response};
+use super::{
+    InferError, InputTensor, ModelHandle, Response,
+    pieces::{Piece, assemble},
+};
 use crate::{
     batching::{End, Lengths, Ns, Rejection, ReqId},
     observe::{ExecutionTimings, FailureReason, RequestTimings},
@@ -37,6 +40,8 @@ pub(super) struct Record {
     pub(super) sink: Sink,
     /// Responses that its tasks made and the core has not let go yet.
     pub(super) responses: VecDeque<Response>,
+    /// What its tasks made of its reply, where each makes a part of it only.
+    pub(super) pieces: Vec<Piece>,
     /// What the engine said when a task of it failed.
     pub(super) error: Option<String>,
     /// How often it ran.
@@ -59,14 +64,44 @@ impl Record {
         }
     }
 
-    /// A task of it ran from `started` to `now`.
+    /// A task of it ran from `started` to `now`. While parts of a split request run beside each other, the one that ends
+    /// first counts: a request's times are those of one way through the stages, and never more than the time it took.
     pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
-        self.queue_ns += started.saturating_sub(self.waiting_since);
+        if started < self.waiting_since {
+            return;
+        }
+        self.queue_ns += started - self.waiting_since;
         self.waiting_since = now;
         self.step += 1;
         self.compute.compute_input_ns += timings.compute_input_ns;
         self.compute.compute_infer_ns += timings.compute_infer_ns;
         self.compute.compute_output_ns += timings.compute_output_ns;
+    }
+
+    /// A task of it failed: if it runs again, then from the start.
+    pub(super) fn failed(&mut self, reason: &str) {
+        self.error = Some(reason.to_owned());
+        self.pieces.clear();
+    }
+
+    /// Takes the response of a task; `rows` are those of the request that it answers for.
+    pub(super) fn take(&mut self, response: Response, rows: Range<u32>) {
+        if rows == (0..self.payload.rows) {
+            self.responses.push_back(response);
+            return;
+        }
+        let outputs = response.outputs.into_iter().enumerate();
+        self.pieces.extend(outputs.map(|(output, tensor)| Piece { output, rows: rows.clone(), tensor }));
+    }
+
+    /// The one response of a request that has run to its end.
+    fn reply(&mut self) -> Reply {
+        let response = match self.responses.pop_back() {
+            Some(response) => Ok(response),
+            None if self.pieces.is_empty() => Err("the model ended without a response".to_owned()),
+            None => assemble(&self.handle.spec, self.payload.rows, &self.pieces),
+        };
+        response.map_err(InferError::Engine)
     }
 
     /// Sends the oldest response that was held.
@@ -81,53 +116,52 @@ impl Record {
 
     /// Counts and answers the request's end.
     pub(super) fn finish(mut self, end: End, now: Ns) {
+        let reply = match end {
+            // All responses of a stream have left.
+            End::Completed if matches!(self.sink, Sink::Stream(_)) => None,
+            End::Completed => Some(self.reply()),
+            End::Failed => Some(Err(InferError::Engine(self.error.take().unwrap_or_default()))),
+            End::Rejected(Rejection::QueueFull) => Some(Err(InferError::QueueFull)),
+            End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
+            End::Rejected(Rejection::Late) => Some(Err(InferError::Late)),
+            End::Expired => Some(Err(InferError::Expired)),
+            End::Cancelled => Some(Err(InferError::Cancelled)),
+        };
+        self.count(reply.as_ref().and_then(|reply| reply.as_ref().err()), now);
+        // A receiver that is gone needs no answer.
+        match (self.sink, reply) {
+            (Sink::Once(sender), Some(reply)) => drop(sender.send(reply)),
+            (Sink::Stream(sender), Some(reply)) => drop(sender.send(reply)),
+            (_, None) => {}
+        }
+    }
+
+    fn count(&self, error: Option<&InferError>, now: Ns) {
         let stats = &self.handle.stats;
         if self.queued {
             stats.left_queue();
         }
         let total_ns = now.saturating_sub(self.arrived);
-        let error = match end {
-            End::Completed => {
-                let timings = RequestTimings {
-                    total_ns,
-                    queue_ns: self.queue_ns,
-                    compute_input_ns: self.compute.compute_input_ns,
-                    compute_infer_ns: self.compute.compute_infer_ns,
-                    compute_output_ns: self.compute.compute_output_ns,
-                };
-                stats.success(self.payload.rows, &timings);
-                None
-            }
-            End::Failed => Some(InferError::Engine(self.error.take().unwrap_or_default())),
-            End::Rejected(Rejection::QueueFull) => Some(InferError::QueueFull),
-            End::Rejected(Rejection::QueueTimeout) => Some(InferError::QueueTimeout),
-            End::Rejected(Rejection::Late) => Some(InferError::Late),
-            End::Expired => Some(InferError::Expired),
-            End::Cancelled => Some(InferError::Cancelled),
+        if let Some(error) = error {
+            stats.failure(failure_reason(error), total_ns);
+            return;
+        }
+        let timings = RequestTimings {
+            total_ns,
+            queue_ns: self.queue_ns,
+            compute_input_ns: self.compute.compute_input_ns,
+            compute_infer_ns: self.compute.compute_infer_ns,
+            compute_output_ns: self.compute.compute_output_ns,
         };
-        if let Some(reason) = failure_reason(end) {
-            stats.failure(reason, total_ns);
-        }
-        // A receiver that is gone needs no answer.
-        match (self.sink, error) {
-            (Sink::Once(sender), Some(error)) => drop(sender.send(Err(error))),
-            (Sink::Once(sender), None) => {
-                let response = self.responses.pop_back();
-                let missing = || InferError::Engine("the model ended without a response".to_owned());
-                drop(sender.send(response.ok_or_else(missing)));
-            }
-            (Sink::Stream(sender), Some(error)) => drop(sender.send(Err(error))),
-            (Sink::Stream(_), None) => {}
-        }
+        stats.success(self.payload.rows, &timings);
     }
 }
 
-fn failure_reason(end: End) -> Option<FailureReason> {
-    match end {
-        End::Completed => None,
-        End::Failed => Some(FailureReason::Backend),
-        End::Rejected(_) => Some(FailureReason::Rejected),
-        End::Expired => Some(FailureReason::Expired),
-        End::Cancelled => Some(FailureReason::Canceled),
+fn failure_reason(error: &InferError) -> FailureReason {
+    match error {
+        InferError::Engine(_) => FailureReason::Backend,
+        InferError::QueueFull | InferError::QueueTimeout | InferError::Late => FailureReason::Rejected,
+        InferError::Expired => FailureReason::Expired,
+        InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,
     }
 }

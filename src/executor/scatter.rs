@@ -18,7 +18,8 @@ pub(super) fn expected_shapes(spec: &ModelSpec, class: &ShapeClass, rows: u32) -
     spec.outputs.iter().map(|output| expected_shape(spec, output, class, rows)).collect()
 }
 
-fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &ShapeClass, rows: u32) -> Option<Dims> {
+/// The full shape of one output; `None` where it does not follow from the batch.
+pub(super) fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &ShapeClass, rows: u32) -> Option<Dims> {
     output.datatype.size_bytes()?;
     let mut shape = Dims::new();
     if spec.has_batch_axis() {
@@ -38,31 +39,48 @@ fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &ShapeClass, row
 /// Makes each part's response out of a batch's outputs. `lengths` holds each part's own lengths.
 ///
 /// # Errors
-/// When an output does not have the batch's rows on axis 0, or not the dimensions that the specification promises.
+/// As [`scatter_output`].
 pub(super) fn scatter(
     spec: &ModelSpec,
     parts: &[Part<'_>],
     lengths: &[&Lengths],
     outputs: &[BatchOutput],
 ) -> Result<Vec<Response>, String> {
-    let rows: u32 = parts.iter().map(|part| part.count).sum();
     let mut responses: Vec<Response> =
         parts.iter().map(|_| Response { outputs: Vec::with_capacity(outputs.len()) }).collect();
     for (output, batch) in spec.outputs.iter().zip(outputs) {
-        let row_dims = row_dims(spec, output, &batch.shape, rows)?;
-        let mut cursor = Cursor::new(output, &row_dims, batch);
-        for ((part, own), response) in parts.iter().zip(lengths).zip(&mut responses) {
-            let tensor = cursor.take(spec, output, part.count, own);
-            let tensor = tensor.ok_or_else(|| {
-                format!(
-                    "output '{}' of model '{}' holds fewer elements than its shape {:?} says",
-                    output.name, spec.name, batch.shape
-                )
-            })?;
-            response.outputs.push(tensor);
-        }
+        scatter_output(spec, output, parts, lengths, batch, |part, tensor| responses[part].outputs.push(tensor))?;
     }
     Ok(responses)
+}
+
+/// Takes one output of a batch apart: `give` gets each part's number and its rows.
+///
+/// # Errors
+/// When the output does not have the batch's rows on axis 0, or not the dimensions that the specification promises.
+pub(super) fn scatter_output(
+    spec: &ModelSpec,
+    output: &TensorSpec,
+    parts: &[Part<'_>],
+    lengths: &[&Lengths],
+    batch: &BatchOutput,
+    mut give: impl FnMut(usize, OutputTensor),
+) -> Result<(), String> {
+    let rows: u32 = parts.iter().map(|part| part.count).sum();
+    let row_dims = row_dims(spec, output, &batch.shape, rows)?;
+    let mut cursor = Cursor::new(output, &row_dims, batch);
+    for (number, (part, own)) in parts.iter().zip(lengths).enumerate() {
+        let tensor = cursor.take(spec, output, part.count, own);
+        give(number, tensor.ok_or_else(|| too_short(spec, output, batch))?);
+    }
+    Ok(())
+}
+
+fn too_short(spec: &ModelSpec, output: &TensorSpec, batch: &BatchOutput) -> String {
+    format!(
+        "output '{}' of model '{}' holds fewer elements than its shape {:?} says",
+        output.name, spec.name, batch.shape
+    )
 }
 
 /// A row's dimensions on the wire, out of the shape that the graph gave.

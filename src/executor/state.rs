@@ -10,12 +10,14 @@ use slab::Slab;
 
 use super::{
     InferRequest, ModelHandle,
+    boundary::BoundaryRows,
     lane::{Finished, Job, Member, Ran},
-    loaded::Loaded,
+    loaded::{Loaded, Version},
     record::{Payload, Record, Sink},
+    watch::{Flight, Hang, Watch},
 };
 use crate::{
-    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, ReqId, Task},
+    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, Task},
     observe::ExecutionTimings,
 };
 
@@ -24,8 +26,14 @@ use crate::{
 pub(super) struct After {
     pub(super) launches: Vec<(LaneId, Job)>,
     pub(super) ended: Vec<(Record, End)>,
-    pub(super) dropped: Vec<Arc<Loaded>>,
+    pub(super) dropped: Vec<Version>,
+    /// Memory of batches that are over.
+    pub(super) freed: Vec<Arc<BoundaryRows>>,
     pub(super) wake_at: Option<Ns>,
+    /// When to look for tasks that hang.
+    pub(super) watch_at: Option<Ns>,
+    /// Tasks found to hang, and those that came back after all.
+    pub(super) hangs: Vec<Hang>,
 }
 
 /// Times of a request that count from its submission, in the pool's time.
@@ -40,18 +48,27 @@ pub(super) struct State {
     requests: Slab<Record>,
     /// Makes each request's id unique: the upper half, above its place in `requests`.
     serial: u32,
-    models: HashMap<ModelId, Arc<Loaded>>,
+    models: HashMap<ModelId, Version>,
     next_model: u32,
+    watch: Watch,
     stopped: bool,
 }
 
 impl State {
-    pub(super) fn new(lanes: u16) -> Self {
+    pub(super) fn new(lanes: u16, hang_after_ns: Option<Ns>) -> Self {
         let mut core = Core::new();
         for lane in 0..lanes {
             core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
-        Self { core, requests: Slab::new(), serial: 0, models: HashMap::new(), next_model: 0, stopped: false }
+        Self {
+            core,
+            requests: Slab::new(),
+            serial: 0,
+            models: HashMap::new(),
+            next_model: 0,
+            watch: Watch::new(lanes, hang_after_ns),
+            stopped: false,
+        }
     }
 
     pub(super) fn in_flight(&self) -> usize {
@@ -61,7 +78,7 @@ impl State {
     pub(super) fn bring_up(&mut self, now: Ns, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) -> ModelId {
         let id = ModelId(self.next_model);
         self.next_model += 1;
-        self.models.insert(id, loaded);
+        self.models.insert(id, Version::new(loaded, knobs.max_batch_rows));
         self.step(now, Event::ModelUp(id, knobs), after);
         id
     }
@@ -76,8 +93,9 @@ impl State {
         sink: Sink,
         after: &mut After,
     ) -> Option<ReqId> {
-        let loaded = self.models.get(&handle.id).filter(|_| !self.stopped)?;
-        let (lengths, key) = loaded.admission.measure(&request.inputs);
+        let version = self.models.get_mut(&handle.id).filter(|_| !self.stopped)?;
+        version.live += 1;
+        let (lengths, key) = version.loaded.admission.measure(&request.inputs);
         self.serial = self.serial.wrapping_add(1);
         let entry = self.requests.vacant_entry();
         let req = ReqId(u64::from(self.serial) << 32 | entry.key() as u64);
@@ -88,6 +106,7 @@ impl State {
             payload: Arc::new(payload),
             sink,
             responses: VecDeque::new(),
+            pieces: Vec::new(),
             error: None,
             step: 0,
             arrived: now,
@@ -112,40 +131,77 @@ impl State {
 
     /// Takes the result of a task that its lane began at `started`.
     pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
-        let task = job.task.id;
+        let (task, lane) = (job.task.id, job.task.lane);
+        let returned = self.watch.landed(lane);
         match finished {
             Finished::Failed(reason) => {
                 for member in &job.members {
                     if let Some(record) = self.record(member.span.req) {
-                        record.error = Some(reason.clone());
+                        record.failed(&reason);
                     }
                 }
                 self.step(now, Event::Failed { task }, after);
             }
-            Finished::Ran(Ran { responses, outcomes, failures, timings }) => {
-                for failure in failures {
-                    if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
-                        record.error = Some(failure.reason);
-                    }
-                }
-                let mut first_row = 0;
-                for (member, response) in job.members.iter().zip(responses) {
-                    let rows = first_row..first_row + member.span.count as usize;
-                    first_row = rows.end;
-                    let Some(record) = self.record(member.span.req) else { continue };
-                    record.ran(started, now, &timings);
-                    let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
-                    if emitted || matches!(record.sink, Sink::Once(_)) {
-                        record.responses.push_back(response);
-                    }
-                }
-                self.step(now, Event::Completed { task, rows: &outcomes }, after);
-            }
+            Finished::Ran(ran) => self.ran(started, now, job, ran, after),
+        }
+        if let Some(hang) = returned {
+            hang.ended(!self.stopped);
+            self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
+            after.hangs.push(hang);
         }
     }
 
+    fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
+        let Ran { responses, pieces, outcomes, failures, timings } = ran;
+        for failure in failures {
+            if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
+                record.error = Some(failure.reason);
+            }
+        }
+        for (part, piece) in pieces {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                record.pieces.push(piece);
+            }
+        }
+        let mut responses = responses.into_iter();
+        let mut first_row = 0;
+        for member in &job.members {
+            let response = responses.next();
+            let rows = first_row..first_row + member.span.count as usize;
+            first_row = rows.end;
+            let Some(record) = self.record(member.span.req) else { continue };
+            record.ran(started, now, &timings);
+            let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
+            if let Some(response) = response
+                && (emitted || matches!(record.sink, Sink::Once(_)))
+            {
+                let start = member.span.start;
+                record.take(response, start..start + member.span.count);
+            }
+        }
+        self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);
+    }
+
+    /// Looks for tasks that have run too long: their lanes are lost until they come back.
+    pub(super) fn look_for_hangs(&mut self, now: Ns, after: &mut After) {
+        if self.stopped {
+            return;
+        }
+        for (lane, hang) in self.watch.overdue(now) {
+            hang.began();
+            let before = after.ended.len();
+            self.step(now, Event::LaneLost(lane), after);
+            let reason = hang.reason();
+            for (record, _) in &mut after.ended[before..] {
+                record.error.get_or_insert_with(|| reason.clone());
+            }
+            after.hangs.push(hang);
+        }
+        after.watch_at = self.watch.next_look();
+    }
+
     /// Takes no further request, and gives up those in flight: their records and the loaded versions.
-    pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Arc<Loaded>>) {
+    pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Version>) {
         self.stopped = true;
         let records = std::mem::take(&mut self.requests).into_iter().map(|(_, record)| record).collect();
         (records, std::mem::take(&mut self.models).into_values().collect())
@@ -158,7 +214,7 @@ impl State {
         }
         for action in self.core.step(now, event) {
             match action {
-                Action::Launch(task) => self.launch(task, after),
+                Action::Launch(task) => self.launch(now, task, after),
                 Action::Emit { req, step } => {
                     if let Some(record) = self.record(req) {
                         record.emit(step);
@@ -166,7 +222,11 @@ impl State {
                 }
                 Action::Finish { req, end } => {
                     if self.record(req).is_some() {
-                        after.ended.push((self.requests.remove(place(req)), end));
+                        let record = self.requests.remove(place(req));
+                        if let Some(version) = self.models.get_mut(&record.handle.id) {
+                            version.left(&mut after.freed);
+                        }
+                        after.ended.push((record, end));
                     }
                 }
                 Action::Drained(model) => after.dropped.extend(self.models.remove(&model)),
@@ -175,15 +235,23 @@ impl State {
         }
     }
 
-    fn launch(&mut self, task: Task, after: &mut After) {
-        let Some(model) = self.models.get(&task.model).map(Arc::clone) else { return };
+    fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
+        let Some(version) = self.models.get_mut(&task.model) else { return };
+        let model = Arc::clone(&version.loaded);
+        let kept = |&lease: &Lease| Some((lease.boundary, version.kept(lease, task.batch)?));
+        let reads = task.reads.iter().filter_map(kept).collect();
+        let writes = version.keep(&task, &mut after.freed);
         let mut members = Vec::with_capacity(task.rows.len());
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
             record.launched();
             members.push(Member { span, payload: Arc::clone(&record.payload), step: record.step });
         }
-        after.launches.push((task.lane, Job { task, model, members }));
+        let flight = Flight { loaded: Arc::clone(&model), stage: task.cell.0, since: now };
+        if let Some(look) = self.watch.launched(task.lane, flight) {
+            after.watch_at = Some(look);
+        }
+        after.launches.push((task.lane, Job { task, model, members, reads, writes }));
     }
 
     fn record(&mut self, req: ReqId) -> Option<&mut Record> {

@@ -7,10 +7,10 @@ use bytes::Bytes;
 use super::{EngineKind, LoadRequest, Loader};
 use crate::{
     engine::{
-        Program, Repeat,
+        Repeat,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
-    executor::{ModelHandle, Pool},
+    executor::{ModelHandle, Pool, StagePrograms},
     onnx::Signature,
 };
 
@@ -28,11 +28,11 @@ impl PoolLoader {
         Self { pool, runtime }
     }
 
-    fn compile(&self, request: &LoadRequest) -> Result<Arc<dyn Program>, String> {
+    fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
         match request.engine {
             EngineKind::Repeat => {
                 let program = Repeat::compile(&request.spec).map_err(|error| error.to_string())?;
-                Ok(Arc::new(program))
+                Ok(Arc::new(program).into())
             }
             EngineKind::OnnxRuntime => {
                 let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
@@ -47,7 +47,7 @@ impl PoolLoader {
                 };
                 let program = OnnxProgram::compile(runtime, model, &request.spec)
                     .map_err(|error| format!("cannot load '{file}': {error}"))?;
-                Ok(Arc::new(program))
+                Ok(Arc::new(program).into())
             }
         }
     }
@@ -55,15 +55,15 @@ impl PoolLoader {
 
 impl Loader for PoolLoader {
     fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
-        let program = self.compile(&request)?;
+        let programs = self.compile(&request)?;
         for sample in &request.warmup {
             for _ in 0..sample.count {
                 self.pool
-                    .warm_up(&request.spec, &*program, sample.rows, &sample.inputs)
+                    .warm_up(&request.spec, &programs, sample.rows, &sample.inputs)
                     .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
             }
         }
-        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program)))
+        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, programs)))
     }
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {

@@ -1,0 +1,39 @@
+//! Which stages of a version have tasks that do not end.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+/// Tasks of one version that ran past the pool's limit and have not come back.
+#[derive(Debug)]
+pub(super) struct Hangs {
+    by_stage: Box<[AtomicU32]>,
+    limit: Duration,
+}
+
+impl Hangs {
+    pub(super) fn new(stages: usize, limit: Duration) -> Self {
+        Self { by_stage: (0..stages).map(|_| AtomicU32::new(0)).collect(), limit }
+    }
+
+    /// A task of the stage ran past the limit.
+    pub(super) fn began(&self, stage: u16) {
+        if let Some(hanging) = self.by_stage.get(usize::from(stage)) {
+            hanging.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// One of them came back; whether it was the last of its stage.
+    pub(super) fn ended(&self, stage: u16) -> bool {
+        let hanging = self.by_stage.get(usize::from(stage));
+        hanging.is_some_and(|hanging| hanging.fetch_sub(1, Ordering::Relaxed) == 1)
+    }
+
+    /// What is wrong with the version, if a task of it hangs.
+    pub(super) fn reason(&self) -> Option<String> {
+        let stage = self.by_stage.iter().position(|hanging| hanging.load(Ordering::Relaxed) > 0)?;
+        let task = if self.by_stage.len() > 1 { format!("a task of stage {stage}") } else { "a task".to_owned() };
+        Some(format!("{task} has not ended within {:?}", self.limit))
+    }
+}

@@ -1,0 +1,293 @@
+//! A task of one stage of a version that was cut: its inputs from the requests and from earlier stages, its outputs to the
+//! next boundary and into the requests' replies, and which of its rows leave the order of stages.
+
+use std::{sync::Arc, time::Instant};
+
+use smallvec::SmallVec;
+
+use super::{
+    boundary::{BoundaryRows, Places, ReadRows, WriteRows, row_dims},
+    gather::{Gathered, Part, gather_input},
+    lane::{Ran, nanos},
+    pieces::Piece,
+    scatter::{expected_shape, scatter_output},
+    stages::{Output, Stages},
+};
+use crate::{
+    batching::{CellId, Lengths, Next, RowOutcome, ShapeClass},
+    device::BufferPool,
+    engine::{Batch, BatchInput, BatchOutput},
+    model::{Dims, Exit, ExitTo, ModelSpec, Source},
+    observe::ExecutionTimings,
+};
+
+/// What a stage runs on.
+pub(super) struct StageTask<'a> {
+    pub(super) spec: &'a ModelSpec,
+    pub(super) stages: &'a Stages,
+    pub(super) number: usize,
+    pub(super) class: &'a ShapeClass,
+    pub(super) parts: &'a [Part<'a>],
+    /// Each part's own lengths.
+    pub(super) lengths: &'a [&'a Lengths],
+    /// Where the parts' rows lie in the batch.
+    pub(super) places: &'a Places,
+    /// What the batch keeps at the boundaries that the stage reads.
+    pub(super) reads: &'a [(u16, Arc<BoundaryRows>)],
+    /// What it keeps at the stage's own boundary; none behind the last stage.
+    pub(super) writes: Option<&'a Arc<BoundaryRows>>,
+    pub(super) buffers: &'a Arc<BufferPool>,
+}
+
+/// One input of the stage, all rows together.
+enum Input<'a> {
+    Gathered(Gathered<'a>),
+    Boundary { shape: Dims, rows: ReadRows },
+}
+
+impl Input<'_> {
+    fn as_input(&self) -> BatchInput<'_> {
+        match self {
+            Self::Gathered(gathered) => gathered.as_input(),
+            Self::Boundary { shape, rows } => BatchInput::Dense { shape, data: rows.as_slice() },
+        }
+    }
+}
+
+/// Rows of one part that share a fate.
+struct Fate {
+    part: usize,
+    /// Within the part's request.
+    start: u32,
+    count: u32,
+    /// The exit that they take.
+    exit: Option<usize>,
+}
+
+impl<'a> StageTask<'a> {
+    /// Runs the stage on the calling thread.
+    ///
+    /// # Errors
+    /// When an input does not fit or is not there, the program fails, or an output is not what the plan promises.
+    pub(super) fn run(&self) -> Result<Ran, String> {
+        let started = Instant::now();
+        let stage = &self.stages.stages[self.number];
+        let rows = self.places.rows();
+        let inputs = stage.inputs.iter().map(|(tensor, source)| match *source {
+            Source::Request(index) => {
+                gather_input(self.spec, (index, tensor), self.class, self.parts, self.buffers).map(Input::Gathered)
+            }
+            Source::Boundary { boundary, tensor: place } => self
+                .read(boundary, usize::from(place))
+                .map_err(|fault| self.fault(&format!("input '{}'", tensor.name), &fault)),
+        });
+        let inputs = inputs.collect::<Result<SmallVec<[Input<'_>; 4]>, String>>()?;
+        let batch_inputs: SmallVec<[BatchInput<'_>; 4]> = inputs.iter().map(Input::as_input).collect();
+        let shapes: SmallVec<[Option<Dims>; 4]> = stage.outputs.iter().map(|output| self.shape(output)).collect();
+        let mut rooms = stage
+            .outputs
+            .iter()
+            .zip(&shapes)
+            .map(|(output, shape)| self.room(output, shape.as_ref()))
+            .collect::<Result<SmallVec<[Option<WriteRows>; 4]>, String>>()?;
+        let gathered_at = Instant::now();
+
+        // No cell of a cut version repeats: every row runs it for the first time.
+        let steps: SmallVec<[u32; 64]> = SmallVec::from_elem(0, rows as usize);
+        let batch = Batch { rows, inputs: &batch_inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
+        let mut given: SmallVec<[Option<&mut [u8]>; 4]> =
+            rooms.iter_mut().map(|room| room.as_mut().map(WriteRows::as_mut_slice)).collect();
+        let execution = stage.program.run_into(&batch, &mut given).map_err(|error| error.0)?;
+        drop(given);
+        let ran_at = Instant::now();
+
+        for ((output, room), made) in stage.outputs.iter().zip(rooms).zip(&execution.outputs) {
+            match room {
+                Some(room) => room.commit(),
+                None => self.leave(output, made)?,
+            }
+        }
+        let (pieces, outcomes) = self.answer(&execution.outputs, execution.outcomes)?;
+        let timings = ExecutionTimings {
+            compute_input_ns: nanos(started, gathered_at),
+            compute_infer_ns: nanos(gathered_at, ran_at),
+            compute_output_ns: nanos(ran_at, Instant::now()),
+        };
+        Ok(Ran { responses: Vec::new(), pieces, outcomes, failures: execution.failures, timings })
+    }
+
+    fn fault(&self, what: &str, fault: &str) -> String {
+        format!("{what} of stage {} of model '{}': {fault}", self.number, self.spec.name)
+    }
+
+    fn read(&self, boundary: u16, tensor: usize) -> Result<Input<'a>, String> {
+        let kept = self.reads.iter().find(|(number, _)| *number == boundary).map(|(_, rows)| rows);
+        let kept = kept.ok_or_else(|| format!("the batch keeps nothing at boundary {boundary}"))?;
+        let (row_dims, rows) = kept.read(tensor, self.places, self.buffers)?;
+        Ok(Input::Boundary { shape: with_rows(self.places.rows(), &row_dims), rows })
+    }
+
+    /// An output's full shape where it follows from the batch.
+    fn shape(&self, output: &Output) -> Option<Dims> {
+        let rows = self.places.rows();
+        match output.boundary {
+            Some(tensor) => {
+                let row_dims = row_dims(&self.stages.boundaries[self.number][tensor], &self.class.0)?;
+                Some(with_rows(rows, &row_dims))
+            }
+            None => expected_shape(self.spec, &output.tensor, self.class, rows),
+        }
+    }
+
+    /// Room at the boundary for an output that nobody needs elsewhere, so that the program writes it there itself.
+    fn room(&self, output: &Output, shape: Option<&Dims>) -> Result<Option<WriteRows>, String> {
+        match (output.boundary, shape) {
+            (Some(tensor), Some(shape)) if !output.kept => self.write(output, tensor, &shape[1..]).map(Some),
+            _ => Ok(None),
+        }
+    }
+
+    fn write(&self, output: &Output, tensor: usize, row_dims: &[i64]) -> Result<WriteRows, String> {
+        let at = |fault: &str| self.fault(&format!("output '{}'", output.tensor.name), fault);
+        let into = self.writes.ok_or_else(|| at("the batch has no room at the boundary"))?;
+        let size = output.tensor.datatype.size_bytes().ok_or_else(|| at("strings have no fixed size"))?;
+        into.write(tensor, (row_dims, size), self.places, self.buffers).map_err(|fault| at(&fault))
+    }
+
+    /// Copies an output that the program has made elsewhere to its boundary, if it has one.
+    fn leave(&self, output: &Output, made: &BatchOutput) -> Result<(), String> {
+        let Some(tensor) = output.boundary else { return Ok(()) };
+        let at = |fault: &str| self.fault(&format!("output '{}'", output.tensor.name), fault);
+        let rows = self.places.rows();
+        let row_dims = match made.shape.split_first() {
+            Some((&first, row_dims)) if first == i64::from(rows) => row_dims,
+            _ => return Err(at(&format!("has the shape {:?}, expected {rows} rows on axis 0", made.shape))),
+        };
+        let mut room = self.write(output, tensor, row_dims)?;
+        let into = room.as_mut_slice();
+        if into.len() != made.data.len() {
+            return Err(at(&format!("has {} bytes, its shape {:?} makes {}", made.data.len(), made.shape, into.len())));
+        }
+        into.copy_from_slice(&made.data);
+        room.commit();
+        Ok(())
+    }
+
+    /// The parts' pieces of their replies, each with the part's number; and what becomes of the rows.
+    fn answer(
+        &self,
+        outputs: &[BatchOutput],
+        outcomes: Vec<RowOutcome>,
+    ) -> Result<(Vec<(usize, Piece)>, Vec<RowOutcome>), String> {
+        let stage = &self.stages.stages[self.number];
+        let mut pieces = Vec::new();
+        for (output, made) in stage.outputs.iter().zip(outputs) {
+            for &reply in &output.replies {
+                scatter_output(
+                    self.spec,
+                    &self.spec.outputs[reply],
+                    self.parts,
+                    self.lengths,
+                    made,
+                    |part, tensor| {
+                        let start = self.parts[part].start;
+                        let rows = start..start + self.parts[part].count;
+                        pieces.push((part, Piece { output: reply, rows, tensor }));
+                    },
+                )?;
+            }
+        }
+        if stage.exits.is_empty() {
+            return Ok((pieces, outcomes));
+        }
+        let taken = self.exits_taken(&stage.exits, outputs)?;
+        let outcomes = taken.iter().enumerate().map(|(row, exit)| {
+            let own = outcomes.get(row).copied().unwrap_or(RowOutcome { next: Next::On, emitted: false });
+            match exit.map(|exit| &stage.exits[exit].to) {
+                Some(to) if own.next == Next::On => RowOutcome { next: next(to), ..own },
+                _ => own,
+            }
+        });
+        let outcomes = outcomes.collect();
+        self.answer_exits(&self.fates(&taken), outputs, &mut pieces)?;
+        Ok((pieces, outcomes))
+    }
+
+    /// By row: the first exit whose threshold its value meets.
+    fn exits_taken(&self, exits: &[Exit], outputs: &[BatchOutput]) -> Result<Vec<Option<usize>>, String> {
+        let rows = self.places.rows() as usize;
+        let mut taken = vec![None; rows];
+        for (number, exit) in exits.iter().enumerate() {
+            let data = outputs.get(exit.value).map_or(&[][..], |output| &output.data);
+            let (values, rest) = data.as_chunks::<4>();
+            if values.len() != rows || !rest.is_empty() {
+                let name = &self.stages.stages[self.number].outputs[exit.value].tensor.name;
+                let fault = format!("decides over {rows} rows with {} bytes, expected one FP32 a row", data.len());
+                return Err(self.fault(&format!("output '{name}'"), &fault));
+            }
+            for (taken, value) in taken.iter_mut().zip(values) {
+                if taken.is_none() && f32::from_le_bytes(*value) >= exit.at_least {
+                    *taken = Some(number);
+                }
+            }
+        }
+        Ok(taken)
+    }
+
+    /// Cuts the parts where neighbouring rows take different exits.
+    fn fates(&self, taken: &[Option<usize>]) -> Vec<Fate> {
+        let mut fates: Vec<Fate> = Vec::new();
+        let rows = self.parts.iter().enumerate().flat_map(|(part, rows)| (0..rows.count).map(move |row| (part, row)));
+        for ((part, row), &exit) in rows.zip(taken) {
+            match fates.last_mut() {
+                Some(last) if last.part == part && last.exit == exit => last.count += 1,
+                _ => fates.push(Fate { part, start: self.parts[part].start + row, count: 1, exit }),
+            }
+        }
+        fates
+    }
+
+    /// Answers rows that are done with the outputs that their exit names.
+    fn answer_exits(
+        &self,
+        fates: &[Fate],
+        outputs: &[BatchOutput],
+        pieces: &mut Vec<(usize, Piece)>,
+    ) -> Result<(), String> {
+        let part_of = |fate: &Fate| Part { start: fate.start, count: fate.count, ..self.parts[fate.part] };
+        let parts: Vec<Part<'_>> = fates.iter().map(part_of).collect();
+        let lengths: Vec<&Lengths> = fates.iter().map(|fate| self.lengths[fate.part]).collect();
+        for (number, exit) in self.stages.stages[self.number].exits.iter().enumerate() {
+            let ExitTo::Done(answers) = &exit.to else { continue };
+            if fates.iter().all(|fate| fate.exit != Some(number)) {
+                continue;
+            }
+            for (reply, answer) in answers.iter().enumerate() {
+                let Some(made) = answer.and_then(|answer| outputs.get(answer)) else { continue };
+                scatter_output(self.spec, &self.spec.outputs[reply], &parts, &lengths, made, |fate, tensor| {
+                    let Fate { part, start, count, exit } = fates[fate];
+                    if exit == Some(number) {
+                        pieces.push((part, Piece { output: reply, rows: start..start + count, tensor }));
+                    }
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn next(to: &ExitTo) -> Next {
+    match to {
+        ExitTo::Done(_) => Next::Done,
+        ExitTo::Stage(stage) => Next::Skip(CellId(*stage)),
+    }
+}
+
+fn with_rows(rows: u32, row_dims: &[i64]) -> Dims {
+    let mut shape = Dims::from_slice(&[i64::from(rows)]);
+    shape.extend_from_slice(row_dims);
+    shape
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,306 @@
+//! Versions cut into stages on the pool with real threads: rows keep their places from stage to stage, leave where they may,
+//! and each request gets its own back in order.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use crossbeam_channel::{Receiver, Sender};
+use paternoster::{
+    batching::{Knobs, Policy, WindowKnobs},
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
+    executor::{
+        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, StagePrograms, Ticket,
+    },
+    model::{
+        BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec,
+        TensorSpec,
+    },
+};
+use smallvec::SmallVec;
+
+/// A row whose first value is this fails whatever batch it is in.
+const POISON: f32 = -1.0;
+
+/// All values times ten, plus its own; fails on poison; waits at a gate where there is one.
+struct Digit {
+    own: f32,
+    gate: Option<(Sender<u32>, Receiver<()>)>,
+}
+
+impl Digit {
+    fn free(own: f32) -> Arc<dyn Program> {
+        Arc::new(Self { own, gate: None })
+    }
+}
+
+impl Program for Digit {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        if let Some((began, go_on)) = &self.gate {
+            // A test that ended does not listen any more.
+            let _ = began.send(batch.rows);
+            let _ = go_on.recv();
+        }
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let values: &[f32] = bytemuck::cast_slice(data);
+        if self.own > 1.0 && values.chunks(2).any(|row| row[1] == POISON) {
+            return Err(EngineError("poison".to_owned()));
+        }
+        let keep_poison = |value: f32| if value == POISON { POISON } else { value * 10.0 + self.own };
+        let made: Vec<f32> = values.iter().map(|&value| keep_poison(value)).collect();
+        let output =
+            BatchOutput { shape: Dims::from_slice(shape), data: Bytes::copy_from_slice(bytemuck::cast_slice(&made)) };
+        Ok(Execution { outputs: vec![output], ..Execution::default() })
+    }
+}
+
+/// What a test does with a stage behind a gate.
+struct Gate {
+    begun: Receiver<u32>,
+    release: Sender<()>,
+}
+
+impl Gate {
+    fn before(own: f32) -> (Arc<dyn Program>, Self) {
+        let (began, begun) = crossbeam_channel::unbounded();
+        let (release, go_on) = crossbeam_channel::unbounded();
+        (Arc::new(Digit { own, gate: Some((began, go_on)) }), Self { begun, release })
+    }
+
+    /// Waits for a run to begin; its rows.
+    fn await_run(&self) -> u32 {
+        self.begun.recv().expect("a run begins")
+    }
+
+    /// Lets that many runs pass the gate, now or when they come.
+    fn let_pass(&self, runs: usize) {
+        for _ in 0..runs {
+            self.release.send(()).expect("the program lives");
+        }
+    }
+}
+
+fn tensor(name: &str) -> TensorSpec {
+    TensorSpec::new(name, DataType::Fp32, &[2])
+}
+
+fn spec() -> ModelSpec {
+    ModelSpec {
+        name: "digits".to_owned(),
+        version: 1,
+        max_batch_size: 8,
+        inputs: vec![tensor("x")],
+        outputs: vec![tensor("y")],
+        symbols: vec![],
+        decoupled: false,
+    }
+}
+
+/// `count` stages in a chain, each with one tensor of two values a row to the next.
+fn chain(count: u16) -> StagePlan {
+    let name = |boundary: u16| format!("h{boundary}");
+    let stage = |number: u16| {
+        let input = match number.checked_sub(1) {
+            None => (tensor("x"), Source::Request(0)),
+            Some(before) => (tensor(&name(before)), Source::Boundary { boundary: before, tensor: 0 }),
+        };
+        let output = if number + 1 == count {
+            (tensor("y"), Sink::Reply(0))
+        } else {
+            (tensor(&name(number)), Sink::Boundary(0))
+        };
+        StageSpec { inputs: vec![input], outputs: vec![output], exits: vec![] }
+    };
+    let left = |boundary: u16| BoundaryTensor {
+        name: name(boundary),
+        datatype: DataType::Fp32,
+        dims: Some(SmallVec::from_slice(&[BoundaryDim::Fixed(2)])),
+    };
+    StagePlan {
+        stages: (0..count).map(stage).collect(),
+        boundaries: (0..count - 1).map(|boundary| vec![left(boundary)]).collect(),
+    }
+}
+
+fn window() -> Knobs {
+    Knobs { max_batch_rows: 8, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() }
+}
+
+fn start(lanes: u16, hang_after: Duration) -> Arc<Pool> {
+    let options = PoolOptions { cpu_lanes: lanes, hang_after, ..PoolOptions::default() };
+    Pool::start(&options).expect("threads start")
+}
+
+fn bring_up(pool: &Arc<Pool>, knobs: Knobs, plan: StagePlan, programs: Vec<Arc<dyn Program>>) -> Arc<ModelHandle> {
+    let programs = StagePrograms::cut(&spec(), plan, programs).expect("the plan is sound");
+    Arc::new(pool.bring_up(spec(), knobs, programs))
+}
+
+fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> Ticket {
+    let rows = values.len() as u32 / 2;
+    let data = Bytes::copy_from_slice(bytemuck::cast_slice(values));
+    let input = InputTensor { shape: Dims::from_slice(&[i64::from(rows), 2]), data };
+    handle.submit(InferRequest { rows, inputs: vec![Some(input)], priority: 0, queue_timeout: None, deadline: None })
+}
+
+fn values(response: &Response) -> Vec<f32> {
+    let data = &response.outputs[0].data;
+    data.chunks_exact(4).map(|bytes| f32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_request_gets_its_own_rows_after_all_stages() {
+    for (buffer_pairs, max_in_flight) in [(1, 1), (1, 2), (2, 2), (3, 3)] {
+        let pool = start(3, Duration::ZERO);
+        let knobs = Knobs { buffer_pairs, max_in_flight, ..window() };
+        let programs = [1.0, 2.0, 3.0].map(Digit::free).to_vec();
+        let handle = bring_up(&pool, knobs, chain(3), programs);
+        let requests = (0..500_u16).map(|index| {
+            let handle = Arc::clone(&handle);
+            tokio::spawn(async move {
+                let rows = usize::from(index % 3) + 1;
+                let sent: Vec<f32> = (0..rows * 2).map(|place| f32::from(index) + place as f32 / 16.0).collect();
+                let ticket = submit(&handle, &sent);
+                if index % 7 == 0 {
+                    return;
+                }
+                let response = ticket.await.expect("digits do not fail");
+                let expected: Vec<f32> = sent.iter().map(|value| value * 1000.0 + 123.0).collect();
+                assert_eq!(values(&response), expected, "request {index} got rows that are not its own");
+                assert_eq!(response.outputs[0].shape.as_slice(), [rows as i64, 2]);
+            })
+        });
+        for one in requests.collect::<Vec<_>>() {
+            one.await.expect("the assertions of a request hold");
+        }
+        assert_eq!(pool.in_flight(), 0);
+        drop(handle);
+        assert!(pool.stop(Duration::from_secs(10)), "all threads end");
+        assert_eq!(pool.buffers().in_use_bytes(), 0, "no batch keeps anything");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
+    let pool = start(1, Duration::ZERO);
+    let (first, gate) = Gate::before(1.0);
+    let (last, end) = Gate::before(3.0);
+    let handle = bring_up(&pool, window(), chain(3), vec![first, Digit::free(2.0), last]);
+    let lone = submit(&handle, &[0.0, 0.0]);
+    gate.await_run();
+    let mut waiting: Vec<Ticket> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.5])).collect();
+    gate.let_pass(1);
+    end.let_pass(1);
+    assert_eq!(gate.await_run(), 4, "those that waited form one batch");
+    drop(waiting.remove(1));
+    gate.let_pass(1);
+    assert_eq!(end.await_run(), 1, "the lone one");
+    assert_eq!(end.await_run(), 3, "the one that left is not carried along");
+    end.let_pass(1);
+    assert_eq!(values(&lone.await.expect("it ran")), [123.0, 123.0]);
+    for (index, ticket) in [1.0, 3.0, 4.0].into_iter().zip(waiting) {
+        assert_eq!(values(&ticket.await.expect("it ran")), [index * 1000.0 + 123.0, 623.0]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_row_that_a_later_stage_cannot_bear_fails_alone() {
+    let pool = start(1, Duration::ZERO);
+    let (first, gate) = Gate::before(1.0);
+    let handle = bring_up(&pool, window(), chain(2), vec![first, Digit::free(2.0)]);
+    let lone = submit(&handle, &[0.0, 0.0]);
+    gate.await_run();
+    let good = submit(&handle, &[3.0, 4.0]);
+    let bad = submit(&handle, &[3.0, POISON]);
+    let other = submit(&handle, &[5.0, 6.0]);
+    gate.let_pass(5);
+    assert_eq!(values(&lone.await.expect("it ran")), [12.0, 12.0]);
+    assert_eq!(bad.await.expect_err("poison fails"), InferError::Engine("poison".to_owned()));
+    assert_eq!(values(&good.await.expect("a stranger's fault is not its own")), [312.0, 412.0]);
+    assert_eq!(values(&other.await.expect("a stranger's fault is not its own")), [512.0, 612.0]);
+}
+
+/// The first value of each row on its own, beside the rows as they are.
+struct Leading;
+
+impl Program for Leading {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let leading: Vec<u8> = data.chunks(8).flat_map(|row| row[..4].to_vec()).collect();
+        let shapes = [Dims::from_slice(shape), Dims::from_slice(&shape[..1])];
+        let outputs = shapes.into_iter().zip([Bytes::copy_from_slice(data), Bytes::from(leading)]);
+        let outputs = outputs.map(|(shape, data)| BatchOutput { shape, data }).collect();
+        Ok(Execution { outputs, ..Execution::default() })
+    }
+}
+
+/// Four stages, of which the first lets rows go: to stage 2 from 100 on, to their end from 10 on.
+fn with_exits() -> StagePlan {
+    let mut plan = chain(3);
+    plan.stages[0].outputs.push((TensorSpec::new("leading", DataType::Fp32, &[]), Sink::Exit));
+    plan.stages[0].exits = vec![
+        Exit { value: 1, at_least: 100.0, to: ExitTo::Stage(2) },
+        Exit { value: 1, at_least: 10.0, to: ExitTo::Done(vec![Some(0)]) },
+    ];
+    // What skips stage 1 cannot read what it leaves: both later stages read the first boundary.
+    plan.stages[1].outputs.clear();
+    plan.boundaries[1].clear();
+    plan.stages[2].inputs[0].1 = Source::Boundary { boundary: 0, tensor: 0 };
+    plan
+}
+
+/// Gives nothing.
+struct Nothing;
+
+impl Program for Nothing {
+    fn run(&self, _batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        Ok(Execution::default())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_that_leave_early_come_back_in_order_with_the_rest() {
+    let pool = start(2, Duration::ZERO);
+    let programs: Vec<Arc<dyn Program>> = vec![Arc::new(Leading), Arc::new(Nothing), Digit::free(3.0)];
+    let handle = bring_up(&pool, window(), with_exits(), programs);
+    let rows = [1.0, 0.0, 20.0, 0.0, 300.0, 0.0, 4.0, 0.0];
+    let response = submit(&handle, &rows).await.expect("it runs");
+    assert_eq!(values(&response), [13.0, 3.0, 20.0, 0.0, 3003.0, 3.0, 43.0, 3.0]);
+    assert_eq!(response.outputs[0].shape.as_slice(), [4, 2]);
+    let gone = submit(&handle, &[50.0, 7.0]).await.expect("it runs");
+    assert_eq!(values(&gone), [50.0, 7.0], "no row went on");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_are_warmed_up_one_after_another() {
+    let pool = start(1, Duration::ZERO);
+    let warm = |programs: Vec<Arc<dyn Program>>| {
+        let programs = StagePrograms::cut(&spec(), chain(2), programs).expect("the plan is sound");
+        let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[1.0_f32, POISON]));
+        let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
+        pool.warm_up(&spec(), &programs, 1, &[Some(input)])
+    };
+    assert_eq!(warm(vec![Digit::free(1.0), Digit::free(0.0)]), Ok(()));
+    assert_eq!(warm(vec![Digit::free(1.0), Digit::free(2.0)]), Err("poison".to_owned()), "the second stage ran");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_task_that_does_not_end_is_given_up_until_it_does() {
+    let pool = start(2, Duration::from_millis(500));
+    let mut changes = pool.responsiveness();
+    let (last, gate) = Gate::before(2.0);
+    let hanging = bring_up(&pool, window(), chain(2), vec![Digit::free(1.0), last]);
+    let healthy = bring_up(&pool, window(), chain(2), vec![Digit::free(1.0), Digit::free(2.0)]);
+    let given_up = submit(&hanging, &[1.0, 1.0]).await.expect_err("its last stage does not end");
+    let reason = "model 'digits' does not respond: a task of stage 1 has not ended within 500ms";
+    assert_eq!(given_up, InferError::Engine(reason.to_owned()));
+    assert_eq!(hanging.fault().as_deref(), Some("a task of stage 1 has not ended within 500ms"));
+    assert!(!hanging.is_responsive() && healthy.is_responsive());
+    changes.changed().await.expect("the pool lives");
+    assert_eq!(values(&submit(&healthy, &[1.0, 1.0]).await.expect("a lane is left")), [112.0, 112.0]);
+    gate.let_pass(2);
+    while !hanging.is_responsive() {
+        changes.changed().await.expect("the pool lives");
+    }
+    assert_eq!(values(&submit(&hanging, &[2.0, 2.0]).await.expect("it is as good as before")), [212.0, 212.0]);
+    assert!(pool.stop(Duration::from_secs(10)), "all threads end");
+}
