@@ -92,7 +92,7 @@ impl Server {
             return Err(StartError::Models(failures));
         }
 
-        let readiness = Readiness::new(Arc::clone(&repository));
+        let readiness = Readiness::new(Arc::clone(&repository), pool.responsiveness());
         let mut server = Self {
             pool: Arc::clone(&pool),
             repository: Arc::clone(&repository),

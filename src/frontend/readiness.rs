@@ -7,17 +7,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::repository::Repository;
 
-/// Readiness of the whole server: every model that should be loaded is, and no shutdown has begun.
+/// Readiness of the whole server: every model that should be loaded is and responds, and no shutdown has begun.
 #[derive(Debug)]
 pub struct Readiness {
     repository: Arc<Repository>,
+    responsiveness: watch::Receiver<u64>,
     draining: CancellationToken,
 }
 
 impl Readiness {
-    /// Readiness over a repository, which knows whether its models count (`--strict-readiness`).
-    pub fn new(repository: Arc<Repository>) -> Arc<Self> {
-        Arc::new(Self { repository, draining: CancellationToken::new() })
+    /// Readiness over a repository, which knows whether its models count (`--strict-readiness`). `responsiveness` changes
+    /// when a loaded model ceases to respond, or responds again.
+    pub fn new(repository: Arc<Repository>, responsiveness: watch::Receiver<u64>) -> Arc<Self> {
+        Arc::new(Self { repository, responsiveness, draining: CancellationToken::new() })
     }
 
     /// Whether the server is ready now.
@@ -32,7 +34,11 @@ impl Readiness {
 
     /// A subscription to whatever may change [`Self::ready`].
     pub fn changes(&self) -> ReadinessChanges {
-        ReadinessChanges { models: self.repository.changes(), draining: self.draining.clone() }
+        ReadinessChanges {
+            models: self.repository.changes(),
+            responsiveness: self.responsiveness.clone(),
+            draining: self.draining.clone(),
+        }
     }
 }
 
@@ -40,6 +46,7 @@ impl Readiness {
 #[derive(Debug)]
 pub struct ReadinessChanges {
     models: watch::Receiver<u64>,
+    responsiveness: watch::Receiver<u64>,
     draining: CancellationToken,
 }
 
@@ -49,13 +56,13 @@ impl ReadinessChanges {
         if self.draining.is_cancelled() {
             return std::future::pending().await;
         }
-        tokio::select! {
-            () = self.draining.cancelled() => {}
-            result = self.models.changed() => {
-                if result.is_err() {
-                    self.draining.cancelled().await;
-                }
-            }
+        let ended = tokio::select! {
+            () = self.draining.cancelled() => false,
+            result = self.models.changed() => result.is_err(),
+            result = self.responsiveness.changed() => result.is_err(),
+        };
+        if ended {
+            self.draining.cancelled().await;
         }
     }
 }

@@ -72,19 +72,19 @@ impl Repository {
         self.control.serving.load().resolve(name, version).cloned()
     }
 
-    /// Whether a version ("" for any) serves; unknown and broken models do not.
+    /// Whether a version ("" for the latest) serves; unknown and broken models do not, nor do those whose tasks hang.
     ///
     /// # Errors
     /// When the version is not a number above 0.
     pub fn is_ready(&self, name: &str, version: &str) -> Result<bool, ResolveError> {
         match self.control.serving.load().resolve(name, version) {
-            Ok(_) => Ok(true),
+            Ok(version) => Ok(version.handle().is_responsive()),
             Err(fault @ ResolveError::BadVersion { .. }) => Err(fault),
             Err(_) => Ok(false),
         }
     }
 
-    /// Whether every model that should be loaded is. Without strict readiness: always, until shutdown.
+    /// Whether every model that should be loaded is, and responds. Without strict readiness: always, until shutdown.
     pub fn ready(&self) -> bool {
         let table = self.control.table.lock();
         if self.control.options.strict_readiness { table.complete() } else { !table.is_closed() }
@@ -148,7 +148,8 @@ impl Repository {
         task.await.map_err(|_| ControlError::ShuttingDown)
     }
 
-    /// A counter that grows with every change of a state. That the last request left an unloaded version is not a
+    /// A counter that grows with every change of a state, but not when a version ceases to respond: the pool counts that
+    /// ([`Pool::responsiveness`](crate::executor::Pool::responsiveness)). That the last request left an unloaded version is not a
     /// change of its own: the index finds it out when it is asked for.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.control.changes.subscribe()

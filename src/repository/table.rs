@@ -1,6 +1,7 @@
 //! The states of all models and their versions, and how they change. Pure: no disk, no threads.
 
 use std::{
+    borrow::Cow,
     collections::{BTreeMap, HashMap},
     sync::{Arc, Weak},
 };
@@ -63,9 +64,7 @@ impl Model {
     }
 
     fn complete(&self) -> bool {
-        self.fault.is_none()
-            && self.serves()
-            && !self.versions.values().any(|state| matches!(state, State::Failed { spared: false, .. }))
+        self.fault.is_none() && self.serves() && self.versions.values().all(State::is_well)
     }
 }
 
@@ -162,7 +161,7 @@ impl Table {
         self.models.contains_key(name)
     }
 
-    /// Whether every model that should be loaded is, with all its versions.
+    /// Whether every model that should be loaded is, with all its versions, and responds.
     pub(super) fn complete(&self) -> bool {
         !self.closed && self.models.values().all(|model| !model.wanted || model.complete())
     }
@@ -194,7 +193,7 @@ impl Table {
             }
             for (version, state) in &model.versions {
                 let (state, reason) = state.describe();
-                entries.push(entry(version.to_string(), state, reason));
+                entries.push(entry(version.to_string(), state, &reason));
             }
         }
         if ready_only {
@@ -250,13 +249,25 @@ impl State {
         }
     }
 
-    fn describe(&self) -> (&'static str, &str) {
+    /// Whether nothing is wrong with a version that should serve.
+    fn is_well(&self) -> bool {
         match self {
-            Self::Loading => ("LOADING", ""),
-            Self::Ready { fault, .. } => ("READY", fault.as_deref().unwrap_or_default()),
-            Self::Failed { reason, .. } => ("UNAVAILABLE", reason),
-            Self::Unloaded { handle } if handle.strong_count() > 0 => ("UNLOADING", ""),
-            Self::Unloaded { .. } => ("UNAVAILABLE", "unloaded"),
+            Self::Ready { version, .. } => version.handle().is_responsive(),
+            Self::Failed { spared, .. } => *spared,
+            Self::Loading | Self::Unloaded { .. } => true,
+        }
+    }
+
+    fn describe(&self) -> (&'static str, Cow<'_, str>) {
+        match self {
+            Self::Loading => ("LOADING", "".into()),
+            Self::Ready { version, fault } => match version.handle().fault() {
+                None => ("READY", fault.as_deref().unwrap_or_default().into()),
+                Some(hangs) => ("UNAVAILABLE", hangs.into()),
+            },
+            Self::Failed { reason, .. } => ("UNAVAILABLE", reason.into()),
+            Self::Unloaded { handle } if handle.strong_count() > 0 => ("UNLOADING", "".into()),
+            Self::Unloaded { .. } => ("UNAVAILABLE", "unloaded".into()),
         }
     }
 }

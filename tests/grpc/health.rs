@@ -2,6 +2,11 @@
 
 use std::time::Duration;
 
+use bytes::Bytes;
+use paternoster::{
+    executor::{InferRequest, InputTensor, PoolOptions},
+    model::Dims,
+};
 use tokio_stream::StreamExt;
 use tonic::Code;
 use tonic_health::pb::{HealthCheckRequest, health_check_response::ServingStatus, health_client::HealthClient};
@@ -30,6 +35,33 @@ async fn a_broken_model_keeps_the_server_from_serving() {
     let mut client = HealthClient::new(server.channel().await);
     let response = soon(client.check(of(""))).await.expect("OK");
     assert_eq!(response.get_ref().status(), ServingStatus::NotServing);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_model_whose_task_hangs_is_not_ready_until_it_comes_back() {
+    let options = PoolOptions { hang_after: Duration::from_millis(100), ..PoolOptions::default() };
+    let server = Server::start_on(&options, Models::all(), |_| {}).await;
+    let mut client = HealthClient::new(server.channel().await);
+    let mut updates = soon(client.watch(of(""))).await.expect("OK").into_inner();
+    let first = soon(updates.next()).await.expect("an update").expect("no status");
+    assert_eq!(first.status(), ServingStatus::Serving);
+    let gated = server.repository.resolve("gated", "").expect("it is loaded");
+    let input = InputTensor { shape: Dims::from_slice(&[1, 1]), data: Bytes::from_static(&[0; 4]) };
+    let inputs = vec![Some(input)];
+    let request = InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None };
+    let given_up = soon(gated.handle().submit(request)).await;
+    given_up.expect_err("its run stands at the gate");
+    let second = soon(updates.next()).await.expect("an update").expect("no status");
+    assert_eq!(second.status(), ServingStatus::NotServing);
+    assert_eq!(server.repository.is_ready("gated", ""), Ok(false));
+    assert_eq!(server.repository.is_ready("identity", ""), Ok(true));
+    let index = server.repository.index(false);
+    let entry = index.iter().find(|entry| entry.name == "gated").expect("it is in the index");
+    assert_eq!((entry.state, entry.reason.as_str()), ("UNAVAILABLE", "a task has not ended within 100ms"));
+    server.gate.let_pass(1);
+    let third = soon(updates.next()).await.expect("an update").expect("no status");
+    assert_eq!(third.status(), ServingStatus::Serving);
+    assert_eq!(server.repository.is_ready("gated", ""), Ok(true));
 }
 
 #[tokio::test(flavor = "multi_thread")]

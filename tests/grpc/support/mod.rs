@@ -55,9 +55,14 @@ impl Server {
 
     /// The given models.
     pub async fn start_with(models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
-        let pool = Pool::start(&PoolOptions::default()).expect("threads");
+        Self::start_on(&PoolOptions::default(), models, change).await
+    }
+
+    /// The given models on a pool of the given options.
+    pub async fn start_on(options: &PoolOptions, models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+        let pool = Pool::start(options).expect("threads");
         let (repository, gate, folder) = models.start(&pool).await;
-        let readiness = Readiness::new(Arc::clone(&repository));
+        let readiness = Readiness::new(Arc::clone(&repository), pool.responsiveness());
         let services = Services {
             repository: Arc::clone(&repository),
             readiness: Arc::clone(&readiness),
