@@ -15,6 +15,7 @@ use paternoster::{
         BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec,
         TensorSpec,
     },
+    observe::timeline::Timeline,
 };
 use smallvec::SmallVec;
 
@@ -281,6 +282,32 @@ async fn stages_are_warmed_up_one_after_another() {
     };
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(0.0)]), Ok(()));
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(2.0)]), Err("poison".to_owned()), "the second stage ran");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn stages_are_counted_apart_and_a_request_is_counted_once() {
+    let timeline = Arc::new(Timeline::on(100));
+    let options = PoolOptions { cpu_lanes: 1, timeline: Arc::clone(&timeline), ..PoolOptions::default() };
+    let pool = Pool::start(&options).expect("threads start");
+    let programs: Vec<Arc<dyn Program>> = vec![Arc::new(Leading), Arc::new(Nothing), Digit::free(3.0)];
+    let handle = bring_up(&pool, window(), with_exits(), programs);
+    submit(&handle, &[1.0, 0.0, 20.0, 0.0, 4.0, 0.0]).await.expect("it runs");
+    pool.count_meta_operations();
+    let read = handle.stats().reading();
+    let stages: Vec<_> = read.stages.iter().map(|stage| (stage.tasks, stage.rows)).collect();
+    assert_eq!(stages, [(1, 3), (1, 2), (1, 2)], "one row left behind the first stage");
+    assert!(read.stages.iter().all(|stage| stage.run_ns > 0));
+    assert_eq!(read.meta.early_exits, 1);
+    assert_eq!((read.stats.inference_count, read.stats.inference_stats.success.count), (3, 1));
+    let sizes: Vec<_> =
+        read.stats.batch_stats.iter().map(|batch| (batch.batch_size, batch.compute_infer.count)).collect();
+    assert_eq!(sizes, [(2, 1), (3, 1)], "rows left in a batch of three, and in one of two");
+    let mut trace = Vec::new();
+    timeline.recording().expect("it is on").picture().write_chrome(&mut trace).expect("memory takes it");
+    let trace = String::from_utf8(trace).expect("JSON is text");
+    for span in ["stage 0", "stage 1", "stage 2"] {
+        assert!(trace.contains(span), "{span} is missing in {trace}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

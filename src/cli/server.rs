@@ -115,8 +115,12 @@ impl Server {
         }
         if args.http.allow_metrics {
             let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
-            let loaded = Arc::clone(&repository);
-            let metrics = Metrics::new(move || Served::loaded_of(&loaded), Arc::clone(pool.stats()))?;
+            let (loaded, counting) = (Arc::clone(&repository), Arc::clone(&pool));
+            let versions = move || {
+                counting.count_meta_operations();
+                Served::loaded_of(&loaded)
+            };
+            let metrics = Metrics::new(versions, Arc::clone(pool.stats()))?;
             let started = HttpServer::start_metrics(address, Arc::new(metrics)).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }

@@ -29,7 +29,7 @@ use crate::{
     batching::{End, Event, Knobs, LaneId, ModelId, Ns, ReqId, ShapeClass},
     device::BufferPool,
     model::ModelSpec,
-    observe::{ModelStats, PoolStats},
+    observe::{ModelStats, PoolStats, timeline::Timeline},
 };
 
 /// How a pool is set up.
@@ -42,11 +42,13 @@ pub struct PoolOptions {
     /// A task that runs longer than this is taken to hang: it is reported, its requests fail, its program is told to stop,
     /// and its model is not ready until it has come back. Zero: never.
     pub hang_after: Duration,
+    /// Records requests and tasks, if it is on.
+    pub timeline: Arc<Timeline>,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { cpu_lanes: 2, retain_bytes: 64 << 20, hang_after: Duration::from_secs(60) }
+        Self { cpu_lanes: 2, retain_bytes: 64 << 20, hang_after: Duration::from_secs(60), timeline: Arc::default() }
     }
 }
 
@@ -76,7 +78,7 @@ impl Pool {
         let hang_after_ns = (!options.hang_after.is_zero()).then(|| duration_ns(options.hang_after));
         let (alive, ended) = crossbeam_channel::bounded::<()>(0);
         let pool = Arc::new(Self {
-            state: Mutex::new(State::new(count, hang_after_ns)),
+            state: Mutex::new(State::new(count, hang_after_ns, Arc::clone(&options.timeline))),
             mailboxes: (0..count).map(|_| Mailbox::default()).collect(),
             timer: Timer::default(),
             buffers: BufferPool::new(options.retain_bytes),
@@ -112,7 +114,7 @@ impl Pool {
         let programs = programs.into();
         knobs.stages = programs.knobs();
         let spec = Arc::new(spec);
-        let stats = Arc::new(ModelStats::new(knobs.max_batch_rows));
+        let stats = Arc::new(ModelStats::with_stages(knobs.max_batch_rows, programs.count()));
         let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, self.hang_after);
         let hangs = Arc::clone(&loaded.hangs);
         let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after));
@@ -172,6 +174,14 @@ impl Pool {
     /// Counters of the scheduler.
     pub fn stats(&self) -> &Arc<PoolStats> {
         &self.stats
+    }
+
+    /// Takes what the scheduler counts over into the statistics of all versions, which are read after it.
+    pub fn count_meta_operations(&self) {
+        let counted = self.state.lock().meta_counters();
+        for (stats, meta) in counted {
+            stats.set_meta(meta);
+        }
     }
 
     /// Batch memory.

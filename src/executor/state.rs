@@ -17,8 +17,11 @@ use super::{
     watch::{Flight, Hang, Watch},
 };
 use crate::{
-    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, Task},
-    observe::ExecutionTimings,
+    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, RowSpan, Task},
+    observe::{
+        ExecutionTimings, MetaCounters, ModelStats,
+        timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},
+    },
 };
 
 /// What is left to do once the lock is free again: everything that may wake, drop or block.
@@ -51,11 +54,12 @@ pub(super) struct State {
     models: HashMap<ModelId, Version>,
     next_model: u32,
     watch: Watch,
+    timeline: Arc<Timeline>,
     stopped: bool,
 }
 
 impl State {
-    pub(super) fn new(lanes: u16, hang_after_ns: Option<Ns>) -> Self {
+    pub(super) fn new(lanes: u16, hang_after_ns: Option<Ns>, timeline: Arc<Timeline>) -> Self {
         let mut core = Core::new();
         for lane in 0..lanes {
             core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
@@ -67,6 +71,7 @@ impl State {
             models: HashMap::new(),
             next_model: 0,
             watch: Watch::new(lanes, hang_after_ns),
+            timeline,
             stopped: false,
         }
     }
@@ -78,6 +83,7 @@ impl State {
     pub(super) fn bring_up(&mut self, now: Ns, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) -> ModelId {
         let id = ModelId(self.next_model);
         self.next_model += 1;
+        self.timeline.model_up(id.0, &loaded.spec.name, loaded.spec.version);
         self.models.insert(id, Version::new(loaded, knobs.max_batch_rows));
         self.step(now, Event::ModelUp(id, knobs), after);
         id
@@ -125,6 +131,7 @@ impl State {
             board_by: due.board_by,
             expiry: due.expiry,
         };
+        self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
         self.step(now, Event::Arrived(arrival), after);
         Some(req)
     }
@@ -133,6 +140,7 @@ impl State {
     pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
         let (task, lane) = (job.task.id, job.task.lane);
         let returned = self.watch.landed(lane);
+        self.timeline.completed(now, task.0, matches!(finished, Finished::Failed(_)));
         match finished {
             Finished::Failed(reason) => {
                 for member in &job.members {
@@ -164,12 +172,13 @@ impl State {
             }
         }
         let mut responses = responses.into_iter();
-        let mut first_row = 0;
+        let (mut first_row, mut queue_ns) = (0, 0);
         for member in &job.members {
             let response = responses.next();
             let rows = first_row..first_row + member.span.count as usize;
             first_row = rows.end;
             let Some(record) = self.record(member.span.req) else { continue };
+            queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
             record.ran(started, now, &timings);
             let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
             if let Some(response) = response
@@ -178,6 +187,10 @@ impl State {
                 let start = member.span.start;
                 record.take(response, start..start + member.span.count);
             }
+        }
+        if let Some(stage) = job.model.stats.stage(job.task.cell.0) {
+            let run_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
+            stage.ran(first_row as u32, queue_ns, run_ns);
         }
         self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);
     }
@@ -226,6 +239,7 @@ impl State {
                         if let Some(version) = self.models.get_mut(&record.handle.id) {
                             version.left(&mut after.freed);
                         }
+                        self.timeline.ended(now, req.0, request_end(end));
                         after.ended.push((record, end));
                     }
                 }
@@ -251,7 +265,39 @@ impl State {
         if let Some(look) = self.watch.launched(task.lane, flight) {
             after.watch_at = Some(look);
         }
+        self.record_launch(now, &task);
         after.launches.push((task.lane, Job { task, model, members, reads, writes }));
+    }
+
+    fn record_launch(&self, now: Ns, task: &Task) {
+        let launch = TaskLaunch {
+            task: task.id.0,
+            model: task.model.0,
+            stage: task.cell.0,
+            lane: task.lane.0,
+            batch: task.batch,
+            bucket_rows: task.bucket.rows,
+            lengths: &task.bucket.class.0,
+        };
+        let rows = task.rows.iter().map(|&RowSpan { req, start, count, at }| TaskRows { req: req.0, start, count, at });
+        self.timeline.launched(now, &launch, rows);
+    }
+
+    /// What the core did with the batches of every version that is up, beside the version's own counters.
+    pub(super) fn meta_counters(&self) -> Vec<(Arc<ModelStats>, MetaCounters)> {
+        let counters = self.core.counters().into_iter();
+        let metas = counters.filter_map(|(model, counters)| {
+            let meta = MetaCounters {
+                stretches: counters.stretches,
+                splits: counters.splits,
+                merges: counters.merges,
+                preemptions: counters.preemptions,
+                slack_misses: counters.slack_misses,
+                early_exits: counters.early_exits,
+            };
+            Some((Arc::clone(&self.models.get(&model)?.loaded.stats), meta))
+        });
+        metas.collect()
     }
 
     fn record(&mut self, req: ReqId) -> Option<&mut Record> {
@@ -261,4 +307,14 @@ impl State {
 
 fn place(req: ReqId) -> usize {
     (req.0 & u64::from(u32::MAX)) as usize
+}
+
+fn request_end(end: End) -> RequestEnd {
+    match end {
+        End::Completed => RequestEnd::Completed,
+        End::Failed => RequestEnd::Failed,
+        End::Rejected(_) => RequestEnd::Rejected,
+        End::Expired => RequestEnd::Expired,
+        End::Cancelled => RequestEnd::Cancelled,
+    }
 }
