@@ -26,6 +26,10 @@ pub(super) fn start_pool(device: &DeviceArgs, recording: TimelineRecording) -> i
         Ok(runtime) => info!("ONNX Runtime is '{}': {}", runtime.path().display(), runtime.description()),
         Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
     }
-    let pool = Pool::start(&PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() })?;
+    let pool = Pool::start(&PoolOptions {
+        cpu_lanes: device.cpu_lanes,
+        timeline: Arc::clone(&recording.timeline),
+        ..PoolOptions::default()
+    })?;
     Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool, recording, began })
 }

@@ -45,6 +45,9 @@ enum Input<'a> {
     Boundary { shape: Dims, rows: ReadRows },
 }
 
+/// Pieces of replies, by the member that they are for, and what became of each row.
+type PiecesAndOutcomes = (Vec<(usize, Piece)>, Vec<RowOutcome>);
+
 impl Input<'_> {
     fn as_input(&self) -> BatchInput<'_> {
         match self {
@@ -174,11 +177,7 @@ impl<'a> StageTask<'a> {
     }
 
     /// The parts' pieces of their replies, each with the part's number; and what becomes of the rows.
-    fn answer(
-        &self,
-        outputs: &[BatchOutput],
-        outcomes: Vec<RowOutcome>,
-    ) -> Result<(Vec<(usize, Piece)>, Vec<RowOutcome>), String> {
+    fn answer(&self, outputs: &[BatchOutput], outcomes: Vec<RowOutcome>) -> Result<PiecesAndOutcomes, String> {
         let stage = &self.stages.stages[self.number];
         let mut pieces = Vec::new();
         for (output, made) in stage.outputs.iter().zip(outputs) {

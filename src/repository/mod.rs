@@ -18,6 +18,7 @@ mod prepare;
 #[allow(clippy::module_inception)]
 mod repository;
 mod serving;
+mod staging;
 mod table;
 mod version;
 mod warmup;

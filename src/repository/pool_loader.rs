@@ -4,14 +4,14 @@ use std::{fs, path::Path, sync::Arc};
 
 use bytes::Bytes;
 
-use super::{EngineKind, LoadRequest, Loader};
+use super::{EngineKind, LoadRequest, Loader, StageCuts, staging};
 use crate::{
     engine::{
-        Repeat,
+        Program, Repeat,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
     executor::{ModelHandle, Pool, StagePrograms},
-    onnx::Signature,
+    onnx::{Model, Signature},
 };
 
 /// The loader of the server.
@@ -45,12 +45,30 @@ impl PoolLoader {
                         &read
                     }
                 };
-                let program = OnnxProgram::compile(runtime, model, &request.spec)
-                    .map_err(|error| format!("cannot load '{file}': {error}"))?;
-                Ok(Arc::new(program).into())
+                let refused = |error: String| format!("cannot load '{file}': {error}");
+                if request.stages.cuts == StageCuts::Whole {
+                    let program = OnnxProgram::compile(runtime, model, &request.spec);
+                    return Ok(Arc::new(program.map_err(|error| refused(error.to_string()))?).into());
+                }
+                let model = Model::from_bytes(&file.to_string(), Bytes::copy_from_slice(model));
+                stages(runtime, &model.map_err(|error| error.to_string())?, request).map_err(refused)
             }
         }
     }
+}
+
+/// Cuts a model and compiles its stages.
+fn stages(runtime: &Runtime, model: &Model, request: &LoadRequest) -> Result<StagePrograms, String> {
+    let (plan, graphs) = staging::cut_into_stages(model, &request.spec, &request.stages)?;
+    let mut programs: Vec<Arc<dyn Program>> = Vec::with_capacity(graphs.len());
+    for (number, (stage, graph)) in plan.stages.iter().zip(graphs).enumerate() {
+        let name = format!("{} stage {number}", request.spec.name);
+        let (inputs, outputs) = StagePrograms::ports(stage);
+        let program = OnnxProgram::compile_ports(runtime, &name, &graph.to_bytes(), &inputs, &outputs)
+            .map_err(|error| format!("stage {number}: {error}"))?;
+        programs.push(Arc::new(program));
+    }
+    StagePrograms::cut(&request.spec, plan, programs)
 }
 
 impl Loader for PoolLoader {

@@ -1,0 +1,164 @@
+//! From a cut graph to the plan of its stages: where each stage's tensors come from and go to, and where rows leave.
+
+use std::collections::BTreeMap;
+
+use super::config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
+use crate::{
+    model::{
+        BoundaryDim, BoundaryTensor, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, SymbolId, TensorSpec,
+    },
+    onnx::{
+        Model, PortDim,
+        cut::{Cuts, StageGraph, StagePort, cut},
+        infer::infer,
+    },
+};
+
+/// Cuts a model as asked for: the plan of its stages and their graphs, in order.
+///
+/// # Errors
+/// When the graph cannot be cut there, or an exit names a tensor that its stage does not make; with what would work.
+pub(super) fn cut_into_stages(
+    model: &Model,
+    spec: &ModelSpec,
+    request: &StageRequest,
+) -> Result<(StagePlan, Vec<Model>), String> {
+    let cuts = match &request.cuts {
+        StageCuts::Whole => Cuts::Parts(1),
+        StageCuts::Parts(count) => Cuts::Parts(usize::from(*count)),
+        StageCuts::At(tensors) => Cuts::At(tensors),
+    };
+    let graphs = cut(model, cuts, &exit_tensors(request)).map_err(|error| error.to_string())?;
+    let symbols = symbols(model, spec);
+    // What each stage leaves for later ones, in the order of its outputs.
+    let left: Vec<Vec<&StagePort>> = graphs
+        .iter()
+        .enumerate()
+        .map(|(stage, graph)| graph.outputs.iter().filter(|port| crosses(port, stage)).collect())
+        .collect();
+    let mut stages = Vec::with_capacity(graphs.len());
+    for (number, graph) in graphs.iter().enumerate() {
+        let inputs = graph.inputs.iter().map(|port| source(spec, &left, port)).collect::<Result<_, String>>()?;
+        let mut outputs = Vec::with_capacity(graph.outputs.len());
+        for port in &graph.outputs {
+            sinks(spec, &left[number], port, &mut outputs);
+        }
+        let own = request.exits.iter().filter(|exit| usize::from(exit.stage) == number);
+        let exits = own.map(|wanted| exit(spec, graph, wanted, &mut outputs)).collect::<Result<_, String>>()?;
+        stages.push(StageSpec { inputs, outputs, exits });
+    }
+    let boundaries = left.iter().take(graphs.len() - 1);
+    let boundaries = boundaries.map(|ports| ports.iter().map(|port| boundary(&symbols, port)).collect()).collect();
+    Ok((StagePlan { stages, boundaries }, graphs.into_iter().map(|graph| graph.model).collect()))
+}
+
+/// Tensors that exits look at or answer with.
+fn exit_tensors(request: &StageRequest) -> Vec<String> {
+    let mut tensors = Vec::new();
+    for exit in &request.exits {
+        let answers = match &exit.to {
+            ExitRequestTo::Done(outputs) => outputs.values().cloned().collect(),
+            ExitRequestTo::Stage(_) => Vec::new(),
+        };
+        for tensor in std::iter::once(exit.value.clone()).chain(answers) {
+            if !tensors.contains(&tensor) {
+                tensors.push(tensor);
+            }
+        }
+    }
+    tensors
+}
+
+fn crosses(port: &StagePort, stage: usize) -> bool {
+    port.last_read_in.is_some_and(|reader| reader > stage)
+}
+
+/// The padded symbols by the names that the graph gives them.
+fn symbols(model: &Model, spec: &ModelSpec) -> BTreeMap<String, SymbolId> {
+    let inferred = infer(model);
+    let mut symbols = BTreeMap::new();
+    for input in &spec.inputs {
+        let dims = inferred.tensor(&input.name).and_then(|tensor| tensor.dims.as_deref());
+        for (dim, symbol) in dims.unwrap_or_default().iter().skip(1).zip(&input.symbols) {
+            if let (PortDim::Symbol(name), Some(symbol)) = (dim, symbol) {
+                symbols.insert(name.clone(), *symbol);
+            }
+        }
+    }
+    symbols
+}
+
+fn source(spec: &ModelSpec, left: &[Vec<&StagePort>], port: &StagePort) -> Result<(TensorSpec, Source), String> {
+    let Some(maker) = port.made_in else {
+        let index = spec.input_index(&port.name);
+        let index = index.ok_or_else(|| format!("a stage reads '{}', which is no input of the model", port.name))?;
+        return Ok((spec.inputs[index].clone(), Source::Request(index)));
+    };
+    let tensor = left[maker].iter().position(|other| other.name == port.name);
+    let tensor = tensor.ok_or_else(|| format!("stage {maker} does not leave '{}' for a later one", port.name))?;
+    Ok((tensor_spec(port), Source::Boundary { boundary: number(maker), tensor: number(tensor) }))
+}
+
+fn sinks(spec: &ModelSpec, left: &[&StagePort], port: &StagePort, outputs: &mut Vec<(TensorSpec, Sink)>) {
+    if let Some(reply) = spec.output_index(&port.name).filter(|_| port.is_graph_output) {
+        outputs.push((spec.outputs[reply].clone(), Sink::Reply(reply)));
+    }
+    if let Some(tensor) = left.iter().position(|other| other.name == port.name) {
+        outputs.push((tensor_spec(port), Sink::Boundary(number(tensor))));
+    }
+}
+
+fn exit(
+    spec: &ModelSpec,
+    graph: &StageGraph,
+    wanted: &ExitRequest,
+    outputs: &mut Vec<(TensorSpec, Sink)>,
+) -> Result<Exit, String> {
+    let mut made = |tensor: &String| {
+        if let Some(at) = outputs.iter().position(|(other, _)| other.name == *tensor) {
+            return Ok(at);
+        }
+        let port = graph.outputs.iter().find(|port| port.name == *tensor);
+        let port = port.ok_or_else(|| {
+            let there: Vec<&str> = graph.outputs.iter().map(|port| port.name.as_str()).collect();
+            format!(
+                "an exit behind stage {} names '{tensor}', which that stage does not make; it makes {there:?}",
+                wanted.stage
+            )
+        })?;
+        outputs.push((tensor_spec(port), Sink::Exit));
+        Ok::<usize, String>(outputs.len() - 1)
+    };
+    let value = made(&wanted.value)?;
+    let to = match &wanted.to {
+        ExitRequestTo::Stage(stage) => ExitTo::Stage(*stage),
+        ExitRequestTo::Done(answers) => {
+            let answer = |output: &TensorSpec| answers.get(&output.name).map(&mut made).transpose();
+            ExitTo::Done(spec.outputs.iter().map(answer).collect::<Result<_, String>>()?)
+        }
+    };
+    Ok(Exit { value, at_least: wanted.at_least, to })
+}
+
+/// A tensor between stages, its dimensions without the batch.
+fn tensor_spec(port: &StagePort) -> TensorSpec {
+    let dims = port.dims.as_deref().unwrap_or_default().iter().skip(1).map(|dim| match dim {
+        PortDim::Fixed(length) => *length,
+        PortDim::Symbol(_) | PortDim::Unknown => -1,
+    });
+    TensorSpec::new(port.name.clone(), port.datatype, &dims.collect::<Vec<_>>())
+}
+
+fn boundary(symbols: &BTreeMap<String, SymbolId>, port: &StagePort) -> BoundaryTensor {
+    let dim = |dim: &PortDim| match dim {
+        PortDim::Fixed(length) => Some(BoundaryDim::Fixed(*length)),
+        PortDim::Symbol(name) => symbols.get(name).map(|symbol| BoundaryDim::Symbol(*symbol)),
+        PortDim::Unknown => None,
+    };
+    let dims = port.dims.as_deref().and_then(|dims| dims.iter().skip(1).map(dim).collect());
+    BoundaryTensor { name: port.name.clone(), datatype: port.datatype, dims }
+}
+
+fn number(index: usize) -> u16 {
+    u16::try_from(index).unwrap_or(u16::MAX)
+}
