@@ -181,6 +181,8 @@ pub struct InputDiversity {
     pub max_groups: u32,
     /// How long a group may wait for more; none: the time of the first stage with the largest batch.
     pub window_ns: Option<Ns>,
+    /// The paper's own rule: groups wait for the window even while the pipeline is empty.
+    pub paper: bool,
 }
 
 /// Policy II.
@@ -218,6 +220,8 @@ pub struct LoadDiversity {
     pub max_age_ns: Option<Ns>,
     /// A batch past this stage is not stretched; none: any stage but the last.
     pub max_stage: Option<u16>,
+    /// The paper's own rule: newcomers join wherever they may, whether or not rows complete earlier for it.
+    pub paper: bool,
 }
 
 /// Triton's `ModelQueuePolicy`.

@@ -100,7 +100,7 @@ impl Diversity {
         let Some(input) = &self.knobs.input else { return Ok(view.max_rows) };
         let aboard = view.table.rows_aboard();
         let room = view.max_rows.saturating_sub(aboard);
-        if line.rows >= u64::from(view.max_rows) || aboard == 0 && input.window_ns.is_none() {
+        if line.rows >= u64::from(view.max_rows) || aboard == 0 && input.window_ns.is_none() && !input.paper {
             return Ok(room);
         }
         let first_stage =
@@ -147,7 +147,7 @@ impl Diversity {
         let (line, waiting) = self.heads.lines(view.pending).find(|(_, line)| line.mates == lineage.mates)?;
         let requests = joining(view, waiting, lineage);
         let rows: u32 = waiting.iter(view.ledger).take(requests as usize).map(|slot| view.ledger[slot].rows).sum();
-        if rows == 0 || !is_gain(view, entry, &lineage.class, rows) {
+        if rows == 0 || !load.paper && !is_gain(view, entry, &lineage.class, rows) {
             return None;
         }
         let outlook = self.outlook(view, entry.row_count() + rows, &lineage.class);

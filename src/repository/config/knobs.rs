@@ -54,6 +54,8 @@ pub const INPUT_GROUPS: Knob<u64> = Knob::whole("batching.diversity.input.groups
 pub const INPUT_BOUNDS: Knob<Vec<u32>> = Knob::new("batching.diversity.input.bounds", Form::Lengths);
 /// How long a group may wait for more, in microseconds.
 pub const INPUT_WINDOW: Knob<u64> = Knob::whole("batching.diversity.input.window_us", 0, DAY_US);
+/// `default` or the paper's own rule.
+pub const INPUT_MODE: Knob<&str> = Knob::new("batching.diversity.input.mode", MODE);
 /// Policy II on or off.
 pub const OPERATOR: Knob<bool> = Knob::new("batching.diversity.operator", Form::Flag);
 /// Factor on the parts' times when a split is weighed.
@@ -68,6 +70,8 @@ pub const LOAD: Knob<bool> = Knob::new("batching.diversity.load", Form::Flag);
 pub const LOAD_AGE: Knob<f64> = Knob::positive("batching.diversity.load.max_age_ms", DAY_MS);
 /// Last stage at which a batch is stretched.
 pub const LOAD_STAGE: Knob<u64> = Knob::whole("batching.diversity.load.max_stage", 0, MAX_STAGES as u64 - 1);
+/// `default` or the paper's own rule.
+pub const LOAD_MODE: Knob<&str> = Knob::new("batching.diversity.load.mode", MODE);
 
 const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
 const ORDER: Form = Form::Word { words: &["depth-first", "pipelined"], refused: None };
@@ -77,7 +81,7 @@ const PREDICTOR: Form = Form::Word {
 };
 
 /// Every knob but the policy's name, with the form of its value.
-pub const ALL: [(&str, Form); 25] = [
+pub const ALL: [(&str, Form); 27] = [
     BUCKET_WIDTH.entry(),
     LATENCY_OBJECTIVE.entry(),
     WEIGHT.entry(),
@@ -95,6 +99,7 @@ pub const ALL: [(&str, Form); 25] = [
     INPUT_GROUPS.entry(),
     INPUT_BOUNDS.entry(),
     INPUT_WINDOW.entry(),
+    INPUT_MODE.entry(),
     OPERATOR.entry(),
     OPERATOR_THRESHOLD.entry(),
     OPERATOR_ORDER.entry(),
@@ -102,6 +107,7 @@ pub const ALL: [(&str, Form); 25] = [
     LOAD.entry(),
     LOAD_AGE.entry(),
     LOAD_STAGE.entry(),
+    LOAD_MODE.entry(),
     (params::POLICY, Form::Text),
 ];
 
@@ -378,6 +384,6 @@ mod tests {
         let names = |section: &str| within(section).map(|(name, _)| name).collect::<Vec<_>>();
         assert_eq!(names("batching.lazy"), ["predictor", "max_depth", "max_catch_up_ms", "reject_late"]);
         assert_eq!(names("batching.diversity"), ["input", "operator", "load"]);
-        assert_eq!(names("batching.diversity.load"), ["max_age_ms", "max_stage"]);
+        assert_eq!(names("batching.diversity.load"), ["max_age_ms", "max_stage", "mode"]);
     }
 }

@@ -128,11 +128,13 @@ impl Source<'_> {
     /// (DVABatch section 7.2: groups that run in parallel already let requests in at any time).
     fn diversity(self, stages: &StageRequest) -> Result<DiversityKnobs, ConfigError> {
         let Self { config, origin } = self;
-        let input_knobs = [knobs::INPUT_GROUPS.key, knobs::INPUT_BOUNDS.key, knobs::INPUT_WINDOW.key];
+        let input_knobs =
+            [knobs::INPUT_GROUPS.key, knobs::INPUT_BOUNDS.key, knobs::INPUT_WINDOW.key, knobs::INPUT_MODE.key];
         let operator_knobs = [knobs::OPERATOR_THRESHOLD.key, knobs::OPERATOR_ORDER.key, knobs::OPERATOR_MODE.key];
         let input = self.switch(&knobs::INPUT, &input_knobs)?;
         let operator = self.switch(&knobs::OPERATOR, &operator_knobs)?.unwrap_or(false);
-        let load = self.switch(&knobs::LOAD, &[knobs::LOAD_AGE.key, knobs::LOAD_STAGE.key])?;
+        let load_knobs = [knobs::LOAD_AGE.key, knobs::LOAD_STAGE.key, knobs::LOAD_MODE.key];
+        let load = self.switch(&knobs::LOAD, &load_knobs)?;
         let padded = config.input.iter().any(|tensor| {
             let key = format!("{}{}", params::PAD, tensor.name);
             config.parameters.contains_key(&key)
@@ -176,6 +178,7 @@ impl Source<'_> {
             bounds: bounds.unwrap_or_default(),
             max_groups: groups.map_or(0, narrow),
             window_ns: knobs::INPUT_WINDOW.read(config, origin)?.map(from_us),
+            paper: knobs::INPUT_MODE.read(config, origin)? == Some("paper"),
         })
     }
 
@@ -202,7 +205,9 @@ impl Source<'_> {
             let message = format!("expected a stage from 0 to {last}, the model's last, but found {stage}");
             return Err(origin.error(&knobs::LOAD_STAGE.path(), message));
         }
-        Ok(LoadDiversity { max_age_ns: knobs::LOAD_AGE.read(config, origin)?.map(from_ms), max_stage })
+        let max_age_ns = knobs::LOAD_AGE.read(config, origin)?.map(from_ms);
+        let paper = knobs::LOAD_MODE.read(config, origin)? == Some("paper");
+        Ok(LoadDiversity { max_age_ns, max_stage, paper })
     }
 
     /// Whether a kind of diversity is switched on or off; one of its own knobs switches it on.

@@ -77,16 +77,18 @@ fn lazy() -> impl Strategy<Value = String> {
 
 fn diversity() -> impl Strategy<Value = String> {
     let input = prop_oneof![
-        (maybe(1_u32..64), maybe(0_u32..1_000))
-            .prop_map(|(groups, window)| section(vec![("groups", groups), ("window_us", window)])),
+        (maybe(1_u32..64), maybe(0_u32..1_000), word(&["default", "paper"])).prop_map(|(groups, window, mode)| {
+            section(vec![("groups", groups), ("window_us", window), ("mode", mode)])
+        }),
         prop::collection::btree_set(1_u32..4_000, 1..6)
             .prop_map(|bounds| format!("{{ bounds: {:?} }}", bounds.into_iter().collect::<Vec<_>>())),
     ];
     let operator = (maybe(0.1_f64..10.0), word(&["depth-first", "pipelined"]));
     let operator = operator.prop_map(|(threshold, order)| section(vec![("threshold", threshold), ("order", order)]));
     let operator = prop_oneof![operator, Just("true".to_owned()), Just("{ mode: paper }".to_owned())];
-    let load = (milliseconds(), maybe(0_u16..2));
-    let load = load.prop_map(|(age, stage)| section(vec![("max_age_ms", age), ("max_stage", stage)]));
+    let load = (milliseconds(), maybe(0_u16..2), word(&["default", "paper"]));
+    let load =
+        load.prop_map(|(age, stage, mode)| section(vec![("max_age_ms", age), ("max_stage", stage), ("mode", mode)]));
     let kinds = prop_oneof![
         input.prop_map(|input| ("input", Some(input))),
         load.prop_map(|load| ("load", Some(load))),

@@ -91,7 +91,7 @@ fn each_knob_of_diversity_is_read_in_its_unit() {
             ("batching.diversity.operator.order", "pipelined"),
         ],
     );
-    let input = InputDiversity { bounds: vec![32, 128], max_groups: 0, window_ns: Some(50_000) };
+    let input = InputDiversity { bounds: vec![32, 128], max_groups: 0, window_ns: Some(50_000), paper: false };
     let operator = OperatorDiversity { threshold: 0.9, order: PartOrder::Pipelined, paper: false };
     let knobs = DiversityKnobs { input: Some(input), operator: Some(operator), load: None };
     assert_eq!(read, Ok(Policy::Diversity(knobs)));
@@ -103,10 +103,11 @@ fn each_knob_of_diversity_is_read_in_its_unit() {
             ("batching.diversity.operator.mode", "paper"),
             ("batching.diversity.load.max_age_ms", "2"),
             ("batching.diversity.load.max_stage", "3"),
+            ("batching.diversity.load.mode", "paper"),
         ],
     );
     let operator = OperatorDiversity { paper: true, ..OperatorDiversity::default() };
-    let load = LoadDiversity { max_age_ns: Some(2_000_000), max_stage: Some(3) };
+    let load = LoadDiversity { max_age_ns: Some(2_000_000), max_stage: Some(3), paper: true };
     let knobs = DiversityKnobs { input: None, operator: Some(operator), load: Some(load) };
     assert_eq!(read, Ok(Policy::Diversity(knobs)));
     let groups = named("diversity", &[PAD, ("batching.diversity.input.groups", "6")]);
