@@ -133,7 +133,8 @@ impl BatchTable {
         }
     }
 
-    /// Meta operation *new*: a batch of these rows at stage `entry`, queued. Their places are given out here.
+    /// Meta operation *new*: a batch of these rows at stage `entry`, for its caller to launch or to queue. Their places are given out
+    /// here.
     pub(super) fn new_batch(&mut self, now: Ns, plan: Blueprint, entry: CellId, mut rows: Vec<Seat>) -> BatchIx {
         let number = self.made;
         self.made += 1;
@@ -166,7 +167,6 @@ impl BatchTable {
             queued_as: None,
         });
         self.lineages[lineage].parts.push(batch);
-        self.enqueue(batch);
         batch
     }
 

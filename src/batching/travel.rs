@@ -85,10 +85,12 @@ impl Group {
         outlook: Outlook,
     ) -> BatchIx {
         // It is the newest now, so that no other is stretched any more.
-        if let Some((newest, _)) = self.table.newest() {
-            self.table.lineages[newest].sealed = true;
+        if self.pipeline.boundaries() > 0 {
+            if let Some((newest, _)) = self.table.newest() {
+                self.table.lineages[newest].sealed = true;
+            }
+            self.release_leases(turn.now);
         }
-        self.release_leases(turn.now);
         let rows = self.board(turn, line, passengers);
         let boarded: u32 = rows.iter().map(|seat| seat.span.count).sum();
         if boarded < self.max_rows && self.others_wait(line) {
@@ -98,10 +100,11 @@ impl Group {
         let entry = &self.pending.lines[line as usize];
         let mates = entry.mates.clone();
         let sealed = outlook == Outlook::Split || !self.policy.stretches();
-        let mut class = longest(&rows, turn.ledger);
-        if !sealed && !mates.class.0.is_empty() {
-            class = mates.class.clone();
-        }
+        let class = match self.pipeline.boundaries() {
+            0 => ShapeClass::default(),
+            _ if !sealed && !mates.class.0.is_empty() => mates.class.clone(),
+            _ => longest(&rows, turn.ledger),
+        };
         let level = best_level(&rows, turn.ledger);
         self.left(turn, line);
         let plan = Blueprint { mates, class, level, order: self.policy.part_order(), sealed };
@@ -313,6 +316,16 @@ impl Group {
         let slot = seats[0].slot;
         let (mut done, mut failed, mut emitted, mut at) = (0, false, false, 0);
         for seat in seats {
+            if outcomes.all.is_empty() {
+                match self.pipeline.onward(cell, Next::On) {
+                    Onward::To(next) => stage_of(going_on, next, || self.table.blank()).push(*seat),
+                    Onward::Done | Onward::Failed => {
+                        done += seat.span.count;
+                        self.table.vacate(flight.batch, seat.span);
+                    }
+                }
+                continue;
+            }
             for row in 0..seat.span.count {
                 let outcome = outcomes.get(at);
                 at += 1;
@@ -422,7 +435,8 @@ impl Group {
         let class = longest(&rows, turn.ledger);
         let order = PartOrder::DepthFirst;
         let plan = Blueprint { mates: Default::default(), class, level: RETRY_LEVEL, order, sealed: true };
-        self.table.new_batch(turn.now, plan, self.pipeline.entry(), rows);
+        let batch = self.table.new_batch(turn.now, plan, self.pipeline.entry(), rows);
+        self.table.enqueue(batch);
     }
 
     /// Drops the rows of requests that have ended since the last boundary.
@@ -483,11 +497,7 @@ impl Group {
 
 /// Adds a row to those that go to `next`, joining it to the last seat where it follows on.
 fn go_on(going_on: &mut GoingOn, next: CellId, seat: &Seat, row: u32, blank: impl FnOnce() -> Vec<Seat>) {
-    let at = going_on.iter().position(|&(stage, _)| stage == next).unwrap_or_else(|| {
-        going_on.push((next, blank()));
-        going_on.len() - 1
-    });
-    let seats = &mut going_on[at].1;
+    let seats = stage_of(going_on, next, blank);
     let span = RowSpan { start: seat.span.start + row, count: 1, at: seat.span.at + row, ..seat.span };
     match seats.last_mut() {
         Some(last)
@@ -499,6 +509,15 @@ fn go_on(going_on: &mut GoingOn, next: CellId, seat: &Seat, row: u32, blank: imp
         }
         _ => seats.push(Seat { span, ..*seat }),
     }
+}
+
+/// The rows that go to `next`.
+fn stage_of(going_on: &mut GoingOn, next: CellId, blank: impl FnOnce() -> Vec<Seat>) -> &mut Vec<Seat> {
+    let at = going_on.iter().position(|&(stage, _)| stage == next).unwrap_or_else(|| {
+        going_on.push((next, blank()));
+        going_on.len() - 1
+    });
+    &mut going_on[at].1
 }
 
 /// Places of rows, from the first to behind the last.

@@ -9,7 +9,10 @@ use crate::{
     observe::LogFormat,
     repository::{
         IndexEntry, Repository,
-        config::pb::{ModelConfig, model_config::SchedulingChoice},
+        config::{
+            params::{self, PolicyName},
+            pb::{ModelConfig, model_config::SchedulingChoice},
+        },
     },
 };
 
@@ -66,8 +69,9 @@ pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
 
 /// How a model's requests are batched.
 fn policy(config: &ModelConfig) -> &'static str {
-    match config.scheduling_choice {
-        Some(SchedulingChoice::DynamicBatching(_)) => "window",
+    match (params::policy(config), &config.scheduling_choice) {
+        (Ok(Some(name @ (PolicyName::Adaptive | PolicyName::Lazy | PolicyName::Diversity))), _) => name.as_str(),
+        (_, Some(SchedulingChoice::DynamicBatching(_))) => "window",
         _ => "serial",
     }
 }
