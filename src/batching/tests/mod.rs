@@ -2,11 +2,15 @@
 //!
 //! `script` plays tables of events and expected actions. `oracle` predicts, from the events alone and by the simplest
 //! means, how each request ends and what each batch may hold; `pool` drives a core and holds it to the oracle and to the
-//! invariants at every step; `properties` does so for random runs.
+//! invariants at every step; `properties` does so for random runs. `timeline` lets tasks take their time, for what the papers'
+//! figures show.
 
+mod adaptive;
 mod cost;
 mod endings;
 mod fairness;
+mod lazy;
+mod lazy_slack;
 mod monitor;
 mod oracle;
 mod ordering;
@@ -19,6 +23,7 @@ mod script;
 mod serial;
 mod slack;
 mod staged;
+mod timeline;
 mod triton;
 mod wakes;
 mod window;

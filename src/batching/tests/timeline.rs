@@ -1,0 +1,235 @@
+//! A server in virtual time: tasks take the time that a test gives them and end on their own. What was launched when, how
+//! the batch table stands and when each request ended read like the timelines of the papers' figures.
+//!
+//! Stages are letters from A on, requests numbers. At one instant tasks end first, then wakes come, then what the test does.
+
+use std::collections::BTreeMap;
+
+use super::pool::arrival;
+use crate::batching::{
+    Action, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next,
+    Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, invariants, table::Batch,
+};
+
+/// One unit of time of the figures.
+pub(super) const UNIT: Ns = 1_000;
+
+/// A task on its lane.
+#[derive(Debug)]
+struct Flight {
+    task: Task,
+    ends: Ns,
+}
+
+/// A core, its lanes and what happened.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    pub(super) core: Core,
+    now: Ns,
+    wake: Option<Ns>,
+    takes_ns: fn(&Task) -> Ns,
+    flights: BTreeMap<LaneId, Flight>,
+    /// How often a request still runs a stage again.
+    repeats: BTreeMap<(CellId, ReqId), u32>,
+    /// Tasks in order of launch, with the time.
+    pub(super) launches: Vec<(Ns, Task)>,
+    /// How each request ended, and when.
+    pub(super) ends: BTreeMap<ReqId, (Ns, End)>,
+    arrivals: BTreeMap<ReqId, Ns>,
+}
+
+/// `policy` over so many stages, each of which takes `latencies` (rows, ns), which are also what it is told of them.
+pub(super) fn staged(policy: Policy, stages: u16, max_batch_rows: u32, latencies: &[(u32, Ns)]) -> Knobs {
+    let point = |&(rows, took_ns): &(u32, Ns)| CostPoint { rows, length: 1, took_ns };
+    let points: Vec<CostPoint> = latencies.iter().map(point).collect();
+    Knobs {
+        max_batch_rows,
+        max_in_flight: 8,
+        stages: StageKnobs::chain(stages),
+        latencies: Some(CostTable { stages: vec![points; usize::from(stages)] }),
+        policy,
+        ..Knobs::default()
+    }
+}
+
+pub(super) fn rows_of(task: &Task) -> u32 {
+    task.rows.iter().map(|span| span.count).sum()
+}
+
+impl Timeline {
+    /// Models 0, 1, … with these knobs and no lane yet; each task takes `takes_ns`.
+    pub(super) fn new(models: impl IntoIterator<Item = Knobs>, takes_ns: fn(&Task) -> Ns) -> Self {
+        let mut timeline = Self {
+            core: Core::new(),
+            now: 0,
+            wake: None,
+            takes_ns,
+            flights: BTreeMap::new(),
+            repeats: BTreeMap::new(),
+            launches: Vec::new(),
+            ends: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+        };
+        for (model, knobs) in (0..).zip(models) {
+            timeline.act(Event::ModelUp(ModelId(model), knobs));
+        }
+        timeline
+    }
+
+    /// A lane is there from `at` on; before that, the device is somebody else's.
+    pub(super) fn lane_up(&mut self, at: Ns, lane: u16) {
+        self.pass_to(at);
+        self.act(Event::LaneUp(LaneId(lane), LaneKnobs::default()));
+    }
+
+    /// A request of one row arrives for model 0.
+    pub(super) fn arrives(&mut self, at: Ns, req: u64) {
+        self.sends(at, arrival(req));
+    }
+
+    pub(super) fn sends(&mut self, at: Ns, arrival: Arrival) {
+        self.pass_to(at);
+        self.arrivals.insert(arrival.req, at);
+        self.act(Event::Arrived(arrival));
+    }
+
+    /// Lets a request run a stage so many times more than once.
+    pub(super) fn repeats(&mut self, stage: u16, req: u64, times: u32) {
+        self.repeats.insert((CellId(stage), ReqId(req)), times);
+    }
+
+    /// Lets time pass; what is due at `until` has happened then.
+    pub(super) fn pass_to(&mut self, until: Ns) {
+        loop {
+            let ends = self.flights.iter().map(|(&lane, flight)| (flight.ends, lane)).min();
+            let lands = ends.filter(|&(ends, _)| ends <= until && self.wake.is_none_or(|wake| ends <= wake));
+            if let Some((ends, lane)) = lands {
+                self.now = ends;
+                self.land(lane);
+            } else if let Some(wake) = self.wake.take_if(|wake| *wake <= until) {
+                self.now = self.now.max(wake);
+                self.act(Event::Wake);
+            } else {
+                self.now = until;
+                return;
+            }
+        }
+    }
+
+    /// Lets time pass until every request has ended.
+    pub(super) fn run_out(&mut self) {
+        while self.ends.len() < self.arrivals.len() {
+            let ends = self.flights.values().map(|flight| flight.ends);
+            let next = ends.chain(self.wake).min().expect("requests wait, and nothing will ever happen");
+            self.pass_to(next);
+        }
+    }
+
+    fn land(&mut self, lane: LaneId) {
+        let Some(Flight { task, .. }) = self.flights.remove(&lane) else { return };
+        let mut outcomes = Vec::new();
+        for span in &task.rows {
+            let repeats = self.repeats.get_mut(&(task.cell, span.req)).filter(|times| **times > 0);
+            let next = match repeats {
+                Some(times) => {
+                    *times -= 1;
+                    Next::Skip(task.cell)
+                }
+                None => Next::On,
+            };
+            outcomes.extend((0..span.count).map(|_| RowOutcome { next, emitted: false }));
+        }
+        self.act(Event::Completed { task: task.id, rows: &outcomes });
+    }
+
+    fn act(&mut self, event: Event<'_>) {
+        let actions = self.core.step(self.now, event);
+        for action in actions {
+            match action {
+                Action::Launch(task) => {
+                    let ends = self.now + (self.takes_ns)(&task);
+                    self.launches.push((self.now, task.clone()));
+                    let before = self.flights.insert(task.lane, Flight { task, ends });
+                    assert!(before.is_none(), "a task is launched on a lane that is not idle");
+                }
+                Action::Finish { req, end } => {
+                    let before = self.ends.insert(req, (self.now, end));
+                    assert_eq!(before, None, "{req:?} ended twice");
+                }
+                Action::WakeAt(at) => self.wake = Some(at),
+                Action::Emit { .. } | Action::Drained(_) => {}
+            }
+        }
+        if let Err(broken) = invariants::check(&self.core) {
+            panic!("at {}: {broken}", self.now);
+        }
+    }
+
+    /// The batch table of model 0 at a time: the entries of each batch from the bottom of the stack to its top, as requests
+    /// and the stage that they run next, or run now: `1:C 2,3:B`.
+    pub(super) fn table_at(&mut self, at: Ns) -> String {
+        self.pass_to(at);
+        let group = self.core.groups.iter().map(|(_, group)| group).find(|group| group.model == ModelId(0));
+        let mut batches: Vec<_> =
+            group.into_iter().flat_map(|group| group.table.iter()).map(|(_, batch)| batch).collect();
+        batches.sort_unstable_by_key(|batch| batch.id);
+        batches.into_iter().map(render).collect::<Vec<_>>().join(" | ")
+    }
+
+    /// What was launched, one line a task: when, which stage, which requests.
+    pub(super) fn launched(&self) -> Vec<String> {
+        self.launches.iter().map(|(at, task)| format!("{} {}", units(*at), sub_batch(task))).collect()
+    }
+
+    /// The ends of all requests by number.
+    pub(super) fn ended(&self) -> Vec<String> {
+        self.ends.iter().map(|(req, (at, end))| format!("{} {} at {}", req.0, name_end(*end), units(*at))).collect()
+    }
+
+    /// Time from arrival to end of each request by number.
+    pub(super) fn latencies(&self) -> Vec<Ns> {
+        self.ends.iter().map(|(req, (at, _))| at - self.arrivals[req]).collect()
+    }
+
+    /// Rows of each task in order of launch.
+    pub(super) fn sizes(&self) -> Vec<u32> {
+        self.launches.iter().map(|(_, task)| rows_of(task)).collect()
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.core.counters()[0].1
+    }
+}
+
+fn render(batch: &Batch) -> String {
+    let entries = batch.steps.iter().map(|step| entry(step.rows.iter().map(|seat| seat.span.req), step.next));
+    entries.collect::<Vec<_>>().join(" ")
+}
+
+fn sub_batch(task: &Task) -> String {
+    entry(task.rows.iter().map(|span| span.req), task.cell)
+}
+
+fn entry(reqs: impl Iterator<Item = ReqId>, next: CellId) -> String {
+    let mut reqs: Vec<u64> = reqs.map(|req| req.0).collect();
+    reqs.sort_unstable();
+    reqs.dedup();
+    let reqs: Vec<String> = reqs.iter().map(u64::to_string).collect();
+    let stage = char::from(b'A' + u8::try_from(next.0).expect("a figure has few stages"));
+    format!("{}:{stage}", reqs.join(","))
+}
+
+fn units(at: Ns) -> f64 {
+    at as f64 / UNIT as f64
+}
+
+fn name_end(end: End) -> &'static str {
+    match end {
+        End::Completed => "completed",
+        End::Failed => "failed",
+        End::Rejected(Rejection::Late) => "rejected: late",
+        End::Rejected(_) => "rejected",
+        End::Expired => "expired",
+        End::Cancelled => "cancelled",
+    }
+}
