@@ -1,7 +1,7 @@
 //! The arbiter: which group gets the lane. Groups with work stand in a ring and share the device by deficit round robin: each
-//! is charged the time its tasks took, and one in debt waits until the others have had as much, by weight. A group
-//! whose slack is running out goes first and pays later. One group does not get the last lane while it holds all the
-//! others and another group waits.
+//! is charged the time its tasks took, and one in debt waits until the others have had as much, by weight; time
+//! that no other waited for is not owed. A group whose slack is running out goes first and pays later. One group does not
+//! get the last lane while it holds all the others and another group waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -171,10 +171,20 @@ impl Arbiter {
         }
         let open = self.lanes.values().filter(|lane| lane.is_open(now));
         let lane = *open.min_by_key(|lane| (lane.tasks, lane.id))?;
-        let at = if self.ring.len() == 1 { 0 } else { self.turn(&holds, &urgent) };
+        let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(&holds, &urgent) };
         let group = self.ring.remove(at)?;
         self.standings[group].in_ring = false;
         Some((lane, group))
+    }
+
+    /// The only group in the ring owes nobody anything: who comes later would else have the device to itself for as long as
+    /// this one had it.
+    fn forgive(&mut self) -> usize {
+        if let Some(&group) = self.ring.front() {
+            let standing = self.standing(group);
+            standing.credit_ns = standing.credit_ns.max(0);
+        }
+        0
     }
 
     /// Whose turn it is, by its place in the ring.

@@ -21,6 +21,7 @@ mod queues;
 mod retries;
 mod script;
 mod serial;
+mod shares;
 mod slack;
 mod staged;
 mod timeline;
