@@ -54,6 +54,8 @@ pub(super) struct Step {
     pub(super) state: StepState,
     /// How long it has waited, and is bound to wait, for newcomers to catch up.
     pub(super) waits_ns: Ns,
+    /// It runs, but none of its rows is live any more: nobody waits for it.
+    pub(super) is_forsaken: bool,
 }
 
 impl Step {
@@ -86,9 +88,14 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// The least advanced step: the one that runs.
+    /// The least advanced step with a live row: the one that runs.
     pub(super) fn foot(&self) -> Option<&Step> {
-        self.steps.last()
+        self.steps.get(self.foot_at()?)
+    }
+
+    /// Where the foot is among the steps.
+    pub(super) fn foot_at(&self) -> Option<usize> {
+        self.steps.iter().rposition(|step| !step.is_forsaken)
     }
 
     pub(super) fn row_count(&self) -> u32 {
@@ -157,7 +164,7 @@ impl BatchTable {
             leases: SmallVec::from_elem(None, usize::from(self.stages) - 1),
             passed: SmallVec::from_elem(Passed::default(), usize::from(self.stages)),
         });
-        let step = Step { next: entry, rows, state: StepState::Queued, waits_ns: 0 };
+        let step = Step { next: entry, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false };
         let batch = self.batches.insert(Batch {
             id: BatchId(number),
             lineage,
@@ -181,7 +188,7 @@ impl BatchTable {
             seat.span.at = place.unwrap_or_default();
         }
         entry_of.level = entry_of.level.min(level);
-        entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued, waits_ns: 0 });
+        entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false });
         let merged = self.merge(batch);
         self.enqueue(batch);
         merged
@@ -206,7 +213,7 @@ impl BatchTable {
         let Batch { lineage, level, turn, .. } = self.batches[of];
         let id = BatchId(self.made);
         self.made += 1;
-        let step = Step { next, rows, state: StepState::Queued, waits_ns: 0 };
+        let step = Step { next, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false };
         let steps = SmallVec::from_buf([step]);
         let part = self.batches.insert(Batch { id, lineage, level, turn, steps, queued_as: None });
         let lineage = &mut self.lineages[lineage];
@@ -247,7 +254,7 @@ impl BatchTable {
     pub(super) fn insert_step(&mut self, batch: BatchIx, next: CellId, rows: Vec<Seat>, waits_ns: Ns) {
         let steps = &mut self.batches[batch].steps;
         let at = steps.iter().position(|step| step.next < next).unwrap_or(steps.len());
-        steps.insert(at, Step { next, rows, state: StepState::Queued, waits_ns });
+        steps.insert(at, Step { next, rows, state: StepState::Queued, waits_ns, is_forsaken: false });
     }
 
     /// A batch repeats a stage: it goes behind the others of this level.
@@ -266,7 +273,7 @@ impl BatchTable {
     }
 
     /// Drops masked rows of steps that do not run, steps and batches of which nothing is left, and lineages without batches. What
-    /// stays is queued where its foot waits.
+    /// stays is queued where its foot waits; steps that run without a live row hold nobody up.
     pub(super) fn tidy(&mut self, batch: BatchIx, ledger: &Ledger) {
         let Some(entry) = self.batches.get_mut(batch) else { return };
         let lineage_ix = entry.lineage;
@@ -282,6 +289,7 @@ impl BatchTable {
                     stays
                 });
             }
+            step.is_forsaken = !step.rows.iter().any(|seat| ledger.is_aboard(seat));
             !step.rows.is_empty()
         });
         if entry.steps.is_empty() {

@@ -162,7 +162,8 @@ impl Group {
     ) -> Option<Ns> {
         let staged = self.pipeline.boundaries() > 0;
         let lineage = self.table.get(batch).lineage;
-        let step = self.table.get_mut(batch).steps.last_mut()?;
+        let foot_at = self.table.get(batch).foot_at()?;
+        let step = &mut self.table.get_mut(batch).steps[foot_at];
         let cell = step.next;
         if !staged {
             lay_out(&mut step.rows);
@@ -189,7 +190,7 @@ impl Group {
         entry.passed[usize::from(cell.0)].launched += rows;
         let number = entry.number;
         let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
-        let ahead = self.pass_on(batch, id, ahead);
+        let ahead = self.pass_on(batch, foot_at, id, ahead);
         self.running += 1;
         self.totals.tasks_launched += 1;
         self.totals.rows_launched += u64::from(rows);
@@ -229,12 +230,13 @@ impl Group {
 
     /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it. Then its seats
     /// are given back, as they are in the task.
-    fn pass_on(&mut self, batch: BatchIx, id: TaskId, ahead: bool) -> Vec<Seat> {
+    fn pass_on(&mut self, batch: BatchIx, foot_at: usize, id: TaskId, ahead: bool) -> Vec<Seat> {
         let steps = &mut self.table.get_mut(batch).steps;
         let mut seats = Vec::new();
         if !ahead {
-            steps.iter_mut().rev().take(1).for_each(|step| step.state = StepState::Running(id));
-        } else if let Some(Step { next, rows, waits_ns, .. }) = steps.pop() {
+            steps[foot_at].state = StepState::Running(id);
+        } else {
+            let Step { next, rows, waits_ns, .. } = steps.remove(foot_at);
             seats.clone_from(&rows);
             self.table.insert_step(batch, CellId(next.0 + 1), rows, waits_ns);
         }

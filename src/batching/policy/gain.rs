@@ -22,7 +22,7 @@ pub(super) fn is_gain(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: 
 /// By how much the sum of all rows' times to completion is shorter if they join.
 fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<f64> {
     let entry = view.pipeline.entry();
-    let aboard = batch.row_count();
+    let aboard: u32 = awaited(&batch.steps).map(Step::row_count).sum();
     let apart_ns = times(view, &batch.steps, None, class)?;
     let alone_ns = view.costs.whole(rows, class, Quantile::Mean)?;
     let together_ns = times(view, &batch.steps, Some((entry, rows)), class)?;
@@ -35,7 +35,7 @@ fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -
 fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: &ShapeClass) -> Option<Ns> {
     let mut active = pushed;
     let mut elapsed: Ns = 0;
-    for step in steps.iter().rev() {
+    for step in awaited(steps).rev() {
         let at = meets_at(step);
         let mut rows = step.row_count();
         if let Some((from, behind)) = active {
@@ -46,6 +46,11 @@ fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: 
     }
     let Some((from, rows)) = active else { return Some(elapsed) };
     Some(elapsed + view.costs.remaining(from, rows, class, Quantile::Mean)?)
+}
+
+/// Steps with live rows.
+fn awaited(steps: &[Step]) -> impl DoubleEndedIterator<Item = &Step> {
+    steps.iter().filter(|step| !step.is_forsaken)
 }
 
 /// The longest time that any step of a batch has waited and would wait for newcomers.
