@@ -7,10 +7,13 @@
 
 mod adaptive;
 mod cost;
+mod deadlocks;
+mod diversity;
 mod endings;
 mod fairness;
 mod lazy;
 mod lazy_slack;
+mod leases;
 mod monitor;
 mod oracle;
 mod ordering;
@@ -19,6 +22,7 @@ mod pool;
 mod properties;
 mod queues;
 mod retries;
+mod ride;
 mod script;
 mod serial;
 mod shares;

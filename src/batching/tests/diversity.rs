@@ -1,0 +1,347 @@
+//! DVABatch as exact tests: figures 3, 8, 10, 11 and 13, step by step and table by table.
+
+use super::ride::{Ride, chain, flat, latencies};
+use crate::batching::{
+    DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LoadDiversity, Ns, OperatorDiversity, Policy, Task, WindowKnobs,
+};
+
+/// The figures' time unit in nanoseconds.
+const T: Ns = 1_000;
+
+fn diversity(knobs: DiversityKnobs) -> Policy {
+    Policy::Diversity(knobs)
+}
+
+fn window(max_queue_delay_ns: Ns) -> Policy {
+    Policy::Window(WindowKnobs { max_queue_delay_ns, ..WindowKnobs::default() })
+}
+
+/// Policy II as the paper has it.
+fn halves() -> Option<OperatorDiversity> {
+    Some(OperatorDiversity { paper: true, ..OperatorDiversity::default() })
+}
+
+/// A query: its name, when it is asked, when it is handed to the core, and its length.
+type Query = (char, Ns, Ns, u32);
+
+/// Latencies in nanoseconds, in the order of the queries. What is due at one instant happens in the order: arrivals, tasks that end, in
+/// the order of their launch, wakes; lanes are there from the first arrivals on.
+fn latencies_of(lanes: u16, knobs: Knobs, queries: &[Query], took_ns: impl Fn(u16, u32, u64) -> Ns) -> Vec<Ns> {
+    let took = |task: &Task| {
+        let rows = task.rows.iter().map(|span| span.count).sum();
+        took_ns(task.cell.0, rows, u64::from(task.bucket.class.0.first().copied().unwrap_or(1)))
+    };
+    let mut ride = Ride::new(knobs);
+    let mut coming = queries.to_vec();
+    coming.sort_by_key(|&(_, _, handed, _)| handed);
+    let mut is_up = false;
+    for _ in 0..1_000 {
+        let arrival = coming.first().map(|&(_, _, handed, _)| handed);
+        let ends = ride.running.iter().map(|(launched, task)| (launched + took(task), task.id.0)).min();
+        let due = [arrival, ends.map(|(end, _)| end), ride.wake].into_iter().flatten().min();
+        let Some(due) = due else { break };
+        if arrival == Some(due) {
+            let (name, _, _, length) = coming.remove(0);
+            ride.now = due;
+            ride.arrive_with(name, |request| request.lengths = [length].into_iter().collect());
+            if !is_up && coming.first().is_none_or(|&(_, _, handed, _)| handed > due) {
+                ride.lanes_up(lanes);
+                is_up = true;
+            }
+        } else if let Some((_, task)) = ends.filter(|&(end, _)| end == due) {
+            ride.now = due;
+            ride.completes(task);
+        } else {
+            ride.pass_to(due);
+        }
+    }
+    assert_eq!(ride.ends.len(), queries.len(), "every query has ended");
+    assert!(ride.is_idle(), "all leases are back");
+    let ended = |name| ride.ends.iter().find(|&&(ended, ..)| ended == name).map(|&(_, at, _)| at);
+    queries.iter().map(|&(name, asked, ..)| ended(name).unwrap_or_default() - asked).collect()
+}
+
+fn mean(latencies: &[Ns]) -> f64 {
+    latencies.iter().sum::<Ns>() as f64 / latencies.len() as f64 / T as f64
+}
+
+/// Runs queries on a policy of four operators and compares with the batch window.
+fn better_than_window(lanes: u16, better: Knobs, queries: &[Query], took_ns: fn(u16, u32, u64) -> Ns) -> Vec<Ns> {
+    let better = Knobs { latencies: latencies(4, &[1, 2, 3, 4], &[2, 4], took_ns), ..better };
+    latencies_of(lanes, better, queries, took_ns)
+}
+
+const AT_ONCE: [Query; 4] = [('a', 0, 0, 4), ('b', 0, 0, 4), ('c', 0, 0, 4), ('d', 0, 0, 4)];
+
+/// Case I: three short queries and a long one.
+const SHORT_AND_LONG: [Query; 4] = [('a', 0, 0, 2), ('b', 0, 0, 2), ('c', 0, 0, 2), ('d', 0, 0, 4)];
+
+/// Each operator takes T on the padded length of the long query, half of it on that of the short ones.
+fn by_length(_: u16, _: u32, length: u64) -> Ns {
+    T * length / 4
+}
+
+#[test]
+fn figure_3_case_1_with_a_window_the_short_queries_wait_for_the_long_one() {
+    let latencies = latencies_of(2, chain(4, 4, window(4 * T)), &SHORT_AND_LONG, by_length);
+    assert_eq!(latencies, [4 * T; 4]);
+}
+
+#[test]
+fn figure_3_case_1_short_queries_return_earlier_in_a_batch_of_their_own() {
+    let input = InputDiversity { bounds: vec![2, 4], window_ns: Some(0), ..InputDiversity::default() };
+    let policy = diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() });
+    let latencies = better_than_window(2, chain(4, 4, policy), &SHORT_AND_LONG, by_length);
+    assert_eq!(latencies, [2 * T, 2 * T, 2 * T, 4 * T]);
+    assert_eq!(mean(&latencies), 2.5);
+}
+
+/// Case II: operator A takes T for up to four queries; B, C and D take T for four, and a quarter of it for each alone.
+fn a_prefers_four(stage: u16, rows: u32, _: u64) -> Ns {
+    if stage == 0 { T } else { T * u64::from(rows) / 4 }
+}
+
+#[test]
+fn figure_3_case_2_with_a_window_all_queries_return_with_the_last() {
+    let latencies = latencies_of(1, chain(4, 4, window(4 * T)), &AT_ONCE, a_prefers_four);
+    assert_eq!(latencies, [4 * T; 4]);
+}
+
+#[test]
+fn figure_3_case_2_split_into_four_after_operator_a_the_queries_return_one_by_one() {
+    let policy = diversity(DiversityKnobs { operator: halves(), ..DiversityKnobs::default() });
+    let latencies = better_than_window(1, chain(4, 4, policy), &AT_ONCE, a_prefers_four);
+    assert_eq!(latencies, [T + 3 * T / 4, T + 6 * T / 4, T + 9 * T / 4, 4 * T]);
+    assert_eq!(mean(&latencies), 2.875);
+}
+
+#[test]
+fn figure_3_case_2_the_search_for_cuts_finds_the_same_as_the_halves() {
+    let operator = Some(OperatorDiversity::default());
+    let policy = diversity(DiversityKnobs { operator, ..DiversityKnobs::default() });
+    let latencies = better_than_window(1, chain(4, 4, policy), &AT_ONCE, a_prefers_four);
+    assert_eq!(mean(&latencies), 2.875);
+}
+
+/// Case III: a window of 4 T, after which a query starts alone; three more come as it has run operator A.
+const ALONE_AND_LATER: [Query; 4] =
+    [('a', 0, 0, 4), ('b', 5 * T, 5 * T, 4), ('c', 5 * T, 5 * T, 4), ('d', 5 * T, 5 * T, 4)];
+
+/// The same where the serving system above holds the first query for its window, as Triton does for DVABatch.
+const WINDOW_ABOVE: [Query; 4] =
+    [('a', 0, 4 * T, 4), ('b', 5 * T, 5 * T, 4), ('c', 5 * T, 5 * T, 4), ('d', 5 * T, 5 * T, 4)];
+
+/// All operators prefer four queries.
+fn all_prefer_four(_: u16, _: u32, _: u64) -> Ns {
+    T
+}
+
+/// Batching gains nothing.
+fn all_prefer_one(_: u16, rows: u32, _: u64) -> Ns {
+    T * u64::from(rows)
+}
+
+fn load() -> Policy {
+    diversity(DiversityKnobs { load: Some(LoadDiversity::default()), ..DiversityKnobs::default() })
+}
+
+#[test]
+fn figure_3_case_3_with_a_window_the_later_queries_wait_for_the_next_batch() {
+    let latencies = latencies_of(1, chain(4, 4, window(4 * T)), &ALONE_AND_LATER, all_prefer_four);
+    assert_eq!(latencies, [8 * T; 4]);
+}
+
+#[test]
+fn figure_3_case_3_the_later_queries_catch_up_after_operator_a() {
+    let latencies = better_than_window(1, chain(4, 4, load()), &WINDOW_ABOVE, all_prefer_four);
+    assert_eq!(latencies, [9 * T, 4 * T, 4 * T, 4 * T]);
+    assert_eq!(mean(&latencies), 5.25);
+}
+
+#[test]
+fn a_stretch_that_would_only_delay_is_not_made() {
+    let latencies = better_than_window(1, chain(4, 4, load()), &WINDOW_ABOVE, all_prefer_one);
+    // The first runs its four operators alone, then the three theirs.
+    assert_eq!(latencies, [8 * T, 15 * T, 15 * T, 15 * T]);
+}
+
+#[test]
+fn the_paper_makes_a_stretch_that_only_delays() {
+    let load = Some(LoadDiversity { paper: true, ..LoadDiversity::default() });
+    let policy = diversity(DiversityKnobs { load, ..DiversityKnobs::default() });
+    let latencies = better_than_window(1, chain(4, 4, policy), &WINDOW_ABOVE, all_prefer_one);
+    assert_eq!(latencies, [20 * T, 15 * T, 15 * T, 15 * T], "the first waits, and nobody is earlier for it");
+}
+
+// ## Figure 8
+
+/// Four stages; the first two are short, so that a catch-up is worth while; the fourth prefers batches of two.
+fn figure_8(stage: u16, rows: u32, _: u64) -> Ns {
+    match (stage, rows) {
+        (0 | 1, _) => 100,
+        (2, _) => 1_000,
+        (_, 1) => 500,
+        (_, 2) => 600,
+        (..) => 1_200,
+    }
+}
+
+#[test]
+fn figure_8_new_stretch_and_split_table_by_table() {
+    let knobs = DiversityKnobs { operator: halves(), load: Some(LoadDiversity::default()), input: None };
+    let knobs = Knobs { latencies: latencies(4, &[1, 2, 4], &[1], figure_8), ..chain(4, 4, diversity(knobs)) };
+    let mut ride = Ride::new(knobs);
+
+    // (a) new: two queries. Executor 1 takes {batch 0, start 0, num 2}.
+    ride.arrive("ab");
+    assert_eq!(ride.lanes_up(1), "#0 stage 0: a b");
+    assert_eq!(ride.table(), "batch 0 bs 2 passed 0 0 0 0");
+    assert_eq!(ride.works_on(), "0: {0, 0, 2}");
+    assert_eq!(ride.done(0), "#1 stage 1: a b");
+    assert_eq!(ride.table(), "batch 0 bs 2 passed 2 0 0 0");
+    assert_eq!(ride.works_on(), "1: {0, 0, 2}");
+
+    // (b) stretch by two while executor 2 works: the newcomers begin behind the two, at the first stage.
+    assert_eq!(ride.arrive("cd"), "");
+    assert_eq!(ride.lane_up(1, LaneKnobs::default()), "#2 stage 0: c d");
+    assert_eq!(ride.table(), "batch 0 bs 4 passed 2 0 0 0");
+    assert_eq!(ride.works_on(), "1: {0, 0, 2} 0: {0, 2, 2}");
+    // Executor 2 updates the status map, but pushes nothing into the third queue.
+    assert_eq!(ride.done(1), "");
+    assert_eq!(ride.table(), "batch 0 bs 4 passed 2 2 0 0");
+    assert_eq!(ride.queues(), "");
+    assert_eq!(ride.done(2), "#3 stage 1: c d");
+    assert_eq!(ride.table(), "batch 0 bs 4 passed 4 2 0 0");
+    assert_eq!(ride.works_on(), "1: {0, 2, 2}");
+    // They have caught up: one item of four.
+    assert_eq!(ride.done(3), "#4 stage 2: a b c d");
+    assert_eq!(ride.table(), "batch 0 bs 4 passed 4 4 0 0");
+    assert_eq!(ride.completed(), [4, 4, 0, 0]);
+    assert_eq!(ride.works_on(), "2: {0, 0, 4}");
+
+    // (c) split into two behind the third stage.
+    ride.pass_to(ride.now + figure_8(2, 4, 1));
+    assert_eq!(ride.done(4), "#5 stage 3: a b");
+    assert_eq!(ride.table(), "batch 0 bs 2 passed 2 2 2 0; batch 1 bs 2 passed 2 2 2 0");
+    assert_eq!(ride.works_on(), "3: {0, 0, 2}");
+    assert_eq!(ride.queues(), "3: {1, 2, 2}", "the second half waits for the first");
+    assert_eq!(ride.done(5), "a completed; b completed; #6 stage 3: c d");
+    assert_eq!(ride.done(6), "c completed; d completed");
+    let counters = ride.counters();
+    assert_eq!((counters.stretches, counters.merges, counters.splits), (1, 1, 1));
+    ride.run_out();
+    assert!(ride.is_idle(), "all leases are back");
+}
+
+// ## Figures 10 and 11
+
+#[test]
+fn figure_10_with_one_pair_the_executors_work_in_the_serial_manner() {
+    let mut ride = Ride::on(3, Knobs { buffer_pairs: 1, ..chain(3, 4, window(0)) });
+    assert_eq!(ride.executors(), "active active active");
+    assert_eq!(ride.arrive("a"), "#0 stage 0: a");
+    assert_eq!((ride.executors(), ride.buffer_states()), said("working inactive active", "in-writing | available"));
+    assert_eq!(ride.arrive("b"), "", "a batch is between admission and the last stage");
+    assert_eq!(ride.done(0), "#1 stage 1: a");
+    assert_eq!((ride.executors(), ride.buffer_states()), said("inactive working active", "in-reading | in-writing"));
+    // The figure's fault: executor i - 1 was active while executor i + 1 worked.
+    assert_eq!(ride.done(1), "#2 stage 2: a");
+    assert_eq!((ride.executors(), ride.buffer_states()), said("inactive inactive working", "invalid | in-reading"));
+    assert_eq!(ride.done(2), "a completed; #3 stage 0: b");
+    ride.run_out();
+    assert_eq!((ride.executors(), ride.buffer_states()), said("active active active", "available | available"));
+}
+
+#[test]
+fn figure_11_with_two_pairs_executors_overlap_and_check_the_pair_of_their_item() {
+    let mut ride = Ride::on(3, chain(3, 1, window(0)));
+    assert_eq!(ride.arrive("a"), "#0 stage 0: a");
+    let buffers = "in-writing available | available available";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("working active active", buffers));
+    // The first re-enters active with the second pair, and the executor behind it has another one too.
+    assert_eq!(ride.done(0), "#1 stage 1: a");
+    let buffers = "in-reading available | in-writing available";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("active working active", buffers));
+    assert_eq!(ride.arrive("b"), "#2 stage 0: b");
+    let buffers = "in-reading in-writing | in-writing available";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("working working active", buffers));
+    assert_eq!(ride.done(1), "#3 stage 2: a");
+    let buffers = "available in-writing | in-reading available";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("working active working", buffers));
+    assert_eq!(ride.arrive("c"), "#4 stage 0: c");
+    assert_eq!(ride.done(2), "#5 stage 1: b");
+    let buffers = "in-writing in-reading | in-reading in-writing";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("working working working", buffers));
+    // Both output buffers of the second executor are taken: it has the third item and waits for its pair.
+    assert_eq!(ride.done(4), "");
+    assert_eq!(ride.done(5), "#6 stage 2: b");
+    let buffers = "invalid invalid | in-reading in-reading";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("inactive checking working", buffers));
+    assert_eq!(ride.done(3), "a completed; #7 stage 1: c");
+    let buffers = "in-reading available | in-writing in-reading";
+    assert_eq!((ride.executors(), ride.buffer_states()), said("active working working", buffers));
+    ride.run_out();
+    assert!(ride.is_idle(), "all leases are back");
+}
+
+#[test]
+fn figure_10_stretched_rows_run_on_the_pairs_of_their_batch() {
+    let early = LoadDiversity { max_stage: Some(2), max_age_ns: Some(100 * T), paper: false };
+    let policy = diversity(DiversityKnobs { load: Some(early), ..DiversityKnobs::default() });
+    let mut ride = Ride::on(2, flat(4, 4, policy));
+    ride.arrive("a");
+    ride.done(0);
+    ride.done(1);
+    assert_eq!(ride.done(2), "#3 stage 3: a");
+    assert_eq!(ride.buffers(3), "reads 2.0");
+    assert_eq!(ride.arrive("b"), "#4 stage 0: b", "the first has come too far to be joined");
+    assert_eq!(ride.buffers(4), "writes 0.0");
+    assert_eq!(ride.done(4), "#5 stage 1: b");
+    assert_eq!(ride.done(3), "a completed");
+    assert_eq!(ride.arrive_with('c', |request| request.rows = 2), "#6 stage 0: c[0..2]");
+    assert_eq!(ride.buffers(6), "writes 0.0", "not the pair that the first executor would take next");
+    assert_eq!(ride.buffers(5), "reads 0.0 writes 1.0");
+    assert_eq!(ride.done(5), "");
+    assert_eq!(ride.done(6), "#7 stage 1: c[0..2]");
+    assert_eq!(ride.buffers(7), "reads 0.0 writes 1.0", "where the older row waits");
+    assert_eq!(ride.done(7), "#8 stage 2: b c[0..2]");
+    assert_eq!(ride.buffers(8), "reads 1.0 writes 2.0");
+    ride.run_out();
+    assert!(ride.is_idle(), "all leases are back");
+}
+
+fn said(executors: &str, buffers: &str) -> (String, String) {
+    (executors.to_owned(), buffers.to_owned())
+}
+
+// ## Figure 13
+
+/// Runs 64 rows through two stages, the second of which takes `whole_ns` for 64 rows and 1,000 ns for 32.
+fn after_stage_1(whole_ns: Ns) -> String {
+    let rest = move |stage, rows, _| match (stage, rows) {
+        (0, _) => 100,
+        (_, 16) => 900,
+        (_, 32) => 1_000,
+        (..) => whole_ns,
+    };
+    let policy = diversity(DiversityKnobs { operator: halves(), ..DiversityKnobs::default() });
+    let knobs = Knobs { latencies: latencies(2, &[16, 32, 64], &[1], rest), ..chain(2, 64, policy) };
+    let mut ride = Ride::new(knobs);
+    ('a'..='d').for_each(|name| drop(ride.arrive_with(name, |request| request.rows = 16)));
+    ride.lanes_up(1);
+    ride.done(0);
+    let queued = format!("{} {}", ride.works_on(), ride.queues());
+    ride.run_out();
+    assert!(ride.is_idle(), "all leases are back");
+    queued.trim_end().to_owned()
+}
+
+#[test]
+fn figure_13_a_batch_of_64_splits_into_halves_where_its_rest_takes_twice_as_long() {
+    assert_eq!(after_stage_1(2_000), "1: {0, 0, 32} 1: {1, 32, 32}");
+}
+
+#[test]
+fn figure_13_a_batch_of_64_stays_whole_where_its_rest_takes_less() {
+    assert_eq!(after_stage_1(1_999), "1: {0, 0, 64}");
+}

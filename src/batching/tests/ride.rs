@@ -1,0 +1,319 @@
+//! A driver for exact tests over stages: one model, lanes, virtual time, each step told as a sentence and held to the
+//! invariants; and the paper's tables as views of the core (DVABatch figures 8, 10 and 11).
+//!
+//! Requests are letters, tasks `#0`, `#1`, … in order of launch. A task takes [`TAKES_NS`] unless a test says otherwise.
+
+use super::pool::arrival;
+use crate::batching::{
+    Action, Actions, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs,
+    Lease, ModelId, Next, Ns, Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId, invariants,
+    table::{Batch, Step, StepState},
+};
+
+/// How long a task takes.
+pub(super) const TAKES_NS: Ns = 100;
+
+/// A core with one model, and what it has launched.
+#[derive(Debug)]
+pub(super) struct Ride {
+    pub(super) core: Core,
+    pub(super) now: Ns,
+    pub(super) wake: Option<Ns>,
+    pub(super) running: Vec<(Ns, Task)>,
+    /// Who ended when.
+    pub(super) ends: Vec<(char, Ns, End)>,
+    stages: u16,
+    pairs: u16,
+}
+
+/// A chain of stages under a policy: batches of up to `max_rows`, two buffers a boundary.
+pub(super) fn chain(stages: u16, max_rows: u32, policy: Policy) -> Knobs {
+    let stages = StageKnobs::chain(stages);
+    Knobs { max_batch_rows: max_rows, max_in_flight: 8, stages, policy, ..Knobs::default() }
+}
+
+/// Latencies of `stages` stages at these sizes and lengths.
+pub(super) fn latencies(
+    stages: u16,
+    sizes: &[u32],
+    lengths: &[u64],
+    took_ns: impl Fn(u16, u32, u64) -> Ns,
+) -> Option<CostTable> {
+    let point = |stage, rows, length| CostPoint { rows, length, took_ns: took_ns(stage, rows, length) };
+    let points = |stage| {
+        let sizes = sizes.iter().flat_map(|&rows| lengths.iter().map(move |&length| point(stage, rows, length)));
+        sizes.collect()
+    };
+    Some(CostTable { stages: (0..stages).map(points).collect() })
+}
+
+/// A chain of stages each of which takes [`TAKES_NS`], whatever it runs.
+pub(super) fn flat(stages: u16, max_rows: u32, policy: Policy) -> Knobs {
+    let latencies = latencies(stages, &[1, max_rows.max(2)], &[1, 8], |_, _, _| TAKES_NS);
+    Knobs { latencies, ..chain(stages, max_rows, policy) }
+}
+
+fn req(name: char) -> ReqId {
+    ReqId(u64::from(u32::from(name) - u32::from('a')))
+}
+
+fn letter(req: ReqId) -> char {
+    char::from(b'a' + u8::try_from(req.0).expect("a ride has few requests"))
+}
+
+impl Ride {
+    /// A model without lanes.
+    pub(super) fn new(knobs: Knobs) -> Self {
+        let (stages, pairs) = (knobs.stages.len() as u16, knobs.buffer_pairs);
+        let mut ride =
+            Self { core: Core::new(), now: 0, wake: None, running: Vec::new(), ends: Vec::new(), stages, pairs };
+        ride.act(Event::ModelUp(ModelId(0), knobs));
+        ride
+    }
+
+    /// A model on so many lanes that take one task at a time.
+    pub(super) fn on(lanes: u16, knobs: Knobs) -> Self {
+        let mut ride = Self::new(knobs);
+        ride.lanes_up(lanes);
+        ride
+    }
+
+    /// Lanes 0, 1, … that take one task at a time; what is launched there.
+    pub(super) fn lanes_up(&mut self, lanes: u16) -> String {
+        let launched = (0..lanes).map(|lane| self.lane_up(lane, LaneKnobs::default()));
+        launched.filter(|said| !said.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    pub(super) fn lane_up(&mut self, lane: u16, knobs: LaneKnobs) -> String {
+        self.act(Event::LaneUp(LaneId(lane), knobs))
+    }
+
+    /// Requests of one row arrive, one after another.
+    pub(super) fn arrive(&mut self, names: &str) -> String {
+        let said: Vec<String> = names.chars().map(|name| self.arrive_with(name, |_| {})).collect();
+        said.into_iter().filter(|said| !said.is_empty()).collect::<Vec<_>>().join("; ")
+    }
+
+    /// A request arrives with its wishes.
+    pub(super) fn arrive_with(&mut self, name: char, wish: impl FnOnce(&mut Arrival)) -> String {
+        let mut request = arrival(req(name).0);
+        wish(&mut request);
+        self.act(Event::Arrived(request))
+    }
+
+    pub(super) fn cancel(&mut self, name: char) -> String {
+        self.act(Event::Cancelled(req(name)))
+    }
+
+    /// A task ends, [`TAKES_NS`] after its launch if that is still to come; all its rows go on.
+    pub(super) fn done(&mut self, task: u64) -> String {
+        self.done_with(task, &[])
+    }
+
+    /// A task ends now.
+    pub(super) fn completes(&mut self, task: u64) {
+        self.running.retain(|(_, running)| running.id != TaskId(task));
+        self.act(Event::Completed { task: TaskId(task), rows: &[] });
+    }
+
+    /// A task ends with these outcomes, row by row.
+    pub(super) fn done_with(&mut self, task: u64, rows: &[Next]) -> String {
+        let rows: Vec<RowOutcome> = rows.iter().map(|&next| RowOutcome { next, emitted: false }).collect();
+        self.land(task);
+        self.act(Event::Completed { task: TaskId(task), rows: &rows })
+    }
+
+    pub(super) fn fails(&mut self, task: u64) -> String {
+        self.land(task);
+        self.act(Event::Failed { task: TaskId(task) })
+    }
+
+    fn land(&mut self, task: u64) {
+        let at = self.running.iter().position(|(_, running)| running.id == TaskId(task));
+        let (launched, _) = self.running.remove(at.unwrap_or_else(|| panic!("#{task} does not run")));
+        self.pass_to(self.now.max(launched + TAKES_NS));
+    }
+
+    /// Lets time pass, with every wake at its time; what is said then is dropped.
+    pub(super) fn pass_to(&mut self, until: Ns) -> String {
+        let mut said = Vec::new();
+        while let Some(wake) = self.wake.filter(|&wake| wake <= until) {
+            self.now = self.now.max(wake);
+            self.wake = None;
+            said.push(self.act(Event::Wake));
+        }
+        self.now = until;
+        said.retain(|said| !said.is_empty());
+        said.join("; ")
+    }
+
+    /// Completes what runs, oldest first, until nothing does.
+    pub(super) fn run_out(&mut self) {
+        for _ in 0..1_000 {
+            let Some((_, task)) = self.running.first() else { return };
+            self.done(task.id.0);
+        }
+        panic!("the ride does not come to its end");
+    }
+
+    /// A task that runs.
+    pub(super) fn task(&self, task: u64) -> &Task {
+        let found = self.running.iter().map(|(_, running)| running).find(|running| running.id == TaskId(task));
+        found.unwrap_or_else(|| panic!("#{task} does not run"))
+    }
+
+    /// Buffers that a task reads and writes, as `boundary.pair`, and the tasks that it must not overtake.
+    pub(super) fn buffers(&self, task: u64) -> String {
+        let name = |lease: &Lease| format!("{}.{}", lease.boundary, lease.pair);
+        let task = self.task(task);
+        let mut said: Vec<String> = task.reads.iter().map(|lease| format!("reads {}", name(lease))).collect();
+        said.extend(task.writes.iter().map(|lease| format!("writes {}", name(lease))));
+        said.extend(task.after.iter().map(|other| format!("after #{}", other.0)));
+        said.join(" ")
+    }
+
+    pub(super) fn act(&mut self, event: Event<'_>) -> String {
+        let actions: Actions = self.core.step(self.now, event);
+        if let Err(broken) = invariants::check(&self.core) {
+            panic!("at {}: {broken}", self.now);
+        }
+        let said: Vec<String> = actions.into_iter().filter_map(|action| self.take(action)).collect();
+        said.join("; ")
+    }
+
+    fn take(&mut self, action: Action) -> Option<String> {
+        match action {
+            Action::Launch(task) => {
+                let mut said = format!("#{} stage {}:", task.id.0, task.cell.0);
+                for span in &task.rows {
+                    said += &format!(" {}", letter(span.req));
+                    if (span.start, span.count) != (0, 1) {
+                        said += &format!("[{}..{}]", span.start, span.start + span.count);
+                    }
+                }
+                self.running.push((self.now, task));
+                Some(said)
+            }
+            Action::Finish { req, end } => {
+                self.ends.push((letter(req), self.now, end));
+                Some(format!("{} {end:?}", letter(req)).to_lowercase())
+            }
+            Action::WakeAt(at) => {
+                self.wake = Some(at);
+                None
+            }
+            Action::Emit { .. } | Action::Drained(_) => None,
+        }
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        self.core.counters().first().map(|&(_, counters)| counters).unwrap_or_default()
+    }
+
+    // ## The paper's tables
+
+    /// The batch table: each row id, bs and status map, the queries that have completed each stage.
+    pub(super) fn table(&self) -> String {
+        let rows = self.batches().into_iter().map(|batch| {
+            let passed: Vec<String> = (0..self.stages).map(|stage| passed(batch, stage).to_string()).collect();
+            format!("batch {} bs {} passed {}", batch.id.0, batch.row_count(), passed.join(" "))
+        });
+        rows.collect::<Vec<_>>().join("; ")
+    }
+
+    /// What the status map of the only lineage counts, dead rows included.
+    pub(super) fn completed(&self) -> Vec<u32> {
+        let mut lineages = self.core.groups.iter().flat_map(|(_, group)| &group.table.lineages);
+        let (_, lineage) = lineages.next().expect("a lineage is under way");
+        lineage.passed.iter().map(|passed| passed.completed).collect()
+    }
+
+    /// The batch queues: `stage: {batch, start, num}` for each step that may be taken; a step that waits for newcomers is in
+    /// no queue.
+    pub(super) fn queues(&self) -> String {
+        let batches = self.batches();
+        let feet = batches.iter().filter_map(|batch| Some((batch, batch.foot().filter(|foot| foot.is_queued())?)));
+        feet.map(|(batch, foot)| item(batch, foot)).collect::<Vec<_>>().join(" ")
+    }
+
+    /// The items that executors work on.
+    pub(super) fn works_on(&self) -> String {
+        let batches = self.batches();
+        let steps = batches.iter().flat_map(|batch| batch.steps.iter().map(move |step| (batch, step)));
+        let running = steps.filter(|(_, step)| matches!(step.state, StepState::Running(_)));
+        running.map(|(batch, step)| item(batch, step)).collect::<Vec<_>>().join(" ")
+    }
+
+    fn batches(&self) -> Vec<&Batch> {
+        let mut batches: Vec<&Batch> =
+            self.core.groups.iter().flat_map(|(_, group)| group.table.iter().map(|(_, batch)| batch)).collect();
+        batches.sort_unstable_by_key(|batch| batch.id);
+        batches
+    }
+
+    /// The state of each executor (figure 11).
+    pub(super) fn executors(&self) -> String {
+        let states = (0..self.stages).map(|stage| {
+            let works = self.running.iter().any(|(_, task)| task.cell == CellId(stage));
+            let feet = self.batches();
+            let mut feet = feet.iter().filter_map(|batch| batch.foot());
+            let has_item = feet.any(|foot| foot.is_queued() && foot.next == CellId(stage));
+            match (works, has_item, self.has_legitimate_pair(stage)) {
+                (true, ..) => "working",
+                (_, true, false) => "checking",
+                (_, _, true) => "active",
+                (_, false, false) => "inactive",
+            }
+        });
+        states.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether the executor of a stage could take another batch; the last one always can.
+    fn has_legitimate_pair(&self, stage: u16) -> bool {
+        let (_, group) = self.core.groups.iter().next().expect("the model is up");
+        let has_input = || (0..self.pairs).any(|pair| self.buffer(Lease { boundary: stage - 1, pair }) == "available");
+        group.pipeline.is_last(CellId(stage)) || group.pipeline.has_credit(CellId(stage)) && (stage == 0 || has_input())
+    }
+
+    /// The state of each buffer, by boundary and pair.
+    pub(super) fn buffer_states(&self) -> String {
+        let boundary = |boundary| {
+            let states = (0..self.pairs).map(|pair| self.buffer(Lease { boundary, pair }));
+            states.collect::<Vec<_>>().join(" ")
+        };
+        (0..self.stages - 1).map(boundary).collect::<Vec<_>>().join(" | ")
+    }
+
+    fn buffer(&self, lease: Lease) -> &'static str {
+        let (_, group) = self.core.groups.iter().next().expect("the model is up");
+        let tasks = || self.running.iter().map(|(_, task)| task);
+        if tasks().any(|task| task.writes == Some(lease)) {
+            "in-writing"
+        } else if tasks().any(|task| task.reads.contains(&lease)) {
+            "in-reading"
+        } else if group.pipeline.is_free(lease) {
+            "available"
+        } else {
+            "invalid"
+        }
+    }
+
+    /// Whether no lineage is left and every buffer is free.
+    pub(super) fn is_idle(&self) -> bool {
+        let (_, group) = self.core.groups.iter().next().expect("the model is up");
+        let free = |boundary| {
+            let (free, all) = group.pipeline.credits(boundary);
+            free == all
+        };
+        group.table.lineages.is_empty() && (0..group.pipeline.boundaries()).all(free) && self.running.is_empty()
+    }
+}
+
+fn passed(batch: &Batch, stage: u16) -> u32 {
+    batch.steps.iter().filter(|step| step.next > CellId(stage)).map(Step::row_count).sum()
+}
+
+fn item(batch: &Batch, step: &Step) -> String {
+    let start = step.rows.first().map_or(0, |seat| seat.span.at);
+    format!("{}: {{{}, {start}, {}}}", step.next.0, batch.id.0, step.row_count())
+}
