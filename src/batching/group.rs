@@ -4,6 +4,7 @@
 use super::{
     Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId, TimeoutAction,
     arbiter::{GroupIx, Lane},
+    batch::Seat,
     cost::{Costs, Quantile},
     knobs,
     ledger::{Ledger, NEVER, Request, Slot, Stand},
@@ -13,7 +14,7 @@ use super::{
     pipeline::Pipeline,
     policy::{Decision, Passengers, Policy},
     queue_rules::QueueRules,
-    table::{BatchTable, Seat},
+    table::BatchTable,
     timers::Timers,
 };
 

@@ -14,9 +14,9 @@ use slab::Slab;
 use super::{
     CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
     arbiter::GroupIx,
+    batch::{BatchIx, Seat},
     list::Links,
     pending::LineIx,
-    table::{BatchIx, Seat},
 };
 
 /// Where a request is kept while it lives.

@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Ns, PartOrder, ShapeClass, pending::Mates, table::BatchIx};
+use super::{Ns, PartOrder, ShapeClass, batch::BatchIx, pending::Mates};
 
 /// Where a lineage is kept in its table.
 pub(super) type LineageIx = usize;

@@ -4,12 +4,14 @@
 //! clock, a thread, I/O, a payload, randomness, or anything whose order depends on a hash. Production, simulator and
 //! tests run this same code.
 //!
-//! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has an idle lane for
-//! the group, its `policy` says which requests board; they become a batch of the batch `table` by the meta operation
-//! *new*, and the batch a task. What the task's rows bring decides along the `pipeline` whether they go on or end
-//! (`group`, `endings`). `timers` hold queue timeouts and deadlines; `invariants` say what holds between two steps.
+//! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has a lane for the group, its
+//! `policy` decides, by `cost`, `slack` and the arrival rate (`monitor`), over the meta operations of the batch `table`: *new*,
+//! *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`travel`, `leasing`);
+//! what the task's rows bring decides whether they go on, end or start again alone (`landing`, `endings`). `timers` hold
+//! queue timeouts and deadlines; `invariants` say what holds between two steps.
 
 mod arbiter;
+mod batch;
 mod core;
 mod cost;
 mod counters;
@@ -18,6 +20,8 @@ mod event;
 mod group;
 mod invariants;
 mod knobs;
+mod landing;
+mod leasing;
 mod ledger;
 mod lengths;
 mod lineage;

@@ -6,11 +6,11 @@ use super::{Broken, hold, own};
 use crate::batching::{
     CellId, Lease,
     arbiter::GroupIx,
+    batch::{Batch, BatchIx, Seat, Step, StepState},
     core::Core,
     group::Group,
     ledger::{Slot, Stand},
     lineage::{Lineage, LineageIx},
-    table::{Batch, BatchIx, Seat, Step, StepState},
 };
 
 /// Batches, lineages and buffers of a group.

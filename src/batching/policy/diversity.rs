@@ -13,11 +13,11 @@ use super::{
 };
 use crate::batching::{
     CellId, DiversityKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, ShapeClass,
+    batch::{Batch, BatchIx, Step},
     cost::Quantile,
     ledger::{Ledger, NEVER},
     lineage::Lineage,
     pending::{Line, LineIx, Pending},
-    table::{Batch, BatchIx, Step},
 };
 
 /// State of the policy for one group.

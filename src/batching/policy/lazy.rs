@@ -10,12 +10,12 @@ use super::{
 };
 use crate::batching::{
     LazyKnobs, Ns, Predictor, ShapeClass,
+    batch::{Batch, BatchIx, Step},
     cost::Quantile,
     ledger::{Ledger, NEVER, Slot},
     lineage::Lineage,
     pending::{Line, LineIx, Pending},
     slack::{self, Entry, SlackPredictor, Waiting},
-    table::{Batch, BatchIx, Step},
 };
 
 /// State of the policy for one group.

@@ -14,13 +14,14 @@ use smallvec::SmallVec;
 use self::{adaptive::Adaptive, diversity::Diversity, lazy::Lazy, serial::Serial, window::Window};
 use super::{
     Knobs, Ns, PartOrder, ShapeClass,
+    batch::BatchIx,
     cost::Costs,
     knobs,
     ledger::{Ledger, NEVER, Slot},
     lineage::Lineage,
     pending::{Line, LineIx, Pending},
     pipeline::Pipeline,
-    table::{BatchIx, BatchTable},
+    table::BatchTable,
 };
 
 /// What a group does with a lane that it is offered.

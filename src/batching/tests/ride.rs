@@ -6,8 +6,9 @@
 use super::pool::arrival;
 use crate::batching::{
     Action, Actions, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs,
-    Lease, ModelId, Next, Ns, Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId, invariants,
-    table::{Batch, Step, StepState},
+    Lease, ModelId, Next, Ns, Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId,
+    batch::{Batch, Step, StepState},
+    invariants,
 };
 
 /// How long a task takes.

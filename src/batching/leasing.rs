@@ -1,0 +1,87 @@
+//! Which batches may use a buffer, and when buffers return: the pipeline's leases seen from the batches.
+
+use smallvec::SmallVec;
+
+use super::{
+    CellId, Lease, Ns,
+    arbiter::Lane,
+    batch::BatchIx,
+    group::Group,
+    lineage::{Lineage, LineageIx},
+    pipeline::Access,
+    travel::hull,
+};
+
+impl Group {
+    /// Whether the foot of a batch may be launched: a buffer is to be had, and on a lane without a horizon nobody uses it any more.
+    pub(super) fn admits(&self, batch: BatchIx, lane: &Lane) -> bool {
+        if self.pipeline.boundaries() == 0 {
+            return true;
+        }
+        let Some(foot) = self.table.get(batch).foot() else { return false };
+        let (from, to) = hull(&foot.rows);
+        let access = self.pipeline.access(self.table.lineage_of(batch), foot.next, from, to);
+        access.is_some_and(|access| self.is_clear(&access, lane))
+    }
+
+    fn is_clear(&self, access: &Access, lane: &Lane) -> bool {
+        lane.looks_ahead() || self.pipeline.hazards(access, lane.id).is_empty()
+    }
+
+    /// Whether a new batch could be launched: the first stage has a credit, or gets one as the newest batch ceases to be the newest.
+    pub(super) fn can_enter(&self, lane: &Lane) -> bool {
+        if self.pipeline.boundaries() == 0 {
+            return true;
+        }
+        let boundary = self.pipeline.entry().0;
+        let clear = |pair: Option<u16>| {
+            pair.is_some_and(|pair| lane.looks_ahead() || self.pipeline.is_unused(Lease { boundary, pair }))
+        };
+        if self.pipeline.has_credit(self.pipeline.entry()) {
+            return clear(self.pipeline.next_pair(boundary));
+        }
+        let Some((_, newest)) = self.table.newest().filter(|(_, newest)| !newest.sealed) else { return false };
+        self.pipeline.would_release(boundary, self.reached(newest)) && clear(newest.leases[usize::from(boundary)])
+    }
+    /// Returns the leases that are not needed any more, and forgets lineages without batches.
+    pub(super) fn release_leases(&mut self, now: Ns) {
+        if self.pipeline.boundaries() == 0 {
+            return;
+        }
+        let newest = self.table.newest().map(|(ix, _)| ix);
+        let lineages: SmallVec<[LineageIx; 8]> = self.table.lineages.iter().map(|(ix, _)| ix).collect();
+        // A credit that returns at one boundary may let another return before it.
+        loop {
+            let mut any = false;
+            for &ix in &lineages {
+                let Some(lineage) = self.table.lineages.get(ix) else { continue };
+                let reached = self.reached(lineage);
+                let closed = lineage.sealed || Some(ix) != newest || self.is_over(now, lineage);
+                let lineage = &mut self.table.lineages[ix];
+                if self.pipeline.release(lineage, reached, closed) {
+                    lineage.sealed = true;
+                    any = true;
+                }
+                if reached.is_none() {
+                    self.table.lineages.remove(ix);
+                }
+            }
+            if !any || self.pipeline.boundaries() < 2 {
+                return;
+            }
+        }
+    }
+
+    /// Whether no newcomer may join a lineage any more, by its size, age and progress.
+    fn is_over(&self, now: Ns, lineage: &Lineage) -> bool {
+        lineage.places.free() == 0 || !self.policy.keeps_open(now, lineage, &self.table, self.pipeline.stages())
+    }
+
+    /// The number of stages that all rows of a lineage have been launched into. The last counts once it has completed, and so does one
+    /// that decides, since rows may repeat it. `None` without rows.
+    pub(super) fn reached(&self, lineage: &Lineage) -> Option<u16> {
+        let steps = lineage.parts.iter().flat_map(|&part| &self.table.get(part).steps);
+        let counts = |stage: CellId| !self.pipeline.is_last(stage) && !self.pipeline.decides(stage);
+        steps.map(|step| step.next.0 + u16::from(!step.is_queued() && counts(step.next))).min()
+    }
+}
