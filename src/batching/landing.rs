@@ -192,7 +192,8 @@ impl Group {
 
     /// Takes all rows of a request that are not done out of its batches, wherever they have gone.
     fn recall(&mut self, turn: &mut Turn<'_>, of: Seat) -> Vec<Seat> {
-        let mine = |seat: &&Seat| seat.slot == of.slot && seat.boarding == of.boarding;
+        // Masked rows of a request that had the same slot before may still run.
+        let mine = |seat: &&Seat| seat.span.req == of.span.req && seat.boarding == of.boarding;
         let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);
         let mut rows: Vec<Seat> = steps.flat_map(|step| step.rows.iter().filter(mine)).copied().collect();
         rows.sort_unstable_by_key(|seat| seat.span.start);

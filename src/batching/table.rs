@@ -104,6 +104,8 @@ impl BatchTable {
             debug_assert!(place.is_some(), "a batch is stretched beyond its places");
             seat.span.at = place.unwrap_or_default();
         }
+        // Gaps are filled from the lowest, so that a later request may come to sit before an earlier one.
+        rows.sort_unstable_by_key(|seat| seat.span.at);
         entry_of.level = entry_of.level.min(level);
         entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false });
         let merged = self.merge(batch);

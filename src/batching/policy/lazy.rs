@@ -77,7 +77,11 @@ impl Lazy {
         let mut lines = self.heads.lines(view.pending);
         let (line, waiting) = lines.find(|(_, line)| line.mates == lineage.mates)?;
         let stack = stack(view, entry);
-        let slots = self.pushable(view, waiting, &stack, &lineage.class, lineage.places.free());
+        let mut slots = self.pushable(view, waiting, &stack, &lineage.class, lineage.places.free());
+        // Rows of one request need places in a row, and what is free may have gaps.
+        let mut places = lineage.places.clone();
+        let fits = slots.iter().take_while(|&&slot| places.take(view.ledger[slot].rows).is_some()).count();
+        slots.truncate(fits);
         let rows: u32 = slots.iter().map(|&slot| view.ledger[slot].rows).sum();
         if rows == 0 || !self.is_worth(view, entry, &lineage.class, rows) {
             return None;

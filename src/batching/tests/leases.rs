@@ -2,8 +2,8 @@
 
 use super::ride::{Ride, chain, flat, latencies};
 use crate::batching::{
-    Arrival, BatchKey, CellId, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LoadDiversity, Next, Ns,
-    OperatorDiversity, PartOrder, Policy, QueueingKnobs, Task, TaskId, WindowKnobs,
+    Arrival, BatchKey, CellId, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Next,
+    Ns, OperatorDiversity, PartOrder, Policy, Predictor, QueueingKnobs, Task, TaskId, WindowKnobs,
 };
 
 fn window() -> Policy {
@@ -94,6 +94,57 @@ fn newcomers_that_fail_run_alone_from_the_first_stage_and_the_waiting_row_goes_o
     ride.run_out();
     assert_eq!(ride.counters().solo_retries, 2);
     assert!(ride.is_idle(), "all leases are back");
+}
+
+#[test]
+fn rows_of_a_request_that_had_the_same_slot_before_are_not_run_again() {
+    let ahead = LaneKnobs { horizon_ns: 1_000, depth: 1 };
+    let mut ride = Ride::new(Knobs { buffer_pairs: 3, ..flat(2, 4, window()) });
+    ride.lane_up(0, ahead);
+    ride.arrive("a");
+    assert_eq!(ride.done(0), "#1 stage 1: a");
+    ride.cancel('a');
+    ride.arrive("bc");
+    assert_eq!(ride.lane_up(1, ahead), "#2 stage 0: b c", "b has the slot of a, whose row still runs");
+    assert_eq!(ride.lane_up(2, ahead), "#3 stage 1: b c");
+    assert_eq!(ride.fails(2), "#4 stage 0: b");
+    ride.run_out();
+    assert!(ride.is_idle(), "all leases are back");
+}
+
+/// A batch runs stage 0 in the first three of its places; the second of them becomes free.
+fn gaps(policy: Policy, places: u32, newcomers: &[(char, u32)]) -> Ride {
+    let mut ride = Ride::new(flat(3, places, policy));
+    ride.arrive("abc");
+    assert_eq!(ride.lanes_up(1), "#0 stage 0: a b c");
+    ride.cancel('b');
+    for &(name, rows) in newcomers {
+        ride.arrive_with(name, |request| request.rows = rows);
+    }
+    ride
+}
+
+#[test]
+fn newcomers_need_places_in_a_row() {
+    let lazy = Policy::Lazy(LazyKnobs { predictor: Predictor::Paper, ..LazyKnobs::default() });
+    for policy in [load(), lazy] {
+        let mut ride = gaps(policy.clone(), 4, &[('d', 2)]);
+        assert_eq!(ride.done(0), "#1 stage 1: a c", "d finds two places, but not in a row");
+        ride.run_out();
+        let mut ride = gaps(policy, 5, &[('d', 2)]);
+        assert_eq!(ride.done(0), "#1 stage 0: d[0..2]");
+        assert_eq!(ride.task(1).rows[0].at, 3);
+        ride.run_out();
+        assert!(ride.is_idle(), "all leases are back");
+    }
+}
+
+#[test]
+fn rows_of_a_task_are_in_the_order_of_their_places() {
+    let mut ride = gaps(load(), 6, &[('d', 2), ('e', 1)]);
+    assert_eq!(ride.done(0), "#1 stage 0: e d[0..2]", "the gap is filled first");
+    let places: Vec<u32> = ride.task(1).rows.iter().map(|span| span.at).collect();
+    assert_eq!(places, [1, 3]);
 }
 
 /// Whether newcomers of two rows join a batch that runs stage 1 of four.
