@@ -69,6 +69,14 @@ impl Core {
         actions
     }
 
+    /// Checks what must hold between two steps. It walks over everything, so it is for tests and simulations.
+    ///
+    /// # Errors
+    /// The first broken invariant, in words.
+    pub fn check(&self) -> Result<(), String> {
+        invariants::check(self)
+    }
+
     /// The figures of every version that is up, by ascending id.
     pub fn counters(&self) -> Vec<(ModelId, Counters)> {
         self.by_model.iter().map(|(&model, &group)| (model, self.groups[group].counters())).collect()

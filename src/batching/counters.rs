@@ -20,6 +20,9 @@ pub struct Counters {
     pub batches_parted_by_key: u64,
     /// Requests that joined a batch under way count once for each time (total): meta operation *stretch*.
     pub stretches: u64,
+    /// Of those, joined while the batch's foot was ready and waited for a buffer: its executor was *checking* (DVABatch
+    /// section 6.2) (total).
+    pub stretches_while_checking: u64,
     /// Batches split (total): meta operation *split*.
     pub splits: u64,
     /// Steps that caught up with the one before and merged with it (total).

@@ -24,6 +24,13 @@ impl Group {
         access.is_some_and(|access| self.is_clear(&access, lane))
     }
 
+    /// Whether the stage that a batch waits for has no buffer for it (DVABatch section 6.2: *checking*).
+    pub(super) fn is_checking(&self, batch: BatchIx) -> bool {
+        let Some(foot) = self.table.get(batch).foot() else { return false };
+        let (from, to) = hull(&foot.rows);
+        self.pipeline.access(self.table.lineage_of(batch), foot.next, from, to).is_none()
+    }
+
     fn is_clear(&self, access: &Access, lane: &Lane) -> bool {
         lane.looks_ahead() || self.pipeline.hazards(access, lane.id).is_empty()
     }
@@ -43,6 +50,7 @@ impl Group {
         let Some((_, newest)) = self.table.newest().filter(|(_, newest)| !newest.sealed) else { return false };
         self.pipeline.would_release(boundary, self.reached(newest)) && clear(newest.leases[usize::from(boundary)])
     }
+
     /// Returns the leases that are not needed any more, and forgets lineages without batches.
     pub(super) fn release_leases(&mut self, now: Ns) {
         if self.pipeline.boundaries() == 0 {

@@ -38,6 +38,7 @@ impl Group {
             enterable,
         })
     }
+
     /// Meta operation *new*.
     pub(super) fn new_batch(
         &mut self,
@@ -84,6 +85,7 @@ impl Group {
     ) {
         if self.table.get(batch).foot().is_some_and(Step::is_queued) {
             self.totals.preemptions += 1;
+            self.totals.stretches_while_checking += u64::from(self.is_checking(batch));
         }
         let rows = self.board(turn, line, passengers);
         self.totals.stretches += 1;

@@ -131,6 +131,37 @@ impl Sim {
         Ok(())
     }
 
+    /// Gives a stream up, as a host does with one that hangs: what has not ended is abandoned and nobody is told of it, but the
+    /// host knows that it runs no more. The stream is as good as new; its speed stays.
+    ///
+    /// # Errors
+    /// When there is no such stream.
+    pub fn give_up(&mut self, stream: StreamId) -> Result<(), DeviceError> {
+        let now_ns = self.now_ns;
+        let clock = self.stream_mut(stream)?.give_up(now_ns);
+        self.host.join(&clock);
+        Ok(())
+    }
+
+    /// Tells of the oldest launch of one stream if it has ended by now, as a host that polls its streams in any order may
+    /// learn of it: launches of other streams that ended before stay untold.
+    ///
+    /// # Errors
+    /// When there is no such stream.
+    pub fn poll(&mut self, stream: StreamId) -> Result<Option<Completion>, DeviceError> {
+        let now_ns = self.now_ns;
+        let polled = self.stream_mut(stream)?;
+        while polled.oldest().is_some_and(|oldest| oldest.ended_ns <= now_ns) {
+            if let Some(Pending { operation, started_ns, ended_ns, clock, outcome: Some(outcome), .. }) =
+                polled.end_oldest()
+            {
+                self.host.join(&clock);
+                return Ok(Some(Completion { operation, started_ns, ended_ns, outcome }));
+            }
+        }
+        Ok(None)
+    }
+
     /// Lets everything that is issued to a stream from here on take `factor` times as long as it would.
     ///
     /// # Errors

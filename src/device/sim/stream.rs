@@ -144,6 +144,17 @@ impl Stream {
         self.pending.iter()
     }
 
+    /// Forgets what has not ended at `now_ns`; returns what was ordered before its end.
+    pub(super) fn give_up(&mut self, now_ns: u64) -> Clock {
+        self.pending.clear();
+        self.unnoticed = 0;
+        self.known = self.issued;
+        self.free_at_ns = now_ns;
+        self.waited = false;
+        self.hung = false;
+        self.clock.copied()
+    }
+
     /// Takes what has not begun at `now_ns`.
     pub(super) fn abandon(&mut self, now_ns: u64) -> VecDeque<Pending> {
         let begun = self.pending.partition_point(|pending| pending.started_ns <= now_ns);

@@ -1,0 +1,388 @@
+//! The driver: carries out what the core says, tells it what happened, and holds every end of a request to the oracle.
+
+use paternoster::batching::{
+    Action, Arrival, Core, Counters, End, Event, LaneId, ModelId, Next, Ns, Rejection, ReqId, RowOutcome, RowSpan, Task,
+};
+use paternoster::device::sim::Completion;
+
+use super::{
+    device::{Floor, InFlight, rows_of},
+    oracle::{WayEnd, next_of, repeats, way_end},
+    planted::Planted,
+    rare::Rare,
+    rng::Rng,
+    scenario::Scenario,
+    tracker::Tracker,
+};
+
+/// Steps after which a run does not end any more.
+const MOST_STEPS: u64 = 200_000;
+
+/// What the driver knows of a request.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    live: bool,
+    aboard: bool,
+    cancelled: bool,
+    /// A task or lane that held it failed.
+    hurt: bool,
+    /// Bits of the rows whose replies are there.
+    replied: u64,
+    /// By row: how often it repeated a stage.
+    repeated: [u8; 16],
+    responses: u32,
+}
+
+/// Decides which tasks the device fails.
+pub type Fails<'s> = Box<dyn FnMut(&mut Rng) -> bool + 's>;
+
+/// A core, its device and everything that is owed.
+pub struct Driver<'s> {
+    pub scenario: &'s Scenario,
+    pub floor: Floor,
+    pub now: Ns,
+    pub wake: Option<Ns>,
+    pub live: Vec<ReqId>,
+    pub rare: Rare,
+    pub rng: Rng,
+    /// Whether the device fails the task that is launched next.
+    fails: Fails<'s>,
+    pub lanes_up: Vec<bool>,
+    pub tracker: Tracker,
+    core: Core,
+    known: Vec<Known>,
+    drained: Vec<ModelId>,
+    planted: Option<Planted>,
+    counters: Vec<Counters>,
+    check_every: u64,
+}
+
+impl<'s> Driver<'s> {
+    /// All models and lanes are up. Invariants are checked after each `check_every`-th step.
+    pub fn new(
+        scenario: &'s Scenario,
+        planted: Option<Planted>,
+        check_every: u64,
+        fails: Fails<'s>,
+    ) -> Result<Self, String> {
+        let mut driver = Self {
+            scenario,
+            floor: Floor::new(scenario, planted)?,
+            now: 0,
+            wake: None,
+            live: Vec::new(),
+            rare: Rare::default(),
+            rng: Rng::new(!scenario.seed),
+            fails,
+            lanes_up: vec![false; scenario.lanes.len()],
+            tracker: Tracker::default(),
+            core: Core::new(),
+            known: vec![Known::default(); scenario.arrivals.len()],
+            drained: Vec::new(),
+            planted,
+            counters: vec![Counters::default(); scenario.models.len()],
+            check_every,
+        };
+        for (id, model) in (0..).zip(&scenario.models) {
+            driver.act(Event::ModelUp(ModelId(id), model.knobs.clone()))?;
+        }
+        for lane in 0..scenario.lanes.len() {
+            driver.lane_up(LaneId(lane as u16))?;
+        }
+        Ok(driver)
+    }
+
+    pub fn lane_up(&mut self, lane: LaneId) -> Result<(), String> {
+        self.lanes_up[usize::from(lane.0)] = true;
+        self.act(Event::LaneUp(lane, self.scenario.lanes[usize::from(lane.0)]))
+    }
+
+    pub fn arrive(&mut self, arrival: &Arrival) -> Result<(), String> {
+        self.rare.requests += 1;
+        self.known[arrival.req.0 as usize].live = true;
+        self.live.push(arrival.req);
+        self.act(Event::Arrived(arrival.clone()))
+    }
+
+    pub fn cancel(&mut self, req: ReqId) -> Result<(), String> {
+        self.known[req.0 as usize].cancelled = true;
+        self.act(Event::Cancelled(req))
+    }
+
+    pub fn wake(&mut self) -> Result<(), String> {
+        self.wake = None;
+        self.act(Event::Wake)
+    }
+
+    pub fn lose_lane(&mut self, lane: LaneId) -> Result<(), String> {
+        self.rare.lanes_lost += 1;
+        self.lanes_up[usize::from(lane.0)] = false;
+        let untold = self.floor.untold.extract_if(.., |flight| flight.task.lane == lane);
+        for lost in untold.collect::<Vec<InFlight>>() {
+            self.hurt(&lost.task);
+        }
+        for lost in self.floor.give_up(lane)? {
+            self.rare.tasks_lost += 1;
+            self.hurt(&lost.task);
+            self.rare.lane_lost_while_waiting += u64::from(self.tracker.failed(&lost.task));
+        }
+        self.act(Event::LaneLost(lane))
+    }
+
+    /// The device has ended a task.
+    pub fn ended(&mut self, completion: Completion) -> Result<(), String> {
+        let flight = self.floor.land(completion.operation)?;
+        let task = &flight.task;
+        let last = task.writes.is_none();
+        let forgotten = match self.planted {
+            Some(Planted::LostCredit) => last,
+            Some(Planted::LostCompletion) => task.cell.0 == 0,
+            Some(Planted::NewcomersForgotten) => self.tracker.is_void(task),
+            _ => flight.told,
+        };
+        if forgotten {
+            self.floor.untold.push(flight);
+            return self.progress();
+        }
+        if let Err(failure) = completion.outcome {
+            self.rare.faults += 1;
+            self.judge(task, &failure.to_string())?;
+            self.hurt(task);
+            self.rare.fault_while_waiting += u64::from(self.tracker.failed(task));
+            let task = task.id;
+            self.floor.recycle(flight);
+            return self.act(Event::Failed { task });
+        }
+        let outcomes = self.outcomes(&flight)?;
+        let task = task.id;
+        self.floor.recycle(flight);
+        self.act(Event::Completed { task, rows: &outcomes })
+    }
+
+    /// A task that the scenario does not fail may fail only because a task before it has, or its lane was lost.
+    fn judge(&mut self, task: &Task, failure: &str) -> Result<(), String> {
+        if failure.contains("planted") {
+            return Ok(());
+        }
+        self.rare.faults_by_input += 1;
+        let is_hurt = |span: &RowSpan| self.known[span.req.0 as usize].hurt;
+        match task.rows.iter().any(is_hurt) {
+            true => Ok(()),
+            false => Err(format!("{:?} at stage {} fails for no reason: {failure}", task.id, task.cell.0)),
+        }
+    }
+
+    /// Tells the core that a task has ended though it has not: a planted fault.
+    pub fn tell_early(&mut self) -> Result<(), String> {
+        let models = &self.scenario.models;
+        let decides = |task: &Task| models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)].decides;
+        let may = |flight: &&mut InFlight| !flight.told && flight.task.writes.is_some() && !decides(&flight.task);
+        let Some(flight) = self.floor.tasks.iter_mut().find(may) else { return Ok(()) };
+        flight.told = true;
+        let task = flight.task.id;
+        self.act(Event::Completed { task, rows: &[] })
+    }
+
+    /// Where the rows of a task go, after the replies of those that are done have been compared with the oracle.
+    fn outcomes(&mut self, flight: &InFlight) -> Result<Vec<RowOutcome>, String> {
+        let InFlight { task, .. } = flight;
+        let stage = &self.scenario.models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)];
+        let last = task.writes.is_none();
+        let mut outcomes = Vec::new();
+        for (index, (req, row, place)) in (0..).zip(rows_of(task)) {
+            let known = &mut self.known[req.0 as usize];
+            let mut outcome = RowOutcome { next: Next::On, emitted: false };
+            if known.live {
+                let before = &mut known.repeated[row as usize];
+                if repeats(self.scenario, task.model, task.cell.0, req, row, *before) {
+                    *before += 1;
+                    self.rare.repeats += 1;
+                    outcome.next = Next::Skip(task.cell);
+                } else {
+                    outcome.next = next_of(self.scenario, task.model, task.cell.0, req, row);
+                    outcome.emitted = last && req.0 % 8 == 0;
+                    match outcome.next {
+                        Next::Done => self.rare.exits += u64::from(!last),
+                        Next::Skip(_) => self.rare.skips += 1,
+                        Next::Failed => self.rare.failed_rows += 1,
+                        Next::On => {}
+                    }
+                    if outcome.next == Next::Done || last && outcome.next == Next::On {
+                        let swapped =
+                            self.planted == Some(Planted::SwappedReplies) && task.bucket.rows > 1 && index < 2;
+                        let index = if swapped { 1 - index } else { index };
+                        let content = self.floor.reply(flight, index, place)?;
+                        let found = WayEnd::Reply { stage: task.cell.0, content };
+                        let right = way_end(self.scenario, task.model, req, row);
+                        if found != right {
+                            return Err(format!(
+                                "row {row} of {req:?} is answered with {found:?} instead of {right:?}"
+                            ));
+                        }
+                        self.known[req.0 as usize].replied |= 1 << row;
+                    }
+                }
+            }
+            outcomes.push(outcome);
+        }
+        if self.planted == Some(Planted::ShiftedOutcomes) {
+            outcomes.rotate_left(1);
+        }
+        if !stage.decides && !last {
+            outcomes.clear();
+        }
+        Ok(outcomes)
+    }
+
+    fn hurt(&mut self, task: &Task) {
+        task.rows.iter().for_each(|span| self.known[span.req.0 as usize].hurt = true);
+    }
+
+    /// One step of the core, and what it asks for.
+    pub fn act(&mut self, event: Event<'_>) -> Result<(), String> {
+        self.rare.steps += 1;
+        if self.rare.steps > MOST_STEPS {
+            return Err(format!("the run does not end: {} requests live", self.live.len()));
+        }
+        let actions = self.core.step(self.now, event);
+        for action in actions {
+            match action {
+                Action::Launch(task) => self.launch(task)?,
+                Action::Finish { req, end } => self.finish(req, end)?,
+                Action::Emit { req, step } => {
+                    let known = &mut self.known[req.0 as usize];
+                    if step != known.responses || !known.live {
+                        return Err(format!("response {step} of {req:?} comes after {}", known.responses));
+                    }
+                    known.responses += 1;
+                    self.rare.emitted += 1;
+                }
+                Action::WakeAt(at) => self.wake = Some(at),
+                Action::Drained(model) => self.drained.push(model),
+            }
+        }
+        if self.rare.steps.is_multiple_of(self.check_every) {
+            self.core.check()?;
+        }
+        self.progress()
+    }
+
+    /// With nothing on the device and no time to wait for, live requests would wait for ever.
+    pub fn progress(&self) -> Result<(), String> {
+        let stuck = self.floor.tasks.is_empty() && self.wake.is_none() && self.lanes_up.contains(&true);
+        if stuck && !self.live.is_empty() {
+            return Err(format!("deadlock: {} requests wait for nothing", self.live.len()));
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, task: Task) -> Result<(), String> {
+        self.rare.tasks += 1;
+        let Some(&lane) = self.scenario.lanes.get(usize::from(task.lane.0)) else {
+            return Err(format!("{:?} is launched on {:?}, which does not exist", task.id, task.lane));
+        };
+        let there = self.floor.tasks.iter().filter(|flight| flight.task.lane == task.lane && !flight.told).count();
+        if !self.lanes_up[usize::from(task.lane.0)] || there >= usize::from(lane.depth.max(1)) {
+            return Err(format!("{:?} is launched on {:?}, which takes no more", task.id, task.lane));
+        }
+        for span in &task.rows {
+            let known = &mut self.known[span.req.0 as usize];
+            if !known.live {
+                return Err(format!("{:?} launches {:?}, which has ended", task.id, span.req));
+            }
+            known.aboard = true;
+        }
+        let model = task.model.0 as usize;
+        let splits = self.counters[model].splits;
+        self.count(task.model);
+        self.tracker.launched(&task, self.counters[model].splits > splits, &mut self.rare);
+        let (launch_ns, row_ns) = self.scenario.models[model].costs[usize::from(task.cell.0)];
+        let usual_ns = launch_ns + row_ns * u64::from(task.bucket.rows);
+        let duration_ns = usual_ns * self.rng.within(8, 14) / 10;
+        let fails = (self.fails)(&mut self.rng);
+        self.floor.launch(task, duration_ns, fails, &mut self.rare)
+    }
+
+    fn count(&mut self, model: ModelId) {
+        let counters = self.core.counters();
+        if let Some(&(_, now)) = counters.iter().find(|&&(id, _)| id == model) {
+            self.counters[model.0 as usize] = now;
+        }
+    }
+
+    fn finish(&mut self, req: ReqId, end: End) -> Result<(), String> {
+        match self.planted {
+            Some(Planted::LostAnswer) if req.0 % 50 == 7 => Ok(()),
+            Some(Planted::TwoAnswers) if req.0 % 50 == 7 => {
+                self.settle(req, end)?;
+                self.settle(req, end)
+            }
+            _ => self.settle(req, end),
+        }
+    }
+
+    fn settle(&mut self, req: ReqId, end: End) -> Result<(), String> {
+        let Some(at) = self.live.iter().position(|&live| live == req) else {
+            return Err(format!("{req:?} ends twice"));
+        };
+        self.live.swap_remove(at);
+        let scenario = self.scenario;
+        let known = &mut self.known[req.0 as usize];
+        known.live = false;
+        let arrival = &scenario.arrivals[req.0 as usize].1;
+        let model = &scenario.models[arrival.model.0 as usize].knobs;
+        let rare = &mut self.rare;
+        let right = match end {
+            End::Completed => {
+                rare.completed += 1;
+                known.replied == (1 << arrival.rows) - 1
+            }
+            End::Failed => {
+                rare.failed += 1;
+                let mut ways = (0..arrival.rows).map(|row| way_end(scenario, arrival.model, req, row));
+                known.hurt || arrival.rows > model.max_batch_rows || ways.any(|way| way == WayEnd::Fails)
+            }
+            End::Cancelled => {
+                rare.cancelled += 1;
+                rare.cancelled_aboard += u64::from(known.aboard);
+                known.cancelled
+            }
+            End::Expired => {
+                rare.expired += 1;
+                rare.expired_aboard += u64::from(known.aboard);
+                arrival.expiry.is_some_and(|expiry| expiry <= self.now)
+            }
+            End::Rejected(Rejection::QueueFull | Rejection::QueueTimeout | Rejection::Late) => {
+                rare.rejected += 1;
+                !known.aboard
+            }
+        };
+        if !right {
+            return Err(format!("{req:?} may not end {end:?} at {}: {known:?}", self.now));
+        }
+        self.tracker.ended(req, end, &mut self.rare);
+        Ok(())
+    }
+
+    /// Everything is over: nothing is left, and the models drain.
+    pub fn end(mut self) -> Result<Rare, String> {
+        if !self.live.is_empty() || !self.floor.tasks.is_empty() {
+            return Err(format!("{} requests and {} tasks are left", self.live.len(), self.floor.tasks.len()));
+        }
+        self.core.check()?;
+        for id in 0..self.scenario.models.len() as u32 {
+            self.count(ModelId(id));
+            let counters = self.counters[id as usize];
+            self.rare.retries += counters.solo_retries;
+            self.rare.stretches += counters.stretches;
+            self.rare.stretches_while_checking += counters.stretches_while_checking;
+            self.rare.merges += counters.merges;
+            self.rare.splits += counters.splits;
+            self.act(Event::ModelDraining(ModelId(id)))?;
+            if self.drained.last() != Some(&ModelId(id)) {
+                return Err(format!("{:?} has nothing left and is not drained", ModelId(id)));
+            }
+        }
+        Ok(self.rare)
+    }
+}

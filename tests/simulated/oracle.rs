@@ -1,0 +1,72 @@
+//! The serial oracle: what each row of each request must come to, worked out without batches, lanes or buffers.
+
+use paternoster::{
+    batching::{CellId, ModelId, Next, ReqId},
+    device::sim::{content, external},
+};
+
+use super::{
+    rng::mix,
+    scenario::{Model, Scenario},
+};
+
+/// The program of a stage on the device.
+pub fn program(model: ModelId, stage: u16) -> u64 {
+    u64::from(model.0) << 16 | u64::from(stage)
+}
+
+/// How a row's way ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WayEnd {
+    /// With this content as its reply, behind this stage.
+    Reply { stage: u16, content: u64 },
+    /// It fails.
+    Fails,
+}
+
+/// Where a row goes after a stage; repetitions apart, which change no content.
+pub fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> Next {
+    let Model { knobs, skip, .. } = &scenario.models[model.0 as usize];
+    if !knobs.stages[usize::from(stage)].decides {
+        return Next::On;
+    }
+    let chance = mix(scenario.seed ^ mix(req.0 << 20 | u64::from(row) << 8 | u64::from(stage))) % 1000;
+    match (chance, skip) {
+        (0..80, _) => Next::Done,
+        (80..90, _) => Next::Failed,
+        (90..240, &Some((from, to))) if from == stage => Next::Skip(CellId(to)),
+        _ => Next::On,
+    }
+}
+
+/// Whether a row repeats a stage that it has run `before` times.
+pub fn repeats(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32, before: u8) -> bool {
+    scenario.models[model.0 as usize].knobs.stages[usize::from(stage)].decides
+        && before < 2
+        && mix(scenario.seed ^ mix(!(req.0 << 20 | u64::from(row) << 8 | u64::from(stage)))) % 1000 < 60
+}
+
+/// The end of a row's way.
+pub fn way_end(scenario: &Scenario, model: ModelId, req: ReqId, row: u32) -> WayEnd {
+    let stages = &scenario.models[model.0 as usize].knobs.stages;
+    let mut contents = [0; 8];
+    let mut stage = 0;
+    loop {
+        let at = usize::from(stage);
+        let own = if stage == 0 {
+            content(program(model, stage), 0, &[external(req.0, u64::from(row))])
+        } else {
+            let mut inputs = [0; 8];
+            let reads = &stages[at].reads;
+            inputs.iter_mut().zip(reads).for_each(|(input, &boundary)| *input = contents[usize::from(boundary)]);
+            content(program(model, stage), 0, &inputs[..reads.len()])
+        };
+        contents[at] = own;
+        stage = match next_of(scenario, model, stage, req, row) {
+            Next::On if at + 1 < stages.len() => stage + 1,
+            Next::On | Next::Done => return WayEnd::Reply { stage, content: own },
+            Next::Skip(target) => target.0,
+            Next::Failed => return WayEnd::Fails,
+        };
+    }
+}

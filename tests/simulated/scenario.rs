@@ -1,0 +1,222 @@
+//! A scenario: models, lanes and load, all from one seed.
+
+use paternoster::batching::{
+    AdaptiveKnobs, Arrival, BatchKey, CostPoint, CostTable, DiversityKnobs, InputDiversity, Knobs, LaneKnobs,
+    LazyKnobs, LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs,
+    ReqId, StageKnobs, TimeoutAction, WindowKnobs,
+};
+
+use super::rng::Rng;
+
+/// Requests of a run that counts.
+pub const REQUESTS: u64 = 200;
+
+/// One model and how long its stages really take.
+#[derive(Clone, Debug)]
+pub struct Model {
+    pub knobs: Knobs,
+    /// Rows may skip from the boundary of the first of these stages to the second.
+    pub skip: Option<(u16, u16)>,
+    /// By stage: time of a launch, and of each row.
+    pub costs: Vec<(u64, u64)>,
+}
+
+/// Everything that a run is made of.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub seed: u64,
+    pub models: Vec<Model>,
+    pub lanes: Vec<LaneKnobs>,
+    /// By time.
+    pub arrivals: Vec<(u64, Arrival)>,
+    /// Of a thousand tasks, so many fail.
+    pub faults: u64,
+    /// Of a thousand moments, so many lose a lane.
+    pub lane_losses: u64,
+    /// Of a hundred requests, at least so many are cancelled.
+    pub cancels: u64,
+}
+
+impl Scenario {
+    pub fn random(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let rng = &mut rng;
+        let crowded = rng.permille(200);
+        let count = if crowded { 1 } else { [1, 1, 2, 3][rng.below(4) as usize] };
+        let models: Vec<Model> = (0..count).map(|_| if crowded { jammed(rng) } else { model(rng) }).collect();
+        let looks_ahead = rng.coin();
+        let lane = |rng: &mut Rng| match looks_ahead && rng.permille(850) {
+            true => LaneKnobs { horizon_ns: rng.within(1, 400), depth: rng.within(2, 4) as u16 },
+            false => LaneKnobs::default(),
+        };
+        let lanes: Vec<LaneKnobs> = (0..if crowded { 4 } else { rng.within(1, 4) }).map(|_| lane(rng)).collect();
+        let arrivals = arrivals(rng, &models, lanes.len() as u64);
+        let lane_losses = if rng.coin() { rng.within(1, 15) } else { 0 };
+        let (faults, cancels) = (rng.within(15, 60), rng.within(11, 25));
+        Self { seed, models, lanes, arrivals, faults, lane_losses, cancels }
+    }
+}
+
+fn model(rng: &mut Rng) -> Model {
+    let count = rng.within(3, 6) as u16;
+    let mut stages = StageKnobs::chain(count);
+    if rng.permille(400) {
+        stages.iter_mut().for_each(|stage| stage.decides = rng.permille(600));
+    }
+    // What lies between the two ends of a skip is read by nobody behind it.
+    let from = rng.below(u64::from(count) - 2) as u16;
+    let skip = (stages[usize::from(from)].decides && rng.permille(700)).then_some((from, from + 2));
+    if let Some((from, to)) = skip {
+        stages[usize::from(to)].reads = [from].into_iter().collect();
+    }
+    for stage in 2..count {
+        let boundary = rng.below(u64::from(stage) - 1) as u16;
+        let skipped = skip.is_some_and(|(from, to)| stage >= to && (from + 1..to).contains(&boundary));
+        let reads = &mut stages[usize::from(stage)].reads;
+        if rng.permille(250) && !skipped && !reads.contains(&boundary) {
+            reads.insert(0, boundary);
+            reads.sort_unstable();
+        }
+    }
+    let costs: Vec<(u64, u64)> = (0..count).map(|_| (rng.within(5, 100), rng.within(1, 60))).collect();
+    let max_batch_rows = rng.within(2, 12) as u32;
+    let whole: u64 = costs.iter().map(|(launch, row)| launch + row * u64::from(max_batch_rows)).sum();
+    let latencies = rng.coin().then(|| table(rng, &costs, max_batch_rows));
+    let policy = policy(rng, whole);
+    let knobs = Knobs {
+        max_batch_rows,
+        mergeable: rng.permille(980),
+        max_in_flight: rng.within(1, 8) as u32,
+        stages,
+        buffer_pairs: rng.within(1, 3) as u16,
+        objective_ns: rng.permille(700).then(|| rng.within(whole / 2, whole * 5)),
+        latencies,
+        weight: rng.within(1, 3) as u32,
+        queueing: queueing(rng, whole),
+        policy,
+    };
+    Model { knobs, skip, costs }
+}
+
+/// A model whose later stages are slower, so that batches jam before them while newcomers may still join.
+fn jammed(rng: &mut Rng) -> Model {
+    let mut model = model(rng);
+    let load = LoadDiversity { paper: true, ..LoadDiversity::default() };
+    let Model { knobs, costs, .. } = &mut model;
+    costs.iter_mut().zip(1..).for_each(|((launch, row), stage)| (*launch, *row) = (20 * stage * stage, 5 * stage));
+    knobs.policy = Policy::Diversity(DiversityKnobs { load: Some(load), ..DiversityKnobs::default() });
+    knobs.stages.iter_mut().for_each(|stage| stage.decides &= rng.coin());
+    knobs.buffer_pairs = rng.within(1, 3) as u16;
+    knobs.max_in_flight = 8;
+    knobs.latencies = None;
+    knobs.objective_ns = None;
+    model
+}
+
+fn table(rng: &mut Rng, costs: &[(u64, u64)], max_rows: u32) -> CostTable {
+    let stages = costs.iter().map(|&(launch, row)| {
+        // Now and then larger batches are so slow that they are better split.
+        let bend = if rng.permille(400) { rng.within(1, 4) } else { 0 };
+        let point = |rows: u32| {
+            let took_ns = launch + row * u64::from(rows) + bend * u64::from(rows) * u64::from(rows) * row / 2;
+            CostPoint { rows, length: 1, took_ns }
+        };
+        (1..=max_rows).map(point).collect()
+    });
+    CostTable { stages: stages.collect() }
+}
+
+fn queueing(rng: &mut Rng, whole: u64) -> QueueingKnobs {
+    let timeout_action = if rng.coin() { TimeoutAction::Reject } else { TimeoutAction::Delay };
+    let default_queue = QueueKnobs {
+        timeout_action,
+        default_timeout_ns: if rng.permille(150) { rng.within(whole, whole * 4) } else { 0 },
+        allow_timeout_override: rng.coin(),
+        max_queue_size: if rng.permille(100) { rng.within(5, 40) as u32 } else { 0 },
+    };
+    QueueingKnobs {
+        preserve_ordering: rng.permille(150),
+        priority_levels: rng.below(4) as u32,
+        default_priority_level: 2,
+        default_queue,
+        level_queues: Vec::new(),
+        bucket_width: if rng.permille(200) { rng.within(4, 16) as u32 } else { 0 },
+    }
+}
+
+fn policy(rng: &mut Rng, whole: u64) -> Policy {
+    match rng.below(12) {
+        0 => Policy::Serial,
+        1 => Policy::Window(WindowKnobs { max_queue_delay_ns: rng.below(whole), preferred_batch_sizes: vec![2, 4] }),
+        2 => Policy::Adaptive(AdaptiveKnobs {
+            paper: rng.permille(300),
+            average_ns: whole * 2,
+            max_queue_delay_ns: whole,
+            ..AdaptiveKnobs::default()
+        }),
+        3..6 => Policy::Lazy(LazyKnobs {
+            predictor: [Predictor::Paper, Predictor::Table, Predictor::Oracle][rng.below(3) as usize],
+            max_depth: rng.within(2, 5) as u32,
+            max_catch_up_ns: rng.coin().then(|| rng.within(1, whole * 2)),
+            reject_late: rng.permille(200),
+        }),
+        _ => Policy::Diversity(diversity(rng, whole)),
+    }
+}
+
+fn diversity(rng: &mut Rng, whole: u64) -> DiversityKnobs {
+    let order = if rng.coin() { PartOrder::DepthFirst } else { PartOrder::Pipelined };
+    let thresholds = [0.3, 0.6, 0.98];
+    let operator = OperatorDiversity { threshold: thresholds[rng.below(3) as usize], order, paper: rng.permille(200) };
+    let load = LoadDiversity {
+        max_age_ns: rng.permille(700).then(|| rng.within(1, whole * 2)),
+        max_stage: rng.permille(300).then(|| rng.within(1, 4) as u16),
+        paper: rng.permille(200),
+    };
+    let input = InputDiversity {
+        bounds: if rng.coin() { vec![4, 12] } else { Vec::new() },
+        max_groups: rng.below(4) as u32,
+        window_ns: rng.coin().then(|| rng.below(whole)),
+        paper: rng.permille(200),
+    };
+    DiversityKnobs {
+        input: rng.permille(250).then_some(input),
+        operator: rng.permille(400).then_some(operator),
+        load: rng.permille(800).then_some(load),
+    }
+}
+
+fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> {
+    // Poisson at a share of what one lane does with half-filled batches, or bursts.
+    let one_batch = |model: &Model| -> u64 {
+        let rows = u64::from(model.knobs.max_batch_rows).div_ceil(2);
+        model.costs.iter().map(|(launch, row)| launch + row * rows).sum()
+    };
+    let batch: u64 = models.iter().map(one_batch).sum::<u64>() / models.len() as u64;
+    let batch_rows = models.iter().map(|model| u64::from(model.knobs.max_batch_rows)).min().unwrap_or(1).div_ceil(2);
+    let mean_gap = (batch * 100 / batch_rows / rng.within(20, 130) / lanes).max(1);
+    let bursts = rng.permille(400);
+    let deadlines = if rng.permille(400) { rng.within(10, 200) } else { 0 };
+    let mut now = 0;
+    (0..REQUESTS)
+        .map(|req| {
+            let in_burst = bursts && !rng.permille(120);
+            now += if in_burst { rng.below(3) } else { rng.exponential(if bursts { mean_gap * 6 } else { mean_gap }) };
+            let model = rng.below(models.len() as u64);
+            let most = models[model as usize].knobs.max_batch_rows;
+            let rows = if rng.permille(700) { 1 } else { rng.within(1, u64::from(most.min(4))) as u32 };
+            let odd = rng.permille(3);
+            let arrival = Arrival {
+                req: ReqId(req),
+                model: ModelId(model as u32),
+                rows: if odd { most + 1 } else { rows },
+                lengths: [rng.within(1, 20) as u32].into_iter().collect(),
+                key: BatchKey([i64::from(rng.permille(50))].into_iter().collect()),
+                priority: rng.below(4) as u32,
+                board_by: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
+                expiry: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
+            };
+            (now, arrival)
+        })
+        .collect()
+}
