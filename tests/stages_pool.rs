@@ -6,7 +6,10 @@ use std::{sync::Arc, time::Duration};
 use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use paternoster::{
-    batching::{Knobs, Policy, WindowKnobs},
+    batching::{
+        AdaptiveKnobs, CostPoint, CostTable, DiversityKnobs, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity,
+        Policy, WindowKnobs,
+    },
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{
         InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, StagePrograms, Ticket,
@@ -150,9 +153,19 @@ fn values(response: &Response) -> Vec<f32> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_gets_its_own_rows_after_all_stages() {
-    for (buffer_pairs, max_in_flight) in [(1, 1), (1, 2), (2, 2), (3, 3)] {
+    let operator = Some(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() });
+    let policies = [
+        Policy::Serial,
+        Policy::Window(WindowKnobs::default()),
+        Policy::Adaptive(AdaptiveKnobs::default()),
+        Policy::Lazy(LazyKnobs::default()),
+        Policy::Diversity(DiversityKnobs { input: None, operator, load: None }),
+    ];
+    let settings = [(1, 1), (1, 2), (2, 2), (3, 3)];
+    for (policy, (buffer_pairs, max_in_flight)) in policies.iter().flat_map(|it| settings.map(|pairs| (it, pairs))) {
         let pool = start(3, Duration::ZERO);
-        let knobs = Knobs { buffer_pairs, max_in_flight, ..window() };
+        let objective_ns = Some(1_000_000_000);
+        let knobs = Knobs { buffer_pairs, max_in_flight, policy: policy.clone(), objective_ns, ..window() };
         let programs = [1.0, 2.0, 3.0].map(Digit::free).to_vec();
         let handle = bring_up(&pool, knobs, chain(3), programs);
         let requests = (0..500_u16).map(|index| {
@@ -178,6 +191,57 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
         assert!(pool.stop(Duration::from_secs(10)), "all threads end");
         assert_eq!(pool.buffers().in_use_bytes(), 0, "no batch keeps anything");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_newcomer_that_catches_up_goes_on_with_the_batch() {
+    let pool = start(1, Duration::ZERO);
+    let (first, gate) = Gate::before(1.0);
+    let (last, end) = Gate::before(2.0);
+    let load = Some(LoadDiversity { max_age_ns: Some(u64::MAX / 2), ..LoadDiversity::default() });
+    let policy = Policy::Diversity(DiversityKnobs { input: None, operator: None, load });
+    let handle = bring_up(&pool, Knobs { policy, ..window() }, chain(2), vec![first, last]);
+    let early = submit(&handle, &[1.0, 2.0]);
+    assert_eq!(gate.await_run(), 1);
+    let late = submit(&handle, &[3.0, 4.0, 5.0, 6.0]);
+    gate.let_pass(1);
+    assert_eq!(gate.await_run(), 2, "the newcomer catches up");
+    gate.let_pass(1);
+    assert_eq!(end.await_run(), 3, "both go on as one batch");
+    end.let_pass(1);
+    assert_eq!(values(&early.await.expect("it ran")), [112.0, 212.0]);
+    assert_eq!(values(&late.await.expect("it ran")), [312.0, 412.0, 512.0, 612.0]);
+    pool.count_meta_operations();
+    let meta = handle.stats().reading().meta;
+    assert_eq!((meta.stretches, meta.merges), (1, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn parts_of_a_split_batch_run_on_their_own_rows() {
+    let pool = start(1, Duration::ZERO);
+    let point = |rows, took_ns| CostPoint { rows, length: 1, took_ns };
+    // Behind the boundary two halves take a tenth of what all rows together do.
+    let stages = vec![vec![point(1, 1_000), point(4, 1_000)], vec![point(1, 1_000), point(2, 1_000), point(4, 20_000)]];
+    let operator = Some(OperatorDiversity::default());
+    let policy = Policy::Diversity(DiversityKnobs { input: None, operator, load: None });
+    let knobs = Knobs { policy, latencies: Some(CostTable { stages }), ..window() };
+    let (first, gate) = Gate::before(1.0);
+    let (last, end) = Gate::before(2.0);
+    let handle = bring_up(&pool, knobs, chain(2), vec![first, last]);
+    let lone = submit(&handle, &[9.0, 9.0]);
+    assert_eq!(gate.await_run(), 1);
+    let waiting: Vec<Ticket> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.0])).collect();
+    gate.let_pass(2);
+    end.let_pass(5);
+    assert_eq!(values(&lone.await.expect("it ran")), [912.0, 912.0]);
+    for (index, ticket) in (1..5_u8).zip(waiting) {
+        assert_eq!(values(&ticket.await.expect("it ran")), [f32::from(index) * 100.0 + 12.0, 12.0]);
+    }
+    assert_eq!(gate.begun.try_iter().collect::<Vec<_>>(), [4], "those that waited form one batch");
+    let runs: Vec<u32> = end.begun.try_iter().collect();
+    assert!(runs.len() > 2 && runs.iter().sum::<u32>() == 5, "which goes on in parts: {runs:?}");
+    pool.count_meta_operations();
+    assert!(handle.stats().reading().meta.splits > 0);
 }
 
 #[tokio::test(flavor = "multi_thread")]
