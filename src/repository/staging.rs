@@ -162,3 +162,6 @@ fn boundary(symbols: &BTreeMap<String, SymbolId>, port: &StagePort) -> BoundaryT
 fn number(index: usize) -> u16 {
     u16::try_from(index).unwrap_or(u16::MAX)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,282 @@
+//! Models on disk, a server's way to load them, and clients that send requests in bursts and give some of them up.
+
+use std::{
+    fs,
+    os::unix::fs::symlink,
+    path::PathBuf,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use paternoster::{
+    engine::onnxruntime::{Runtime, RuntimeOptions},
+    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, Ticket},
+    model::Dims,
+    observe::MetaCounters,
+    onnx::Model,
+    repository::{ControlMode, Options, Overrides, PoolLoader, Repository},
+};
+use tempfile::TempDir;
+
+/// Clients that submit at the same time.
+const CLIENTS: usize = 3;
+/// Most requests that a client submits without a pause.
+const BURST: u32 = 6;
+/// Of 100 requests, how many are cancelled.
+const CANCELLED_PERCENT: u32 = 15;
+/// A pool that does not answer for so long has lost a request: its test fails instead of hanging.
+const NEVER_SO_LONG: Duration = Duration::from_secs(120);
+
+/// The runtime of this process; `None` where the library is not installed.
+pub fn runtime() -> Option<&'static Runtime> {
+    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
+    RUNTIME
+        .get_or_init(|| {
+            let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
+            let library = cached.exists().then_some(cached);
+            if library.is_none() && std::env::var_os("ORT_DYLIB_PATH").is_none() {
+                eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
+                return None;
+            }
+            Some(Runtime::load(&RuntimeOptions { library, threads: 1 }).expect("the library loads"))
+        })
+        .as_ref()
+}
+
+/// A repeatable stream of numbers.
+pub struct Noise(u64);
+
+impl Noise {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
+    }
+
+    pub fn next(&mut self) -> u32 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as u32
+    }
+
+    pub fn below(&mut self, limit: u32) -> u32 {
+        self.next() % limit
+    }
+
+    /// From −1 to 1.
+    pub fn unit(&mut self) -> f32 {
+        (self.below(20_001) as f32 - 10_000.0) / 10_000.0
+    }
+}
+
+/// A request and what it gets.
+pub struct Exchange {
+    pub rows: u32,
+    pub inputs: Vec<InputTensor>,
+    /// By output; `None`: it fails in the engine.
+    pub expected: Option<Vec<Expected>>,
+}
+
+/// One output that is expected.
+#[derive(Clone)]
+pub struct Expected {
+    pub shape: Dims,
+    pub values: Vec<f32>,
+    /// Largest difference that is allowed.
+    pub tolerance: f32,
+}
+
+impl Expected {
+    pub fn exactly(shape: &[i64], values: Vec<f32>) -> Self {
+        Self { shape: Dims::from_slice(shape), values, tolerance: 0.0 }
+    }
+}
+
+pub fn tensor<'a, const N: usize>(shape: &[i64], elements: impl IntoIterator<Item = &'a [u8; N]>) -> InputTensor {
+    let data: Vec<u8> = elements.into_iter().flatten().copied().collect();
+    InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(data) }
+}
+
+pub fn values(data: &[u8]) -> Vec<f32> {
+    data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+}
+
+/// A folder with one model's file, where it gets a directory for each configuration.
+pub struct Place {
+    root: TempDir,
+    program: PathBuf,
+}
+
+impl Place {
+    pub fn new(model: &Model) -> Self {
+        let root = tempfile::tempdir().expect("a folder");
+        let program = root.path().join("model.onnx");
+        model.write(&program).expect("the folder takes the model");
+        Self { root, program }
+    }
+
+    /// Loads the model as configured onto a pool of two lanes.
+    pub async fn serve(&self, runtime: &Runtime, yaml: &str, context: &str) -> Served {
+        let repository = tempfile::tempdir_in(self.root.path()).expect("a folder");
+        let version = repository.path().join("model/1");
+        fs::create_dir_all(&version).expect("a folder");
+        fs::write(repository.path().join("model/model.yaml"), yaml).expect("a file");
+        symlink(&self.program, version.join("model.onnx")).expect("a link");
+        let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
+        let options = Options {
+            repositories: vec![repository.path().to_owned()],
+            mode: ControlMode::Explicit { startup: Vec::new() },
+            strict_readiness: true,
+            auto_complete: true,
+            load_threads: 1,
+        };
+        let loader = Arc::new(PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone())));
+        let repository = Repository::start(options, loader).await.expect("the folder is readable");
+        if let Err(refused) = repository.load("model", Overrides::default()).await {
+            panic!("{context}: {refused}\n{yaml}");
+        }
+        let handle = Arc::clone(repository.resolve("model", "").expect("it is loaded").handle());
+        Served { pool, repository, handle }
+    }
+}
+
+/// A model that serves.
+pub struct Served {
+    pool: Arc<Pool>,
+    repository: Arc<Repository>,
+    pub handle: Arc<ModelHandle>,
+}
+
+/// How requests ended.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counts {
+    pub answered: usize,
+    pub cancelled: usize,
+}
+
+impl Served {
+    /// Lets clients submit the requests in a random order, in bursts of random sizes, and checks every answer. Some
+    /// requests are given up, at once or later.
+    pub async fn drive(&self, exchanges: &Arc<Vec<Exchange>>, seed: u64, context: &str) -> Counts {
+        let mut noise = Noise::new(seed);
+        let mut order: Vec<usize> = (0..exchanges.len()).collect();
+        for at in (1..order.len()).rev() {
+            order.swap(at, noise.below(at as u32 + 1) as usize);
+        }
+        let share = order.len().div_ceil(CLIENTS);
+        let clients: Vec<_> = order
+            .chunks(share)
+            .map(|share| {
+                let client = Client {
+                    handle: Arc::clone(&self.handle),
+                    exchanges: Arc::clone(exchanges),
+                    noise: Noise::new(u64::from(noise.next())),
+                    context: context.to_owned(),
+                    counts: Counts::default(),
+                };
+                tokio::spawn(client.run(share.to_vec()))
+            })
+            .collect();
+        let mut counts = Counts::default();
+        for client in clients {
+            let ended = tokio::time::timeout(NEVER_SO_LONG, client).await;
+            let ended = ended.unwrap_or_else(|_| panic!("{context}: some request does not end"));
+            let own = ended.expect("what a client asserts holds");
+            counts.answered += own.answered;
+            counts.cancelled += own.cancelled;
+        }
+        assert_eq!(self.pool.in_flight(), 0, "{context}: nothing is in flight at the end");
+        counts
+    }
+
+    /// Unloads the model and ends the pool; what the policy did.
+    pub fn stop(self, context: &str) -> MetaCounters {
+        let Self { pool, repository, handle } = self;
+        pool.count_meta_operations();
+        let meta = handle.stats().reading().meta;
+        drop((repository, handle));
+        assert!(pool.stop(Duration::from_secs(60)), "{context}: all threads end");
+        assert_eq!(pool.buffers().in_use_bytes(), 0, "{context}: no batch keeps anything");
+        meta
+    }
+}
+
+struct Client {
+    handle: Arc<ModelHandle>,
+    exchanges: Arc<Vec<Exchange>>,
+    noise: Noise,
+    context: String,
+    counts: Counts,
+}
+
+impl Client {
+    async fn run(mut self, mut left: Vec<usize>) -> Counts {
+        let mut open: Vec<(usize, Ticket)> = Vec::new();
+        let mut unwanted: Vec<Ticket> = Vec::new();
+        while !left.is_empty() {
+            for _ in 0..=self.noise.below(BURST) {
+                let Some(index) = left.pop() else { break };
+                let ticket = self.submit(index);
+                if self.noise.below(100) < CANCELLED_PERCENT {
+                    unwanted.push(ticket);
+                    self.counts.cancelled += 1;
+                } else {
+                    open.push((index, ticket));
+                }
+            }
+            for _ in 0..self.noise.below(20) {
+                tokio::task::yield_now().await;
+            }
+            if self.noise.below(2) == 0 {
+                unwanted.clear();
+            }
+            if self.noise.below(3) == 0 && !open.is_empty() {
+                let (index, ticket) = open.swap_remove(self.noise.below(open.len() as u32) as usize);
+                self.receive(index, ticket.await);
+            }
+        }
+        drop(unwanted);
+        for (index, ticket) in open {
+            self.receive(index, ticket.await);
+        }
+        self.counts
+    }
+
+    fn submit(&self, index: usize) -> Ticket {
+        let Exchange { rows, inputs, .. } = &self.exchanges[index];
+        self.handle.submit(InferRequest {
+            rows: *rows,
+            inputs: inputs.iter().cloned().map(Some).collect(),
+            priority: 0,
+            queue_timeout: None,
+            deadline: None,
+        })
+    }
+
+    fn receive(&mut self, index: usize, answer: Result<Response, InferError>) {
+        self.counts.answered += 1;
+        let context = format!("{}, request {index}", self.context);
+        let (response, expected) = match (answer, &self.exchanges[index].expected) {
+            (Ok(response), Some(expected)) => (response, expected),
+            (Err(InferError::Engine(reason)), None) => {
+                assert!(reason.contains("onnx runtime error"), "{context}: {reason}");
+                return;
+            }
+            (Ok(_), None) => panic!("{context}: it should have failed"),
+            (Err(error), _) => panic!("{context}: {error}"),
+        };
+        assert_eq!(response.outputs.len(), expected.len(), "{context}");
+        for (output, expected) in response.outputs.iter().zip(expected) {
+            assert_eq!(output.shape, expected.shape, "{context}");
+            let got = values(&output.data);
+            assert_eq!(got.len(), expected.values.len(), "{context}");
+            // Not a number is no answer.
+            let wrong = got.iter().zip(&expected.values).position(|(got, expected_value)| {
+                let difference = (got - expected_value).abs();
+                difference.is_nan() || difference > expected.tolerance
+            });
+            if let Some(at) = wrong {
+                let (got, wanted) = (got[at], expected.values[at]);
+                panic!("{context}: element {at} is {got}, expected {wanted} within {}", expected.tolerance);
+            }
+        }
+    }
+}
