@@ -1,6 +1,10 @@
 //! Small cases in every order of events: arrivals, ends of tasks, one cancellation, one fault.
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+};
 
 use paternoster::{
     batching::{
@@ -20,6 +24,9 @@ use super::{
 
 /// Orders tried of one case at most; a case that has more is too large to be exhausted.
 const MOST: u64 = 3_000_000;
+
+/// Steps between two checks of the invariants: a debug build's core checks states as small as these by itself.
+const CHECK_EVERY: u64 = if cfg!(debug_assertions) { u64::MAX } else { 1 };
 
 /// The choices of one run: those that are given, then the first of each.
 #[derive(Debug, Default)]
@@ -79,7 +86,7 @@ fn play(case: &Case, choices: &RefCell<Choices>, planted: Option<Planted>) -> Re
         may_fail &= !fails;
         fails
     };
-    let mut driver = Driver::new(scenario, planted, 1, Box::new(fails))?;
+    let mut driver = Driver::new(scenario, planted, CHECK_EVERY, Box::new(fails))?;
     let (mut arrived, mut may_cancel) = (0, case.cancel);
     loop {
         let mut can: Vec<Can> = Vec::new();
@@ -183,17 +190,34 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
     Case { name, scenario, cancel: true, fault: true }
 }
 
+/// Plays every order of all cases, on as many threads as there are cores.
 fn is_sound(cases: impl IntoIterator<Item = Case>) -> Rare {
-    let mut sum = Rare::default();
-    for case in cases {
-        match exhaust(&case, None) {
-            Ok((orders, rare)) => {
-                println!("{orders:>9} orders of {} (cancel {}, fault {})", case.name, case.cancel, case.fault);
-                sum.add(&rare);
+    let cases: Vec<Case> = cases.into_iter().collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut own = Rare::default();
+        while let Some(case) = cases.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match exhaust(case, None) {
+                Ok((orders, rare)) => {
+                    println!("{orders:>9} orders of {} (cancel {}, fault {})", case.name, case.cancel, case.fault);
+                    own.add(&rare);
+                }
+                Err(broken) => panic!("{broken}"),
             }
-            Err(broken) => panic!("{broken}"),
         }
-    }
+        own
+    };
+    let mut sum = Rare::default();
+    thread::scope(|scope| {
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let working: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for thread in working {
+            match thread.join() {
+                Ok(own) => sum.add(&own),
+                Err(panicked) => std::panic::resume_unwind(panicked),
+            }
+        }
+    });
     sum
 }
 
@@ -214,12 +238,8 @@ fn every_order_finds_a_completion_that_is_lost() {
     assert!(found.is_err_and(|broken| broken.contains("deadlock")));
 }
 
-/// All small cases, by hand: with `PATERNOSTER_EXHAUSTIVE` set, in a release build.
 #[test]
 fn every_order_of_all_small_cases_is_sound() {
-    if std::env::var_os("PATERNOSTER_EXHAUSTIVE").is_none() {
-        return;
-    }
     let mut cases = Vec::new();
     for policy in policies() {
         for (stages, pairs, lanes) in [(2, 1, 2), (2, 2, 2), (3, 1, 1), (3, 2, 1), (3, 1, 2), (3, 2, 2)] {

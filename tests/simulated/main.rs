@@ -3,7 +3,7 @@
 //! A run is a `scenario` (models, lanes, load) played by a `driver`, which turns what the core launches into device
 //! operations and holds every answer to a serial `oracle`. `detectors` plants a fault for each thing that must be found;
 //! `exhaustive` plays every order of events of small cases. A seed replays a run: `PATERNOSTER_SEED=… cargo test --test
-//! simulated random`; a long run is `PATERNOSTER_RUNS=100000 cargo test --release --test simulated -- --nocapture long`.
+//! simulated random`; the long run is `cargo test --release --test simulated -- --ignored --nocapture`.
 
 mod detectors;
 mod device;
