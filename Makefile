@@ -7,7 +7,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test lint bench bench-frontend overload clean
+.PHONY: help build setup tools models demo serve test lint bench bench-frontend compare-policies timelines overload clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -17,6 +17,7 @@ help:
 	@echo "make models    the example repository in model_repository/"
 	@echo "make tools     perf_analyzer and grpcurl in .cache/bin, where they can be had"
 	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
+	@echo "make compare-policies  each policy beside window under the same load; make timelines draws them"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
@@ -58,6 +59,13 @@ bench-frontend: setup
 
 overload: build
 	@$(VENV) tests/python/overload.py
+
+# The table of docs/benchmarks.md, and the drawings of docs/policies.md.
+compare-policies: build
+	@$(VENV) scripts/compare_policies.py
+
+timelines: build
+	@$(VENV) scripts/timelines.py
 
 # Generated models are ignored by git, so git knows which they are.
 clean:

@@ -2,18 +2,36 @@
 //!
 //! One measured turn completes the running task, which ends its requests and launches the next batch, and lets as many
 //! requests arrive as ended: so the number in flight stays the same. The figure for a task is the turn of a batch of one
-//! row; the figure for a row is what each further row of a batch adds. `deadlines` gives every request one, `keys` spreads
-//! the requests over 16 keys that share no batch.
+//! row; the figure for a row is what each further row of a batch adds: its request's whole life. `deadlines` gives every
+//! request one, `keys` spreads the requests over 16 keys that share no batch. Under `stages` each batch runs 16 stages, so that
+//! a turn is a boundary mostly, and what a further row adds is what it costs to let it go on.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster::batching::{
-    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, TaskId,
-    WindowKnobs,
+    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, StageKnobs,
+    TaskId, WindowKnobs,
 };
 
 const MODEL: ModelId = ModelId(0);
+
+/// What is measured.
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    deadlines: bool,
+    keys: u64,
+    stages: u16,
+}
+
+const PLAIN: Kind = Kind { name: "plain", deadlines: false, keys: 1, stages: 1 };
+const KINDS: [Kind; 4] = [
+    PLAIN,
+    Kind { name: "deadlines", deadlines: true, ..PLAIN },
+    Kind { name: "keys", keys: 16, ..PLAIN },
+    Kind { name: "stages", stages: 16, ..PLAIN },
+];
 
 /// A core with one lane that always has work.
 struct Load {
@@ -21,15 +39,18 @@ struct Load {
     now: Ns,
     next_req: u64,
     running: Option<TaskId>,
-    deadlines: bool,
-    keys: u64,
+    kind: Kind,
 }
 
 impl Load {
-    fn new(in_flight: u64, batch_rows: u32, deadlines: bool, keys: u64) -> Self {
-        let knobs =
-            Knobs { max_batch_rows: batch_rows, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
-        let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, deadlines, keys };
+    fn new(in_flight: u64, batch_rows: u32, kind: Kind) -> Self {
+        let knobs = Knobs {
+            max_batch_rows: batch_rows,
+            stages: StageKnobs::chain(kind.stages),
+            policy: Policy::Window(WindowKnobs::default()),
+            ..Knobs::default()
+        };
+        let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, kind };
         load.core.step(0, Event::ModelUp(MODEL, knobs));
         load.core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
         for _ in 0..in_flight {
@@ -39,9 +60,9 @@ impl Load {
     }
 
     /// The first batches were taken while the load was built up: it runs until turns are alike.
-    fn settled(in_flight: u64, batch_rows: u32, deadlines: bool, keys: u64) -> Self {
-        let mut load = Self::new(in_flight, batch_rows, deadlines, keys);
-        for _ in 0..2 * in_flight / u64::from(batch_rows) {
+    fn settled(in_flight: u64, batch_rows: u32, kind: Kind) -> Self {
+        let mut load = Self::new(in_flight, batch_rows, kind);
+        for _ in 0..2 * in_flight * u64::from(kind.stages) / u64::from(batch_rows) {
             load.turn();
         }
         load
@@ -49,7 +70,7 @@ impl Load {
 
     fn arrive(&mut self) {
         self.now += 100;
-        let key = match self.keys {
+        let key = match self.kind.keys {
             1 => BatchKey::default(),
             keys => BatchKey([(self.next_req % keys) as i64].into_iter().collect()),
         };
@@ -61,7 +82,7 @@ impl Load {
             key,
             priority: 0,
             board_by: None,
-            expiry: self.deadlines.then_some(self.now + 1_000_000_000_000),
+            expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));
@@ -92,15 +113,15 @@ impl Load {
 }
 
 fn batching(criterion: &mut Criterion) {
-    for (name, deadlines, keys) in [("plain", false, 1), ("deadlines", true, 1), ("keys", false, 16)] {
-        let mut group = criterion.benchmark_group(format!("batching/{name}"));
+    for kind in KINDS {
+        let mut group = criterion.benchmark_group(format!("batching/{}", kind.name));
         for in_flight in [10, 1_000, 100_000] {
             for batch_rows in [1, 8, 64].into_iter().filter(|&rows| u64::from(rows) < in_flight) {
                 group.throughput(Throughput::Elements(u64::from(batch_rows)));
                 let id = BenchmarkId::new(format!("{batch_rows} rows"), in_flight);
                 let mut load = None;
                 group.bench_function(id, |bencher| {
-                    let load = load.get_or_insert_with(|| Load::settled(in_flight, batch_rows, deadlines, keys));
+                    let load = load.get_or_insert_with(|| Load::settled(in_flight, batch_rows, kind));
                     bencher.iter(|| load.turn());
                 });
             }
