@@ -176,6 +176,31 @@ async fn a_bad_request_fails_alone() {
     assert_eq!(model.begun.try_iter().collect::<Vec<_>>(), [3, 1, 1, 1]);
 }
 
+/// Gives its input back; panics on poison.
+struct Brittle;
+
+impl Program for Brittle {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let ran = Identity { gate: None }.run(batch);
+        assert!(ran.is_ok(), "as planted");
+        ran
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_panic_of_a_program_fails_its_request_alone() {
+    let pool = one_lane();
+    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Brittle)));
+    for _ in 0..3 {
+        let panicked = handle.submit(request(&[POISON, 0.0])).await.expect_err("the program panicked");
+        assert_eq!(panicked, InferError::Engine("the program of model 'identity' panicked".to_owned()));
+        assert_eq!(values(&handle.submit(request(&[1.0, 2.0])).await.expect("the lane goes on")), [1.0, 2.0]);
+    }
+    let running = pool.stats().snapshot().tasks_running;
+    assert_eq!((pool.in_flight(), running), (0, 0), "a task that panicked has ended");
+    assert!(pool.stop(Duration::from_secs(10)), "all threads end");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_queue_turns_requests_away_and_keeps_the_rest() {
     let pool = one_lane();
@@ -278,8 +303,8 @@ async fn a_short_run_of_a_lone_request_needs_no_lane() {
             let sent = [index as f32, 0.5];
             assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
             let thread = ran_on.recv().expect("each run is noted").unwrap_or_default();
-            assert!(index > 0 || thread == "cpu-lane-0", "nothing is known of the first run, but it ran on {thread}");
-            if thread != "cpu-lane-0" {
+            assert!(index > 0 || thread == "cpu-stream-0", "nothing is known of the first run, but it ran on {thread}");
+            if thread != "cpu-stream-0" {
                 return true;
             }
         }

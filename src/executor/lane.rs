@@ -1,10 +1,6 @@
 //! A task on its lane: gather, run, scatter; or a stage of it.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Instant,
-};
+use std::{sync::Arc, time::Instant};
 
 use smallvec::SmallVec;
 use tracing::{debug, error};
@@ -22,7 +18,7 @@ use super::{
 };
 use crate::{
     batching::{Lengths, Next, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
-    device::BufferPool,
+    device::{BufferPool, WorkFailure},
     engine::{Batch, BatchInput, Execution, Program, RowFailure},
     model::ModelSpec,
     observe::ExecutionTimings,
@@ -76,27 +72,25 @@ impl Job {
         member.map(|member| member.span.req)
     }
 
-    /// Runs the task on the calling thread; a panic of the program fails the task alone.
-    pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Finished {
-        let ran = catch_unwind(AssertUnwindSafe(|| self.try_run(buffers)));
+    /// What is said of a task that failed.
+    pub(super) fn failed(&self, failure: WorkFailure) -> String {
         let spec = &self.model.spec;
-        match ran {
-            Ok(Ok(finished)) => finished,
-            Ok(Err(reason)) => {
-                // A program that was told to stop because a run of it hangs fails in other words.
-                let reason = self.model.hangs.reason().unwrap_or(reason);
-                // Clients can bring this about at will, and hear of it: no place for a warning.
-                debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
-                Finished::Failed(reason)
-            }
-            Err(_) => {
-                error!(model = %spec.name, version = spec.version, "the program panicked");
-                Finished::Failed(format!("the program of model '{}' panicked", spec.name))
-            }
+        if let WorkFailure::Panicked(panic) = failure {
+            error!(model = %spec.name, version = spec.version, "the program panicked: {panic}");
+            return format!("the program of model '{}' panicked", spec.name);
         }
+        // A program that was told to stop because a run of it hangs fails in other words.
+        let reason = self.model.hangs.reason().unwrap_or_else(|| failure.to_string());
+        // Clients can bring this about at will, and hear of it: no place for a warning.
+        debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
+        reason
     }
 
-    fn try_run(&self, buffers: &Arc<BufferPool>) -> Result<Finished, String> {
+    /// Runs the task on the calling thread.
+    ///
+    /// # Errors
+    /// When the program fails, or gives what the specification does not promise.
+    pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Result<Ran, String> {
         let model = &*self.model;
         let parts: SmallVec<[Part<'_>; 8]> = self.members.iter().map(Member::part).collect();
         let lengths: SmallVec<[_; 8]> = self.members.iter().map(|member| &member.payload.lengths).collect();
@@ -120,7 +114,7 @@ impl Job {
         }
         let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = ran.timings;
         model.brevity.ran(compute_input_ns + compute_infer_ns + compute_output_ns);
-        Ok(Finished::Ran(ran))
+        Ok(ran)
     }
 
     fn run_stage(

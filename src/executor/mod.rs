@@ -12,12 +12,13 @@
 mod admit;
 mod boundary;
 mod brevity;
+mod dispatch;
 mod gather;
 mod handle;
 mod hangs;
 mod lane;
+mod lane_work;
 mod loaded;
-mod mailbox;
 mod pieces;
 mod pool;
 mod record;
@@ -29,6 +30,7 @@ mod state;
 mod timer;
 mod watch;
 
+pub use dispatch::{Order, Tickets, issue};
 pub use handle::{ModelHandle, ResponseStream, Ticket};
 pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};

@@ -1,4 +1,4 @@
-//! The pool: the core and its records behind one lock, and the threads that run tasks and keep time.
+//! The pool: the core and its records behind one lock, the device that runs tasks, and the thread that keeps time.
 
 use std::{
     fmt, io,
@@ -7,18 +7,20 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::Receiver;
+use crossbeam_channel::{Receiver, RecvTimeoutError};
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tracing::error;
 
 use super::{
     InferRequest, InputTensor, ModelHandle, StagePrograms,
     admit::Admission,
     boundary::{BoundaryRows, Places},
+    dispatch::{Tickets, issue},
     gather::Part,
-    lane::{Job, run_parts},
+    lane::{Finished, Job, run_parts},
+    lane_work::LaneWork,
     loaded::Loaded,
-    mailbox::Mailbox,
     record::Sink,
     stage_task::StageTask,
     stages::Programs,
@@ -26,8 +28,8 @@ use super::{
     timer::Timer,
 };
 use crate::{
-    batching::{End, Event, Knobs, LaneId, ModelId, Ns, ReqId, ShapeClass},
-    device::BufferPool,
+    batching::{End, Event, Knobs, ModelId, Ns, ReqId, ShapeClass},
+    device::{BufferPool, Device, DeviceError, Operation, StreamId, cpu::Cpu},
     model::ModelSpec,
     observe::{ModelStats, PoolStats, timeline::Timeline},
 };
@@ -55,8 +57,9 @@ impl Default for PoolOptions {
 /// The executor pool of one process.
 pub struct Pool {
     state: Mutex<State>,
-    /// By lane.
-    mailboxes: Vec<Mailbox>,
+    /// A stream for each lane.
+    cpu: Cpu<LaneWork>,
+    tickets: Mutex<Tickets>,
     timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
@@ -64,8 +67,8 @@ pub struct Pool {
     /// Counts how often a version became responsive or ceased to be.
     responsiveness: watch::Sender<u64>,
     epoch: Instant,
-    /// Disconnected once the last thread has ended.
-    ended: Receiver<()>,
+    /// Disconnected once the timer's thread has ended.
+    timer_ended: Receiver<()>,
 }
 
 impl Pool {
@@ -76,25 +79,20 @@ impl Pool {
     pub fn start(options: &PoolOptions) -> io::Result<Arc<Self>> {
         let count = options.cpu_lanes.max(1);
         let hang_after_ns = (!options.hang_after.is_zero()).then(|| duration_ns(options.hang_after));
-        let (alive, ended) = crossbeam_channel::bounded::<()>(0);
+        let (alive, timer_ended) = crossbeam_channel::bounded::<()>(0);
+        let buffers = BufferPool::new(options.retain_bytes);
         let pool = Arc::new(Self {
             state: Mutex::new(State::new(count, hang_after_ns, Arc::clone(&options.timeline))),
-            mailboxes: (0..count).map(|_| Mailbox::default()).collect(),
+            cpu: Cpu::start(count, Arc::clone(&buffers))?,
+            tickets: Mutex::default(),
             timer: Timer::default(),
-            buffers: BufferPool::new(options.retain_bytes),
+            buffers,
             stats: Arc::default(),
             hang_after: options.hang_after,
             responsiveness: watch::Sender::new(0),
             epoch: Instant::now(),
-            ended,
+            timer_ended,
         });
-        for lane in (0..count).map(LaneId) {
-            let (pool, alive) = (Arc::clone(&pool), alive.clone());
-            thread::Builder::new().name(format!("cpu-lane-{}", lane.0)).spawn(move || {
-                pool.serve_lane(lane);
-                drop(alive);
-            })?;
-        }
         let ringing = Arc::clone(&pool);
         thread::Builder::new().name("batch-timer".to_owned()).spawn(move || {
             ringing.timer.run(|| ringing.ring());
@@ -203,12 +201,19 @@ impl Pool {
         for model in models {
             model.loaded.programs.terminate();
         }
-        self.mailboxes.iter().for_each(Mailbox::stop);
         self.timer.stop();
-        self.ended.recv_timeout(patience) == Err(crossbeam_channel::RecvTimeoutError::Disconnected)
+        let began = Instant::now();
+        let lanes_ended = self.cpu.clone().stop(patience);
+        let left = patience.saturating_sub(began.elapsed());
+        lanes_ended && self.timer_ended.recv_timeout(left) == Err(RecvTimeoutError::Disconnected)
     }
 
-    pub(super) fn submit(&self, handle: &Arc<ModelHandle>, request: InferRequest, sink: Sink) -> Option<ReqId> {
+    pub(super) fn submit(
+        self: &Arc<Self>,
+        handle: &Arc<ModelHandle>,
+        request: InferRequest,
+        sink: Sink,
+    ) -> Option<ReqId> {
         let timeout = request.queue_timeout.filter(|timeout| !timeout.is_zero());
         let expiry = request.deadline.map(|deadline| self.ns_at(deadline));
         handle.stats().admitted();
@@ -220,42 +225,41 @@ impl Pool {
         if req.is_none() {
             handle.stats().left_queue();
         }
-        let here = after.launches.pop_if(|(_, job)| alone && job.model.brevity.is_short());
-        self.settle(after, None);
-        if let Some((lane, job)) = here {
-            // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run.
-            if let Some(next) = self.run(lane, &job) {
-                self.mailboxes[usize::from(lane.0)].put(next);
-            }
+        let here = after.launches.pop_if(|job| alone && job.model.brevity.is_short());
+        self.settle(after);
+        if let Some(job) = here {
+            // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run. It has run
+            // when the launch returns, so nothing can wait for it.
+            let stream = StreamId(job.task.lane.0);
+            check(self.cpu.launch_here(stream, &[], LaneWork::new(self, job)));
         }
         req
     }
 
-    pub(super) fn cancel(&self, req: ReqId) {
+    pub(super) fn cancel(self: &Arc<Self>, req: ReqId) {
         self.event(Event::Cancelled(req));
     }
 
-    pub(super) fn retire(&self, model: ModelId) {
+    pub(super) fn retire(self: &Arc<Self>, model: ModelId) {
         self.event(Event::ModelDraining(model));
     }
 
     /// The alarm went off, for the core or for the watch: each sets its next.
-    fn ring(&self) {
+    fn ring(self: &Arc<Self>) {
         self.drive(|state, now, after| {
             state.step(now, Event::Wake, after);
             state.look_for_hangs(now, after);
         });
     }
 
-    fn event(&self, event: Event<'_>) {
+    fn event(self: &Arc<Self>, event: Event<'_>) {
         self.drive(|state, now, after| state.step(now, event, after));
     }
 
     /// Lets `change` drive the core under the lock, then does what it left to do.
-    fn drive<R>(&self, change: impl FnOnce(&mut State, Ns, &mut After) -> R) -> R {
+    fn drive<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, Ns, &mut After) -> R) -> R {
         let (result, after) = self.change(change);
-        let none = self.settle(after, None);
-        debug_assert!(none.is_none(), "only a lane keeps a task for itself");
+        self.settle(after);
         result
     }
 
@@ -269,16 +273,9 @@ impl Pool {
         (result, after)
     }
 
-    /// Launches on other lanes, sets the alarm, answers and drops; gives back the task that `own` lane runs next.
-    fn settle(&self, after: After, own: Option<LaneId>) -> Option<Job> {
-        let mut next = None;
-        for (lane, job) in after.launches {
-            if Some(lane) == own {
-                next = Some(job);
-            } else {
-                self.mailboxes[usize::from(lane.0)].put(job);
-            }
-        }
+    /// Launches, sets the alarm, answers and drops.
+    fn settle(self: &Arc<Self>, after: After) {
+        self.issue(after.launches);
         if let Some(at) = after.wake_at.into_iter().chain(after.watch_at).min() {
             self.timer.set(self.epoch + Duration::from_nanos(at));
         }
@@ -295,26 +292,36 @@ impl Pool {
         }
         drop(after.dropped);
         drop(after.freed);
-        next
     }
 
-    fn serve_lane(&self, lane: LaneId) {
-        while let Some(job) = self.mailboxes[usize::from(lane.0)].take() {
-            let mut next = Some(job);
-            while let Some(job) = next {
-                next = self.run(lane, &job);
-            }
+    /// Gives tasks to their lanes. CPU lanes have no horizon, so no task waits for another, and what several threads issue
+    /// at the same time may come in any order.
+    fn issue(self: &Arc<Self>, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let mut cpu = self.cpu.clone();
+        for job in jobs {
+            let order = (&job.task).into();
+            let work = LaneWork::new(self, job);
+            check(issue(&mut cpu, &mut self.tickets.lock(), &order, &[], work));
         }
     }
 
-    /// Runs a task and settles what comes of it; the lane's next task, if there is one already.
-    fn run(&self, lane: LaneId, job: &Job) -> Option<Job> {
+    /// A task begins on the calling thread; now.
+    pub(super) fn task_begins(&self) -> Ns {
         self.stats.task_started();
-        let started = self.now();
-        let finished = job.run(&self.buffers);
-        self.stats.task_ended();
-        let ((), after) = self.change(|state, now, after| state.finish(started, now, job, finished, after));
-        self.settle(after, Some(lane))
+        self.now()
+    }
+
+    /// A task has ended on the calling thread. What comes of it is settled before the lane's stream goes on, so the lane
+    /// finds its next task, if there is one already, without a hand-over.
+    pub(super) fn landed(self: &Arc<Self>, began: Option<Ns>, job: &Job, finished: Finished) {
+        if began.is_some() {
+            self.stats.task_ended();
+        }
+        self.tickets.lock().landed(job.task.id);
+        self.drive(|state, now, after| state.finish(began.unwrap_or(now), now, job, finished, after));
     }
 
     fn now(&self) -> Ns {
@@ -328,7 +335,16 @@ impl Pool {
 
 impl fmt::Debug for Pool {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Pool").field("lanes", &self.mailboxes.len()).finish_non_exhaustive()
+        formatter.debug_struct("Pool").field("lanes", &self.cpu.streams()).finish_non_exhaustive()
+    }
+}
+
+/// A stopped pool has answered all requests; nothing else is ever refused, since lanes are the device's own streams.
+fn check(issued: Result<Operation, DeviceError>) {
+    if let Err(refusal) = issued
+        && refusal != DeviceError::Stopped
+    {
+        error!("the device refused a task: {refusal}");
     }
 }
 

@@ -27,7 +27,7 @@ use crate::{
 /// What is left to do once the lock is free again: everything that may wake, drop or block.
 #[derive(Default)]
 pub(super) struct After {
-    pub(super) launches: Vec<(LaneId, Job)>,
+    pub(super) launches: Vec<Job>,
     pub(super) ended: Vec<(Record, End)>,
     pub(super) dropped: Vec<Version>,
     /// Memory of batches that are over.
@@ -266,7 +266,7 @@ impl State {
             after.watch_at = Some(look);
         }
         self.record_launch(now, &task);
-        after.launches.push((task.lane, Job { task, model, members, reads, writes }));
+        after.launches.push(Job { task, model, members, reads, writes });
     }
 
     fn record_launch(&self, now: Ns, task: &Task) {

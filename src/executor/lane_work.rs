@@ -1,0 +1,49 @@
+//! A task as its lane's stream runs it.
+
+use std::sync::Arc;
+
+use super::{
+    lane::{Finished, Job, Ran},
+    pool::Pool,
+};
+use crate::{
+    batching::Ns,
+    device::{
+        WorkFailure,
+        cpu::{HostWork, Operand},
+    },
+};
+
+/// Runs a task, then drives the core with what came of it, on the same thread.
+pub(super) struct LaneWork {
+    pool: Arc<Pool>,
+    job: Job,
+    began: Option<Ns>,
+    ran: Option<Ran>,
+}
+
+impl LaneWork {
+    pub(super) fn new(pool: &Arc<Pool>, job: Job) -> Self {
+        Self { pool: Arc::clone(pool), job, began: None, ran: None }
+    }
+}
+
+impl HostWork for LaneWork {
+    /// Boundaries are the job's own, which look for conflicts themselves (`boundary`): no operands.
+    fn run(&mut self, _: &mut [Operand]) -> Result<(), String> {
+        self.began = Some(self.pool.task_begins());
+        self.ran = Some(self.job.run(self.pool.buffers())?);
+        Ok(())
+    }
+
+    fn done(self, outcome: Result<(), WorkFailure>) {
+        let Self { pool, job, began, ran } = self;
+        let finished = match (outcome, ran) {
+            (Ok(()), Some(ran)) => Finished::Ran(ran),
+            // The pool was stopped, which has answered the requests.
+            (Err(WorkFailure::Stopped) | Ok(()), _) => return,
+            (Err(failure), _) => Finished::Failed(job.failed(failure)),
+        };
+        pool.landed(began, &job, finished);
+    }
+}
