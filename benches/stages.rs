@@ -4,6 +4,9 @@
 //! `cargo bench --bench stages`. Programs of this crate's own need nothing; those of ONNX Runtime need its library, in
 //! `ORT_DYLIB_PATH` or where `make` puts it.
 
+#[path = "../tests/common/chain.rs"]
+mod chain;
+
 use std::{hint::black_box, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -15,10 +18,9 @@ use paternoster::{
         onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
     },
     executor::{InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, StagePrograms},
-    model::{BoundaryDim, BoundaryTensor, DataType, Dims, ModelSpec, Sink, Source, StagePlan, StageSpec, TensorSpec},
+    model::{DataType, Dims, StageSpec},
     onnx::build::Graph,
 };
-use smallvec::SmallVec;
 
 /// Values of a row: a token of a small language model.
 const WIDTH: usize = 384;
@@ -60,44 +62,6 @@ impl Add {
     }
 }
 
-fn tensor(name: &str) -> TensorSpec {
-    TensorSpec::new(name, DataType::Fp32, &[WIDTH as i64])
-}
-
-fn spec() -> ModelSpec {
-    ModelSpec {
-        name: "line".to_owned(),
-        version: 1,
-        max_batch_size: 8,
-        inputs: vec![tensor("x")],
-        outputs: vec![tensor("y")],
-        symbols: vec![],
-        decoupled: false,
-    }
-}
-
-fn plan(stages: usize) -> StagePlan {
-    let name = |boundary: usize| format!("h{boundary}");
-    let stage = |number: usize| {
-        let input = match number.checked_sub(1) {
-            None => (tensor("x"), Source::Request(0)),
-            Some(before) => (tensor(&name(before)), Source::Boundary { boundary: before as u16, tensor: 0 }),
-        };
-        let last = number + 1 == stages;
-        let output = if last { (tensor("y"), Sink::Reply(0)) } else { (tensor(&name(number)), Sink::Boundary(0)) };
-        StageSpec { inputs: vec![input], outputs: vec![output], exits: vec![] }
-    };
-    let left = |boundary: usize| BoundaryTensor {
-        name: name(boundary),
-        datatype: DataType::Fp32,
-        dims: Some(SmallVec::from_slice(&[BoundaryDim::Fixed(WIDTH as i64)])),
-    };
-    StagePlan {
-        stages: (0..stages).map(stage).collect(),
-        boundaries: (0..stages - 1).map(|boundary| vec![left(boundary)]).collect(),
-    }
-}
-
 fn compile(runtime: &Runtime, stage: &StageSpec, times: usize) -> Arc<dyn Program> {
     let (inputs, outputs): (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) = StagePrograms::ports(stage);
     let dims = ["batch".into(), (WIDTH as i64).into()];
@@ -114,17 +78,17 @@ fn compile(runtime: &Runtime, stage: &StageSpec, times: usize) -> Arc<dyn Progra
 }
 
 fn bring_up(pool: &Arc<Pool>, runtime: Option<&Runtime>, stages: usize) -> Arc<ModelHandle> {
-    let plan = plan(stages);
+    let plan = chain::plan(stages, WIDTH);
     let times = OPERATORS / stages;
     let programs = plan.stages.iter().map(|stage| match runtime {
         Some(runtime) => compile(runtime, stage, times),
         None => Arc::new(Add { times }) as Arc<dyn Program>,
     });
     let programs = programs.collect();
-    let programs = StagePrograms::cut(&spec(), plan, programs).expect("the plan is sound");
+    let programs = StagePrograms::cut(&chain::spec(WIDTH), plan, programs).expect("the plan is sound");
     let policy = Policy::Window(WindowKnobs::default());
     let knobs = Knobs { max_batch_rows: 8, max_in_flight: 2, policy, ..Knobs::default() };
-    Arc::new(pool.bring_up(spec(), knobs, programs))
+    Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs))
 }
 
 fn request(rows: usize) -> InferRequest {

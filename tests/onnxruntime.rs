@@ -3,11 +3,10 @@
 //!
 //! Needs the library: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
 
-use std::{
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+#[path = "common/runtime.rs"]
+mod runtime;
+
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use paternoster::{
@@ -15,28 +14,13 @@ use paternoster::{
     device::BufferPool,
     engine::{
         Batch, BatchInput, Program, ProgramPort,
-        onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
+        onnxruntime::{OnnxProgram, Runtime},
     },
     executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions},
     model::{DataType, Dims, ModelSpec, TensorSpec},
     onnx::{Model, PortDim, zoo},
 };
-
-/// The runtime of this process; `None` where the library is not installed.
-fn runtime() -> Option<&'static Runtime> {
-    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
-    RUNTIME
-        .get_or_init(|| {
-            let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
-            let library = cached.exists().then_some(cached);
-            if library.is_none() && std::env::var_os("ORT_DYLIB_PATH").is_none() {
-                eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
-                return None;
-            }
-            Some(Runtime::load(&RuntimeOptions { library, threads: 1 }).expect("the library loads"))
-        })
-        .as_ref()
-}
+use runtime::runtime;
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
     ModelSpec {

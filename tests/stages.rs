@@ -2,13 +2,16 @@
 //!
 //! Needs the library: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc, sync::OnceLock};
+#[path = "common/runtime.rs"]
+mod runtime;
+
+use std::{collections::HashMap, path::PathBuf, sync::Arc};
 
 use paternoster::{
     device::BufferPool,
     engine::{
         Batch, BatchInput, BatchOutput, Program,
-        onnxruntime::{OnnxProgram, Runtime, RuntimeOptions},
+        onnxruntime::{OnnxProgram, Runtime},
     },
     model::{DataType, ModelSpec, TensorSpec},
     onnx::{
@@ -18,25 +21,10 @@ use paternoster::{
         zoo::{self, Width},
     },
 };
+use runtime::runtime;
 
 /// Of the root mean square of a tensor.
 const TOLERANCE: f64 = 1e-4;
-
-/// The runtime of this process; `None` where the library is not installed.
-fn runtime() -> Option<&'static Runtime> {
-    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
-    RUNTIME
-        .get_or_init(|| {
-            let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
-            let library = cached.exists().then_some(cached);
-            if library.is_none() && std::env::var_os("ORT_DYLIB_PATH").is_none() {
-                eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
-                return None;
-            }
-            Some(Runtime::load(&RuntimeOptions { library, threads: 2 }).expect("the library loads"))
-        })
-        .as_ref()
-}
 
 /// A compiled graph and the names of its tensors.
 struct Compiled {

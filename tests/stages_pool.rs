@@ -1,6 +1,9 @@
 //! Versions cut into stages on the pool with real threads: rows keep their places from stage to stage, leave where they may,
 //! and each request gets its own back in order.
 
+#[path = "common/chain.rs"]
+mod chain;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -14,14 +17,12 @@ use paternoster::{
     executor::{
         InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, StagePrograms, Ticket,
     },
-    model::{
-        BoundaryDim, BoundaryTensor, DataType, Dims, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec,
-        TensorSpec,
-    },
+    model::{DataType, Dims, Exit, ExitTo, Sink, Source, StagePlan, TensorSpec},
     observe::timeline::Timeline,
 };
-use smallvec::SmallVec;
 
+/// Values of a row.
+const WIDTH: usize = 2;
 /// A row whose first value is this fails whatever batch it is in.
 const POISON: f32 = -1.0;
 
@@ -83,48 +84,6 @@ impl Gate {
     }
 }
 
-fn tensor(name: &str) -> TensorSpec {
-    TensorSpec::new(name, DataType::Fp32, &[2])
-}
-
-fn spec() -> ModelSpec {
-    ModelSpec {
-        name: "digits".to_owned(),
-        version: 1,
-        max_batch_size: 8,
-        inputs: vec![tensor("x")],
-        outputs: vec![tensor("y")],
-        symbols: vec![],
-        decoupled: false,
-    }
-}
-
-/// `count` stages in a chain, each with one tensor of two values a row to the next.
-fn chain(count: u16) -> StagePlan {
-    let name = |boundary: u16| format!("h{boundary}");
-    let stage = |number: u16| {
-        let input = match number.checked_sub(1) {
-            None => (tensor("x"), Source::Request(0)),
-            Some(before) => (tensor(&name(before)), Source::Boundary { boundary: before, tensor: 0 }),
-        };
-        let output = if number + 1 == count {
-            (tensor("y"), Sink::Reply(0))
-        } else {
-            (tensor(&name(number)), Sink::Boundary(0))
-        };
-        StageSpec { inputs: vec![input], outputs: vec![output], exits: vec![] }
-    };
-    let left = |boundary: u16| BoundaryTensor {
-        name: name(boundary),
-        datatype: DataType::Fp32,
-        dims: Some(SmallVec::from_slice(&[BoundaryDim::Fixed(2)])),
-    };
-    StagePlan {
-        stages: (0..count).map(stage).collect(),
-        boundaries: (0..count - 1).map(|boundary| vec![left(boundary)]).collect(),
-    }
-}
-
 fn window() -> Knobs {
     Knobs { max_batch_rows: 8, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() }
 }
@@ -135,8 +94,8 @@ fn start(lanes: u16, hang_after: Duration) -> Arc<Pool> {
 }
 
 fn bring_up(pool: &Arc<Pool>, knobs: Knobs, plan: StagePlan, programs: Vec<Arc<dyn Program>>) -> Arc<ModelHandle> {
-    let programs = StagePrograms::cut(&spec(), plan, programs).expect("the plan is sound");
-    Arc::new(pool.bring_up(spec(), knobs, programs))
+    let programs = StagePrograms::cut(&chain::spec(WIDTH), plan, programs).expect("the plan is sound");
+    Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs))
 }
 
 fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> Ticket {
@@ -167,7 +126,7 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
         let objective_ns = Some(1_000_000_000);
         let knobs = Knobs { buffer_pairs, max_in_flight, policy: policy.clone(), objective_ns, ..window() };
         let programs = [1.0, 2.0, 3.0].map(Digit::free).to_vec();
-        let handle = bring_up(&pool, knobs, chain(3), programs);
+        let handle = bring_up(&pool, knobs, chain::plan(3, WIDTH), programs);
         let requests = (0..500_u16).map(|index| {
             let handle = Arc::clone(&handle);
             tokio::spawn(async move {
@@ -200,7 +159,7 @@ async fn a_newcomer_that_catches_up_goes_on_with_the_batch() {
     let (last, end) = Gate::before(2.0);
     let load = Some(LoadDiversity { max_age_ns: Some(u64::MAX / 2), ..LoadDiversity::default() });
     let policy = Policy::Diversity(DiversityKnobs { input: None, operator: None, load });
-    let handle = bring_up(&pool, Knobs { policy, ..window() }, chain(2), vec![first, last]);
+    let handle = bring_up(&pool, Knobs { policy, ..window() }, chain::plan(2, WIDTH), vec![first, last]);
     let early = submit(&handle, &[1.0, 2.0]);
     assert_eq!(gate.await_run(), 1);
     let late = submit(&handle, &[3.0, 4.0, 5.0, 6.0]);
@@ -227,7 +186,7 @@ async fn parts_of_a_split_batch_run_on_their_own_rows() {
     let knobs = Knobs { policy, latencies: Some(CostTable { stages }), ..window() };
     let (first, gate) = Gate::before(1.0);
     let (last, end) = Gate::before(2.0);
-    let handle = bring_up(&pool, knobs, chain(2), vec![first, last]);
+    let handle = bring_up(&pool, knobs, chain::plan(2, WIDTH), vec![first, last]);
     let lone = submit(&handle, &[9.0, 9.0]);
     assert_eq!(gate.await_run(), 1);
     let waiting: Vec<Ticket> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.0])).collect();
@@ -249,7 +208,7 @@ async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
     let pool = start(1, Duration::ZERO);
     let (first, gate) = Gate::before(1.0);
     let (last, end) = Gate::before(3.0);
-    let handle = bring_up(&pool, window(), chain(3), vec![first, Digit::free(2.0), last]);
+    let handle = bring_up(&pool, window(), chain::plan(3, WIDTH), vec![first, Digit::free(2.0), last]);
     let lone = submit(&handle, &[0.0, 0.0]);
     gate.await_run();
     let mut waiting: Vec<Ticket> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.5])).collect();
@@ -271,7 +230,7 @@ async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
 async fn a_row_that_a_later_stage_cannot_bear_fails_alone() {
     let pool = start(1, Duration::ZERO);
     let (first, gate) = Gate::before(1.0);
-    let handle = bring_up(&pool, window(), chain(2), vec![first, Digit::free(2.0)]);
+    let handle = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![first, Digit::free(2.0)]);
     let lone = submit(&handle, &[0.0, 0.0]);
     gate.await_run();
     let good = submit(&handle, &[3.0, 4.0]);
@@ -300,7 +259,7 @@ impl Program for Leading {
 
 /// Four stages, of which the first lets rows go: to stage 2 from 100 on, to their end from 10 on.
 fn with_exits() -> StagePlan {
-    let mut plan = chain(3);
+    let mut plan = chain::plan(3, WIDTH);
     plan.stages[0].outputs.push((TensorSpec::new("leading", DataType::Fp32, &[]), Sink::Exit));
     plan.stages[0].exits = vec![
         Exit { value: 1, at_least: 100.0, to: ExitTo::Stage(2) },
@@ -339,10 +298,11 @@ async fn rows_that_leave_early_come_back_in_order_with_the_rest() {
 async fn stages_are_warmed_up_one_after_another() {
     let pool = start(1, Duration::ZERO);
     let warm = |programs: Vec<Arc<dyn Program>>| {
-        let programs = StagePrograms::cut(&spec(), chain(2), programs).expect("the plan is sound");
+        let programs =
+            StagePrograms::cut(&chain::spec(WIDTH), chain::plan(2, WIDTH), programs).expect("the plan is sound");
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[1.0_f32, POISON]));
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
-        pool.warm_up(&spec(), &programs, 1, &[Some(input)])
+        pool.warm_up(&chain::spec(WIDTH), &programs, 1, &[Some(input)])
     };
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(0.0)]), Ok(()));
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(2.0)]), Err("poison".to_owned()), "the second stage ran");
@@ -379,10 +339,10 @@ async fn a_task_that_does_not_end_is_given_up_until_it_does() {
     let pool = start(2, Duration::from_millis(500));
     let mut changes = pool.responsiveness();
     let (last, gate) = Gate::before(2.0);
-    let hanging = bring_up(&pool, window(), chain(2), vec![Digit::free(1.0), last]);
-    let healthy = bring_up(&pool, window(), chain(2), vec![Digit::free(1.0), Digit::free(2.0)]);
+    let hanging = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![Digit::free(1.0), last]);
+    let healthy = bring_up(&pool, window(), chain::plan(2, WIDTH), vec![Digit::free(1.0), Digit::free(2.0)]);
     let given_up = submit(&hanging, &[1.0, 1.0]).await.expect_err("its last stage does not end");
-    let reason = "model 'digits' does not respond: a task of stage 1 has not ended within 500ms";
+    let reason = "model 'line' does not respond: a task of stage 1 has not ended within 500ms";
     assert_eq!(given_up, InferError::Engine(reason.to_owned()));
     assert_eq!(hanging.fault().as_deref(), Some("a task of stage 1 has not ended within 500ms"));
     assert!(!hanging.is_responsive() && healthy.is_responsive());

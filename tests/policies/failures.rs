@@ -9,7 +9,8 @@ use paternoster::{
 
 use crate::{
     policies::POLICIES,
-    rig::{Exchange, Expected, Noise, Place, runtime, tensor},
+    rig::{Exchange, Expected, Noise, Place, tensor},
+    runtime::runtime,
 };
 
 const REQUESTS: usize = 60;

@@ -10,11 +10,14 @@ mod failures;
 mod networks;
 mod policies;
 mod rig;
+#[path = "../common/runtime.rs"]
+mod runtime;
 
 use networks::Network;
 use paternoster::observe::MetaCounters;
 use policies::{Combination, combinations};
-use rig::{Place, runtime};
+use rig::Place;
+use runtime::runtime;
 
 /// Requests of a network, each submitted once under each combination.
 const REQUESTS: usize = 40;

@@ -1,16 +1,10 @@
 //! Models on disk, a server's way to load them, and clients that send requests in bursts and give some of them up.
 
-use std::{
-    fs,
-    os::unix::fs::symlink,
-    path::PathBuf,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use paternoster::{
-    engine::onnxruntime::{Runtime, RuntimeOptions},
+    engine::onnxruntime::Runtime,
     executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, Ticket},
     model::Dims,
     observe::MetaCounters,
@@ -27,22 +21,6 @@ const BURST: u32 = 6;
 const CANCELLED_PERCENT: u32 = 15;
 /// A pool that does not answer for so long has lost a request: its test fails instead of hanging.
 const NEVER_SO_LONG: Duration = Duration::from_secs(120);
-
-/// The runtime of this process; `None` where the library is not installed.
-pub fn runtime() -> Option<&'static Runtime> {
-    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
-    RUNTIME
-        .get_or_init(|| {
-            let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
-            let library = cached.exists().then_some(cached);
-            if library.is_none() && std::env::var_os("ORT_DYLIB_PATH").is_none() {
-                eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
-                return None;
-            }
-            Some(Runtime::load(&RuntimeOptions { library, threads: 1 }).expect("the library loads"))
-        })
-        .as_ref()
-}
 
 /// A repeatable stream of numbers.
 pub struct Noise(u64);

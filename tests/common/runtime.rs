@@ -1,0 +1,21 @@
+//! ONNX Runtime as the tests find it: in `ORT_DYLIB_PATH` or where `make` puts it.
+
+use std::{path::PathBuf, sync::OnceLock};
+
+use paternoster::engine::onnxruntime::{Runtime, RuntimeOptions};
+
+/// The runtime of this process; `None` where the library is not installed.
+pub fn runtime() -> Option<&'static Runtime> {
+    static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
+    RUNTIME
+        .get_or_init(|| {
+            let cached = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
+            let library = cached.exists().then_some(cached);
+            if library.is_none() && std::env::var_os("ORT_DYLIB_PATH").is_none() {
+                eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
+                return None;
+            }
+            Some(Runtime::load(&RuntimeOptions { library, threads: 1 }).expect("the library loads"))
+        })
+        .as_ref()
+}
