@@ -40,8 +40,13 @@ impl Lane {
         self.knobs.horizon_ns > 0
     }
 
+    /// Whether nothing is on it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.tasks == 0
+    }
+
     fn is_open(&self, now: Ns) -> bool {
-        self.tasks == 0 || self.has_room() && self.busy_until < now.saturating_add(self.knobs.horizon_ns)
+        self.is_idle() || self.has_room() && self.busy_until < now.saturating_add(self.knobs.horizon_ns)
     }
 
     fn has_room(&self) -> bool {
@@ -93,7 +98,7 @@ impl Arbiter {
 
     /// Lanes without a task.
     pub(super) fn idle_lanes(&self) -> usize {
-        self.lanes.values().filter(|lane| lane.tasks == 0).count()
+        self.lanes.values().filter(|lane| lane.is_idle()).count()
     }
 
     pub(super) fn lanes(&self) -> impl Iterator<Item = (&Lane, u16)> {

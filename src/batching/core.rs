@@ -7,7 +7,7 @@ use slab::Slab;
 use super::{
     Action, Actions, Arrival, Counters, End, Event, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
     arbiter::{Arbiter, GroupIx},
-    group::{Answer, Group, Turn},
+    group::{Answer, Around, Group, Turn},
     invariants,
     ledger::{Flight, Ledger, Slot},
     timers::Timers,
@@ -177,9 +177,12 @@ impl Core {
             let Some((lane, group)) = self.arbiter.grant(self.now, holds, urgent) else { return };
             let others = groups.iter().filter(|&(ix, entry)| ix != group && entry.live > 0);
             let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(self.now, &self.ledger)).min();
+            let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
+            let lanes = self.arbiter.lanes().count() as u32;
+            let around = Around { neighbours_slack_ns, lanes, idle_besides };
             let entry = &mut self.groups[group];
             let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-            match entry.offer(&mut turn, group, lane, TaskId(self.tasks), neighbours_slack_ns) {
+            match entry.offer(&mut turn, group, lane, TaskId(self.tasks), around) {
                 Answer::Launched(predicted_ns) => {
                     self.tasks += 1;
                     self.arbiter.took_off(lane.id, self.now, predicted_ns);

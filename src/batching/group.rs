@@ -27,6 +27,17 @@ pub(super) struct Turn<'a> {
     pub(super) actions: &'a mut Actions,
 }
 
+/// What a group sees of the pool as it is offered a lane.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Around {
+    /// Time that other models can spare before one of their targets is missed; none without targets.
+    pub(super) neighbours_slack_ns: Option<Ns>,
+    /// Lanes there are.
+    pub(super) lanes: u32,
+    /// Other lanes that have nothing to do.
+    pub(super) idle_besides: u32,
+}
+
 /// What a group makes of an offered lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
@@ -219,13 +230,13 @@ impl Group {
         group: GroupIx,
         lane: Lane,
         id: TaskId,
-        neighbours_slack_ns: Option<Ns>,
+        around: Around,
     ) -> Answer {
         if self.running >= self.max_in_flight {
             return Answer::Nothing;
         }
         loop {
-            let (batch, waiting) = match self.decide(turn, &lane, neighbours_slack_ns) {
+            let (batch, waiting) = match self.decide(turn, &lane, around) {
                 Decision::GoOn(batch) => (batch, None),
                 Decision::New { line, passengers, outlook } => {
                     let waiting = self.table.has_queued();

@@ -4,6 +4,8 @@
 //! Where the algorithm as published would starve a slow trickle or swing at equality, it is corrected: the search starts at
 //! 1, the rate is taken with headroom, and a partial batch does not wait for ever. [`MonitorKnobs::paper`] undoes that.
 
+use smallvec::SmallVec;
+
 use super::{
     Ns, ShapeClass,
     cost::{Costs, Quantile},
@@ -14,6 +16,12 @@ const PAPER_WINDOW_NS: Ns = 1_000_000_000;
 
 /// A partial batch waits so many times as long as the rest of it is expected to take.
 const PATIENCE: f64 = 1.5;
+
+/// A batch waits for its next row while that makes the mean latency of both at most so many times what it is without.
+const TOLERATED: f64 = 1.1;
+
+/// Where no size keeps up with the rate, the smallest whose throughput is at least this share of the best.
+const NEARLY_BEST: f64 = 0.95;
 
 /// Parts of the averaging time after which counted arrivals enter the average.
 const FOLDS: Ns = 8;
@@ -44,6 +52,8 @@ pub(super) struct Demand<'a> {
     pub(super) max_rows: u32,
     /// Time from arrival to completion that is aimed at.
     pub(super) objective_ns: Option<Ns>,
+    /// Lanes that run batches beside each other.
+    pub(super) lanes: u32,
 }
 
 /// The requests that wait, as the dispatcher sees them.
@@ -54,6 +64,8 @@ pub(super) struct Queue {
     pub(super) oldest_arrival: Ns,
     /// How much longer the oldest can wait and still meet its target; none where it has no target.
     pub(super) oldest_slack_ns: Option<Ns>,
+    /// Whether a lane would be left for whoever comes next if these went now.
+    pub(super) lane_is_left: bool,
 }
 
 /// What the dispatcher does with the queue.
@@ -195,7 +207,8 @@ impl Monitor {
     ///
     /// A partial batch of n goes when the first of these has come: the oldest request's slack is used up; 1.5 times the
     /// time in which the missing rows were to be expected has passed since the latest arrival; the oldest request has waited
-    /// `cap_ns`. It goes at once when a lane idles and (n + 1) / λ ≥ T(n), or T(n) is not known.
+    /// `cap_ns`. It goes at once when a lane idles and (n + 1) / λ ≥ T(n), T(n) is not known, or to wait for the next row would make
+    /// the mean latency longer by more than a tenth.
     pub(super) fn dispatch(
         &self,
         now: Ns,
@@ -215,7 +228,8 @@ impl Monitor {
         if !self.knobs.paper {
             let run_ns = demand.costs.whole(rows, demand.class, Quantile::Mean);
             let refill_ns = f64::from(rows + 1) / self.rate(now);
-            if lane_is_idle && run_ns.is_none_or(|run_ns| refill_ns >= run_ns as f64) {
+            let at_once = || refill_ns >= run_ns.unwrap_or(0) as f64 || !self.is_worth_waiting(queue, demand);
+            if lane_is_idle && at_once() {
                 return Dispatch::Go(rows);
             }
             let rest_ns = PATIENCE * f64::from(preferred - rows) / self.latest_rate;
@@ -224,19 +238,30 @@ impl Monitor {
         }
         if limit <= now { Dispatch::Go(rows) } else { Dispatch::Until(limit) }
     }
+
+    /// Whether the next row is worth waiting for, as far as the mean latency of that and of those that wait goes.
+    fn is_worth_waiting(&self, queue: &Queue, demand: &Demand) -> bool {
+        let time = |rows| Some(demand.costs.whole(rows, demand.class, Quantile::Mean)? as f64);
+        let (Some(now_ns), Some(next_ns), Some(both_ns)) = (time(queue.rows), time(1), time(queue.rows + 1)) else {
+            return true;
+        };
+        let (rows, gap_ns) = (f64::from(queue.rows), 1.0 / self.latest_rate);
+        let next_waits_ns = if queue.lane_is_left { 0.0 } else { (now_ns - gap_ns).max(0.0) };
+        let apart = rows * now_ns + next_waits_ns + next_ns;
+        let together = rows * (gap_ns + both_ns) + both_ns;
+        together <= TOLERATED * apart
+    }
 }
 
-/// Equation 1, λ ≤ B / T(B): the smallest such B, the largest batch where there is none, 1 where no time is known.
+/// Equation 1, λ ≤ B / T(B) on each of the lanes: the smallest such B. Where there is none, the smallest B whose throughput is nearly the
+/// best: a larger one makes requests wait and nothing cheaper. 1 where no time is known.
 pub(super) fn smallest_that_keeps_up(rate: f64, demand: &Demand) -> u32 {
-    let max_rows = demand.max_rows.max(1);
-    for rows in 1..max_rows {
-        match demand.costs.throughput(rows, demand.class) {
-            None => return 1,
-            Some(throughput) if rate <= throughput => return rows,
-            Some(_) => {}
-        }
-    }
-    max_rows
+    let rate = rate / f64::from(demand.lanes.max(1));
+    let throughputs = (1..=demand.max_rows.max(1)).map_while(|rows| demand.costs.throughput(rows, demand.class));
+    let throughputs: SmallVec<[f64; 64]> = throughputs.collect();
+    let best = throughputs.iter().copied().fold(0.0, f64::max);
+    let enough = rate.min(NEARLY_BEST * best);
+    throughputs.iter().position(|&throughput| throughput >= enough).map_or(1, |before| before as u32 + 1)
 }
 
 /// The largest B with (B − 1) / λ + T(B) ≤ objective, at least 1.

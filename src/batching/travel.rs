@@ -7,7 +7,7 @@ use super::{
     arbiter::{GroupIx, Lane},
     batch::{BatchIx, Seat, Step, StepState},
     cost::Quantile,
-    group::{Group, Turn},
+    group::{Around, Group, Turn},
     ledger::{Flight, Ledger, Request},
     pending::LineIx,
     pipeline::Access,
@@ -17,12 +17,24 @@ use super::{
 
 impl Group {
     /// Asks the policy what to do with a lane.
-    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane, neighbours_slack_ns: Option<Ns>) -> Decision {
+    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane, around: Around) -> Decision {
         let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
         let enterable = self.pending.requests > 0 && self.can_enter(lane);
         let (now, ledger) = (turn.now, &*turn.ledger);
-        let Self { pending, table, pipeline, policy, costs, learned, max_rows, objective_ns, .. } = self;
-        let (learned, max_rows, objective_ns) = (*learned, *max_rows, *objective_ns);
+        let Self {
+            pending,
+            table,
+            pipeline,
+            policy,
+            costs,
+            learned,
+            max_rows,
+            objective_ns,
+            max_in_flight,
+            running,
+            ..
+        } = self;
+        let (learned, max_rows, objective_ns, most) = (*learned, *max_rows, *objective_ns, *max_in_flight);
         policy.decide(&View {
             now,
             ledger,
@@ -33,9 +45,12 @@ impl Group {
             learned,
             max_rows,
             objective_ns,
-            neighbours_slack_ns,
+            neighbours_slack_ns: around.neighbours_slack_ns,
             ready,
             enterable,
+            lane_is_idle: lane.is_idle(),
+            lanes: around.lanes.min(most).max(1),
+            idle_besides: around.idle_besides.min(most.saturating_sub(*running + 1)),
         })
     }
 

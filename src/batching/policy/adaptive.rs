@@ -61,7 +61,8 @@ impl Adaptive {
 fn dispatch(monitor: &mut Monitor, view: &View<'_>, line: &Line) -> Dispatch {
     let Some(first) = line.iter(view.ledger).next() else { return Dispatch::Until(Ns::MAX) };
     let class = ShapeClass(view.ledger[first].lengths.clone());
-    let demand = Demand { costs: view.costs, class: &class, max_rows: view.max_rows, objective_ns: view.objective_ns };
+    let View { costs, max_rows, objective_ns, lanes, .. } = *view;
+    let demand = Demand { costs, class: &class, max_rows, objective_ns, lanes };
     let waiting = u32::try_from(view.pending.rows).unwrap_or(u32::MAX);
     let preferred = monitor.preferred(view.now, waiting, &demand);
     let rows = u32::try_from(line.rows).unwrap_or(u32::MAX);
@@ -70,6 +71,6 @@ fn dispatch(monitor: &mut Monitor, view: &View<'_>, line: &Line) -> Dispatch {
         let needs_ns = view.costs.whole(rows.min(view.max_rows), &class, Quantile::P99).unwrap_or(0);
         target.saturating_sub(view.now).saturating_sub(needs_ns)
     });
-    let queue = Queue { rows, oldest_arrival, oldest_slack_ns };
-    monitor.dispatch(view.now, &queue, preferred, true, &demand)
+    let queue = Queue { rows, oldest_arrival, oldest_slack_ns, lane_is_left: view.idle_besides > 0 };
+    monitor.dispatch(view.now, &queue, preferred, view.lane_is_idle, &demand)
 }

@@ -94,13 +94,17 @@ impl Diversity {
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 
-    /// How many rows of a line may board now; else when to look again. Groups of like length wait for their window while the pipeline
-    /// is busy, and have at most a largest batch of rows in it together.
+    /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and
+    /// have at most a largest batch of rows in the pipeline together. Otherwise a lane that has nothing to do is not kept waiting, unless
+    /// a window was asked for.
     fn room(&self, view: &View<'_>, line: &Line) -> Result<u32, Ns> {
         let Some(input) = &self.knobs.input else { return Ok(view.max_rows) };
-        let aboard = view.table.rows_aboard();
-        let room = view.max_rows.saturating_sub(aboard);
-        if line.rows >= u64::from(view.max_rows) || aboard == 0 && input.window_ns.is_none() && !input.paper {
+        let room = match input.paper {
+            true => view.max_rows.saturating_sub(view.table.rows_aboard()),
+            false => view.max_rows,
+        };
+        let idles = view.lane_is_idle && input.window_ns.is_none() && !input.paper;
+        if line.rows >= u64::from(view.max_rows) || idles {
             return Ok(room);
         }
         let first_stage =

@@ -20,14 +20,19 @@ pub(super) fn is_gain(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: 
 }
 
 /// By how much the sum of all rows' times to completion is shorter if they join.
+///
+/// Newcomers that do not join may have the lane at once where the batch itself runs on another; else they wait until the batch, or
+/// one on another lane, is done.
 fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<f64> {
     let entry = view.pipeline.entry();
     let aboard: u32 = awaited(&batch.steps).map(Step::row_count).sum();
     let apart_ns = times(view, &batch.steps, None, class)?;
     let alone_ns = view.costs.whole(rows, class, Quantile::Mean)?;
     let together_ns = times(view, &batch.steps, Some((entry, rows)), class)?;
+    let runs = awaited(&batch.steps).any(|step| !step.is_queued());
+    let waits_ns = if runs && view.lane_is_idle && view.enterable { 0 } else { apart_ns / u64::from(view.lanes) };
     let (aboard, rows) = (f64::from(aboard), f64::from(rows));
-    let apart = aboard * apart_ns as f64 + rows * (apart_ns + alone_ns) as f64;
+    let apart = aboard * apart_ns as f64 + rows * (waits_ns + alone_ns) as f64;
     Some(apart - (aboard + rows) * together_ns as f64)
 }
 

@@ -81,6 +81,12 @@ pub(super) struct View<'a> {
     pub(super) ready: Option<BatchIx>,
     /// Whether a new batch could be launched on the lane.
     pub(super) enterable: bool,
+    /// Whether the lane has nothing to do.
+    pub(super) lane_is_idle: bool,
+    /// Lanes that the group may use at once.
+    pub(super) lanes: u32,
+    /// Those beside this one that have nothing to do.
+    pub(super) idle_besides: u32,
 }
 
 impl View<'_> {

@@ -167,7 +167,7 @@ fn window() -> Policy {
 }
 
 fn load() -> Policy {
-    let load = Some(LoadDiversity { max_age_ns: Some(100_000), max_stage: None, paper: false });
+    let load = Some(LoadDiversity { max_age_ns: Some(100_000), max_stage: None, paper: true });
     Policy::Diversity(DiversityKnobs { load, ..DiversityKnobs::default() })
 }
 

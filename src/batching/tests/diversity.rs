@@ -188,7 +188,8 @@ fn figure_8(stage: u16, rows: u32, _: u64) -> Ns {
 
 #[test]
 fn figure_8_new_stretch_and_split_table_by_table() {
-    let knobs = DiversityKnobs { operator: halves(), load: Some(LoadDiversity::default()), input: None };
+    let load = Some(LoadDiversity { paper: true, ..LoadDiversity::default() });
+    let knobs = DiversityKnobs { operator: halves(), load, input: None };
     let knobs = Knobs { latencies: latencies(4, &[1, 2, 4], &[1], figure_8), ..chain(4, 4, diversity(knobs)) };
     let mut ride = Ride::new(knobs);
 
@@ -286,7 +287,7 @@ fn figure_11_with_two_pairs_executors_overlap_and_check_the_pair_of_their_item()
 
 #[test]
 fn figure_10_stretched_rows_run_on_the_pairs_of_their_batch() {
-    let early = LoadDiversity { max_stage: Some(2), max_age_ns: Some(100 * T), paper: false };
+    let early = LoadDiversity { max_stage: Some(2), max_age_ns: Some(100 * T), paper: true };
     let policy = diversity(DiversityKnobs { load: Some(early), ..DiversityKnobs::default() });
     let mut ride = Ride::on(2, flat(4, 4, policy));
     ride.arrive("a");

@@ -14,8 +14,9 @@ fn diversity(knobs: DiversityKnobs) -> Policy {
     Policy::Diversity(knobs)
 }
 
+/// Newcomers join wherever they may.
 fn old_enough(max_age_ns: Ns) -> Option<LoadDiversity> {
-    Some(LoadDiversity { max_age_ns: Some(max_age_ns), max_stage: None, paper: false })
+    Some(LoadDiversity { max_age_ns: Some(max_age_ns), max_stage: None, paper: true })
 }
 
 fn load() -> Policy {
@@ -48,12 +49,21 @@ fn the_waiting_rows_go_on_at_once_when_the_newcomers_are_cancelled() {
 }
 
 #[test]
-fn rows_that_are_masked_do_not_count_for_whether_others_gain_by_joining() {
-    let mut ride = waiting();
-    ride.lane_up(2, LaneKnobs::default());
-    ride.cancel('b');
-    assert_eq!(ride.arrive("c"), "#4 stage 0: c");
-    assert_eq!((ride.task(4).batch, ride.task(4).rows[0].at), (1, 0), "the older row has gone too far to gain by it");
+fn newcomers_take_an_idle_lane_rather_than_hold_up_a_batch_on_another() {
+    let load = LoadDiversity { max_age_ns: Some(100_000), ..LoadDiversity::default() };
+    let policy = diversity(DiversityKnobs { load: Some(load), ..DiversityKnobs::default() });
+    let mut ride = Ride::on(2, flat(4, 4, policy.clone()));
+    ride.arrive("a");
+    assert_eq!(ride.done(0), "#1 stage 1: a");
+    assert_eq!(ride.arrive("b"), "#2 stage 0: b");
+    assert_eq!((ride.task(2).batch, ride.task(2).rows[0].at), (1, 0), "a batch of its own");
+    ride.run_out();
+    assert!(ride.is_idle(), "all leases are back");
+
+    let mut ride = Ride::on(1, flat(4, 4, policy));
+    ride.arrive("ab");
+    assert_eq!(ride.done(0), "#1 stage 0: b");
+    assert_eq!((ride.task(1).batch, ride.task(1).rows[0].at), (0, 1), "on the only lane it gains by joining");
     ride.run_out();
     assert!(ride.is_idle(), "all leases are back");
 }
@@ -175,7 +185,7 @@ fn newcomers_join_a_batch_that_is_open_only() {
     assert!(!joins(shut(None), plain, plain), "policy III is off");
     assert!(joins(shut(old_enough(100)), plain, plain), "just young enough");
     assert!(!joins(shut(old_enough(99)), plain, plain), "over its age");
-    let up_to = |stage| Some(LoadDiversity { max_age_ns: Some(100_000), max_stage: Some(stage), paper: false });
+    let up_to = |stage| Some(LoadDiversity { max_age_ns: Some(100_000), max_stage: Some(stage), paper: true });
     assert!(joins(shut(up_to(2)), plain, plain), "they meet at stage 2");
     assert!(!joins(shut(up_to(1)), plain, plain), "over its stage");
     let input = Some(InputDiversity { window_ns: Some(0), ..InputDiversity::default() });

@@ -50,9 +50,7 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
     optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
 
-    // LazyBatching has one batch table a device: a second batch in flight would be one that nothing can merge with.
-    let lazy = matches!(params::policy(config), Ok(Some(PolicyName::Lazy)));
-    let count = if onnx && !lazy { DEFAULT_INSTANCES } else { 1 };
+    let count = if onnx { DEFAULT_INSTANCES } else { 1 };
     if config.instance_group.is_empty() {
         let name = config.name.clone();
         config.instance_group.push(pb::ModelInstanceGroup { name, ..Default::default() });

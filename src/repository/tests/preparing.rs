@@ -104,7 +104,7 @@ batching: { policy: lazy, latency_objective_ms: 100, latencies: latencies.csv }
     let measured = vec![vec![], vec![CostPoint { rows: 8, length: 0, took_ns: 2_500 }]];
     assert_eq!(request.knobs.latencies, Some(CostTable { stages: measured }));
     assert!(matches!(&request.knobs.policy, Policy::Lazy(_)));
-    assert_eq!((request.knobs.max_in_flight, request.knobs.objective_ns), (1, Some(100_000_000)));
+    assert_eq!((request.knobs.max_in_flight, request.knobs.objective_ns), (2, Some(100_000_000)));
 }
 
 #[tokio::test]

@@ -159,15 +159,3 @@ fn policies_without_a_window_get_no_preferred_size() {
         assert_eq!(config_json::write(&config).unwrap()["dynamic_batching"], json!({}), "{policy}");
     }
 }
-
-#[test]
-fn lazy_has_one_batch_table_unless_told_otherwise() {
-    let instances = |text: &str| {
-        let (mut config, _) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
-        defaults(&mut config, "m");
-        config.instance_group[0].count
-    };
-    assert_eq!(instances("batching: { policy: adaptive }"), 2);
-    assert_eq!(instances("batching: { policy: lazy }"), 1);
-    assert_eq!(instances("{ batching: { policy: lazy }, instance: { count: 2 } }"), 2);
-}
