@@ -20,3 +20,5 @@ pub mod model;
 pub mod onnx;
 
 pub mod observe;
+pub mod report;
+pub mod workload;

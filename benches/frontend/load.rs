@@ -8,9 +8,11 @@ use std::{
 };
 
 use bytes::Bytes;
-use hdrhistogram::Histogram;
-use paternoster::wire::pb::{
-    self, grpc_inference_service_client::GrpcInferenceServiceClient, model_infer_request::InferInputTensor,
+use paternoster::{
+    report::Latencies,
+    wire::pb::{
+        self, grpc_inference_service_client::GrpcInferenceServiceClient, model_infer_request::InferInputTensor,
+    },
 };
 use tonic::transport::Endpoint;
 
@@ -67,15 +69,15 @@ pub fn closed_loop(server: &Server, concurrency: usize, measured: Duration) -> R
         let cpu_before = server.cpu_time()?;
         tokio::time::sleep_until(end.into()).await;
         let cpu = server.cpu_time()? - cpu_before;
-        let mut latencies = Histogram::<u64>::new(3)?;
+        let mut latencies = Latencies::new();
         for one in loops {
-            latencies.add(one.await?.map_err(|error| error.to_string())?)?;
+            latencies.merge(&one.await?.map_err(|error| error.to_string())?);
         }
-        let count = latencies.len() as f64;
+        let count = latencies.count() as f64;
         Ok(Point {
             rate: count / measured.as_secs_f64(),
-            p50_us: latencies.value_at_quantile(0.5) as f64 / 1e3,
-            p99_us: latencies.value_at_quantile(0.99) as f64 / 1e3,
+            p50_us: latencies.quantile_ns(0.5) as f64 / 1e3,
+            p99_us: latencies.quantile_ns(0.99) as f64 / 1e3,
             cpu_us: cpu.as_secs_f64() * 1e6 / count,
         })
     })
@@ -92,8 +94,8 @@ async fn one_loop(
     payloads: Arc<Vec<Bytes>>,
     begin: Instant,
     end: Instant,
-) -> Result<Histogram<u64>, Box<dyn Error + Send + Sync>> {
-    let mut latencies = Histogram::<u64>::new(3)?;
+) -> Result<Latencies, Box<dyn Error + Send + Sync>> {
+    let mut latencies = Latencies::new();
     for payload in payloads.iter().cycle() {
         let sent = Instant::now();
         if sent >= end {
@@ -105,7 +107,7 @@ async fn one_loop(
             return Err("an answer is not its request's".into());
         }
         if sent >= begin && answered <= end {
-            latencies.record(answered.duration_since(sent).as_nanos() as u64)?;
+            latencies.record(answered.duration_since(sent).as_nanos() as u64);
         }
     }
     Ok(latencies)

@@ -9,7 +9,6 @@
 
 mod echo;
 mod load;
-mod plot;
 mod report;
 mod servers;
 
@@ -71,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         report::write_csv(path, &results)?;
     }
     if let Some(path) = &args.svg {
-        plot::write_svg(path, &results)?;
+        report::write_svg(path, &results)?;
     }
     Ok(())
 }

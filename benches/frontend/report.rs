@@ -1,6 +1,11 @@
-//! The table: medians over the rounds, and what each point is of the limit.
+//! The table and the picture: medians over the rounds, and what each point is of the limit.
 
-use std::{error::Error, fmt::Write, fs, path::Path};
+use std::{error::Error, path::Path};
+
+use paternoster::{
+    observe::machine,
+    report::{self, plot::Bars},
+};
 
 use crate::{CONCURRENCIES, load::Point, servers::Kind};
 
@@ -13,7 +18,7 @@ pub struct Row {
 
 /// Prints the table; `idle` is the idle server's share of a core.
 pub fn print(rows: &[Row], idle: f64) {
-    println!("{}", machine());
+    println!("{}, servers and client together", machine());
     println!(
         "{:<12} {:>11} {:>12} {:>10} {:>10} {:>16}",
         "server", "concurrency", "requests/s", "p50 (us)", "p99 (us)", "CPU (us/request)"
@@ -33,12 +38,30 @@ pub fn print(rows: &[Row], idle: f64) {
 
 /// Writes all rounds.
 pub fn write_csv(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
-    let mut csv = format!("# {}\nserver,concurrency,requests_per_s,p50_us,p99_us,cpu_us_per_request\n", machine());
-    for Row { kind, concurrency, point } in rows {
+    let titles = ["machine", "server", "concurrency", "requests_per_s", "p50_us", "p99_us", "cpu_us_per_request"];
+    let machine = machine();
+    let fields = rows.iter().map(|Row { kind, concurrency, point }| {
         let Point { rate, p50_us, p99_us, cpu_us } = point;
-        writeln!(csv, "{kind:?},{concurrency},{rate:.0},{p50_us:.1},{p99_us:.1},{cpu_us:.2}")?;
-    }
-    Ok(fs::write(path, csv)?)
+        let figures = [format!("{rate:.0}"), format!("{p50_us:.1}"), format!("{p99_us:.1}"), format!("{cpu_us:.2}")];
+        [machine.clone(), format!("{kind:?}"), concurrency.to_string()].into_iter().chain(figures)
+    });
+    Ok(report::write_csv(path, &titles, fields)?)
+}
+
+/// Draws the rates, server beside server.
+pub fn write_svg(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
+    let rates = |kind| CONCURRENCIES.iter().map(|&concurrency| median(rows, kind, concurrency).rate).collect();
+    let bars = Bars {
+        title: "small requests over gRPC, closed loop, server and client on one machine".to_owned(),
+        x: "requests in flight".to_owned(),
+        y: "requests per second".to_owned(),
+        groups: CONCURRENCIES.iter().map(usize::to_string).collect(),
+        series: vec![
+            ("paternoster".to_owned(), rates(Kind::Paternoster)),
+            ("bare tonic echo".to_owned(), rates(Kind::Echo)),
+        ],
+    };
+    Ok(bars.write_svg(path)?)
 }
 
 /// The round with the median rate.
@@ -47,11 +70,4 @@ pub fn median(rows: &[Row], kind: Kind, concurrency: usize) -> Point {
         rows.iter().filter(|row| row.kind == kind && row.concurrency == concurrency).map(|row| &row.point).collect();
     points.sort_by(|one, other| one.rate.total_cmp(&other.rate));
     points[points.len() / 2].clone()
-}
-
-fn machine() -> String {
-    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("unknown CPU");
-    format!("{cores} cores of {}, servers and client together", name.trim_start_matches([' ', '\t', ':']))
 }

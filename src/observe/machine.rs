@@ -4,6 +4,19 @@ use std::fs;
 
 use parking_lot::Mutex;
 
+/// The machine in a few words, to stand beside measured figures: how many cores this process may use, and of what.
+pub fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = processor(&info).unwrap_or(std::env::consts::ARCH);
+    format!("{cores} {} of {name}", if cores == 1 { "core" } else { "cores" })
+}
+
+fn processor(cpuinfo: &str) -> Option<&str> {
+    let name = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.trim_start().strip_prefix(':'))?;
+    Some(name.trim()).filter(|name| !name.is_empty())
+}
+
 /// Reads the machine's load; keeps the last reading, because utilisation is a difference of two.
 #[derive(Debug)]
 pub(super) struct Machine {
@@ -96,6 +109,13 @@ mod tests {
     fn memory_in_use_is_what_is_not_available() {
         let text = "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    400 kB\n";
         assert_eq!(memory(text), Some(Memory { total: 1_024_000, used: 614_400 }));
+    }
+
+    #[test]
+    fn the_processor_is_named_where_the_system_says_it() {
+        assert_eq!(processor("processor\t: 0\nmodel name\t: AMD EPYC\nmodel name\t: other"), Some("AMD EPYC"));
+        assert_eq!(processor("processor\t: 0\nBogoMIPS\t: 2\n"), None);
+        assert!(machine().contains(" of "), "there is always something to say");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub mod timeline;
 pub use histogram::Histogram;
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging};
+pub use machine::machine;
 pub use metrics::{LoadedVersion, Metrics};
 pub use pool::{PoolSnapshot, PoolStats};
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};

@@ -1,0 +1,281 @@
+//! Plots as SVG files.
+
+use std::{
+    error::Error,
+    ops::Range,
+    path::{Path, PathBuf},
+};
+
+use plotters::{
+    coord::{Shift, ranged1d::ValueFormatter},
+    prelude::*,
+};
+
+const LINES_SIZE: (u32, u32) = (720, 400);
+const BARS_SIZE: (u32, u32) = (640, 320);
+const FONT: &str = "sans-serif";
+const TITLE_SIZE: u32 = 16;
+/// Colours that the colour-blind tell apart too, in the order of the series; they come again after the last.
+const COLOURS: [RGBColor; 8] = [
+    RGBColor(31, 119, 180),
+    RGBColor(255, 127, 14),
+    RGBColor(44, 160, 44),
+    RGBColor(160, 160, 160),
+    RGBColor(214, 39, 40),
+    RGBColor(148, 103, 189),
+    RGBColor(23, 190, 207),
+    RGBColor(140, 86, 75),
+];
+/// Width of all bars of one group, where groups are 1 apart.
+const GROUP: f64 = 0.64;
+
+type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
+
+/// Why a plot could not be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot draw '{}': {reason}", path.display())]
+pub struct PlotError {
+    /// The file.
+    pub path: PathBuf,
+    /// What went wrong.
+    pub reason: String,
+}
+
+/// Lines over a common axis.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Lines {
+    /// What is above the plot.
+    pub title: String,
+    /// What is below the horizontal axis, with its unit.
+    pub x: String,
+    /// What is beside the vertical axis, with its unit.
+    pub y: String,
+    /// Whether the vertical axis is logarithmic; points at or below zero are then left out.
+    pub log_y: bool,
+    /// Each line's name, and its points in the order in which they are joined.
+    pub series: Vec<(String, Vec<(f64, f64)>)>,
+}
+
+/// Bars in groups.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bars {
+    /// What is above the plot.
+    pub title: String,
+    /// What is below the horizontal axis.
+    pub x: String,
+    /// What is beside the vertical axis, with its unit.
+    pub y: String,
+    /// The groups' names.
+    pub groups: Vec<String>,
+    /// Each series' name, and its height in each group.
+    pub series: Vec<(String, Vec<f64>)>,
+}
+
+impl Lines {
+    /// Writes the plot; points that are no numbers are left out.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_svg(&self, path: &Path) -> Result<(), PlotError> {
+        let mut drawn = self.clone();
+        for (_, points) in &mut drawn.series {
+            points.retain(|&(x, y)| x.is_finite() && y.is_finite() && (!self.log_y || y > 0.0));
+        }
+        drawn.draw(path).map_err(|reason| PlotError { path: path.to_owned(), reason: reason.to_string() })
+    }
+
+    fn draw(&self, path: &Path) -> Result<(), Box<dyn Error>> {
+        let points = || self.series.iter().flat_map(|(_, points)| points);
+        let xs = extent(points().map(|point| point.0), 0.02);
+        let root = SVGBackend::new(path, LINES_SIZE).into_drawing_area();
+        let mut builder = builder(&root, &self.title)?;
+        if self.log_y {
+            let Range { start, end } = extent(points().map(|point| point.1.log10()), 0.05);
+            let ys = (10_f64.powf(start)..10_f64.powf(end)).log_scale();
+            self.fill(&mut builder.build_cartesian_2d(xs, ys)?)?;
+        } else {
+            let top = extent(points().map(|point| point.1), 0.05).end;
+            let bottom = points().map(|point| point.1).fold(0.0, f64::min);
+            self.fill(&mut builder.build_cartesian_2d(xs, bottom..top)?)?;
+        }
+        Ok(root.present()?)
+    }
+
+    fn fill<'a, 'b: 'a, X, Y>(&self, chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Box<dyn Error>>
+    where
+        X: Ranged<ValueType = f64> + ValueFormatter<f64>,
+        Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
+    {
+        chart.configure_mesh().x_desc(&self.x).y_desc(&self.y).y_label_formatter(&number).draw()?;
+        for (index, (name, points)) in self.series.iter().enumerate() {
+            let colour = colour(index);
+            chart
+                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))?
+                .label(name)
+                .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+        }
+        name_series(chart)
+    }
+}
+
+impl Bars {
+    /// Writes the plot.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn write_svg(&self, path: &Path) -> Result<(), PlotError> {
+        self.draw(path).map_err(|reason| PlotError { path: path.to_owned(), reason: reason.to_string() })
+    }
+
+    fn draw(&self, path: &Path) -> Result<(), Box<dyn Error>> {
+        let highest = extent(self.series.iter().flat_map(|(_, heights)| heights.iter().copied()), 0.1).end;
+        let root = SVGBackend::new(path, BARS_SIZE).into_drawing_area();
+        let groups = self.groups.len();
+        let mut chart = builder(&root, &self.title)?.build_cartesian_2d(-0.6..groups as f64 - 0.4, 0.0..highest)?;
+        let name_of = |place: &f64| {
+            let whole = (place.round() - place).abs() < 1e-6 && *place >= -1e-6;
+            self.groups.get(place.round() as usize).filter(|_| whole).cloned().unwrap_or_default()
+        };
+        chart
+            .configure_mesh()
+            .disable_x_mesh()
+            .x_labels(groups + 1)
+            .x_label_formatter(&name_of)
+            .y_label_formatter(&number)
+            .x_desc(&self.x)
+            .y_desc(&self.y)
+            .draw()?;
+        let width = GROUP / self.series.len().max(1) as f64;
+        for (index, (name, heights)) in self.series.iter().enumerate() {
+            let colour = colour(index);
+            let bars = heights.iter().take(groups).enumerate().map(|(group, &height)| {
+                let left = group as f64 - GROUP / 2.0 + index as f64 * width;
+                Rectangle::new([(left, 0.0), (left + width, height)], colour.filled())
+            });
+            chart
+                .draw_series(bars)?
+                .label(name)
+                .legend(move |(x, y)| Rectangle::new([(x, y - 5), (x + 10, y + 5)], colour.filled()));
+        }
+        name_series(&mut chart)?;
+        drop(chart);
+        Ok(root.present()?)
+    }
+}
+
+fn builder<'a, 'b>(
+    root: &'a DrawingArea<SVGBackend<'b>, Shift>,
+    title: &str,
+) -> Result<ChartBuilder<'a, 'a, SVGBackend<'b>>, Box<dyn Error>>
+where
+    'b: 'a,
+{
+    root.fill(&WHITE)?;
+    let mut builder = ChartBuilder::on(root);
+    builder.caption(title, (FONT, TITLE_SIZE)).margin(10).x_label_area_size(36).y_label_area_size(64);
+    Ok(builder)
+}
+
+fn name_series<'a, 'b: 'a, X, Y>(chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Box<dyn Error>>
+where
+    X: Ranged<ValueType = f64>,
+    Y: Ranged<ValueType = f64>,
+{
+    let mut names = chart.configure_series_labels();
+    Ok(names.position(SeriesLabelPosition::UpperLeft).background_style(WHITE.mix(0.8)).border_style(BLACK).draw()?)
+}
+
+fn colour(index: usize) -> RGBColor {
+    COLOURS[index % COLOURS.len()]
+}
+
+/// From the least to the greatest, with this share of their distance more on both sides; never empty.
+fn extent(values: impl Iterator<Item = f64>, more: f64) -> Range<f64> {
+    let (least, greatest) = values
+        .fold((f64::INFINITY, f64::NEG_INFINITY), |(least, greatest), value| (least.min(value), greatest.max(value)));
+    if least > greatest {
+        return 0.0..1.0;
+    }
+    let more = if greatest > least { (greatest - least) * more } else { (greatest.abs() * more).max(0.5) };
+    least - more..greatest + more
+}
+
+/// A number as short as an axis wants it.
+fn number(value: &f64) -> String {
+    let digits = if value.abs() >= 10.0 || *value == 0.0 { 0 } else { 2 };
+    let shown = format!("{value:.digits$}");
+    if digits == 0 { shown } else { shown.trim_end_matches('0').trim_end_matches('.').to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(write: impl FnOnce(&Path) -> Result<(), PlotError>) -> String {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("plot.svg");
+        write(&path).expect("it is written");
+        std::fs::read_to_string(&path).expect("it is there")
+    }
+
+    fn lines(log_y: bool, points: &[(f64, f64)]) -> Lines {
+        Lines {
+            title: "latency by load".to_owned(),
+            x: "load".to_owned(),
+            y: "p99 (ms)".to_owned(),
+            log_y,
+            series: vec![("window".to_owned(), points.to_vec()), ("lazy".to_owned(), vec![(0.5, 2.0)])],
+        }
+    }
+
+    #[test]
+    fn a_plot_of_lines_names_its_axes_and_series() {
+        for log_y in [false, true] {
+            let svg = drawn(|path| lines(log_y, &[(0.25, 10.0), (0.6, 20.0), (0.9, 400.0)]).write_svg(path));
+            for word in ["latency by load", "load", "p99 (ms)", "window", "lazy"] {
+                assert!(svg.contains(word), "'{word}' is missing");
+            }
+            assert!(svg.matches("<polyline").count() >= 2, "there is a line for each series");
+        }
+    }
+
+    #[test]
+    fn points_that_cannot_be_drawn_are_left_out() {
+        let hostile = [(0.1, f64::NAN), (f64::INFINITY, 1.0), (0.2, 0.0), (0.3, -1.0), (0.4, 5.0)];
+        for (log_y, left) in [(false, 3), (true, 1)] {
+            let svg = drawn(|path| lines(log_y, &hostile).write_svg(path));
+            assert_eq!(svg.matches("<circle").count(), left + 1, "points of the first line, and one of the second");
+        }
+        assert!(drawn(|path| Lines::default().write_svg(path)).contains("</svg>"), "nothing at all can be drawn");
+    }
+
+    #[test]
+    fn a_plot_of_bars_names_its_groups_and_series() {
+        let bars = Bars {
+            title: "rates".to_owned(),
+            x: "requests in flight".to_owned(),
+            y: "requests/s".to_owned(),
+            groups: vec!["1".to_owned(), "eight".to_owned()],
+            series: vec![("echo".to_owned(), vec![10.0, 30.0]), ("server".to_owned(), vec![20.0, 5.0])],
+        };
+        let svg = drawn(|path| bars.write_svg(path));
+        for word in ["rates", "requests in flight", "requests/s", "eight", "echo", "server"] {
+            assert!(svg.contains(word), "'{word}' is missing");
+        }
+        assert!(drawn(|path| Bars::default().write_svg(path)).contains("</svg>"), "nothing at all can be drawn");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_named() {
+        let error = lines(false, &[]).write_svg(Path::new("/nowhere/plot.svg")).expect_err("there is no such folder");
+        assert!(error.to_string().contains("'/nowhere/plot.svg'"), "{error}");
+    }
+
+    #[test]
+    fn numbers_on_axes_are_short() {
+        assert_eq!(
+            [0.0, 0.25, 1.0, 2.5, 40.0, 12_345.6].map(|value| number(&value)),
+            ["0", "0.25", "1", "2.5", "40", "12346"]
+        );
+    }
+}

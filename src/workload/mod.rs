@@ -1,0 +1,13 @@
+//! What clients ask: when requests arrive and how long they are, repeatable by seed, plain data in and out.
+//!
+//! Here live arrival processes, length distributions and recorded traces, for the benchmark, the simulator and tests. Here must
+//! not live: a clock, a model, or what is done with the requests. No dataset is needed: the named lengths reproduce published
+//! statistics.
+
+mod arrivals;
+mod lengths;
+mod trace;
+
+pub use arrivals::Arrivals;
+pub use lengths::{Above, Lengths};
+pub use trace::{Trace, TraceError};
