@@ -11,6 +11,7 @@ pub mod wire;
 pub mod repository;
 
 pub mod executor;
+pub mod simulate;
 
 pub mod batching;
 pub mod engine;

@@ -1,0 +1,134 @@
+//! What came out of runs.
+
+use crate::{
+    batching::{Counters, Ns},
+    report::Latencies,
+};
+
+const NS_PER_S: f64 = 1e9;
+
+/// One model in one or more runs. Requests of the warm-up are in none of the figures but `counters`.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFigures {
+    /// Requests that arrived.
+    pub offered: u64,
+    /// Requests that completed.
+    pub completed: u64,
+    /// Requests that ended otherwise: rejected by a queue's limit, a timeout, or as too late.
+    pub refused: u64,
+    /// Requests that completed within the objective; all that completed where there is none.
+    pub in_time: u64,
+    /// From arrival to end, of those that completed.
+    pub latencies: Latencies,
+    /// What the cores counted, warm-up included.
+    pub counters: Counters,
+}
+
+/// One policy under one load in one or more runs.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// By model, in the setup's order.
+    pub models: Vec<ModelFigures>,
+    /// From the first counted arrival to the last end.
+    pub span_ns: u128,
+    /// From the first counted arrival to the last arrival.
+    pub arriving_ns: u128,
+    /// From the beginning of the run to the last end.
+    pub run_ns: u128,
+    /// Time of all tasks.
+    pub busy_ns: u128,
+    /// Lanes of all devices; the same in runs that are added.
+    pub lanes: u64,
+    /// Energy of all devices from the beginning of the run.
+    pub joules: f64,
+    /// Requests that completed, warm-up included.
+    pub served: u64,
+}
+
+impl ModelFigures {
+    /// Rows of a task on average; 0 without tasks.
+    pub fn mean_batch(&self) -> f64 {
+        ratio(self.counters.rows_launched as f64, self.counters.tasks_launched as f64)
+    }
+
+    /// Part of the offered requests that missed the objective, or were refused.
+    pub fn missed(&self) -> f64 {
+        ratio((self.offered - self.in_time) as f64, self.offered as f64)
+    }
+
+    /// Takes in the figures of the same model in another run, or of another model.
+    pub fn add(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.completed += other.completed;
+        self.refused += other.refused;
+        self.in_time += other.in_time;
+        self.latencies.merge(&other.latencies);
+        add_counters(&mut self.counters, &other.counters);
+    }
+}
+
+impl Figures {
+    /// Takes in another run of the same setup.
+    pub fn add(&mut self, other: &Self) {
+        self.models.resize_with(self.models.len().max(other.models.len()), ModelFigures::default);
+        self.models.iter_mut().zip(&other.models).for_each(|(model, more)| model.add(more));
+        self.span_ns += other.span_ns;
+        self.arriving_ns += other.arriving_ns;
+        self.run_ns += other.run_ns;
+        self.busy_ns += other.busy_ns;
+        self.lanes = other.lanes;
+        self.joules += other.joules;
+        self.served += other.served;
+    }
+
+    /// All models together.
+    pub fn all(&self) -> ModelFigures {
+        let mut all = ModelFigures::default();
+        self.models.iter().for_each(|model| all.add(model));
+        all
+    }
+
+    /// Completed requests a second.
+    pub fn throughput(&self, model: &ModelFigures) -> f64 {
+        ratio(model.completed as f64 * NS_PER_S, self.span_ns as f64)
+    }
+
+    /// Requests a second that completed within the objective.
+    pub fn goodput(&self, model: &ModelFigures) -> f64 {
+        ratio(model.in_time as f64 * NS_PER_S, self.span_ns as f64)
+    }
+
+    /// Part of the lanes' time with a task.
+    pub fn utilisation(&self) -> f64 {
+        ratio(self.busy_ns as f64, self.run_ns as f64 * self.lanes as f64)
+    }
+
+    /// Completed requests a joule.
+    pub fn requests_per_joule(&self) -> f64 {
+        ratio(self.served as f64, self.joules)
+    }
+
+    /// Whether the queue did not grow without bound: after the last arrival, work is left for at most a twentieth of the
+    /// time before it and this much more.
+    pub fn keeps_up(&self, allowance_ns: Ns) -> bool {
+        let left_ns = self.span_ns.saturating_sub(self.arriving_ns);
+        left_ns <= self.arriving_ns / 20 + u128::from(allowance_ns)
+    }
+}
+
+fn add_counters(sum: &mut Counters, more: &Counters) {
+    sum.batches_formed += more.batches_formed;
+    sum.stretches += more.stretches;
+    sum.splits += more.splits;
+    sum.merges += more.merges;
+    sum.preemptions += more.preemptions;
+    sum.early_exits += more.early_exits;
+    sum.tasks_launched += more.tasks_launched;
+    sum.rows_launched += more.rows_launched;
+    sum.completed += more.completed;
+}
+
+/// 0 where the divisor is.
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}

@@ -1,0 +1,99 @@
+//! What arrives: when, for which model, and how long.
+
+use crate::{
+    batching::Ns,
+    workload::{Arrivals, Lengths},
+};
+
+/// One request before it arrives. It has one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offered {
+    /// When it arrives.
+    pub at: Ns,
+    /// Index of its model in the [`Setup`](super::Setup).
+    pub model: u16,
+    /// Its length; 0 where its model has none.
+    pub length: u32,
+}
+
+/// The requests of a run.
+#[derive(Clone, Debug)]
+pub struct Load {
+    /// When requests arrive, for all models together.
+    pub arrivals: Arrivals,
+    /// By model: its share of the requests, at least one above 0, and their lengths; none: they have no lengths.
+    pub models: Vec<(f64, Option<Lengths>)>,
+    /// Lengths in the order of arrival, which belong to the arrivals of a trace; they stand before those of the models.
+    pub traced: Option<Vec<u32>>,
+}
+
+impl Load {
+    /// The first `count` requests of a seed, by time; fewer where no more arrive.
+    pub fn requests(&self, seed: u64, count: u64) -> impl Iterator<Item = Offered> {
+        let total: f64 = self.models.iter().map(|(share, _)| share).sum();
+        let mut lengths: Vec<_> = (1_u64..)
+            .zip(&self.models)
+            .map(|(stream, (_, lengths))| lengths.as_ref().map(|lengths| lengths.sampler(mix(seed ^ mix(stream)))))
+            .collect();
+        let times = self.arrivals.times(seed).take(usize::try_from(count).unwrap_or(usize::MAX));
+        (0_u64..).zip(times).map(move |(number, at)| {
+            let mut left = unit(mix(mix(seed).wrapping_add(number))) * total;
+            let mut model = 0;
+            for (index, (share, _)) in self.models.iter().enumerate().filter(|(_, (share, _))| *share > 0.0) {
+                model = index;
+                left -= share;
+                if left < 0.0 {
+                    break;
+                }
+            }
+            let drawn = lengths[model].as_mut().map(|sampler| (number as usize, sampler.next().unwrap_or(1)));
+            let traced = |number: usize| self.traced.as_ref().and_then(|traced| traced.get(number).copied());
+            let length = drawn.map_or(0, |(number, drawn)| traced(number).unwrap_or(drawn));
+            Offered { at, model: model as u16, length }
+        })
+    }
+}
+
+/// From 0 to below 1.
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1_u64 << 53) as f64
+}
+
+/// The mixer of SplitMix64: which model a request is for hangs on the seed and its number alone.
+fn mix(input: u64) -> u64 {
+    let stepped = input.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let folded = (stepped ^ (stepped >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (folded ^ (folded >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    mixed ^ (mixed >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_are_shared_among_the_models_and_fixed_by_the_seed() {
+        let load = Load {
+            arrivals: Arrivals::Poisson { rate: 1000.0 },
+            models: vec![(3.0, Some(Lengths::Fixed(7))), (1.0, None), (0.0, None)],
+            traced: None,
+        };
+        let first: Vec<Offered> = load.requests(5, 20_000).collect();
+        assert_eq!(first, load.requests(5, 20_000).collect::<Vec<_>>());
+        assert_ne!(first, load.requests(6, 20_000).collect::<Vec<_>>());
+        let of = |model| first.iter().filter(|offered| offered.model == model).count();
+        assert!((14_700..15_300).contains(&of(0)) && of(2) == 0, "three quarters are for the first: {}", of(0));
+        assert!(first.iter().all(|offered| offered.length == if offered.model == 0 { 7 } else { 0 }));
+    }
+
+    #[test]
+    fn a_traces_lengths_stay_with_its_arrivals() {
+        let load = Load {
+            arrivals: Arrivals::At(vec![10, 20, 30]),
+            models: vec![(1.0, Some(Lengths::Fixed(1)))],
+            traced: Some(vec![4, 5, 6]),
+        };
+        let found: Vec<(Ns, u32)> = load.requests(1, 9).map(|offered| (offered.at, offered.length)).collect();
+        assert_eq!(found, [(10, 4), (20, 5), (30, 6)]);
+    }
+}

@@ -1,0 +1,263 @@
+//! Device tables: how long each stage of each model takes on a device, as plain data.
+
+use crate::batching::{CostPoint, CostTable, Ns};
+
+/// A device: its models' latencies and its power.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DeviceTable {
+    /// What it is, for people.
+    pub name: String,
+    /// Power of an idle device.
+    pub idle_watts: f64,
+    /// Power of a device with work on all its lanes.
+    pub busy_watts: f64,
+    /// Its models.
+    pub models: Vec<ModelTable>,
+}
+
+/// One model on a device.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModelTable {
+    /// The model's name.
+    pub name: String,
+    /// Largest batch in rows, at least 1.
+    pub max_batch_rows: u32,
+    /// Times of its stages: at least one stage, each with at least one point.
+    pub latencies: CostTable,
+    /// The stages that are unrolled steps of a loop, if there are any.
+    pub steps: Option<Steps>,
+}
+
+/// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th step,
+/// or with the last stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Steps {
+    /// Stage of the first step.
+    pub first: u16,
+}
+
+/// Why a table cannot be used as asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// There is no such model.
+    #[error("the table '{table}' has no model '{model}'; it has {known}")]
+    UnknownModel {
+        /// The table's name.
+        table: String,
+        /// The model asked for.
+        model: String,
+        /// What there is.
+        known: String,
+    },
+    /// It cannot be put into so many stages.
+    #[error("the model '{model}' has {parts} parts: expected from 1 to {parts} stages, but found {stages}")]
+    Stages {
+        /// The model.
+        model: String,
+        /// Parts that the table tells apart.
+        parts: usize,
+        /// Stages asked for.
+        stages: usize,
+    },
+    /// Its stages are steps.
+    #[error(
+        "the stages of the model '{model}' are steps of a loop and stay as they are: leave the number of stages out"
+    )]
+    Unrolled {
+        /// The model.
+        model: String,
+    },
+}
+
+impl DeviceTable {
+    /// A model by its name.
+    ///
+    /// # Errors
+    /// Lists the models there are where it is not among them.
+    pub fn model(&self, name: &str) -> Result<&ModelTable, TableError> {
+        self.models.iter().find(|model| model.name == name).ok_or_else(|| TableError::UnknownModel {
+            table: self.name.clone(),
+            model: name.to_owned(),
+            known: self.models.iter().map(|model| model.name.as_str()).collect::<Vec<_>>().join(", "),
+        })
+    }
+}
+
+impl ModelTable {
+    /// Whether its times depend on a length, to which the requests of a batch are padded.
+    pub fn is_padded(&self) -> bool {
+        self.latencies.stages.iter().flatten().any(|point| point.length > 1)
+    }
+
+    /// The same model with neighbouring parts joined into so many stages of even time (DVABatch section 7.1), weighed at one row
+    /// of the longest length.
+    ///
+    /// # Errors
+    /// For no stage, more stages than parts, and an unrolled model.
+    pub fn sliced(&self, stages: usize) -> Result<Self, TableError> {
+        if self.steps.is_some() {
+            return Err(TableError::Unrolled { model: self.name.clone() });
+        }
+        let parts = &self.latencies.stages;
+        if stages == 0 || stages > parts.len() {
+            return Err(TableError::Stages { model: self.name.clone(), parts: parts.len(), stages });
+        }
+        let longest = parts.iter().flatten().map(|point| point.length).max().unwrap_or(1);
+        let surfaces: Vec<Surface> = parts.iter().map(|points| Surface::new(points)).collect();
+        let weights: Vec<f64> = surfaces.iter().map(|surface| surface.ns(1, longest)).collect();
+        let mut ends = even_ends(&weights, stages);
+        ends.insert(0, 0);
+        let joined = ends.windows(2).map(|ends| join(&parts[ends[0]..ends[1]], &surfaces[ends[0]..ends[1]]));
+        Ok(Self { latencies: CostTable { stages: joined.collect() }, ..self.clone() })
+    }
+
+    /// The same model where each task takes this much longer: the cost of a stage boundary.
+    pub fn with_boundary(&self, boundary_ns: Ns) -> Self {
+        let mut model = self.clone();
+        let points = model.latencies.stages.iter_mut().flatten();
+        points.for_each(|point| point.took_ns = point.took_ns.saturating_add(boundary_ns));
+        model
+    }
+}
+
+/// Where each of so many groups of neighbours ends, so that their sums are as even as the cuts allow; none is empty.
+fn even_ends(weights: &[f64], groups: usize) -> Vec<usize> {
+    let total: f64 = weights.iter().sum();
+    let mut sums = vec![0.0];
+    for weight in weights {
+        sums.push(sums[sums.len() - 1] + weight);
+    }
+    let mut ends: Vec<usize> = Vec::with_capacity(groups);
+    for group in 1..groups {
+        let aim = total * group as f64 / groups as f64;
+        let first = ends.last().map_or(1, |end| end + 1);
+        let last = weights.len() - (groups - group);
+        let mut best = first;
+        for end in first..=last {
+            if (sums[end] - aim).abs() < (sums[best] - aim).abs() {
+                best = end;
+            }
+        }
+        ends.push(best);
+    }
+    ends.push(weights.len());
+    ends
+}
+
+/// The points of parts that run as one stage: at each size that any of them knows, the sum.
+fn join(parts: &[Vec<CostPoint>], surfaces: &[Surface]) -> Vec<CostPoint> {
+    let mut sizes: Vec<(u32, u64)> = parts.iter().flatten().map(|point| (point.rows, point.length)).collect();
+    sizes.sort_unstable();
+    sizes.dedup();
+    let sum = |(rows, length)| surfaces.iter().map(|surface| surface.ns(rows, length)).sum::<f64>();
+    sizes.into_iter().map(|size| CostPoint { rows: size.0, length: size.1, took_ns: sum(size).round() as Ns }).collect()
+}
+
+/// What a stage takes at any size: linear in rows and in length between the points, constant below the smallest and
+/// proportional beyond the largest, as the core predicts it.
+#[derive(Clone, Debug)]
+pub(super) struct Surface {
+    /// By ascending length: rows and nanoseconds, by ascending rows.
+    columns: Vec<(f64, Vec<(f64, f64)>)>,
+}
+
+impl Surface {
+    pub(super) fn new(points: &[CostPoint]) -> Self {
+        let mut sorted: Vec<&CostPoint> = points.iter().filter(|point| point.rows > 0).collect();
+        sorted.sort_by_key(|point| (point.length.max(1), point.rows));
+        let mut columns: Vec<(f64, Vec<(f64, f64)>)> = Vec::new();
+        for point in sorted {
+            let (length, time) = (point.length.max(1) as f64, (f64::from(point.rows), point.took_ns as f64));
+            match columns.last_mut() {
+                Some((known, times)) if *known == length => times.push(time),
+                _ => columns.push((length, vec![time])),
+            }
+        }
+        Self { columns }
+    }
+
+    /// Nanoseconds of a batch of these rows, padded to this length.
+    pub(super) fn ns(&self, rows: u32, length: u64) -> f64 {
+        let (rows, length) = (f64::from(rows), length.max(1) as f64);
+        let of = |(_, times): &(f64, Vec<(f64, f64)>)| along(times, rows);
+        match self.columns.as_slice() {
+            [] => 0.0,
+            [only] if only.0 == 1.0 => of(only),
+            columns => {
+                let high = columns.partition_point(|(known, _)| *known <= length);
+                if high == 0 {
+                    return of(&columns[0]);
+                }
+                let below = &columns[high - 1];
+                match columns.get(high) {
+                    None => of(below) * length / below.0,
+                    Some(above) => {
+                        let weight = (length - below.0) / (above.0 - below.0);
+                        of(below) + (of(above) - of(below)) * weight
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn along(times: &[(f64, f64)], rows: f64) -> f64 {
+    let high = times.partition_point(|(known, _)| *known <= rows);
+    if high == 0 {
+        return times[0].1;
+    }
+    let (below, ns) = times[high - 1];
+    match times.get(high) {
+        None => ns * rows / below,
+        Some((above, more)) => ns + (more - ns) * (rows - below) / (above - below),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn point(rows: u32, length: u64, took_ns: Ns) -> CostPoint {
+        CostPoint { rows, length, took_ns }
+    }
+
+    fn model(stages: Vec<Vec<CostPoint>>) -> ModelTable {
+        ModelTable { name: "m".to_owned(), max_batch_rows: 8, latencies: CostTable { stages }, steps: None }
+    }
+
+    #[test]
+    fn times_are_linear_between_points_constant_below_and_proportional_beyond() {
+        let surface = Surface::new(&[point(2, 10, 100), point(4, 10, 200), point(2, 20, 300), point(4, 20, 400)]);
+        let at = [(3, 10, 150.0), (2, 15, 200.0), (3, 15, 250.0), (1, 5, 100.0), (8, 10, 400.0), (4, 40, 800.0)];
+        for (rows, length, ns) in at {
+            assert_eq!(surface.ns(rows, length), ns, "{rows} rows of {length}");
+        }
+        let plain = Surface::new(&[point(1, 0, 10), point(2, 1, 20)]);
+        assert_eq!(plain.ns(2, 64), 20.0, "a table without lengths does not depend on them");
+    }
+
+    #[test]
+    fn parts_are_joined_into_stages_of_even_time() {
+        let parts = [10, 10, 10, 30, 5, 55].map(|ns| vec![point(1, 1, ns), point(8, 1, 2 * ns)]);
+        let sliced = model(parts.to_vec()).sliced(2).expect("six parts make two stages");
+        let stages = [60, 60].map(|ns| vec![point(1, 1, ns), point(8, 1, 2 * ns)]);
+        assert_eq!(sliced.latencies.stages, stages);
+        assert_eq!(model(parts.to_vec()).sliced(6).expect("as it is").latencies.stages, parts);
+    }
+
+    #[test]
+    fn stages_that_cannot_be_are_refused() {
+        let mut model = model(vec![vec![point(1, 1, 5)]; 3]);
+        let refusal = |model: &ModelTable, stages| model.sliced(stages).expect_err("it cannot be").to_string();
+        assert_eq!(refusal(&model, 4), "the model 'm' has 3 parts: expected from 1 to 3 stages, but found 4");
+        assert_eq!(refusal(&model, 0), "the model 'm' has 3 parts: expected from 1 to 3 stages, but found 0");
+        model.steps = Some(Steps { first: 1 });
+        assert!(refusal(&model, 2).contains("steps of a loop"));
+    }
+
+    #[test]
+    fn a_boundary_costs_every_task_the_same() {
+        let dearer = model(vec![vec![point(1, 1, 5), point(8, 1, 9)]]).with_boundary(3);
+        assert_eq!(dearer.latencies.stages, [[point(1, 1, 8), point(8, 1, 12)]]);
+    }
+}

@@ -1,0 +1,182 @@
+//! The event loop against what can be worked out by hand.
+
+use super::*;
+use crate::{
+    batching::{CostPoint, CostTable, Knobs, Ns, Policy, WindowKnobs},
+    workload::{Arrivals, Lengths},
+};
+
+/// A model whose stages take these times for one row and for two.
+fn model(stages: &[(Ns, Ns)]) -> ModelTable {
+    let points =
+        |&(one, two): &(Ns, Ns)| [(1, one), (2, two)].map(|(rows, took_ns)| CostPoint { rows, length: 1, took_ns });
+    let latencies = CostTable { stages: stages.iter().map(|stage| points(stage).to_vec()).collect() };
+    ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None }
+}
+
+fn setup(table: ModelTable, policy: Policy) -> Setup {
+    let knobs = Knobs {
+        max_batch_rows: table.max_batch_rows,
+        max_in_flight: 8,
+        objective_ns: Some(150),
+        latencies: Some(table.latencies.clone()),
+        policy,
+        ..Knobs::default()
+    };
+    let models = vec![Served { table, knobs }];
+    Setup { models, devices: 1, lanes: 1, idle_watts: 10.0, busy_watts: 110.0, warm_up: 0 }
+}
+
+fn window() -> Policy {
+    Policy::Window(WindowKnobs::default())
+}
+
+fn at(times: &[Ns]) -> impl Iterator<Item = Offered> {
+    times.iter().map(|&at| Offered { at, model: 0, length: 1 })
+}
+
+/// The sum of all latencies, which the mean keeps exactly.
+fn sum_ns(figures: &ModelFigures) -> Ns {
+    (figures.latencies.mean_ns() * figures.latencies.count() as f64).round() as Ns
+}
+
+#[test]
+fn two_requests_run_one_after_the_other_under_serial() {
+    let setup = setup(model(&[(100, 120)]), Policy::Serial);
+    let figures = run(&setup, at(&[0, 10]));
+    let all = figures.all();
+    assert_eq!((all.offered, all.completed, all.in_time), (2, 2, 1), "the second takes 190 ns and misses 150");
+    assert_eq!(sum_ns(&all), 100 + 190);
+    assert_eq!((figures.busy_ns, figures.span_ns), (200, 200));
+    assert_eq!((all.missed(), all.mean_batch(), figures.utilisation()), (0.5, 1.0, 1.0));
+}
+
+#[test]
+fn two_requests_that_wait_share_a_batch_under_window() {
+    let figures = run(&setup(model(&[(100, 120)]), window()), at(&[0, 10, 20]));
+    let all = figures.all();
+    assert_eq!(sum_ns(&all), 100 + 210 + 200, "the second and the third run from 100 to 220");
+    assert_eq!((all.counters.tasks_launched, all.counters.rows_launched), (2, 3));
+    assert_eq!(all.mean_batch(), 1.5);
+}
+
+#[test]
+fn a_partial_batch_waits_for_its_delay_and_no_longer() {
+    let policy = Policy::Window(WindowKnobs { max_queue_delay_ns: 50, ..WindowKnobs::default() });
+    let figures = run(&setup(model(&[(100, 120)]), policy), at(&[0]));
+    assert_eq!(sum_ns(&figures.all()), 150);
+}
+
+#[test]
+fn stages_run_one_after_the_other_and_side_by_side_on_two_lanes() {
+    let mut setup = setup(model(&[(100, 100), (60, 60)]), window());
+    setup.models[0].knobs.max_batch_rows = 1;
+    assert_eq!(sum_ns(&run(&setup, at(&[0, 0])).all()), 160 + 320);
+    setup.lanes = 2;
+    assert_eq!(sum_ns(&run(&setup, at(&[0, 0])).all()), 160 + 160);
+    setup.lanes = 1;
+    setup.devices = 2;
+    assert_eq!(sum_ns(&run(&setup, at(&[0, 0, 0])).all()), 160 + 160 + 320, "the third goes to the first device");
+}
+
+#[test]
+fn a_sentence_leaves_a_loop_with_its_last_word() {
+    let mut table = model(&[(10, 10), (100, 100), (100, 100), (100, 100)]);
+    table.steps = Some(Steps { first: 1 });
+    let setup = setup(table, window());
+    let sum_of = |length| sum_ns(&run(&setup, [Offered { at: 0, model: 0, length }]).all());
+    assert_eq!([1, 2, 3, 9].map(sum_of), [110, 210, 310, 310]);
+}
+
+#[test]
+fn a_batch_takes_the_time_of_its_longest_request() {
+    let point = |rows, length, took_ns| CostPoint { rows, length, took_ns };
+    let latencies =
+        CostTable { stages: vec![vec![point(1, 10, 100), point(1, 20, 200), point(2, 10, 110), point(2, 20, 220)]] };
+    let table = ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None };
+    let setup = setup(table, window());
+    let requests = [(0, 10), (1, 10), (1, 15)].map(|(at, length)| Offered { at, model: 0, length });
+    assert_eq!(sum_ns(&run(&setup, requests).all()), 100 + 2 * (99 + 165));
+}
+
+#[test]
+fn power_grows_with_the_lanes_at_work() {
+    let mut setup = setup(model(&[(1_000_000_000, 1_000_000_000)]), Policy::Serial);
+    setup.lanes = 2;
+    let figures = run(&setup, at(&[1_000_000_000]));
+    assert_eq!(figures.joules, 10.0 * 2.0 + 100.0 / 2.0, "idle for two seconds, one of two lanes at work for one");
+    assert_eq!(figures.utilisation(), 0.25);
+}
+
+#[test]
+fn the_warm_up_is_not_counted() {
+    let mut setup = setup(model(&[(100, 120)]), Policy::Serial);
+    setup.warm_up = 1;
+    let figures = run(&setup, at(&[0, 10, 1000]));
+    assert_eq!((figures.all().offered, sum_ns(&figures.all())), (2, 190 + 100));
+    assert_eq!((figures.span_ns, figures.arriving_ns, figures.served), (1090, 990, 3));
+}
+
+fn poisson(rate: f64) -> Load {
+    Load { arrivals: Arrivals::Poisson { rate }, models: vec![(1.0, Some(Lengths::Fixed(1)))], traced: None }
+}
+
+#[test]
+fn the_mean_wait_of_a_single_server_is_that_of_the_closed_form() {
+    let mut setup = setup(model(&[(1_000_000, 1_000_000)]), Policy::Serial);
+    setup.warm_up = 2000;
+    for used in [0.5, 0.7] {
+        let figures = run(&setup, poisson(used * 1000.0).requests(11, 60_000));
+        let wait_ns = figures.all().latencies.mean_ns() - 1e6;
+        // M/D/1: the mean wait is ρ·D / 2(1 − ρ).
+        let expected_ns = used * 1e6 / (2.0 * (1.0 - used));
+        let off = wait_ns / expected_ns - 1.0;
+        assert!(off.abs() < 0.05, "at {used} the wait is {wait_ns} ns against {expected_ns} ns");
+    }
+}
+
+#[test]
+fn every_request_that_comes_in_ends() {
+    let mut setup = setup(model(&[(300, 400), (200, 250), (100, 180)]), window());
+    let second = Served { table: setup.models[0].table.sliced(2).expect("of three parts"), ..setup.models[0].clone() };
+    setup.models.push(second);
+    setup.devices = 3;
+    setup.lanes = 2;
+    setup.models[0].knobs.queueing.default_queue.max_queue_size = 4;
+    let models = vec![(2.0, Some(Lengths::Fixed(1))), (1.0, Some(Lengths::Fixed(1)))];
+    let load = Load { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None };
+    let figures = run(&setup, load.requests(3, 5000));
+    for model in &figures.models {
+        assert_eq!(model.completed + model.refused, model.offered);
+        assert_eq!(model.latencies.count(), model.completed);
+    }
+    assert!(figures.models[0].refused > 0 && figures.models[1].refused == 0, "only the first queue has a limit");
+    assert_eq!(figures.all().offered, 5000);
+}
+
+#[test]
+fn runs_are_fixed_by_their_seeds_on_any_number_of_threads() {
+    let setup = setup(model(&[(300, 400), (200, 250)]), window());
+    let seeds: Vec<u64> = (0..12).collect();
+    let on = |threads| {
+        let figures = on_all_cores(threads, &seeds, |&seed| run(&setup, poisson(2e6).requests(seed, 500)), || {});
+        figures.iter().map(|figures| (sum_ns(&figures.all()), figures.busy_ns)).collect::<Vec<_>>()
+    };
+    let alone = on(1);
+    assert_eq!(alone, on(1));
+    assert_eq!(alone, on(5));
+    assert_ne!(alone[0], alone[1], "another seed, another run");
+}
+
+#[test]
+fn more_load_never_needs_fewer_devices() {
+    let mut setup = setup(model(&[(1_000_000, 1_200_000)]), window());
+    let needed = [500.0, 2000.0, 4000.0, 8000.0].map(|rate| {
+        fewest_devices(32, |devices| {
+            setup.devices = devices;
+            let figures = run(&setup, poisson(rate).requests(1, 2000));
+            figures.keeps_up(5_000_000) && figures.all().latencies.quantile_ns(0.99) <= 5_000_000
+        })
+    });
+    assert!(needed.is_sorted() && needed[0] == Some(1) && needed[3] > Some(4), "{needed:?}");
+}
