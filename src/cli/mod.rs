@@ -11,6 +11,7 @@ mod recording;
 mod report;
 mod serve;
 mod server;
+pub mod simulate;
 mod table;
 pub mod timeline;
 mod tritonserver;
@@ -41,6 +42,8 @@ enum Command {
     Models(models::ModelsArgs),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
+    /// See what policies would do on a device, and how many devices a load needs
+    Simulate(Box<simulate::SimulateArgs>),
 }
 
 /// Runs the command line of the current process.
@@ -49,6 +52,7 @@ pub fn main() -> ExitCode {
         Ok(Command::Serve(args)) => serve::run(*args),
         Ok(Command::Models(args)) => exit_code(models::run(&args)),
         Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
+        Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
         Err(error) => error.exit(),
     }
 }

@@ -15,8 +15,9 @@ impl Table {
     }
 
     /// Adds a row; line breaks become spaces.
-    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
-        self.rows.push(cells.map(|cell| cell.split_whitespace().collect::<Vec<_>>().join(" ")).to_vec());
+    pub(super) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+        let on_one_line = |cell: String| cell.split_whitespace().collect::<Vec<_>>().join(" ");
+        self.rows.push(cells.into_iter().map(on_one_line).collect());
     }
 }
 

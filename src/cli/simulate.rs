@@ -1,0 +1,271 @@
+//! `paternoster simulate`: what policies would do on a device, in virtual time.
+
+mod ask;
+mod output;
+mod policies;
+mod tables;
+
+#[cfg(test)]
+mod tests;
+
+use std::{io, path::PathBuf, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use self::{
+    ask::Ask,
+    output::{Line, Sizing},
+};
+use crate::{
+    report::plot::PlotError,
+    simulate::{Figures, Load, Setup, TableError, cores, fewest_devices, on_all_cores, run as play},
+    workload::TraceError,
+};
+
+const NS_PER_MS: f64 = 1e6;
+
+/// Loads where nobody says which: low, medium and high (DVABatch section 8.1).
+const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
+
+/// The policy that the peak is measured with.
+const PEAK_POLICY: &str = "window";
+
+/// Runs the server's own batching over a table of a device's latencies, in virtual time.
+///
+/// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml; 'oracle' is 'lazy' that
+/// knows exactly how long everything takes. Policies see the same requests.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  paternoster simulate --table npu --model resnet --policy window --policy lazy --objective-ms 100
+  paternoster simulate --table titan-rtx --model bert-base --stages 4 --workload glue-pair \\
+      --policy 'window: { max_queue_delay_us: 5000 }' --policy diversity --load 0.25,0.6,0.9 --svg bert.svg
+  paternoster simulate --table npu --model resnet:0.7 --model gnmt:0.3 --policy lazy --rate 200,400
+  paternoster simulate --table card.json --model minilm --trace requests.csv --csv out.csv
+  paternoster simulate --table card.json --model minilm --capacity 2000 --p99-ms 50
+
+Tables, traces and plots are explained in docs/simulator.md.")]
+pub struct SimulateArgs {
+    /// Device table: 'npu' (LazyBatching), 'titan-rtx' (DVABatch), or a file
+    #[arg(long, value_name = "NAME|FILE")]
+    pub table: String,
+    /// A model of the table, its share of the requests, and its lengths; more than one share the device
+    #[arg(long = "model", value_name = "NAME[:SHARE[:WORKLOAD]]")]
+    pub models: Vec<String>,
+    /// A policy to simulate; several are compared
+    #[arg(long = "policy", value_name = "POLICY", default_values = ["window", "diversity"])]
+    pub policies: Vec<String>,
+    /// Join the parts of a model into so many stages of even time
+    #[arg(long, value_name = "N")]
+    pub stages: Option<usize>,
+    /// Microseconds that each task takes beyond the table's time
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
+    pub boundary_us: f64,
+    /// Largest batch; the table's where it is left out
+    #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
+    pub max_batch: Option<u32>,
+    /// Steps to which the decoders of the table 'npu' are unrolled
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub dec_timesteps: u16,
+    /// Lengths of the requests: wmt15, wmt19, glue-short, glue-pair, …
+    #[arg(long, value_name = "NAME")]
+    pub workload: Option<String>,
+    /// When requests arrive: poisson, stepped, ramp or bursts
+    #[arg(long, value_name = "NAME", default_value = "poisson")]
+    pub arrivals: String,
+    /// Arrivals as parts of the peak that 'window' reaches with requests always waiting [default: 0.25,0.6,0.9]
+    #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = above_zero, conflicts_with = "rate")]
+    pub load: Vec<f64>,
+    /// Arrivals as requests a second
+    #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = above_zero)]
+    pub rate: Vec<f64>,
+    /// CSV file of arrivals in seconds and lengths
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "load", "rate", "capacity"])]
+    pub trace: Option<PathBuf>,
+    /// Requests of each run
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub requests: u64,
+    /// Requests at the beginning of each run that are not counted [default: one in 20]
+    #[arg(long, value_name = "N")]
+    pub warm_up: Option<u64>,
+    /// Runs of each policy and load, which differ by their seeds
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub seeds: u64,
+    /// The first seed
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// Lanes of each device
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub lanes: u16,
+    /// Devices
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub devices: u16,
+    /// Latency objective: policies aim at it, and what misses it is counted
+    #[arg(long, value_name = "MS", value_parser = above_zero)]
+    pub objective_ms: Option<f64>,
+    /// Ask how many devices carry so many requests a second
+    #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "p99_ms", conflicts_with_all = ["load", "rate", "devices"])]
+    pub capacity: Option<f64>,
+    /// Milliseconds that 99 of 100 requests stay within, for --capacity
+    #[arg(long, value_name = "MS", value_parser = above_zero, requires = "capacity")]
+    pub p99_ms: Option<f64>,
+    /// Most devices that --capacity tries
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub max_devices: u16,
+    /// Runs at the same time; all cores where it is left out. The figures do not depend on it
+    #[arg(long, value_name = "N")]
+    pub threads: Option<usize>,
+    /// Write the figures as CSV
+    #[arg(long, value_name = "FILE")]
+    pub csv: Option<PathBuf>,
+    /// Draw them over the load: for out.svg, out-mean.svg, out-p99.svg and out-goodput.svg
+    #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
+    pub svg: Option<PathBuf>,
+    /// Print the figures as JSON instead of a table
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why nothing was simulated, or its figures could not be given.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulateError {
+    /// A word of the command line that means nothing.
+    #[error("{0}")]
+    Word(String),
+    /// The table cannot be used as asked.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The trace cannot be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A file could not be written.
+    #[error("cannot write '{file}': {error}")]
+    Unwritable {
+        /// The file.
+        file: String,
+        /// The operating system's reason.
+        error: io::Error,
+    },
+    /// A plot could not be drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+}
+
+impl SimulateError {
+    /// A name that is not among those there are.
+    fn unknown(option: &str, found: &str, names: &[&str]) -> Self {
+        Self::Word(format!("--{option}: expected {}, but found '{found}'", names.join(", ")))
+    }
+}
+
+/// Runs the subcommand.
+///
+/// # Errors
+/// When words of the command line mean nothing, a file cannot be read, or the figures cannot be written.
+pub fn run(args: &SimulateArgs) -> Result<(), SimulateError> {
+    let ask = Ask::new(args)?;
+    match (args.capacity, args.p99_ms) {
+        (Some(rate), Some(p99_ms)) => output::sizings(args, &ask, rate, p99_ms, &size(args, &ask, rate, p99_ms)?),
+        _ => {
+            let (peak, lines) = compare(args, &ask)?;
+            output::figures(args, &ask, peak, &lines)
+        }
+    }
+}
+
+/// Plays every policy under every load; also the peak, where loads are parts of it.
+fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>), SimulateError> {
+    let (peak, rates) = rates(args, ask)?;
+    let setups = args.policies.iter().map(|policy| ask.setup(policy, args.devices)).collect::<Result<Vec<_>, _>>()?;
+    let loads: Vec<Load> = rates.iter().map(|rate| ask.load(*rate)).collect();
+    let seeds = args.seed..args.seed.saturating_add(args.seeds);
+    let mut jobs: Vec<(&Setup, &Load, u64)> = Vec::new();
+    for setup in &setups {
+        for load in &loads {
+            jobs.extend(seeds.clone().map(|seed| (setup, load, seed)));
+        }
+    }
+    let bar = progress(jobs.len() as u64);
+    let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, load.requests(seed, args.requests));
+    let runs = on_all_cores(args.threads.unwrap_or_else(cores), &jobs, one, || bar.inc(1));
+    bar.finish_and_clear();
+    let mut runs = runs.chunks(usize::try_from(args.seeds).unwrap_or(1)).map(sum);
+    let mut lines = Vec::new();
+    for policy in &args.policies {
+        for rate in &rates {
+            let figures = runs.next().unwrap_or_default();
+            let part = rate.zip(peak).map(|(rate, peak)| rate / peak);
+            lines.push(Line { policy: policy.clone(), part, rate: *rate, figures });
+        }
+    }
+    Ok((peak, lines))
+}
+
+/// The peak, where it is asked for, and the mean rates; none: the arrivals' own.
+fn rates(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Option<f64>>), SimulateError> {
+    if !args.rate.is_empty() {
+        return Ok((None, args.rate.iter().copied().map(Some).collect()));
+    }
+    let has_own = args.trace.is_some() || !matches!(args.arrivals.as_str(), "poisson" | "bursts");
+    if args.load.is_empty() && has_own {
+        return Ok((None, vec![None]));
+    }
+    let parts = if args.load.is_empty() { &LOADS[..] } else { &args.load };
+    let peak = ask.peak(&ask.setup(PEAK_POLICY, args.devices)?);
+    Ok((Some(peak), parts.iter().map(|part| Some(part * peak)).collect()))
+}
+
+/// How many devices each policy needs.
+fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Vec<Sizing>, SimulateError> {
+    let setups = args.policies.iter().map(|policy| ask.setup(policy, 1)).collect::<Result<Vec<_>, _>>()?;
+    let load = ask.load(Some(rate));
+    let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
+    let bar = progress(setups.len() as u64);
+    let threads = args.threads.unwrap_or_else(cores);
+    let allowed_ns = (p99_ms * NS_PER_MS) as u64;
+    let answers = args.policies.iter().zip(&setups).map(|(policy, setup)| {
+        let mut figures = Figures::default();
+        let devices = fewest_devices(args.max_devices, |devices| {
+            let setup = Setup { devices, ..setup.clone() };
+            let runs = on_all_cores(threads, &seeds, |seed| play(&setup, load.requests(*seed, args.requests)), || {});
+            let found = sum(&runs);
+            let all = found.all();
+            let is_enough =
+                all.refused == 0 && found.keeps_up(allowed_ns) && all.latencies.quantile_ns(0.99) <= allowed_ns;
+            if is_enough || devices == args.max_devices {
+                figures = found;
+            }
+            is_enough
+        });
+        bar.inc(1);
+        Sizing { policy: policy.clone(), devices, figures }
+    });
+    let answers = answers.collect();
+    bar.finish_and_clear();
+    Ok(answers)
+}
+
+fn sum(runs: &[Figures]) -> Figures {
+    let mut sum = Figures::default();
+    runs.iter().for_each(|run| sum.add(run));
+    sum
+}
+
+/// A bar on the terminal, if there is one.
+fn progress(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {wide_bar} {pos}/{len} runs {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    bar
+}
+
+fn above_zero(given: &str) -> Result<f64, String> {
+    let number = given.parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0);
+    number.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn from_zero(given: &str) -> Result<f64, String> {
+    let number = given.parse::<f64>().ok().filter(|number| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "expected a number from 0".to_owned())
+}

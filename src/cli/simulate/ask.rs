@@ -1,0 +1,139 @@
+//! What was asked for: the command line's words made into setups and loads.
+
+use super::{
+    SimulateArgs, SimulateError,
+    policies::{self, Circumstances},
+    tables,
+};
+use crate::{
+    simulate::{DeviceTable, Figures, Load, ModelTable, Served, Setup, run},
+    workload::{Arrivals, Lengths, Trace},
+};
+
+const NS_PER_US: f64 = 1e3;
+
+/// Requests of the run that finds the peak, at most.
+const SATURATING: u64 = 10_000;
+/// One in so many requests is the warm-up's, unless it is said.
+const WARM_UP: u64 = 20;
+/// Lengths where nobody says which: of a padded model, and of one with steps.
+const DEFAULT_LENGTHS: [&str; 2] = ["glue-short", "wmt19"];
+
+/// A model that was asked for.
+#[derive(Clone, Debug)]
+pub(super) struct Model {
+    pub(super) table: ModelTable,
+    pub(super) share: f64,
+    pub(super) workload: Option<String>,
+    lengths: Option<Lengths>,
+}
+
+/// What is simulated, as far as it is the same for all policies.
+#[derive(Debug)]
+pub(super) struct Ask<'a> {
+    args: &'a SimulateArgs,
+    pub(super) table: DeviceTable,
+    pub(super) models: Vec<Model>,
+    arrivals: Arrivals,
+    traced: Option<Vec<u32>>,
+}
+
+impl<'a> Ask<'a> {
+    /// Reads the tables and the trace, and finds the models and their workloads.
+    ///
+    /// # Errors
+    /// When a word names nothing, or a file is not what it should be.
+    pub(super) fn new(args: &'a SimulateArgs) -> Result<Self, SimulateError> {
+        let table = tables::read(&args.table, args.dec_timesteps).map_err(SimulateError::Word)?;
+        let only = || match table.models.as_slice() {
+            [only] => Ok(vec![only.name.clone()]),
+            models => {
+                let known: Vec<&str> = models.iter().map(|model| model.name.as_str()).collect();
+                let message = format!("name a model of the table '{}': --model {}", table.name, known.join("|"));
+                Err(SimulateError::Word(message))
+            }
+        };
+        let named = if args.models.is_empty() { only()? } else { args.models.clone() };
+        let models = named.iter().map(|word| model(word, &table, args)).collect::<Result<Vec<_>, _>>()?;
+        let trace = args.trace.as_ref().map(|path| Trace::read(path)).transpose()?;
+        let (arrivals, traced) = match trace {
+            Some(trace) => (trace.arrivals(), Some(trace.lengths)),
+            None => {
+                let unknown = || SimulateError::unknown("arrivals", &args.arrivals, &Arrivals::NAMES);
+                (Arrivals::named(&args.arrivals).ok_or_else(unknown)?, None)
+            }
+        };
+        Ok(Self { args, table, models, arrivals, traced })
+    }
+
+    /// The devices under a policy.
+    ///
+    /// # Errors
+    /// When the text is no policy for one of the models.
+    pub(super) fn setup(&self, policy: &str, devices: u16) -> Result<Setup, SimulateError> {
+        let args = self.args;
+        let around = Circumstances { lanes: args.lanes, objective_ms: args.objective_ms, max_batch: args.max_batch };
+        let served = |model: &Model| {
+            let knobs = policies::knobs(policy, &model.table, around)?;
+            Ok(Served { table: model.table.clone(), knobs })
+        };
+        Ok(Setup {
+            models: self.models.iter().map(served).collect::<Result<_, String>>().map_err(SimulateError::Word)?,
+            devices,
+            lanes: args.lanes,
+            idle_watts: self.table.idle_watts,
+            busy_watts: self.table.busy_watts,
+            warm_up: args.warm_up.unwrap_or(args.requests / WARM_UP).min(args.requests.saturating_sub(1)),
+        })
+    }
+
+    /// The load at a mean rate; none: as the arrivals are, at their own.
+    pub(super) fn load(&self, rate: Option<f64>) -> Load {
+        let arrivals = rate.map_or_else(|| self.arrivals.clone(), |rate| self.arrivals.scaled(rate));
+        self.loaded(arrivals)
+    }
+
+    fn loaded(&self, arrivals: Arrivals) -> Load {
+        let models = self.models.iter().map(|model| (model.share, model.lengths.clone())).collect();
+        Load { arrivals, models, traced: self.traced.clone() }
+    }
+
+    /// Requests a second that these devices complete under a setup while there are always more.
+    pub(super) fn peak(&self, setup: &Setup) -> f64 {
+        let waiting = self.args.requests.min(SATURATING);
+        let load = self.loaded(Arrivals::At(vec![0; usize::try_from(waiting).unwrap_or(0)]));
+        let unlimited = Setup { warm_up: 0, ..setup.clone() };
+        let figures: Figures = run(&unlimited, load.requests(self.args.seed, waiting));
+        figures.throughput(&figures.all())
+    }
+}
+
+/// A model by `NAME[:SHARE[:WORKLOAD]]`.
+fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, SimulateError> {
+    let mut parts = word.splitn(3, ':');
+    let name = parts.next().unwrap_or_default();
+    let share = match parts.next() {
+        None => 1.0,
+        Some(given) => {
+            let share = given.parse::<f64>().ok().filter(|share| share.is_finite() && *share > 0.0);
+            let message = || format!("model '{word}': expected a share above 0, but found '{given}'");
+            share.ok_or_else(|| SimulateError::Word(message()))?
+        }
+    };
+    let mut model = table.model(name)?.clone();
+    if let Some(stages) = args.stages {
+        model = model.sliced(stages)?;
+    }
+    let model = model.with_boundary((args.boundary_us * NS_PER_US).round() as u64);
+    let default = match (model.is_padded(), model.steps) {
+        (_, Some(_)) => Some(DEFAULT_LENGTHS[1]),
+        (true, None) => Some(DEFAULT_LENGTHS[0]),
+        (false, None) => None,
+    };
+    let given = parts.next().or(args.workload.as_deref());
+    let workload = default.map(|default| given.unwrap_or(default).to_owned());
+    let named =
+        |name: &String| Lengths::named(name).ok_or_else(|| SimulateError::unknown("workload", name, &Lengths::NAMES));
+    let lengths = workload.as_ref().map(named).transpose()?;
+    Ok(Model { table: model, share, workload, lengths })
+}

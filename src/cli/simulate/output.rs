@@ -1,0 +1,256 @@
+//! What came out, for people and for programs.
+
+use std::path::{Path, PathBuf};
+
+use serde_json::{Map, Value, json};
+
+use super::{SimulateArgs, SimulateError, ask::Ask};
+use crate::{
+    cli::table::Table,
+    report::{plot::Lines, write_csv},
+    simulate::{Figures, ModelFigures},
+};
+
+const NS_PER_MS: f64 = 1e6;
+
+/// One policy under one load.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) policy: String,
+    /// Part of the peak, where the load was given so.
+    pub(super) part: Option<f64>,
+    /// Requests a second on average; none where the arrivals have their own rates.
+    pub(super) rate: Option<f64>,
+    pub(super) figures: Figures,
+}
+
+/// What one policy needs.
+#[derive(Debug)]
+pub(super) struct Sizing {
+    pub(super) policy: String,
+    /// The fewest devices that are enough; none: not even the most that were tried.
+    pub(super) devices: Option<u16>,
+    /// With these devices, or with the most.
+    pub(super) figures: Figures,
+}
+
+/// The figures of one model, or of all, in the order of [`COLUMNS`].
+type Row = [Option<f64>; COLUMNS.len()];
+
+/// Name for programs, title for people, digits behind the point.
+const COLUMNS: [(&str, &str, usize); 14] = [
+    ("mean_ms", "Mean ms", 2),
+    ("p50_ms", "p50", 2),
+    ("p90_ms", "p90", 2),
+    ("p99_ms", "p99", 2),
+    ("throughput", "Done/s", 1),
+    ("goodput", "Good/s", 1),
+    ("missed", "Missed", 4),
+    ("batch", "Batch", 2),
+    ("stretches", "Stretches", 0),
+    ("splits", "Splits", 0),
+    ("merges", "Merges", 0),
+    ("utilisation", "Busy", 2),
+    ("requests_per_joule", "Req/J", 2),
+    ("requests", "Requests", 0),
+];
+
+/// Prints what each policy did under each load, and writes the files that were asked for.
+///
+/// # Errors
+/// When a file cannot be written.
+pub(super) fn figures(
+    args: &SimulateArgs,
+    ask: &Ask<'_>,
+    peak: Option<f64>,
+    lines: &[Line],
+) -> Result<(), SimulateError> {
+    let mut rows = Vec::new();
+    for line in lines {
+        let mut models: Vec<(String, ModelFigures)> = Vec::new();
+        for (model, figures) in ask.models.iter().zip(&line.figures.models) {
+            models.push((model.table.name.clone(), figures.clone()));
+        }
+        if models.len() > 1 {
+            models.push(("all".to_owned(), line.figures.all()));
+        }
+        rows.extend(models.into_iter().map(|(model, figures)| (line, model, row(&line.figures, &figures))));
+    }
+    if let Some(path) = &args.csv {
+        let head = ["policy", "load", "rate", "model"];
+        let titles: Vec<&str> = head.into_iter().chain(COLUMNS.map(|(name, ..)| name)).collect();
+        let records = rows.iter().map(|(line, model, row)| {
+            let head = [line.policy.clone(), plain(line.part), plain(line.rate), model.clone()];
+            head.into_iter().chain(row.iter().map(|value| plain(*value))).collect::<Vec<_>>()
+        });
+        write_csv(path, &titles, records).map_err(|error| unwritable(path, error))?;
+    }
+    if let Some(path) = &args.svg {
+        plots(path, ask, lines)?;
+    }
+    if args.json {
+        let objects = rows.iter().map(|(line, model, row)| {
+            let mut object = object(row);
+            object.insert("policy".to_owned(), json!(line.policy));
+            object.insert("load".to_owned(), json!(line.part));
+            object.insert("rate".to_owned(), json!(line.rate));
+            object.insert("model".to_owned(), json!(model));
+            Value::Object(object)
+        });
+        println!("{}", json!({ "table": ask.table.name, "peak": peak, "runs": objects.collect::<Vec<_>>() }));
+        return Ok(());
+    }
+    println!("{}", heading(args, ask, peak));
+    let titles = ["Policy", "Load", "Rate/s", "Model"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
+    let mut table = Table::new(&titles.collect::<Vec<_>>());
+    for (line, model, row) in &rows {
+        let [part, rate] = [line.part.map(|part| format!("{part:.2}")), line.rate.map(|rate| format!("{rate:.1}"))];
+        table.row([line.policy.clone(), or_dash(part), or_dash(rate), model.clone()].into_iter().chain(cells(row)));
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Prints how many devices each policy needs, and writes the file that was asked for.
+///
+/// # Errors
+/// When the file cannot be written.
+pub(super) fn sizings(
+    args: &SimulateArgs,
+    ask: &Ask<'_>,
+    rate: f64,
+    p99_ms: f64,
+    sizings: &[Sizing],
+) -> Result<(), SimulateError> {
+    let rows: Vec<(&Sizing, Row)> =
+        sizings.iter().map(|sizing| (sizing, row(&sizing.figures, &sizing.figures.all()))).collect();
+    if let Some(path) = &args.csv {
+        let titles: Vec<&str> = ["policy", "devices"].into_iter().chain(COLUMNS.map(|(name, ..)| name)).collect();
+        let records = rows.iter().map(|(sizing, row)| {
+            let head = [sizing.policy.clone(), plain(sizing.devices.map(f64::from))];
+            head.into_iter().chain(row.iter().map(|value| plain(*value))).collect::<Vec<_>>()
+        });
+        write_csv(path, &titles, records).map_err(|error| unwritable(path, error))?;
+    }
+    if args.json {
+        let objects = rows.iter().map(|(sizing, row)| {
+            let mut object = object(row);
+            object.insert("policy".to_owned(), json!(sizing.policy));
+            object.insert("devices".to_owned(), json!(sizing.devices));
+            Value::Object(object)
+        });
+        let asked = json!({ "rate": rate, "p99_ms": p99_ms, "max_devices": args.max_devices });
+        let answers: Vec<Value> = objects.collect();
+        println!("{}", json!({ "table": ask.table.name, "capacity": asked, "answers": answers }));
+        return Ok(());
+    }
+    println!("{}", heading(args, ask, None));
+    println!("devices for {rate} requests/s with 99 of 100 within {p99_ms} ms:");
+    let titles = ["Policy", "Devices"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
+    let mut table = Table::new(&titles.collect::<Vec<_>>());
+    for (sizing, row) in &rows {
+        let devices = sizing.devices.map_or_else(|| format!("> {}", args.max_devices), |devices| devices.to_string());
+        table.row([sizing.policy.clone(), devices].into_iter().chain(cells(row)));
+    }
+    println!("{table}");
+    Ok(())
+}
+
+/// Writes mean, p99 and goodput over the load.
+fn plots(path: &Path, ask: &Ask<'_>, lines: &[Line]) -> Result<(), SimulateError> {
+    let models: Vec<&str> = ask.models.iter().map(|model| model.table.name.as_str()).collect();
+    let mut policies: Vec<&str> = Vec::new();
+    for line in lines {
+        if !policies.contains(&line.policy.as_str()) {
+            policies.push(&line.policy);
+        }
+    }
+    for (name, what, log_y, column) in [
+        ("mean", "mean latency in ms", true, 0),
+        ("p99", "99th percentile of the latency in ms", true, 3),
+        ("goodput", "requests a second within the objective", false, 5),
+    ] {
+        let points = |policy: &&str| {
+            let own = lines.iter().filter(|line| line.policy == **policy);
+            let place = |line: &Line| {
+                let all = line.figures.all();
+                let row = row(&line.figures, &all);
+                Some((line.rate.unwrap_or_else(|| line.figures.throughput(&all)), row[column]?))
+            };
+            ((*policy).to_owned(), own.filter_map(place).collect())
+        };
+        let lines = Lines {
+            title: format!("{} on {}", models.join(" and "), ask.table.name),
+            x: "requests a second".to_owned(),
+            y: what.to_owned(),
+            log_y,
+            series: policies.iter().map(points).collect(),
+        };
+        lines.write_svg(&beside(path, name))?;
+    }
+    Ok(())
+}
+
+/// The file `out-name.svg` for `out.svg`.
+fn beside(path: &Path, name: &str) -> PathBuf {
+    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
+    let ending = path.extension().map_or_else(|| "svg".to_owned(), |ending| ending.to_string_lossy().into_owned());
+    path.with_file_name(format!("{stem}-{name}.{ending}"))
+}
+
+fn row(figures: &Figures, model: &ModelFigures) -> Row {
+    let some = |count: u64| Some(count as f64);
+    let latency = |ns: f64| (model.completed > 0).then_some(ns / NS_PER_MS);
+    let quantile = |quantile| latency(model.latencies.quantile_ns(quantile) as f64);
+    [
+        latency(model.latencies.mean_ns()),
+        quantile(0.5),
+        quantile(0.9),
+        quantile(0.99),
+        Some(figures.throughput(model)),
+        Some(figures.goodput(model)),
+        Some(model.missed()),
+        Some(model.mean_batch()),
+        some(model.counters.stretches),
+        some(model.counters.splits),
+        some(model.counters.merges),
+        Some(figures.utilisation()),
+        (figures.joules > 0.0).then(|| figures.requests_per_joule()),
+        some(model.offered),
+    ]
+}
+
+/// What was simulated, in one line.
+fn heading(args: &SimulateArgs, ask: &Ask<'_>, peak: Option<f64>) -> String {
+    let model = |model: &super::ask::Model| {
+        let lengths = model.workload.as_ref().filter(|_| args.trace.is_none());
+        let lengths = lengths.map(|name| format!(", lengths {name}")).unwrap_or_default();
+        format!("{} ({} stages{lengths})", model.table.name, model.table.latencies.stages.len())
+    };
+    let models: Vec<String> = ask.models.iter().map(model).collect();
+    let arrivals =
+        args.trace.as_ref().map_or_else(|| args.arrivals.clone(), |path| format!("trace {}", path.display()));
+    let peak = peak.map(|peak| format!("; peak of window {peak:.1} requests/s")).unwrap_or_default();
+    let runs = format!("{} × {} requests from seed {}", args.seeds, args.requests, args.seed);
+    format!("{}: {}; {arrivals}, {runs}{peak}", ask.table.name, models.join(", "))
+}
+
+fn cells(row: &Row) -> impl Iterator<Item = String> {
+    row.iter().zip(COLUMNS).map(|(value, (_, _, digits))| or_dash(value.map(|value| format!("{value:.digits$}"))))
+}
+
+fn object(row: &Row) -> Map<String, Value> {
+    row.iter().zip(COLUMNS).map(|(value, (name, ..))| (name.to_owned(), json!(value))).collect()
+}
+
+fn plain(value: Option<f64>) -> String {
+    value.map(|value| value.to_string()).unwrap_or_default()
+}
+
+fn or_dash(cell: Option<String>) -> String {
+    cell.unwrap_or_else(|| "-".to_owned())
+}
+
+fn unwritable(path: &Path, error: std::io::Error) -> SimulateError {
+    SimulateError::Unwritable { file: path.display().to_string(), error }
+}

@@ -1,0 +1,155 @@
+//! The command line, from words to figures.
+
+use std::fs;
+
+use clap::Parser;
+
+use super::*;
+
+#[derive(Debug, Parser)]
+struct Command {
+    #[command(flatten)]
+    args: SimulateArgs,
+}
+
+fn args(words: &[&str]) -> SimulateArgs {
+    let words = [&["simulate"][..], words].concat();
+    Command::try_parse_from(words).unwrap_or_else(|error| panic!("refused: {error}")).args
+}
+
+/// Arguments for a short run.
+fn short(words: &[&str]) -> SimulateArgs {
+    args(&[&["--requests", "300", "--seeds", "2"][..], words].concat())
+}
+
+fn refusal(words: &[&str]) -> String {
+    run(&short(words)).expect_err("it cannot be simulated").to_string()
+}
+
+fn lines(words: &[&str]) -> Vec<Line> {
+    let args = short(words);
+    let ask = Ask::new(&args).expect("everything is there");
+    compare(&args, &ask).expect("it can be simulated").1
+}
+
+const RESNET: [&str; 6] = ["--table", "npu", "--model", "resnet", "--stages", "3"];
+
+#[test]
+fn every_policy_is_played_under_every_load() {
+    let lines = lines(&[&RESNET[..], &["--policy", "serial", "--policy", "lazy", "--load", "0.2,0.5"]].concat());
+    let named: Vec<(&str, Option<f64>)> = lines.iter().map(|line| (line.policy.as_str(), line.part)).collect();
+    assert_eq!(named, [("serial", Some(0.2)), ("serial", Some(0.5)), ("lazy", Some(0.2)), ("lazy", Some(0.5))]);
+    for line in &lines {
+        let all = line.figures.all();
+        assert_eq!((all.offered, all.completed), (2 * 285, 2 * 285), "two seeds, without the warm-up");
+    }
+}
+
+#[test]
+fn figures_do_not_depend_on_the_number_of_threads() {
+    let on = |threads| {
+        let words = [&RESNET[..], &["--rate", "900", "--threads", threads, "--seeds", "5"]].concat();
+        let words: Vec<&str> = [&["--requests", "200"][..], &words].concat();
+        let args = args(&words);
+        let ask = Ask::new(&args).expect("everything is there");
+        let (_, lines) = compare(&args, &ask).expect("it can be simulated");
+        lines.iter().map(|line| (line.figures.busy_ns, line.figures.all().latencies.mean_ns())).collect::<Vec<_>>()
+    };
+    assert_eq!(on("1"), on("4"));
+}
+
+#[test]
+fn a_saturated_window_completes_the_peak() {
+    let lines = lines(&[&RESNET[..], &["--policy", "window", "--load", "3"]].concat());
+    let [line] = lines.as_slice() else { panic!("one line") };
+    let share = line.figures.throughput(&line.figures.all()) / (line.rate.expect("it has a rate") / 3.0);
+    assert!((0.5..1.05).contains(&share), "at three times the peak, {share} of it is completed");
+}
+
+#[test]
+fn models_share_the_device_by_their_shares() {
+    let words = ["--table", "npu", "--model", "resnet:3", "--model", "gnmt:1:fixed-24", "--rate", "100"];
+    let lines = lines(&[&words[..], &["--policy", "lazy"]].concat());
+    let offered: Vec<u64> = lines[0].figures.models.iter().map(|model| model.offered).collect();
+    assert!(offered[0] > 2 * offered[1] && offered[1] > 0, "{offered:?}");
+}
+
+#[test]
+fn a_trace_is_played_as_it_is() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let trace = directory.path().join("trace.csv");
+    fs::write(&trace, "arrival_s,length\n0.0,8\n0.5,16\n").expect("a file for the test");
+    let path = trace.display().to_string();
+    let words = ["--table", "titan-rtx", "--model", "bert-base", "--policy", "serial", "--trace", &path];
+    let lines = lines(&[&words[..], &["--warm-up", "0"]].concat());
+    let figures = &lines[0].figures;
+    assert_eq!((figures.all().completed, figures.arriving_ns), (2 * 2, 2 * 500_000_000));
+    fs::write(&trace, "0.0,8\nsoon,16\n").expect("a file for the test");
+    let refusal = refusal(&words);
+    assert!(refusal.contains("trace.csv' line 2: found 'soon'"), "{refusal}");
+}
+
+#[test]
+fn more_requests_need_more_devices_and_too_many_are_said_to_be() {
+    let devices = |rate: &str, p99: &str| {
+        let words = ["--capacity", rate, "--p99-ms", p99, "--policy", "serial", "--max-devices", "16"];
+        let args = short(&[&RESNET[..], &words].concat());
+        let ask = Ask::new(&args).expect("everything is there");
+        let asked = (args.capacity.expect("given"), args.p99_ms.expect("given"));
+        size(&args, &ask, asked.0, asked.1).expect("it can be simulated")[0].devices
+    };
+    let needed = ["300", "1500", "4000"].map(|rate| devices(rate, "8"));
+    assert!(needed.iter().all(Option::is_some) && needed.is_sorted() && needed[0] < needed[2], "{needed:?}");
+    assert_eq!(devices("1500", "1"), None, "a request alone takes 1.1 ms");
+}
+
+#[test]
+fn files_hold_what_was_asked_for() {
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let file = |name: &str| directory.path().join(name).display().to_string();
+    let (csv, svg) = (file("out.csv"), file("out.svg"));
+    let words = ["--rate", "100,900", "--policy", "window", "--csv", &csv, "--svg", &svg, "--json"];
+    run(&short(&[&RESNET[..], &words].concat())).expect("it can be simulated");
+    let written = fs::read_to_string(&csv).expect("it was written");
+    let rows: Vec<&str> = written.lines().collect();
+    assert!(rows[0].starts_with("policy,load,rate,model,mean_ms,p50_ms,") && rows.len() == 3, "{written}");
+    assert!(rows[1].starts_with("window,,100,resnet,"), "{written}");
+    for name in ["out-mean.svg", "out-p99.svg", "out-goodput.svg"] {
+        let drawn = fs::read_to_string(file(name)).expect("it was drawn");
+        assert!(drawn.contains("resnet on npu") && drawn.contains("window"), "{name}");
+    }
+    let refusal = refusal(&[&RESNET[..], &["--rate", "100", "--csv", "/no/such/out.csv"]].concat());
+    assert!(refusal.starts_with("cannot write '/no/such/out.csv': "), "{refusal}");
+}
+
+#[test]
+fn words_that_name_nothing_are_refused_with_what_there_is() {
+    let npu = |words: &[&str]| refusal(&[&["--table", "npu"][..], words].concat());
+    assert_eq!(npu(&[]), "name a model of the table 'npu': --model resnet|gnmt|transformer");
+    assert_eq!(npu(&["--model", "bert"]), "the table 'npu' has no model 'bert'; it has resnet, gnmt, transformer");
+    assert_eq!(npu(&["--model", "resnet:x"]), "model 'resnet:x': expected a share above 0, but found 'x'");
+    assert!(npu(&["--model", "gnmt", "--workload", "wmt"]).starts_with("--workload: expected wmt15, "));
+    let found = npu(&["--model", "resnet", "--arrivals", "burst"]);
+    assert_eq!(found, "--arrivals: expected poisson, stepped, ramp, bursts, but found 'burst'");
+    assert!(npu(&["--model", "resnet", "--policy", "lasy"]).starts_with("policy 'lasy': "));
+    let found = npu(&["--model", "resnet", "--stages", "99"]);
+    assert_eq!(found, "the model 'resnet' has 18 parts: expected from 1 to 18 stages, but found 99");
+}
+
+#[test]
+fn options_that_contradict_each_other_are_refused() {
+    for wrong in [
+        &["--load", "0.5", "--rate", "9"][..],
+        &["--capacity", "9"],
+        &["--p99-ms", "9"],
+        &["--capacity", "9", "--p99-ms", "9", "--rate", "9"],
+        &["--trace", "t.csv", "--rate", "9"],
+        &["--load", "0"],
+        &["--rate", "-1"],
+        &["--requests", "0"],
+        &["--lanes", "0"],
+    ] {
+        let words = [&["simulate", "--table", "npu"][..], wrong].concat();
+        assert!(Command::try_parse_from(words).is_err(), "{wrong:?} is taken");
+    }
+}
