@@ -132,3 +132,43 @@ fn add_counters(sum: &mut Counters, more: &Counters) {
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_takes_long_to_empty_did_not_keep_up() {
+        let left = |left_ns: u128| Figures { arriving_ns: 1000, span_ns: 1000 + left_ns, ..Figures::default() };
+        assert!(left(60).keeps_up(10), "a twentieth of 1,000 and 10");
+        assert!(!left(61).keeps_up(10));
+    }
+
+    #[test]
+    fn runs_add_up() {
+        let model = |ns: &[u64]| {
+            let mut latencies = Latencies::new();
+            ns.iter().for_each(|&ns| latencies.record(ns));
+            let completed = ns.len() as u64;
+            let counters = Counters { tasks_launched: 1, rows_launched: completed, ..Counters::default() };
+            ModelFigures { offered: completed + 1, completed, refused: 1, in_time: 1, latencies, counters }
+        };
+        let run = |ns: &[u64]| Figures {
+            models: vec![model(ns)],
+            span_ns: 1_000_000_000,
+            run_ns: 2_000_000_000,
+            busy_ns: 1_000_000_000,
+            lanes: 2,
+            joules: 2.0,
+            served: ns.len() as u64,
+            ..Figures::default()
+        };
+        let mut sum = run(&[100, 200]);
+        sum.add(&run(&[300, 400, 500, 600]));
+        let all = sum.all();
+        assert_eq!((all.offered, all.completed, all.refused, all.latencies.mean_ns()), (8, 6, 2, 350.0));
+        assert_eq!((sum.throughput(&all), sum.goodput(&all), all.missed()), (3.0, 1.0, 0.75));
+        assert_eq!((all.mean_batch(), sum.utilisation(), sum.requests_per_joule()), (3.0, 0.25, 1.5));
+        assert_eq!(Figures::default().throughput(&ModelFigures::default()), 0.0, "nothing in no time");
+    }
+}

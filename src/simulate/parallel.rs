@@ -42,3 +42,27 @@ pub fn on_all_cores<J: Sync, R: Send>(
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_stand_in_the_order_of_their_jobs() {
+        let jobs: Vec<u64> = (0..50).collect();
+        let done = AtomicUsize::new(0);
+        let count = || {
+            done.fetch_add(1, Ordering::Relaxed);
+        };
+        for threads in [0, 1, 3, 200] {
+            let squares = on_all_cores(threads, &jobs, |job| job * job, count);
+            assert!(
+                squares.iter().zip(&jobs).all(|(square, job)| *square == job * job),
+                "{threads} threads: {squares:?}"
+            );
+            assert_eq!(squares.len(), jobs.len());
+        }
+        assert_eq!(done.into_inner(), 4 * 50);
+        assert!(on_all_cores(2, &[], |job: &u64| *job, || {}).is_empty());
+    }
+}
