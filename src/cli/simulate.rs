@@ -174,9 +174,9 @@ pub fn run(args: &SimulateArgs) -> Result<(), SimulateError> {
 
 /// Plays every policy under every load; also the peak, where loads are parts of it.
 fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>), SimulateError> {
-    let (peak, rates) = rates(args, ask)?;
+    let (peak, offers) = offers(args, ask)?;
     let setups = args.policies.iter().map(|policy| ask.setup(policy, args.devices)).collect::<Result<Vec<_>, _>>()?;
-    let loads: Vec<Load> = rates.iter().map(|rate| ask.load(*rate)).collect();
+    let loads: Vec<Load> = offers.iter().map(|offer| ask.load(offer.rate)).collect();
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let mut jobs: Vec<(&Setup, &Load, u64)> = Vec::new();
     for setup in &setups {
@@ -191,27 +191,35 @@ fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>
     let mut runs = runs.chunks(usize::try_from(args.seeds).unwrap_or(1)).map(sum);
     let mut lines = Vec::new();
     for policy in &args.policies {
-        for rate in &rates {
+        for offer in &offers {
             let figures = runs.next().unwrap_or_default();
-            let part = rate.zip(peak).map(|(rate, peak)| rate / peak);
-            lines.push(Line { policy: policy.clone(), part, rate: *rate, figures });
+            lines.push(Line { policy: policy.clone(), part: offer.part, rate: offer.rate, figures });
         }
     }
     Ok((peak, lines))
 }
 
-/// The peak, where it is asked for, and the mean rates; none: the arrivals' own.
-fn rates(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Option<f64>>), SimulateError> {
+/// How much is offered.
+#[derive(Clone, Copy, Debug)]
+struct Offer {
+    /// Part of the peak, where it was given so.
+    part: Option<f64>,
+    /// Requests a second on average; none: the arrivals' own.
+    rate: Option<f64>,
+}
+
+/// The peak, where it is asked for, and the loads.
+fn offers(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Offer>), SimulateError> {
     if !args.rate.is_empty() {
-        return Ok((None, args.rate.iter().copied().map(Some).collect()));
+        return Ok((None, args.rate.iter().map(|rate| Offer { part: None, rate: Some(*rate) }).collect()));
     }
     let has_own = args.trace.is_some() || !matches!(args.arrivals.as_str(), "poisson" | "bursts");
     if args.load.is_empty() && has_own {
-        return Ok((None, vec![None]));
+        return Ok((None, vec![Offer { part: None, rate: None }]));
     }
     let parts = if args.load.is_empty() { &LOADS[..] } else { &args.load };
     let peak = ask.peak(&ask.setup(PEAK_POLICY, args.devices)?);
-    Ok((Some(peak), parts.iter().map(|part| Some(part * peak)).collect()))
+    Ok((Some(peak), parts.iter().map(|part| Offer { part: Some(*part), rate: Some(part * peak) }).collect()))
 }
 
 /// How many devices each policy needs.
