@@ -41,7 +41,8 @@ const PEAK_POLICY: &str = "window";
       --policy 'window: { max_queue_delay_us: 5000 }' --policy diversity --load 0.25,0.6,0.9 --svg bert.svg
   paternoster simulate --table npu --model resnet:0.7 --model gnmt:0.3 --policy lazy --rate 200,400
   paternoster simulate --table card.json --model minilm --trace requests.csv --csv out.csv
-  paternoster simulate --table card.json --model minilm --capacity 2000 --p99-ms 50
+  paternoster profile --model-repository /models --model minilm --json > minilm.json
+  paternoster simulate --table minilm.json --model minilm/4 --capacity 2000 --p99-ms 50
 
 Tables, traces and plots are explained in docs/simulator.md.")]
 pub struct SimulateArgs {

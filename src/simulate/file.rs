@@ -1,8 +1,11 @@
-//! Device tables from a file: JSON, as `docs/simulator.md` shows it.
+//! Device tables from a file: JSON as `docs/simulator.md` shows it, or a profile.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
-use super::table::{DeviceTable, ModelTable, Steps};
+use super::{
+    profile_file::ProfileFile,
+    table::{DeviceTable, ModelTable, Steps},
+};
 use crate::batching::{CostPoint, CostTable, Ns};
 
 /// Most stages of a model.
@@ -17,7 +20,7 @@ pub enum FileError {
     #[error("{0}")]
     Form(String),
     /// A device without models simulates nothing.
-    #[error("expected at least one model in 'models', but found none")]
+    #[error("expected at least one model, but found none")]
     NoModels,
     /// Two models of one name.
     #[error("the model '{0}' is there twice")]
@@ -40,6 +43,12 @@ pub enum FileError {
         /// Idle power, as text.
         idle: String,
     },
+}
+
+/// What tells a profile from a table.
+#[derive(Deserialize)]
+struct Kind {
+    profile: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]
@@ -72,13 +81,16 @@ struct Point {
 }
 
 impl DeviceTable {
-    /// Reads a table from JSON.
+    /// Reads a table, or a profile, from JSON.
     ///
     /// # Errors
     /// With the line of what is no JSON, or the model whose value is wrong and what was expected.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
-        let Device { name, idle_watts, busy_watts, models } =
-            serde_json::from_str(text).map_err(|fault| FileError::Form(fault.to_string()))?;
+        let form = |fault: serde_json::Error| FileError::Form(fault.to_string());
+        if serde_json::from_str::<Kind>(text).map_err(form)?.profile.is_some() {
+            return serde_json::from_str::<ProfileFile>(text).map_err(form)?.table();
+        }
+        let Device { name, idle_watts, busy_watts, models } = serde_json::from_str(text).map_err(form)?;
         if !(idle_watts >= 0.0 && busy_watts >= idle_watts) {
             return Err(FileError::Watts { busy: busy_watts.to_string(), idle: idle_watts.to_string() });
         }
@@ -164,7 +176,7 @@ mod tests {
         let refusal = |models: &str| with_models(models).expect_err("it is no table").to_string();
         let model = |rest: &str| format!(r#"{{ "name": "m", {rest} }}"#);
         let point = r#"{ "rows": 1, "latency_us": 5 }"#;
-        assert_eq!(refusal(""), "expected at least one model in 'models', but found none");
+        assert_eq!(refusal(""), "expected at least one model, but found none");
         assert_eq!(refusal(&model(r#""stages": []"#)), "model 'm': expected from 1 to 4096 stages, but found 0");
         let found = refusal(&model(&format!(r#""stages": [[{point}], []]"#)));
         assert_eq!(found, "model 'm': expected a latency for each stage, but found none for stage 1");

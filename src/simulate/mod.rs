@@ -11,6 +11,7 @@ mod figures;
 mod file;
 mod load;
 mod parallel;
+mod profile_file;
 mod roofline;
 mod run;
 mod table;

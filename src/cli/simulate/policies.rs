@@ -35,8 +35,7 @@ pub(super) fn knobs(text: &str, model: &ModelTable, around: Circumstances) -> Re
     if let Some(objective_ms) = around.objective_ms.filter(|_| !section.contains("latency_objective_ms")) {
         section.push_str(&format!(", latency_objective_ms: {objective_ms}"));
     }
-    // LazyBatching has one batch table a device.
-    let tasks = if name == PolicyName::Lazy.as_str() { 1 } else { around.lanes.max(1) };
+    let tasks = around.lanes.max(1);
     let stages = model.latencies.stages.len();
     let mut yaml = format!(
         "max_batch_size: {}\ninstance: {{ count: {tasks} }}\nbatching: {{ {section} }}\n",
@@ -91,7 +90,6 @@ mod tests {
         assert!(diversity.input.is_some() && diversity.load.is_none(), "the model is padded");
         let oracle = LazyKnobs { predictor: Predictor::Oracle, max_depth: 2, ..LazyKnobs::default() };
         assert_eq!(of("oracle: { max_depth: 2 }").policy, Policy::Lazy(oracle));
-        assert_eq!(of("lazy").max_in_flight, 1);
     }
 
     #[test]
