@@ -186,7 +186,7 @@ fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>
         }
     }
     let bar = progress(jobs.len() as u64);
-    let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, load.requests(seed, args.requests));
+    let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, load.requests(seed, ask.requests));
     let runs = on_all_cores(args.threads.unwrap_or_else(cores), &jobs, one, || bar.inc(1));
     bar.finish_and_clear();
     let mut runs = runs.chunks(usize::try_from(args.seeds).unwrap_or(1)).map(sum);
@@ -235,7 +235,7 @@ fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Ve
         let mut figures = Figures::default();
         let devices = fewest_devices(args.max_devices, |devices| {
             let setup = Setup { devices, ..setup.clone() };
-            let runs = on_all_cores(threads, &seeds, |seed| play(&setup, load.requests(*seed, args.requests)), || {});
+            let runs = on_all_cores(threads, &seeds, |seed| play(&setup, load.requests(*seed, ask.requests)), || {});
             let found = sum(&runs);
             let all = found.all();
             let is_enough =

@@ -34,6 +34,8 @@ pub(super) struct Ask<'a> {
     args: &'a SimulateArgs,
     pub(super) table: DeviceTable,
     pub(super) models: Vec<Model>,
+    /// Requests of each run: those of the trace, if there are fewer.
+    pub(super) requests: u64,
     arrivals: Arrivals,
     traced: Option<Vec<u32>>,
 }
@@ -63,7 +65,8 @@ impl<'a> Ask<'a> {
                 (Arrivals::named(&args.arrivals).ok_or_else(unknown)?, None)
             }
         };
-        Ok(Self { args, table, models, arrivals, traced })
+        let recorded = traced.as_ref().map_or(u64::MAX, |lengths| lengths.len() as u64);
+        Ok(Self { args, table, models, requests: args.requests.min(recorded), arrivals, traced })
     }
 
     /// The devices under a policy.
@@ -83,7 +86,7 @@ impl<'a> Ask<'a> {
             lanes: args.lanes,
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
-            warm_up: args.warm_up.unwrap_or(args.requests / WARM_UP).min(args.requests.saturating_sub(1)),
+            warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
         })
     }
 
@@ -100,7 +103,7 @@ impl<'a> Ask<'a> {
 
     /// Requests a second that these devices complete under a setup while there are always more.
     pub(super) fn peak(&self, setup: &Setup) -> f64 {
-        let waiting = self.args.requests.min(SATURATING);
+        let waiting = self.requests.min(SATURATING);
         let load = self.loaded(Arrivals::At(vec![0; usize::try_from(waiting).unwrap_or(0)]));
         let unlimited = Setup { warm_up: 0, ..setup.clone() };
         let figures: Figures = run(&unlimited, load.requests(self.args.seed, waiting));

@@ -231,7 +231,7 @@ fn heading(args: &SimulateArgs, ask: &Ask<'_>, peak: Option<f64>) -> String {
     let arrivals =
         args.trace.as_ref().map_or_else(|| args.arrivals.clone(), |path| format!("trace {}", path.display()));
     let peak = peak.map(|peak| format!("; peak of window {peak:.1} requests/s")).unwrap_or_default();
-    let runs = format!("{} × {} requests from seed {}", args.seeds, args.requests, args.seed);
+    let runs = format!("{} × {} requests from seed {}", args.seeds, ask.requests, args.seed);
     format!("{}: {}; {arrivals}, {runs}{peak}", ask.table.name, models.join(", "))
 }
 

@@ -81,9 +81,13 @@ fn a_trace_is_played_as_it_is() {
     fs::write(&trace, "arrival_s,length\n0.0,8\n0.5,16\n").expect("a file for the test");
     let path = trace.display().to_string();
     let words = ["--table", "titan-rtx", "--model", "bert-base", "--policy", "serial", "--trace", &path];
-    let lines = lines(&[&words[..], &["--warm-up", "0"]].concat());
-    let figures = &lines[0].figures;
+    let played = lines(&[&words[..], &["--warm-up", "0"]].concat());
+    let figures = &played[0].figures;
     assert_eq!((figures.all().completed, figures.arriving_ns), (2 * 2, 2 * 500_000_000));
+    let long: String = (0..40).map(|second| format!("{second}.5,8\n")).collect();
+    fs::write(&trace, long).expect("a file for the test");
+    let counted = lines(&words)[0].figures.all().offered;
+    assert_eq!(counted, 2 * 38, "the warm-up is a twentieth of the trace");
     fs::write(&trace, "0.0,8\nsoon,16\n").expect("a file for the test");
     let refusal = refusal(&words);
     assert!(refusal.contains("trace.csv' line 2: found 'soon'"), "{refusal}");
