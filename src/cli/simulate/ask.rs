@@ -11,11 +11,15 @@ use crate::{
 };
 
 const NS_PER_US: f64 = 1e3;
+const MS_PER_S: f64 = 1e3;
 
 /// Requests of the run that finds the peak, at most.
 const SATURATING: u64 = 10_000;
 /// One in so many requests is the warm-up's, unless it is said.
 const WARM_UP: u64 = 20;
+/// A run that is to tell whether devices keep up lasts so many times the bound on the latency: a queue that grows by half a
+/// percent has passed the bound by then.
+const TOLD_BY: f64 = 200.0;
 /// Lengths where nobody says which: of a padded model, and of one with steps.
 const DEFAULT_LENGTHS: [&str; 2] = ["glue-short", "wmt19"];
 
@@ -34,7 +38,7 @@ pub(super) struct Ask<'a> {
     args: &'a SimulateArgs,
     pub(super) table: DeviceTable,
     pub(super) models: Vec<Model>,
-    /// Requests of each run: those of the trace, if there are fewer.
+    /// Requests of each run: those of the trace, if there are fewer; more, where a growing queue could not be told otherwise.
     pub(super) requests: u64,
     arrivals: Arrivals,
     traced: Option<Vec<u32>>,
@@ -66,7 +70,9 @@ impl<'a> Ask<'a> {
             }
         };
         let recorded = traced.as_ref().map_or(u64::MAX, |lengths| lengths.len() as u64);
-        Ok(Self { args, table, models, requests: args.requests.min(recorded), arrivals, traced })
+        let telling = args.capacity.zip(args.p99_ms).map_or(0.0, |(rate, p99_ms)| rate * p99_ms / MS_PER_S * TOLD_BY);
+        let requests = args.requests.max(telling.ceil() as u64).min(recorded);
+        Ok(Self { args, table, models, requests, arrivals, traced })
     }
 
     /// The devices under a policy.
