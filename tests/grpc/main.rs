@@ -1,5 +1,6 @@
 //! The gRPC front end over real sockets, with real threads and small programs behind it.
 
+mod bench;
 mod health;
 mod hostile;
 mod infer;

@@ -1,0 +1,179 @@
+//! Right answers: taken one at a time, before anything is timed.
+
+use crate::{
+    bench::{Answer, Target, samples::Sample},
+    executor::OutputTensor,
+    model::DataType,
+};
+
+/// Largest difference to the right answer, in units of an output's root mean square.
+const TOLERANCE: f64 = 1e-4;
+/// The same for elements of 16 bits, of which the last is worth about a thousandth (FP16) or a hundredth (BF16).
+const TOLERANCE_FP16: f64 = 4e-3;
+const TOLERANCE_BF16: f64 = 3e-2;
+
+/// Requests with their right answers.
+#[derive(Clone, Debug)]
+pub struct Work {
+    samples: Vec<Sample>,
+    expected: Vec<Vec<Expected>>,
+}
+
+/// One output as it should be.
+#[derive(Clone, Debug)]
+struct Expected {
+    name: String,
+    datatype: DataType,
+    tensor: OutputTensor,
+    /// Largest difference; 0 where every bit counts.
+    tolerance: f64,
+}
+
+/// Why there are no right answers.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("request {index} failed, alone and before any load: {reason}")]
+pub struct Unanswered {
+    /// Which of the samples.
+    pub index: usize,
+    /// What the server said.
+    pub reason: String,
+}
+
+impl Work {
+    /// Lets a target answer all samples, one at a time.
+    ///
+    /// # Errors
+    /// When it does not answer one of them.
+    pub async fn prepare(target: &Target, samples: Vec<Sample>) -> Result<Self, Unanswered> {
+        let mut expected = Vec::with_capacity(samples.len());
+        for (index, sample) in samples.iter().enumerate() {
+            let answer = target.send(sample).await;
+            expected.push(expectations(target, answer.map_err(|reason| Unanswered { index, reason })?));
+        }
+        Ok(Self { samples, expected })
+    }
+
+    /// The request of this number; after the last the first comes again.
+    pub fn sample(&self, number: usize) -> &Sample {
+        &self.samples[number % self.samples.len()]
+    }
+
+    /// How many different requests there are.
+    pub fn distinct(&self) -> usize {
+        self.samples.len()
+    }
+
+    /// Compares the answer to the request of this number.
+    ///
+    /// # Errors
+    /// With what differs, if anything does by more than the tolerance: 1e-4 of the output's root mean square, nothing for
+    /// datatypes that are not floating-point, more for those of 16 bits.
+    pub fn check(&self, number: usize, answer: &[OutputTensor]) -> Result<(), String> {
+        let expected = &self.expected[number % self.expected.len()];
+        if answer.len() != expected.len() {
+            return Err(format!("{} outputs instead of {}", answer.len(), expected.len()));
+        }
+        expected.iter().zip(answer).try_for_each(|(expected, got)| expected.check(got))
+    }
+}
+
+fn expectations(target: &Target, answer: Answer) -> Vec<Expected> {
+    let ports = target.ports().outputs.iter();
+    ports.zip(answer).map(|(port, tensor)| Expected::new(&port.name, port.datatype, tensor)).collect()
+}
+
+impl Expected {
+    fn new(name: &str, datatype: DataType, tensor: OutputTensor) -> Self {
+        let unit = match datatype {
+            DataType::Fp16 => TOLERANCE_FP16,
+            DataType::Bf16 => TOLERANCE_BF16,
+            _ => TOLERANCE,
+        };
+        let tolerance = floats(datatype, &tensor.data).map_or(0.0, |values| {
+            let (count, squares) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value * value));
+            unit * (squares / f64::from(count.max(1))).sqrt()
+        });
+        Self { name: name.to_owned(), datatype, tensor, tolerance }
+    }
+
+    fn check(&self, got: &OutputTensor) -> Result<(), String> {
+        let Self { name, datatype, tensor, tolerance } = self;
+        if got.shape != tensor.shape {
+            return Err(format!("output '{name}' has the shape {:?} instead of {:?}", got.shape, tensor.shape));
+        }
+        if got.data == tensor.data {
+            return Ok(());
+        }
+        let (Some(values), Some(right)) = (floats(*datatype, &got.data), floats(*datatype, &tensor.data)) else {
+            return Err(format!("output '{name}' differs"));
+        };
+        if got.data.len() != tensor.data.len() {
+            return Err(format!("output '{name}' has {} bytes instead of {}", got.data.len(), tensor.data.len()));
+        }
+        let wrong = values.zip(right).enumerate().find(|(_, (value, right))| {
+            let difference = (value - right).abs();
+            // What is not a number differs from everything.
+            difference.is_nan() || difference > *tolerance
+        });
+        match wrong {
+            Some((at, (value, right))) => {
+                Err(format!("output '{name}' is {value} at element {at} instead of {right} within {tolerance:.1e}"))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+/// The values of a floating-point tensor; `None` for other datatypes.
+fn floats(datatype: DataType, data: &[u8]) -> Option<Box<dyn Iterator<Item = f64> + '_>> {
+    Some(match datatype {
+        DataType::Fp16 => Box::new(data.as_chunks().0.iter().map(|&bytes| half::f16::from_le_bytes(bytes).to_f64())),
+        DataType::Bf16 => Box::new(data.as_chunks().0.iter().map(|&bytes| half::bf16::from_le_bytes(bytes).to_f64())),
+        DataType::Fp32 => Box::new(data.as_chunks().0.iter().map(|&bytes| f64::from(f32::from_le_bytes(bytes)))),
+        DataType::Fp64 => Box::new(data.as_chunks().0.iter().map(|&bytes| f64::from_le_bytes(bytes))),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::model::Dims;
+
+    fn floats_of(values: &[f32]) -> OutputTensor {
+        let data = Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        OutputTensor { shape: Dims::from_slice(&[1, values.len() as i64]), data }
+    }
+
+    #[test]
+    fn floats_may_differ_by_a_share_of_their_root_mean_square() {
+        // The root mean square is 10.
+        let expected = Expected::new("y", DataType::Fp32, floats_of(&[14.0, 2.0, 0.0, 14.142_136]));
+        let check = |first, third| expected.check(&floats_of(&[first, 2.0, third, 14.142_136]));
+        assert_eq!(check(14.0, 0.0009), Ok(()), "a small value is not judged by its own size");
+        assert!(check(14.0, 0.0012).is_err());
+        assert!(check(14.0012, 0.0).is_err());
+        assert!(check(14.0, f32::NAN).is_err(), "what is no number is no answer");
+        let told = check(14.1, 0.0).expect_err("it differs");
+        assert!(told.contains("output 'y' is 14.1") && told.contains("at element 0 instead of 14"), "{told}");
+    }
+
+    #[test]
+    fn other_datatypes_must_be_the_same_to_the_last_bit() {
+        let tensor =
+            |bytes: &'static [u8]| OutputTensor { shape: Dims::from_slice(&[2]), data: Bytes::from_static(bytes) };
+        let expected = Expected::new("y", DataType::Uint8, tensor(&[1, 2]));
+        assert_eq!(expected.check(&tensor(&[1, 2])), Ok(()));
+        assert_eq!(expected.check(&tensor(&[1, 3])), Err("output 'y' differs".to_owned()));
+    }
+
+    #[test]
+    fn another_shape_or_size_is_wrong() {
+        let expected = Expected::new("y", DataType::Fp32, floats_of(&[1.0, 2.0]));
+        assert!(expected.check(&floats_of(&[1.0])).is_err());
+        let short = OutputTensor { data: floats_of(&[1.0]).data, ..floats_of(&[1.0, 2.0]) };
+        assert_eq!(expected.check(&short), Err("output 'y' has 4 bytes instead of 8".to_owned()));
+    }
+}

@@ -1,0 +1,188 @@
+//! Several policies under the same loads in one run, in alternating order.
+
+use std::sync::Arc;
+
+use crate::{
+    bench::{
+        Target,
+        answers::Work,
+        load::{self, Figures, Load, Timing},
+    },
+    workload::Arrivals,
+};
+
+/// A policy that serves, by the name that it has in tables.
+#[derive(Clone, Debug)]
+pub struct Subject {
+    /// The name.
+    pub name: String,
+    /// What is put under load.
+    pub target: Target,
+}
+
+/// A load to measure at.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Point {
+    /// What it is called in tables.
+    pub name: String,
+    /// Where it is on the horizontal axis: a share of the peak, a rate or a concurrency.
+    pub at: f64,
+    /// What is sent.
+    pub load: Load,
+}
+
+/// What is measured at one load.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The policy's name.
+    pub name: String,
+    /// Each round's figures.
+    pub rounds: Vec<Figures>,
+}
+
+/// What a figure of one policy is of another's in the same round.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Ratio {
+    /// The median of the rounds'.
+    pub median: f64,
+    /// The least.
+    pub least: f64,
+    /// The greatest.
+    pub greatest: f64,
+}
+
+impl Outcome {
+    /// All rounds together.
+    pub fn total(&self) -> Figures {
+        let mut total = Figures::default();
+        self.rounds.iter().for_each(|figures| total.merge(figures));
+        total
+    }
+
+    /// Some figure, round by round in terms of another policy's; `None` if the other's was always 0.
+    pub fn ratio(&self, to: &Self, figure: impl Fn(&Figures) -> f64) -> Option<Ratio> {
+        let pairs = self.rounds.iter().zip(&to.rounds);
+        let mut ratios: Vec<f64> = pairs.map(|(own, other)| figure(own) / figure(other)).collect();
+        ratios.retain(|ratio| ratio.is_finite());
+        ratios.sort_by(f64::total_cmp);
+        let (least, greatest) = (*ratios.first()?, *ratios.last()?);
+        let middle = ratios.len() / 2;
+        let median =
+            if ratios.len() % 2 == 1 { ratios[middle] } else { f64::midpoint(ratios[middle - 1], ratios[middle]) };
+        Some(Ratio { median, least, greatest })
+    }
+}
+
+/// Measures all subjects at one load, so many rounds; every second round in the opposite order, and each round with the
+/// same arrivals for all. `done` is told after each run.
+pub async fn measure(
+    subjects: &[Subject],
+    work: &Arc<Work>,
+    load: &Load,
+    timing: Timing,
+    rounds: u64,
+    seed: u64,
+    mut done: impl FnMut(),
+) -> Vec<Outcome> {
+    let mut outcomes: Vec<Outcome> =
+        subjects.iter().map(|subject| Outcome { name: subject.name.clone(), rounds: Vec::new() }).collect();
+    for round in 0..rounds {
+        let mut order: Vec<usize> = (0..subjects.len()).collect();
+        if round % 2 == 1 {
+            order.reverse();
+        }
+        for index in order {
+            let figures = load::run(&subjects[index].target, work, load, timing, seed.wrapping_add(round)).await;
+            outcomes[index].rounds.push(figures);
+            done();
+        }
+    }
+    outcomes
+}
+
+/// Requests per second that a target answers when there are always so many in flight.
+pub async fn peak(target: &Target, work: &Arc<Work>, concurrency: usize, timing: Timing) -> Figures {
+    load::run(target, work, &Load::Closed { concurrency }, timing, 0).await
+}
+
+/// Loads at which to measure, as the user says them.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Points {
+    /// Shares of the measured peak of the first policy.
+    Shares(Vec<f64>),
+    /// Mean rates in requests per second.
+    Rates(Vec<f64>),
+    /// The arrivals as they are.
+    AsTheyAre,
+    /// Closed loops.
+    Concurrencies(Vec<usize>),
+}
+
+impl Points {
+    /// The loads; `peak` is the peak in requests per second, where shares of it are asked for.
+    pub fn resolve(&self, shape: &Arrivals, peak: Option<f64>) -> Vec<Point> {
+        let open = |name: String, at: f64, rate: f64| Point { name, at, load: Load::Open(shape.scaled(rate)) };
+        match self {
+            Self::Shares(shares) => {
+                let rate = |share: &f64| share * peak.unwrap_or_default();
+                shares.iter().map(|share| open(format!("{share} of peak"), *share, rate(share))).collect()
+            }
+            Self::Rates(rates) => rates.iter().map(|&rate| open(format!("{rate}/s"), rate, rate)).collect(),
+            Self::AsTheyAre => {
+                let at = shape.mean_rate().unwrap_or_default();
+                vec![Point { name: "as they are".to_owned(), at, load: Load::Open(shape.clone()) }]
+            }
+            Self::Concurrencies(all) => {
+                let closed = |&concurrency: &usize| Point {
+                    name: format!("{concurrency} in flight"),
+                    at: concurrency as f64,
+                    load: Load::Closed { concurrency },
+                };
+                all.iter().map(closed).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(means_ns: &[u64]) -> Outcome {
+        let figures = |&ns: &u64| {
+            let mut figures = Figures { seconds: 1.0, ..Figures::default() };
+            figures.latencies.record(ns);
+            figures
+        };
+        Outcome { name: String::new(), rounds: means_ns.iter().map(figures).collect() }
+    }
+
+    #[test]
+    fn ratios_are_taken_round_by_round() {
+        let mean = |figures: &Figures| figures.latencies.mean_ns();
+        let ratio = outcome(&[100, 300, 90]).ratio(&outcome(&[200, 100, 100]), mean);
+        assert_eq!(ratio, Some(Ratio { median: 0.9, least: 0.5, greatest: 3.0 }));
+        let even = outcome(&[100, 300]).ratio(&outcome(&[200, 100]), mean);
+        assert_eq!(even, Some(Ratio { median: 1.75, least: 0.5, greatest: 3.0 }));
+        assert_eq!(outcome(&[100]).ratio(&outcome(&[0]), mean), None);
+    }
+
+    #[test]
+    fn rounds_add_up() {
+        let total = outcome(&[100, 300]).total();
+        assert_eq!((total.latencies.count(), total.latencies.mean_ns(), total.throughput()), (2, 200.0, 1.0));
+    }
+
+    #[test]
+    fn shares_are_of_the_peak_and_rates_are_their_own() {
+        let shape = Arrivals::Poisson { rate: 1.0 };
+        let loads = |points: Points| {
+            points.resolve(&shape, Some(200.0)).into_iter().map(|point| point.load).collect::<Vec<_>>()
+        };
+        let poisson = |rate| Load::Open(Arrivals::Poisson { rate });
+        assert_eq!(loads(Points::Shares(vec![0.25, 0.9])), [poisson(50.0), poisson(180.0)]);
+        assert_eq!(loads(Points::Rates(vec![7.0])), [poisson(7.0)]);
+        assert_eq!(loads(Points::AsTheyAre), [poisson(1.0)]);
+        assert_eq!(loads(Points::Concurrencies(vec![8])), [Load::Closed { concurrency: 8 }]);
+    }
+}

@@ -1,0 +1,383 @@
+//! A model in this process, once for each policy that is to be compared.
+
+use std::{
+    ffi::OsStr,
+    fmt, fs, io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use serde_yaml::{Mapping, Value};
+use tempfile::TempDir;
+
+use crate::{
+    bench::Target,
+    engine::onnxruntime::{LibraryError, Runtime},
+    executor::{Pool, PoolOptions},
+    repository::{
+        ControlError, ControlMode, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
+        config::{
+            ConfigError, json, params,
+            params::PolicyName,
+            pb::{self},
+            pbtxt, yaml,
+        },
+    },
+};
+
+const PBTXT: &str = "config.pbtxt";
+const YAML: &str = "model.yaml";
+/// Keys of the configuration itself that may stand among those of `batching`.
+const OF_THE_MODEL: [&str; 2] = ["max_batch_size", "stages"];
+/// What begins the parameters that `batching` sets.
+const BATCHING: &str = "batching.";
+
+/// How a model is to batch, in place of what its configuration says.
+///
+/// Written as the mapping that stands below `batching` in `model.yaml`, without its braces. The first key is the policy:
+/// `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }`, or `diversity` alone. `max_batch_size` and `stages`
+/// may stand there too.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Variant {
+    name: String,
+    config: pb::ModelConfig,
+    sets_stages: bool,
+}
+
+/// Why a policy cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub enum VariantError {
+    /// It is no mapping that begins with a policy.
+    #[error(
+        "'{text}' is no policy: expected its name and its knobs as below 'batching' in model.yaml, as \
+         'window: {{ max_queue_delay_us: 500 }}'"
+    )]
+    Form {
+        /// As given.
+        text: String,
+    },
+    /// A policy or knob is unknown or wrong.
+    #[error("'{text}': {source}")]
+    Config {
+        /// As given.
+        text: String,
+        /// What is wrong.
+        source: ConfigError,
+    },
+}
+
+impl Variant {
+    /// Reads a policy.
+    ///
+    /// # Errors
+    /// When a key is unknown or a value wrong.
+    pub fn parse(text: &str) -> Result<Self, VariantError> {
+        let wrong = || VariantError::Form { text: text.to_owned() };
+        let mut batching: Mapping = serde_yaml::from_str(&format!("{{ {text} }}")).map_err(|_| wrong())?;
+        let mut top = Mapping::new();
+        for key in OF_THE_MODEL {
+            if let Some(value) = batching.remove(key) {
+                top.insert(key.into(), value);
+            }
+        }
+        let sets_stages = top.contains_key("stages");
+        if !batching.contains_key("policy") {
+            let (first, knobs) = batching.iter().next().ok_or_else(wrong)?;
+            let (policy, is_bare) = (first.as_str().ok_or_else(wrong)?.to_owned(), *knobs == Value::Null);
+            if is_bare {
+                batching.remove(policy.as_str());
+            }
+            batching.insert("policy".into(), policy.into());
+        }
+        top.insert("batching".into(), Value::Mapping(batching));
+        let written = serde_yaml::to_string(&top).map_err(|_| wrong())?;
+        let read = yaml::parse("policy", written.as_bytes());
+        let (config, _) = read.map_err(|source| VariantError::Config { text: text.to_owned(), source })?;
+        Ok(Self { name: text.trim().to_owned(), config, sets_stages })
+    }
+
+    /// The same, cut into so many stages where it does not say itself.
+    #[must_use]
+    pub fn in_stages(mut self, stages: u16) -> Self {
+        if !self.sets_stages {
+            self.sets_stages = true;
+            let value = pb::ModelParameter { string_value: stages.to_string() };
+            self.config.parameters.insert("stages".to_owned(), value);
+            self.name = format!("{}, stages: {stages}", self.name);
+        }
+        self
+    }
+
+    /// As it was written.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// A model's configuration with this policy in place of its own.
+    fn apply(&self, base: &pb::ModelConfig) -> pb::ModelConfig {
+        let mut config = base.clone();
+        let is_replaced = |key: &str| {
+            let is_stages = key == "stages" || key.starts_with("stages.");
+            key.starts_with(BATCHING) || key == params::POLICY || self.sets_stages && is_stages
+        };
+        config.parameters.retain(|key, _| !is_replaced(key));
+        config.parameters.extend(self.config.parameters.clone());
+        config.scheduling_choice = self.config.scheduling_choice.clone();
+        if self.config.max_batch_size > 0 {
+            config.max_batch_size = self.config.max_batch_size;
+        }
+        config
+    }
+
+    /// Which policy it is.
+    pub fn policy(&self) -> Option<PolicyName> {
+        params::policy(&self.config).ok().flatten()
+    }
+}
+
+impl fmt::Display for Variant {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.name)
+    }
+}
+
+/// A model directory, from which variants are loaded onto one pool.
+pub struct Local {
+    model: String,
+    directory: PathBuf,
+    base: pb::ModelConfig,
+    place: TempDir,
+    repository: Arc<Repository>,
+    loaded: AtomicUsize,
+}
+
+/// Why a model cannot be measured in this process.
+#[derive(Debug, thiserror::Error)]
+pub enum LocalError {
+    /// There is no such directory.
+    #[error("there is no model '{model}' in '{}'{}", repository.display(), listed(models))]
+    NoModel {
+        /// The model.
+        model: String,
+        /// The repository.
+        repository: PathBuf,
+        /// Directories that there are.
+        models: Vec<String>,
+    },
+    /// ONNX Runtime is not there.
+    #[error("{0}")]
+    Runtime(#[from] LibraryError),
+    /// The configuration cannot be read.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A file or thread cannot be made.
+    #[error("cannot prepare '{}': {source}", path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// The repository cannot start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The model does not load this way.
+    #[error("the model does not load with '{variant}': {source}")]
+    Load {
+        /// The policy.
+        variant: String,
+        /// Why not.
+        source: ControlError,
+    },
+    /// The model is not there though it was loaded.
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+}
+
+fn listed(models: &[String]) -> String {
+    if models.is_empty() { String::new() } else { format!("; it has '{}'", models.join("', '")) }
+}
+
+impl Local {
+    /// Finds a model of a repository, reads its configuration, and starts a pool.
+    ///
+    /// # Errors
+    /// When there is no such model, or its configuration cannot be read.
+    pub async fn open(
+        repository: &Path,
+        model: &str,
+        runtime: Result<Runtime, LibraryError>,
+        pool: &PoolOptions,
+    ) -> Result<Self, LocalError> {
+        let directory = repository.join(model);
+        if !directory.is_dir() || model.is_empty() {
+            let models = names(repository);
+            return Err(LocalError::NoModel { model: model.to_owned(), repository: repository.to_owned(), models });
+        }
+        let base = base(&directory)?;
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| LocalError::Io { path, source }
+        };
+        let place = tempfile::tempdir().map_err(io(&std::env::temp_dir()))?;
+        let pool = Pool::start(pool).map_err(io(Path::new("the pool")))?;
+        let options = Options {
+            repositories: vec![place.path().to_owned()],
+            mode: ControlMode::Explicit { startup: Vec::new() },
+            strict_readiness: true,
+            auto_complete: true,
+            load_threads: 1,
+        };
+        let repository = Repository::start(options, Arc::new(PoolLoader::new(pool, runtime))).await?;
+        Ok(Self { model: model.to_owned(), directory, base, place, repository, loaded: AtomicUsize::new(0) })
+    }
+
+    /// The model's name.
+    pub fn model(&self) -> &str {
+        &self.model
+    }
+
+    /// Loads the model with this policy, or as it is configured.
+    ///
+    /// # Errors
+    /// When the model does not load this way.
+    pub async fn load(&self, variant: Option<&Variant>) -> Result<Loaded, LocalError> {
+        let name = format!("{}-{}", self.model, self.loaded.fetch_add(1, Ordering::Relaxed));
+        let own = self.place.path().join(&name);
+        self.link(&own).map_err(|source| LocalError::Io { path: own, source })?;
+        let config = variant.map_or_else(|| self.base.clone(), |variant| variant.apply(&self.base));
+        let overrides = Overrides { config_json: Some(json::write(&config)?.to_string()), ..Overrides::default() };
+        let load = self.repository.load(&name, overrides).await;
+        let variant = variant.map_or_else(|| "the model's own configuration".to_owned(), ToString::to_string);
+        load.map_err(|source| LocalError::Load { variant, source })?;
+        let target = Target::local(Arc::clone(self.repository.resolve(&name, "")?.handle()));
+        Ok(Loaded { repository: Arc::clone(&self.repository), name, target })
+    }
+
+    /// A directory with the model's files, but without its configuration.
+    fn link(&self, own: &Path) -> io::Result<()> {
+        fs::create_dir(own)?;
+        for entry in fs::read_dir(fs::canonicalize(&self.directory)?)? {
+            let entry = entry?;
+            if entry.file_name() != OsStr::new(PBTXT) && entry.file_name() != OsStr::new(YAML) {
+                symlink(entry.path(), own.join(entry.file_name()))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Local {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Local").field("directory", &self.directory).finish_non_exhaustive()
+    }
+}
+
+/// A variant that serves.
+#[derive(Debug)]
+pub struct Loaded {
+    repository: Arc<Repository>,
+    name: String,
+    /// What to put under load.
+    pub target: Target,
+}
+
+impl Loaded {
+    /// Unloads it.
+    ///
+    /// # Errors
+    /// Never, as the repository lets its clients decide.
+    pub async fn unload(self) -> Result<(), ControlError> {
+        self.repository.unload(&self.name, false).await
+    }
+}
+
+/// The configuration as it stands in the directory; nothing where there is none.
+fn base(directory: &Path) -> Result<pb::ModelConfig, LocalError> {
+    let read = |name: &str| {
+        let path = directory.join(name);
+        fs::read(&path).map(|bytes| (path.display().to_string(), bytes)).ok()
+    };
+    let config = match (read(PBTXT), read(YAML)) {
+        (Some((file, bytes)), _) => pbtxt::parse(&file, &bytes)?.0,
+        (None, Some((file, bytes))) => yaml::parse(&file, &bytes)?.0,
+        (None, None) => pb::ModelConfig::default(),
+    };
+    // It is loaded under other names.
+    Ok(pb::ModelConfig { name: String::new(), ..config })
+}
+
+fn names(repository: &Path) -> Vec<String> {
+    let entries = fs::read_dir(repository).into_iter().flatten().flatten();
+    let directories = entries.filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> = directories
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .filter(|name| !name.starts_with('.'))
+        .collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(text: &str) -> pb::ModelConfig {
+        Variant::parse(text).expect("it is a policy").config
+    }
+
+    fn knob<'a>(config: &'a pb::ModelConfig, key: &str) -> Option<&'a str> {
+        config.parameters.get(key).map(|parameter| parameter.string_value.as_str())
+    }
+
+    #[test]
+    fn a_policy_is_its_name_and_its_knobs() {
+        let variant =
+            Variant::parse("window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }, max_batch_size: 4");
+        let variant = variant.expect("it is a policy");
+        assert_eq!(variant.policy(), Some(PolicyName::Window));
+        assert_eq!(variant.config.max_batch_size, 4);
+        let Some(pb::model_config::SchedulingChoice::DynamicBatching(batching)) = &variant.config.scheduling_choice
+        else {
+            panic!("it batches");
+        };
+        assert_eq!(batching.max_queue_delay_microseconds, 500);
+        assert_eq!(Variant::parse("diversity").expect("a name").policy(), Some(PolicyName::Diversity));
+        assert_eq!(Variant::parse("serial").expect("a name").policy(), Some(PolicyName::Serial));
+        let whole = Variant::parse("policy: lazy, latency_objective_ms: 50").expect("a mapping");
+        assert_eq!(whole.policy(), Some(PolicyName::Lazy));
+        assert_eq!(knob(&whole.config, "batching.latency_objective_ms"), Some("50"));
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused_with_what_was_expected() {
+        let refusal = |text: &str| Variant::parse(text).expect_err("it is none").to_string();
+        for text in ["", "{", "[1]", "3: {}"] {
+            assert!(refusal(text).contains("expected its name and its knobs"), "{}", refusal(text));
+        }
+        assert!(refusal("windw: { }").contains("windw"), "{}", refusal("windw: { }"));
+        let unknown = refusal("window: { max_delay: 3 }");
+        assert!(unknown.contains("unknown key 'max_delay'"), "{unknown}");
+    }
+
+    #[test]
+    fn a_policy_replaces_the_models_own_and_nothing_else() {
+        let mut base = config("lazy: { predictor: paper }, latency_objective_ms: 20, stages: 3, max_batch_size: 16");
+        base.parameters.insert("pad.x".to_owned(), pb::ModelParameter { string_value: "n=0".to_owned() });
+        let applied = Variant::parse("window: { max_queue_delay_us: 7 }").expect("a policy").apply(&base);
+        assert_eq!(applied.max_batch_size, 16);
+        assert_eq!(knob(&applied, "batching.policy"), Some("window"));
+        assert_eq!(knob(&applied, "batching.latency_objective_ms"), None);
+        assert_eq!(knob(&applied, "batching.lazy.predictor"), None);
+        assert_eq!(knob(&applied, "stages"), Some("3"), "the policy says nothing of stages");
+        assert_eq!(knob(&applied, "pad.x"), Some("n=0"));
+        let cut = Variant::parse("window").expect("a policy").in_stages(2);
+        assert_eq!(knob(&cut.apply(&base), "stages"), Some("2"));
+        let own = Variant::parse("window, stages: 5").expect("a policy").in_stages(2);
+        assert_eq!(knob(&own.apply(&base), "stages"), Some("5"), "its own number counts");
+    }
+}

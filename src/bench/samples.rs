@@ -1,0 +1,328 @@
+//! Requests, made from what a model says of its inputs.
+
+use std::collections::{BTreeMap, HashSet};
+
+use bytes::Bytes;
+use rand::RngExt;
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
+
+use crate::{
+    executor::InputTensor,
+    model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+    workload::Lengths,
+};
+
+/// How often a request that is the same as another is drawn anew before it is taken as it is: a BOOL has but two values.
+const DRAWS: u32 = 16;
+/// More bytes than any input of a sensible benchmark has.
+const MAX_BYTES: usize = 1 << 30;
+
+/// What a model takes and gives, as far as a client needs to know.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ports {
+    /// Whether axis 0 of every tensor is the batch.
+    pub batched: bool,
+    /// Most rows of a request; 1 for models without a batch axis.
+    pub max_rows: u32,
+    /// Inputs in the model's order.
+    pub inputs: Vec<Port>,
+    /// Outputs in the model's order.
+    pub outputs: Vec<Port>,
+}
+
+/// One input or output.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Port {
+    /// Name on the wire.
+    pub name: String,
+    /// Element type.
+    pub datatype: DataType,
+    /// Dimensions without the batch; −1 where they vary: there every request has its own length.
+    pub dims: Dims,
+}
+
+impl Ports {
+    /// The ports of a loaded version.
+    pub fn of(spec: &ModelSpec) -> Self {
+        let port = |tensor: &TensorSpec| Port {
+            name: tensor.name.clone(),
+            datatype: tensor.datatype,
+            dims: tensor.dims.clone(),
+        };
+        Self {
+            batched: spec.has_batch_axis(),
+            max_rows: spec.max_batch_size.max(1),
+            inputs: spec.inputs.iter().map(port).collect(),
+            outputs: spec.outputs.iter().map(port).collect(),
+        }
+    }
+
+    /// Whether requests differ in length.
+    pub fn vary(&self) -> bool {
+        self.inputs.iter().any(|port| port.dims.contains(&-1))
+    }
+
+    /// Element types of the outputs, each once: the precision of what is computed.
+    pub fn precision(&self) -> String {
+        let mut names: Vec<&str> = self.outputs.iter().map(|port| port.datatype.as_str()).collect();
+        names.dedup();
+        names.join(", ")
+    }
+}
+
+/// How requests are made.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Rows of each request.
+    pub rows: u32,
+    /// Lengths of the dimensions that vary, one a request; `None` for models without any.
+    pub lengths: Option<Lengths>,
+    /// Integers are drawn from 1 to below this: indices that the model's tables must have.
+    pub integers_below: u32,
+    /// Inputs of one value. Without an entry, inputs whose name says mask are 1, and those of token types 0.
+    pub fills: BTreeMap<String, f64>,
+    /// Fixes everything that is drawn.
+    pub seed: u64,
+}
+
+/// One request.
+#[derive(Clone, Debug)]
+pub struct Sample {
+    /// Its rows.
+    pub rows: u32,
+    /// Its inputs in the model's order.
+    pub inputs: Vec<InputTensor>,
+}
+
+/// Why no requests can be made.
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+pub enum SampleError {
+    /// An input varies, and nothing says how long requests are.
+    #[error(
+        "input '{input}' has a dimension that varies: say how long requests are, with --workload, --length or --trace"
+    )]
+    NoLengths {
+        /// The input.
+        input: String,
+    },
+    /// Nothing varies.
+    #[error("no input of the model has a dimension that varies: leave --workload and --length out")]
+    NothingVaries,
+    /// More rows than the model takes.
+    #[error("the model takes at most {most} rows in a request, but --rows says {rows}")]
+    TooManyRows {
+        /// Rows asked for.
+        rows: u32,
+        /// Rows that the model takes.
+        most: u32,
+    },
+    /// A constant for an input that the model has not.
+    #[error("the model has no input '{input}' to fill; it has '{}'", known.join("', '"))]
+    UnknownInput {
+        /// As given.
+        input: String,
+        /// The model's inputs.
+        known: Vec<String>,
+    },
+    /// A request is too large.
+    #[error("input '{input}' of {rows} rows with {dims:?} elements takes more than {MAX_BYTES} bytes")]
+    TooLarge {
+        /// The input.
+        input: String,
+        /// Rows of the request.
+        rows: u32,
+        /// Dimensions without the batch.
+        dims: Dims,
+    },
+    /// The distribution of the lengths gives none.
+    #[error("the workload gives no lengths")]
+    NoLength,
+}
+
+impl Recipe {
+    /// So many requests, all different as far as their datatypes allow.
+    ///
+    /// # Errors
+    /// When the recipe does not suit the model.
+    pub fn samples(&self, ports: &Ports, count: usize) -> Result<Vec<Sample>, SampleError> {
+        self.check(ports)?;
+        let mut random = ChaCha8Rng::seed_from_u64(self.seed);
+        let mut lengths = self.lengths.as_ref().map(|lengths| lengths.sampler(self.seed));
+        let mut seen = HashSet::new();
+        let mut samples = Vec::with_capacity(count);
+        for _ in 0..count {
+            let length = match &mut lengths {
+                Some(lengths) => Some(lengths.next().ok_or(SampleError::NoLength)?),
+                None => None,
+            };
+            let mut sample = self.sample(ports, length, &mut random)?;
+            for _ in 1..DRAWS {
+                if seen.insert(key(&sample)) {
+                    break;
+                }
+                sample = self.sample(ports, length, &mut random)?;
+            }
+            samples.push(sample);
+        }
+        Ok(samples)
+    }
+
+    fn check(&self, ports: &Ports) -> Result<(), SampleError> {
+        let most = if ports.batched { ports.max_rows } else { 1 };
+        if self.rows > most {
+            return Err(SampleError::TooManyRows { rows: self.rows, most });
+        }
+        let known = || ports.inputs.iter().map(|port| port.name.clone()).collect::<Vec<_>>();
+        if let Some(input) = self.fills.keys().find(|name| !known().contains(name)) {
+            return Err(SampleError::UnknownInput { input: input.clone(), known: known() });
+        }
+        let varies = ports.inputs.iter().find(|port| port.dims.contains(&-1));
+        match (varies, &self.lengths) {
+            (Some(port), None) => Err(SampleError::NoLengths { input: port.name.clone() }),
+            (None, Some(_)) => Err(SampleError::NothingVaries),
+            _ => Ok(()),
+        }
+    }
+
+    fn sample(&self, ports: &Ports, length: Option<u32>, random: &mut ChaCha8Rng) -> Result<Sample, SampleError> {
+        let inputs = ports.inputs.iter().map(|port| {
+            let length = i64::from(length.unwrap_or(1));
+            let dims: Dims = port.dims.iter().map(|&dim| if dim < 0 { length } else { dim }).collect();
+            let batch = ports.batched.then_some(i64::from(self.rows));
+            let shape: Dims = batch.into_iter().chain(dims.iter().copied()).collect();
+            let size = port.datatype.size_bytes().unwrap_or(16);
+            let elements = element_count(&shape).filter(|count| count.saturating_mul(size) <= MAX_BYTES);
+            let elements = elements.ok_or_else(|| {
+                let (input, rows) = (port.name.clone(), self.rows);
+                SampleError::TooLarge { input, rows, dims: dims.clone() }
+            })?;
+            let mut data = Vec::with_capacity(elements * size);
+            for _ in 0..elements {
+                self.element(port, random, &mut data);
+            }
+            Ok(InputTensor { shape, data: Bytes::from(data) })
+        });
+        Ok(Sample { rows: self.rows, inputs: inputs.collect::<Result<_, _>>()? })
+    }
+
+    fn element(&self, port: &Port, random: &mut ChaCha8Rng, data: &mut Vec<u8>) {
+        let lower = port.name.to_lowercase();
+        let by_name = if lower.contains("mask") {
+            Some(1.0)
+        } else if lower.contains("type_id") || lower.contains("segment_id") {
+            Some(0.0)
+        } else {
+            None
+        };
+        let given = self.fills.get(&port.name).copied();
+        let is_integer = !matches!(port.datatype, DataType::Fp16 | DataType::Bf16 | DataType::Fp32 | DataType::Fp64);
+        let fill = given.or(by_name.filter(|_| is_integer && port.datatype != DataType::Bytes));
+        let float = |random: &mut ChaCha8Rng| fill.unwrap_or_else(|| random.random_range(-1.0..1.0));
+        match port.datatype {
+            DataType::Fp16 => data.extend(half::f16::from_f64(float(random)).to_le_bytes()),
+            DataType::Bf16 => data.extend(half::bf16::from_f64(float(random)).to_le_bytes()),
+            DataType::Fp32 => data.extend((float(random) as f32).to_le_bytes()),
+            DataType::Fp64 => data.extend(float(random).to_le_bytes()),
+            DataType::Bool => data.push(fill.map_or_else(|| random.random::<bool>(), |value| value != 0.0).into()),
+            DataType::Bytes => {
+                let word = fill.map_or_else(|| random.random::<u32>().to_string(), |value| value.to_string());
+                data.extend((word.len() as u32).to_le_bytes());
+                data.extend(word.as_bytes());
+            }
+            integer => {
+                let size = integer.size_bytes().unwrap_or(8);
+                // No more than an element of one byte holds.
+                let below = if size == 1 { self.integers_below.min(127) } else { self.integers_below };
+                let value = fill.map_or_else(|| i64::from(random.random_range(1..below.max(2))), |value| value as i64);
+                data.extend(&value.to_le_bytes()[..size]);
+            }
+        }
+    }
+}
+
+fn key(sample: &Sample) -> Vec<(Dims, Bytes)> {
+    sample.inputs.iter().map(|input| (input.shape.clone(), input.data.clone())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
+        Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims) }
+    }
+
+    fn ports(inputs: Vec<Port>) -> Ports {
+        Ports { batched: true, max_rows: 8, inputs, outputs: vec![] }
+    }
+
+    fn bert() -> Ports {
+        let tokens = |name| port(name, DataType::Int64, &[-1]);
+        ports(vec![tokens("input_ids"), tokens("attention_mask"), tokens("token_type_ids")])
+    }
+
+    fn recipe() -> Recipe {
+        let lengths = Some(Lengths::Recorded(vec![3, 5]));
+        Recipe { rows: 2, lengths, integers_below: 50, fills: BTreeMap::new(), seed: 1 }
+    }
+
+    fn int64s(tensor: &InputTensor) -> Vec<i64> {
+        tensor.data.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect()
+    }
+
+    #[test]
+    fn tokens_are_drawn_and_masks_are_full() {
+        let samples = recipe().samples(&bert(), 2).expect("the recipe suits");
+        let shapes: Vec<&[i64]> = samples.iter().map(|sample| sample.inputs[0].shape.as_slice()).collect();
+        assert_eq!(shapes, [[2, 3], [2, 5]], "rows by the length of the request");
+        assert!(int64s(&samples[1].inputs[0]).iter().all(|token| (1..50).contains(token)));
+        assert_eq!(int64s(&samples[0].inputs[1]), [1; 6]);
+        assert_eq!(int64s(&samples[0].inputs[2]), [0; 6]);
+        let filled = Recipe { fills: [("attention_mask".to_owned(), 7.0)].into(), ..recipe() };
+        assert_eq!(int64s(&filled.samples(&bert(), 1).expect("it suits")[0].inputs[1]), [7; 6]);
+    }
+
+    #[test]
+    fn the_seed_fixes_requests_and_all_differ() {
+        let of = |seed| {
+            let samples = Recipe { seed, ..recipe() }.samples(&bert(), 100).expect("the recipe suits");
+            samples.iter().map(key).collect::<Vec<_>>()
+        };
+        assert_eq!(of(1), of(1));
+        assert_ne!(of(1), of(2));
+        assert_eq!(of(1).into_iter().collect::<HashSet<_>>().len(), 100);
+        // A few values are no reason for the same request twice.
+        let bits = ports(vec![port("x", DataType::Bool, &[2])]);
+        let few = Recipe { rows: 1, lengths: None, ..recipe() }.samples(&bits, 4).expect("the recipe suits");
+        assert!(few.iter().map(key).collect::<HashSet<_>>().len() > 2);
+    }
+
+    #[test]
+    fn every_datatype_has_elements_of_its_size() {
+        for datatype in DataType::ALL {
+            let recipe = Recipe { rows: 1, lengths: None, ..recipe() };
+            let samples = recipe.samples(&ports(vec![port("x", datatype, &[4])]), 1).expect("the recipe suits");
+            let bytes = samples[0].inputs[0].data.len();
+            match datatype.size_bytes() {
+                Some(size) => assert_eq!(bytes, 4 * size, "{datatype}"),
+                None => assert!(bytes > 16, "four strings with their lengths"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_recipe_that_does_not_suit_the_model_is_refused() {
+        let fixed = ports(vec![port("x", DataType::Fp32, &[4])]);
+        let refusal = |recipe: Recipe, ports: &Ports| recipe.samples(ports, 1).expect_err("it does not suit");
+        let without = Recipe { lengths: None, ..recipe() };
+        assert_eq!(refusal(without.clone(), &bert()), SampleError::NoLengths { input: "input_ids".to_owned() });
+        assert_eq!(refusal(recipe(), &fixed), SampleError::NothingVaries);
+        assert_eq!(refusal(Recipe { rows: 9, ..recipe() }, &bert()), SampleError::TooManyRows { rows: 9, most: 8 });
+        let unknown = refusal(Recipe { fills: [("z".to_owned(), 1.0)].into(), ..without }, &fixed);
+        assert!(matches!(unknown, SampleError::UnknownInput { .. }), "{unknown}");
+        let huge = Recipe { lengths: Some(Lengths::Fixed(u32::MAX)), ..recipe() };
+        assert!(matches!(refusal(huge, &bert()), SampleError::TooLarge { .. }));
+        let none = Recipe { lengths: Some(Lengths::Recorded(vec![])), ..recipe() };
+        assert_eq!(refusal(none, &bert()), SampleError::NoLength);
+    }
+}

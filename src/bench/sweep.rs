@@ -1,0 +1,97 @@
+//! `window` at its best: what a policy is to be compared with.
+
+use std::sync::Arc;
+
+use crate::bench::{
+    answers::Work,
+    compare::Point,
+    load::{self, Figures, Timing},
+    local::{Local, LocalError, Variant, VariantError},
+};
+
+const MAX_BATCHES: [u32; 5] = [4, 8, 16, 32, 64];
+const DELAYS_US: [u64; 3] = [0, 1_000, 10_000];
+const BUCKETS: [u32; 3] = [1, 10, 40];
+
+/// All windows of the sweep: largest batches 1 to 64, delays from 0, and buckets of lengths where they vary. Batches of one row
+/// have neither.
+///
+/// # Errors
+/// Never, as long as `window` has these knobs.
+pub fn windows(lengths_vary: bool) -> Result<Vec<Variant>, VariantError> {
+    let buckets: &[u32] = if lengths_vary { &BUCKETS } else { &[0] };
+    let mut texts = vec!["window, max_batch_size: 1".to_owned()];
+    for rows in MAX_BATCHES {
+        for delay_us in DELAYS_US {
+            for width in buckets {
+                let bucket = if *width > 0 { format!(", bucket_width: {width}") } else { String::new() };
+                texts.push(format!("window: {{ max_queue_delay_us: {delay_us}{bucket} }}, max_batch_size: {rows}"));
+            }
+        }
+    }
+    texts.iter().map(|text| Variant::parse(text)).collect()
+}
+
+/// Runs every window once at every load; of each load the one with the least mean latency, among those that answer at least 98 %
+/// as many requests as the one that answers most. `done` is told after each run.
+///
+/// # Errors
+/// When a window does not load.
+pub async fn best(
+    local: &Local,
+    windows: &[Variant],
+    work: &Arc<Work>,
+    points: &[Point],
+    timing: Timing,
+    seed: u64,
+    mut done: impl FnMut(),
+) -> Result<Vec<Variant>, LocalError> {
+    let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); points.len()];
+    for window in windows {
+        let loaded = local.load(Some(window)).await?;
+        for (figures, point) in runs.iter_mut().zip(points) {
+            figures.push(load::run(&loaded.target, work, &point.load, timing, seed).await);
+            done();
+        }
+        let variant = window.to_string();
+        loaded.unload().await.map_err(|source| LocalError::Load { variant, source })?;
+    }
+    Ok(runs.iter().filter_map(|figures| windows.get(least(figures)?).cloned()).collect())
+}
+
+/// Which figures have the least mean, among those that keep up with the most.
+fn least(figures: &[Figures]) -> Option<usize> {
+    let most = figures.iter().map(Figures::throughput).fold(0.0, f64::max);
+    let keeping_up = (0..figures.len()).filter(|&at| figures[at].throughput() >= 0.98 * most);
+    keeping_up.min_by(|&one, &other| {
+        let mean = |at: usize| figures[at].latencies.mean_ns();
+        mean(one).total_cmp(&mean(other))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(count: u64, latency_ns: u64) -> Figures {
+        let mut figures = Figures { seconds: 1.0, ..Figures::default() };
+        (0..count).for_each(|_| figures.latencies.record(latency_ns));
+        figures
+    }
+
+    #[test]
+    fn the_sweep_has_all_combinations_once() {
+        let names = |vary| windows(vary).expect("they are windows").iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(names(false).len(), 1 + 5 * 3);
+        assert_eq!(names(true).len(), 1 + 5 * 3 * 3);
+        assert!(
+            names(true).contains(&"window: { max_queue_delay_us: 0, bucket_width: 10 }, max_batch_size: 32".to_owned())
+        );
+    }
+
+    #[test]
+    fn the_best_is_the_fastest_of_those_that_keep_up() {
+        assert_eq!(least(&[figures(100, 5000), figures(99, 3000), figures(50, 100)]), Some(1));
+        assert_eq!(least(&[]), None);
+    }
+}

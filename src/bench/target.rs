@@ -1,0 +1,62 @@
+//! What is put under load.
+
+use std::{future::Future, pin::Pin, sync::Arc};
+
+use crate::{
+    bench::{
+        Remote,
+        samples::{Ports, Sample},
+    },
+    executor::{InferRequest, ModelHandle, OutputTensor},
+};
+
+/// Outputs in the model's order.
+pub type Answer = Vec<OutputTensor>;
+
+/// A model that answers.
+#[derive(Clone, Debug)]
+pub enum Target {
+    /// In this process, without any protocol.
+    Local(Arc<ModelHandle>, Arc<Ports>),
+    /// On a server, over gRPC.
+    Remote(Arc<Remote>),
+}
+
+impl Target {
+    /// A version in this process.
+    pub fn local(handle: Arc<ModelHandle>) -> Self {
+        let ports = Arc::new(Ports::of(handle.spec()));
+        Self::Local(handle, ports)
+    }
+
+    /// What the model takes and gives.
+    pub fn ports(&self) -> &Ports {
+        match self {
+            Self::Local(_, ports) => ports,
+            Self::Remote(remote) => remote.ports(),
+        }
+    }
+
+    /// Sends a request; in this process before the future is first polled. Dropping the future gives the request up. An error is
+    /// why there is no answer.
+    pub fn send(&self, sample: &Sample) -> Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>> {
+        match self {
+            Self::Local(handle, _) => {
+                let ticket = handle.submit(InferRequest {
+                    rows: sample.rows,
+                    inputs: sample.inputs.iter().cloned().map(Some).collect(),
+                    priority: 0,
+                    queue_timeout: None,
+                    deadline: None,
+                });
+                Box::pin(
+                    async move { ticket.await.map(|response| response.outputs).map_err(|error| error.to_string()) },
+                )
+            }
+            Self::Remote(remote) => {
+                let (remote, sample) = (Arc::clone(remote), sample.clone());
+                Box::pin(async move { remote.infer(&sample).await })
+            }
+        }
+    }
+}

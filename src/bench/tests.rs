@@ -1,0 +1,240 @@
+//! Loads on a small program that can be made to answer wrongly.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use super::{
+    Target,
+    answers::Work,
+    compare::{self, Subject},
+    load::{self, Figures, Load, Timing},
+    samples::{Ports, Recipe},
+};
+use crate::{
+    batching::{Knobs, Policy, WindowKnobs},
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
+    executor::{ModelHandle, Pool, PoolOptions},
+    model::{DataType, Dims, ModelSpec, TensorSpec},
+    workload::Arrivals,
+};
+
+const RIGHT: u8 = 0;
+const WRONG: u8 = 1;
+const NOT_A_NUMBER: u8 = 2;
+const FAILS: u8 = 3;
+
+const SAMPLES: usize = 16;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Doubles its input, or does as it is told; waits while its gate is locked.
+#[derive(Default)]
+struct Double {
+    manner: AtomicU8,
+    rows: AtomicUsize,
+    gate: parking_lot::RwLock<()>,
+}
+
+impl Program for Double {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let _open = self.gate.read();
+        self.rows.fetch_add(batch.rows as usize, Ordering::SeqCst);
+        let [BatchInput::Dense { shape, data }] = batch.inputs else { return Err(EngineError("one input".to_owned())) };
+        let doubled = data.as_chunks().0.iter().map(|&bytes| 2.0 * f32::from_le_bytes(bytes));
+        let mut values: Vec<f32> = doubled.collect();
+        match self.manner.load(Ordering::SeqCst) {
+            WRONG => values[0] += 0.01,
+            NOT_A_NUMBER => values[0] = f32::NAN,
+            FAILS => return Err(EngineError("out of order".to_owned())),
+            _ => {}
+        }
+        let data = Bytes::from(values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>());
+        Ok(Execution { outputs: vec![BatchOutput { shape: Dims::from_slice(shape), data }], ..Execution::default() })
+    }
+}
+
+struct Rig {
+    pool: Arc<Pool>,
+    program: Arc<Double>,
+    target: Target,
+    work: Arc<Work>,
+}
+
+impl Rig {
+    async fn start() -> Self {
+        let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+        let (handle, program) = double(&pool);
+        let target = Target::local(handle);
+        let samples = recipe().samples(target.ports(), SAMPLES).expect("the recipe suits the model");
+        let work = Arc::new(Work::prepare(&target, samples).await.expect("the program answers"));
+        program.rows.store(0, Ordering::SeqCst);
+        Self { pool, program, target, work }
+    }
+
+    async fn load(&self, load: Load, timing: Timing) -> Figures {
+        load::run(&self.target, &self.work, &load, timing, 1).await
+    }
+
+    fn rows(&self) -> usize {
+        self.program.rows.load(Ordering::SeqCst)
+    }
+}
+
+fn double(pool: &Arc<Pool>) -> (Arc<ModelHandle>, Arc<Double>) {
+    let spec = ModelSpec {
+        name: "double".to_owned(),
+        version: 1,
+        max_batch_size: 8,
+        inputs: vec![TensorSpec::new("x", DataType::Fp32, &[8])],
+        outputs: vec![TensorSpec::new("y", DataType::Fp32, &[8])],
+        symbols: vec![],
+        decoupled: false,
+    };
+    let knobs = Knobs { max_batch_rows: 8, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
+    let program = Arc::new(Double::default());
+    (Arc::new(pool.bring_up(spec, knobs, Arc::clone(&program))), program)
+}
+
+fn recipe() -> Recipe {
+    Recipe { rows: 1, lengths: None, integers_below: 100, fills: [].into(), seed: 5 }
+}
+
+/// All requests at the start.
+fn at_once(count: usize) -> Load {
+    Load::Open(Arrivals::At(vec![0; count]))
+}
+
+fn timing(warm_up_ms: u64, measured_ms: Option<u64>) -> Timing {
+    Timing {
+        warm_up: Duration::from_millis(warm_up_ms),
+        measured: measured_ms.map(Duration::from_millis),
+        patience: PATIENCE,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_loop_counts_each_arrival_once() {
+    let rig = Rig::start().await;
+    let times = (0..500).map(|number| number * 20_000).collect();
+    let figures = rig.load(Load::Open(Arrivals::At(times)), timing(0, None)).await;
+    assert_eq!((figures.latencies.count(), figures.errors()), (500, 0), "{:?}", figures.first_fault);
+    assert_eq!(rig.rows(), 500);
+    assert!(figures.seconds > 0.0 && figures.throughput() > 0.0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_open_loop_does_not_wait_for_answers() {
+    const REQUESTS: usize = 50;
+    let rig = Rig::start().await;
+    let pool = Arc::clone(&rig.pool);
+    let program = Arc::clone(&rig.program);
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    // While the gate is shut nothing is answered, and yet all requests come.
+    let gatekeeper = std::thread::spawn(move || {
+        let shut = program.gate.write();
+        locked.send(()).expect("the test waits for it");
+        while pool.in_flight() < REQUESTS {
+            std::thread::yield_now();
+        }
+        drop(shut);
+    });
+    is_locked.recv().expect("the gate is shut");
+    let figures = rig.load(at_once(REQUESTS), timing(0, None)).await;
+    gatekeeper.join().expect("all requests came");
+    assert_eq!(figures.latencies.count(), REQUESTS as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_loop_keeps_its_number_in_flight() {
+    let rig = Rig::start().await;
+    let figures = rig.load(Load::Closed { concurrency: 4 }, timing(0, Some(300))).await;
+    assert_eq!(figures.errors(), 0, "{:?}", figures.first_fault);
+    assert!(figures.latencies.count() > 0);
+    assert!(figures.latencies.count() <= rig.rows() as u64);
+    assert!(rig.rows() as u64 <= figures.latencies.count() + 4, "only the last of each client came too late to count");
+    assert_eq!(rig.pool.in_flight(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_while_warming_up_does_not_count() {
+    let rig = Rig::start().await;
+    let open = Load::Open(Arrivals::Poisson { rate: 5000.0 });
+    for load in [open, Load::Closed { concurrency: 2 }] {
+        let before = rig.rows();
+        let figures = rig.load(load, timing(100, Some(0))).await;
+        assert!(rig.rows() > before, "requests were sent");
+        assert_eq!((figures.latencies.count(), figures.errors()), (0, 0));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn wrong_answers_are_found() {
+    let rig = Rig::start().await;
+    for manner in [WRONG, NOT_A_NUMBER] {
+        rig.program.manner.store(manner, Ordering::SeqCst);
+        let figures = rig.load(at_once(40), timing(0, None)).await;
+        // Of a batch, one row is spoiled.
+        assert!(figures.wrong > 0 && figures.failed == 0, "{figures:?}");
+        assert_eq!(figures.wrong + figures.latencies.count(), 40, "no wrong answer has a latency");
+        let fault = figures.first_fault.expect("there was one");
+        assert!(fault.starts_with("wrong answer: output 'y' is "), "{fault}");
+    }
+    rig.program.manner.store(RIGHT, Ordering::SeqCst);
+    assert_eq!(rig.load(at_once(40), timing(0, None)).await.errors(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_requests_are_counted_and_end_a_closed_loop() {
+    let rig = Rig::start().await;
+    rig.program.manner.store(FAILS, Ordering::SeqCst);
+    let figures = rig.load(at_once(40), timing(0, None)).await;
+    assert_eq!((figures.failed, figures.wrong, figures.latencies.count()), (40, 0, 0));
+    assert!(figures.first_fault.expect("there was one").contains("out of order"));
+    let closed = rig.load(Load::Closed { concurrency: 3 }, timing(0, Some(60_000))).await;
+    assert_eq!(closed.failed, 3, "each client gives up after its first");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_right_answer_beforehand_nothing_is_measured() {
+    let rig = Rig::start().await;
+    rig.program.manner.store(FAILS, Ordering::SeqCst);
+    let samples = recipe().samples(rig.target.ports(), 1).expect("the recipe suits the model");
+    let unanswered = Work::prepare(&rig.target, samples).await.expect_err("the program fails");
+    assert!(unanswered.to_string().contains("request 0 failed"), "{unanswered}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn policies_are_measured_in_alternating_order_with_the_same_arrivals() {
+    let rig = Rig::start().await;
+    let (handle, second) = double(&rig.pool);
+    let first = Subject { name: "first".to_owned(), target: rig.target.clone() };
+    let other = Subject { name: "second".to_owned(), target: Target::local(handle) };
+    let mut sent = Vec::new();
+    let done = || sent.push((rig.rows(), second.rows.load(Ordering::SeqCst)));
+    let outcomes = compare::measure(&[first, other], &rig.work, &at_once(10), timing(0, None), 2, 3, done).await;
+    assert_eq!(sent, [(10, 0), (10, 10), (10, 20), (20, 20)], "the second round is the other way round");
+    assert_eq!(outcomes.iter().map(|outcome| outcome.name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
+    assert!(outcomes.iter().all(|outcome| outcome.total().latencies.count() == 20));
+}
+
+#[test]
+fn ports_are_what_the_specification_says() {
+    let spec = ModelSpec {
+        name: "m".to_owned(),
+        version: 1,
+        max_batch_size: 0,
+        inputs: vec![TensorSpec::new("x", DataType::Int64, &[-1, 2])],
+        outputs: vec![TensorSpec::new("y", DataType::Fp16, &[1]), TensorSpec::new("z", DataType::Fp16, &[1])],
+        symbols: vec![],
+        decoupled: false,
+    };
+    let ports = Ports::of(&spec);
+    assert_eq!((ports.batched, ports.max_rows, ports.vary()), (false, 1, true));
+    assert_eq!(ports.precision(), "FP16");
+}
