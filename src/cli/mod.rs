@@ -3,6 +3,7 @@
 //! Here lives how words become settings and how a process begins and ends. Here must not live: anything a library user
 //! would need to serve models.
 
+pub mod bench;
 mod flags;
 pub mod models;
 mod options;
@@ -40,6 +41,8 @@ enum Command {
     Serve(Box<ServeArgs>),
     /// Write model directories with seed models, for examples, tests and benchmarks
     Models(models::ModelsArgs),
+    /// Put load on a model and measure latencies, policy beside policy
+    Bench(Box<bench::BenchArgs>),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
     /// See what policies would do on a device, and how many devices a load needs
@@ -51,6 +54,7 @@ pub fn main() -> ExitCode {
     match parse(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve::run(*args),
         Ok(Command::Models(args)) => exit_code(models::run(&args)),
+        Ok(Command::Bench(args)) => exit_code(bench::run(&args)),
         Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
         Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
         Err(error) => error.exit(),

@@ -1,0 +1,283 @@
+//! `paternoster bench`: load on a model, and what it does to latencies, policy beside policy.
+
+mod args;
+mod results;
+
+use std::{io, sync::Arc, time::Duration};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+pub use args::BenchArgs;
+use results::Results;
+
+use crate::{
+    bench::{
+        Remote, RemoteError, Target,
+        answers::{Unanswered, Work},
+        compare::{self, Outcome, Point, Points, Subject},
+        load::Timing,
+        local::{Loaded, Local, LocalError, Variant, VariantError},
+        samples::{Recipe, SampleError},
+        sweep,
+    },
+    engine::onnxruntime::{Runtime, RuntimeOptions},
+    executor::PoolOptions,
+    observe::machine,
+    report::plot::PlotError,
+    workload::{Arrivals, Lengths, Trace, TraceError},
+};
+
+/// Fewest and most requests in flight where a peak is measured.
+const PEAK_IN_FLIGHT: (u32, u32) = (16, 256);
+/// Most different requests made of a trace, each of which is answered alone beforehand.
+const MOST_OF_TRACE: usize = 4096;
+
+/// Why there are no figures, or none to rely on.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum BenchError {
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    #[error(transparent)]
+    Variant(#[from] VariantError),
+    #[error(transparent)]
+    Local(#[from] LocalError),
+    #[error(transparent)]
+    Remote(#[from] RemoteError),
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    #[error("{0}; if it was about an index, see --integers-below")]
+    Unanswered(#[from] Unanswered),
+    #[error(transparent)]
+    Plot(#[from] PlotError),
+    #[error("cannot {what}: {source}")]
+    Io { what: String, source: io::Error },
+    #[error("the peak could not be measured: {reason}")]
+    NoPeak { reason: String },
+    #[error("{wrong} wrong answers and {failed} failed requests; the first: {first}")]
+    Faults { wrong: u64, failed: u64, first: String },
+}
+
+/// Runs the subcommand: measures, prints the figures and writes the files.
+///
+/// # Errors
+/// When nothing can be measured, a file cannot be written, or, after all that, an answer was wrong or missing.
+pub fn run(args: &BenchArgs) -> Result<(), BenchError> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let results = runtime.map_err(|source| io_error("start threads", source))?.block_on(measure(args))?;
+    results.print(args.json).map_err(|source| io_error("print the figures", source))?;
+    if let Some(path) = &args.csv {
+        results.write_csv(path).map_err(|source| io_error(&format!("write '{}'", path.display()), source))?;
+    }
+    if let Some(path) = &args.svg {
+        results.write_svg(path)?;
+    }
+    match results.faults() {
+        None => Ok(()),
+        Some((wrong, failed, first)) => Err(BenchError::Faults { wrong, failed, first }),
+    }
+}
+
+fn io_error(what: &str, source: io::Error) -> BenchError {
+    BenchError::Io { what: what.to_owned(), source }
+}
+
+async fn measure(args: &BenchArgs) -> Result<Results, BenchError> {
+    let trace = args.trace.as_deref().map(Trace::read).transpose()?;
+    let variants = args.variants()?;
+    let bench = match &args.url {
+        Some(url) => {
+            let target = Target::Remote(Arc::new(Remote::connect(url, &args.model).await?));
+            Bench::of(args, trace, None, vec![Subject { name: url.clone(), target }])
+        }
+        None => {
+            let local = open(args).await?;
+            let mut subjects = Vec::with_capacity(variants.len());
+            for variant in &variants {
+                let name = variant.as_ref().map_or_else(|| "as configured".to_owned(), ToString::to_string);
+                subjects.push(Subject { name, target: local.load(variant.as_ref()).await?.target });
+            }
+            Bench::of(args, trace, Some(local), subjects)
+        }
+    };
+    bench.measure().await
+}
+
+async fn open(args: &BenchArgs) -> Result<Local, LocalError> {
+    let device = &args.device;
+    let library = device.onnxruntime_library.clone();
+    let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
+    let pool = PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() };
+    let repository = args.model_repository.clone().unwrap_or_default();
+    Local::open(&repository, &args.model, runtime, &pool).await
+}
+
+/// A run of the subcommand.
+struct Bench<'a> {
+    args: &'a BenchArgs,
+    local: Option<Local>,
+    subjects: Vec<Subject>,
+    arrivals: Arrivals,
+    lengths: Option<Lengths>,
+    /// Requests of the trace, where there is one.
+    traced: Option<usize>,
+}
+
+impl<'a> Bench<'a> {
+    fn of(args: &'a BenchArgs, trace: Option<Trace>, local: Option<Local>, subjects: Vec<Subject>) -> Self {
+        let shape = || Arrivals::named(&args.arrivals).unwrap_or(Arrivals::Poisson { rate: 1.0 });
+        let arrivals = trace.as_ref().map_or_else(shape, Trace::arrivals);
+        let varies = subjects.first().is_some_and(|subject| subject.target.ports().vary());
+        // A trace has lengths whatever the model is.
+        let traced = trace.as_ref().filter(|_| varies).map(Trace::lengths);
+        let lengths = traced.or_else(|| args.lengths());
+        Self { args, local, subjects, arrivals, lengths, traced: trace.map(|trace| trace.arrivals_ns.len()) }
+    }
+
+    async fn measure(self) -> Result<Results, BenchError> {
+        let reference = self.reference().await?;
+        let target = reference.as_ref().map_or_else(|| self.subjects[0].target.clone(), |loaded| loaded.target.clone());
+        let work = self.work(&target).await?;
+        let timing = self.args.timing(self.traced.is_some());
+        let asked = self.args.points(self.traced.is_some());
+        let peak = match asked {
+            Points::Shares(_) => Some(self.peak(&target, &work).await?),
+            _ => None,
+        };
+        let points = asked.resolve(&self.arrivals, peak);
+        drop(reference);
+
+        let windows = self.args.windows(&target)?;
+        let rounds = u64::from(self.args.rounds);
+        let compared = self.subjects.len() + usize::from(!windows.is_empty());
+        let bar = bar(points.len() as u64 * (rounds * compared as u64 + windows.len() as u64));
+        let best = match &self.local {
+            Some(local) if !windows.is_empty() => {
+                let measured = Some(Duration::from_secs_f64(self.args.sweep_seconds));
+                let (seed, sweep) = (self.args.seed, Timing { measured, ..timing });
+                bar.set_message("sweep of window");
+                sweep::best(local, &windows, &work, &points, sweep, seed, || bar.inc(1)).await?
+            }
+            _ => Vec::new(),
+        };
+        let mut measured = Vec::with_capacity(points.len());
+        for (number, point) in points.into_iter().enumerate() {
+            bar.set_message(point.name.clone());
+            let outcomes = self.at(&point, best.get(number), &work, timing, || bar.inc(1)).await?;
+            measured.push((point, outcomes));
+        }
+        bar.finish_and_clear();
+        Ok(Results {
+            machine: machine(),
+            setting: self.setting(&target, &work, timing),
+            peak,
+            objective_ms: self.args.objective_ms,
+            points: measured,
+        })
+    }
+
+    /// What answers are taken from and the peak is measured of, unless it is the first policy.
+    async fn reference(&self) -> Result<Option<Loaded>, BenchError> {
+        let Some(local) = self.local.as_ref().filter(|_| self.args.sweep_window) else { return Ok(None) };
+        Ok(Some(local.load(Some(&Variant::parse("window")?)).await?))
+    }
+
+    async fn work(&self, target: &Target) -> Result<Arc<Work>, BenchError> {
+        let recipe = Recipe {
+            rows: self.args.rows,
+            lengths: self.lengths.clone(),
+            integers_below: self.args.integers_below,
+            fills: self.args.fills.iter().cloned().collect(),
+            seed: self.args.seed,
+        };
+        let of_trace = self.traced.map(|requests| requests.min(MOST_OF_TRACE));
+        let count = of_trace.unwrap_or(self.args.samples as usize);
+        let samples = recipe.samples(target.ports(), count)?;
+        Ok(Arc::new(Work::prepare(target, samples).await?))
+    }
+
+    async fn peak(&self, target: &Target, work: &Arc<Work>) -> Result<f64, BenchError> {
+        let (fewest, most) = PEAK_IN_FLIGHT;
+        // Two batches for each of two lanes, so that a full one always waits.
+        let in_flight = target.ports().max_rows.saturating_mul(4).clamp(fewest, most);
+        let figures = compare::peak(target, work, in_flight as usize, self.args.timing(false)).await;
+        match &figures.first_fault {
+            Some(fault) => Err(BenchError::NoPeak { reason: fault.clone() }),
+            None if figures.latencies.count() == 0 => {
+                Err(BenchError::NoPeak { reason: "no request was answered in time: raise --seconds".to_owned() })
+            }
+            None => Ok(figures.throughput()),
+        }
+    }
+
+    /// Measures all policies at one load, the best window first.
+    async fn at(
+        &self,
+        point: &Point,
+        best: Option<&Variant>,
+        work: &Arc<Work>,
+        timing: Timing,
+        done: impl FnMut(),
+    ) -> Result<Vec<Outcome>, BenchError> {
+        let mut subjects = self.subjects.clone();
+        let mut window = None;
+        if let (Some(best), Some(local)) = (best, &self.local) {
+            let loaded = local.load(Some(best)).await?;
+            subjects.insert(0, Subject { name: format!("{best} (best)"), target: loaded.target.clone() });
+            window = Some((loaded, best));
+        }
+        let (rounds, seed) = (u64::from(self.args.rounds), self.args.seed);
+        let outcomes = compare::measure(&subjects, work, &point.load, timing, rounds, seed, done).await;
+        if let Some((loaded, best)) = window {
+            let variant = best.to_string();
+            loaded.unload().await.map_err(|source| LocalError::Load { variant, source })?;
+        }
+        Ok(outcomes)
+    }
+
+    /// What was measured, in words.
+    fn setting(&self, target: &Target, work: &Work, timing: Timing) -> String {
+        let args = self.args;
+        let place = match &args.url {
+            Some(url) => format!("at {url}, over gRPC"),
+            None => format!("in process, {} lanes", args.device.cpu_lanes),
+        };
+        let lengths = match (&self.traced, &self.lengths) {
+            (Some(_), _) => "lengths and arrivals of the trace".to_owned(),
+            (None, Some(Lengths::Fixed(length))) => format!("length {length}"),
+            (None, Some(_)) => format!("lengths {}", args.workload.as_deref().unwrap_or_default()),
+            (None, None) => "one shape".to_owned(),
+        };
+        let load = if args.concurrency.is_empty() && self.traced.is_none() {
+            format!(", {} arrivals", args.arrivals)
+        } else {
+            String::new()
+        };
+        let seconds =
+            timing.measured.map_or_else(|| "the trace".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()));
+        format!(
+            "model '{}' ({}) {place}; {} different requests of {} row(s), {lengths}{load}, seed {}; {} round(s) of {seconds} \
+             after {:.1} s that are not counted",
+            args.model,
+            target.ports().precision(),
+            work.distinct(),
+            args.rows,
+            args.seed,
+            args.rounds,
+            timing.warm_up.as_secs_f64(),
+        )
+    }
+}
+
+/// Shown on terminals only.
+fn bar(runs: u64) -> ProgressBar {
+    let bar = ProgressBar::new(runs);
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {pos}/{len} {msg} {elapsed} (about {eta} left)") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! The arguments.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{ArgGroup, Args};
+
+use crate::{
+    bench::{
+        Target,
+        compare::Points,
+        load::Timing,
+        local::{Variant, VariantError},
+        sweep,
+    },
+    cli::DeviceArgs,
+    workload::{Arrivals, Lengths},
+};
+
+const DEFAULT_SECONDS: f64 = 10.0;
+const DEFAULT_LOADS: [f64; 3] = [0.25, 0.6, 0.9];
+
+const EXAMPLES: &str = "\
+Examples:
+  # A model in this process, as it is configured, at a quarter, three fifths and nine tenths of its peak
+  paternoster bench --model-repository model_repository --model minilm --workload glue-short
+
+  # Two policies beside each other, and the model cut into three stages for both
+  paternoster bench --model-repository model_repository --model minilm --workload glue-short \\
+      --policy 'window: { max_queue_delay_us: 0 }' --policy diversity --stages 3 --svg latency.svg
+
+  # A policy beside the best window of a sweep over batch sizes, delays and length buckets
+  paternoster bench --model-repository model_repository --model minilm --workload wmt15 --policy diversity --sweep-window
+
+  # A server, with 1, 8 and 64 requests in flight; then at 200 requests a second in bursts
+  paternoster bench --url localhost:8001 --model resnet50 --concurrency 1,8,64
+  paternoster bench --url localhost:8001 --model resnet50 --rate 200 --arrivals bursts --objective-ms 50
+
+  # Recorded arrivals and lengths
+  paternoster bench --url localhost:8001 --model minilm --trace trace.csv
+
+Every answer is compared with one taken beforehand, alone. A wrong or missing answer makes the exit status 1.";
+
+/// Puts load on a model and measures latencies: in this process or on a server, in open or closed loops, policy beside
+/// policy
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+#[command(group(ArgGroup::new("place").required(true).args(["url", "model_repository"])))]
+#[command(group(ArgGroup::new("length_of").args(["workload", "length", "trace"])))]
+#[command(group(ArgGroup::new("loads").args(["load", "rate", "concurrency"])))]
+pub struct BenchArgs {
+    /// Server to measure, over gRPC
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["policies", "stages", "sweep_window"])]
+    pub url: Option<String>,
+    /// Directory of models, to measure one of them in this process
+    #[arg(long, value_name = "DIR")]
+    pub model_repository: Option<PathBuf>,
+    /// Model to measure
+    #[arg(long, value_name = "NAME")]
+    pub model: String,
+    /// Policy in place of the model's own, as below 'batching' in model.yaml; max_batch_size and stages may stand there too.
+    /// Several are compared with the first
+    #[arg(long = "policy", value_name = "POLICY")]
+    pub policies: Vec<String>,
+    /// Stages into which the model is cut for every policy that does not say itself
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub stages: Option<u16>,
+    /// Compare with the best window, found anew for each load: largest batches 1 to 64, delays 0 to 10 ms, length buckets
+    #[arg(long)]
+    pub sweep_window: bool,
+    /// Measured time of each window of the sweep
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive)]
+    pub sweep_seconds: f64,
+
+    /// Lengths of requests
+    #[arg(long, value_name = "NAME", value_parser = Lengths::NAMES, help_heading = "Requests")]
+    pub workload: Option<String>,
+    /// One length for all requests
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Requests")]
+    pub length: Option<u32>,
+    /// CSV file of arrivals in seconds and lengths
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["arrivals", "concurrency"], help_heading = "Requests")]
+    pub trace: Option<PathBuf>,
+    /// Rows of each request
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Requests")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub rows: u32,
+    /// Different requests, each answered alone beforehand
+    #[arg(long, value_name = "N", default_value_t = 256, help_heading = "Requests")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub samples: u32,
+    /// Integers in requests are from 1 to below this
+    #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Requests")]
+    #[arg(value_parser = clap::value_parser!(u32).range(2..))]
+    pub integers_below: u32,
+    /// Value of all elements of an input. Without: 1 for integers of masks, 0 for token types, else they are drawn
+    #[arg(long = "fill", value_name = "INPUT=VALUE", value_parser = fill, help_heading = "Requests")]
+    pub fills: Vec<(String, f64)>,
+
+    /// Mean rates as shares of the measured peak of the first policy [default: 0.25,0.6,0.9]
+    #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
+    pub load: Vec<f64>,
+    /// Mean rates in requests per second
+    #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
+    pub rate: Vec<f64>,
+    /// Requests in flight, each followed by the next when it is answered
+    #[arg(long, value_name = "N,…", value_delimiter = ',', help_heading = "Load")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub concurrency: Vec<u32>,
+    /// How open loops come. 'stepped' and 'ramp' have rates of their own, if none are given
+    #[arg(long, value_name = "NAME", default_value = "poisson", value_parser = Arrivals::NAMES, help_heading = "Load")]
+    #[arg(conflicts_with = "concurrency")]
+    pub arrivals: String,
+    /// Measured time of each run [default: 10, or the whole trace]
+    #[arg(long, value_name = "S", value_parser = positive, help_heading = "Load")]
+    pub seconds: Option<f64>,
+    /// Time before it that is not counted
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = not_negative, help_heading = "Load")]
+    pub warm_up_seconds: f64,
+    /// Runs of each policy at each load; their order alternates
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = "Load")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
+    /// Fixes requests and arrivals
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = "Load")]
+    pub seed: u64,
+    /// Latency within which an answer counts for the goodput
+    #[arg(long, value_name = "MS", value_parser = positive, help_heading = "Load")]
+    pub objective_ms: Option<f64>,
+
+    /// File for the figures of every round
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub csv: Option<PathBuf>,
+    /// File for a plot of the latencies
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub svg: Option<PathBuf>,
+    /// Print JSON instead of tables
+    #[arg(long, help_heading = "Output")]
+    pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub device: DeviceArgs,
+}
+
+impl BenchArgs {
+    /// The policies to compare; `None` stands for the model's own.
+    pub(super) fn variants(&self) -> Result<Vec<Option<Variant>>, VariantError> {
+        let cut = |variant: Variant| match self.stages {
+            Some(stages) => variant.in_stages(stages),
+            None => variant,
+        };
+        if self.policies.is_empty() && self.stages.is_none() {
+            return Ok(vec![None]);
+        }
+        if self.policies.is_empty() {
+            return Ok(vec![Some(cut(Variant::parse("auto")?))]);
+        }
+        self.policies.iter().map(|text| Ok(Some(cut(Variant::parse(text)?)))).collect()
+    }
+
+    /// The windows of the sweep; none where there is none.
+    pub(super) fn windows(&self, target: &Target) -> Result<Vec<Variant>, VariantError> {
+        if self.sweep_window { sweep::windows(target.ports().vary()) } else { Ok(Vec::new()) }
+    }
+
+    pub(super) fn lengths(&self) -> Option<Lengths> {
+        let named = self.workload.as_deref().and_then(Lengths::named);
+        named.or(self.length.map(Lengths::Fixed))
+    }
+
+    pub(super) fn points(&self, traced: bool) -> Points {
+        let has_own_rates = traced || matches!(self.arrivals.as_str(), "stepped" | "ramp");
+        if !self.concurrency.is_empty() {
+            Points::Concurrencies(self.concurrency.iter().map(|&count| count as usize).collect())
+        } else if !self.rate.is_empty() {
+            Points::Rates(self.rate.clone())
+        } else if !self.load.is_empty() {
+            Points::Shares(self.load.clone())
+        } else if has_own_rates {
+            Points::AsTheyAre
+        } else {
+            Points::Shares(DEFAULT_LOADS.to_vec())
+        }
+    }
+
+    pub(super) fn timing(&self, traced: bool) -> Timing {
+        let seconds = self.seconds.or((!traced).then_some(DEFAULT_SECONDS));
+        Timing {
+            warm_up: Duration::from_secs_f64(self.warm_up_seconds),
+            measured: seconds.map(Duration::from_secs_f64),
+            patience: Duration::from_secs(120),
+        }
+    }
+}
+
+fn positive(text: &str) -> Result<f64, String> {
+    // No more than durations hold.
+    let value: Option<f64> = text.parse().ok().filter(|value| *value > 0.0 && *value <= 1e9);
+    value.ok_or_else(|| "expected a number above 0".to_owned())
+}
+
+fn not_negative(text: &str) -> Result<f64, String> {
+    let value: Option<f64> = text.parse().ok().filter(|value| *value >= 0.0 && *value <= 1e9);
+    value.ok_or_else(|| "expected a number of at least 0".to_owned())
+}
+
+fn fill(text: &str) -> Result<(String, f64), String> {
+    let expected = || "expected INPUT=VALUE, as 'attention_mask=1'".to_owned();
+    let (name, value) = text.rsplit_once('=').ok_or_else(expected)?;
+    Ok((name.to_owned(), value.parse().map_err(|_| expected())?))
+}
