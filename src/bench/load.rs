@@ -87,7 +87,7 @@ impl Figures {
 /// Puts a load on a target and checks every answer. The seed fixes when open loops send.
 pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing, seed: u64) -> Figures {
     match load {
-        Load::Open(arrivals) => open(target, work, arrivals, timing, seed).await,
+        Load::Open(arrivals) => open(target, work, arrivals, timing, seed, Instant::now()).await,
         Load::Closed { concurrency } => closed(target, work, *concurrency, timing).await,
     }
 }
@@ -139,12 +139,19 @@ impl Tally {
     }
 }
 
-async fn open(target: &Target, work: &Arc<Work>, arrivals: &Arrivals, timing: Timing, seed: u64) -> Figures {
+/// An open loop whose times count from `start`, which may be past: then it is late.
+pub(super) async fn open(
+    target: &Target,
+    work: &Arc<Work>,
+    arrivals: &Arrivals,
+    timing: Timing,
+    seed: u64,
+    start: Instant,
+) -> Figures {
     let recorded = matches!(arrivals, Arrivals::At(_));
     let warm_up = if recorded { Duration::ZERO } else { timing.warm_up };
     let measured = timing.measured.or((!recorded).then_some(Duration::ZERO));
     let until_ns = measured.map_or(u64::MAX, |measured| ns(warm_up + measured));
-    let start = Instant::now();
     let begin = start + warm_up;
     let tally = Tally::new(begin);
     let times = arrivals.times(seed).take_while(move |at| *at < until_ns);

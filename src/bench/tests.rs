@@ -5,7 +5,7 @@ use std::{
         Arc,
         atomic::{AtomicU8, AtomicUsize, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use bytes::Bytes;
@@ -148,6 +148,17 @@ async fn an_open_loop_does_not_wait_for_answers() {
     let figures = rig.load(at_once(REQUESTS), timing(0, None)).await;
     gatekeeper.join().expect("all requests came");
     assert_eq!(figures.latencies.count(), REQUESTS as u64);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_latency_counts_from_when_the_request_was_due() {
+    const LATE: Duration = Duration::from_millis(50);
+    let rig = Rig::start().await;
+    let start = Instant::now().checked_sub(LATE).expect("the clock runs for longer");
+    let arrivals = Arrivals::At(vec![0, 1000]);
+    let figures = load::open(&rig.target, &rig.work, &arrivals, timing(0, None), 1, start).await;
+    assert_eq!(figures.latencies.count(), 2);
+    assert!(figures.latencies.mean_ns() >= (LATE.as_nanos() - 1000) as f64, "{:?}", figures.latencies);
 }
 
 #[tokio::test(flavor = "multi_thread")]
