@@ -291,10 +291,10 @@ mod tests {
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
         assert_eq!(of(1).into_iter().collect::<HashSet<_>>().len(), 100);
-        // A few values are no reason for the same request twice.
-        let bits = ports(vec![port("x", DataType::Bool, &[2])]);
-        let few = Recipe { rows: 1, lengths: None, ..recipe() }.samples(&bits, 4).expect("the recipe suits");
-        assert!(few.iter().map(key).collect::<HashSet<_>>().len() > 2);
+        // Four values in two places make sixteen requests.
+        let narrow = Recipe { rows: 1, lengths: None, integers_below: 5, ..recipe() };
+        let few = narrow.samples(&ports(vec![port("x", DataType::Int64, &[2])]), 10).expect("the recipe suits");
+        assert_eq!(few.iter().map(key).collect::<HashSet<_>>().len(), 10);
     }
 
     #[test]
