@@ -11,6 +11,8 @@ pub mod wire;
 
 pub mod repository;
 
+pub mod profile;
+
 pub mod executor;
 pub mod simulate;
 

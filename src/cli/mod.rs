@@ -8,6 +8,7 @@ mod flags;
 pub mod models;
 mod options;
 mod pool;
+pub mod profile;
 mod recording;
 mod report;
 mod serve;
@@ -43,6 +44,8 @@ enum Command {
     Models(models::ModelsArgs),
     /// Put load on a model and measure latencies, policy beside policy
     Bench(Box<bench::BenchArgs>),
+    /// Measure a model for all sizes of batches, and keep what was measured
+    Profile(profile::ProfileArgs),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
     /// See what policies would do on a device, and how many devices a load needs
@@ -55,6 +58,7 @@ pub fn main() -> ExitCode {
         Ok(Command::Serve(args)) => serve::run(*args),
         Ok(Command::Models(args)) => exit_code(models::run(&args)),
         Ok(Command::Bench(args)) => exit_code(bench::run(&args)),
+        Ok(Command::Profile(args)) => exit_code(profile::run(&args)),
         Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
         Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
         Err(error) => error.exit(),

@@ -17,7 +17,7 @@ use super::{
     stages::{Programs, Stages},
 };
 use crate::{
-    batching::{Lengths, Next, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
+    batching::{Lengths, Next, Ns, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
     device::{BufferPool, WorkFailure},
     engine::{Batch, BatchInput, Execution, Program, RowFailure},
     model::ModelSpec,
@@ -59,6 +59,13 @@ pub(super) struct Ran {
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
     pub(super) timings: ExecutionTimings,
+}
+
+impl Ran {
+    pub(super) fn took_ns(&self) -> Ns {
+        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = self.timings;
+        compute_input_ns + compute_infer_ns + compute_output_ns
+    }
 }
 
 impl Job {
@@ -112,8 +119,7 @@ impl Job {
         if ends_rows {
             model.stats.execution(parts.iter().map(|part| part.count).sum(), &ran.timings);
         }
-        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = ran.timings;
-        model.brevity.ran(compute_input_ns + compute_infer_ns + compute_output_ns);
+        model.brevity.ran(ran.took_ns());
         Ok(ran)
     }
 

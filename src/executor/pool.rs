@@ -121,7 +121,7 @@ impl Pool {
 
     /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
     /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
-    /// another, exits or not.
+    /// another, exits or not. Gives how long each stage took, as it would on a lane: inputs gathered, run, outputs taken apart.
     ///
     /// # Errors
     /// When a program fails or its outputs are not what the specification or the plan promises.
@@ -131,20 +131,22 @@ impl Pool {
         programs: &StagePrograms,
         rows: u32,
         inputs: &[Option<InputTensor>],
-    ) -> Result<(), String> {
+    ) -> Result<Vec<Ns>, String> {
         let (lengths, _) = Admission::new(spec).measure(inputs);
         let class = ShapeClass(lengths.clone());
         let (parts, lengths) = ([Part { inputs, rows, start: 0, count: rows }], [&lengths]);
         let stages = match &programs.0 {
             Programs::Whole(program) => {
                 let steps = vec![0; rows as usize];
-                return run_parts(spec, &**program, &class, &parts, &lengths, &steps, &self.buffers).map(drop);
+                let ran = run_parts(spec, &**program, &class, &parts, &lengths, &steps, &self.buffers)?;
+                return Ok(vec![ran.took_ns()]);
             }
             Programs::Cut(stages) => stages,
         };
         let places = Places::new([(0, rows)].into_iter());
         let boundaries = stages.boundaries.iter().map(|tensors| BoundaryRows::new(rows, tensors.len()));
         let kept: Vec<(u16, Arc<BoundaryRows>)> = (0..).zip(boundaries).collect();
+        let mut took_ns = Vec::with_capacity(stages.stages.len());
         for number in 0..stages.stages.len() {
             let task = StageTask {
                 spec,
@@ -158,9 +160,9 @@ impl Pool {
                 writes: kept.get(number).map(|(_, rows)| rows),
                 buffers: &self.buffers,
             };
-            task.run()?;
+            took_ns.push(task.run()?.took_ns());
         }
-        Ok(())
+        Ok(took_ns)
     }
 
     /// A counter that grows whenever a version ceases to be [responsive](ModelHandle::is_responsive), and when it is so

@@ -15,6 +15,7 @@ mod overrides;
 mod polling;
 mod pool_loader;
 mod prepare;
+mod profiling;
 #[allow(clippy::module_inception)]
 mod repository;
 mod serving;
@@ -29,6 +30,7 @@ pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
+pub use profiling::{STAGE_COUNTS, Trials, read_model};
 pub use repository::Repository;
 pub use table::IndexEntry;
 pub use version::ModelVersion;

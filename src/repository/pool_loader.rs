@@ -17,9 +17,9 @@ use crate::{
 /// The loader of the server.
 #[derive(Debug)]
 pub struct PoolLoader {
-    pool: Arc<Pool>,
+    pub(super) pool: Arc<Pool>,
     /// A server without ONNX Runtime still serves what does not need it.
-    runtime: Result<Runtime, LibraryError>,
+    pub(super) runtime: Result<Runtime, LibraryError>,
 }
 
 impl PoolLoader {
@@ -28,7 +28,7 @@ impl PoolLoader {
         Self { pool, runtime }
     }
 
-    fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
+    pub(super) fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
         match request.engine {
             EngineKind::Repeat => {
                 let program = Repeat::compile(&request.spec).map_err(|error| error.to_string())?;

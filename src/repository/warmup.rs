@@ -15,10 +15,14 @@ use super::{
 use crate::{
     executor::InputTensor,
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+    profile::Size,
 };
 
 /// Most bytes of one warm-up input.
 const MAX_BYTES: usize = 1 << 30;
+
+/// What a dimension that varies without being padded is measured at.
+const OPEN_LENGTH: i64 = 64;
 
 /// Directory of the files that warm-up inputs are read from, within the model's directory.
 const DIRECTORY: &str = "warmup";
@@ -50,6 +54,28 @@ pub(super) fn samples(
         samples.push(WarmupSample { name: warmup.name.clone(), count: warmup.count.max(1), inputs, rows });
     }
     Ok(samples)
+}
+
+/// Inputs of a batch to measure: what [`random`] makes, all of them given. Dimensions that vary without being padded are
+/// taken as 64.
+///
+/// # Errors
+/// When an input would be too large.
+pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<InputTensor>>, String> {
+    let inputs = spec.inputs.iter().enumerate().map(|(index, tensor)| {
+        let dims = tensor.dims.iter().enumerate().map(|(axis, &dim)| match tensor.symbols.get(axis) {
+            Some(Some(_)) => i64::from(size.length),
+            _ if dim < 0 => OPEN_LENGTH,
+            _ => dim,
+        });
+        let mut shape: Dims = spec.has_batch_axis().then_some(i64::from(size.rows)).into_iter().collect();
+        shape.extend(dims);
+        let fits = |elements: &usize| *elements <= MAX_BYTES / tensor.datatype.size_bytes().unwrap_or(8);
+        let elements = element_count(&shape).filter(fits);
+        let elements = elements.ok_or_else(|| format!("input '{}' of shape {shape:?} is too large", tensor.name))?;
+        Ok(Some(InputTensor { shape, data: Bytes::from(random(tensor.datatype, elements, index as u64)) }))
+    });
+    inputs.collect()
 }
 
 fn input_tensor(

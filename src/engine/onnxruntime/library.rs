@@ -29,6 +29,7 @@ pub struct RuntimeOptions {
 pub struct Runtime {
     environment: Environment,
     path: PathBuf,
+    threads: usize,
 }
 
 /// Why ONNX Runtime is not available.
@@ -82,7 +83,7 @@ impl Runtime {
             .map_err(setup)?;
         // Every status is reported where it belongs: in the answer, and once in our own log.
         environment.set_log_level(LogLevel::Fatal);
-        Ok(Self { environment, path })
+        Ok(Self { environment, path, threads })
     }
 
     /// The environment that sessions are made in.
@@ -93,6 +94,11 @@ impl Runtime {
     /// Where the library was loaded from.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Threads that one run may use, shared by all sessions.
+    pub fn threads(&self) -> usize {
+        self.threads
     }
 
     /// The library's build description.

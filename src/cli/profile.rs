@@ -1,0 +1,197 @@
+//! `paternoster profile`: measures a model, and keeps what it measured for `stages: auto` and `policy: auto`.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use serde::Serialize;
+
+use super::{DeviceArgs, table::Table};
+use crate::{
+    engine::onnxruntime::{Runtime, RuntimeOptions},
+    executor::{Pool, PoolOptions},
+    profile::{CutTable, Halt, Key, Profile, Store, StoreError, default_directory},
+    repository::{PoolLoader, Trials, read_model},
+};
+
+/// Measures how long a model takes, whole and cut into stages, for batches of every size.
+///
+/// The profile is kept, by the hash of the model's file, the processor and the engine's version. Models with `stages: auto`
+/// or `policy: auto` are served by it.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  paternoster profile --model-repository /models --model minilm
+  paternoster profile --model-repository /models --model minilm --budget-s 20 --json > minilm.json
+  paternoster profile --model-repository /models --model minilm --profile-directory /var/lib/profiles")]
+pub struct ProfileArgs {
+    /// Directory of models
+    #[arg(long, alias = "model-store", value_name = "DIR")]
+    pub model_repository: PathBuf,
+    /// The model; its latest version is measured
+    #[arg(long, value_name = "NAME")]
+    pub model: String,
+    /// Seconds for all runs together; compiling comes on top
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub budget_s: u64,
+    /// Directory to keep the profile in; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
+    #[arg(long, value_name = "DIR")]
+    pub profile_directory: Option<PathBuf>,
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub device: DeviceArgs,
+}
+
+/// Why a model was not profiled.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// There is no such model, it cannot be loaded, or ONNX Runtime is not there.
+    #[error("{0}")]
+    Model(String),
+    /// Threads could not be started.
+    #[error("cannot start threads: {0}")]
+    Threads(io::Error),
+    /// It does not run.
+    #[error("model '{model}' cannot be measured: {reason}")]
+    Run {
+        /// The model.
+        model: String,
+        /// The engine's reason.
+        reason: Halt,
+    },
+    /// There is no place for the profile.
+    #[error("there is no home directory to keep the profile in: name a directory with --profile-directory")]
+    NoDirectory,
+    /// The profile could not be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The table could not be printed.
+    #[error("cannot print the profile: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report<'a> {
+    file: &'a Path,
+    key: &'a Key,
+    profile: &'a Profile,
+}
+
+/// Runs the subcommand: measures, stores, prints to standard output.
+///
+/// # Errors
+/// When the model cannot be found, compiled or run, or the profile not be kept.
+pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
+    let library = args.device.onnxruntime_library.clone();
+    let runtime = Runtime::load(&RuntimeOptions { library, threads: args.device.cpu_threads as usize });
+    let runtime = runtime.map_err(|error| ProfileError::Model(error.to_string()))?;
+    run_with(args, runtime, &mut io::stdout().lock())
+}
+
+/// As [`run`], with a runtime that is loaded already, and printing to `out`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Result<(), ProfileError> {
+    let directory = args.profile_directory.clone().or_else(default_directory).ok_or(ProfileError::NoDirectory)?;
+    let store = Store::new(directory);
+    let options = PoolOptions { cpu_lanes: 1, ..PoolOptions::default() };
+    let pool = Pool::start(&options).map_err(ProfileError::Threads)?;
+    let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime));
+    let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
+    let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
+    let bar = ProgressBar::new_spinner();
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(100));
+    let trials = Trials {
+        budget: Duration::from_secs(args.budget_s),
+        before_run: &|what, size| {
+            bar.set_message(format!("{what}: {} rows of length {}", size.rows, size.length));
+            true
+        },
+        wants_stages: &|_| true,
+    };
+    let measured = loader.measure(&request, trials);
+    bar.finish_and_clear();
+    let profile = measured.map_err(|reason| ProfileError::Run { model: args.model.clone(), reason })?;
+    let file = store.write(&key, &profile)?;
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &Report { file: &file, key: &key, profile: &profile })
+            .map_err(io::Error::from)?;
+        writeln!(out)?;
+    } else {
+        describe(&profile, &key, out)?;
+        writeln!(out, "kept in '{}'", file.display())?;
+    }
+    Ok(())
+}
+
+fn describe(profile: &Profile, key: &Key, out: &mut dyn Write) -> io::Result<()> {
+    writeln!(out, "model '{}' on {}", profile.model, key.device)?;
+    for cut in &profile.cuts {
+        let lengths = cut.lengths();
+        // Of a model in stages one length tells enough; --json has them all.
+        let shown = if cut.stages.len() == 1 { lengths } else { cut.middle_length().into_iter().collect() };
+        writeln!(out, "\n{}", title(cut))?;
+        writeln!(out, "{}", latencies(cut, &shown))?;
+    }
+    Ok(())
+}
+
+fn title(cut: &CutTable) -> String {
+    match (cut.stages.len(), cut.at.as_slice()) {
+        (1, _) => "whole".to_owned(),
+        (count, []) => format!("{count} stages of even time"),
+        (count, tensors) => format!("{count} stages, cut at {}", tensors.join(", ")),
+    }
+}
+
+fn latencies(cut: &CutTable, lengths: &[u32]) -> Table {
+    let mut table = Table::new(&["Stage", "Length", "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]);
+    for (stage, points) in cut.stages.iter().enumerate() {
+        for &length in lengths {
+            for point in points.iter().filter(|point| point.length == length) {
+                let (median_us, p99_us) = (point.median_ns as f64 / 1e3, point.p99_ns as f64 / 1e3);
+                table.row([
+                    stage.to_string(),
+                    if length == 0 { "-".to_owned() } else { length.to_string() },
+                    point.rows.to_string(),
+                    format!("{median_us:.1}"),
+                    format!("{p99_us:.1}"),
+                    format!("{:.1}", median_us / f64::from(point.rows)),
+                    point.runs.to_string(),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_the_engine_is_told_what_is_missing() {
+        let device = DeviceArgs { cpu_lanes: 1, cpu_threads: 1, onnxruntime_library: Some("/no/such.so".into()) };
+        let args = ProfileArgs {
+            model_repository: "/models".into(),
+            model: "minilm".to_owned(),
+            budget_s: 1,
+            profile_directory: Some("/profiles".into()),
+            json: false,
+            device,
+        };
+        let refused = run(&args).expect_err("there is no library").to_string();
+        assert_eq!(refused, "ONNX Runtime library '/no/such.so' (from --onnxruntime-library) does not exist");
+    }
+}

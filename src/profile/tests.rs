@@ -1,0 +1,173 @@
+use std::{cell::Cell, fs, time::Duration};
+
+use super::*;
+use crate::batching::{CostPoint, Ns};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn key() -> Key {
+    Key {
+        model_sha256: "ab".to_owned(),
+        device: "a processor, 2 cores".to_owned(),
+        engine: "an engine".to_owned(),
+        configuration: "4 rows".to_owned(),
+    }
+}
+
+fn profile() -> Profile {
+    let point = |rows| Point { rows, length: 0, median_ns: 100 * Ns::from(rows), p99_ns: 900, runs: 20 };
+    let cut = CutTable { at: Vec::new(), stages: vec![vec![point(1), point(4)]] };
+    Profile { model: "m".to_owned(), max_rows: 4, padded_axes: 0, cuts: vec![cut] }
+}
+
+/// Measures a model whose run of a size takes what `took_ns` says, on a clock that only its runs move.
+fn measured(
+    sizes: &[Size],
+    budget: Duration,
+    took_ns: impl Fn(Size) -> Result<Vec<Ns>, Halt>,
+) -> Result<CutTable, Halt> {
+    let clock = Cell::new(0);
+    measure(
+        1,
+        sizes,
+        budget,
+        || Duration::from_nanos(clock.get()),
+        |size| {
+            let times = took_ns(size)?;
+            clock.set(clock.get() + times.iter().sum::<Ns>());
+            Ok(times)
+        },
+    )
+}
+
+#[test]
+fn batches_are_powers_of_two_and_the_largest() {
+    assert_eq!(row_buckets(1), [1]);
+    assert_eq!(row_buckets(8), [1, 2, 4, 8]);
+    assert_eq!(row_buckets(12), [1, 2, 4, 8, 12]);
+    assert_eq!(row_buckets(0), [1], "a model without a batch axis runs one row");
+    assert_eq!(sizes(2, false), [Size { rows: 1, length: 0 }, Size { rows: 2, length: 0 }]);
+    assert_eq!(sizes(2, true).len(), 2 * LENGTHS.len());
+}
+
+#[test]
+fn the_first_run_sets_things_up_and_is_not_counted() {
+    let runs = Cell::new(0);
+    let table = measured(&sizes(1, false), SECOND, |_| {
+        runs.set(runs.get() + 1);
+        Ok(vec![if runs.get() == 1 { 90_000 } else { 100 }])
+    });
+    let point = table.expect("it runs").stages[0][0];
+    assert_eq!((point.median_ns, point.p99_ns), (100, 100));
+    assert_eq!(point.runs, 15, "runs that do not differ are soon enough");
+}
+
+#[test]
+fn runs_that_differ_are_repeated() {
+    let runs = Cell::new(0_u64);
+    let table = measured(&sizes(1, false), SECOND, |_| {
+        runs.set(runs.get() + 1);
+        Ok(vec![100 + runs.get() % 10 * 20])
+    });
+    assert!(table.expect("it runs").stages[0][0].runs > 100);
+}
+
+#[test]
+fn what_would_take_too_long_is_left_out_and_the_budget_kept() {
+    let spent = Cell::new(0);
+    let table = measured(&sizes(64, false), SECOND, |size| {
+        let took_ns = u64::from(size.rows) * 100_000_000;
+        spent.set(spent.get() + took_ns);
+        Ok(vec![took_ns])
+    });
+    assert_eq!(table.expect("it runs").rows(), [1, 2, 4]);
+    assert!(spent.get() <= 1_000_000_000, "{} ns were spent", spent.get());
+}
+
+#[test]
+fn lengths_that_a_model_does_not_bear_are_left_out() {
+    let bears = |size: Size| match size.length <= 64 {
+        true => Ok(vec![Ns::from(size.rows * size.length)]),
+        false => Err(Halt::Failed("too long".to_owned())),
+    };
+    let table = measured(&sizes(2, true), SECOND, bears).expect("short ones run");
+    assert_eq!(table.lengths(), [16, 32, 64]);
+    assert_eq!(table.rows(), [1, 2]);
+    assert_eq!(table.total_ns(2, 32), Some(64));
+    assert_eq!(table.total_ns(2, 128), None);
+    let never = measured(&sizes(2, true), SECOND, |_| Err(Halt::Failed("no".to_owned())));
+    assert_eq!(never, Err(Halt::Failed("no".to_owned())));
+    let given_up =
+        measured(&sizes(2, true), SECOND, |size| if size.rows > 1 { Err(Halt::GivenUp) } else { Ok(vec![1]) });
+    assert_eq!(given_up, Err(Halt::GivenUp));
+}
+
+#[test]
+fn costs_count_the_product_of_the_padded_lengths() {
+    let mut profile = profile();
+    profile.padded_axes = 2;
+    profile.cuts[0].stages[0][1].length = 16;
+    let costs = profile.costs(&profile.cuts[0]);
+    assert_eq!(costs.stages[0][1], CostPoint { rows: 4, length: 256, took_ns: 400 });
+}
+
+#[test]
+fn a_profile_is_read_as_it_was_written() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::new(directory.path().join("not/there/yet"));
+    assert_eq!(store.read("m", &key()), None, "nothing was measured yet");
+    let path = store.write(&key(), &profile()).expect("the directory is made");
+    assert_eq!(store.read("m", &key()), Some(profile()));
+    let files = fs::read_dir(path.parent().expect("it has one")).expect("it is there").count();
+    assert_eq!(files, 1, "nothing but the profile is left");
+}
+
+#[test]
+fn every_part_of_the_key_has_a_profile_of_its_own() {
+    let store = Store::new("profiles".into());
+    let other = |change: fn(&mut Key)| {
+        let mut other = key();
+        change(&mut other);
+        store.path("m", &other)
+    };
+    let mut paths = vec![
+        store.path("m", &key()),
+        other(|key| key.model_sha256.push('c')),
+        other(|key| key.device.push('c')),
+        other(|key| key.engine.push('c')),
+        other(|key| key.configuration.push('c')),
+        store.path("n", &key()),
+    ];
+    paths.sort();
+    paths.dedup();
+    assert_eq!(paths.len(), 6);
+}
+
+#[test]
+fn a_damaged_or_old_file_counts_as_none() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let store = Store::new(directory.path().to_owned());
+    let path = store.write(&key(), &profile()).expect("it is written");
+    let text = fs::read_to_string(&path).expect("it is there");
+    let senseless = text.replace("\"median_ns\":100,", "\"median_ns\":0,");
+    let old = text.replace("\"format\":1", "\"format\":0");
+    let foreign = text.replace("\"engine\":\"an engine\"", "\"engine\":\"another\"");
+    for (why, damaged) in [("cut off", &text[..40]), ("no time", &senseless), ("old", &old), ("foreign", &foreign)] {
+        assert_ne!(damaged, text, "{why}");
+        fs::write(&path, damaged).expect("the file is ours");
+        assert_eq!(store.read("m", &key()), None, "{why}");
+    }
+    store.write(&key(), &profile()).expect("it is written over");
+    assert_eq!(store.read("m", &key()), Some(profile()));
+}
+
+#[test]
+fn a_changed_file_has_another_digest() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = directory.path().join("model.onnx");
+    fs::write(&path, "abc").expect("a file");
+    let digest_of_abc = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    assert_eq!(digest(&path).expect("it is there"), digest_of_abc);
+    fs::write(&path, "abd").expect("a file");
+    assert_ne!(digest(&path).expect("it is there"), digest_of_abc);
+}

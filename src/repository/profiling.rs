@@ -1,0 +1,154 @@
+//! Measures a version's latencies: compiles it whole and cut into stages, and runs trials beside the pool's lanes.
+
+use std::{
+    io,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, directory, prepare, warmup};
+use crate::{
+    executor::StagePrograms,
+    profile::{CutTable, Halt, Key, Profile, Size, digest, machine, measure, sizes},
+};
+
+/// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
+pub const STAGE_COUNTS: [u16; 3] = [2, 4, 8];
+
+/// Share of the budget that the whole model gets; the cuts share the rest evenly.
+const WHOLE_SHARE: f64 = 0.4;
+
+/// How a version is to be measured.
+#[derive(Clone, Copy)]
+pub struct Trials<'a> {
+    /// Time for all runs together; compiling comes on top.
+    pub budget: Duration,
+    /// Called before each run with what is measured and the size; `false` gives up. May block, to let others go first.
+    pub before_run: &'a dyn Fn(&str, Size) -> bool,
+    /// Decides by the table of the whole model whether it is measured in stages too, where the configuration leaves it open.
+    pub wants_stages: &'a dyn Fn(&Profile) -> bool,
+}
+
+/// Reads the latest version of a model in a repository, as it would be loaded.
+///
+/// # Errors
+/// When there is no such model, or its configuration or program cannot be used; with the reason.
+pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, String> {
+    directory::check_roots(&[repository.to_owned()]).map_err(|error| error.to_string())?;
+    let roots = [repository.to_owned()];
+    let Some(directory::Found::At(found)) = directory::find(&roots, name) else {
+        let known: Vec<String> = directory::scan(&roots).into_keys().collect();
+        let known = if known.is_empty() { "no models".to_owned() } else { known.join(", ") };
+        return Err(format!("there is no model '{name}' in '{}'; it has {known}", repository.display()));
+    };
+    let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, true)?;
+    let latest = plan.versions.last().copied().ok_or_else(|| format!("model '{name}' has no versions"))?;
+    plan.request(latest, loader)
+}
+
+impl PoolLoader {
+    /// What the profile of a version is known by.
+    ///
+    /// # Errors
+    /// When the version is not one that can be measured: it has no file, or no engine runs it here.
+    pub fn profile_key(&self, request: &LoadRequest) -> Result<Key, String> {
+        if request.engine != EngineKind::OnnxRuntime {
+            return Err(format!("model '{}' has no graph to measure", request.spec.name));
+        }
+        if request.override_bytes.is_some() {
+            return Err(format!("model '{}' came with its load request, and has no file", request.spec.name));
+        }
+        let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
+        let unreadable = |error: io::Error| format!("cannot read '{}': {error}", request.program.display());
+        let cuts = match &request.stages.cuts {
+            StageCuts::Whole => String::new(),
+            StageCuts::Parts(count) => format!(", {count} stages"),
+            StageCuts::At(tensors) => format!(", cut at {}", tensors.join(", ")),
+        };
+        let padded = request.spec.symbols.join(", ");
+        Ok(Key {
+            model_sha256: digest(&request.program).map_err(unreadable)?,
+            device: machine(),
+            engine: format!("{}, {} threads", runtime.description(), runtime.threads()),
+            configuration: format!("batches of {}, padded axes [{padded}]{cuts}", request.spec.max_batch_size),
+        })
+    }
+
+    /// Measures a version: whole, and in the stages that its configuration asks for, or in 2, 4 and 8 where it leaves that
+    /// open. A number of stages into which it cannot be cut is left out.
+    ///
+    /// Runs on the calling thread, apart from the lanes and from every statistic.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, or the smallest batch does not run; with the reason.
+    pub fn measure(&self, request: &LoadRequest, trials: Trials<'_>) -> Result<Profile, Halt> {
+        let spec = &request.spec;
+        let budget = trials.budget;
+        let whole = self.measure_cut(request, StageCuts::Whole, budget.mul_f64(WHOLE_SHARE), trials)?;
+        let mut profile = Profile {
+            model: spec.name.clone(),
+            max_rows: spec.max_batch_size,
+            padded_axes: u32::try_from(spec.symbols.len()).unwrap_or(u32::MAX),
+            cuts: vec![whole],
+        };
+        let is_open = request.stages.cuts == StageCuts::Whole;
+        let cuts = match &request.stages.cuts {
+            StageCuts::Whole if spec.has_batch_axis() && !spec.decoupled && (trials.wants_stages)(&profile) => {
+                STAGE_COUNTS.into_iter().map(StageCuts::Parts).collect()
+            }
+            StageCuts::Whole => Vec::new(),
+            asked => vec![asked.clone()],
+        };
+        let share = budget.mul_f64((1.0 - WHOLE_SHARE) / cuts.len().max(1) as f64);
+        for cut in cuts {
+            match self.measure_cut(request, cut, share, trials) {
+                Ok(table) => profile.cuts.push(table),
+                // Not every graph has so many places to cut at.
+                Err(Halt::Failed(reason)) if is_open => tracing::debug!(model = spec.name, "not measured: {reason}"),
+                Err(halt) => return Err(halt),
+            }
+        }
+        Ok(profile)
+    }
+
+    fn measure_cut(
+        &self,
+        request: &LoadRequest,
+        cuts: StageCuts,
+        budget: Duration,
+        trials: Trials<'_>,
+    ) -> Result<CutTable, Halt> {
+        let spec = &request.spec;
+        let mut wanted = request.clone();
+        let at = if let StageCuts::At(tensors) = &cuts { tensors.clone() } else { Vec::new() };
+        // Exits belong to stages that the configuration names: without those there are none.
+        if cuts != wanted.stages.cuts {
+            wanted.stages.exits.clear();
+        }
+        wanted.stages.cuts = cuts;
+        let programs: StagePrograms = self.compile(&wanted).map_err(Halt::Failed)?;
+        let what = match programs.count() {
+            1 => "whole".to_owned(),
+            count => format!("{count} stages"),
+        };
+        let began = Instant::now();
+        let mut inputs = None;
+        let table = measure(
+            programs.count(),
+            &sizes(spec.max_batch_size, !spec.symbols.is_empty()),
+            budget,
+            || began.elapsed(),
+            |size| {
+                if !(trials.before_run)(&what, size) {
+                    return Err(Halt::GivenUp);
+                }
+                if inputs.as_ref().is_none_or(|(made_for, _)| *made_for != size) {
+                    inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
+                }
+                let made = inputs.as_ref().map_or(&[][..], |(_, made)| made);
+                self.pool.warm_up(spec, &programs, size.rows, made).map_err(Halt::Failed)
+            },
+        )?;
+        Ok(CutTable { at, ..table })
+    }
+}

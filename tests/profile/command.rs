@@ -1,0 +1,83 @@
+//! `paternoster profile`.
+
+use paternoster::{
+    cli::{
+        DeviceArgs,
+        profile::{ProfileArgs, ProfileError, run_with},
+    },
+    onnx::zoo::{self, Width},
+};
+
+use crate::{
+    rig::{Place, text},
+    runtime::runtime,
+};
+
+/// What the command prints about a model; `None` where there is no runtime.
+fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
+    let args = ProfileArgs {
+        model_repository: place.repository(),
+        model: model.to_owned(),
+        budget_s: 1,
+        profile_directory: Some(place.profiles()),
+        json,
+        device: DeviceArgs { cpu_lanes: 1, cpu_threads: 1, onnxruntime_library: None },
+    };
+    let mut out = Vec::new();
+    let done = run_with(&args, runtime()?.clone(), &mut out);
+    Some(done.map(|()| String::from_utf8(out).expect("it is text")))
+}
+
+#[test]
+fn a_profile_is_printed_and_kept() {
+    let place = Place::new();
+    place.add("add_sub", "max_batch_size: 2\n", &zoo::add_sub().expect("it is sound"));
+    let Some(shown) = printed(&place, "add_sub", false) else { return };
+    let shown = shown.expect("it is measured");
+    assert!(shown.starts_with("model 'add_sub' on "), "{shown}");
+    assert!(shown.contains("| Stage | Length | Rows | Median µs |"), "{shown}");
+    assert!(shown.contains("| 0     | -      | 2    | "), "{shown}");
+    let kept = place.kept();
+    assert_eq!(kept.len(), 1);
+    assert!(shown.contains(&kept[0].display().to_string()), "{shown}");
+
+    let json = printed(&place, "add_sub", true).expect("there is a runtime").expect("it is measured");
+    let value: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
+    assert_eq!(value["profile"]["cuts"][0]["stages"][0][1]["rows"], 2);
+    let stored: serde_json::Value = serde_json::from_str(&text(&kept[0])).expect("it is JSON");
+    assert_eq!(stored["profile"], value["profile"], "the same model has the same file");
+}
+
+#[test]
+fn a_model_that_can_be_cut_is_measured_in_stages() {
+    let place = Place::new();
+    place.add("mobilenet", "max_batch_size: 1\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
+    let Some(shown) = printed(&place, "mobilenet", false) else { return };
+    let shown = shown.expect("it is measured");
+    for count in [2, 4, 8] {
+        assert!(shown.contains(&format!("\n{count} stages of even time\n")), "{shown}");
+    }
+    assert!(shown.contains("| 7     | -      | 1    | "), "{shown}");
+}
+
+#[test]
+fn another_model_file_has_another_profile() {
+    let place = Place::new();
+    place.add("model", "max_batch_size: 1\n", &zoo::add_sub().expect("it is sound"));
+    let Some(first) = printed(&place, "model", false) else { return };
+    first.expect("it is measured");
+    place.add("model", "max_batch_size: 1\n", &zoo::identity().expect("it is sound"));
+    printed(&place, "model", false).expect("there is a runtime").expect("it is measured");
+    assert_eq!(place.kept().len(), 2);
+}
+
+#[test]
+fn an_unknown_model_is_refused_with_those_there_are() {
+    let place = Place::new();
+    place.add("add_sub", "max_batch_size: 2\n", &zoo::add_sub().expect("it is sound"));
+    let Some(refused) = printed(&place, "add_sup", false) else { return };
+    let refused = refused.expect_err("there is no such model").to_string();
+    assert!(refused.starts_with("there is no model 'add_sup' in '"), "{refused}");
+    assert!(refused.ends_with("; it has add_sub"), "{refused}");
+    assert!(place.kept().is_empty());
+}

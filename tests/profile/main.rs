@@ -1,0 +1,8 @@
+//! Profiles of small models: measured, printed, kept, and served by.
+//!
+//! Needs ONNX Runtime: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
+
+mod command;
+mod rig;
+#[path = "../common/runtime.rs"]
+mod runtime;
