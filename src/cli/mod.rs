@@ -14,6 +14,7 @@ mod report;
 mod serve;
 mod server;
 pub mod simulate;
+pub mod slice;
 mod table;
 pub mod timeline;
 mod tritonserver;
@@ -46,6 +47,8 @@ enum Command {
     Bench(Box<bench::BenchArgs>),
     /// Measure a model for all sizes of batches, and keep what was measured
     Profile(profile::ProfileArgs),
+    /// Show where a model would be cut into stages
+    Slice(slice::SliceArgs),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
     /// See what policies would do on a device, and how many devices a load needs
@@ -59,6 +62,7 @@ pub fn main() -> ExitCode {
         Ok(Command::Models(args)) => exit_code(models::run(&args)),
         Ok(Command::Bench(args)) => exit_code(bench::run(&args)),
         Ok(Command::Profile(args)) => exit_code(profile::run(&args)),
+        Ok(Command::Slice(args)) => exit_code(slice::run(&args)),
         Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
         Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
         Err(error) => error.exit(),

@@ -1,0 +1,235 @@
+//! `paternoster slice`: shows where a model would be cut into stages, and what crosses.
+
+use std::{
+    io::{self, Write},
+    path::{Path, PathBuf},
+};
+
+use super::table::Table;
+use crate::onnx::{
+    self, Model,
+    cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts},
+};
+
+/// The program of a model directory's version.
+const PROGRAM: &str = "model.onnx";
+
+/// Shows the stages of a model: where it would be cut, the share of its time that each stage takes, and what crosses.
+///
+/// Nothing is run and ONNX Runtime is not needed: times are estimated from shapes. `paternoster profile` measures them.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  paternoster slice --model model.onnx --stages 4
+  paternoster slice --model /models/resnet50 --stages 8
+  paternoster slice --model /models/resnet50          (all places where one may cut)")]
+pub struct SliceArgs {
+    /// An ONNX file, or a model directory, of which the latest version is taken
+    #[arg(long, value_name = "FILE|DIR")]
+    pub model: PathBuf,
+    /// Number of stages; without it, every place where one may cut is shown
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub stages: Option<u16>,
+    /// Print as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Why a model's stages cannot be shown.
+#[derive(Debug, thiserror::Error)]
+pub enum SliceError {
+    /// There is no such file, nor a directory of a model.
+    #[error(
+        "there is no model at '{path}': expected an ONNX file, or a directory with a version such as '1/{PROGRAM}'"
+    )]
+    Missing {
+        /// The path given.
+        path: String,
+    },
+    /// The file is no model.
+    #[error(transparent)]
+    Model(#[from] onnx::Error),
+    /// It cannot be cut so.
+    #[error("cannot cut '{path}': {source}")]
+    Cut {
+        /// The file.
+        path: String,
+        /// Why, and what would work.
+        source: CutError,
+    },
+    /// The table could not be printed.
+    #[error("cannot print the stages: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Runs the subcommand: prints to standard output.
+///
+/// # Errors
+/// When there is no such model, or it cannot be cut so.
+pub fn run(args: &SliceArgs) -> Result<(), SliceError> {
+    run_with(args, &mut io::stdout().lock())
+}
+
+/// As [`run`], printing to `out`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError> {
+    let path = program(&args.model)?;
+    let model = Model::read(&path)?;
+    let Some(count) = args.stages else {
+        let places = legal_cuts(&model);
+        return Ok(if args.json { places_json(&places, out) } else { places_table(&places, out) }?);
+    };
+    let cuts = Cuts::Parts(usize::from(count));
+    let refused = |source| SliceError::Cut { path: path.display().to_string(), source };
+    let stages = cut(&model, cuts, &[]).map_err(refused)?;
+    let stages: Vec<Stage> = stages.iter().enumerate().map(|(number, stage)| Stage::new(number, stage)).collect();
+    if args.json {
+        serde_json::to_writer_pretty(&mut *out, &stages).map_err(io::Error::from)?;
+        return Ok(writeln!(out)?);
+    }
+    let mut table = Table::new(&["Stage", "Share of time", "Nodes", "Crosses behind it", "Bytes a row"]);
+    for stage in &stages {
+        let share = format!("{:.1} %", stage.share_of_time * 100.0);
+        let crossing = if stage.crossing.is_empty() { "-".to_owned() } else { stage.crossing.join(", ") };
+        let bytes = stage.crossing_bytes.map_or_else(|| "-".to_owned(), |bytes| format!("{bytes:.0}"));
+        table.row([stage.stage.to_string(), share, stage.nodes.to_string(), crossing, bytes]);
+    }
+    writeln!(out, "{table}")?;
+    Ok(writeln!(out, "shares are estimated; dimensions that vary count as {OPEN_LENGTH}")?)
+}
+
+/// What a dimension that varies counts as in sizes.
+const OPEN_LENGTH: i64 = 64;
+
+/// A stage as it is shown.
+#[derive(serde::Serialize)]
+struct Stage {
+    stage: usize,
+    /// 0 to 1.
+    share_of_time: f64,
+    nodes: usize,
+    /// Tensors that this stage makes for later ones.
+    crossing: Vec<String>,
+    /// Their size, of one row; absent behind the last stage.
+    crossing_bytes: Option<f64>,
+}
+
+impl Stage {
+    fn new(number: usize, graph: &StageGraph) -> Self {
+        let leaves = graph.outputs.iter().filter(|port| port.last_read_in.is_some_and(|reader| reader > number));
+        let leaves: Vec<_> = leaves.collect();
+        let bytes = |port: &&onnx::cut::StagePort| {
+            let dims = port.dims.as_deref().unwrap_or_default().iter().skip(1);
+            let lengths = dims.map(|dim| if dim.size() < 0 { OPEN_LENGTH } else { dim.size() } as f64);
+            lengths.product::<f64>() * port.datatype.size_bytes().unwrap_or(0) as f64
+        };
+        Self {
+            stage: number,
+            share_of_time: graph.cost,
+            nodes: graph.model.0.graph.as_ref().map_or(0, |graph| graph.node.len()),
+            crossing: leaves.iter().map(|port| port.name.clone()).collect(),
+            crossing_bytes: (!leaves.is_empty()).then(|| leaves.iter().map(bytes).sum()),
+        }
+    }
+}
+
+fn places_table(places: &[LegalCut], out: &mut dyn Write) -> io::Result<()> {
+    let mut table = Table::new(&["Cut at", "Time before", "Crosses", "Bytes a row"]);
+    for place in places {
+        let before = format!("{:.1} %", place.cost_before * 100.0);
+        table.row([place.tensor.clone(), before, place.crossing.join(", "), format!("{:.0}", place.crossing_bytes)]);
+    }
+    writeln!(out, "{table}")?;
+    writeln!(out, "{} places; shares are estimated; dimensions that vary count as {OPEN_LENGTH}", places.len())
+}
+
+fn places_json(places: &[LegalCut], out: &mut dyn Write) -> io::Result<()> {
+    let place = |place: &LegalCut| {
+        serde_json::json!({
+            "tensor": place.tensor,
+            "share_of_time_before": place.cost_before,
+            "crossing": place.crossing,
+            "crossing_bytes": place.crossing_bytes,
+        })
+    };
+    serde_json::to_writer_pretty(&mut *out, &places.iter().map(place).collect::<Vec<_>>())?;
+    writeln!(out)
+}
+
+/// The file that is meant: itself, or that of a model directory's latest version.
+fn program(given: &Path) -> Result<PathBuf, SliceError> {
+    if given.is_file() {
+        return Ok(given.to_owned());
+    }
+    let versions = given.read_dir().into_iter().flatten().flatten();
+    let number = |name: std::ffi::OsString| name.to_str()?.parse::<u64>().ok();
+    let latest = versions.filter_map(|entry| Some((number(entry.file_name())?, entry.path()))).max();
+    // A model with external weights may be a directory that holds the program under its own name.
+    let places = latest.map(|(_, version)| [version.join(PROGRAM), version.join(PROGRAM).join(PROGRAM)]);
+    let found = places.into_iter().flatten().find(|path| path.is_file());
+    found.ok_or_else(|| SliceError::Missing { path: given.display().to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::onnx::zoo::{self, Width};
+
+    fn shown(model: &Path, stages: Option<u16>, json: bool) -> Result<String, String> {
+        let mut out = Vec::new();
+        let args = SliceArgs { model: model.to_owned(), stages, json };
+        run_with(&args, &mut out).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(out).expect("it is text"))
+    }
+
+    /// A model directory with versions 2 and 10, of which only 10 can be cut.
+    fn directory() -> tempfile::TempDir {
+        let directory = tempfile::tempdir().expect("a directory");
+        for (version, model) in [("2", zoo::identity()), ("10", zoo::mobilenet(Width::QUARTER))] {
+            fs::create_dir(directory.path().join(version)).expect("a directory");
+            model.expect("it is sound").write(&directory.path().join(version).join(PROGRAM)).expect("a file");
+        }
+        directory
+    }
+
+    #[test]
+    fn stages_are_shown_with_their_shares_and_what_crosses() {
+        let directory = directory();
+        let table = shown(directory.path(), Some(4), false).expect("it can be cut");
+        assert!(table.contains("| Stage | Share of time | Nodes |"), "{table}");
+        let stages: serde_json::Value =
+            serde_json::from_str(&shown(directory.path(), Some(4), true).expect("it can be cut")).expect("JSON");
+        let stages = stages.as_array().expect("a list");
+        assert_eq!(stages.len(), 4);
+        let shares: f64 = stages.iter().filter_map(|stage| stage["share_of_time"].as_f64()).sum();
+        assert!((shares - 1.0).abs() < 1e-9, "{shares}");
+        let bytes: Vec<Option<f64>> = stages.iter().map(|stage| stage["crossing_bytes"].as_f64()).collect();
+        assert!(bytes[..3].iter().all(|bytes| bytes.is_some_and(|bytes| bytes >= 4.0)), "{bytes:?}");
+        assert_eq!(bytes[3], None, "nothing crosses behind the last stage");
+    }
+
+    #[test]
+    fn without_a_number_every_place_is_shown() {
+        let file = directory();
+        let file = file.path().join("10").join(PROGRAM);
+        let table = shown(&file, None, false).expect("a file will do");
+        let model = Model::read(&file).expect("it is a model");
+        for place in legal_cuts(&model) {
+            assert!(table.contains(&format!("| {} ", place.tensor)), "{table}");
+        }
+        assert!(shown(&file, None, true).expect("a file will do").starts_with("[\n"));
+    }
+
+    #[test]
+    fn what_cannot_be_cut_is_refused_with_what_is_possible() {
+        let missing = shown(Path::new("/no/such"), None, false).expect_err("there is nothing");
+        assert!(missing.starts_with("there is no model at '/no/such': expected an ONNX file"), "{missing}");
+        let directory = directory();
+        let whole = directory.path().join("2").join(PROGRAM);
+        let refused = shown(&whole, Some(8), false).expect_err("it is one node");
+        assert!(refused.starts_with(&format!("cannot cut '{}': ", whole.display())), "{refused}");
+    }
+}
