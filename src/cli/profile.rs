@@ -14,7 +14,7 @@ use super::{DeviceArgs, table::Table};
 use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
-    profile::{CutTable, Halt, Key, Profile, Store, StoreError, default_directory},
+    profile::{Choice, CutTable, Findings, Halt, Key, Profile, Store, StoreError, choose, default_directory},
     repository::{PoolLoader, Trials, read_model},
 };
 
@@ -82,6 +82,8 @@ struct Report<'a> {
     file: &'a Path,
     key: &'a Key,
     profile: &'a Profile,
+    findings: Option<Findings>,
+    choice: Option<Choice>,
 }
 
 /// Runs the subcommand: measures, stores, prints to standard output.
@@ -118,18 +120,22 @@ pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Re
             bar.set_message(format!("{what}: {} rows of length {}", size.rows, size.length));
             true
         },
-        wants_stages: &|_| true,
+        wants_stages: &|profile| Findings::of(profile).is_some_and(|found| found.load_diversity),
     };
     let measured = loader.measure(&request, trials);
     bar.finish_and_clear();
     let profile = measured.map_err(|reason| ProfileError::Run { model: args.model.clone(), reason })?;
     let file = store.write(&key, &profile)?;
+    let (findings, choice) = (Findings::of(&profile), choose(&profile, request.stages.named()));
     if args.json {
-        serde_json::to_writer_pretty(&mut *out, &Report { file: &file, key: &key, profile: &profile })
-            .map_err(io::Error::from)?;
+        let report = Report { file: &file, key: &key, profile: &profile, findings, choice };
+        serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;
         writeln!(out)?;
     } else {
         describe(&profile, &key, out)?;
+        if let (Some(found), Some(choice)) = (findings, choice) {
+            describe_choice(&profile, &found, &choice, out)?;
+        }
         writeln!(out, "kept in '{}'", file.display())?;
     }
     Ok(())
@@ -145,6 +151,20 @@ fn describe(profile: &Profile, key: &Key, out: &mut dyn Write) -> io::Result<()>
         writeln!(out, "{}", latencies(cut, &shown))?;
     }
     Ok(())
+}
+
+fn describe_choice(profile: &Profile, found: &Findings, choice: &Choice, out: &mut dyn Write) -> io::Result<()> {
+    let yes = |there| if there { "yes" } else { "no" };
+    let at = if found.length == 0 { String::new() } else { format!(", at length {}", found.length) };
+    writeln!(out, "\nfound{at}")?;
+    writeln!(out, "  input diversity: {}", yes(found.input_diversity))?;
+    writeln!(out, "  operator diversity: {}", yes(found.operator_diversity))?;
+    writeln!(out, "  load diversity (joining pays): {}", yes(found.load_diversity))?;
+    for (cut, rows) in profile.cuts.iter().zip(&found.preferred_rows) {
+        writeln!(out, "  preferred rows, {}: {rows:?}", title(cut))?;
+    }
+    writeln!(out, "\nchosen: stages {}, policy {}", choice.stages, choice.policy.describe())?;
+    choice.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))
 }
 
 fn title(cut: &CutTable) -> String {

@@ -37,6 +37,7 @@ fn a_profile_is_printed_and_kept() {
     assert!(shown.starts_with("model 'add_sub' on "), "{shown}");
     assert!(shown.contains("| Stage | Length | Rows | Median µs |"), "{shown}");
     assert!(shown.contains("| 0     | -      | 2    | "), "{shown}");
+    assert!(shown.contains("\nfound\n  input diversity: no\n"), "{shown}");
     let kept = place.kept();
     assert_eq!(kept.len(), 1);
     assert!(shown.contains(&kept[0].display().to_string()), "{shown}");
@@ -44,20 +45,20 @@ fn a_profile_is_printed_and_kept() {
     let json = printed(&place, "add_sub", true).expect("there is a runtime").expect("it is measured");
     let value: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");
     assert_eq!(value["profile"]["cuts"][0]["stages"][0][1]["rows"], 2);
+    assert!(value["choice"]["reasons"][0].as_str().is_some_and(|why| why.starts_with("batching gains")), "{json}");
     let stored: serde_json::Value = serde_json::from_str(&text(&kept[0])).expect("it is JSON");
     assert_eq!(stored["profile"], value["profile"], "the same model has the same file");
 }
 
 #[test]
-fn a_model_that_can_be_cut_is_measured_in_stages() {
+fn stages_that_the_configuration_names_are_measured() {
     let place = Place::new();
-    place.add("mobilenet", "max_batch_size: 1\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
+    place.add("mobilenet", "max_batch_size: 2\nstages: 3\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
     let Some(shown) = printed(&place, "mobilenet", false) else { return };
     let shown = shown.expect("it is measured");
-    for count in [2, 4, 8] {
-        assert!(shown.contains(&format!("\n{count} stages of even time\n")), "{shown}");
-    }
-    assert!(shown.contains("| 7     | -      | 1    | "), "{shown}");
+    assert!(shown.contains("\nwhole\n") && shown.contains("\n3 stages of even time\n"), "{shown}");
+    assert!(shown.contains("| 2     | -      | 1    | "), "{shown}");
+    assert!(shown.contains("\nchosen: stages 3, policy "), "{shown}");
 }
 
 #[test]

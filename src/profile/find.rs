@@ -1,0 +1,88 @@
+//! What a profile tells of a model: preferred batch sizes, and which of DVABatch's diversities there are (section 3).
+
+use serde::Serialize;
+
+use super::{CutTable, Profile};
+use crate::batching::Ns;
+
+/// A batch size is preferred where its throughput is within this of the best (DVABatch section 7.2).
+const NEAR_BEST: f64 = 0.95;
+/// Preferred batch sizes that differ by this factor make a model's operators diverse.
+const OPERATOR_FACTOR: u32 = 2;
+/// Joining pays where a row in a batch of eight takes at most this share of a row alone.
+pub const JOINING_PAYS: f64 = 0.7;
+/// Rows of the batch that a lone row is compared with, if the model has batches so large.
+const TOGETHER: u32 = 8;
+
+/// What was found.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Findings {
+    /// The length of padded axes that all else is said of; 0 where there are none.
+    pub length: u32,
+    /// T(1) of the whole model.
+    pub alone_ns: Ns,
+    /// Rows of the batch that a lone row is compared with: 8, or fewer where the largest batch is smaller.
+    pub together_rows: u32,
+    /// T(n)/n of the whole model for that n.
+    pub together_row_ns: f64,
+    /// For each cut that was measured, by its number of stages: the preferred batch size of each stage.
+    pub preferred_rows: Vec<Vec<u32>>,
+    /// Requests differ in length: an axis is padded.
+    pub input_diversity: bool,
+    /// Some stage's preferred batch size is at least twice another's, in a model cut into stages.
+    pub operator_diversity: bool,
+    /// Joining pays: T(8)/8 ≤ 0.7 · T(1).
+    pub load_diversity: bool,
+}
+
+impl Findings {
+    /// What a profile tells; `None` if the whole model was not measured for one row.
+    ///
+    /// Said of the middle one of the lengths measured, and of the largest batch measured of at most eight rows.
+    pub fn of(profile: &Profile) -> Option<Self> {
+        let whole = profile.whole()?;
+        let length = whole.middle_length()?;
+        let alone_ns = whole.total_ns(1, length)?;
+        let measured = whole.rows().into_iter().filter(|&rows| rows <= TOGETHER);
+        let (together_rows, together_ns) =
+            measured.rev().find_map(|rows| Some((rows, whole.total_ns(rows, length)?)))?;
+        let together_row_ns = together_ns as f64 / f64::from(together_rows);
+        let preferred_rows: Vec<Vec<u32>> = profile.cuts.iter().map(|cut| preferred(cut, length)).collect();
+        Some(Self {
+            length,
+            alone_ns,
+            together_rows,
+            together_row_ns,
+            input_diversity: profile.padded_axes > 0,
+            operator_diversity: preferred_rows.iter().any(|stages| are_diverse(stages)),
+            load_diversity: together_rows > 1 && together_row_ns <= JOINING_PAYS * alone_ns as f64,
+            preferred_rows,
+        })
+    }
+
+    /// T(n)/n as a share of T(1).
+    pub fn together_share(&self) -> f64 {
+        self.together_row_ns / self.alone_ns as f64
+    }
+}
+
+/// Whether the stages of one cut prefer batches that differ enough.
+pub(super) fn are_diverse(preferred: &[u32]) -> bool {
+    let least = preferred.iter().min().copied().unwrap_or(0);
+    let most = preferred.iter().max().copied().unwrap_or(0);
+    most >= OPERATOR_FACTOR * least.max(1)
+}
+
+/// By stage: the smallest batch size whose throughput is within 5 % of the best.
+pub(super) fn preferred(cut: &CutTable, length: u32) -> Vec<u32> {
+    let of_stage = |stage: usize| {
+        let rates = cut.rows().into_iter().filter_map(move |rows| {
+            let point = cut.point(stage, rows, length)?;
+            Some((rows, f64::from(rows) / point.median_ns as f64))
+        });
+        let rates: Vec<(u32, f64)> = rates.collect();
+        let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        rates.into_iter().find(|(_, rate)| *rate >= NEAR_BEST * best).map_or(1, |(rows, _)| rows)
+    };
+    (0..cut.stages.len()).map(of_stage).collect()
+}
