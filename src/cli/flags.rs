@@ -8,7 +8,7 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::{RecordArgs, tritonserver::Ignored};
+use super::{AutoArgs, RecordArgs, tritonserver::Ignored};
 use crate::observe::LogFormat;
 
 const EXAMPLES: &str = "\
@@ -45,6 +45,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub auto: AutoArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub log: LogArgs,

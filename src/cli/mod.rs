@@ -4,6 +4,7 @@
 //! would need to serve models.
 
 pub mod bench;
+mod auto;
 mod flags;
 pub mod models;
 mod options;
@@ -23,6 +24,7 @@ use std::{ffi::OsString, fmt::Display, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
+pub use auto::AutoArgs;
 pub use flags::{
     Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, LifeArgs, LogArgs, RepositoryArgs, ServeArgs,
 };

@@ -4,7 +4,7 @@ use std::{io, sync::Arc, time::Instant};
 
 use tracing::{info, warn};
 
-use super::{DeviceArgs, recording::TimelineRecording, server::StartedPool};
+use super::{AutoArgs, DeviceArgs, recording::TimelineRecording, server::StartedPool};
 use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
@@ -18,7 +18,11 @@ use crate::{
 ///
 /// # Errors
 /// When a thread cannot be started.
-pub(super) fn start_pool(device: &DeviceArgs, recording: TimelineRecording) -> io::Result<StartedPool> {
+pub(super) fn start_pool(
+    device: &DeviceArgs,
+    auto: &AutoArgs,
+    recording: TimelineRecording,
+) -> io::Result<StartedPool> {
     let began = Instant::now();
     let library = device.onnxruntime_library.clone();
     let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
@@ -31,5 +35,10 @@ pub(super) fn start_pool(device: &DeviceArgs, recording: TimelineRecording) -> i
         timeline: Arc::clone(&recording.timeline),
         ..PoolOptions::default()
     })?;
-    Ok(StartedPool { loader: Arc::new(PoolLoader::new(Arc::clone(&pool), runtime)), pool, recording, began })
+    let mut loader = PoolLoader::new(Arc::clone(&pool), runtime);
+    match auto.store() {
+        Some(store) => loader = loader.with_profiles(store),
+        None => warn!("models are served without profiles: there is no home directory, and no --profile-directory"),
+    }
+    Ok(StartedPool { loader: Arc::new(loader), pool, recording, began })
 }

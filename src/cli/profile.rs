@@ -126,7 +126,7 @@ pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Re
     bar.finish_and_clear();
     let profile = measured.map_err(|reason| ProfileError::Run { model: args.model.clone(), reason })?;
     let file = store.write(&key, &profile)?;
-    let (findings, choice) = (Findings::of(&profile), choose(&profile, request.stages.named()));
+    let (findings, choice) = (Findings::of(&profile), choose(&profile, request.fixed_stages()));
     if args.json {
         let report = Report { file: &file, key: &key, profile: &profile, findings, choice };
         serde_json::to_writer_pretty(&mut *out, &report).map_err(io::Error::from)?;

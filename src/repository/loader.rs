@@ -7,7 +7,11 @@ use std::{
 
 use bytes::Bytes;
 
-use super::config::{pb, stages::StageRequest};
+use super::config::{
+    automatic::Automatic,
+    pb,
+    stages::{StageCuts, StageRequest},
+};
 use crate::{
     batching::Knobs,
     executor::{InputTensor, ModelHandle},
@@ -39,6 +43,8 @@ pub struct LoadRequest {
     pub knobs: Knobs,
     /// How its graph is to be cut; `knobs` has one stage until that is done.
     pub stages: StageRequest,
+    /// What of both a profile decides, if there is one.
+    pub automatic: Automatic,
     /// What runs it.
     pub engine: EngineKind,
     /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none.
@@ -49,6 +55,14 @@ pub struct LoadRequest {
     pub warmup: Vec<WarmupSample>,
     /// The complete configuration.
     pub config: Arc<pb::ModelConfig>,
+}
+
+impl LoadRequest {
+    /// The number of stages, where the configuration decides it.
+    pub fn fixed_stages(&self) -> Option<u16> {
+        let says_one = self.automatic.is_any() && !self.automatic.stages;
+        (says_one || self.stages.cuts != StageCuts::Whole).then(|| self.stages.count())
+    }
 }
 
 /// Which engine runs a model.

@@ -24,6 +24,7 @@ mod table;
 mod version;
 mod warmup;
 
+pub use config::automatic::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use error::{ControlError, ResolveError, StartError};
 pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};

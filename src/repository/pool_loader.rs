@@ -12,6 +12,7 @@ use crate::{
     },
     executor::{ModelHandle, Pool, StagePrograms},
     onnx::{Model, Signature},
+    profile::Store,
 };
 
 /// The loader of the server.
@@ -20,12 +21,33 @@ pub struct PoolLoader {
     pub(super) pool: Arc<Pool>,
     /// A server without ONNX Runtime still serves what does not need it.
     pub(super) runtime: Result<Runtime, LibraryError>,
+    /// Where the profiles of models lie that say `auto`; without it they are served as if they were not profiled.
+    pub(super) profiles: Option<Store>,
 }
 
 impl PoolLoader {
     /// A loader for a pool; models that need ONNX Runtime are refused with the reason if it is not there.
     pub fn new(pool: Arc<Pool>, runtime: Result<Runtime, LibraryError>) -> Self {
-        Self { pool, runtime }
+        Self { pool, runtime, profiles: None }
+    }
+
+    /// Serves models that say `auto` as their profiles in a directory advise.
+    #[must_use]
+    pub fn with_profiles(mut self, store: Store) -> Self {
+        self.profiles = Some(store);
+        self
+    }
+
+    fn bring_up(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        let programs = self.compile(&request)?;
+        for sample in &request.warmup {
+            for _ in 0..sample.count {
+                self.pool
+                    .warm_up(&request.spec, &programs, sample.rows, &sample.inputs)
+                    .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
+            }
+        }
+        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, programs)))
     }
 
     pub(super) fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
@@ -73,15 +95,16 @@ fn stages(runtime: &Runtime, model: &Model, request: &LoadRequest) -> Result<Sta
 
 impl Loader for PoolLoader {
     fn load(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
-        let programs = self.compile(&request)?;
-        for sample in &request.warmup {
-            for _ in 0..sample.count {
-                self.pool
-                    .warm_up(&request.spec, &programs, sample.rows, &sample.inputs)
-                    .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
+        if let Some(advised) = self.by_profile(&request) {
+            match self.bring_up(advised) {
+                Ok(handle) => return Ok(handle),
+                Err(reason) => {
+                    let model = request.spec.name.as_str();
+                    tracing::warn!(model, "cannot be served as its profile advises: {reason}");
+                }
             }
         }
-        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, programs)))
+        self.bring_up(request)
     }
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {

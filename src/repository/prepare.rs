@@ -12,7 +12,7 @@ use std::{
 use super::{
     EngineKind, LoadRequest, Loader, Overrides,
     config::{
-        ConfigError, Origin, check, complete, convert, json, knobs, latencies, pb,
+        ConfigError, Origin, automatic::Automatic, check, complete, convert, json, knobs, latencies, pb,
         pb::model_version_policy::PolicyChoice, pbtxt, yaml,
     },
     directory, warmup,
@@ -117,9 +117,10 @@ impl Plan {
         let labels = self.labels(&config)?;
         let (spec, mut knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
         knobs.latencies = self.latencies(&config, stages.count())?;
+        let automatic = Automatic::of(&config, &stages, origin);
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let config = Arc::new(config);
-        Ok(LoadRequest { spec, knobs, stages, engine, program, override_bytes, warmup, config })
+        Ok(LoadRequest { spec, knobs, stages, automatic, engine, program, override_bytes, warmup, config })
     }
 
     fn program(&self, version: i64, filename: &str) -> PathBuf {

@@ -8,8 +8,9 @@ use std::{
 
 use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, directory, prepare, warmup};
 use crate::{
+    batching::Policy,
     executor::StagePrograms,
-    profile::{CutTable, Halt, Key, Profile, Size, digest, machine, measure, sizes},
+    profile::{ChosenPolicy, CutTable, Halt, Key, Profile, Size, choose, digest, machine, measure, sizes},
 };
 
 /// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
@@ -72,6 +73,41 @@ impl PoolLoader {
             engine: format!("{}, {} threads", runtime.description(), runtime.threads()),
             configuration: format!("batches of {}, padded axes [{padded}]{cuts}", request.spec.max_batch_size),
         })
+    }
+
+    /// The request as the version's profile advises; `None` where the configuration leaves nothing open, or there is no profile.
+    pub(super) fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
+        let store = self.profiles.as_ref().filter(|_| request.automatic.is_any())?;
+        let name = &request.spec.name;
+        let key = match self.profile_key(request) {
+            Ok(key) => key,
+            Err(reason) => {
+                tracing::debug!(model = name, "no profile: {reason}");
+                return None;
+            }
+        };
+        let profile = store.read(name, &key)?;
+        let choice = choose(&profile, request.fixed_stages())?;
+        let mut advised = request.clone();
+        // Only these policies let anybody join at a boundary.
+        let joins = matches!(request.knobs.policy, Policy::Lazy(_) | Policy::Diversity(_));
+        if request.automatic.stages && choice.stages > 1 && (request.automatic.policy || joins) {
+            advised.stages.cuts = StageCuts::Parts(choice.stages);
+        }
+        // A window needs nothing that `auto` has not given it.
+        if request.automatic.policy && choice.policy != ChosenPolicy::Window {
+            advised.knobs.policy = choice.policy.knobs();
+        }
+        if advised.knobs.latencies.is_none() {
+            advised.knobs.latencies = profile.cut(usize::from(advised.stages.count())).map(|cut| profile.costs(cut));
+        }
+        let (stages, policy) = (choice.stages, choice.policy.describe());
+        tracing::info!(
+            model = name,
+            "its profile advises stages {stages}, policy {policy}: {}",
+            choice.reasons.join("; ")
+        );
+        Some(advised)
     }
 
     /// Measures a version: whole, and in the stages that its configuration asks for, or in 2, 4 and 8 where it leaves that

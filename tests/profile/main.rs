@@ -6,3 +6,4 @@ mod command;
 mod rig;
 #[path = "../common/runtime.rs"]
 mod runtime;
+mod serving;

@@ -3,9 +3,18 @@
 use std::{
     fs,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use paternoster::onnx::Model;
+use bytes::Bytes;
+use paternoster::{
+    engine::onnxruntime::Runtime,
+    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response},
+    model::Dims,
+    onnx::Model,
+    profile::Store,
+    repository::{ControlMode, Options, Overrides, PoolLoader, Repository},
+};
 use tempfile::TempDir;
 
 /// A model repository, and a directory for profiles.
@@ -40,6 +49,28 @@ impl Place {
         model.write(&self.program(name)).expect("the folder takes the model");
     }
 
+    /// A loader that serves by the profiles of this place.
+    pub fn loader(&self, runtime: &Runtime) -> (Arc<Pool>, Arc<PoolLoader>) {
+        let pool = Pool::start(&PoolOptions::default()).expect("threads start");
+        let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone()));
+        (pool, Arc::new(loader.with_profiles(Store::new(self.profiles()))))
+    }
+
+    /// Loads the model 'model'.
+    pub async fn serve(&self, runtime: &Runtime) -> Served {
+        let (_, loader) = self.loader(runtime);
+        let options = Options {
+            repositories: vec![self.repository()],
+            mode: ControlMode::Explicit { startup: Vec::new() },
+            strict_readiness: true,
+            auto_complete: true,
+            load_threads: 1,
+        };
+        let repository = Repository::start(options, loader).await.expect("the folder is readable");
+        repository.load("model", Overrides::default()).await.expect("it loads");
+        Served { repository }
+    }
+
     pub fn program(&self, name: &str) -> PathBuf {
         self.repository().join(name).join("1").join("model.onnx")
     }
@@ -48,4 +79,36 @@ impl Place {
 /// A file's text.
 pub fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("it is there")
+}
+
+/// The model 'model' as it is served: an image classifier.
+pub struct Served {
+    pub repository: Arc<Repository>,
+}
+
+impl Served {
+    /// What serves at this moment.
+    pub fn handle(&self) -> Arc<ModelHandle> {
+        Arc::clone(self.repository.resolve("model", "").expect("it is loaded").handle())
+    }
+
+    /// How many stages it has at this moment.
+    pub fn stages(&self) -> usize {
+        self.handle().stats().reading().stages.len().max(1)
+    }
+
+    /// The answer to one image.
+    pub async fn answer(&self) -> Result<Response, InferError> {
+        let image =
+            InputTensor { shape: Dims::from_slice(&[1, 3, 224, 224]), data: Bytes::from(vec![0; 3 * 224 * 224 * 4]) };
+        let request =
+            InferRequest { rows: 1, inputs: vec![Some(image)], priority: 0, queue_timeout: None, deadline: None };
+        self.handle().submit(request).await
+    }
+
+    /// Sends an image and checks the answer's shape.
+    pub async fn infer(&self) {
+        let response = self.answer().await.expect("it answers");
+        assert_eq!(response.outputs[0].shape.as_slice(), [1, 1000]);
+    }
 }

@@ -2,10 +2,11 @@
 //! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
 //!
 //! Here live reading ([`pbtxt`], [`yaml`], [`json`]), completion ([`complete`]), validation ([`check`]), our own knobs
-//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`latencies`]), what they make of a policy ([`policies`]) and the
-//! conversion ([`convert`]). Here must not live: directories and versions, model states, threads. Nothing here touches
-//! the disk; callers hand in text and graph signatures.
+//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`latencies`]), what they make of a policy ([`policies`]), what
+//! they leave to a profile ([`automatic`]) and the conversion ([`convert`]). Here must not live: directories and versions,
+//! model states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
 
+pub mod automatic;
 pub mod check;
 pub mod complete;
 pub mod convert;

@@ -1,6 +1,9 @@
 //! Where the parts of a configuration stand in the user's own file, so that every refusal can say so.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use super::yaml::Trail;
 
@@ -60,6 +63,8 @@ pub struct Origin {
     places: BTreeMap<String, Place>,
     /// The user's text, in which places are counted out when an error asks for one.
     text: String,
+    /// Paths that nobody wrote: their values are the form's own.
+    implied: BTreeSet<String>,
 }
 
 #[derive(Clone, Debug)]
@@ -77,17 +82,27 @@ enum At {
 impl Origin {
     /// An origin whose keys are the configuration's own and whose places are unknown.
     pub fn new(file: impl Into<String>) -> Self {
-        Self { file: file.into(), places: BTreeMap::new(), text: String::new() }
+        Self { file: file.into(), ..Self::default() }
     }
 
     /// An origin whose places are noted one by one.
     pub(super) fn of_text(file: &str, text: &str) -> Self {
-        Self { file: file.to_owned(), places: BTreeMap::new(), text: text.to_owned() }
+        Self { file: file.to_owned(), text: text.to_owned(), ..Self::default() }
     }
 
     /// The file as the user knows it.
     pub fn file(&self) -> &str {
         &self.file
+    }
+
+    /// Notes that the value of `path` is implied by the form of the configuration, not written.
+    pub(super) fn imply(&mut self, path: String) {
+        self.implied.insert(path);
+    }
+
+    /// Whether nobody wrote the value of `path`.
+    pub fn is_implied(&self, path: &str) -> bool {
+        self.implied.contains(path)
     }
 
     /// Notes that `path` stands at a byte offset of the text, under the same name.

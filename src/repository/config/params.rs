@@ -12,6 +12,11 @@ pub const AXES: &str = "axes.";
 /// The batching policy, by its [`PolicyName`].
 pub const POLICY: &str = "batching.policy";
 
+/// Path of the policy's name in a configuration.
+pub fn policy_path() -> String {
+    format!("parameters[{POLICY}]")
+}
+
 /// Begins the keys of the knobs of batching ([`knobs`]).
 const BATCHING: &str = "batching.";
 

@@ -39,11 +39,6 @@ impl StageRequest {
             StageCuts::At(tensors) => u16::try_from(tensors.len() + 1).unwrap_or(MAX_STAGES),
         }
     }
-
-    /// Number of stages where the configuration names more than one, else `None`.
-    pub fn named(&self) -> Option<u16> {
-        (self.cuts != StageCuts::Whole).then(|| self.count())
-    }
 }
 
 /// Where a model is to be cut.

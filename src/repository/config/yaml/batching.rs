@@ -46,6 +46,7 @@ pub(super) fn policy(
     config: &mut pb::ModelConfig,
 ) -> Result<(), ConfigError> {
     let Some(value) = value else {
+        reader.origin.imply(params::policy_path());
         insert(config, params::POLICY.to_owned(), PolicyName::Auto.as_str().to_owned());
         return Ok(());
     };
@@ -81,7 +82,10 @@ fn insert(config: &mut pb::ModelConfig, key: String, string_value: String) {
 }
 
 fn chosen(reader: &mut Reader<'_>, section: &Section<'_>) -> Result<PolicyName, ConfigError> {
-    let Some(name) = section.get("policy") else { return Ok(PolicyName::Auto) };
+    let Some(name) = section.get("policy") else {
+        reader.origin.imply(params::policy_path());
+        return Ok(PolicyName::Auto);
+    };
     let text = reader.text(name)?;
     reader.note(format!("parameters[{}]", params::POLICY), name);
     PolicyName::from_name(&text).map_err(|message| reader.error(name, message))

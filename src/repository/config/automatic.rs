@@ -1,0 +1,70 @@
+//! What a configuration leaves to the server: `stages: auto` and `policy: auto`.
+
+use super::{
+    Origin,
+    params::{self, PolicyName},
+    pb,
+    stages::{STAGES, StageCuts, StageRequest},
+};
+
+/// What is chosen by a model's profile.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Automatic {
+    /// The number of stages.
+    pub stages: bool,
+    /// The policy.
+    pub policy: bool,
+}
+
+impl Automatic {
+    /// Nothing, unless the configuration says `auto` of stages or policy in so many words; then also the other of the two
+    /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that cannot be cut,
+    /// or cannot batch, nothing.
+    pub fn of(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) -> Self {
+        let said = config.parameters.get(STAGES).map(|parameter| parameter.string_value.trim());
+        let policy = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));
+        let is_asked_for = said == Some("auto") || policy && !origin.is_implied(&params::policy_path());
+        let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
+        if !is_asked_for || config.max_batch_size < 1 || decoupled {
+            return Self::default();
+        }
+        Self { stages: said.is_none_or(|said| said == "auto") && stages.cuts == StageCuts::Whole, policy }
+    }
+
+    /// Whether anything is chosen.
+    pub fn is_any(self) -> bool {
+        self.stages || self.policy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repository::config::{stages, yaml};
+
+    fn automatic(text: &str) -> (bool, bool) {
+        let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).expect("it is sound");
+        let stages = stages::read(&config, &origin).expect("it is sound");
+        let Automatic { stages, policy } = Automatic::of(&config, &stages, &origin);
+        (stages, policy)
+    }
+
+    #[test]
+    fn what_is_not_named_is_chosen_where_auto_is() {
+        let with = |text: &str| automatic(&format!("max_batch_size: 4\n{text}"));
+        assert_eq!(with(""), (false, false), "nobody asked");
+        assert_eq!(with("batching: { latency_objective_ms: 9 }"), (false, false));
+        assert_eq!(with("stages: auto"), (true, true));
+        assert_eq!(with("batching: { policy: auto }"), (true, true));
+        assert_eq!(with("stages: 3\nbatching: { policy: auto }"), (false, true));
+        assert_eq!(with("stages: 1\nbatching: { policy: auto }"), (false, true));
+        assert_eq!(with("stages: [a, b]\nbatching: { policy: auto }"), (false, true));
+        assert_eq!(with("stages: auto\nbatching: { policy: lazy }"), (true, false));
+    }
+
+    #[test]
+    fn a_model_that_cannot_batch_has_nothing_to_choose() {
+        assert_eq!(automatic("stages: auto"), (false, false));
+        assert_eq!(automatic("max_batch_size: 4\ndecoupled: true\nstages: auto"), (false, false));
+    }
+}

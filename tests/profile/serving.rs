@@ -1,0 +1,65 @@
+//! Models that leave their stages or policy to the server are served as their profile advises.
+
+use std::fs;
+
+use paternoster::{
+    onnx::zoo::{self, Width},
+    profile::{CutTable, Point, Profile, Store},
+    repository::read_model,
+};
+
+use crate::{rig::Place, runtime::runtime};
+
+/// A profile of a model whose batches of eight take twice as long as a row alone, in 1, 2, 4 and 8 stages.
+fn profile() -> Profile {
+    let point = |rows, us| Point { rows, length: 0, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
+    let stage = |count: u64| vec![point(1, 8000 / count), point(8, 16000 / count)];
+    let cut = |count: u64| CutTable { at: Vec::new(), stages: (0..count).map(|_| stage(count)).collect() };
+    Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts: [1, 2, 4, 8].map(cut).to_vec() }
+}
+
+/// Keeps the profile as that of the model as it is configured.
+fn keep(place: &Place, yaml: &str) -> Option<()> {
+    place.add("model", yaml, &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
+    let (_pool, loader) = place.loader(runtime()?);
+    let request = read_model(&place.repository(), "model", &*loader).expect("it can be loaded");
+    let key = loader.profile_key(&request).expect("it has a file");
+    Store::new(place.profiles()).write(&key, &profile()).expect("the directory is ours");
+    Some(())
+}
+
+#[tokio::test]
+async fn stages_are_as_many_as_the_profile_advises() {
+    let advised = [
+        ("max_batch_size: 8\nstages: auto\n", 8),
+        ("max_batch_size: 8\nbatching: { policy: auto }\n", 8),
+        ("max_batch_size: 8\nstages: auto\nbatching: { policy: diversity }\n", 8),
+        ("max_batch_size: 8\nstages: auto\nbatching: { policy: window }\n", 1),
+        ("max_batch_size: 8\nstages: 2\nbatching: { policy: auto }\n", 2),
+        ("max_batch_size: 8\n", 1),
+    ];
+    for (yaml, stages) in advised {
+        let place = Place::new();
+        let Some(()) = keep(&place, yaml) else { return };
+        let served = place.serve(runtime().expect("there is a runtime")).await;
+        assert_eq!(served.stages(), stages, "{yaml}");
+        served.infer().await;
+    }
+}
+
+#[tokio::test]
+async fn without_a_profile_the_model_is_served_whole() {
+    let yaml = "max_batch_size: 8\nstages: auto\n";
+    let place = Place::new();
+    let Some(()) = keep(&place, yaml) else { return };
+    for damaged in ["", "{\"format\":0}"] {
+        fs::write(&place.kept()[0], damaged).expect("the file is ours");
+        let served = place.serve(runtime().expect("there is a runtime")).await;
+        assert_eq!(served.stages(), 1, "'{damaged}' is no profile");
+        served.infer().await;
+    }
+    // Another model is not served by it.
+    place.add("model", yaml, &zoo::resnet50(Width::QUARTER).expect("it is sound"));
+    let served = place.serve(runtime().expect("there is a runtime")).await;
+    assert_eq!(served.stages(), 1);
+}
