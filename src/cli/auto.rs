@@ -1,10 +1,15 @@
 //! The flags of `paternoster serve` about models that leave their stages or policy to the server.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use clap::Args;
+use tracing::warn;
 
-use crate::profile::{Store, default_directory};
+use super::flags::boolean;
+use crate::{
+    profile::{Store, default_directory},
+    repository::PoolLoader,
+};
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Profiles")]
@@ -14,11 +19,49 @@ pub struct AutoArgs {
     /// ~/.cache/paternoster where not given
     #[arg(long = "profile-directory", value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
+
+    /// Measure such models while they serve, if they have no profile, and serve them as it advises from then on
+    #[arg(long = "auto-profile", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub auto_profile: bool,
+
+    /// Seconds that measuring one model may take
+    #[arg(long = "auto-profile-seconds", value_name = "SECONDS", default_value_t = 20)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub auto_profile_secs: u32,
 }
 
 impl AutoArgs {
     /// Where profiles lie; `None` on a machine without a home, if no directory was given.
-    pub(super) fn store(&self) -> Option<Store> {
+    fn store(&self) -> Option<Store> {
         self.profile_directory.clone().or_else(default_directory).map(Store::new)
+    }
+
+    /// Lets a loader work as the flags say.
+    pub(super) fn apply(&self, loader: PoolLoader) -> PoolLoader {
+        let Some(store) = self.store() else {
+            warn!("models are served without profiles: there is no home directory, and no --profile-directory");
+            return loader;
+        };
+        let loader = loader.with_profiles(store);
+        if !self.auto_profile {
+            return loader;
+        }
+        loader.with_background_profiles(Duration::from_secs(u64::from(self.auto_profile_secs)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::serve;
+
+    #[test]
+    fn models_are_measured_while_they_serve_unless_it_is_switched_off() {
+        let auto = |flags: &[&str]| serve(flags).auto;
+        let given = auto(&[]);
+        assert!(given.auto_profile && given.auto_profile_secs == 20 && given.profile_directory.is_none());
+        assert!(!auto(&["--auto-profile=false"]).auto_profile);
+        assert_eq!(auto(&["--auto-profile-seconds", "5"]).auto_profile_secs, 5);
+        assert_eq!(auto(&["--profile-directory=/p"]).profile_directory, Some("/p".into()));
     }
 }

@@ -386,7 +386,7 @@ impl ServeArgs {
     }
 }
 
-fn boolean(given: &str) -> Result<bool, String> {
+pub(super) fn boolean(given: &str) -> Result<bool, String> {
     match given.to_ascii_lowercase().as_str() {
         "true" | "1" => Ok(true),
         "false" | "0" => Ok(false),

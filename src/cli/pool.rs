@@ -35,10 +35,6 @@ pub(super) fn start_pool(
         timeline: Arc::clone(&recording.timeline),
         ..PoolOptions::default()
     })?;
-    let mut loader = PoolLoader::new(Arc::clone(&pool), runtime);
-    match auto.store() {
-        Some(store) => loader = loader.with_profiles(store),
-        None => warn!("models are served without profiles: there is no home directory, and no --profile-directory"),
-    }
+    let loader = auto.apply(PoolLoader::new(Arc::clone(&pool), runtime));
     Ok(StartedPool { loader: Arc::new(loader), pool, recording, began })
 }

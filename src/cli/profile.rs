@@ -15,7 +15,7 @@ use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
     profile::{Choice, CutTable, Findings, Halt, Key, Profile, Store, StoreError, choose, default_directory},
-    repository::{PoolLoader, Trials, read_model},
+    repository::{PoolLoader, Trials, joining_pays, read_model},
 };
 
 /// Measures how long a model takes, whole and cut into stages, for batches of every size.
@@ -120,7 +120,7 @@ pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Re
             bar.set_message(format!("{what}: {} rows of length {}", size.rows, size.length));
             true
         },
-        wants_stages: &|profile| Findings::of(profile).is_some_and(|found| found.load_diversity),
+        wants_stages: &joining_pays,
     };
     let measured = loader.measure(&request, trials);
     bar.finish_and_clear();

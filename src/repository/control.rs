@@ -14,7 +14,8 @@ use tokio::{
 };
 
 use super::{
-    ControlError, Loader, ModelVersion, Options, Overrides,
+    ControlError, LoadRequest, Loader, ModelVersion, Options, Overrides,
+    background::Unprofiled,
     config::{Origin, pb},
     directory::{self, Found},
     prepare::{self, Plan},
@@ -35,13 +36,35 @@ pub(super) struct Control {
     pub(super) loads: Arc<Semaphore>,
     /// Hints that were warned about, by model and key.
     pub(super) warned: Mutex<BTreeSet<(String, String)>>,
+    /// One profile at a time.
+    pub(super) profiling: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// What is to be loaded.
-struct Source {
+pub(super) struct Source {
     directory: Option<PathBuf>,
     overrides: Overrides,
     config: Option<(pb::ModelConfig, Origin)>,
+}
+
+impl Source {
+    /// A model as its directory has it.
+    pub(super) fn of_directory(directory: PathBuf) -> Self {
+        Self { directory: Some(directory), overrides: Overrides::default(), config: None }
+    }
+
+    /// The directory, if all of the model comes from there.
+    fn only_directory(&self) -> Option<PathBuf> {
+        let as_it_is = self.config.is_none() && self.overrides.versions().is_none();
+        self.directory.clone().filter(|_| as_it_is)
+    }
+}
+
+/// A version that was loaded.
+struct Loaded {
+    version: Arc<ModelVersion>,
+    /// What it was loaded from, if it may gain from being profiled.
+    unprofiled: Option<LoadRequest>,
 }
 
 impl Control {
@@ -67,10 +90,7 @@ impl Control {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
         let outcome = match place(found) {
-            Ok(directory) => {
-                let source = Source { directory: Some(directory), overrides: Overrides::default(), config: None };
-                self.load_source(name, source).await
-            }
+            Ok(directory) => self.load_source(name, Source::of_directory(directory)).await,
             Err(reason) => self.refuse(name, reason),
         };
         if let Err(fault) = outcome {
@@ -109,7 +129,8 @@ impl Control {
         self.load_source(name, Source { directory, overrides, config }).await
     }
 
-    async fn load_source(self: &Arc<Self>, name: &str, source: Source) -> Result<(), ControlError> {
+    pub(super) async fn load_source(self: &Arc<Self>, name: &str, source: Source) -> Result<(), ControlError> {
+        let directory = source.only_directory();
         let (model, auto_complete) = (name.to_owned(), self.options.auto_complete);
         let planned =
             blocking(move || Plan::read(&model, source.directory, source.overrides, source.config, auto_complete))
@@ -133,8 +154,13 @@ impl Control {
         }
         let mut results: BTreeMap<i64, Result<Arc<ModelVersion>, String>> =
             versions.into_iter().map(|version| (version, Err("the load was interrupted".to_owned()))).collect();
+        let mut unprofiled = Vec::new();
         while let Some(joined) = loads.join_next().await {
             if let Ok((version, result)) = joined {
+                let result = result.map(|loaded: Loaded| {
+                    unprofiled.extend(loaded.unprofiled.map(|request| (Arc::downgrade(&loaded.version), request)));
+                    loaded.version
+                });
                 results.insert(version, result);
             }
         }
@@ -148,6 +174,11 @@ impl Control {
             (true, _) => Err(ControlError::ShuttingDown),
             (false, []) => {
                 tracing::info!(model = name, versions = ?plan.versions, "loaded");
+                for (version, request) in unprofiled {
+                    if let Some(directory) = &directory {
+                        self.profile_later(Unprofiled { directory: directory.clone(), version, request });
+                    }
+                }
                 Ok(())
             }
             (false, failures) => Err(ControlError::LoadFailed { name: name.to_owned(), reason: failures.join("; ") }),
@@ -198,7 +229,7 @@ impl Control {
     }
 
     /// Loads one version when a loader thread is free.
-    async fn load_version(self: Arc<Self>, plan: Arc<Plan>, version: i64) -> Result<Arc<ModelVersion>, String> {
+    async fn load_version(self: Arc<Self>, plan: Arc<Plan>, version: i64) -> Result<Loaded, String> {
         let permit = self.loads.clone().acquire_owned().await.map_err(|fault| fault.to_string())?;
         let work = move || {
             let loaded = load_version(self.loader.as_ref(), &plan, version);
@@ -208,7 +239,7 @@ impl Control {
         blocking(work).await.and_then(|loaded| loaded)
     }
 
-    fn gate(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
+    pub(super) fn gate(&self, name: &str) -> Arc<tokio::sync::Mutex<()>> {
         let mut gates = self.gates.lock();
         // Gates that nobody waits at are not kept, so that invented names leave nothing behind.
         gates.retain(|_, gate| Arc::strong_count(gate) > 1);
@@ -240,9 +271,10 @@ fn place(found: Option<Found>) -> Result<PathBuf, String> {
     }
 }
 
-fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Arc<ModelVersion>, String> {
+fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded, String> {
     let request = plan.request(version, loader)?;
     let config = request.config.clone();
+    let unprofiled = loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), ..request.clone() });
     let handle = loader.load(request)?;
-    Ok(Arc::new(ModelVersion::new(handle, config)))
+    Ok(Loaded { version: Arc::new(ModelVersion::new(handle, config)), unprofiled })
 }

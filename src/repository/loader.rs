@@ -32,6 +32,20 @@ pub trait Loader: Send + Sync {
     /// # Errors
     /// With the reason, naming the file.
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String>;
+
+    /// Whether a version that was loaded so may gain from [`Self::profile`].
+    fn may_profile(&self, _request: &LoadRequest) -> bool {
+        false
+    }
+
+    /// Profiles a version that serves, unless there is a profile of it: for seconds, on the calling thread. Ends soon once
+    /// `is_wanted` says no. Whether the version, loaded again, would be served otherwise than it was loaded.
+    ///
+    /// # Errors
+    /// When it cannot be measured or its profile not be kept; with the reason.
+    fn profile(&self, _request: &LoadRequest, _is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+        Ok(false)
+    }
 }
 
 /// One version to load.

@@ -5,6 +5,7 @@
 //! `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
 
+mod background;
 pub mod config;
 mod control;
 mod directory;
@@ -31,7 +32,7 @@ pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
-pub use profiling::{STAGE_COUNTS, Trials, read_model};
+pub use profiling::{STAGE_COUNTS, Trials, joining_pays, read_model};
 pub use repository::Repository;
 pub use table::IndexEntry;
 pub use version::ModelVersion;

@@ -1,8 +1,9 @@
 //! Loads versions onto the executor pool: compiles the program, warms it up, brings it up.
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::HashSet, fs, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
 use super::{EngineKind, LoadRequest, Loader, StageCuts, staging};
 use crate::{
@@ -12,7 +13,7 @@ use crate::{
     },
     executor::{ModelHandle, Pool, StagePrograms},
     onnx::{Model, Signature},
-    profile::Store,
+    profile::{Key, Store},
 };
 
 /// The loader of the server.
@@ -23,18 +24,29 @@ pub struct PoolLoader {
     pub(super) runtime: Result<Runtime, LibraryError>,
     /// Where the profiles of models lie that say `auto`; without it they are served as if they were not profiled.
     pub(super) profiles: Option<Store>,
+    /// How long a model that has none may be measured while it serves; without it none is.
+    pub(super) background: Option<Duration>,
+    /// What was measured in the background: not again, whatever becomes of its file.
+    pub(super) measured: Mutex<HashSet<Key>>,
 }
 
 impl PoolLoader {
     /// A loader for a pool; models that need ONNX Runtime are refused with the reason if it is not there.
     pub fn new(pool: Arc<Pool>, runtime: Result<Runtime, LibraryError>) -> Self {
-        Self { pool, runtime, profiles: None }
+        Self { pool, runtime, profiles: None, background: None, measured: Mutex::default() }
     }
 
     /// Serves models that say `auto` as their profiles in a directory advise.
     #[must_use]
     pub fn with_profiles(mut self, store: Store) -> Self {
         self.profiles = Some(store);
+        self
+    }
+
+    /// Measures models that say `auto` and have no profile while they serve, each for so long at most.
+    #[must_use]
+    pub fn with_background_profiles(mut self, limit: Duration) -> Self {
+        self.background = Some(limit);
         self
     }
 
@@ -105,6 +117,15 @@ impl Loader for PoolLoader {
             }
         }
         self.bring_up(request)
+    }
+
+    fn may_profile(&self, request: &LoadRequest) -> bool {
+        let has_file = request.engine == EngineKind::OnnxRuntime && request.override_bytes.is_none();
+        has_file && self.profiles.is_some() && self.background.is_some() && request.automatic.is_any()
+    }
+
+    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+        self.profile_while_serving(request, is_wanted)
     }
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {

@@ -1,8 +1,10 @@
 //! Measures a version's latencies: compiles it whole and cut into stages, and runs trials beside the pool's lanes.
 
 use std::{
+    cell::Cell,
     io,
     path::Path,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -10,7 +12,7 @@ use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, d
 use crate::{
     batching::Policy,
     executor::StagePrograms,
-    profile::{ChosenPolicy, CutTable, Halt, Key, Profile, Size, choose, digest, machine, measure, sizes},
+    profile::{ChosenPolicy, CutTable, Findings, Halt, Key, Profile, Size, choose, digest, machine, measure, sizes},
 };
 
 /// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
@@ -18,6 +20,10 @@ pub const STAGE_COUNTS: [u16; 3] = [2, 4, 8];
 
 /// Share of the budget that the whole model gets; the cuts share the rest evenly.
 const WHOLE_SHARE: f64 = 0.4;
+
+/// Longest pause after a run, and longest wait for requests in flight, of measurements beside a server.
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_millis(20);
 
 /// How a version is to be measured.
 #[derive(Clone, Copy)]
@@ -28,6 +34,11 @@ pub struct Trials<'a> {
     pub before_run: &'a dyn Fn(&str, Size) -> bool,
     /// Decides by the table of the whole model whether it is measured in stages too, where the configuration leaves it open.
     pub wants_stages: &'a dyn Fn(&Profile) -> bool,
+}
+
+/// Whether batching gains enough by a profile of the whole model for stages to be of use.
+pub fn joining_pays(profile: &Profile) -> bool {
+    Findings::of(profile).is_some_and(|found| found.load_diversity)
 }
 
 /// Reads the latest version of a model in a repository, as it would be loaded.
@@ -108,6 +119,51 @@ impl PoolLoader {
             choice.reasons.join("; ")
         );
         Some(advised)
+    }
+
+    /// See [`Loader::profile`].
+    pub(super) fn profile_while_serving(
+        &self,
+        request: &LoadRequest,
+        is_wanted: &dyn Fn() -> bool,
+    ) -> Result<bool, String> {
+        let (Some(store), Some(budget)) = (&self.profiles, self.background) else { return Ok(false) };
+        let name = &request.spec.name;
+        let key = self.profile_key(request)?;
+        if !is_wanted() || self.measured.lock().contains(&key) || store.read(name, &key).is_some() {
+            return Ok(false);
+        }
+        tracing::info!(model = name, "has no profile and is measured while it serves");
+        let run_begins: Cell<Option<Instant>> = Cell::new(None);
+        let before_run = |_: &str, _: Size| {
+            let took = run_begins.get().map_or(Duration::ZERO, |begins| begins.elapsed());
+            self.make_way(took);
+            run_begins.set(Some(Instant::now()));
+            is_wanted()
+        };
+        let trials = Trials { budget, before_run: &before_run, wants_stages: &joining_pays };
+        let profile = match self.measure(request, trials) {
+            Ok(profile) => profile,
+            Err(Halt::GivenUp) => return Ok(false),
+            Err(Halt::Failed(reason)) => return Err(reason),
+        };
+        let file = store.write(&key, &profile).map_err(|error| error.to_string())?;
+        self.measured.lock().insert(key);
+        tracing::info!(model = name, "its profile is kept in '{}'", file.display());
+        let advised = self.by_profile(request);
+        Ok(advised.is_some_and(|advised| {
+            (advised.stages, advised.knobs.policy) != (request.stages.clone(), request.knobs.policy.clone())
+        }))
+    }
+
+    /// Leaves the processor to requests: for as long as the last run took, and while some are in flight; but for a moment only,
+    /// since a server may never be idle.
+    fn make_way(&self, took: Duration) {
+        thread::sleep(took.min(LONGEST_PAUSE));
+        let began = Instant::now();
+        while self.pool.in_flight() > 0 && began.elapsed() < LONGEST_WAIT {
+            thread::sleep(LONGEST_WAIT / 20);
+        }
     }
 
     /// Measures a version: whole, and in the stages that its configuration asks for, or in 2, 4 and 8 where it leaves that

@@ -41,6 +41,7 @@ impl Repository {
             changes: watch::Sender::new(0),
             gates: Mutex::default(),
             warned: Mutex::default(),
+            profiling: Arc::default(),
         });
         let poller = match control.options.mode.clone() {
             ControlMode::None => {

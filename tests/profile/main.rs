@@ -2,6 +2,7 @@
 //!
 //! Needs ONNX Runtime: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
 
+mod background;
 mod command;
 mod rig;
 #[path = "../common/runtime.rs"]

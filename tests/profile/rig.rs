@@ -4,6 +4,7 @@ use std::{
     fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -49,6 +50,13 @@ impl Place {
         model.write(&self.program(name)).expect("the folder takes the model");
     }
 
+    /// Loads the model 'model', and measures it while it serves.
+    pub async fn serve_and_measure(&self, runtime: &Runtime, limit: Duration) -> Served {
+        let pool = Pool::start(&PoolOptions::default()).expect("threads start");
+        let loader = PoolLoader::new(pool, Ok(runtime.clone())).with_profiles(Store::new(self.profiles()));
+        self.serve_with(Arc::new(loader.with_background_profiles(limit))).await
+    }
+
     /// A loader that serves by the profiles of this place.
     pub fn loader(&self, runtime: &Runtime) -> (Arc<Pool>, Arc<PoolLoader>) {
         let pool = Pool::start(&PoolOptions::default()).expect("threads start");
@@ -59,6 +67,10 @@ impl Place {
     /// Loads the model 'model'.
     pub async fn serve(&self, runtime: &Runtime) -> Served {
         let (_, loader) = self.loader(runtime);
+        self.serve_with(loader).await
+    }
+
+    async fn serve_with(&self, loader: Arc<PoolLoader>) -> Served {
         let options = Options {
             repositories: vec![self.repository()],
             mode: ControlMode::Explicit { startup: Vec::new() },
@@ -81,7 +93,7 @@ pub fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("it is there")
 }
 
-/// The model 'model' as it is served: an image classifier.
+/// The model 'model' as it is served.
 pub struct Served {
     pub repository: Arc<Repository>,
 }
@@ -97,18 +109,28 @@ impl Served {
         self.handle().stats().reading().stages.len().max(1)
     }
 
-    /// The answer to one image.
-    pub async fn answer(&self) -> Result<Response, InferError> {
-        let image =
-            InputTensor { shape: Dims::from_slice(&[1, 3, 224, 224]), data: Bytes::from(vec![0; 3 * 224 * 224 * 4]) };
-        let request =
-            InferRequest { rows: 1, inputs: vec![Some(image)], priority: 0, queue_timeout: None, deadline: None };
-        self.handle().submit(request).await
+    /// The answer to one row of numbers.
+    pub async fn answer(&self, row: &[f32]) -> Result<Response, InferError> {
+        let shape = Dims::from_slice(&[1, row.len() as i64]);
+        self.send(InputTensor { shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(row)) }).await
     }
 
     /// Sends an image and checks the answer's shape.
-    pub async fn infer(&self) {
-        let response = self.answer().await.expect("it answers");
+    pub async fn classify(&self) {
+        let shape = Dims::from_slice(&[1, 3, 224, 224]);
+        let image = InputTensor { shape, data: Bytes::from(vec![0; 3 * 224 * 224 * 4]) };
+        let response = self.send(image).await.expect("it answers");
         assert_eq!(response.outputs[0].shape.as_slice(), [1, 1000]);
     }
+
+    async fn send(&self, input: InputTensor) -> Result<Response, InferError> {
+        let inputs = vec![Some(input)];
+        let request = InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None };
+        self.handle().submit(request).await
+    }
+}
+
+/// The numbers of a response's first output.
+pub fn values(response: &Response) -> Vec<f32> {
+    response.outputs[0].data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }

@@ -43,7 +43,7 @@ async fn stages_are_as_many_as_the_profile_advises() {
         let Some(()) = keep(&place, yaml) else { return };
         let served = place.serve(runtime().expect("there is a runtime")).await;
         assert_eq!(served.stages(), stages, "{yaml}");
-        served.infer().await;
+        served.classify().await;
     }
 }
 
@@ -56,7 +56,7 @@ async fn without_a_profile_the_model_is_served_whole() {
         fs::write(&place.kept()[0], damaged).expect("the file is ours");
         let served = place.serve(runtime().expect("there is a runtime")).await;
         assert_eq!(served.stages(), 1, "'{damaged}' is no profile");
-        served.infer().await;
+        served.classify().await;
     }
     // Another model is not served by it.
     place.add("model", yaml, &zoo::resnet50(Width::QUARTER).expect("it is sound"));

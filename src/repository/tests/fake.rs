@@ -27,6 +27,9 @@ use crate::{
 /// A program file of this content does not load.
 pub(super) const GARBAGE: &str = "garbage";
 
+/// Held by this name, profiles wait.
+pub(super) const PROFILES: &str = "(profiles)";
+
 #[derive(Debug)]
 struct NoProgram;
 
@@ -52,6 +55,11 @@ pub(super) struct FakeLoader {
     running: Mutex<BTreeMap<String, usize>>,
     pub(super) most_at_once: AtomicUsize,
     pub(super) most_of_one_version: AtomicUsize,
+    /// How many loads are followed by a profile that advises something else.
+    pub(super) advises: AtomicUsize,
+    /// Profiles of these models go on until they are not wanted.
+    pub(super) endless: Mutex<Vec<String>>,
+    pub(super) given_up: AtomicUsize,
 }
 
 impl FakeLoader {
@@ -62,6 +70,17 @@ impl FakeLoader {
     pub(super) fn release(&self, name: &str) {
         self.held.lock().retain(|held| held != name);
         self.released.notify_all();
+    }
+
+    fn until_released(&self, name: &str) -> Result<(), String> {
+        let mut held = self.held.lock();
+        while held.iter().any(|held| held == name) {
+            // A test that failed meanwhile releases nothing, and its runtime waits for this thread.
+            if self.released.wait_for(&mut held, Duration::from_secs(20)).timed_out() {
+                return Err("never released".to_owned());
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn loads_of(&self, name: &str) -> Vec<i64> {
@@ -91,18 +110,28 @@ impl Loader for FakeLoader {
             self.most_of_one_version.fetch_max(*own, Ordering::SeqCst);
             self.most_at_once.fetch_max(running.values().sum(), Ordering::SeqCst);
         }
-        let mut held = self.held.lock();
-        while held.contains(&request.spec.name) {
-            // A test that failed meanwhile releases nothing, and its runtime waits for this thread.
-            if self.released.wait_for(&mut held, Duration::from_secs(20)).timed_out() {
-                return Err("never released".to_owned());
-            }
-        }
-        drop(held);
+        self.until_released(&request.spec.name)?;
         let handle = bring_up(request.spec.clone(), request.knobs.clone());
         self.requests.lock().push(request);
         self.running.lock().entry(key).and_modify(|own| *own -= 1);
         Ok(handle)
+    }
+
+    fn may_profile(&self, _: &LoadRequest) -> bool {
+        self.advises.load(Ordering::SeqCst) > 0
+    }
+
+    fn profile(&self, request: &LoadRequest, is_wanted: &dyn Fn() -> bool) -> Result<bool, String> {
+        if self.endless.lock().contains(&request.spec.name) {
+            while is_wanted() {
+                std::thread::yield_now();
+            }
+            self.given_up.fetch_add(1, Ordering::SeqCst);
+            return Ok(true);
+        }
+        self.until_released(PROFILES)?;
+        self.advises.fetch_sub(1, Ordering::SeqCst);
+        Ok(true)
     }
 
     fn signature(&self, program: &Path, bytes: Option<&Bytes>) -> Result<Signature, String> {
