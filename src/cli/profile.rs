@@ -10,7 +10,7 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{DeviceArgs, table::Table};
+use super::table::Table;
 use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
@@ -43,9 +43,12 @@ pub struct ProfileArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
-    #[command(flatten)]
-    #[allow(missing_docs)]
-    pub device: DeviceArgs,
+    /// Threads that ONNX Runtime shares among all batches, as the server will have; 0: as many as there are cores
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
+    pub cpu_threads: u32,
+    /// File of the ONNX Runtime library; looked for as the server does where not given
+    #[arg(long, value_name = "FILE")]
+    pub onnxruntime_library: Option<PathBuf>,
 }
 
 /// Why a model was not profiled.
@@ -91,8 +94,8 @@ struct Report<'a> {
 /// # Errors
 /// When the model cannot be found, compiled or run, or the profile not be kept.
 pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
-    let library = args.device.onnxruntime_library.clone();
-    let runtime = Runtime::load(&RuntimeOptions { library, threads: args.device.cpu_threads as usize });
+    let library = args.onnxruntime_library.clone();
+    let runtime = Runtime::load(&RuntimeOptions { library, threads: args.cpu_threads as usize });
     let runtime = runtime.map_err(|error| ProfileError::Model(error.to_string()))?;
     run_with(args, runtime, &mut io::stdout().lock())
 }
@@ -202,14 +205,14 @@ mod tests {
 
     #[test]
     fn a_machine_without_the_engine_is_told_what_is_missing() {
-        let device = DeviceArgs { cpu_lanes: 1, cpu_threads: 1, onnxruntime_library: Some("/no/such.so".into()) };
         let args = ProfileArgs {
             model_repository: "/models".into(),
             model: "minilm".to_owned(),
             budget_s: 1,
             profile_directory: Some("/profiles".into()),
             json: false,
-            device,
+            cpu_threads: 1,
+            onnxruntime_library: Some("/no/such.so".into()),
         };
         let refused = run(&args).expect_err("there is no library").to_string();
         assert_eq!(refused, "ONNX Runtime library '/no/such.so' (from --onnxruntime-library) does not exist");

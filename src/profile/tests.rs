@@ -86,13 +86,18 @@ fn what_would_take_too_long_is_left_out_and_the_budget_kept() {
 
 #[test]
 fn lengths_that_a_model_does_not_bear_are_left_out() {
+    let refused = Cell::new(0);
     let bears = |size: Size| match size.length <= 64 {
         true => Ok(vec![Ns::from(size.rows * size.length)]),
-        false => Err(Halt::Failed("too long".to_owned())),
+        false => {
+            refused.set(refused.get() + 1);
+            Err(Halt::Failed("too long".to_owned()))
+        }
     };
     let table = measured(&sizes(2, true), SECOND, bears).expect("short ones run");
     assert_eq!(table.lengths(), [16, 32, 64]);
     assert_eq!(table.rows(), [1, 2]);
+    assert_eq!(refused.get(), 1, "what is larger than one that failed is not tried");
     assert_eq!(table.total_ns(2, 32), Some(64));
     assert_eq!(table.total_ns(2, 128), None);
     let never = measured(&sizes(2, true), SECOND, |_| Err(Halt::Failed("no".to_owned())));

@@ -1,10 +1,7 @@
 //! `paternoster profile`.
 
 use paternoster::{
-    cli::{
-        DeviceArgs,
-        profile::{ProfileArgs, ProfileError, run_with},
-    },
+    cli::profile::{ProfileArgs, ProfileError, run_with},
     onnx::zoo::{self, Width},
 };
 
@@ -21,7 +18,8 @@ fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, Prof
         budget_s: 1,
         profile_directory: Some(place.profiles()),
         json,
-        device: DeviceArgs { cpu_lanes: 1, cpu_threads: 1, onnxruntime_library: None },
+        cpu_threads: 1,
+        onnxruntime_library: None,
     };
     let mut out = Vec::new();
     let done = run_with(&args, runtime()?.clone(), &mut out);
