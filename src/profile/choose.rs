@@ -101,9 +101,10 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
         None => stages_by_wait(profile, &found, &mut reasons),
     };
     let chosen = profile.cut(usize::from(stages));
-    let preferred = chosen.map(|cut| find::preferred(cut, found.length)).unwrap_or_default();
-    let operator = find::are_diverse(&preferred);
-    if operator {
+    let diverse = chosen.filter(|cut| find::are_diverse(cut, found.length));
+    let operator = diverse.is_some();
+    if let Some(cut) = diverse {
+        let preferred = find::preferred(cut, found.length);
         reasons.push(format!("batches are split where it pays: the stages prefer {preferred:?} rows"));
     }
     let input = found.input_diversity;
@@ -125,7 +126,7 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
 
 /// The fewest stages in which operators are diverse; one where they are not.
 fn stages_by_operators(profile: &Profile, found: &Findings, reasons: &mut Vec<String>) -> u16 {
-    let diverse = |cut: &&CutTable| find::are_diverse(&find::preferred(cut, found.length));
+    let diverse = |cut: &&CutTable| find::are_diverse(cut, found.length);
     let fewest = profile.cuts.iter().filter(diverse).map(|cut| cut.stages.len()).min();
     let stages = fewest.and_then(|count| u16::try_from(count).ok()).unwrap_or(1);
     reasons.push(match stages {

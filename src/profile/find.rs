@@ -9,6 +9,9 @@ use crate::batching::Ns;
 const NEAR_BEST: f64 = 0.95;
 /// Preferred batch sizes that differ by this factor make a model's operators diverse.
 const OPERATOR_FACTOR: u32 = 2;
+/// Unless each stage has at least this share of its best throughput at the least size preferred: where throughput is flat, a run
+/// or two that took longer by chance move the preferred size.
+const SUITS: f64 = 0.85;
 /// Joining pays where a row in a batch of eight takes at most this share of a row alone.
 pub const JOINING_PAYS: f64 = 0.7;
 /// Rows of the batch that a lone row is compared with, if the model has batches so large.
@@ -29,7 +32,7 @@ pub struct Findings {
     pub preferred_rows: Vec<Vec<u32>>,
     /// Requests differ in length: an axis is padded.
     pub input_diversity: bool,
-    /// Some stage's preferred batch size is at least twice another's, in a model cut into stages.
+    /// In some cut a stage's preferred batch size is at least twice another's, at which it would lose throughput.
     pub operator_diversity: bool,
     /// Joining pays: T(8)/8 ≤ 0.7 · T(1).
     pub load_diversity: bool,
@@ -54,7 +57,7 @@ impl Findings {
             together_rows,
             together_row_ns,
             input_diversity: profile.padded_axes > 0,
-            operator_diversity: preferred_rows.iter().any(|stages| are_diverse(stages)),
+            operator_diversity: profile.cuts.iter().any(|cut| are_diverse(cut, length)),
             load_diversity: together_rows > 1 && together_row_ns <= JOINING_PAYS * alone_ns as f64,
             preferred_rows,
         })
@@ -67,21 +70,33 @@ impl Findings {
 }
 
 /// Whether the stages of one cut prefer batches that differ enough.
-pub(super) fn are_diverse(preferred: &[u32]) -> bool {
+pub(super) fn are_diverse(cut: &CutTable, length: u32) -> bool {
+    let preferred = preferred(cut, length);
     let least = preferred.iter().min().copied().unwrap_or(0);
     let most = preferred.iter().max().copied().unwrap_or(0);
-    most >= OPERATOR_FACTOR * least.max(1)
+    let loses = |stage| {
+        let rates = rates(cut, stage, length);
+        let there = rates.iter().find(|(rows, _)| *rows == least);
+        there.is_some_and(|(_, rate)| *rate < SUITS * best(&rates))
+    };
+    most >= OPERATOR_FACTOR * least.max(1) && (0..cut.stages.len()).any(loses)
+}
+
+/// By rows, ascending: a stage's throughput.
+fn rates(cut: &CutTable, stage: usize, length: u32) -> Vec<(u32, f64)> {
+    let rate = |rows| Some((rows, f64::from(rows) / cut.point(stage, rows, length)?.median_ns as f64));
+    cut.rows().into_iter().filter_map(rate).collect()
+}
+
+fn best(rates: &[(u32, f64)]) -> f64 {
+    rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max)
 }
 
 /// By stage: the smallest batch size whose throughput is within 5 % of the best.
 pub(super) fn preferred(cut: &CutTable, length: u32) -> Vec<u32> {
     let of_stage = |stage: usize| {
-        let rates = cut.rows().into_iter().filter_map(move |rows| {
-            let point = cut.point(stage, rows, length)?;
-            Some((rows, f64::from(rows) / point.median_ns as f64))
-        });
-        let rates: Vec<(u32, f64)> = rates.collect();
-        let best = rates.iter().map(|(_, rate)| *rate).fold(0.0, f64::max);
+        let rates = rates(cut, stage, length);
+        let best = best(&rates);
         rates.into_iter().find(|(_, rate)| *rate >= NEAR_BEST * best).map_or(1, |(rows, _)| rows)
     };
     (0..cut.stages.len()).map(of_stage).collect()

@@ -93,6 +93,15 @@ fn stages_that_prefer_other_batches_are_split_for() {
 }
 
 #[test]
+fn sizes_preferred_by_a_hair_make_no_diversity() {
+    let (flat, flatter) = ([500, 990, 1980, 3960], [500, 900, 1800, 3600]);
+    let staged = cut(64, &[flat, flatter]);
+    let found = Findings::of(&profile_of(1, vec![cut(64, &[GAINS]), staged])).expect("one row was measured");
+    assert_eq!(found.preferred_rows[1], [1, 2], "one size is twice the other");
+    assert!(!found.operator_diversity, "but it would do nearly as well with one row");
+}
+
+#[test]
 fn stages_that_the_configuration_names_stay() {
     let fixed = choose(&profile_of(0, vec![even(1), even(3)]), Some(3)).expect("it was measured");
     assert_eq!((fixed.stages, fixed.policy), (3, LOAD));
