@@ -3,8 +3,8 @@
 //! Here lives how words become settings and how a process begins and ends. Here must not live: anything a library user
 //! would need to serve models.
 
-pub mod bench;
 mod auto;
+pub mod bench;
 mod flags;
 pub mod models;
 mod options;
