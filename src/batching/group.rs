@@ -265,17 +265,19 @@ impl Group {
         }
     }
 
-    /// Takes requests out of a line and seats them.
+    /// Takes requests out of their lines and seats them.
     pub(super) fn board(&mut self, turn: &mut Turn<'_>, line: LineIx, passengers: &Passengers) -> Vec<Seat> {
         let mut seats = self.table.blank();
-        match passengers {
-            Passengers::First(requests) => {
-                seats.reserve(*requests as usize);
-                for _ in 0..*requests {
-                    let Some(slot) = self.pending.pop(turn.ledger, line) else { break };
-                    seats.push(seat(turn, slot));
-                }
+        let mut pop = |line, requests: u32| {
+            seats.reserve(requests as usize);
+            for _ in 0..requests {
+                let Some(slot) = self.pending.pop(turn.ledger, line) else { break };
+                seats.push(seat(turn, slot));
             }
+        };
+        match passengers {
+            Passengers::First(requests) => pop(line, *requests),
+            Passengers::Heads(lines) => lines.iter().for_each(|&(line, requests)| pop(line, requests)),
             Passengers::Named(slots) => {
                 for &slot in slots {
                     self.pending.remove(turn.ledger, slot);

@@ -177,11 +177,11 @@ pub struct DiversityKnobs {
 pub struct InputDiversity {
     /// Upper ends of the length groups, ascending; empty: chosen by dynamic programming over the observed lengths.
     pub bounds: Vec<u32>,
-    /// Most groups where they are chosen; 0: 4.
+    /// Most groups where they are chosen; 0: 8.
     pub max_groups: u32,
     /// How long a group may wait for more; none: the time of the first stage with the largest batch.
     pub window_ns: Option<Ns>,
-    /// The paper's own rule: groups wait for the window even while the pipeline is empty.
+    /// The paper's own rule: groups wait for the window even while the pipeline is empty, and never share a batch.
     pub paper: bool,
 }
 

@@ -4,7 +4,7 @@
 /// Arrivals after which bounds are chosen anew.
 const PERIOD: u32 = 256;
 /// Most groups where nobody says.
-const DEFAULT_GROUPS: u32 = 4;
+const DEFAULT_GROUPS: u32 = 8;
 /// Lengths that are told apart: up to this one exactly, above in steps of an eighth.
 const EXACT: u32 = 64;
 
@@ -21,7 +21,7 @@ pub(super) struct LengthGroups {
 }
 
 impl LengthGroups {
-    /// Groups with these upper ends, or, if there are none, at most `most` chosen ones (0: 4).
+    /// Groups with these upper ends, or, if there are none, at most `most` chosen ones (0: 8).
     pub(super) fn new(bounds: &[u32], most: u32) -> Self {
         let mut bounds = bounds.to_vec();
         bounds.sort_unstable();

@@ -84,7 +84,10 @@ impl Group {
             _ => longest(&rows, turn.ledger),
         };
         let level = best_level(&rows, turn.ledger);
-        self.left(turn, line);
+        match passengers {
+            Passengers::Heads(lines) => lines.iter().for_each(|&(line, _)| self.left(turn, line)),
+            Passengers::First(_) | Passengers::Named(_) => self.left(turn, line),
+        }
         let plan = Blueprint { mates, class, level, order: self.policy.part_order(), sealed };
         self.table.new_batch(turn.now, plan, self.pipeline.entry(), rows)
     }
@@ -242,7 +245,7 @@ pub(super) fn longest(rows: &[Seat], ledger: &Ledger) -> ShapeClass {
 }
 
 /// Stretches a padded shape to hold a request's own lengths.
-fn lengthen(class: &mut ShapeClass, request: &Request) {
+pub(super) fn lengthen(class: &mut ShapeClass, request: &Request) {
     let lengths = &mut class.0;
     if lengths.len() < request.lengths.len() {
         lengths.resize(request.lengths.len(), 0);

@@ -8,8 +8,6 @@ use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, Operato
 /// What a boundary between two stages costs a request, beyond what the stages' own times show: the step of the core and
 /// the way to the lane.
 pub const BOUNDARY_NS: Ns = 5_000;
-/// Most groups of requests of like length.
-const GROUPS: u32 = 4;
 
 /// How a model is to be served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -32,7 +30,7 @@ pub enum ChosenPolicy {
     Window,
     /// `diversity`.
     Diversity {
-        /// Policy I, in at most four groups.
+        /// Policy I.
         input: bool,
         /// Policy II.
         operator: bool,
@@ -47,7 +45,7 @@ impl ChosenPolicy {
         match self {
             Self::Window => Policy::Window(WindowKnobs::default()),
             Self::Diversity { input, operator, load } => Policy::Diversity(DiversityKnobs {
-                input: input.then(|| InputDiversity { max_groups: GROUPS, ..InputDiversity::default() }),
+                input: input.then(InputDiversity::default),
                 operator: operator.then(OperatorDiversity::default),
                 load: load.then(LoadDiversity::default),
             }),
@@ -110,9 +108,7 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
     let input = found.input_diversity;
     let load = !input && stages > 1;
     match (input, load) {
-        (true, _) => {
-            reasons.push(format!("requests differ in length: they travel in at most {GROUPS} groups of like length"))
-        }
+        (true, _) => reasons.push("requests differ in length: those of like length travel together".to_owned()),
         (_, true) => reasons.push("lengths are alike: newcomers join the newest batch (it is stretched)".to_owned()),
         (false, false) => reasons.push("one stage has no boundary to join at: window with delay 0".to_owned()),
     }

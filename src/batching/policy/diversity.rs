@@ -10,6 +10,7 @@ use super::{
     gain::{is_gain, longest_wait_ns, meets_at},
     heads::Heads,
     lazy::stretchable,
+    party::Party,
 };
 use crate::batching::{
     CellId, DiversityKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, ShapeClass,
@@ -87,9 +88,12 @@ impl Diversity {
             }
         });
         if let Some((line, entry, requests)) = lines {
-            let rows = entry.iter(view.ledger).take(requests as usize).map(|slot| view.ledger[slot].rows).sum();
-            let outlook = self.outlook(view, rows, &view.class_of(entry));
-            return Decision::New { line, passengers: Passengers::First(requests), outlook };
+            let mut party = Party::of_line(view, line, entry, requests);
+            if self.knobs.input.as_ref().is_some_and(|input| !input.paper) {
+                party = party.invite(view, &self.heads, view.max_rows);
+            }
+            let outlook = self.outlook(view, party.rows, &party.class);
+            return Decision::New { line, passengers: Passengers::Heads(party.from), outlook };
         }
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }

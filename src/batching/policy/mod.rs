@@ -6,6 +6,7 @@ mod diversity;
 mod gain;
 mod heads;
 mod lazy;
+mod party;
 mod serial;
 mod window;
 
@@ -43,11 +44,13 @@ pub(super) enum Decision {
     Nothing,
 }
 
-/// Which requests of a line board.
+/// Which requests board: those of a line, or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Passengers {
     /// So many from its head.
     First(u32),
+    /// So many from the head of each of these lines, of which it is one.
+    Heads(SmallVec<[(LineIx, u32); 4]>),
     /// These.
     Named(Vec<Slot>),
 }

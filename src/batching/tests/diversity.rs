@@ -2,7 +2,8 @@
 
 use super::ride::{Ride, chain, flat, latencies};
 use crate::batching::{
-    DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LoadDiversity, Ns, OperatorDiversity, Policy, Task, WindowKnobs,
+    DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LoadDiversity, Ns, OperatorDiversity, Policy, QueueingKnobs,
+    Task, WindowKnobs,
 };
 
 /// The figures' time unit in nanoseconds.
@@ -345,4 +346,54 @@ fn figure_13_a_batch_of_64_splits_into_halves_where_its_rest_takes_twice_as_long
 #[test]
 fn figure_13_a_batch_of_64_stays_whole_where_its_rest_takes_less() {
     assert_eq!(after_stage_1(1_999), "1: {0, 0, 64}");
+}
+
+// ## Groups that share a batch
+
+/// Three short queries and one that is twice as long, on so many lanes; a run takes `overhead` and T for each element. Latencies are
+/// counted from the end of their window.
+fn in_groups(lanes: u16, overhead: Ns, paper: bool) -> Vec<Ns> {
+    let took = |_: u16, rows: u32, length: u64| overhead + T * u64::from(rows) * length;
+    let window_ns = 10 * T;
+    let input = InputDiversity { bounds: vec![2, 4], window_ns: Some(window_ns), paper, ..InputDiversity::default() };
+    let policy = diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() });
+    let table = latencies(1, &[1, 2, 3, 4], &[2, 4], took);
+    let ended = latencies_of(lanes, Knobs { latencies: table, ..chain(1, 4, policy) }, &SHORT_AND_LONG, took);
+    ended.into_iter().map(|ended| ended - window_ns).collect()
+}
+
+#[test]
+fn groups_share_a_batch_where_a_run_of_its_own_costs_more_than_padding() {
+    // The sums of completion times: 3 · 16 T + (16 + 14) T against 4 · 26 T, and 3 · 56 T + (56 + 54) T against 4 · 66 T.
+    assert_eq!(in_groups(1, 10 * T, false), [16 * T, 16 * T, 16 * T, 30 * T]);
+    assert_eq!(in_groups(1, 50 * T, false), [66 * T; 4]);
+}
+
+#[test]
+fn groups_stay_apart_where_each_has_a_lane_at_once() {
+    assert_eq!(in_groups(2, 50 * T, false), [56 * T, 56 * T, 56 * T, 54 * T]);
+}
+
+#[test]
+fn the_papers_groups_never_share_a_batch() {
+    assert_eq!(in_groups(1, 50 * T, true), [56 * T, 56 * T, 56 * T, 110 * T]);
+}
+
+#[test]
+fn guests_are_of_the_same_level_and_fit_into_the_batch() {
+    let policy = diversity(DiversityKnobs {
+        input: Some(InputDiversity { bounds: vec![2, 3, 4], ..InputDiversity::default() }),
+        ..DiversityKnobs::default()
+    });
+    let table = latencies(1, &[1, 3], &[2, 3, 4], |_, _, _| T);
+    let queueing = QueueingKnobs { priority_levels: 2, ..QueueingKnobs::default() };
+    let mut ride = Ride::new(Knobs { latencies: table, queueing, ..chain(1, 3, policy) });
+    for (name, length, priority) in [('a', 2, 1), ('b', 4, 2), ('c', 3, 1), ('d', 3, 1), ('e', 3, 1)] {
+        ride.arrive_with(name, |request| {
+            request.lengths = [length].into_iter().collect();
+            request.priority = priority;
+        });
+    }
+    assert_eq!(ride.lanes_up(1), "#0 stage 0: a c d");
+    assert_eq!(ride.done(0), "a completed; c completed; d completed; #1 stage 0: e");
 }

@@ -56,7 +56,7 @@ fn lengths_that_differ_are_grouped_in_one_stage() {
     let cuts = vec![cut(64, &[GAINS]), cut(64, &[GAINS.map(|us| us / 2); 2])];
     let choice = choose(&profile_of(1, cuts), None).expect("it was measured");
     assert_eq!((choice.stages, choice.policy), (1, INPUT));
-    let input = InputDiversity { max_groups: 4, ..InputDiversity::default() };
+    let input = InputDiversity::default();
     let knobs = DiversityKnobs { input: Some(input), operator: None, load: None };
     assert_eq!(choice.policy.knobs(), Policy::Diversity(knobs));
 }
