@@ -18,6 +18,7 @@ use crate::{
     bench::Target,
     engine::onnxruntime::{LibraryError, Runtime},
     executor::{Pool, PoolOptions},
+    profile::Store,
     repository::{
         ControlError, ControlMode, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
         config::{
@@ -203,7 +204,8 @@ fn listed(models: &[String]) -> String {
 }
 
 impl Local {
-    /// Finds a model of a repository, reads its configuration, and starts a pool.
+    /// Finds a model of a repository, reads its configuration, and starts a pool. What says `auto` is loaded as its profile advises, if it is
+    /// among these.
     ///
     /// # Errors
     /// When there is no such model, or its configuration cannot be read.
@@ -212,6 +214,7 @@ impl Local {
         model: &str,
         runtime: Result<Runtime, LibraryError>,
         pool: &PoolOptions,
+        profiles: Option<Store>,
     ) -> Result<Self, LocalError> {
         let directory = repository.join(model);
         if !directory.is_dir() || model.is_empty() {
@@ -232,7 +235,9 @@ impl Local {
             auto_complete: true,
             load_threads: 1,
         };
-        let repository = Repository::start(options, Arc::new(PoolLoader::new(pool, runtime))).await?;
+        let loader = PoolLoader::new(pool, runtime);
+        let loader = profiles.into_iter().fold(loader, PoolLoader::with_profiles);
+        let repository = Repository::start(options, Arc::new(loader)).await?;
         Ok(Self { model: model.to_owned(), directory, base, place, repository, loaded: AtomicUsize::new(0) })
     }
 

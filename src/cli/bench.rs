@@ -109,7 +109,7 @@ async fn open(args: &BenchArgs) -> Result<Local, LocalError> {
     let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
     let pool = PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() };
     let repository = args.model_repository.clone().unwrap_or_default();
-    Local::open(&repository, &args.model, runtime, &pool).await
+    Local::open(&repository, &args.model, runtime, &pool, args.profiles()).await
 }
 
 /// A run of the subcommand.

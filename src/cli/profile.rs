@@ -15,6 +15,7 @@ use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
     profile::{Choice, CutTable, Findings, Halt, Key, Profile, Store, StoreError, choose, default_directory},
+    report::plot::{Lines, PlotError},
     repository::{PoolLoader, Trials, joining_pays, read_model},
 };
 
@@ -26,6 +27,7 @@ use crate::{
 #[command(after_help = "Examples:
   paternoster profile --model-repository /models --model minilm
   paternoster profile --model-repository /models --model minilm --budget-s 20 --json > minilm.json
+  paternoster profile --model-repository /models --model minilm --svg minilm.svg
   paternoster profile --model-repository /models --model minilm --profile-directory /var/lib/profiles")]
 pub struct ProfileArgs {
     /// Directory of models
@@ -40,6 +42,9 @@ pub struct ProfileArgs {
     /// Directory to keep the profile in; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
     #[arg(long, value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
+    /// File for a plot of the latencies, and beside it one of the throughput: out.svg and out-throughput.svg
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
@@ -74,6 +79,9 @@ pub enum ProfileError {
     /// The profile could not be written.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// A plot could not be drawn.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
     /// The table could not be printed.
     #[error("cannot print the profile: {0}")]
     Print(#[from] io::Error),
@@ -141,17 +149,42 @@ pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Re
         }
         writeln!(out, "kept in '{}'", file.display())?;
     }
+    if let Some(path) = &args.svg {
+        draw(&profile, path)?;
+    }
     Ok(())
+}
+
+/// Draws T(n), and n / T(n): the whole model at each length, and cut into stages at the middle one.
+fn draw(profile: &Profile, path: &Path) -> Result<(), PlotError> {
+    let plot = |y: &str, log_y, of: fn(u32, f64) -> f64| {
+        let series = profile.cuts.iter().flat_map(|cut| {
+            let lengths = shown_lengths(cut);
+            lengths.into_iter().map(move |length| {
+                let at = if length == 0 { String::new() } else { format!(", length {length}") };
+                let point = |rows| Some((f64::from(rows), of(rows, cut.total_ns(rows, length)? as f64)));
+                (format!("{}{at}", title(cut)), cut.rows().into_iter().filter_map(point).collect())
+            })
+        });
+        let title = format!("{}: {y}", profile.model);
+        Lines { title, x: "rows of a batch".to_owned(), y: y.to_owned(), log_y, series: series.collect() }
+    };
+    plot("time of a batch, ms", true, |_, ns| ns / 1e6).write_svg(path)?;
+    let throughput = plot("rows a second", false, |rows, ns| f64::from(rows) / ns * 1e9);
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    throughput.write_svg(&path.with_file_name(format!("{stem}-throughput.svg")))
+}
+
+/// Of a model in stages one length tells enough; `--json` has them all.
+fn shown_lengths(cut: &CutTable) -> Vec<u32> {
+    if cut.stages.len() == 1 { cut.lengths() } else { cut.middle_length().into_iter().collect() }
 }
 
 fn describe(profile: &Profile, key: &Key, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "model '{}' on {}", profile.model, key.device)?;
     for cut in &profile.cuts {
-        let lengths = cut.lengths();
-        // Of a model in stages one length tells enough; --json has them all.
-        let shown = if cut.stages.len() == 1 { lengths } else { cut.middle_length().into_iter().collect() };
         writeln!(out, "\n{}", title(cut))?;
-        writeln!(out, "{}", latencies(cut, &shown))?;
+        writeln!(out, "{}", latencies(cut, &shown_lengths(cut)))?;
     }
     Ok(())
 }
@@ -210,6 +243,7 @@ mod tests {
             model: "minilm".to_owned(),
             budget_s: 1,
             profile_directory: Some("/profiles".into()),
+            svg: None,
             json: false,
             cpu_threads: 1,
             onnxruntime_library: Some("/no/such.so".into()),

@@ -15,7 +15,7 @@ pub use choose::{BOUNDARY_NS, Choice, ChosenPolicy, choose};
 pub use find::{Findings, JOINING_PAYS};
 pub use measure::{Halt, measure};
 pub use sizes::{LENGTHS, Size, row_buckets, sizes};
-pub use store::{Key, Store, StoreError, default_directory, digest, machine};
+pub use store::{Key, Store, StoreError, default_directory, digest};
 pub use table::{CutTable, Point, Profile};
 
 #[cfg(test)]

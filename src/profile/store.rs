@@ -1,11 +1,10 @@
-//! Profiles on disk: a file for each model, device and engine.
+//! Profiles on disk: a file for each model file, device and engine.
 
 use std::{
     env,
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
-    thread,
 };
 
 use serde::{Deserialize, Serialize};
@@ -25,7 +24,7 @@ const MAX_BYTES: u64 = 16 << 20;
 pub struct Key {
     /// SHA-256 of the model's file, in hexadecimal digits.
     pub model_sha256: String,
-    /// The device, as [`machine`] describes it.
+    /// The device, as [`crate::observe::machine`] describes it.
     pub device: String,
     /// The engine, its version, and how many threads it has.
     pub engine: String,
@@ -70,8 +69,8 @@ impl Store {
         Self { directory }
     }
 
-    /// The file of a model's profile.
-    pub fn path(&self, model: &str, key: &Key) -> PathBuf {
+    /// The file of a profile. Models of other names that run the same file share it.
+    pub fn path(&self, key: &Key) -> PathBuf {
         let mut hash = Sha256::new();
         for part in [&key.model_sha256, &key.device, &key.engine, &key.configuration] {
             hash.update((part.len() as u64).to_le_bytes());
@@ -79,13 +78,13 @@ impl Store {
         }
         // Half of the digits tell apart all models there will ever be; the key within says it for sure.
         let digits = hexadecimal(&hash.finalize());
-        self.directory.join(format!("{model}-{}.json", &digits[..32]))
+        self.directory.join(format!("{}.json", &digits[..32]))
     }
 
     /// A model's profile. `None` if there is none; and, with a warning that names the file, if it is damaged or of another
     /// form, so that it is measured again.
-    pub fn read(&self, model: &str, key: &Key) -> Option<Profile> {
-        let path = self.path(model, key);
+    pub fn read(&self, key: &Key) -> Option<Profile> {
+        let path = self.path(key);
         match read(&path, key) {
             Ok(found) => found,
             Err(fault) => {
@@ -100,7 +99,7 @@ impl Store {
     /// # Errors
     /// When the directory cannot be made or the file not written.
     pub fn write(&self, key: &Key, profile: &Profile) -> Result<PathBuf, StoreError> {
-        let path = self.path(&profile.model, key);
+        let path = self.path(key);
         let stored = Stored { format: FORMAT, key: key.clone(), profile: profile.clone() };
         let written = fs::create_dir_all(&self.directory).and_then(|()| {
             let mut file = NamedTempFile::new_in(&self.directory)?;
@@ -155,15 +154,6 @@ pub fn digest(path: &Path) -> io::Result<String> {
 
 fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// The machine's processor: what it calls itself, and how many cores this process may use.
-pub fn machine() -> String {
-    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = text.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
-    let name = name.map_or(env::consts::ARCH, |(_, name)| name.trim());
-    let cores = thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    format!("{name}, {cores} cores")
 }
 
 /// Where profiles lie if nobody says otherwise: `$XDG_CACHE_HOME/paternoster`, else `~/.cache/paternoster`. `None` where

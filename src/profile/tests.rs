@@ -120,9 +120,9 @@ fn costs_count_the_product_of_the_padded_lengths() {
 fn a_profile_is_read_as_it_was_written() {
     let directory = tempfile::tempdir().expect("a directory");
     let store = Store::new(directory.path().join("not/there/yet"));
-    assert_eq!(store.read("m", &key()), None, "nothing was measured yet");
+    assert_eq!(store.read(&key()), None, "nothing was measured yet");
     let path = store.write(&key(), &profile()).expect("the directory is made");
-    assert_eq!(store.read("m", &key()), Some(profile()));
+    assert_eq!(store.read(&key()), Some(profile()));
     let files = fs::read_dir(path.parent().expect("it has one")).expect("it is there").count();
     assert_eq!(files, 1, "nothing but the profile is left");
 }
@@ -133,19 +133,18 @@ fn every_part_of_the_key_has_a_profile_of_its_own() {
     let other = |change: fn(&mut Key)| {
         let mut other = key();
         change(&mut other);
-        store.path("m", &other)
+        store.path(&other)
     };
     let mut paths = vec![
-        store.path("m", &key()),
+        store.path(&key()),
         other(|key| key.model_sha256.push('c')),
         other(|key| key.device.push('c')),
         other(|key| key.engine.push('c')),
         other(|key| key.configuration.push('c')),
-        store.path("n", &key()),
     ];
     paths.sort();
     paths.dedup();
-    assert_eq!(paths.len(), 6);
+    assert_eq!(paths.len(), 5);
 }
 
 #[test]
@@ -160,10 +159,10 @@ fn a_damaged_or_old_file_counts_as_none() {
     for (why, damaged) in [("cut off", &text[..40]), ("no time", &senseless), ("old", &old), ("foreign", &foreign)] {
         assert_ne!(damaged, text, "{why}");
         fs::write(&path, damaged).expect("the file is ours");
-        assert_eq!(store.read("m", &key()), None, "{why}");
+        assert_eq!(store.read(&key()), None, "{why}");
     }
     store.write(&key(), &profile()).expect("it is written over");
-    assert_eq!(store.read("m", &key()), Some(profile()));
+    assert_eq!(store.read(&key()), Some(profile()));
 }
 
 #[test]

@@ -12,7 +12,8 @@ use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, d
 use crate::{
     batching::Policy,
     executor::StagePrograms,
-    profile::{ChosenPolicy, CutTable, Findings, Halt, Key, Profile, Size, choose, digest, machine, measure, sizes},
+    observe::machine,
+    profile::{ChosenPolicy, CutTable, Findings, Halt, Key, Profile, Size, choose, digest, measure, sizes},
 };
 
 /// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
@@ -97,7 +98,7 @@ impl PoolLoader {
                 return None;
             }
         };
-        let profile = store.read(name, &key)?;
+        let profile = store.read(&key)?;
         let choice = choose(&profile, request.fixed_stages())?;
         let mut advised = request.clone();
         // Only these policies let anybody join at a boundary.
@@ -130,7 +131,7 @@ impl PoolLoader {
         let (Some(store), Some(budget)) = (&self.profiles, self.background) else { return Ok(false) };
         let name = &request.spec.name;
         let key = self.profile_key(request)?;
-        if !is_wanted() || self.measured.lock().contains(&key) || store.read(name, &key).is_some() {
+        if !is_wanted() || self.measured.lock().contains(&key) || store.read(&key).is_some() {
             return Ok(false);
         }
         tracing::info!(model = name, "has no profile and is measured while it serves");

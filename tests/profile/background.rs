@@ -52,7 +52,7 @@ async fn a_model_is_switched_under_load_and_no_request_fails() {
         loop {
             let answer = served.answer(&[1.0, 2.0, 3.0]).await.expect("no request fails");
             assert_eq!(values(&answer), [9.0, 10.0, 11.0]);
-            let Some(profile) = store.read("model", &key) else { continue };
+            let Some(profile) = store.read(&key) else { continue };
             let choice = choose(&profile, None).expect("one row was measured");
             let stays = (choice.stages, choice.policy) == (1, ChosenPolicy::Window);
             if stays || !Arc::ptr_eq(&at_first, &served.handle()) {

@@ -1,5 +1,7 @@
 //! `paternoster profile`.
 
+use std::path::PathBuf;
+
 use paternoster::{
     cli::profile::{ProfileArgs, ProfileError, run_with},
     onnx::zoo::{self, Width},
@@ -17,6 +19,7 @@ fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, Prof
         model: model.to_owned(),
         budget_s: 1,
         profile_directory: Some(place.profiles()),
+        svg: Some(plot(place)),
         json,
         cpu_threads: 1,
         onnxruntime_library: None,
@@ -24,6 +27,10 @@ fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, Prof
     let mut out = Vec::new();
     let done = run_with(&args, runtime()?.clone(), &mut out);
     Some(done.map(|()| String::from_utf8(out).expect("it is text")))
+}
+
+fn plot(place: &Place) -> PathBuf {
+    place.repository().with_file_name("plot.svg")
 }
 
 #[test]
@@ -39,6 +46,10 @@ fn a_profile_is_printed_and_kept() {
     let kept = place.kept();
     assert_eq!(kept.len(), 1);
     assert!(shown.contains(&kept[0].display().to_string()), "{shown}");
+
+    let drawn = [plot(&place), plot(&place).with_file_name("plot-throughput.svg")].map(|path| text(&path));
+    assert!(drawn.iter().all(|svg| svg.contains("rows of a batch")), "{drawn:?}");
+    assert!(drawn[1].contains("rows a second"), "{}", drawn[1]);
 
     let json = printed(&place, "add_sub", true).expect("there is a runtime").expect("it is measured");
     let value: serde_json::Value = serde_json::from_str(&json).expect("it is JSON");

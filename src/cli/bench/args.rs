@@ -13,6 +13,7 @@ use crate::{
         sweep,
     },
     cli::DeviceArgs,
+    profile::{Store, default_directory},
     workload::{Arrivals, Lengths},
 };
 
@@ -137,12 +138,20 @@ pub struct BenchArgs {
     #[arg(long, help_heading = "Output")]
     pub json: bool,
 
+    /// Directory of the profiles by which 'auto' is loaded; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
+    #[arg(long, value_name = "DIR", help_heading = "CPU")]
+    pub profile_directory: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub device: DeviceArgs,
 }
 
 impl BenchArgs {
+    /// Where profiles lie; `None` on a machine without a home, if no directory was given.
+    pub(super) fn profiles(&self) -> Option<Store> {
+        self.profile_directory.clone().or_else(default_directory).map(Store::new)
+    }
+
     /// The policies to compare; `None` stands for the model's own.
     pub(super) fn variants(&self) -> Result<Vec<Option<Variant>>, VariantError> {
         let cut = |variant: Variant| match self.stages {
