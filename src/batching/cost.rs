@@ -107,6 +107,13 @@ impl Costs {
         self.remaining_ns(CellId(0), rows, length_of(class)).map(|ns| f64::from(rows) / ns)
     }
 
+    /// The best throughput of any batch of at most `max_rows` rows. Between two known sizes times are linear, so it is that of one of
+    /// them.
+    pub(super) fn best_throughput(&self, max_rows: u32, class: &ShapeClass) -> Option<f64> {
+        let sizes = self.known_rows(CellId(0)).into_iter().filter(|&size| size < max_rows).chain([1, max_rows]);
+        sizes.map(|size| self.throughput(size, class)).try_fold(0.0_f64, |best, rate| Some(best.max(rate?)))
+    }
+
     /// The line `T = a + c·B` in nanoseconds through the known batch sizes, by least squares (adaptive batching, section
     /// III.A). With one known size it goes through the origin; with none there is no line.
     pub(super) fn regression(&self, class: &ShapeClass) -> Option<(f64, f64)> {

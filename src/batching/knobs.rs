@@ -192,13 +192,13 @@ pub struct OperatorDiversity {
     pub threshold: f64,
     /// In which order the parts run.
     pub order: PartOrder,
-    /// The paper's own rule: halves only, at a threshold of 1.
+    /// The paper's own rule: halves only, and only between stages.
     pub paper: bool,
 }
 
 impl Default for OperatorDiversity {
     fn default() -> Self {
-        Self { threshold: 0.98, order: PartOrder::DepthFirst, paper: false }
+        Self { threshold: 1.0, order: PartOrder::DepthFirst, paper: false }
     }
 }
 

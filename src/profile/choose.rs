@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use super::{CutTable, Findings, Profile, find, row_buckets};
-use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, OperatorDiversity, Policy, WindowKnobs};
+use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, OperatorDiversity, Policy};
 
 /// What a boundary between two stages costs a request, beyond what the stages' own times show: the step of the core and
 /// the way to the lane.
@@ -22,62 +22,47 @@ pub struct Choice {
     pub reasons: Vec<String>,
 }
 
-/// A policy that a profile may lead to.
+/// `diversity`, with Policy II on: it splits only what runs as fast in parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "name")]
-pub enum ChosenPolicy {
-    /// `window` with delay 0.
-    Window,
-    /// `diversity`.
-    Diversity {
-        /// Policy I.
-        input: bool,
-        /// Policy II.
-        operator: bool,
-        /// Policy III.
-        load: bool,
-    },
+pub struct ChosenPolicy {
+    /// Policy I.
+    pub input: bool,
+    /// Policy III.
+    pub load: bool,
 }
 
 impl ChosenPolicy {
     /// The policy as the core takes it.
     pub fn knobs(self) -> Policy {
-        match self {
-            Self::Window => Policy::Window(WindowKnobs::default()),
-            Self::Diversity { input, operator, load } => Policy::Diversity(DiversityKnobs {
-                input: input.then(InputDiversity::default),
-                operator: operator.then(OperatorDiversity::default),
-                load: load.then(LoadDiversity::default),
-            }),
-        }
+        Policy::Diversity(DiversityKnobs {
+            input: self.input.then(InputDiversity::default),
+            operator: Some(OperatorDiversity::default()),
+            load: self.load.then(LoadDiversity::default),
+        })
     }
 
     /// In the words of `model.yaml`.
     pub fn describe(self) -> String {
-        match self {
-            Self::Window => "window, delay 0".to_owned(),
-            Self::Diversity { input, operator, load } => {
-                let kinds = [("input", input), ("operator", operator), ("load", load)];
-                let on: Vec<&str> = kinds.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
-                format!("diversity ({})", on.join(", "))
-            }
-        }
+        let kinds = [("input", self.input), ("operator", true), ("load", self.load)];
+        let on: Vec<&str> = kinds.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
+        format!("diversity ({})", on.join(", "))
     }
 }
 
 /// Chooses by a profile; `fixed` is the number of stages where the configuration names it.
 ///
-/// - Where joining does not pay: one stage, `window` with delay 0.
-/// - Else, where requests differ in length: `diversity` with Policy I. Its groups run in parallel, which resolves load
-///   diversity too (DVABatch section 7.2), so stages would gain nothing: one, unless the operators are diverse.
-/// - Else `diversity` with Policy III, in the number of stages for which a request that comes at a random moment completes
+/// The policy is always `diversity`: each of its rules acts only where the measured times say that completion times become shorter by
+/// it, so that it is `window` with delay 0 where none does. What is chosen is which rules have something to do, and the stages:
+///
+/// - Policy II, always. With one stage it boards no more than the device takes as well in parts.
+/// - Policy I where requests differ in length. Its groups run in parallel, which resolves load diversity too (DVABatch section
+///   7.2): one stage, unless it pays that stages run batches of different sizes.
+/// - Else Policy III where joining pays, in the number of stages for which a request that comes at a random moment completes
 ///   earliest: the time of all stages, [`BOUNDARY_NS`] for each boundary, and half of the first stage, for which it waits.
-/// - Policy II where the chosen stages prefer batches that differ by a factor of two.
 ///
 /// `None` if the profile says nothing of one row.
 pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
     let found = Findings::of(profile)?;
-    let batch_buckets = row_buckets(profile.max_rows);
     let share = found.together_share();
     let (rows, alone_us) = (found.together_rows, found.alone_ns as f64 / 1e3);
     let mut reasons = vec![format!(
@@ -85,49 +70,40 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
         if found.load_diversity { "gains" } else { "gains little" },
         find::JOINING_PAYS,
     )];
-    if !found.load_diversity {
-        reasons.push("so whatever waits boards at once: window with delay 0".to_owned());
-        if fixed.is_none() {
-            reasons.push("one stage: boundaries would cost and nobody would join at them".to_owned());
-        }
-        let stages = fixed.unwrap_or(1);
-        return Some(Choice { stages, batch_buckets, policy: ChosenPolicy::Window, reasons });
-    }
     let stages = match fixed {
         Some(stages) => stages,
+        None if !found.load_diversity => {
+            reasons.push("one stage: boundaries would cost and nobody would join at them".to_owned());
+            1
+        }
         None if found.input_diversity => stages_by_operators(profile, &found, &mut reasons),
         None => stages_by_wait(profile, &found, &mut reasons),
     };
-    let chosen = profile.cut(usize::from(stages));
-    let diverse = chosen.filter(|cut| find::are_diverse(cut, found.length));
-    let operator = diverse.is_some();
-    if let Some(cut) = diverse {
-        let preferred = find::preferred(cut, found.length);
-        reasons.push(format!("batches are split where it pays: the stages prefer {preferred:?} rows"));
-    }
     let input = found.input_diversity;
-    let load = !input && stages > 1;
+    let load = !input && found.load_diversity && stages > 1;
     match (input, load) {
-        (true, _) => reasons.push("requests differ in length: those of like length travel together".to_owned()),
+        (true, _) => reasons.push(
+            "requests differ in length: those of like length travel together, where that is faster than padding"
+                .to_owned(),
+        ),
         (_, true) => reasons.push("lengths are alike: newcomers join the newest batch (it is stretched)".to_owned()),
-        (false, false) => reasons.push("one stage has no boundary to join at: window with delay 0".to_owned()),
+        (false, false) => {
+            reasons.push("lengths are alike and nobody joins on the way: what waits boards at once".to_owned())
+        }
     }
-    let policy = if input || load || operator && stages > 1 {
-        ChosenPolicy::Diversity { input, operator, load }
-    } else {
-        ChosenPolicy::Window
-    };
-    Some(Choice { stages, batch_buckets, policy, reasons })
+    reasons.push("no more boards together, or stays together, than the device takes as well in parts".to_owned());
+    let batch_buckets = row_buckets(profile.max_rows);
+    Some(Choice { stages, batch_buckets, policy: ChosenPolicy { input, load }, reasons })
 }
 
-/// The fewest stages in which operators are diverse; one where they are not.
+/// The fewest stages in which it pays to run batches of different sizes; one where it does not.
 fn stages_by_operators(profile: &Profile, found: &Findings, reasons: &mut Vec<String>) -> u16 {
-    let diverse = |cut: &&CutTable| find::are_diverse(cut, found.length);
+    let diverse = |cut: &&CutTable| find::are_diverse(profile, cut, found.length);
     let fewest = profile.cuts.iter().filter(diverse).map(|cut| cut.stages.len()).min();
     let stages = fewest.and_then(|count| u16::try_from(count).ok()).unwrap_or(1);
     reasons.push(match stages {
         1 => "one stage: groups of like length run in parallel, so nobody needs to join at a boundary".to_owned(),
-        count => format!("{count} stages: the fewest whose preferred batch sizes differ by a factor of two"),
+        count => format!("{count} stages: the fewest that gain by batches of different sizes"),
     });
     stages
 }

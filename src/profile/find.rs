@@ -9,9 +9,11 @@ use crate::batching::Ns;
 const NEAR_BEST: f64 = 0.95;
 /// Preferred batch sizes that differ by this factor make a model's operators diverse.
 const OPERATOR_FACTOR: u32 = 2;
-/// Unless each stage has at least this share of its best throughput at the least size preferred: where throughput is flat, a run
-/// or two that took longer by chance move the preferred size.
-const SUITS: f64 = 0.85;
+/// Batches of different sizes pay where a row in stages, each at the batch size that suits it, takes at most this share of a row in the
+/// whole model at its best: less is noise, and boundaries.
+const PAYS: f64 = 0.95;
+/// Runs of a size from which its median counts for that.
+const TRUSTED_RUNS: u32 = 5;
 /// Joining pays where a row in a batch of eight takes at most this share of a row alone.
 pub const JOINING_PAYS: f64 = 0.7;
 /// Rows of the batch that a lone row is compared with, if the model has batches so large.
@@ -32,7 +34,7 @@ pub struct Findings {
     pub preferred_rows: Vec<Vec<u32>>,
     /// Requests differ in length: an axis is padded.
     pub input_diversity: bool,
-    /// In some cut a stage's preferred batch size is at least twice another's, at which it would lose throughput.
+    /// In some cut a stage's preferred batch size is at least twice another's, and running each at its own makes rows cheaper.
     pub operator_diversity: bool,
     /// Joining pays: T(8)/8 ≤ 0.7 · T(1).
     pub load_diversity: bool,
@@ -57,7 +59,7 @@ impl Findings {
             together_rows,
             together_row_ns,
             input_diversity: profile.padded_axes > 0,
-            operator_diversity: profile.cuts.iter().any(|cut| are_diverse(cut, length)),
+            operator_diversity: profile.cuts.iter().any(|cut| are_diverse(profile, cut, length)),
             load_diversity: together_rows > 1 && together_row_ns <= JOINING_PAYS * alone_ns as f64,
             preferred_rows,
         })
@@ -69,22 +71,25 @@ impl Findings {
     }
 }
 
-/// Whether the stages of one cut prefer batches that differ enough.
-pub(super) fn are_diverse(cut: &CutTable, length: u32) -> bool {
+/// Whether it pays to run the stages of a cut with batches of different sizes.
+pub(super) fn are_diverse(profile: &Profile, cut: &CutTable, length: u32) -> bool {
+    let Some(whole) = profile.whole() else { return false };
+    let best_row_ns = |cut: &CutTable, stage| {
+        let trusted = rates(cut, stage, length, TRUSTED_RUNS);
+        (!trusted.is_empty()).then(|| 1.0 / best(&trusted))
+    };
+    let staged: Option<f64> = (0..cut.stages.len()).map(|stage| best_row_ns(cut, stage)).sum();
+    let pays = staged.zip(best_row_ns(whole, 0)).is_some_and(|(staged, whole)| staged <= PAYS * whole);
     let preferred = preferred(cut, length);
     let least = preferred.iter().min().copied().unwrap_or(0);
     let most = preferred.iter().max().copied().unwrap_or(0);
-    let loses = |stage| {
-        let rates = rates(cut, stage, length);
-        let there = rates.iter().find(|(rows, _)| *rows == least);
-        there.is_some_and(|(_, rate)| *rate < SUITS * best(&rates))
-    };
-    most >= OPERATOR_FACTOR * least.max(1) && (0..cut.stages.len()).any(loses)
+    pays && most >= OPERATOR_FACTOR * least.max(1)
 }
 
-/// By rows, ascending: a stage's throughput.
-fn rates(cut: &CutTable, stage: usize, length: u32) -> Vec<(u32, f64)> {
-    let rate = |rows| Some((rows, f64::from(rows) / cut.point(stage, rows, length)?.median_ns as f64));
+/// By rows, ascending: a stage's throughput, of sizes with at least so many runs.
+fn rates(cut: &CutTable, stage: usize, length: u32, runs: u32) -> Vec<(u32, f64)> {
+    let point = |rows| cut.point(stage, rows, length).filter(|point| point.runs >= runs);
+    let rate = |rows| Some((rows, f64::from(rows) / point(rows)?.median_ns as f64));
     cut.rows().into_iter().filter_map(rate).collect()
 }
 
@@ -95,7 +100,7 @@ fn best(rates: &[(u32, f64)]) -> f64 {
 /// By stage: the smallest batch size whose throughput is within 5 % of the best.
 pub(super) fn preferred(cut: &CutTable, length: u32) -> Vec<u32> {
     let of_stage = |stage: usize| {
-        let rates = rates(cut, stage, length);
+        let rates = rates(cut, stage, length, 1);
         let best = best(&rates);
         rates.into_iter().find(|(_, rate)| *rate >= NEAR_BEST * best).map_or(1, |(rows, _)| rows)
     };

@@ -36,6 +36,8 @@ struct Sampled {
     first: Vec<Ns>,
     /// By stage.
     runs: Vec<Vec<Ns>>,
+    /// What all its runs took together.
+    spent_ns: Ns,
 }
 
 impl Sampled {
@@ -77,7 +79,8 @@ fn spread(times: &[Ns]) -> f64 {
 /// `run` runs a batch and gives the time of each stage; `elapsed` is the time since the beginning, that must not go much
 /// beyond `budget`. The first run of each size sets things up and is not counted, unless there is time for no other; the
 /// others go round and round, so that a machine that becomes slower does so for all sizes alike, until each median is
-/// known or the time is over. A size that fails (a model may have a greatest length), and all larger ones, are left out;
+/// known or the time is over. Each size has its share of the time, so that the largest do not take it all; what some leave is
+/// shared among the others. A size that fails (a model may have a greatest length), and all larger ones, are left out;
 /// so is what would take too long.
 ///
 /// # Errors
@@ -100,27 +103,38 @@ pub fn measure(
             continue;
         }
         match run(size) {
-            Ok(first) => sampled.push(Sampled { size, first, runs: vec![Vec::new(); stages] }),
+            Ok(first) => {
+                let spent_ns = first.iter().sum();
+                sampled.push(Sampled { size, first, runs: vec![Vec::new(); stages], spent_ns });
+            }
             Err(Halt::Failed(_)) if !sampled.is_empty() => failed.push(size),
             Err(halt) => return Err(halt),
         }
     }
-    loop {
+    let mut share = budget / u32::try_from(sampled.len().max(1)).unwrap_or(u32::MAX);
+    while share <= budget.saturating_mul(2) {
         let mut has_run = false;
         for one in &mut sampled {
             let mut visited_ns: Ns = 0;
             for _ in 0..VISIT_RUNS {
-                if one.is_settled() || !fits(one.shortest_ns() as f64) || u128::from(visited_ns) > VISIT.as_nanos() {
+                let had_its_share = u128::from(one.spent_ns) >= share.as_nanos();
+                if had_its_share
+                    || one.is_settled()
+                    || !fits(one.shortest_ns() as f64)
+                    || u128::from(visited_ns) > VISIT.as_nanos()
+                {
                     break;
                 }
                 let times = run(one.size)?;
-                visited_ns += times.iter().sum::<Ns>();
+                let took_ns: Ns = times.iter().sum();
+                visited_ns += took_ns;
+                one.spent_ns += took_ns;
                 one.runs.iter_mut().zip(times).for_each(|(stage, took_ns)| stage.push(took_ns));
                 has_run = true;
             }
         }
         if !has_run {
-            break;
+            share *= 2;
         }
     }
     let points = |stage| sampled.iter().map(|one| one.point(stage)).collect();

@@ -32,9 +32,9 @@ pub fn row_buckets(max_rows: u32) -> Vec<u32> {
     powers.chain([largest]).collect()
 }
 
-/// The sizes that are measured of a model, smaller ones first.
-pub fn sizes(max_rows: u32, is_padded: bool) -> Vec<Size> {
-    let lengths: &[u32] = if is_padded { &LENGTHS } else { &[0] };
+/// The sizes that are measured of a model, smaller ones first: all these rows at each of these lengths, or at none.
+pub fn sizes(max_rows: u32, lengths: &[u32]) -> Vec<Size> {
+    let lengths = if lengths.is_empty() { &[0] } else { lengths };
     let rows = row_buckets(max_rows);
     rows.iter().flat_map(|&rows| lengths.iter().map(move |&length| Size { rows, length })).collect()
 }

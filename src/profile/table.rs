@@ -90,6 +90,15 @@ impl CutTable {
         lengths.get(lengths.len().checked_sub(1)? / 2).copied()
     }
 
+    /// The shortest, the middle and the longest of the lengths that were measured: enough for stages, of which there are many.
+    pub fn few_lengths(&self) -> Vec<u32> {
+        let lengths = self.lengths();
+        let mut few: Vec<u32> = lengths.first().copied().into_iter().chain(self.middle_length()).collect();
+        few.extend(lengths.last());
+        few.dedup();
+        few
+    }
+
     /// The time of a run through all stages, if a batch of this size was measured.
     pub fn total_ns(&self, rows: u32, length: u32) -> Option<Ns> {
         (0..self.stages.len()).map(|stage| self.point(stage, rows, length).map(|point| point.median_ns)).sum()

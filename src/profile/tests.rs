@@ -46,14 +46,14 @@ fn batches_are_powers_of_two_and_the_largest() {
     assert_eq!(row_buckets(8), [1, 2, 4, 8]);
     assert_eq!(row_buckets(12), [1, 2, 4, 8, 12]);
     assert_eq!(row_buckets(0), [1], "a model without a batch axis runs one row");
-    assert_eq!(sizes(2, false), [Size { rows: 1, length: 0 }, Size { rows: 2, length: 0 }]);
-    assert_eq!(sizes(2, true).len(), 2 * LENGTHS.len());
+    assert_eq!(sizes(2, &[]), [Size { rows: 1, length: 0 }, Size { rows: 2, length: 0 }]);
+    assert_eq!(sizes(2, &LENGTHS).len(), 2 * LENGTHS.len());
 }
 
 #[test]
 fn the_first_run_sets_things_up_and_is_not_counted() {
     let runs = Cell::new(0);
-    let table = measured(&sizes(1, false), SECOND, |_| {
+    let table = measured(&sizes(1, &[]), SECOND, |_| {
         runs.set(runs.get() + 1);
         Ok(vec![if runs.get() == 1 { 90_000 } else { 100 }])
     });
@@ -65,7 +65,7 @@ fn the_first_run_sets_things_up_and_is_not_counted() {
 #[test]
 fn runs_that_differ_are_repeated() {
     let runs = Cell::new(0_u64);
-    let table = measured(&sizes(1, false), SECOND, |_| {
+    let table = measured(&sizes(1, &[]), SECOND, |_| {
         runs.set(runs.get() + 1);
         Ok(vec![100 + runs.get() % 10 * 20])
     });
@@ -75,7 +75,7 @@ fn runs_that_differ_are_repeated() {
 #[test]
 fn what_would_take_too_long_is_left_out_and_the_budget_kept() {
     let spent = Cell::new(0);
-    let table = measured(&sizes(64, false), SECOND, |size| {
+    let table = measured(&sizes(64, &[]), SECOND, |size| {
         let took_ns = u64::from(size.rows) * 100_000_000;
         spent.set(spent.get() + took_ns);
         Ok(vec![took_ns])
@@ -94,16 +94,16 @@ fn lengths_that_a_model_does_not_bear_are_left_out() {
             Err(Halt::Failed("too long".to_owned()))
         }
     };
-    let table = measured(&sizes(2, true), SECOND, bears).expect("short ones run");
+    let table = measured(&sizes(2, &LENGTHS), SECOND, bears).expect("short ones run");
     assert_eq!(table.lengths(), [16, 32, 64]);
     assert_eq!(table.rows(), [1, 2]);
     assert_eq!(refused.get(), 1, "what is larger than one that failed is not tried");
     assert_eq!(table.total_ns(2, 32), Some(64));
     assert_eq!(table.total_ns(2, 128), None);
-    let never = measured(&sizes(2, true), SECOND, |_| Err(Halt::Failed("no".to_owned())));
+    let never = measured(&sizes(2, &LENGTHS), SECOND, |_| Err(Halt::Failed("no".to_owned())));
     assert_eq!(never, Err(Halt::Failed("no".to_owned())));
     let given_up =
-        measured(&sizes(2, true), SECOND, |size| if size.rows > 1 { Err(Halt::GivenUp) } else { Ok(vec![1]) });
+        measured(&sizes(2, &LENGTHS), SECOND, |size| if size.rows > 1 { Err(Halt::GivenUp) } else { Ok(vec![1]) });
     assert_eq!(given_up, Err(Halt::GivenUp));
 }
 

@@ -13,7 +13,7 @@ use crate::{
     batching::Policy,
     executor::StagePrograms,
     observe::machine,
-    profile::{ChosenPolicy, CutTable, Findings, Halt, Key, Profile, Size, choose, digest, measure, sizes},
+    profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, choose, digest, measure, sizes},
 };
 
 /// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
@@ -106,8 +106,7 @@ impl PoolLoader {
         if request.automatic.stages && choice.stages > 1 && (request.automatic.policy || joins) {
             advised.stages.cuts = StageCuts::Parts(choice.stages);
         }
-        // A window needs nothing that `auto` has not given it.
-        if request.automatic.policy && choice.policy != ChosenPolicy::Window {
+        if request.automatic.policy {
             advised.knobs.policy = choice.policy.knobs();
         }
         if advised.knobs.latencies.is_none() {
@@ -177,7 +176,9 @@ impl PoolLoader {
     pub fn measure(&self, request: &LoadRequest, trials: Trials<'_>) -> Result<Profile, Halt> {
         let spec = &request.spec;
         let budget = trials.budget;
-        let whole = self.measure_cut(request, StageCuts::Whole, budget.mul_f64(WHOLE_SHARE), trials)?;
+        let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };
+        let whole = self.measure_cut(request, StageCuts::Whole, lengths, budget.mul_f64(WHOLE_SHARE), trials)?;
+        let few = if spec.symbols.is_empty() { Vec::new() } else { whole.few_lengths() };
         let mut profile = Profile {
             model: spec.name.clone(),
             max_rows: spec.max_batch_size,
@@ -194,7 +195,7 @@ impl PoolLoader {
         };
         let share = budget.mul_f64((1.0 - WHOLE_SHARE) / cuts.len().max(1) as f64);
         for cut in cuts {
-            match self.measure_cut(request, cut, share, trials) {
+            match self.measure_cut(request, cut, &few, share, trials) {
                 Ok(table) => profile.cuts.push(table),
                 // Not every graph has so many places to cut at.
                 Err(Halt::Failed(reason)) if is_open => tracing::debug!(model = spec.name, "not measured: {reason}"),
@@ -208,6 +209,7 @@ impl PoolLoader {
         &self,
         request: &LoadRequest,
         cuts: StageCuts,
+        lengths: &[u32],
         budget: Duration,
         trials: Trials<'_>,
     ) -> Result<CutTable, Halt> {
@@ -228,7 +230,7 @@ impl PoolLoader {
         let mut inputs = None;
         let table = measure(
             programs.count(),
-            &sizes(spec.max_batch_size, !spec.symbols.is_empty()),
+            &sizes(spec.max_batch_size, lengths),
             budget,
             || began.elapsed(),
             |size| {

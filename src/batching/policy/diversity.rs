@@ -39,6 +39,9 @@ struct Splits {
 
 type Parts = SmallVec<[u32; 8]>;
 
+/// A batch is parted at the entry only into parts of at least this share of the best throughput.
+const NEARLY_BEST: f64 = 0.98;
+
 /// Runs after which splits are looked for anew.
 const RENEWED_AFTER: u64 = 64;
 
@@ -78,24 +81,47 @@ impl Diversity {
     // ## Policy I and new batches
     fn board(&mut self, view: &View<'_>) -> Decision {
         let mut due = NEVER;
-        let lines = self.heads.lines(view.pending).find_map(|(line, entry)| match self.room(view, entry) {
-            Ok(room) => {
-                Some((line, entry, entry.first_within(room, view.ledger))).filter(|&(.., requests)| requests > 0)
-            }
+        let first = self.heads.lines(view.pending).find_map(|(line, entry)| match self.room(view, entry) {
+            Ok(room) => Some((line, entry.first_within(room, view.ledger))).filter(|&(_, requests)| requests > 0),
             Err(then) => {
                 due = due.min(then);
                 None
             }
         });
-        if let Some((line, entry, requests)) = lines {
-            let mut party = Party::of_line(view, line, entry, requests);
-            if self.knobs.input.as_ref().is_some_and(|input| !input.paper) {
-                party = party.invite(view, &self.heads, view.max_rows);
+        if let Some((line, requests)) = first
+            && let Some(entry) = view.pending.line(line)
+        {
+            let mut party = self.party(view, line, entry, requests, view.max_rows);
+            if let Some(rows) = self.first_part(view, &party) {
+                let requests = entry.first_within(rows, view.ledger).min(requests);
+                if requests > 0 {
+                    party = self.party(view, line, entry, requests, rows);
+                }
             }
             let outlook = self.outlook(view, party.rows, &party.class);
             return Decision::New { line, passengers: Passengers::Heads(party.from), outlook };
         }
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
+    }
+
+    /// Requests of a line, and those of other groups that had better come along, with at most so many rows.
+    fn party(&self, view: &View<'_>, line: LineIx, entry: &Line, requests: u32, rows: u32) -> Party {
+        let party = Party::of_line(view, line, entry, requests);
+        match &self.knobs.input {
+            Some(input) if !input.paper => party.invite(view, &self.heads, rows),
+            _ => party,
+        }
+    }
+
+    /// How many rows board where the whole model runs as fast in parts: those of the first one. The others stay in the queue, where
+    /// they may still be joined, or find another lane. Only parts that use the device nearly as well as any batch: what is not
+    /// aboard now may gather more.
+    fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
+        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper)?;
+        let parts = self.splits.parts(view, operator, view.pipeline.entry(), party.rows, &party.class)?;
+        let rows = parts.first().copied()?;
+        let best = view.costs.best_throughput(view.max_rows, &party.class)?;
+        (view.costs.throughput(rows, &party.class)? >= NEARLY_BEST * best).then_some(rows)
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and

@@ -397,3 +397,31 @@ fn guests_are_of_the_same_level_and_fit_into_the_batch() {
     assert_eq!(ride.lanes_up(1), "#0 stage 0: a c d");
     assert_eq!(ride.done(0), "a completed; c completed; d completed; #1 stage 0: e");
 }
+
+// ## Parts that board one after another
+
+/// Four queries at once on one lane and one stage.
+fn at_the_entry(operator: OperatorDiversity, took: fn(u16, u32, u64) -> Ns) -> Vec<Ns> {
+    let policy = diversity(DiversityKnobs { operator: Some(operator), ..DiversityKnobs::default() });
+    let table = latencies(1, &[1, 2, 3, 4], &[4], took);
+    latencies_of(1, Knobs { latencies: table, ..chain(1, 4, policy) }, &AT_ONCE, took)
+}
+
+#[test]
+fn where_batching_gains_nothing_requests_board_one_by_one() {
+    assert_eq!(at_the_entry(OperatorDiversity::default(), all_prefer_one), [T, 2 * T, 3 * T, 4 * T]);
+}
+
+#[test]
+fn a_part_that_uses_the_device_worse_than_a_larger_batch_could_does_not_board_alone() {
+    // By its threshold the batch may be parted into four of 4 T each; but in a batch of four a query takes 3.25 T.
+    let gains_little = |_: u16, rows: u32, _: u64| T * (1 + 3 * u64::from(rows));
+    let latencies = at_the_entry(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() }, gains_little);
+    assert_eq!(latencies, [13 * T; 4]);
+}
+
+#[test]
+fn the_paper_splits_only_between_stages() {
+    let paper = OperatorDiversity { paper: true, ..OperatorDiversity::default() };
+    assert_eq!(at_the_entry(paper, all_prefer_one), [4 * T; 4]);
+}
