@@ -52,15 +52,15 @@ lint:
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench
 
-# The figures of docs/benchmarks.md: cargo runs a benchmark in its own folder, hence the full paths.
+# The figures of docs/benchmarks/README.md: cargo runs a benchmark in its own folder, hence the full paths.
 bench-frontend: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend -- \
-		--csv "$(CURDIR)/benches/tables/frontend-2-cores.csv" --svg "$(CURDIR)/docs/frontend-2-cores.svg"
+		--csv "$(CURDIR)/benches/tables/frontend-2-cores.csv" --svg "$(CURDIR)/docs/benchmarks/frontend-2-cores.svg"
 
 overload: build
 	@$(VENV) tests/python/overload.py
 
-# The table of docs/benchmarks.md, and the drawings of docs/policies.md.
+# The table of docs/benchmarks/README.md, and the drawings of docs/policies.md.
 compare-policies: build
 	@$(VENV) scripts/compare_policies.py
 

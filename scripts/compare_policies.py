@@ -1,4 +1,4 @@
-"""Each policy beside `window` with delay 0, under the same open Poisson load in one run: the table of docs/benchmarks.md.
+"""Each policy beside `window` with delay 0, under the same Poisson load in one run: docs/benchmarks/README.md.
 
     python scripts/compare_policies.py [--load 0.6] [--rounds 7] [--requests 120] [--only lazy-resnet50,…]
 
