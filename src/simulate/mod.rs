@@ -10,6 +10,7 @@ mod capacity;
 mod figures;
 mod file;
 mod load;
+mod networks;
 mod parallel;
 mod profile_file;
 mod roofline;

@@ -36,6 +36,13 @@ impl Layer {
         Self { parted: false, moved: m * (inputs + outputs), ..Self::dense(m, inputs * window * window, outputs) }
     }
 
+    /// A convolution of each channel by itself. It computes too little to be held up by more than what it moves, so it is counted
+    /// as a product of the window with all channels at once.
+    pub(super) fn depthwise(side: u64, window: u64, channels: u64) -> Self {
+        let m = side * side;
+        Self { parted: false, moved: 2 * m * channels, ..Self::dense(m, window * window, channels) }
+    }
+
     /// Products of a row's own matrices, `heads` times.
     pub(super) fn attention(heads: u64, m: u64, k: u64, n: u64) -> Self {
         Self { shared: false, copies: heads, moved: heads * (m * k + k * n + m * n), ..Self::dense(m, k, n) }
@@ -115,42 +122,6 @@ pub(super) fn chain(roofline: &Roofline, name: &str, rows: &[u32], stages: &[Vec
     let max_batch_rows = rows.iter().copied().max().unwrap_or(1);
     let latencies = CostTable { stages: stages.iter().map(points).collect() };
     ModelTable { name: name.to_owned(), max_batch_rows, latencies, steps: None }
-}
-
-/// Parts of a bottleneck ResNet for images of 224 × 224 (the stem, each block, the classifier), by its blocks at each width.
-pub(super) fn resnet(blocks: [u64; 4]) -> Vec<Vec<Layer>> {
-    let mut parts = vec![vec![Layer::convolution(112, 7, 3, 64)]];
-    let mut inputs = 64;
-    for (level, count) in (0_u32..).zip(blocks) {
-        let (side, width) = (56 >> level, 64 << level);
-        for block in 0..count {
-            let mut part = vec![
-                Layer::convolution(side, 1, inputs, width),
-                Layer::convolution(side, 3, width, width),
-                Layer::convolution(side, 1, width, 4 * width),
-            ];
-            if block == 0 {
-                part.push(Layer::convolution(side, 1, inputs, 4 * width));
-            }
-            parts.push(part);
-            inputs = 4 * width;
-        }
-    }
-    parts.push(vec![Layer::dense(1, 2048, 1000)]);
-    parts
-}
-
-/// One layer of a Transformer's encoder over so many tokens.
-pub(super) fn encoder_layer(tokens: u64, width: u64, heads: u64) -> Vec<Layer> {
-    let head = width / heads;
-    vec![
-        Layer::dense(tokens, width, 3 * width),
-        Layer::attention(heads, tokens, head, tokens),
-        Layer::attention(heads, tokens, tokens, head),
-        Layer::dense(tokens, width, width),
-        Layer::dense(tokens, width, 4 * width),
-        Layer::dense(tokens, 4 * width, width),
-    ]
 }
 
 #[cfg(test)]

@@ -130,8 +130,14 @@ fn files_hold_what_was_asked_for() {
 #[test]
 fn words_that_name_nothing_are_refused_with_what_there_is() {
     let npu = |words: &[&str]| refusal(&[&["--table", "npu"][..], words].concat());
-    assert_eq!(npu(&[]), "name a model of the table 'npu': --model resnet|gnmt|transformer");
-    assert_eq!(npu(&["--model", "bert"]), "the table 'npu' has no model 'bert'; it has resnet, gnmt, transformer");
+    assert_eq!(
+        npu(&[]),
+        "name a model of the table 'npu': --model resnet|gnmt|transformer|vggnet|mobilenet|las|bert-base"
+    );
+    assert_eq!(
+        npu(&["--model", "bert"]),
+        "the table 'npu' has no model 'bert'; it has resnet, gnmt, transformer, vggnet, mobilenet, las, bert-base"
+    );
     assert_eq!(npu(&["--model", "resnet:x"]), "model 'resnet:x': expected a share above 0, but found 'x'");
     assert!(npu(&["--model", "gnmt", "--workload", "wmt"]).starts_with("--workload: expected wmt15, "));
     let found = npu(&["--model", "resnet", "--arrivals", "burst"]);
