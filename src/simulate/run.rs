@@ -47,17 +47,20 @@ impl Served {
     /// The knobs with the table's stages.
     fn staged(&self) -> Knobs {
         let mut stages = StageKnobs::chain(self.table.latencies.stages.len() as u16);
-        let last = stages.len() - 1;
         if let Some(steps) = self.table.steps {
-            stages[usize::from(steps.first)..last].iter_mut().for_each(|stage| stage.decides = true);
+            stages[usize::from(steps.first)..].iter_mut().for_each(|stage| stage.decides = true);
         }
         Knobs { stages, ..self.knobs.clone() }
     }
 
-    /// Whether a request of this length is done with this stage, the last aside.
-    fn is_done(&self, stage: CellId, length: u32) -> bool {
-        let steps = |first: u16| u32::from(stage.0.saturating_sub(first)) + 1;
-        self.table.steps.is_some_and(|looped| stage.0 >= looped.first && steps(looped.first) >= length)
+    /// Where a request goes that has run so many steps, the last of them this stage.
+    fn next(&self, stage: CellId, steps_run: u32, length: u32) -> Next {
+        let is_last = usize::from(stage.0) + 1 == self.table.latencies.stages.len();
+        match (steps_run >= length, is_last) {
+            (true, _) => Next::Done,
+            (false, false) => Next::On,
+            (false, true) => Next::Skip(stage),
+        }
     }
 }
 
@@ -75,6 +78,8 @@ enum Due {
 struct Known {
     offered: Offered,
     device: u16,
+    /// Steps of its model's loop that it has run.
+    steps_run: u32,
 }
 
 struct Device {
@@ -147,7 +152,7 @@ impl<'s> Run<'s> {
         let least = (0..).zip(&self.devices).min_by_key(|(_, device)| device.in_flight);
         let device: u16 = least.map_or(0, |(device, _)| device);
         let req = ReqId(self.requests.len() as u64);
-        self.requests.push(Known { offered, device });
+        self.requests.push(Known { offered, device, steps_run: 0 });
         if self.is_counted(req) {
             self.figures.models[usize::from(offered.model)].offered += 1;
         }
@@ -190,12 +195,12 @@ impl<'s> Run<'s> {
         let served = &self.setup.models[task.model.0 as usize];
         let mut outcomes: SmallVec<[RowOutcome; 64]> = SmallVec::new();
         if served.table.steps.is_some_and(|steps| task.cell.0 >= steps.first) {
-            let requests = &self.requests;
-            let next = |req: ReqId| match served.is_done(task.cell, requests[req.0 as usize].offered.length) {
-                true => Next::Done,
-                false => Next::On,
-            };
-            outcomes.extend(task.rows.iter().map(|span| RowOutcome { next: next(span.req), emitted: false }));
+            for span in &task.rows {
+                let known = &mut self.requests[span.req.0 as usize];
+                known.steps_run += 1;
+                let next = served.next(task.cell, known.steps_run, known.offered.length);
+                outcomes.push(RowOutcome { next, emitted: false });
+            }
         }
         let device = lane / usize::from(self.setup.lanes.max(1));
         self.step(device, Event::Completed { task: task.id, rows: &outcomes });

@@ -28,8 +28,8 @@ pub struct ModelTable {
     pub steps: Option<Steps>,
 }
 
-/// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th step,
-/// or with the last stage.
+/// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th step; a
+/// longer one than there are stages repeats the last of them, which predictions count once (LazyBatching's dec_timesteps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// Stage of the first step.

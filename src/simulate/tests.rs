@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::{
-    batching::{CostPoint, CostTable, Knobs, Ns, Policy, WindowKnobs},
+    batching::{CostPoint, CostTable, Knobs, LazyKnobs, Ns, Policy, Predictor, WindowKnobs},
     workload::{Arrivals, Lengths},
 };
 
@@ -85,7 +85,24 @@ fn a_sentence_leaves_a_loop_with_its_last_word() {
     table.steps = Some(Steps { first: 1 });
     let setup = setup(table, window());
     let sum_of = |length| sum_ns(&run(&setup, [Offered { at: 0, model: 0, length }]).all());
-    assert_eq!([1, 2, 3, 9].map(sum_of), [110, 210, 310, 310]);
+    assert_eq!([1, 2, 3, 9].map(sum_of), [110, 210, 310, 910], "the last step is repeated");
+}
+
+#[test]
+fn sentences_that_repeat_the_last_step_share_it() {
+    let mut table = model(&[(10, 10), (100, 120)]);
+    table.steps = Some(Steps { first: 1 });
+    let lazy = Policy::Lazy(LazyKnobs { predictor: Predictor::Paper, ..LazyKnobs::default() });
+    let knobs = |policy| Setup { models: setup(table.clone(), policy).models, ..setup(table.clone(), Policy::Serial) };
+    let requests = || [(0, 4), (50, 3)].map(|(at, length)| Offered { at, model: 0, length });
+    let alone = run(&knobs(Policy::Serial), requests());
+    assert_eq!(sum_ns(&alone.all()), 410 + (410 + 310 - 50));
+    let mut together = knobs(lazy);
+    together.models[0].knobs.objective_ns = Some(10_000);
+    let figures = run(&together, requests());
+    // The first runs its first step until 110, the second its entry until 120; then three steps together.
+    assert_eq!(sum_ns(&figures.all()), (120 + 3 * 120) + (120 + 3 * 120 - 50));
+    assert_eq!(figures.all().counters.merges, 1);
 }
 
 #[test]
