@@ -2,6 +2,7 @@
 
 mod ask;
 mod output;
+mod plots;
 mod policies;
 mod tables;
 
@@ -15,6 +16,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use self::{
     ask::Ask,
     output::{Line, Sizing},
+    policies::Asked,
 };
 use crate::{
     report::plot::PlotError,
@@ -52,8 +54,8 @@ pub struct SimulateArgs {
     /// A model of the table, its share of the requests, and its lengths; more than one share the device
     #[arg(long = "model", value_name = "NAME[:SHARE[:WORKLOAD]]")]
     pub models: Vec<String>,
-    /// A policy to simulate; several are compared
-    #[arg(long = "policy", value_name = "POLICY", default_values = ["window", "diversity"])]
+    /// A policy to simulate, with the name to call it where one is given; several are compared
+    #[arg(long = "policy", value_name = "[NAME=]POLICY", default_values = ["window", "diversity"])]
     pub policies: Vec<String>,
     /// Join the parts of a model into so many stages of even time
     #[arg(long, value_name = "N")]
@@ -64,7 +66,7 @@ pub struct SimulateArgs {
     /// Largest batch; the table's where it is left out
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch: Option<u32>,
-    /// Steps to which the decoders of the table 'npu' are unrolled
+    /// Steps to which decoders are unrolled, and which predictions assume; longer sentences repeat the last
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub dec_timesteps: u16,
     /// Lengths of the requests: wmt15, wmt19, glue-short, glue-pair, …
@@ -100,9 +102,9 @@ pub struct SimulateArgs {
     /// Devices
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub devices: u16,
-    /// Latency objective: policies aim at it, and what misses it is counted
-    #[arg(long, value_name = "MS", value_parser = above_zero)]
-    pub objective_ms: Option<f64>,
+    /// Latency objective: policies aim at it, and what misses it is counted; of several, each is a run of its own
+    #[arg(long, value_name = "MS,…", value_delimiter = ',', value_parser = above_zero)]
+    pub objective_ms: Vec<f64>,
     /// Ask how many devices carry so many requests a second
     #[arg(long, value_name = "RATE", value_parser = above_zero, requires = "p99_ms", conflicts_with_all = ["load", "rate", "devices"])]
     pub capacity: Option<f64>,
@@ -118,7 +120,8 @@ pub struct SimulateArgs {
     /// Write the figures as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Draw them over the load: for out.svg, out-mean.svg, out-p99.svg and out-goodput.svg
+    /// Draw them: for out.svg, out-mean.svg, out-p99.svg, out-throughput.svg, out-goodput.svg and out-quantiles.svg; also
+    /// out-missed.svg over several objectives, and out-time.svg where the rate changes
     #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
     pub svg: Option<PathBuf>,
     /// Print the figures as JSON instead of a table
@@ -173,11 +176,25 @@ pub fn run(args: &SimulateArgs) -> Result<(), SimulateError> {
     }
 }
 
-/// Plays every policy under every load; also the peak, where loads are parts of it.
+/// Plays every policy for every objective under every load; also the peak, where loads are parts of it.
 fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>), SimulateError> {
     let (peak, offers) = offers(args, ask)?;
-    let setups = args.policies.iter().map(|policy| ask.setup(policy, args.devices)).collect::<Result<Vec<_>, _>>()?;
     let loads: Vec<Load> = offers.iter().map(|offer| ask.load(offer.rate)).collect();
+    let mut lines = Vec::new();
+    let mut setups = Vec::new();
+    for policy in asked(args)? {
+        for objective_ms in objectives(args) {
+            setups.push(ask.setup(&policy, objective_ms, args.devices)?);
+            let line = |offer: &Offer| Line {
+                policy: policy.name.clone(),
+                objective_ms,
+                part: offer.part,
+                rate: offer.rate,
+                figures: Figures::default(),
+            };
+            lines.extend(offers.iter().map(line));
+        }
+    }
     let seeds = args.seed..args.seed.saturating_add(args.seeds);
     let mut jobs: Vec<(&Setup, &Load, u64)> = Vec::new();
     for setup in &setups {
@@ -189,15 +206,18 @@ fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>
     let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, load.requests(seed, ask.requests));
     let runs = on_all_cores(args.threads.unwrap_or_else(cores), &jobs, one, || bar.inc(1));
     bar.finish_and_clear();
-    let mut runs = runs.chunks(usize::try_from(args.seeds).unwrap_or(1)).map(sum);
-    let mut lines = Vec::new();
-    for policy in &args.policies {
-        for offer in &offers {
-            let figures = runs.next().unwrap_or_default();
-            lines.push(Line { policy: policy.clone(), part: offer.part, rate: offer.rate, figures });
-        }
-    }
+    let of_a_line = runs.chunks(usize::try_from(args.seeds).unwrap_or(1));
+    lines.iter_mut().zip(of_a_line).for_each(|(line, runs)| line.figures = sum(runs));
     Ok((peak, lines))
+}
+
+fn asked(args: &SimulateArgs) -> Result<Vec<Asked>, SimulateError> {
+    args.policies.iter().map(|text| Asked::read(text)).collect::<Result<_, _>>().map_err(SimulateError::Word)
+}
+
+/// The objectives, each to be played; one that is none where none is given.
+fn objectives(args: &SimulateArgs) -> Vec<Option<f64>> {
+    if args.objective_ms.is_empty() { vec![None] } else { args.objective_ms.iter().copied().map(Some).collect() }
 }
 
 /// How much is offered.
@@ -219,19 +239,27 @@ fn offers(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Offer>
         return Ok((None, vec![Offer { part: None, rate: None }]));
     }
     let parts = if args.load.is_empty() { &LOADS[..] } else { &args.load };
-    let peak = ask.peak(&ask.setup(PEAK_POLICY, args.devices)?);
+    let window = Asked::read(PEAK_POLICY).map_err(SimulateError::Word)?;
+    let peak = ask.peak(&ask.setup(&window, None, args.devices)?);
     Ok((Some(peak), parts.iter().map(|part| Offer { part: Some(*part), rate: Some(part * peak) }).collect()))
 }
 
 /// How many devices each policy needs.
 fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Vec<Sizing>, SimulateError> {
-    let setups = args.policies.iter().map(|policy| ask.setup(policy, 1)).collect::<Result<Vec<_>, _>>()?;
+    if args.objective_ms.len() > 1 {
+        let message = "--objective-ms: expected one objective with --capacity, but found several";
+        return Err(SimulateError::Word(message.to_owned()));
+    }
+    let policies = asked(args)?;
+    let objective_ms = args.objective_ms.first().copied();
+    let setups =
+        policies.iter().map(|policy| ask.setup(policy, objective_ms, 1)).collect::<Result<Vec<_>, SimulateError>>()?;
     let load = ask.load(Some(rate));
     let seeds: Vec<u64> = (args.seed..args.seed.saturating_add(args.seeds)).collect();
     let bar = progress(setups.len() as u64);
     let threads = args.threads.unwrap_or_else(cores);
     let allowed_ns = (p99_ms * NS_PER_MS) as u64;
-    let answers = args.policies.iter().zip(&setups).map(|(policy, setup)| {
+    let answers = policies.iter().zip(&setups).map(|(policy, setup)| {
         let mut figures = Figures::default();
         let devices = fewest_devices(args.max_devices, |devices| {
             let setup = Setup { devices, ..setup.clone() };
@@ -246,7 +274,7 @@ fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Ve
             is_enough
         });
         bar.inc(1);
-        Sizing { policy: policy.clone(), devices, figures }
+        Sizing { policy: policy.name.clone(), devices, figures }
     });
     let answers = answers.collect();
     bar.finish_and_clear();

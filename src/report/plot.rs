@@ -9,12 +9,23 @@ use std::{
 use plotters::{
     coord::{Shift, ranged1d::ValueFormatter},
     prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
 };
 
+/// Width and height of a plot of lines, the names of its series left out.
 const LINES_SIZE: (u32, u32) = (720, 400);
+/// Height of a row of names below a plot of lines.
+const NAMES_HEIGHT: u32 = 18;
+/// Letters of a name for which there is room where names stand in so many columns.
+const NAME_COLUMNS: [(usize, usize); 3] = [(4, 20), (3, 28), (2, 45)];
+/// Points of a line from which on they are not marked.
+const MANY: usize = 25;
 const BARS_SIZE: (u32, u32) = (640, 320);
 const FONT: &str = "sans-serif";
 const TITLE_SIZE: u32 = 16;
+const NAME_SIZE: u32 = 12;
+/// Distance of the names below a plot of lines from its left border.
+const NAMES_LEFT: usize = 74;
 /// Colours that the colour-blind tell apart too, in the order of the series; they come again after the last.
 const COLOURS: [RGBColor; 8] = [
     RGBColor(31, 119, 180),
@@ -87,8 +98,13 @@ impl Lines {
     fn draw(&self, path: &Path) -> Result<(), Box<dyn Error>> {
         let points = || self.series.iter().flat_map(|(_, points)| points);
         let xs = extent(points().map(|point| point.0), 0.02);
-        let root = SVGBackend::new(path, LINES_SIZE).into_drawing_area();
-        let mut builder = builder(&root, &self.title)?;
+        let columns = self.name_columns();
+        let rows = self.series.len().div_ceil(columns) as u32;
+        let size = (LINES_SIZE.0, LINES_SIZE.1 + rows * NAMES_HEIGHT + NAMES_HEIGHT / 2);
+        let root = SVGBackend::new(path, size).into_drawing_area();
+        root.fill(&WHITE)?;
+        let (plot, names) = root.split_vertically(LINES_SIZE.1);
+        let mut builder = builder(&plot, &self.title)?;
         if self.log_y {
             let Range { start, end } = extent(points().map(|point| point.1.log10()), 0.05);
             let ys = (10_f64.powf(start)..10_f64.powf(end)).log_scale();
@@ -98,7 +114,27 @@ impl Lines {
             let bottom = points().map(|point| point.1).fold(0.0, f64::min);
             self.fill(&mut builder.build_cartesian_2d(xs, bottom..top)?)?;
         }
+        self.name_series(&names, columns)?;
         Ok(root.present()?)
+    }
+
+    /// In how many columns the names of the series have room.
+    fn name_columns(&self) -> usize {
+        let longest = self.series.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+        NAME_COLUMNS.into_iter().find(|&(_, letters)| longest <= letters).map_or(1, |(columns, _)| columns)
+    }
+
+    /// Writes the names of the series below the plot, by rows.
+    fn name_series(&self, area: &DrawingArea<SVGBackend<'_>, Shift>, columns: usize) -> Result<(), Box<dyn Error>> {
+        let width = (LINES_SIZE.0 as usize - NAMES_LEFT) / columns;
+        for (index, (name, _)) in self.series.iter().enumerate() {
+            let x = (NAMES_LEFT + index % columns * width) as i32;
+            let y = (index / columns) as i32 * NAMES_HEIGHT as i32 + NAMES_HEIGHT as i32 / 2;
+            area.draw(&PathElement::new([(x, y), (x + 14, y)], colour(index).stroke_width(2)))?;
+            let style = (FONT, NAME_SIZE).into_text_style(area).pos(Pos::new(HPos::Left, VPos::Center));
+            area.draw_text(name, &style, (x + 20, y))?;
+        }
+        Ok(())
     }
 
     fn fill<'a, 'b: 'a, X, Y>(&self, chart: &mut Chart<'a, 'b, X, Y>) -> Result<(), Box<dyn Error>>
@@ -107,14 +143,12 @@ impl Lines {
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
         chart.configure_mesh().x_desc(&self.x).y_desc(&self.y).y_label_formatter(&number).draw()?;
-        for (index, (name, points)) in self.series.iter().enumerate() {
-            let colour = colour(index);
+        for (index, (_, points)) in self.series.iter().enumerate() {
+            let mark = if points.len() < MANY { 3 } else { 0 };
             chart
-                .draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)).point_size(3))?
-                .label(name)
-                .legend(move |(x, y)| PathElement::new([(x, y), (x + 14, y)], colour.stroke_width(2)));
+                .draw_series(LineSeries::new(points.iter().copied(), colour(index).stroke_width(2)).point_size(mark))?;
         }
-        name_series(chart)
+        Ok(())
     }
 }
 
@@ -237,6 +271,29 @@ mod tests {
             }
             assert!(svg.matches("<polyline").count() >= 2, "there is a line for each series");
         }
+    }
+
+    #[test]
+    fn names_of_series_stand_below_the_plot_as_many_in_a_row_as_have_room() {
+        let height = |letters: usize, series: usize| {
+            let name = |number| (format!("{number:0letters$}"), vec![(0.0, 1.0)]);
+            let lines = Lines { series: (0..series).map(name).collect(), ..Lines::default() };
+            let svg = drawn(|path| lines.write_svg(path));
+            let height = svg.split("height=\"").nth(1).and_then(|rest| rest.split('"').next()?.parse::<u32>().ok());
+            height.expect("the picture has a height")
+        };
+        let rows = |rows: u32| 409 + 18 * rows;
+        assert_eq!([height(20, 4), height(20, 5), height(45, 5), height(60, 5)], [rows(1), rows(2), rows(3), rows(5)]);
+    }
+
+    #[test]
+    fn lines_of_many_points_have_no_marks() {
+        let points = |count: u32| (0..count).map(|x| (f64::from(x), 1.0)).collect::<Vec<_>>();
+        let marks = |count| {
+            let lines = Lines { series: vec![("one".to_owned(), points(count))], ..Lines::default() };
+            drawn(|path| lines.write_svg(path)).matches("r=\"3\"").count()
+        };
+        assert_eq!([marks(24), marks(25)], [24, 0]);
     }
 
     #[test]

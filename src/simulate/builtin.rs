@@ -74,6 +74,7 @@ fn titan_rtx(dec_timesteps: u16) -> DeviceTable {
         chain(&TITAN_RTX, "unet", &ROWS, &networks::unet()),
         chain(&TITAN_RTX, "linknet", &ROWS, &networks::linknet()),
         chain(&TITAN_RTX, "resnet", &ROWS, &networks::resnet([3, 4, 6, 3])),
+        chain(&TITAN_RTX, "resnet101", &ROWS, &networks::resnet([3, 4, 23, 3])),
         unrolled(&TITAN_RTX, "gnmt", &gnmt, &networks::gnmt_step(), dec_timesteps),
         unrolled(&TITAN_RTX, "transformer", &transformer, &networks::transformer_step(), dec_timesteps),
     ];

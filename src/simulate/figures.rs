@@ -24,6 +24,21 @@ pub struct ModelFigures {
     pub counters: Counters,
 }
 
+/// Requests that arrived one after the other, those of the warm-up too.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Period {
+    /// Requests that arrived.
+    pub offered: u64,
+    /// Sum of the times of their arrivals.
+    pub arrived_ns: u128,
+    /// From the first of them to the first of the next period, or to the last that arrived.
+    pub span_ns: u128,
+    /// Requests that completed.
+    pub completed: u64,
+    /// Sum of the latencies of those that completed.
+    pub latency_ns: u128,
+}
+
 /// One policy under one load in one or more runs.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
@@ -43,6 +58,33 @@ pub struct Figures {
     pub joules: f64,
     /// Requests that completed, warm-up included.
     pub served: u64,
+    /// By number of the request, as the setup asks for them.
+    pub periods: Vec<Period>,
+}
+
+impl Period {
+    /// Requests that arrived in a second.
+    pub fn rate(&self) -> f64 {
+        ratio(self.offered as f64 * NS_PER_S, self.span_ns as f64)
+    }
+
+    /// When its requests arrived on average, in nanoseconds.
+    pub fn mean_arrival_ns(&self) -> f64 {
+        ratio(self.arrived_ns as f64, self.offered as f64)
+    }
+
+    /// Mean latency of those that completed, in nanoseconds; none where none did.
+    pub fn mean_latency_ns(&self) -> Option<f64> {
+        (self.completed > 0).then(|| self.latency_ns as f64 / self.completed as f64)
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.arrived_ns += other.arrived_ns;
+        self.span_ns += other.span_ns;
+        self.completed += other.completed;
+        self.latency_ns += other.latency_ns;
+    }
 }
 
 impl ModelFigures {
@@ -79,6 +121,15 @@ impl Figures {
         self.lanes = other.lanes;
         self.joules += other.joules;
         self.served += other.served;
+        self.periods.resize(self.periods.len().max(other.periods.len()), Period::default());
+        self.periods.iter_mut().zip(&other.periods).for_each(|(period, more)| period.add(more));
+    }
+
+    /// The peak at a stepping load (DVABatch section 8.3): the rate of the last period before the mean latency first exceeds this
+    /// one; none where it does so at once.
+    pub fn highest_step(&self, most_ns: f64) -> Option<f64> {
+        let carried = self.periods.iter().take_while(|period| period.mean_latency_ns().is_some_and(|ns| ns <= most_ns));
+        carried.last().map(Period::rate)
     }
 
     /// All models together.
@@ -145,6 +196,23 @@ mod tests {
     }
 
     #[test]
+    fn the_highest_step_is_the_last_before_the_first_that_is_too_slow() {
+        let period = |rate, latency_ns| Period {
+            offered: rate,
+            span_ns: 1_000_000_000,
+            completed: 1,
+            latency_ns,
+            ..Period::default()
+        };
+        let periods = vec![period(10, 100), period(20, 150), period(30, 900), period(40, 100)];
+        let figures = Figures { periods, ..Figures::default() };
+        assert_eq!(
+            [99.0, 100.0, 150.0, 899.0].map(|most_ns| figures.highest_step(most_ns)),
+            [None, Some(10.0), Some(20.0), Some(20.0)]
+        );
+    }
+
+    #[test]
     fn runs_add_up() {
         let model = |ns: &[u64]| {
             let mut latencies = Latencies::new();
@@ -161,6 +229,7 @@ mod tests {
             lanes: 2,
             joules: 2.0,
             served: ns.len() as u64,
+            periods: vec![Period { offered: 4, span_ns: 2_000_000_000, arrived_ns: 8, completed: 2, latency_ns: 30 }],
             ..Figures::default()
         };
         let mut sum = run(&[100, 200]);
@@ -169,6 +238,8 @@ mod tests {
         assert_eq!((all.offered, all.completed, all.refused, all.latencies.mean_ns()), (8, 6, 2, 350.0));
         assert_eq!((sum.throughput(&all), sum.goodput(&all), all.missed()), (3.0, 1.0, 0.75));
         assert_eq!((all.mean_batch(), sum.utilisation(), sum.requests_per_joule()), (3.0, 0.25, 1.5));
+        let period = sum.periods[0];
+        assert_eq!((period.rate(), period.mean_arrival_ns(), period.mean_latency_ns()), (2.0, 2.0, Some(15.0)));
         assert_eq!(Figures::default().throughput(&ModelFigures::default()), 0.0, "nothing in no time");
     }
 }

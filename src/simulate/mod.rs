@@ -22,7 +22,7 @@ mod tests;
 
 pub use builtin::{BUILT_IN, built_in};
 pub use capacity::fewest_devices;
-pub use figures::{Figures, ModelFigures};
+pub use figures::{Figures, ModelFigures, Period};
 pub use file::FileError;
 pub use load::{Load, Offered};
 pub use parallel::{cores, on_all_cores};

@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BinaryHeap};
 use smallvec::SmallVec;
 
 use super::{
-    figures::{Figures, ModelFigures},
+    figures::{Figures, ModelFigures, Period},
     load::Offered,
     table::{ModelTable, Surface},
 };
@@ -32,6 +32,8 @@ pub struct Setup {
     pub busy_watts: f64,
     /// So many requests at the beginning are not counted.
     pub warm_up: u64,
+    /// Requests of each of the periods that are told apart, by number; 0: none are.
+    pub period: u64,
 }
 
 /// A model and how it is served.
@@ -157,6 +159,7 @@ impl<'s> Run<'s> {
             self.figures.models[usize::from(offered.model)].offered += 1;
         }
         self.devices[usize::from(device)].in_flight += 1;
+        self.count_arrival(req, offered.at);
         let served = &self.setup.models[usize::from(offered.model)];
         let lengths = if served.table.is_padded() { SmallVec::from_slice(&[offered.length]) } else { SmallVec::new() };
         let arrival = Arrival {
@@ -170,6 +173,19 @@ impl<'s> Run<'s> {
             expiry: None,
         };
         self.step(usize::from(device), Event::Arrived(arrival));
+    }
+
+    fn count_arrival(&mut self, req: ReqId, at: Ns) {
+        let since_last = self.requests.iter().rev().nth(1).map_or(0, |last| at.saturating_sub(last.offered.at));
+        if let Some(last) = req.0.checked_sub(1)
+            && let Some(period) = self.period_of(ReqId(last))
+        {
+            period.span_ns += u128::from(since_last);
+        }
+        if let Some(period) = self.period_of(req) {
+            period.offered += 1;
+            period.arrived_ns += u128::from(at);
+        }
     }
 
     /// Lets the next thing happen that is due.
@@ -237,6 +253,11 @@ impl<'s> Run<'s> {
         self.devices[usize::from(known.device)].in_flight -= 1;
         self.last_end = self.now;
         self.figures.served += u64::from(end == End::Completed);
+        let latency_ns = self.now - known.offered.at;
+        if let (Some(period), End::Completed) = (self.period_of(req), end) {
+            period.completed += 1;
+            period.latency_ns += u128::from(latency_ns);
+        }
         if !self.is_counted(req) {
             return;
         }
@@ -246,11 +267,19 @@ impl<'s> Run<'s> {
             figures.refused += 1;
             return;
         }
-        let latency_ns = self.now - known.offered.at;
         figures.completed += 1;
         figures.latencies.record(latency_ns);
         let objective_ns = self.setup.models[model].knobs.objective_ns;
         figures.in_time += u64::from(objective_ns.is_none_or(|objective_ns| latency_ns <= objective_ns));
+    }
+
+    /// The period in which a request arrived, where periods are told apart.
+    fn period_of(&mut self, req: ReqId) -> Option<&mut Period> {
+        let number = usize::try_from(req.0.checked_div(self.setup.period)?).ok()?;
+        if self.figures.periods.len() <= number {
+            self.figures.periods.resize(number + 1, Period::default());
+        }
+        self.figures.periods.get_mut(number)
     }
 
     fn is_counted(&self, req: ReqId) -> bool {

@@ -24,7 +24,7 @@ fn setup(table: ModelTable, policy: Policy) -> Setup {
         ..Knobs::default()
     };
     let models = vec![Served { table, knobs }];
-    Setup { models, devices: 1, lanes: 1, idle_watts: 10.0, busy_watts: 110.0, warm_up: 0 }
+    Setup { models, devices: 1, lanes: 1, idle_watts: 10.0, busy_watts: 110.0, warm_up: 0, period: 0 }
 }
 
 fn window() -> Policy {
@@ -132,6 +132,25 @@ fn the_warm_up_is_not_counted() {
     let figures = run(&setup, at(&[0, 10, 1000]));
     assert_eq!((figures.all().offered, sum_ns(&figures.all())), (2, 190 + 100));
     assert_eq!((figures.span_ns, figures.arriving_ns, figures.served), (1090, 990, 3));
+}
+
+#[test]
+fn periods_are_told_apart_by_the_numbers_of_their_requests() {
+    let mut setup = setup(model(&[(100, 120)]), Policy::Serial);
+    setup.period = 2;
+    setup.warm_up = 1;
+    let figures = run(&setup, at(&[0, 10, 1000, 1200, 1500]));
+    let period = |offered, arrived_ns, span_ns, latency_ns| Period {
+        offered,
+        arrived_ns,
+        span_ns,
+        completed: offered,
+        latency_ns,
+    };
+    let expected = [period(2, 10, 1000, 290), period(2, 2200, 500, 200), period(1, 1500, 0, 100)];
+    assert_eq!(figures.periods, expected, "the warm-up too");
+    setup.period = 0;
+    assert!(run(&setup, at(&[0])).periods.is_empty());
 }
 
 fn poisson(rate: f64) -> Load {

@@ -2,7 +2,7 @@
 
 use super::{
     SimulateArgs, SimulateError,
-    policies::{self, Circumstances},
+    policies::{Asked, Circumstances},
     tables,
 };
 use crate::{
@@ -17,6 +17,8 @@ const MS_PER_S: f64 = 1e3;
 const SATURATING: u64 = 10_000;
 /// One in so many requests is the warm-up's, unless it is said.
 const WARM_UP: u64 = 20;
+/// Periods of a run whose rate changes otherwise than by steps.
+const PERIODS: u64 = 60;
 /// A run that is to tell whether devices keep up lasts so many times the bound on the latency: a queue that grows by half a
 /// percent has passed the bound by then.
 const TOLD_BY: f64 = 200.0;
@@ -26,7 +28,10 @@ const DEFAULT_LENGTHS: [&str; 2] = ["glue-short", "wmt19"];
 /// A model that was asked for.
 #[derive(Clone, Debug)]
 pub(super) struct Model {
+    /// As it is simulated where the policy has no number of stages of its own.
     pub(super) table: ModelTable,
+    /// As the device table has it.
+    parts: ModelTable,
     pub(super) share: f64,
     pub(super) workload: Option<String>,
     lengths: Option<Lengths>,
@@ -42,6 +47,8 @@ pub(super) struct Ask<'a> {
     pub(super) requests: u64,
     arrivals: Arrivals,
     traced: Option<Vec<u32>>,
+    /// Requests of each period that is told apart; 0 where the rate is steady.
+    period: u64,
 }
 
 impl<'a> Ask<'a> {
@@ -72,28 +79,53 @@ impl<'a> Ask<'a> {
         let recorded = traced.as_ref().map_or(u64::MAX, |lengths| lengths.len() as u64);
         let telling = args.capacity.zip(args.p99_ms).map_or(0.0, |(rate, p99_ms)| rate * p99_ms / MS_PER_S * TOLD_BY);
         let requests = args.requests.max(telling.ceil() as u64).min(recorded);
-        Ok(Self { args, table, models, requests, arrivals, traced })
+        let period = match &arrivals {
+            Arrivals::Poisson { .. } => 0,
+            Arrivals::Stepped { steps } => steps.first().map_or(0, |&(_, requests)| requests),
+            _ => requests.div_ceil(PERIODS),
+        };
+        Ok(Self { args, table, models, requests, arrivals, traced, period })
     }
 
-    /// The devices under a policy.
+    /// The devices under a policy and an objective.
     ///
     /// # Errors
-    /// When the text is no policy for one of the models.
-    pub(super) fn setup(&self, policy: &str, devices: u16) -> Result<Setup, SimulateError> {
+    /// When the policy's knobs do not fit one of the models.
+    pub(super) fn setup(
+        &self,
+        policy: &Asked,
+        objective_ms: Option<f64>,
+        devices: u16,
+    ) -> Result<Setup, SimulateError> {
         let args = self.args;
-        let around = Circumstances { lanes: args.lanes, objective_ms: args.objective_ms, max_batch: args.max_batch };
-        let served = |model: &Model| {
-            let knobs = policies::knobs(policy, &model.table, around)?;
-            Ok(Served { table: model.table.clone(), knobs })
+        let around = Circumstances { lanes: args.lanes, objective_ms, max_batch: args.max_batch };
+        let served = |model: &Model| -> Result<Served, SimulateError> {
+            let table = match policy.stages {
+                None => model.table.clone(),
+                Some(stages) => model.parts.sliced(stages)?.with_boundary(boundary_ns(args)),
+            };
+            let knobs = policy.knobs(&table, around).map_err(SimulateError::Word)?;
+            Ok(Served { table, knobs })
         };
         Ok(Setup {
-            models: self.models.iter().map(served).collect::<Result<_, String>>().map_err(SimulateError::Word)?,
+            models: self.models.iter().map(served).collect::<Result<_, _>>()?,
             devices,
             lanes: args.lanes,
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
             warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
+            period: self.period,
         })
+    }
+
+    /// Runs of each policy and load.
+    pub(super) fn runs(&self) -> u64 {
+        self.args.seeds
+    }
+
+    /// Whether the rate rises by steps.
+    pub(super) fn is_stepped(&self) -> bool {
+        matches!(self.arrivals, Arrivals::Stepped { .. })
     }
 
     /// The load at a mean rate; none: as the arrivals are, at their own.
@@ -129,11 +161,9 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
             share.ok_or_else(|| SimulateError::Word(message()))?
         }
     };
-    let mut model = table.model(name)?.clone();
-    if let Some(stages) = args.stages {
-        model = model.sliced(stages)?;
-    }
-    let model = model.with_boundary((args.boundary_us * NS_PER_US).round() as u64);
+    let whole = table.model(name)?.clone();
+    let sliced = args.stages.map(|stages| whole.sliced(stages)).transpose()?;
+    let model = sliced.as_ref().unwrap_or(&whole).with_boundary(boundary_ns(args));
     let default = match (model.is_padded(), model.steps) {
         (_, Some(_)) => Some(DEFAULT_LENGTHS[1]),
         (true, None) => Some(DEFAULT_LENGTHS[0]),
@@ -144,5 +174,9 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
     let named =
         |name: &String| Lengths::named(name).ok_or_else(|| SimulateError::unknown("workload", name, &Lengths::NAMES));
     let lengths = workload.as_ref().map(named).transpose()?;
-    Ok(Model { table: model, share, workload, lengths })
+    Ok(Model { table: model, parts: whole, share, workload, lengths })
+}
+
+fn boundary_ns(args: &SimulateArgs) -> u64 {
+    (args.boundary_us * NS_PER_US).round() as u64
 }

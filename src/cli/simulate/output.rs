@@ -1,13 +1,13 @@
 //! What came out, for people and for programs.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{SimulateArgs, SimulateError, ask::Ask};
+use super::{SimulateArgs, SimulateError, ask::Ask, plots};
 use crate::{
     cli::table::Table,
-    report::{plot::Lines, write_csv},
+    report::write_csv,
     simulate::{Figures, ModelFigures},
 };
 
@@ -17,6 +17,7 @@ const NS_PER_MS: f64 = 1e6;
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) policy: String,
+    pub(super) objective_ms: Option<f64>,
     /// Part of the peak, where the load was given so.
     pub(super) part: Option<f64>,
     /// Requests a second on average; none where the arrivals have their own rates.
@@ -77,21 +78,24 @@ pub(super) fn figures(
         rows.extend(models.into_iter().map(|(model, figures)| (line, model, row(&line.figures, &figures))));
     }
     if let Some(path) = &args.csv {
-        let head = ["policy", "load", "rate", "model"];
+        let head = ["policy", "objective_ms", "load", "rate", "model"];
         let titles: Vec<&str> = head.into_iter().chain(COLUMNS.map(|(name, ..)| name)).collect();
         let records = rows.iter().map(|(line, model, row)| {
-            let head = [line.policy.clone(), plain(line.part), plain(line.rate), model.clone()];
+            let head =
+                [line.policy.clone(), plain(line.objective_ms), plain(line.part), plain(line.rate), model.clone()];
             head.into_iter().chain(row.iter().map(|value| plain(*value))).collect::<Vec<_>>()
         });
         write_csv(path, &titles, records).map_err(|error| unwritable(path, error))?;
     }
     if let Some(path) = &args.svg {
-        plots(path, ask, lines)?;
+        plots::write(path, ask, lines)?;
     }
     if args.json {
         let objects = rows.iter().map(|(line, model, row)| {
             let mut object = object(row);
             object.insert("policy".to_owned(), json!(line.policy));
+            object.insert("objective_ms".to_owned(), json!(line.objective_ms));
+            object.insert("highest_step".to_owned(), json!(highest_step(ask, line)));
             object.insert("load".to_owned(), json!(line.part));
             object.insert("rate".to_owned(), json!(line.rate));
             object.insert("model".to_owned(), json!(model));
@@ -101,13 +105,20 @@ pub(super) fn figures(
         return Ok(());
     }
     println!("{}", heading(args, ask, peak));
-    let titles = ["Policy", "Load", "Rate/s", "Model"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
+    let titles =
+        ["Policy", "Objective", "Load", "Rate/s", "Model"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
     let mut table = Table::new(&titles.collect::<Vec<_>>());
     for (line, model, row) in &rows {
+        let objective = line.objective_ms.map(|objective_ms| format!("{objective_ms} ms"));
         let [part, rate] = [line.part.map(|part| format!("{part:.2}")), line.rate.map(|rate| format!("{rate:.1}"))];
-        table.row([line.policy.clone(), or_dash(part), or_dash(rate), model.clone()].into_iter().chain(cells(row)));
+        let head = [line.policy.clone(), or_dash(objective), or_dash(part), or_dash(rate), model.clone()];
+        table.row(head.into_iter().chain(cells(row)));
     }
     println!("{table}");
+    for line in lines {
+        let Some((rate, objective_ms)) = highest_step(ask, line).zip(line.objective_ms) else { continue };
+        println!("{}: the highest step below {objective_ms} ms has {rate:.0} requests/s", line.policy);
+    }
     Ok(())
 }
 
@@ -156,48 +167,6 @@ pub(super) fn sizings(
     Ok(())
 }
 
-/// Writes mean, p99 and goodput over the load.
-fn plots(path: &Path, ask: &Ask<'_>, lines: &[Line]) -> Result<(), SimulateError> {
-    let models: Vec<&str> = ask.models.iter().map(|model| model.table.name.as_str()).collect();
-    let mut policies: Vec<&str> = Vec::new();
-    for line in lines {
-        if !policies.contains(&line.policy.as_str()) {
-            policies.push(&line.policy);
-        }
-    }
-    for (name, what, log_y, column) in [
-        ("mean", "mean latency in ms", true, 0),
-        ("p99", "99th percentile of the latency in ms", true, 3),
-        ("goodput", "requests a second within the objective", false, 5),
-    ] {
-        let points = |policy: &&str| {
-            let own = lines.iter().filter(|line| line.policy == **policy);
-            let place = |line: &Line| {
-                let all = line.figures.all();
-                let row = row(&line.figures, &all);
-                Some((line.rate.unwrap_or_else(|| line.figures.throughput(&all)), row[column]?))
-            };
-            ((*policy).to_owned(), own.filter_map(place).collect())
-        };
-        let lines = Lines {
-            title: format!("{} on {}", models.join(" and "), ask.table.name),
-            x: "requests a second".to_owned(),
-            y: what.to_owned(),
-            log_y,
-            series: policies.iter().map(points).collect(),
-        };
-        lines.write_svg(&beside(path, name))?;
-    }
-    Ok(())
-}
-
-/// The file `out-name.svg` for `out.svg`.
-fn beside(path: &Path, name: &str) -> PathBuf {
-    let stem = path.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-    let ending = path.extension().map_or_else(|| "svg".to_owned(), |ending| ending.to_string_lossy().into_owned());
-    path.with_file_name(format!("{stem}-{name}.{ending}"))
-}
-
 fn row(figures: &Figures, model: &ModelFigures) -> Row {
     let some = |count: u64| Some(count as f64);
     let latency = |ns: f64| (model.completed > 0).then_some(ns / NS_PER_MS);
@@ -218,6 +187,11 @@ fn row(figures: &Figures, model: &ModelFigures) -> Row {
         (figures.joules > 0.0).then(|| figures.requests_per_joule()),
         some(model.offered),
     ]
+}
+
+/// The peak at a stepping load: the highest step before the mean latency exceeds the objective.
+fn highest_step(ask: &Ask<'_>, line: &Line) -> Option<f64> {
+    line.figures.highest_step(line.objective_ms.filter(|_| ask.is_stepped())? * NS_PER_MS)
 }
 
 /// What was simulated, in one line.

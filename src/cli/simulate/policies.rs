@@ -1,5 +1,7 @@
 //! `--policy`: the `batching` section of a `model.yaml`, in short or whole, read as the server reads it.
 
+use serde_yaml::{Mapping, Value};
+
 use crate::{
     batching::{Knobs, Policy, Predictor},
     repository::config::{convert, params::PolicyName, yaml},
@@ -17,49 +19,91 @@ pub(super) struct Circumstances {
     pub(super) max_batch: Option<u32>,
 }
 
-/// The knobs of a model under a policy: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a
-/// `batching` section (`policy: window, queueing: { … }, window: { … }`).
-///
-/// # Errors
-/// Names the policy, the key and what was expected.
-pub(super) fn knobs(text: &str, model: &ModelTable, around: Circumstances) -> Result<Knobs, String> {
-    let text = text.trim();
-    let (name, rest) = text.split_once(':').map_or((text, None), |(name, rest)| (name.trim(), Some(rest.trim())));
-    let is_oracle = name == ORACLE;
-    let name = if is_oracle { PolicyName::Lazy.as_str() } else { name };
-    let mut section = match rest {
-        None => format!("policy: {name}"),
-        Some(_) if name == "policy" || PolicyName::from_name(name).is_err() => text.to_owned(),
-        Some(own) => format!("policy: {name}, {name}: {own}"),
-    };
-    if let Some(objective_ms) = around.objective_ms.filter(|_| !section.contains("latency_objective_ms")) {
-        section.push_str(&format!(", latency_objective_ms: {objective_ms}"));
+/// A policy as it was asked for: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a `batching`
+/// section (`policy: window, queueing: { … }, window: { … }`). `stages` and `max_batch_size` may stand there too, and what
+/// it is to be called before an equals sign.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    /// What figures and plots call it.
+    pub(super) name: String,
+    /// Stages that it is to have.
+    pub(super) stages: Option<usize>,
+    max_batch: Option<Value>,
+    batching: Mapping,
+    is_oracle: bool,
+}
+
+impl Asked {
+    /// Reads a policy's text.
+    ///
+    /// # Errors
+    /// When it is no mapping that begins with a policy.
+    pub(super) fn read(text: &str) -> Result<Self, String> {
+        let (name, policy) = text.split_once('=').map_or((text, text), |(name, policy)| (name, policy));
+        let name = name.trim().to_owned();
+        let wrong =
+            || format!("policy '{name}': expected its name and its knobs, as 'window: {{ max_queue_delay_us: 500 }}'");
+        let mut batching: Mapping = serde_yaml::from_str(&format!("{{ {policy} }}")).map_err(|_| wrong())?;
+        let stages = match batching.remove("stages") {
+            None => None,
+            Some(given) => {
+                let count = given.as_u64().and_then(|count| usize::try_from(count).ok());
+                Some(count.ok_or_else(|| format!("policy '{name}': stages: expected a number"))?)
+            }
+        };
+        let max_batch = batching.remove("max_batch_size");
+        let mut is_oracle = false;
+        if !batching.contains_key("policy") {
+            let (first, knobs) = batching.iter().next().ok_or_else(wrong)?;
+            let (first, knobs) = (first.as_str().ok_or_else(wrong)?.to_owned(), knobs.clone());
+            is_oracle = first == ORACLE;
+            let policy = if is_oracle { PolicyName::Lazy.as_str() } else { &first };
+            batching.remove(first.as_str());
+            if knobs != Value::Null {
+                batching.insert(policy.into(), knobs);
+            }
+            batching.insert("policy".into(), policy.into());
+        }
+        Ok(Self { name, stages, max_batch, batching, is_oracle })
     }
-    let tasks = around.lanes.max(1);
-    let stages = model.latencies.stages.len();
-    let mut yaml = format!(
-        "max_batch_size: {}\ninstance: {{ count: {tasks} }}\nbatching: {{ {section} }}\n",
-        around.max_batch.unwrap_or(model.max_batch_rows)
-    );
-    if model.is_padded() {
-        yaml.push_str("inputs: [{ name: input, dtype: FP32, dims: [length], pad: { axis: length, value: 0 } }]\n");
+
+    /// The knobs of a model under it.
+    ///
+    /// # Errors
+    /// Names the policy, the key and what was expected.
+    pub(super) fn knobs(&self, model: &ModelTable, around: Circumstances) -> Result<Knobs, String> {
+        let mut batching = self.batching.clone();
+        if let Some(objective_ms) = around.objective_ms.filter(|_| !batching.contains_key("latency_objective_ms")) {
+            batching.insert("latency_objective_ms".into(), objective_ms.into());
+        }
+        let largest = around.max_batch.unwrap_or(model.max_batch_rows).into();
+        let mut top = Mapping::new();
+        top.insert("max_batch_size".into(), self.max_batch.clone().unwrap_or(largest));
+        top.insert("batching".into(), Value::Mapping(batching));
+        let refused = |key: &str, message: &str| match key {
+            "" => format!("policy '{}': {message}", self.name),
+            key => format!("policy '{}': {key}: {message}", self.name),
+        };
+        let mut written = serde_yaml::to_string(&top).map_err(|fault| refused("", &fault.to_string()))?;
+        written.push_str(&format!("instance: {{ count: {} }}\n", around.lanes.max(1)));
+        if model.is_padded() {
+            written
+                .push_str("inputs: [{ name: input, dtype: FP32, dims: [length], pad: { axis: length, value: 0 } }]\n");
+        }
+        let stages = model.latencies.stages.len();
+        if (2..=256).contains(&stages) {
+            written.push_str(&format!("stages: {stages}\n"));
+        }
+        let (config, origin) =
+            yaml::parse("policy", written.as_bytes()).map_err(|fault| refused(&fault.key, &fault.message))?;
+        let converted = convert::model(&config, 1, &Default::default(), &origin);
+        let (_, mut knobs, _) = converted.map_err(|fault| refused(&fault.key, &fault.message))?;
+        if let (true, Policy::Lazy(lazy)) = (self.is_oracle, &mut knobs.policy) {
+            lazy.predictor = Predictor::Oracle;
+        }
+        knobs.latencies = Some(model.latencies.clone());
+        Ok(knobs)
     }
-    if (2..=256).contains(&stages) {
-        yaml.push_str(&format!("stages: {stages}\n"));
-    }
-    let refused = |key: &str, message: &str| match key {
-        "" => format!("policy '{text}': {message}"),
-        key => format!("policy '{text}': {key}: {message}"),
-    };
-    let (config, origin) =
-        yaml::parse("policy", yaml.as_bytes()).map_err(|fault| refused(&fault.key, &fault.message))?;
-    let converted = convert::model(&config, 1, &Default::default(), &origin);
-    let (_, mut knobs, _) = converted.map_err(|fault| refused(&fault.key, &fault.message))?;
-    if let (true, Policy::Lazy(lazy)) = (is_oracle, &mut knobs.policy) {
-        lazy.predictor = Predictor::Oracle;
-    }
-    knobs.latencies = Some(model.latencies.clone());
-    Ok(knobs)
 }
 
 #[cfg(test)]
@@ -74,7 +118,7 @@ mod tests {
 
     fn read(text: &str, around: Circumstances) -> Result<Knobs, String> {
         let table = built_in("titan-rtx", 1).expect("it is built in");
-        knobs(text, table.model("bert-base").expect("it is built in"), around)
+        Asked::read(text)?.knobs(table.model("bert-base").expect("it is built in"), around)
     }
 
     #[test]
@@ -90,6 +134,19 @@ mod tests {
         assert!(diversity.input.is_some() && diversity.load.is_none(), "the model is padded");
         let oracle = LazyKnobs { predictor: Predictor::Oracle, max_depth: 2, ..LazyKnobs::default() };
         assert_eq!(of("oracle: { max_depth: 2 }").policy, Policy::Lazy(oracle));
+    }
+
+    #[test]
+    fn a_policy_may_have_a_name_stages_and_a_largest_batch_of_its_own() {
+        let asked = Asked::read("GraphB(5) = window: { max_queue_delay_us: 5000 }, stages: 4, max_batch_size: 8");
+        let asked = asked.expect("it is a policy");
+        assert_eq!((asked.name.as_str(), asked.stages), ("GraphB(5)", Some(4)));
+        let table = built_in("titan-rtx", 1).expect("it is built in");
+        let knobs = asked.knobs(table.model("unet").expect("it is built in"), ALONE).expect("it is a policy");
+        assert_eq!(knobs.max_batch_rows, 8);
+        assert_eq!(Asked::read("window").expect("it is a policy").name, "window");
+        let refusal = Asked::read("window, stages: few").expect_err("no number");
+        assert_eq!(refusal, "policy 'window, stages: few': stages: expected a number");
     }
 
     #[test]

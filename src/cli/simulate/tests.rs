@@ -117,14 +117,63 @@ fn files_hold_what_was_asked_for() {
     run(&short(&[&RESNET[..], &words].concat())).expect("it can be simulated");
     let written = fs::read_to_string(&csv).expect("it was written");
     let rows: Vec<&str> = written.lines().collect();
-    assert!(rows[0].starts_with("policy,load,rate,model,mean_ms,p50_ms,") && rows.len() == 3, "{written}");
-    assert!(rows[1].starts_with("window,,100,resnet,"), "{written}");
-    for name in ["out-mean.svg", "out-p99.svg", "out-goodput.svg"] {
+    let titles = "policy,objective_ms,load,rate,model,mean_ms,p50_ms,";
+    assert!(rows[0].starts_with(titles) && rows.len() == 3, "{written}");
+    assert!(rows[1].starts_with("window,,,100,resnet,"), "{written}");
+    for name in ["mean", "p99", "throughput", "goodput", "quantiles"].map(|name| format!("out-{name}.svg")) {
+        let name = name.as_str();
         let drawn = fs::read_to_string(file(name)).expect("it was drawn");
         assert!(drawn.contains("resnet on npu") && drawn.contains("window"), "{name}");
     }
+    for name in ["out-missed.svg", "out-time.svg"] {
+        assert!(!directory.path().join(name).exists(), "{name} would be empty");
+    }
     let refusal = refusal(&[&RESNET[..], &["--rate", "100", "--csv", "/no/such/out.csv"]].concat());
     assert!(refusal.starts_with("cannot write '/no/such/out.csv': "), "{refusal}");
+}
+
+#[test]
+fn each_objective_is_a_run_of_its_own() {
+    let words = ["--rate", "600", "--policy", "serial", "--objective-ms", "1.2,4,400"];
+    let lines = lines(&[&RESNET[..], &words].concat());
+    let missed: Vec<f64> = lines.iter().map(|line| line.figures.all().missed()).collect();
+    assert_eq!(lines.iter().map(|line| line.objective_ms).collect::<Vec<_>>(), [1.2, 4.0, 400.0].map(Some));
+    assert!(missed[0] > 0.3 && missed[1] < missed[0] && missed[2] == 0.0, "{missed:?}");
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let svg = directory.path().join("out.svg").display().to_string();
+    run(&short(&[&RESNET[..], &words, &["--svg", &svg]].concat())).expect("it can be simulated");
+    let drawn = fs::read_to_string(directory.path().join("out-missed.svg")).expect("it was drawn");
+    assert!(drawn.contains("objective in ms") && drawn.contains("600 requests/s"), "{drawn}");
+    let several = refusal(&[&RESNET[..], &["--capacity", "9", "--p99-ms", "9", "--objective-ms", "1,2"]].concat());
+    assert!(several.starts_with("--objective-ms: expected one objective with --capacity"), "{several}");
+}
+
+#[test]
+fn policies_have_their_own_names_and_stages() {
+    let words = ["--rate", "600", "--policy", "one=window, stages: 1", "--policy", "all = window, stages: 18"];
+    let lines = lines(&[&["--table", "npu", "--model", "resnet"][..], &words].concat());
+    let tasks: Vec<(&str, u64)> =
+        lines.iter().map(|line| (line.policy.as_str(), line.figures.all().counters.tasks_launched)).collect();
+    assert_eq!((tasks[0].0, tasks[1].0), ("one", "all"));
+    assert!(tasks[1].1 > 15 * tasks[0].1, "{tasks:?}");
+    let found = refusal(&[&RESNET[..], &["--rate", "9", "--policy", "window, stages: 99"]].concat());
+    assert_eq!(found, "the model 'resnet' has 18 parts: expected from 1 to 18 stages, but found 99");
+}
+
+#[test]
+fn a_stepping_load_shows_the_highest_step_that_a_policy_carries() {
+    let words = ["--arrivals", "stepped", "--requests", "20000", "--policy", "serial", "--objective-ms", "50"];
+    let args = args(&[&RESNET[..], &words, &["--seeds", "1"]].concat());
+    let ask = Ask::new(&args).expect("everything is there");
+    let (_, lines) = compare(&args, &ask).expect("it can be simulated");
+    let figures = &lines[0].figures;
+    assert_eq!(figures.periods.len(), 10, "a period a step");
+    let step = figures.highest_step(50e6).expect("it carries the first steps");
+    assert!((800.0..900.0).contains(&step), "909 requests a second are the most; found {step}");
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    plots::write(&directory.path().join("out.svg"), &ask, &lines).expect("it is drawn");
+    let drawn = fs::read_to_string(directory.path().join("out-time.svg")).expect("it was drawn");
+    assert!(drawn.contains("requests/s that arrive") && drawn.contains("serial"), "{drawn}");
 }
 
 #[test]
