@@ -7,7 +7,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test lint bench bench-frontend compare-policies timelines overload clean
+.PHONY: help build setup tools models demo serve test lint bench bench-frontend compare-policies figures timelines overload clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -18,6 +18,7 @@ help:
 	@echo "make tools     perf_analyzer and grpcurl in .cache/bin, where they can be had"
 	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
 	@echo "make compare-policies  each policy beside window under the same load; make timelines draws them"
+	@echo "make figures   the papers' figures from the simulator, which every machine draws alike"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
@@ -63,6 +64,11 @@ overload: build
 # The table of docs/benchmarks/README.md, and the drawings of docs/policies.md.
 compare-policies: build
 	@$(VENV) scripts/compare_policies.py
+
+# The papers' figures from the simulator: the plots and tables of docs/benchmarks/lazybatching.md, dvabatch.md and adaptive.md.
+figures:
+	cargo build --release
+	@$(PYTHON) scripts/figures.py
 
 timelines: build
 	@$(VENV) scripts/timelines.py

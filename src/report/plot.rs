@@ -23,7 +23,7 @@ const MANY: usize = 25;
 const BARS_SIZE: (u32, u32) = (640, 320);
 const FONT: &str = "sans-serif";
 const TITLE_SIZE: u32 = 16;
-const NAME_SIZE: u32 = 12;
+const NAME_SIZE: u32 = 15;
 /// Distance of the names below a plot of lines from its left border.
 const NAMES_LEFT: usize = 74;
 /// Colours that the colour-blind tell apart too, in the order of the series; they come again after the last.
@@ -142,7 +142,8 @@ impl Lines {
         X: Ranged<ValueType = f64> + ValueFormatter<f64>,
         Y: Ranged<ValueType = f64> + ValueFormatter<f64>,
     {
-        chart.configure_mesh().x_desc(&self.x).y_desc(&self.y).y_label_formatter(&number).draw()?;
+        let mut mesh = chart.configure_mesh();
+        mesh.x_desc(&self.x).y_desc(&self.y).x_label_formatter(&number).y_label_formatter(&number).draw()?;
         for (index, (_, points)) in self.series.iter().enumerate() {
             let mark = if points.len() < MANY { 3 } else { 0 };
             chart

@@ -1,0 +1,264 @@
+"""The papers' figures in docs/benchmarks: runs `paternoster simulate` for each, and keeps its plots and tables. Started by
+`make figures`.
+
+    python scripts/figures.py [--only lazybatching-12,…] [--binary target/release/paternoster] [--list]
+
+Each command is printed as it can be typed. The simulator is deterministic: another machine writes the same files.
+"""
+
+import argparse
+import csv
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections import namedtuple
+from pathlib import Path
+
+from server import ROOT, binary
+
+#: One run: its arguments, and the plots that are kept, by the simulator's name for them.
+Run = namedtuple("Run", "arguments plots", defaults=[{}])
+
+TABLES = ROOT / "benches" / "tables"
+PAGES = ROOT / "docs" / "benchmarks"
+#: Objective within which the mean latency is to stay at a peak (DVABatch section 8.1).
+PEAK_MS = 200
+
+
+def graph_b(delay_ms, more=""):
+    """Graph batching with a window (LazyBatching section VI)."""
+    return f"GraphB({delay_ms})=window: {{ max_queue_delay_us: {delay_ms * 1000} }}{more}"
+
+
+def options(**given):
+    return [word for key, value in given.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+
+
+def policies(*texts):
+    return [word for text in texts for word in ("--policy", text)]
+
+
+# ## LazyBatching
+
+LAZY = policies("Serial=serial", *(graph_b(ms) for ms in (0, 5, 25, 55, 95)), "LazyB=lazy", "Oracle=oracle")
+OBJECTIVES = "20,40,60,80,100"
+NPU_MODELS = ("resnet", "gnmt", "transformer")
+
+
+def lazybatching():
+    figures = {}
+    for model in NPU_MODELS:
+        over_rates = options(table="npu", model=model, rate="16,64,256,500,750,1000", objective_ms=100)
+        figures["lazybatching-12", model] = Run(
+            over_rates + options(requests=2000, seeds=20) + LAZY,
+            {"mean": f"fig-12-{model}", "throughput": f"fig-13-{model}", "quantiles": f"fig-14-{model}"},
+        )
+        figures["lazybatching-15", model] = Run(
+            options(table="npu", model=model, rate=1000, objective_ms=OBJECTIVES, requests=4000, seeds=4) + LAZY,
+            {"missed": f"fig-15-{model}"},
+        )
+    for model in ("vggnet", "mobilenet", "las", "bert-base"):
+        figures["lazybatching-16", model] = Run(
+            options(table="npu", model=model, rate="16,1000", objective_ms=OBJECTIVES, requests=4000, seeds=5)
+            + policies("Serial=serial", graph_b(0), graph_b(95), "LazyB=lazy", "Oracle=oracle")
+        )
+    for model in NPU_MODELS:
+        figures["lazybatching-17", model] = Run(
+            options(table="titan-rtx", model=model, load="0.1,0.25,0.5,0.75,0.9", objective_ms="100,400")
+            + options(requests=4000, seeds=5)
+            + LAZY,
+            {"mean": f"fig-17-{model}"} if model == "transformer" else {},
+        )
+    for steps in (10, 32):
+        figures["lazybatching-dec-timesteps", f"{steps} steps"] = Run(
+            options(table="npu", model="transformer", dec_timesteps=steps, rate=1000, objective_ms=OBJECTIVES)
+            + options(requests=4000, seeds=5)
+            + policies("LazyB=lazy", "equation 2=lazy: { predictor: paper }", "Oracle=oracle")
+        )
+    shared = [word for model in (*NPU_MODELS, "mobilenet") for word in ("--model", f"{model}:0.25")]
+    figures["lazybatching-co-located", "four models"] = Run(
+        options(table="npu", rate="16,64,256,400,500", objective_ms=100, requests=4000, seeds=5) + shared + LAZY,
+        {"mean": "co-located-mean", "throughput": "co-located-throughput"},
+    )
+    return figures
+
+
+# ## DVABatch
+
+#: Of each model: stages (section 8.7), what DVABatch does, and the delay of DelayBatch that carries the highest load.
+Served = namedtuple("Served", "stages policy delay_us")
+
+DVA_MODELS = {
+    "bert-base": Served(2, "diversity", 1000),
+    "bert-large": Served(2, "diversity", 1000),
+    "unet": Served(4, "diversity: { load: true, operator: true }", 1000),
+    "linknet": Served(4, "diversity: { load: true, operator: true }", 5000),
+    "vgg19": Served(4, "diversity: { load: true }", 5000),
+    "resnet152": Served(4, "diversity: { load: true }", 5000),
+}
+TITAN = options(table="titan-rtx", boundary_us=5, objective_ms=PEAK_MS)
+DELAYS_US = (1000, 5000, 20_000, 50_000, 100_000)
+
+
+def delay_batch(delay_us, name="DelayBatch"):
+    return f"{name}=window: {{ max_queue_delay_us: {delay_us} }}, stages: 1"
+
+
+def loads(first, last, step):
+    count = round((last - first) / step) + 1
+    return ",".join(f"{first + place * step:.2f}" for place in range(count))
+
+
+def dvabatch():
+    figures = {}
+    for model, (stages, policy, delay_us) in DVA_MODELS.items():
+        of_model = TITAN + options(model=model, workload="glue-pair")
+        zero, delay = "ZeroBatch=window, stages: 1", delay_batch(delay_us)
+        dva = f"DVABatch={policy}, stages: {stages}"
+        split = []
+        if "operator" in policy:
+            split = [f"DVABatch-split=diversity: {{ load: false, operator: true }}, stages: {stages}"]
+        figures["dvabatch-14", model] = Run(
+            of_model
+            + options(load="0.25,0.4,0.6,0.75,0.9", requests=10_000, seeds=5)
+            + policies(zero, delay, dva, *split),
+            {"mean": f"fig-14-{model}"},
+        )
+        figures["dvabatch-delay", model] = Run(
+            of_model
+            + options(load=loads(0.9, 1.3, 0.05), requests=10_000, seeds=3)
+            + policies(zero, *(delay_batch(us, f"DelayBatch({us / 1000:g} ms)") for us in DELAYS_US))
+        )
+        # The mean rate of a stepping load is the harmonic one: the last step is 6.2 times as high.
+        figures["dvabatch-15", model] = Run(
+            of_model
+            + options(arrivals="stepped", load="0.4" if "bert" in model else "0.25", requests=32_000, seeds=1)
+            + policies(delay, dva),
+            {"time": f"fig-15-{model}"} if model in ("bert-base", "resnet152") else {},
+        )
+    for model in ("bert-base", "bert-large"):
+        stages, policy, delay_us = DVA_MODELS[model]
+        for workload in ("glue-short", "glue-pair", "wmt15"):
+            figures["dvabatch-17", f"{model}, {workload}"] = Run(
+                TITAN
+                + options(model=model, workload=workload, load=loads(0.8, 3.2, 0.1), requests=10_000, seeds=1)
+                + policies(delay_batch(delay_us), f"DVABatch={policy}, stages: {stages}")
+            )
+    for model in ("bert-base", "linknet", "resnet152"):
+        stages, policy, _ = DVA_MODELS[model]
+        for lanes in (1, 2):
+            pairs = (f"{count} pairs={policy}, buffer_pairs: {count}" for count in (1, 2, 3, 4))
+            figures["dvabatch-19", f"{model}, {lanes} lanes"] = Run(
+                TITAN
+                + options(model=model, workload="glue-pair", stages=stages, load=0.9, lanes=lanes)
+                + options(requests=10_000, seeds=3)
+                + policies(*pairs)
+            )
+        for boundary_us in (5, 290):
+            cuts = (f"{count} stages={policy}, stages: {count}" for count in (1, 2, 4, 8, 12))
+            figures["dvabatch-20", f"{model}, {boundary_us} us"] = Run(
+                options(table="titan-rtx", objective_ms=PEAK_MS, boundary_us=boundary_us, model=model)
+                + options(workload="glue-pair", load="0.6," + loads(0.9, 2.3, 0.1), requests=10_000, seeds=1)
+                + policies(*cuts)
+            )
+    return figures
+
+
+# ## Adaptive batching
+
+#: Queue delay in ms with which 99 of 100 requests just stay within a deadline of 100 ms.
+MAX_BATCH_MS = {"bert-base": 85, "vgg19": 35, "resnet": 80, "resnet101": 65}
+
+
+def adaptive():
+    figures = {}
+    for model, delay_ms in MAX_BATCH_MS.items():
+        figures["adaptive-2", model] = Run(
+            options(table="titan-rtx", model=model, arrivals="ramp", requests=36_150, seeds=3, stages=1)
+            + policies(
+                f"max batch=window: {{ max_queue_delay_us: {delay_ms * 1000} }}",
+                "ad hoc=window",
+                "adaptive=adaptive",
+                "algorithm 1=adaptive: { mode: paper }",
+            ),
+            {"time": f"fig-2-{model}"} if model in ("bert-base", "resnet") else {},
+        )
+    return figures
+
+
+#: By figure and run. The table of a figure has the rows of all its runs.
+RUNS = {**lazybatching(), **dvabatch(), **adaptive()}
+#: Figures of so many loads that their tables are not kept; the peaks that they are for are printed.
+UNKEPT = ("dvabatch-delay", "dvabatch-17", "dvabatch-20")
+
+
+def peaks(rows):
+    """Of each policy, the highest load up to which the mean latency stays within PEAK_MS."""
+    carried = {}
+    for row in sorted(rows, key=lambda row: float(row["load"])):
+        within = float(row["mean_ms"]) <= PEAK_MS
+        before = carried.get(row["policy"], (0, 0, True))
+        if before[2]:
+            carried[row["policy"]] = (float(row["load"]), float(row["rate"]), True) if within else (*before[:2], False)
+    return {policy: (load, rate) for policy, (load, rate, _) in carried.items()}
+
+
+def short(value):
+    """A figure with five digits; a word as it is."""
+    try:
+        return f"{float(value):.5g}"
+    except ValueError:
+        return value
+
+
+def run(figure, name, of_run, program):
+    """Runs the simulator once, keeps the plots, and returns the rows of its table."""
+    page = PAGES / figure.split("-")[0]
+    page.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        table, plot = Path(scratch) / "out.csv", Path(scratch) / "out.svg"
+        words = ["simulate", *of_run.arguments]
+        print(f"\n# {figure}: {name}\npaternoster {shlex.join(words)}", flush=True)
+        subprocess.run([program, *words, "--csv", table, "--svg", plot], check=True)
+        for ending, kept in of_run.plots.items():
+            shutil.copyfile(Path(scratch) / f"out-{ending}.svg", page / f"{kept}.svg")
+        with table.open() as file:
+            rows = list(csv.DictReader(file))
+    if len({row["load"] for row in rows}) > 8:
+        for policy, (load, rate) in peaks(rows).items():
+            print(f"{policy}: mean within {PEAK_MS} ms up to {load:.2f} of the peak of window, {rate:.0f} requests/s")
+    return [{"run": name, **{title: short(value) for title, value in row.items()}} for row in rows]
+
+
+def keep(figure, rows):
+    TABLES.mkdir(exist_ok=True)
+    with (TABLES / f"{figure}.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", help="names of figures, or their beginnings, with commas")
+    parser.add_argument("--binary", default=binary(), help="the program")
+    parser.add_argument("--list", action="store_true", help="name the figures, run none")
+    given = parser.parse_args()
+    figures = list(dict.fromkeys(figure for figure, _ in RUNS))
+    for figure in figures:
+        if not figure.startswith(tuple(given.only.split(","))):
+            continue
+        if given.list:
+            print(figure)
+            continue
+        rows = []
+        for (of_figure, name), of_run in RUNS.items():
+            if of_figure == figure:
+                rows += run(figure, name, of_run, given.binary)
+        if figure not in UNKEPT:
+            keep(figure, rows)
+
+
+if __name__ == "__main__":
+    main()
