@@ -132,7 +132,6 @@ pub(super) struct SlackPredictor<'a> {
 
 impl SlackPredictor<'_> {
     #[cfg(test)]
-    #[cfg(test)]
     /// How long the stack takes when nothing is pushed, or none when a segment's time is not known: the top catches up,
     /// merges with the entry below as it reaches that entry's segment, and goes on with it, to the last segment.
     ///

@@ -33,8 +33,9 @@ pub(in crate::batching) struct Diversity {
 #[derive(Debug, Default)]
 struct Splits {
     found: BTreeMap<(CellId, u32, ShapeClass), Option<Parts>>,
-    /// Runs that had been learned from.
+    /// Runs that had been learned from, and when.
     learned: u64,
+    renewed: Ns,
 }
 
 type Parts = SmallVec<[u32; 8]>;
@@ -42,8 +43,9 @@ type Parts = SmallVec<[u32; 8]>;
 /// A batch is parted at the entry only into parts of at least this share of the best throughput.
 const NEARLY_BEST: f64 = 0.98;
 
-/// Runs after which splits are looked for anew.
+/// Runs after which splits are looked for anew, but not before this time: where runs take microseconds, the search takes longer than many.
 const RENEWED_AFTER: u64 = 64;
+const KEPT_NS: Ns = 50_000_000;
 
 impl Diversity {
     pub(super) fn new(knobs: &DiversityKnobs) -> Self {
@@ -209,8 +211,8 @@ impl Diversity {
 
 impl Splits {
     fn renew(&mut self, view: &View<'_>) {
-        if view.learned >= self.learned + RENEWED_AFTER {
-            self.learned = view.learned;
+        if view.learned >= self.learned + RENEWED_AFTER && view.now >= self.renewed.saturating_add(KEPT_NS) {
+            (self.learned, self.renewed) = (view.learned, view.now);
             self.found.clear();
         }
     }

@@ -50,8 +50,7 @@ impl Lazy {
         let Some((line, entry)) = self.heads.lines(view.pending).next() else {
             return view.or_go_on(Decision::Nothing);
         };
-        let class = view.class_of(entry);
-        let passengers = self.pushable(view, entry, &[], &class, view.max_rows);
+        let passengers = self.boarding(view, entry);
         view.or_go_on(Decision::New { line, passengers: Passengers::Named(passengers), outlook: Outlook::Open })
     }
 
@@ -67,6 +66,39 @@ impl Lazy {
         view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
     }
 
+    /// Who boards a new batch: so many that nobody among them is late by it; or all, where fewer are late then than if the others had to
+    /// wait for the next batch. Batches that are kept small for the sake of a few make everybody late in the end.
+    fn boarding(&self, view: &View<'_>, line: &Line) -> Vec<Slot> {
+        let class = view.class_of(line);
+        let mut slots = by_target(view, line, view.max_rows, |_| true);
+        let count = self.in_time(view, &slots, &[], &class, view.max_rows);
+        let all = all_within(view, &slots, view.max_rows);
+        if self.knobs.predictor == Predictor::Paper || self.late_by(view, &slots[..all], count, &class) <= Some(0) {
+            slots.truncate(count);
+        } else {
+            slots.truncate(all);
+        }
+        slots
+    }
+
+    /// How many more of these requests are late if only the first `count` board, and the others in the next batch; none where times are not
+    /// known.
+    fn late_by(&self, view: &View<'_>, slots: &[Slot], count: usize, class: &ShapeClass) -> Option<i64> {
+        let rows = |slots: &[Slot]| slots.iter().map(|&slot| view.ledger[slot].rows).sum();
+        let time = |slots: &[Slot]| match slots {
+            [] => Some(0),
+            slots => view.costs.whole(rows(slots), class, Quantile::Mean),
+        };
+        let late = |slots: &[Slot], end: Ns| {
+            slots.iter().filter(|&&slot| view.target(slot).is_some_and(|target| target < end)).count() as i64
+        };
+        let (first, others) = slots.split_at(count);
+        let first_ns = time(first)?;
+        let wait_ns = if view.idle_besides > 0 { 0 } else { first_ns / Ns::from(view.lanes) };
+        let apart = late(first, view.now + first_ns) + late(others, view.now + wait_ns + time(others)?);
+        Some(apart - late(slots, view.now + time(slots)?))
+    }
+
     /// Pushes what may be pushed onto the newest batch.
     fn push(&self, view: &View<'_>) -> Option<Decision> {
         let (lineage, batch) = stretchable(view)?;
@@ -77,7 +109,12 @@ impl Lazy {
         let mut lines = self.heads.lines(view.pending);
         let (line, waiting) = lines.find(|(_, line)| line.mates == lineage.mates)?;
         let stack = stack(view, entry);
-        let mut slots = self.pushable(view, waiting, &stack, &lineage.class, lineage.places.free());
+        let is_short = |slot: Slot| {
+            let lengths = &view.ledger[slot].lengths;
+            lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded)
+        };
+        let mut slots = by_target(view, waiting, lineage.places.free(), is_short);
+        slots.truncate(self.in_time(view, &slots, &stack, &lineage.class, lineage.places.free()));
         // Rows of one request need places in a row, and what is free may have gaps.
         let mut places = lineage.places.clone();
         let fits = slots.iter().take_while(|&&slot| places.take(view.ledger[slot].rows).is_some()).count();
@@ -102,22 +139,12 @@ impl Lazy {
         wait_ns <= bound_ns && neighbours && is_gain(view, batch, class, rows)
     }
 
-    /// Requests of a line, the earliest targets first, that may be pushed onto a stack together.
-    fn pushable(&self, view: &View<'_>, line: &Line, stack: &[Entry], class: &ShapeClass, room: u32) -> Vec<Slot> {
-        let fits = |slot: &Slot| {
-            let lengths = &view.ledger[*slot].lengths;
-            stack.is_empty() || lengths.iter().zip(&class.0).all(|(length, padded)| length <= padded)
-        };
-        // Each request has a row at least.
-        let mut slots: Vec<Slot> = line.iter(view.ledger).filter(fits).take(room as usize).collect();
-        let target = |slot: Slot| view.target(slot);
-        slots.sort_by_key(|&slot| (view.ledger[slot].level, target(slot).unwrap_or(NEVER)));
-        let waiting: SmallVec<[Waiting; 32]> =
-            slots.iter().map(|&slot| Waiting { rows: view.ledger[slot].rows, target: target(slot) }).collect();
+    /// How many of these requests may be pushed onto a stack together without making anybody late.
+    fn in_time(&self, view: &View<'_>, slots: &[Slot], stack: &[Entry], class: &ShapeClass, room: u32) -> usize {
+        let waiting = |&slot: &Slot| Waiting { rows: view.ledger[slot].rows, target: view.target(slot) };
+        let waiting: SmallVec<[Waiting; 32]> = slots.iter().map(waiting).collect();
         let predictor = SlackPredictor { costs: view.costs, class, predictor: self.predictor() };
-        let count = predictor.pushable(view.now, stack, view.pipeline.entry(), &waiting, room);
-        slots.truncate(count);
-        slots
+        predictor.pushable(view.now, stack, view.pipeline.entry(), &waiting, room)
     }
 
     fn predictor(&self) -> slack::Predictor {
@@ -131,6 +158,22 @@ impl Lazy {
     pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
         self.heads.check(pending, ledger)
     }
+}
+
+/// Requests of a line that fit, the earliest targets first; as many as may have room, each with a row at least.
+fn by_target(view: &View<'_>, line: &Line, room: u32, fits: impl Fn(Slot) -> bool) -> Vec<Slot> {
+    let mut slots: Vec<Slot> = line.iter(view.ledger).filter(|&slot| fits(slot)).take(room as usize).collect();
+    slots.sort_by_key(|&slot| (view.ledger[slot].level, view.target(slot).unwrap_or(NEVER)));
+    slots
+}
+
+/// How many of these requests have at most so many rows together.
+fn all_within(view: &View<'_>, slots: &[Slot], room: u32) -> usize {
+    let sums = slots.iter().scan(0, |rows, &slot| {
+        *rows += view.ledger[slot].rows;
+        Some(*rows)
+    });
+    sums.take_while(|&rows| rows <= room).count()
 }
 
 /// The newest lineage and its batch, if newcomers may join it and it has room.

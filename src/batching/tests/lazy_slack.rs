@@ -191,3 +191,29 @@ fn a_push_respects_the_targets_of_other_models() {
     assert_eq!(table(UNIT + 5_750 - 1), PUSHED, "one that is late anyway has no veto");
     assert_eq!(table(UNIT + 5_750), NOT_PUSHED, "one without any slack has");
 }
+
+// ## New batches
+
+fn ten_and_two_a_row(rows: u32) -> Ns {
+    UNIT * (10 + 2 * u64::from(rows))
+}
+
+/// How many board first where request 1 came seven units before the lane and the others just now. Each request has twenty.
+fn board_first(others: &[u64], predictor: Predictor) -> u32 {
+    let points = [1, 2, 3, 4].map(|rows| (rows, ten_and_two_a_row(rows)));
+    let knobs = Knobs { objective_ns: Some(20 * UNIT), ..staged(Policy::Lazy(by(predictor)), 1, 4, &points) };
+    let mut server = Timeline::new([knobs], |task| ten_and_two_a_row(rows_of(task)));
+    server.arrives(0, 1);
+    others.iter().for_each(|&other| server.arrives(7 * UNIT, other));
+    server.lane_up(7 * UNIT, 0);
+    rows_of(&server.launches[0].1)
+}
+
+#[test]
+fn a_batch_is_not_kept_small_for_one_where_that_makes_more_late() {
+    // Alone, 1 is done at 19 and 2, 3 and 4 at 35, where they want to be done at 27. Together all are done at 25.
+    assert_eq!(board_first(&[2, 3, 4], Predictor::Table), 4);
+    // 2 is late behind 1, and 1 is late with 2: nothing is gained.
+    assert_eq!(board_first(&[2], Predictor::Table), 1);
+    assert_eq!(board_first(&[2, 3, 4], Predictor::Paper), 1, "equation 2 asks for slack alone");
+}
