@@ -11,7 +11,6 @@ use std::{
     },
 };
 
-use serde_yaml::{Mapping, Value};
 use tempfile::TempDir;
 
 use crate::{
@@ -25,15 +24,15 @@ use crate::{
             ConfigError, json, params,
             params::PolicyName,
             pb::{self},
-            pbtxt, yaml,
+            pbtxt,
+            policy_text::PolicyText,
+            yaml,
         },
     },
 };
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
-/// Keys of the configuration itself that may stand among those of `batching`.
-const OF_THE_MODEL: [&str; 2] = ["max_batch_size", "stages"];
 /// What begins the parameters that `batching` sets.
 const BATCHING: &str = "batching.";
 
@@ -78,24 +77,9 @@ impl Variant {
     /// When a key is unknown or a value wrong.
     pub fn parse(text: &str) -> Result<Self, VariantError> {
         let wrong = || VariantError::Form { text: text.to_owned() };
-        let mut batching: Mapping = serde_yaml::from_str(&format!("{{ {text} }}")).map_err(|_| wrong())?;
-        let mut top = Mapping::new();
-        for key in OF_THE_MODEL {
-            if let Some(value) = batching.remove(key) {
-                top.insert(key.into(), value);
-            }
-        }
-        let sets_stages = top.contains_key("stages");
-        if !batching.contains_key("policy") {
-            let (first, knobs) = batching.iter().next().ok_or_else(wrong)?;
-            let (policy, is_bare) = (first.as_str().ok_or_else(wrong)?.to_owned(), *knobs == Value::Null);
-            if is_bare {
-                batching.remove(policy.as_str());
-            }
-            batching.insert("policy".into(), policy.into());
-        }
-        top.insert("batching".into(), Value::Mapping(batching));
-        let written = serde_yaml::to_string(&top).map_err(|_| wrong())?;
+        let policy = PolicyText::read(text).ok_or_else(wrong)?;
+        let sets_stages = policy.model.contains_key("stages");
+        let written = serde_yaml::to_string(&policy.document()).map_err(|_| wrong())?;
         let read = yaml::parse("policy", written.as_bytes());
         let (config, _) = read.map_err(|source| VariantError::Config { text: text.to_owned(), source })?;
         Ok(Self { name: text.trim().to_owned(), config, sets_stages })

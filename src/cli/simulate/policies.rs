@@ -4,7 +4,7 @@ use serde_yaml::{Mapping, Value};
 
 use crate::{
     batching::{Knobs, Policy, Predictor},
-    repository::config::{convert, params::PolicyName, yaml},
+    repository::config::{convert, params::PolicyName, policy_text::PolicyText, yaml},
     simulate::ModelTable,
 };
 
@@ -43,28 +43,23 @@ impl Asked {
         let name = name.trim().to_owned();
         let wrong =
             || format!("policy '{name}': expected its name and its knobs, as 'window: {{ max_queue_delay_us: 500 }}'");
-        let mut batching: Mapping = serde_yaml::from_str(&format!("{{ {policy} }}")).map_err(|_| wrong())?;
-        let stages = match batching.remove("stages") {
+        let PolicyText { mut batching, model } = PolicyText::read(policy).ok_or_else(wrong)?;
+        let stages = match model.get("stages") {
             None => None,
             Some(given) => {
                 let count = given.as_u64().and_then(|count| usize::try_from(count).ok());
                 Some(count.ok_or_else(|| format!("policy '{name}': stages: expected a number"))?)
             }
         };
-        let max_batch = batching.remove("max_batch_size");
-        let mut is_oracle = false;
-        if !batching.contains_key("policy") {
-            let (first, knobs) = batching.iter().next().ok_or_else(wrong)?;
-            let (first, knobs) = (first.as_str().ok_or_else(wrong)?.to_owned(), knobs.clone());
-            is_oracle = first == ORACLE;
-            let policy = if is_oracle { PolicyName::Lazy.as_str() } else { &first };
-            batching.remove(first.as_str());
-            if knobs != Value::Null {
-                batching.insert(policy.into(), knobs);
+        let is_oracle = batching.get("policy").and_then(Value::as_str) == Some(ORACLE);
+        if is_oracle {
+            let lazy = PolicyName::Lazy.as_str();
+            if let Some(knobs) = batching.remove(ORACLE) {
+                batching.insert(lazy.into(), knobs);
             }
-            batching.insert("policy".into(), policy.into());
+            batching.insert("policy".into(), lazy.into());
         }
-        Ok(Self { name, stages, max_batch, batching, is_oracle })
+        Ok(Self { name, stages, max_batch: model.get("max_batch_size").cloned(), batching, is_oracle })
     }
 
     /// The knobs of a model under it.
