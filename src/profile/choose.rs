@@ -9,6 +9,10 @@ use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, Operato
 /// the way to the lane.
 pub const BOUNDARY_NS: Ns = 5_000;
 
+/// Stages may take this much of the whole model's time, alone and in a batch of eight. Joining on the way takes some per cent off the
+/// mean at best; engines that fuse across the cut lose more.
+const CUT_COSTS: f64 = 1.02;
+
 /// How a model is to be served.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Choice {
@@ -58,7 +62,7 @@ impl ChosenPolicy {
 /// - Policy I where requests differ in length. Its groups run in parallel, which resolves load diversity too (DVABatch section
 ///   7.2): one stage, unless it pays that stages run batches of different sizes.
 /// - Else Policy III where joining pays, in the number of stages for which a request that comes at a random moment completes
-///   earliest: the time of all stages, [`BOUNDARY_NS`] for each boundary, and half of the first stage, for which it waits.
+///   earliest, of those that make no batch slower than by 2 %: the time of all stages, [`BOUNDARY_NS`] for each boundary, and half of the first stage, for which it waits.
 ///
 /// `None` if the profile says nothing of one row.
 pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
@@ -108,10 +112,27 @@ fn stages_by_operators(profile: &Profile, found: &Findings, reasons: &mut Vec<St
     stages
 }
 
-/// The number of stages with which a request completes earliest.
+/// The number of stages with which a request completes earliest, of those that cost next to nothing.
 fn stages_by_wait(profile: &Profile, found: &Findings, reasons: &mut Vec<String>) -> u16 {
-    let weighed = profile.cuts.iter().filter_map(|cut| Some((cut.stages.len(), expected_ns(cut, found.length)?)));
-    let weighed: Vec<(usize, f64)> = weighed.collect();
+    let whole = profile.whole();
+    let costs_nothing = |cut: &&CutTable| {
+        let slower = |rows| {
+            let whole_ns = whole?.total_ns(rows, found.length)? as f64;
+            Some(cut.total_ns(rows, found.length)? as f64 / whole_ns)
+        };
+        cut.stages.len() == 1
+            || [1, found.together_rows].into_iter().all(|rows| slower(rows).is_some_and(|slower| slower <= CUT_COSTS))
+    };
+    let cheap = profile.cuts.iter().filter(costs_nothing);
+    let weighed: Vec<(usize, f64)> =
+        cheap.filter_map(|cut| Some((cut.stages.len(), expected_ns(cut, found.length)?))).collect();
+    if weighed.len() < profile.cuts.len() {
+        reasons.push(format!(
+            "cuts that make a batch of 1 or {} more than {:.0} % slower are left out: everybody would pay for those who join",
+            found.together_rows,
+            100.0 * (CUT_COSTS - 1.0),
+        ));
+    }
     let best = weighed.iter().min_by(|one, two| one.1.total_cmp(&two.1)).map_or(1, |(count, _)| *count);
     let each: Vec<String> = weighed.iter().map(|(count, ns)| format!("{count}: {:.0} µs", ns / 1e3)).collect();
     reasons.push(format!(

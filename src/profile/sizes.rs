@@ -1,7 +1,7 @@
 //! Sizes of the batches that are measured.
 
 /// Lengths of padded axes that are measured: between two of them latencies are close to a line.
-pub const LENGTHS: [u32; 5] = [16, 32, 64, 128, 256];
+pub const LENGTHS: [u32; 6] = [8, 16, 32, 64, 128, 256];
 
 /// A batch to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -72,11 +72,17 @@ fn stages_are_as_many_as_shorten_the_way_of_a_newcomer() {
 }
 
 #[test]
-fn boundaries_that_cost_more_than_they_gain_are_not_made() {
-    let dear = cut(0, &[GAINS.map(|us| us * 7 / 10); 2]);
-    let choice = choose(&profile_of(0, vec![even(1), dear]), None).expect("it was measured");
-    // 1500 µs, and 350 + 1400 + 5.
-    assert_eq!((choice.stages, choice.policy), (1, NEITHER));
+fn cuts_that_make_batches_slower_are_not_made() {
+    let with =
+        |stage: [Ns; 4]| choose(&profile_of(0, vec![even(1), cut(0, &[stage; 2])]), None).expect("it was measured");
+    // A request that comes at a random moment would complete after 255 + 1020 + 5 µs in place of 1500.
+    let cheap = with([510, 560, 760, 1020]);
+    assert_eq!((cheap.stages, cheap.policy), (2, LOAD));
+    for dear in [[511, 560, 760, 1020], [510, 560, 760, 1021]] {
+        let choice = with(dear);
+        assert_eq!((choice.stages, choice.policy), (1, NEITHER));
+        assert!(choice.reasons[1].contains("more than 2 % slower are left out"), "{:?}", choice.reasons);
+    }
 }
 
 #[test]
