@@ -17,7 +17,7 @@ help:
 	@echo "make models    the example repository in model_repository/"
 	@echo "make tools     perf_analyzer and grpcurl in .cache/bin, where they can be had"
 	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
-	@echo "make compare-policies  each policy beside window under the same load; make timelines draws them"
+	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
 	@echo "make figures   the papers' figures from the simulator, which every machine draws alike"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
@@ -61,9 +61,10 @@ bench-frontend: setup
 overload: build
 	@$(VENV) tests/python/overload.py
 
-# The table of docs/benchmarks/README.md, and the drawings of docs/policies.md.
+# The tables of docs/benchmarks/cpu.md, about an hour, and the drawings of docs/policies.md.
 compare-policies: build
 	@$(VENV) scripts/compare_policies.py
+	@$(VENV) scripts/compare_simulated.py
 
 # The papers' figures from the simulator: the plots and tables of docs/benchmarks/lazybatching.md, dvabatch.md and adaptive.md.
 figures:

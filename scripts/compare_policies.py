@@ -1,121 +1,137 @@
-"""Each policy beside `window` with delay 0, under the same Poisson load in one run: docs/benchmarks/README.md.
+"""`auto` beside the best `window` of a sweep, for the example models at three loads: the table of docs/benchmarks/cpu.md.
 
-    python scripts/compare_policies.py [--load 0.6] [--rounds 7] [--requests 120] [--only lazy-resnet50,…]
+    python scripts/compare_policies.py [--only minilm,…] [--rounds 3] [--seconds 3]
 
-Rounds alternate between the two, with the same arrivals; the rate is a share of the measured peak of `window`. Of each
-round the ratio is taken, and of the rounds the median: what else the machine does in a minute then counts for both. T(n)
-is the time that ONNX Runtime takes for a batch of n, alone on the machine.
+Each model is profiled first, as `auto` chooses by its profile; then one `paternoster bench` sweeps `window` over largest batches, delays
+and length buckets at each load, and measures the best against `auto` in alternating rounds. Commands are printed as they can be typed.
+The convolutional networks and BERT are a quarter as wide as published.
 """
 
 import argparse
+import csv
+import json
+import shlex
+import subprocess
 import tempfile
 from collections import namedtuple
 from pathlib import Path
 
 import fetch
-import numpy as np
-import open_load
-import tritonclient.grpc as triton
-from open_load import POLICIES, WHOLE, WINDOW, Served
-from server import Server
+from server import ROOT, binary
 
-#: A policy to compare: how its model is served, and the words for it in the table.
-Case = namedtuple("Case", "served words")
+#: What is measured: the model, the lengths of its requests where they vary, and how often the seconds of the others a round takes.
+Case = namedtuple("Case", "model workload longer", defaults=[None, 1])
 
 CASES = {
-    "diversity-minilm": Case(Served("minilm", POLICIES["minilm"]), "`diversity`, 3 stages, stretched"),
-    "diversity-lengths": Case(
-        Served("minilm", POLICIES["minilm-by-length"]), "`diversity`, 3 stages, by length"
-    ),
-    "lazy-resnet50": Case(Served("resnet50", POLICIES["resnet50"]), "`lazy`, 4 stages"),
-    "adaptive-vgg19": Case(Served("vgg19", POLICIES["vgg19"]), "`adaptive`"),
-    "diversity-unet": Case(Served("unet", POLICIES["unet"]), "`diversity`, 3 stages, split"),
+    "minilm, glue-short": Case("minilm", "glue-short"),
+    "minilm, glue-pair": Case("minilm", "glue-pair", longer=4),
+    "resnet50": Case("resnet50"),
+    "vgg19": Case("vgg19"),
+    "unet": Case("unet", longer=2),
+    "mobilenet": Case("mobilenet"),
+    "bert-base, glue-short": Case("bert-base", "glue-short"),
+    "linknet": Case("linknet"),
 }
-SAMPLES = 16
-#: Requests of the slower networks, as a share of the others'.
-SHARES = {"vgg19": 0.5, "unet": 0.25}
-#: Batches of each size of which the median time is taken.
-BATCHES = 9
+QUARTER_WIDE = ("bert-base", "mobilenet", "resnet50", "vgg19", "unet", "linknet")
+#: Batches of which T(n) is told in the table.
+TOGETHER = 8
+TABLE = ROOT / "benches" / "tables" / "cpu-policies.csv"
 
 
-def batch_ms(server, network, rows):
-    """T(rows), from the server's own statistics."""
-    (requests,) = open_load.samples(network, 1, seed=3, rows=rows, length=16)
-    taken_ms = []
-    with triton.InferenceServerClient(server.grpc) as client:
-
-        def run_ns():
-            (stats,) = client.get_inference_statistics("whole").model_stats
-            return stats.inference_stats.compute_infer.ns
-
-        for _ in range(BATCHES):
-            before = run_ns()
-            client.infer("whole", requests)
-            taken_ms.append((run_ns() - before) / 1e6)
-    return float(np.median(taken_ms))
+def called(program, *words):
+    """What the program prints as JSON; its errors are shown."""
+    words = [str(word) for word in words]
+    print(f"paternoster {shlex.join(words)}", flush=True)
+    done = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True, check=True)
+    return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
-def latencies_ms(server, model, requests, rate, count, seed):
-    (answered,) = open_load.run(server.grpc, [open_load.poisson(model, requests, rate, count, seed)])
-    errors = [one.error for one in answered if one.error]
-    if errors:
-        raise SystemExit(f"a request failed: {errors[0]}")
-    return np.array([one.latency_s for one in answered]) * 1e3
+def write_models(program, folder):
+    """The models of all cases in one repository."""
+    models = {case.model for case in CASES.values()}
+    called(program, "models", "--out", folder, "--only", ",".join(sorted(models & set(QUARTER_WIDE))), "--quarter")
+    rest = ",".join(sorted(models - set(QUARTER_WIDE)))
+    called(program, "models", "--out", folder, "--only", rest, "--minilm", fetch.minilm())
+    # A full batch of 32 takes seconds, and the peak is measured with several of them waiting.
+    segmenter = folder / "unet" / "config.pbtxt"
+    segmenter.write_text(segmenter.read_text().replace("max_batch_size: 32", "max_batch_size: 8"))
 
 
-def assert_same_answers(server, network, requests):
-    """Both variants answer what the whole network answers."""
-    right, *others = (
-        open_load.answers_alone(server.grpc, model, network, requests) for model in ("whole", "window", "policy")
-    )
-    scale = max(np.abs(one).max() for one in right)
-    for other in others:
-        for one, same in zip(right, other):
-            np.testing.assert_allclose(same, one, rtol=0, atol=1e-4 * scale)
+def times_ms(report):
+    """T(1) and T(n)/n of a profile's whole model, at the middle length."""
+    found = report["findings"]
+    return found["alone_ns"] / 1e6, found["together_row_ns"] / 1e6
 
 
-def compare(case, given, networks, folder):
-    network = case.served.network
-    models = {"policy": case.served, "window": Served(network, WINDOW), "whole": Served(network, WHOLE)}
-    count = max(20, round(given.requests * SHARES.get(network, 1)))
-    with Server(open_load.write_repository(folder, networks, models)) as server:
-        requests = open_load.samples(network, SAMPLES, seed=1)
-        assert_same_answers(server, network, requests)
-        single_ms, eighth_ms = batch_ms(server, network, 1), batch_ms(server, network, 8) / 8
-        # The policies learn the times of their stages while the peaks are measured.
-        open_load.peak(server.grpc, "policy", requests, count)
-        rate = given.load * open_load.peak(server.grpc, "window", requests, count)
-        rounds = []
-        for number in range(given.rounds):
-            order = ("window", "policy") if number % 2 else ("policy", "window")
-            taken = {model: latencies_ms(server, model, requests, rate, count, seed=number) for model in order}
-            rounds.append([(np.mean(taken[model]), np.percentile(taken[model], 99)) for model in ("window", "policy")])
-    # By round, then window and policy, then mean and 99th percentile.
-    rounds = np.array(rounds)
-    means = np.median(rounds[:, 0], axis=0)
-    ratios = np.median(rounds[:, 1] / rounds[:, 0], axis=0)
-    spread = np.percentile(rounds[:, 1, 0] / rounds[:, 0, 0], [0, 100])
-    print(
-        f"| {network} | {case.words} | {single_ms:.1f} ms | {eighth_ms:.1f} ms | {rate:.0f}/s | {means[0]:.1f} ms | "
-        f"{means[1]:.1f} ms | {ratios[0]:.2f} ({spread[0]:.2f}–{spread[1]:.2f}) | {ratios[1]:.2f} |",
-        flush=True,
-    )
+def compare(program, models, profiles, name, case, given):
+    """The rows of the table for one case."""
+    common = ["--model-repository", models, "--model", case.model, "--profile-directory", profiles, "--json"]
+    report = called(program, "profile", *common, "--budget-s", 20)
+    alone_ms, together_ms = times_ms(report)
+    words = ["--policy", "auto", "--sweep-window", "--rounds", given.rounds, "--warm-up-seconds", 0.3]
+    words += ["--seconds", given.seconds * case.longer, "--sweep-seconds", case.longer]
+    if case.workload:
+        words += ["--workload", case.workload]
+    rows = []
+    for load in called(program, "bench", *common, *words)["loads"]:
+        window, auto = load["policies"]
+        mean, p99 = auto["to_the_first"]["mean"], auto["to_the_first"]["p99"]
+        row = {
+            "case": name,
+            "t1_ms": alone_ms,
+            "t8_8_ms": together_ms,
+            "auto": f"{report['choice']['stages']} x {described(report['choice']['policy'])}",
+            "load": load["load"],
+            "at": load["at"],
+            "window": window["policy"],
+            "window_mean_ms": window["total"]["mean_ms"],
+            "window_p99_ms": window["total"]["p99_ms"],
+            "auto_mean_ms": auto["total"]["mean_ms"],
+            "auto_p99_ms": auto["total"]["p99_ms"],
+            "mean_ratio": mean["median"],
+            "mean_least": mean["least"],
+            "mean_greatest": mean["greatest"],
+            "p99_ratio": p99["median"],
+        }
+        rows.append({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+    return rows
+
+
+def described(policy):
+    rules = [rule for rule in ("input", "load") if policy[rule]]
+    return " ".join(["diversity", *rules, "operator"])
+
+
+def show(rows):
+    print("\n| model | T(1) | T(8)/8 | load | best window | mean, p99 | auto: mean, p99 | mean, auto / window | p99 |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for row in rows:
+        cells = [row["case"], f"{row['t1_ms']} ms", f"{row['t8_8_ms']} ms", row["load"], f"`{row['window']}`"]
+        cells += [f"{row[f'{who}_mean_ms']}, {row[f'{who}_p99_ms']} ms" for who in ("window", "auto")]
+        cells += [f"{row['mean_ratio']} ({row['mean_least']}–{row['mean_greatest']})", row["p99_ratio"]]
+        print("| " + " | ".join(str(cell) for cell in cells) + " |")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--load", type=float, default=0.6, help="share of the peak of window")
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--requests", type=int, default=120, help="of each variant in each round")
-    parser.add_argument("--only", default=",".join(CASES), help="names of cases, with commas")
+    parser.add_argument("--only", default="", help="cases, or their beginnings, with semicolons")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--binary", default=binary(), help="the program")
     given = parser.parse_args()
-
-    print("| network | policy | T(1) | T(8)/8 | rate | window: mean | p99 | mean, policy / window | p99, policy / window |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    rows = []
     with tempfile.TemporaryDirectory() as scratch:
-        networks = open_load.write_networks(open_load.program(), Path(scratch) / "networks", fetch.minilm())
-        for name in given.only.split(","):
-            compare(CASES[name], given, networks, Path(scratch) / name)
+        models, profiles = Path(scratch) / "models", Path(scratch) / "profiles"
+        write_models(given.binary, models)
+        for name, case in CASES.items():
+            if not name.startswith(tuple(given.only.split(";"))):
+                continue
+            rows += compare(given.binary, models, profiles, name, case, given)
+            with TABLE.open("w", newline="") as file:
+                writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(rows)
+    show(rows)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Repositories for the policies, and an open Poisson load on them: what the tests, the timelines of the docs and the
-comparison of policies share.
+"""Repositories for the policies, and an open Poisson load on them: what the tests and the timelines of the docs share.
 
 The load is open: requests are sent at times drawn beforehand, whether or not earlier ones have been answered, as a crowd
 of independent clients would send them.
@@ -121,23 +120,22 @@ def lengths(random, count):
     return np.clip(random.lognormal(2.4, 0.6, count).astype(int), 3, 128)
 
 
-def samples(network, count, seed, rows=1, length=None):
+def samples(network, count, seed):
     """Requests that differ by far more than rounding: lists of inputs, each used as often as wanted."""
     random = np.random.default_rng(seed)
     if network == MINILM:
-        wanted = lengths(random, count) if length is None else [length] * count
-        return [sentence(random, rows, size) for size in wanted]
-    return [[tensor("image", picture(random, rows, SIDES[network]), "FP32")] for _ in range(count)]
+        return [sentence(random, length) for length in lengths(random, count)]
+    return [[tensor("image", picture(random, SIDES[network]), "FP32")] for _ in range(count)]
 
 
-def sentence(random, rows, length):
-    ids = random.integers(1000, 20000, (rows, length))
+def sentence(random, length):
+    ids = random.integers(1000, 20000, (1, length))
     return [tensor("input_ids", ids, "INT64"), tensor("attention_mask", np.ones_like(ids), "INT64")]
 
 
-def picture(random, rows, side):
+def picture(random, side):
     """Noise over large patches of colour: networks with random weights tell patches apart, noise alone hardly."""
-    patches = random.normal(0, 2, (rows, 3, 4, 4)).repeat(side // 4, axis=2).repeat(side // 4, axis=3)
+    patches = random.normal(0, 2, (1, 3, 4, 4)).repeat(side // 4, axis=2).repeat(side // 4, axis=3)
     return (patches + random.normal(0, 0.3, patches.shape)).astype(np.float32)
 
 
