@@ -94,7 +94,9 @@ impl Diversity {
             && let Some(entry) = view.pending.line(line)
         {
             let mut party = self.party(view, line, entry, requests, view.max_rows);
-            if let Some(rows) = self.first_part(view, &party) {
+            // What will be split on the way shares the stages before that.
+            let goes_on_whole = self.outlook(view, party.rows, &party.class) == Outlook::Open;
+            if let Some(rows) = self.first_part(view, &party).filter(|_| goes_on_whole) {
                 let requests = entry.first_within(rows, view.ledger).min(requests);
                 if requests > 0 {
                     party = self.party(view, line, entry, requests, rows);

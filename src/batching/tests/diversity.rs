@@ -421,6 +421,16 @@ fn a_part_that_uses_the_device_worse_than_a_larger_batch_could_does_not_board_al
 }
 
 #[test]
+fn what_will_be_split_on_the_way_boards_together() {
+    let policy =
+        diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
+    let took = |stage: u16, rows: u32, _: u64| if stage == 0 { T } else { T * u64::from(rows * rows) };
+    let table = latencies(2, &[1, 2, 3, 4], &[4], took);
+    let ended = latencies_of(1, Knobs { latencies: table, ..chain(2, 4, policy) }, &AT_ONCE, took);
+    assert_eq!(ended, [2 * T, 3 * T, 4 * T, 5 * T], "one by one the last would end at 8 T");
+}
+
+#[test]
 fn the_paper_splits_only_between_stages() {
     let paper = OperatorDiversity { paper: true, ..OperatorDiversity::default() };
     assert_eq!(at_the_entry(paper, all_prefer_one), [4 * T; 4]);
