@@ -29,6 +29,8 @@ use crate::{
 
 /// Fewest and most requests in flight where a peak is measured.
 const PEAK_IN_FLIGHT: (u32, u32) = (16, 256);
+/// A peak that takes longer than this to measure is none that loads are to be parts of.
+const LONGEST_PEAK: Duration = Duration::from_secs(60);
 /// Most different requests made of a trace, each of which is answered alone beforehand.
 const MOST_OF_TRACE: usize = 4096;
 
@@ -200,13 +202,22 @@ impl<'a> Bench<'a> {
         let (fewest, most) = PEAK_IN_FLIGHT;
         // Two batches for each of two lanes, so that a full one always waits.
         let in_flight = target.ports().max_rows.saturating_mul(4).clamp(fewest, most);
-        let figures = compare::peak(target, work, in_flight as usize, self.args.timing(false)).await;
-        match &figures.first_fault {
-            Some(fault) => Err(BenchError::NoPeak { reason: fault.clone() }),
-            None if figures.latencies.count() == 0 => {
-                Err(BenchError::NoPeak { reason: "no request was answered in time: raise --seconds".to_owned() })
+        let mut timing = self.args.timing(false);
+        loop {
+            let figures = compare::peak(target, work, in_flight as usize, timing).await;
+            if let Some(fault) = figures.first_fault {
+                return Err(BenchError::NoPeak { reason: fault });
             }
-            None => Ok(figures.throughput()),
+            // What has not come round at least twice tells little of a rate.
+            let measured = timing.measured.unwrap_or_default();
+            if figures.latencies.count() >= 2 * u64::from(in_flight) {
+                return Ok(figures.throughput());
+            }
+            if measured > LONGEST_PEAK {
+                let reason = format!("{} requests were answered in {measured:?}", figures.latencies.count());
+                return Err(BenchError::NoPeak { reason });
+            }
+            timing.measured = Some(measured * 2);
         }
     }
 
