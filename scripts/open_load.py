@@ -53,6 +53,11 @@ POLICIES = {
 stages: 3
 batching: { policy: diversity, diversity: { input: false, load: true } }
 """,
+    # Joins wherever it may, whatever the machine's other work makes of the times.
+    "minilm-paper": """
+stages: 3
+batching: { policy: diversity, diversity: { input: false, load: { mode: paper } } }
+""",
     "resnet50": """
 stages: 4
 batching: { policy: lazy, latency_objective_ms: 400 }
@@ -66,10 +71,6 @@ stages: 3
 batching: { policy: diversity }
 """,
     "vgg19": "batching: { policy: adaptive }",
-    "unet": """
-stages: 3
-batching: { policy: diversity, diversity: { operator: true, load: true } }
-""",
     "unet-latencies": f"""
 stages: 3
 batching:
