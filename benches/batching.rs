@@ -3,15 +3,16 @@
 //! One measured turn completes the running task, which ends its requests and launches the next batch, and lets as many
 //! requests arrive as ended: so the number in flight stays the same. The figure for a task is the turn of a batch of one
 //! row; the figure for a row is what each further row of a batch adds: its request's whole life. `deadlines` gives every
-//! request one, `keys` spreads the requests over 16 keys that share no batch. Under `stages` each batch runs 16 stages, so that
+//! request one, `keys` spreads the requests over 16 keys that share no batch, `lengths` groups requests of 64 lengths by Policy I
+//! and looks for parts by Policy II. Under `stages` each batch runs 16 stages, so that
 //! a turn is a boundary mostly, and what a further row adds is what it costs to let it go on.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster::batching::{
-    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, ReqId, StageKnobs,
-    TaskId, WindowKnobs,
+    Action, Actions, Arrival, BatchKey, Core, CostPoint, CostTable, DiversityKnobs, Event, InputDiversity, Knobs,
+    LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId, StageKnobs, TaskId, WindowKnobs,
 };
 
 const MODEL: ModelId = ModelId(0);
@@ -22,16 +23,40 @@ struct Kind {
     name: &'static str,
     deadlines: bool,
     keys: u64,
+    /// Different lengths of requests; 0: they have none.
+    lengths: u64,
     stages: u16,
 }
 
-const PLAIN: Kind = Kind { name: "plain", deadlines: false, keys: 1, stages: 1 };
-const KINDS: [Kind; 4] = [
+const PLAIN: Kind = Kind { name: "plain", deadlines: false, keys: 1, lengths: 0, stages: 1 };
+const KINDS: [Kind; 5] = [
     PLAIN,
     Kind { name: "deadlines", deadlines: true, ..PLAIN },
     Kind { name: "keys", keys: 16, ..PLAIN },
+    Kind { name: "lengths", lengths: 64, ..PLAIN },
     Kind { name: "stages", stages: 16, ..PLAIN },
 ];
+
+impl Kind {
+    fn policy(self) -> Policy {
+        match self.lengths {
+            0 => Policy::Window(WindowKnobs::default()),
+            _ => Policy::Diversity(DiversityKnobs {
+                input: Some(InputDiversity::default()),
+                operator: Some(OperatorDiversity::default()),
+                load: None,
+            }),
+        }
+    }
+}
+
+/// A batch takes a constant, and a time for each row and element.
+fn latencies() -> CostTable {
+    let point = |rows: u32, length: u64| CostPoint { rows, length, took_ns: 400 + 2 * u64::from(rows) * length };
+    let points =
+        [1, 2, 4, 8, 16, 32, 64].into_iter().flat_map(|rows| [8, 16, 32, 64].map(|length| point(rows, length)));
+    CostTable { stages: vec![points.collect()] }
+}
 
 /// A core with one lane that always has work.
 struct Load {
@@ -47,7 +72,8 @@ impl Load {
         let knobs = Knobs {
             max_batch_rows: batch_rows,
             stages: StageKnobs::chain(kind.stages),
-            policy: Policy::Window(WindowKnobs::default()),
+            policy: kind.policy(),
+            latencies: (kind.lengths > 0).then(latencies),
             ..Knobs::default()
         };
         let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, kind };
@@ -68,6 +94,11 @@ impl Load {
         load
     }
 
+    /// Lengths that follow one another as if by chance.
+    fn length(&self) -> u32 {
+        (1 + self.next_req.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.kind.lengths) as u32
+    }
+
     fn arrive(&mut self) {
         self.now += 100;
         let key = match self.kind.keys {
@@ -78,7 +109,7 @@ impl Load {
             req: ReqId(self.next_req),
             model: MODEL,
             rows: 1,
-            lengths: Default::default(),
+            lengths: (0..self.kind.lengths.min(1)).map(|_| self.length()).collect(),
             key,
             priority: 0,
             board_by: None,

@@ -94,15 +94,17 @@ impl Diversity {
             && let Some(entry) = view.pending.line(line)
         {
             let mut party = self.party(view, line, entry, requests, view.max_rows);
+            let mut outlook = self.outlook(view, party.rows, &party.bound);
             // What will be split on the way shares the stages before that.
-            let goes_on_whole = self.outlook(view, party.rows, &party.class) == Outlook::Open;
-            if let Some(rows) = self.first_part(view, &party).filter(|_| goes_on_whole) {
+            if outlook == Outlook::Open
+                && let Some(rows) = self.first_part(view, &party)
+            {
                 let requests = entry.first_within(rows, view.ledger).min(requests);
                 if requests > 0 {
                     party = self.party(view, line, entry, requests, rows);
+                    outlook = self.outlook(view, party.rows, &party.bound);
                 }
             }
-            let outlook = self.outlook(view, party.rows, &party.class);
             return Decision::New { line, passengers: Passengers::Heads(party.from), outlook };
         }
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
@@ -122,10 +124,10 @@ impl Diversity {
     /// aboard now may gather more.
     fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
         let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper)?;
-        let parts = self.splits.parts(view, operator, view.pipeline.entry(), party.rows, &party.class)?;
+        let parts = self.splits.parts(view, operator, view.pipeline.entry(), party.rows, &party.bound)?;
         let rows = parts.first().copied()?;
-        let best = view.costs.best_throughput(view.max_rows, &party.class)?;
-        (view.costs.throughput(rows, &party.class)? >= NEARLY_BEST * best).then_some(rows)
+        let best = view.costs.best_throughput(view.max_rows, &party.bound)?;
+        (view.costs.throughput(rows, &party.bound)? >= NEARLY_BEST * best).then_some(rows)
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and

@@ -11,8 +11,8 @@ use crate::batching::{
     travel::lengthen,
 };
 
-/// Most lines that are looked at besides the one whose turn it is.
-const NEIGHBOURS: usize = 8;
+/// Lines that are looked at, in the order of their turns: with many keys there may be thousands.
+const LOOKED_AT: usize = 9;
 
 /// Requests that board as one batch: so many from the head of each line, the line whose turn it is first.
 #[derive(Debug)]
@@ -20,7 +20,9 @@ pub(super) struct Party {
     pub(super) from: SmallVec<[(LineIx, u32); 4]>,
     pub(super) rows: u32,
     /// Longest of the requests, in each axis.
-    pub(super) class: ShapeClass,
+    class: ShapeClass,
+    /// The same, rounded up as their groups are: of these there are few, so that what is found out about one can be kept.
+    pub(super) bound: ShapeClass,
 }
 
 impl Party {
@@ -33,26 +35,28 @@ impl Party {
             rows += request.rows;
             lengthen(&mut class, request);
         }
-        Self { from: SmallVec::from_slice(&[(line, requests)]), rows, class }
+        Self { from: SmallVec::from_slice(&[(line, requests)]), rows, class, bound: view.class_of(entry) }
     }
 
-    /// Lets others of the same keys and the same level aboard, in the order of their turns, as long as that makes the sum of all completion times
-    /// no longer. Where times are not known, groups stay apart.
+    /// Lets others of the same keys and the same level aboard, in the order of their turns, as long as that makes the sum of all
+    /// completion times no longer. Where times are not known, groups stay apart.
     pub(super) fn invite(mut self, view: &View<'_>, heads: &Heads, room: u32) -> Self {
         let [(first, _)] = self.from[..] else { return self };
         let Some(host) = view.pending.line(first) else { return self };
         let level = view.level_of(first);
-        let others = heads.lines(view.pending).filter(|&(line, entry)| {
-            line != first && entry.mates.key == host.mates.key && view.level_of(line) == level
-        });
-        for (line, entry) in others.take(NEIGHBOURS) {
-            let requests = entry.first_within(room.saturating_sub(self.rows), view.ledger);
+        for (line, entry) in heads.lines(view.pending).take(LOOKED_AT) {
+            if self.rows >= room {
+                break;
+            }
+            let may_join = line != first && entry.mates.key == host.mates.key && view.level_of(line) == level;
+            let requests = if may_join { entry.first_within(room - self.rows, view.ledger) } else { 0 };
             if requests == 0 {
                 continue;
             }
             let guests = Self::of_line(view, line, entry, requests);
             if self.gains_by(view, &guests) == Some(true) {
                 self.class = joint(&self.class, &guests.class);
+                self.bound = joint(&self.bound, &guests.bound);
                 self.rows += guests.rows;
                 self.from.extend(guests.from);
             }
