@@ -58,6 +58,11 @@ fn latencies() -> CostTable {
     CostTable { stages: vec![points.collect()] }
 }
 
+/// Numbers that follow one another as if by chance.
+fn scatter(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
+}
+
 /// A core with one lane that always has work.
 struct Load {
     core: Core,
@@ -94,9 +99,8 @@ impl Load {
         load
     }
 
-    /// Lengths that follow one another as if by chance.
     fn length(&self) -> u32 {
-        (1 + self.next_req.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.kind.lengths) as u32
+        (1 + scatter(self.next_req) % self.kind.lengths) as u32
     }
 
     fn arrive(&mut self) {
@@ -131,7 +135,7 @@ impl Load {
     /// Completes the running task and makes up for the requests that ended.
     fn turn(&mut self) -> usize {
         let Some(task) = self.running.take() else { return 0 };
-        self.now += 1_000;
+        self.now += 950 + scatter(task.0) % 100;
         let actions = self.core.step(self.now, Event::Completed { task, rows: &[] });
         self.note(&actions);
         let ended = actions.iter().filter(|action| matches!(action, Action::Finish { .. })).count();

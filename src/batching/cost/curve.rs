@@ -85,8 +85,10 @@ impl Curve {
             }
             unknown => *unknown = Some(Estimate::first(sample)),
         }
-        self.settle(column, row);
-        self.fill();
+        if self.known[column][row].is_some_and(|estimate| estimate.has_moved()) {
+            self.settle(column, row);
+            self.fill();
+        }
     }
 
     /// By what to multiply a time of this size to have one of the knot's size.
@@ -144,6 +146,7 @@ impl Curve {
     /// Computes the surface at the knots.
     fn fill(&mut self) {
         let (columns, rows) = (self.lengths.len(), self.rows.len());
+        self.known.iter_mut().flatten().flatten().for_each(Estimate::draw);
         self.ceilings.clear();
         self.ceilings.resize(columns * rows, f64::INFINITY);
         for c in (0..columns).rev() {
@@ -156,30 +159,32 @@ impl Curve {
         }
         self.surface.clear();
         for c in 0..columns {
-            let mut last = None;
+            let (mut below, mut above) = (None, self.known_from(c, 0));
             for r in 0..rows {
-                if self.known[c][r].is_some() {
-                    last = Some(r);
+                if above == Some(r) {
+                    (below, above) = (above, self.known_from(c, r + 1));
                 }
                 let shorter = if c > 0 { self.surface[(c - 1) * rows + r] } else { 0.0 };
                 let narrower = if r > 0 { self.surface[c * rows + r - 1] } else { 0.0 };
-                let guess = self.along_column(c, r, last).min(self.ceilings[c * rows + r]);
+                let guess = self.along_column(c, r, below, above).min(self.ceilings[c * rows + r]);
                 self.surface.push(guess.max(shorter).max(narrower));
             }
         }
     }
 
-    /// A time from the known ones of its column; `last` is the last known row up to it.
-    fn along_column(&self, column: usize, row: usize, last: Option<usize>) -> f64 {
-        let times = &self.known[column];
-        let known = |r: usize| times[r].map(|estimate| (self.rows.at(r), estimate.ns()));
-        let below = last.and_then(known);
-        let above = (row..times.len()).find_map(known);
+    /// The first known row of a column from this one on.
+    fn known_from(&self, column: usize, row: usize) -> Option<usize> {
+        (row..self.rows.len()).find(|&row| self.known[column][row].is_some())
+    }
+
+    /// A time from the known ones of its column: the last up to this row, and the first beyond it.
+    fn along_column(&self, column: usize, row: usize, below: Option<usize>, above: Option<usize>) -> f64 {
+        let known = |row: usize| self.known[column][row].map(|estimate| (self.rows.at(row), estimate.ns()));
         let at = self.rows.at(row);
-        match (below, above) {
-            (Some((low, start)), Some((high, end))) if high > low => start + (end - start) * (at - low) / (high - low),
+        match (below.and_then(known), above.and_then(known)) {
+            (Some((low, start)), Some((high, end))) => start + (end - start) * (at - low) / (high - low),
             (Some((low, start)), None) => start * at / low,
-            (_, Some((_, end))) => end,
+            (None, Some((_, end))) => end,
             (None, None) => 0.0,
         }
     }

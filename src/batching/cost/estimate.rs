@@ -9,6 +9,10 @@ const SETTLED: u32 = 8;
 /// A sample beyond this ratio to the average, either way, is a surprise.
 const SURPRISE: f64 = 2.0;
 
+/// Share of an average by which it may move before the surface is drawn anew: drawing takes as long as a decision, and run times lie
+/// further apart than this.
+const NOTABLE: f64 = 0.01;
+
 /// An average of run times in nanoseconds.
 ///
 /// A sample of more than twice or less than half the average is a surprise and counts as just that: a run whose lane was
@@ -17,6 +21,8 @@ const SURPRISE: f64 = 2.0;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     ns: f64,
+    /// The average when the surface was last drawn through it.
+    drawn_ns: f64,
     samples: u32,
     run: Surprises,
 }
@@ -32,12 +38,12 @@ struct Surprises {
 impl Estimate {
     /// The first sample.
     pub(super) fn first(ns: f64) -> Self {
-        Self { ns, samples: 1, run: Surprises::default() }
+        Self { ns, drawn_ns: 0.0, samples: 1, run: Surprises::default() }
     }
 
     /// A profiled time: as settled as one that was learned.
     pub(super) fn profiled(ns: f64) -> Self {
-        Self { ns, samples: SETTLED, run: Surprises::default() }
+        Self { ns, drawn_ns: 0.0, samples: SETTLED, run: Surprises::default() }
     }
 
     pub(super) fn ns(&self) -> f64 {
@@ -53,11 +59,21 @@ impl Estimate {
         if (least..=most).contains(&ns) {
             self.run = Surprises::default();
         } else if self.surprised(ns) {
-            *self = Self { ns: self.run.mildest, samples: CONFIRMED, run: Surprises::default() };
+            (self.ns, self.samples, self.run) = (self.run.mildest, CONFIRMED, Surprises::default());
             return;
         }
         self.samples = (self.samples + 1).min(SETTLED);
         self.ns += (ns.clamp(least, most) - self.ns) / f64::from(self.samples);
+    }
+
+    /// Whether the average has come so far from where it was drawn that the surface no longer holds.
+    pub(super) fn has_moved(&self) -> bool {
+        (self.ns - self.drawn_ns).abs() > self.drawn_ns * NOTABLE
+    }
+
+    /// The surface is drawn through the average as it is.
+    pub(super) fn draw(&mut self) {
+        self.drawn_ns = self.ns;
     }
 
     /// Whether this surprise is one too many.

@@ -84,24 +84,22 @@ impl Diversity {
     fn board(&mut self, view: &View<'_>) -> Decision {
         let mut due = NEVER;
         let first = self.heads.lines(view.pending).find_map(|(line, entry)| match self.room(view, entry) {
-            Ok(room) => Some((line, entry.first_within(room, view.ledger))).filter(|&(_, requests)| requests > 0),
+            Ok(room) => Some((line, entry, Party::of_line(view, line, entry, room))).filter(|first| first.2.rows > 0),
             Err(then) => {
                 due = due.min(then);
                 None
             }
         });
-        if let Some((line, requests)) = first
-            && let Some(entry) = view.pending.line(line)
-        {
-            let mut party = self.party(view, line, entry, requests, view.max_rows);
+        if let Some((line, entry, party)) = first {
+            let mut party = self.invite(view, party, view.max_rows);
             let mut outlook = self.outlook(view, party.rows, &party.bound);
             // What will be split on the way shares the stages before that.
             if outlook == Outlook::Open
                 && let Some(rows) = self.first_part(view, &party)
             {
-                let requests = entry.first_within(rows, view.ledger).min(requests);
-                if requests > 0 {
-                    party = self.party(view, line, entry, requests, rows);
+                let part = Party::of_line(view, line, entry, rows);
+                if part.rows > 0 {
+                    party = self.invite(view, part, rows);
                     outlook = self.outlook(view, party.rows, &party.bound);
                 }
             }
@@ -110,9 +108,8 @@ impl Diversity {
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 
-    /// Requests of a line, and those of other groups that had better come along, with at most so many rows.
-    fn party(&self, view: &View<'_>, line: LineIx, entry: &Line, requests: u32, rows: u32) -> Party {
-        let party = Party::of_line(view, line, entry, requests);
+    /// Lets those of other groups aboard that had better come along, up to so many rows.
+    fn invite(&self, view: &View<'_>, party: Party, rows: u32) -> Party {
         match &self.knobs.input {
             Some(input) if !input.paper => party.invite(view, &self.heads, rows),
             _ => party,

@@ -33,7 +33,10 @@ impl Heads {
     }
 
     /// The lines in order.
-    pub(super) fn lines<'a>(&'a self, pending: &'a Pending) -> impl Iterator<Item = (LineIx, &'a Line)> + 'a {
+    pub(super) fn lines<'a, 'p>(
+        &'a self,
+        pending: &'p Pending,
+    ) -> impl Iterator<Item = (LineIx, &'p Line)> + use<'a, 'p> {
         self.in_order.iter().filter_map(|&(_, line)| Some((line, pending.line(line)?)))
     }
 

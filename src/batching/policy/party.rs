@@ -26,12 +26,16 @@ pub(super) struct Party {
 }
 
 impl Party {
-    /// The first requests of one line.
-    pub(super) fn of_line(view: &View<'_>, line: LineIx, entry: &Line, requests: u32) -> Self {
+    /// The first requests of one line, as many as have no more than `room` rows together.
+    pub(super) fn of_line(view: &View<'_>, line: LineIx, entry: &Line, room: u32) -> Self {
         let mut class = ShapeClass::default();
-        let mut rows = 0;
-        for slot in entry.iter(view.ledger).take(requests as usize) {
+        let (mut requests, mut rows) = (0, 0);
+        for slot in entry.iter(view.ledger) {
             let request = &view.ledger[slot];
+            if request.rows > room - rows {
+                break;
+            }
+            requests += 1;
             rows += request.rows;
             lengthen(&mut class, request);
         }
@@ -48,13 +52,11 @@ impl Party {
             if self.rows >= room {
                 break;
             }
-            let may_join = line != first && entry.mates.key == host.mates.key && view.level_of(line) == level;
-            let requests = if may_join { entry.first_within(room - self.rows, view.ledger) } else { 0 };
-            if requests == 0 {
+            if line == first || entry.mates.key != host.mates.key || view.level_of(line) != level {
                 continue;
             }
-            let guests = Self::of_line(view, line, entry, requests);
-            if self.gains_by(view, &guests) == Some(true) {
+            let guests = Self::of_line(view, line, entry, room - self.rows);
+            if guests.rows > 0 && self.gains_by(view, &guests) == Some(true) {
                 self.class = joint(&self.class, &guests.class);
                 self.bound = joint(&self.bound, &guests.bound);
                 self.rows += guests.rows;
