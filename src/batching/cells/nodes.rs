@@ -23,13 +23,14 @@ impl Topology {
         Self { children, parents }
     }
 
+    /// How many there are.
+    pub(super) fn nodes(&self) -> u32 {
+        self.children.len() as u32
+    }
+
     /// Nodes without children.
     pub(super) fn leaves(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.children).filter(|(_, children)| children.is_empty()).map(|(node, _)| node)
-    }
-
-    pub(super) fn is_leaf(&self, node: u32) -> bool {
-        self.children[node as usize].is_empty()
     }
 }
 

@@ -16,12 +16,22 @@ const NOBODY: SubgraphIx = u32::MAX;
 /// Places from which on a queue is made anew rather than extended, if half of them are empty.
 const FEW_PLACES: usize = 64;
 
+/// Index of a request's journey; never reused while a task names it.
+pub(super) type JourneyIx = u32;
+
+/// Whose nodes they are, and where in its model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::batching) struct Origin {
+    pub(super) journey: JourneyIx,
+    pub(in crate::batching) request: Slot,
+    pub(in crate::batching) segment: u16,
+}
+
 /// Connected nodes of one cell type and one request.
 #[derive(Debug)]
 pub(super) struct Subgraph {
     pub(super) nodes: Nodes,
-    request: Slot,
-    segment: u16,
+    of: Origin,
     cell: CellId,
     place: u32,
     /// The lane that its nodes go to while a task of it is on that.
@@ -38,9 +48,7 @@ pub(super) struct Subgraph {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) struct NodeRow {
     pub(super) subgraph: SubgraphIx,
-    pub(in crate::batching) request: Slot,
-    /// The segment of its request's model that it is in.
-    pub(in crate::batching) segment: u16,
+    pub(in crate::batching) of: Origin,
     pub(in crate::batching) node: u32,
 }
 
@@ -80,7 +88,7 @@ impl Queues {
     }
 
     /// Puts a subgraph at the end of its type's queue.
-    pub(super) fn push(&mut self, request: Slot, segment: u16, cell: CellId, nodes: Nodes) -> SubgraphIx {
+    pub(super) fn push(&mut self, of: Origin, cell: CellId, nodes: Nodes) -> SubgraphIx {
         let ix = self.subgraphs.vacant_key() as SubgraphIx;
         self.make_room(cell);
         let queue = &mut self.queues[usize::from(cell.0)];
@@ -89,8 +97,7 @@ impl Queues {
         queue.live += 1;
         self.subgraphs.insert(Subgraph {
             nodes,
-            request,
-            segment,
+            of,
             cell,
             place,
             pinned: None,
@@ -143,7 +150,7 @@ impl Queues {
             let room = most as usize - rows.len();
             for _ in 0..(subgraph.nodes.ready() as usize).min(room) {
                 let Some(node) = subgraph.nodes.submit() else { break };
-                rows.push(NodeRow { subgraph: ix, request: subgraph.request, segment: subgraph.segment, node });
+                rows.push(NodeRow { subgraph: ix, of: subgraph.of, node });
             }
             subgraph.tasks += 1;
             self.pin(ix, Some(lane));

@@ -9,17 +9,18 @@ use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot};
 
 const LANE: LaneId = LaneId(0);
 const OTHER: LaneId = LaneId(1);
+const SLOTS: u32 = 100;
 
 fn cell(max_rows: u32, priority: u32) -> CellKnobs {
     CellKnobs { max_rows, min_followup: 1, priority }
 }
 
 fn chain(max_rows: u32) -> Cells {
-    Cells::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], true)
+    Cells::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], SLOTS, true)
 }
 
 fn requests(rows: &[NodeRow]) -> Vec<Slot> {
-    rows.iter().map(|row| row.request).collect()
+    rows.iter().map(|row| row.of.request).collect()
 }
 
 fn run(cells: &mut Cells, cell: CellId, lane: LaneId) -> (Vec<Slot>, Vec<Slot>) {
@@ -38,7 +39,7 @@ fn requests_join_and_leave_at_every_step() {
     let mut tasks = Vec::new();
     for tick in 0.. {
         for (request, steps, _) in lengths.iter().filter(|(_, _, at)| *at == tick) {
-            cells.board(*request, smallvec![Unfolded::Steps(*steps)]);
+            cells.board(*request, Box::new([Unfolded::Steps(*steps)]));
         }
         let Some(cell) = cells.choose(LANE, |_| 0) else { break };
         let (rows, done) = run(&mut cells, cell, LANE);
@@ -61,13 +62,13 @@ fn complete(leaves: u32) -> Arc<Topology> {
 
 fn trees(max_rows: u32, frontier: bool) -> Cells {
     let (leaf, inner) = (CellId(0), CellId(1));
-    Cells::new(&[cell(max_rows, 2), cell(max_rows, 1)], &[SegmentKnobs::Tree { leaf, inner }], frontier)
+    Cells::new(&[cell(max_rows, 2), cell(max_rows, 1)], &[SegmentKnobs::Tree { leaf, inner }], SLOTS, frontier)
 }
 
 #[test]
 fn a_tree_of_16_leaves_has_15_inner_nodes() {
     let mut cells = trees(64, false);
-    cells.board(0, smallvec![Unfolded::Tree(complete(16))]);
+    cells.board(0, Box::new([Unfolded::Tree(complete(16))]));
     let mut sizes = Vec::new();
     while let Some(cell) = cells.choose(LANE, |_| 0) {
         let (rows, done) = run(&mut cells, cell, LANE);
@@ -80,7 +81,7 @@ fn a_tree_of_16_leaves_has_15_inner_nodes() {
 fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
     for (frontier, then) in [(false, (0, 2)), (true, (1, 1))] {
         let mut cells = trees(2, frontier);
-        cells.board(0, smallvec![Unfolded::Tree(complete(4))]);
+        cells.board(0, Box::new([Unfolded::Tree(complete(4))]));
         let first = cells.choose(LANE, |_| 0).expect("leaves are ready");
         assert_eq!(run(&mut cells, first, LANE).0.len(), 2);
         let mut one = cells.choose(LANE, |_| 0).expect("there is more");
@@ -97,7 +98,7 @@ fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
 #[test]
 fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
     let mut cells = chain(4);
-    cells.board(0, smallvec![Unfolded::Steps(3)]);
+    cells.board(0, Box::new([Unfolded::Steps(3)]));
     let one = cells.form(CellId(0), LANE);
     assert_eq!(cells.ready(CellId(0), LANE), 1, "the next step is ready where the first runs");
     assert_eq!(cells.ready(CellId(0), OTHER), 0);
@@ -113,7 +114,7 @@ fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
 #[test]
 fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
     let mut cells = chain(4);
-    cells.board(7, smallvec![Unfolded::Steps(9)]);
+    cells.board(7, Box::new([Unfolded::Steps(9)]));
     let one = cells.form(CellId(0), LANE);
     let two = cells.form(CellId(0), LANE);
     assert!(cells.completed(CellId(0), &one, |_| true).is_empty(), "a task still names it");
@@ -124,8 +125,8 @@ fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
 #[test]
 fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
-    let mut cells = Cells::new(&[cell(2, 2), cell(2, 1)], &segments, true);
-    let both = |first| smallvec![Unfolded::Steps(first), Unfolded::Steps(5)];
+    let mut cells = Cells::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);
+    let both = |first| -> Box<[Unfolded]> { Box::new([Unfolded::Steps(first), Unfolded::Steps(5)]) };
     cells.board(0, both(1));
     cells.board(1, both(2));
     assert_eq!(cells.choose(LANE, |_| 0), Some(CellId(0)));
@@ -142,15 +143,17 @@ fn full_batches_go_first_then_idle_types_then_any_by_priority() {
 fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     let mut cells = chain(4);
     for request in 0..3 {
-        cells.board(request, smallvec![Unfolded::Steps(2)]);
+        cells.board(request, Box::new([Unfolded::Steps(2)]));
     }
     let rows = cells.form(CellId(0), LANE);
     cells.drop(1);
+    assert_eq!(cells.free_slots(), SLOTS - 3, "a task names its slot");
     // Another request in the same slot is not the one that runs.
-    cells.board(1, smallvec![Unfolded::Steps(1)]);
+    cells.board(1, Box::new([Unfolded::Steps(1)]));
     assert!(cells.completed(CellId(0), &rows, |_| false).is_empty());
     let (rows, done) = run(&mut cells, CellId(0), LANE);
     assert_eq!((rows, done), (vec![0, 2, 1], vec![0, 1, 2]));
+    assert_eq!(cells.free_slots(), SLOTS);
     assert_eq!(cells.choose(LANE, |_| 0), None);
 }
 
@@ -158,9 +161,9 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
 fn a_queue_that_requests_come_and_go_in_stays_short_and_in_order() {
     let mut cells = chain(3);
     let mut served = 0;
-    cells.board(9_000, smallvec![Unfolded::Steps(2_001)]);
+    cells.board(9_000, Box::new([Unfolded::Steps(2_001)]));
     for request in 0..2_000 {
-        cells.board(request, smallvec![Unfolded::Steps(1)]);
+        cells.board(request, Box::new([Unfolded::Steps(1)]));
         let (rows, done) = run(&mut cells, CellId(0), LANE);
         assert_eq!((rows[0], &rows[1..], done.len()), (9_000, &done[..], 1));
         served += done.len();

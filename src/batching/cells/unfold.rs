@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
     nodes::{Nodes, Topology},
-    queues::{NodeRow, Queues, SubgraphIx},
+    queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
 };
 use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot};
 
@@ -19,10 +20,26 @@ pub enum Unfolded {
     Tree(Arc<Topology>),
 }
 
+impl Unfolded {
+    /// Slots for state that are held at once: a chain writes over its own, each node of a tree has one.
+    fn slots(&self) -> u32 {
+        match self {
+            Self::Steps(_) => 1,
+            Self::Tree(topology) => topology.nodes(),
+        }
+    }
+}
+
+/// The slots that a request reserves: those of the segment that needs most.
+pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
+    graph.iter().map(Unfolded::slots).max().unwrap_or(1)
+}
+
 /// A request on its way.
 #[derive(Debug)]
 struct Journey {
-    graph: SmallVec<[Unfolded; 1]>,
+    request: Slot,
+    graph: Box<[Unfolded]>,
     /// The segment that it is in.
     segment: usize,
     /// Its subgraphs in it that are not complete.
@@ -30,6 +47,10 @@ struct Journey {
     /// Of a tree: the subgraph of the inner nodes, and leaves that have not run.
     inner: Option<SubgraphIx>,
     leaves: u32,
+    /// Rows in flight.
+    rows: u32,
+    /// Its request has ended: its slots return with its last row.
+    is_over: bool,
 }
 
 /// The cell graphs of a group's requests.
@@ -37,26 +58,50 @@ struct Journey {
 pub(in crate::batching) struct Cells {
     segments: Vec<SegmentKnobs>,
     queues: Queues,
-    /// By slot.
-    journeys: Vec<Option<Journey>>,
+    journeys: Slab<Journey>,
+    /// By the request's slot.
+    of_request: Vec<Option<JourneyIx>>,
+    /// Slots for state that nobody has.
+    free_slots: u32,
     /// Inner nodes wait for their own children alone, and not for all leaves (section 4.4).
     frontier: bool,
 }
 
 impl Cells {
-    pub(in crate::batching) fn new(cells: &[CellKnobs], segments: &[SegmentKnobs], frontier: bool) -> Self {
-        Self { segments: segments.to_vec(), queues: Queues::new(cells), journeys: Vec::new(), frontier }
+    pub(in crate::batching) fn new(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32, frontier: bool) -> Self {
+        Self {
+            segments: segments.to_vec(),
+            queues: Queues::new(cells),
+            journeys: Slab::new(),
+            of_request: Vec::new(),
+            free_slots: slots,
+            frontier,
+        }
     }
 
-    /// A request boards: the subgraphs of its first segment stand in their queues.
-    pub(in crate::batching) fn board(&mut self, request: Slot, graph: SmallVec<[Unfolded; 1]>) {
+    pub(in crate::batching) fn free_slots(&self) -> u32 {
+        self.free_slots
+    }
+
+    /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
+    pub(in crate::batching) fn board(&mut self, request: Slot, graph: Box<[Unfolded]>) {
+        self.free_slots -= slots(&graph);
+        let ix = self.journeys.insert(Journey {
+            request,
+            graph,
+            segment: 0,
+            subgraphs: SmallVec::new(),
+            inner: None,
+            leaves: 0,
+            rows: 0,
+            is_over: false,
+        }) as JourneyIx;
         let at = request as usize;
-        if self.journeys.len() <= at {
-            self.journeys.resize_with(at + 1, || None);
+        if self.of_request.len() <= at {
+            self.of_request.resize(at + 1, None);
         }
-        let journey = Journey { graph, segment: 0, subgraphs: SmallVec::new(), inner: None, leaves: 0 };
-        self.journeys[at] = Some(journey);
-        self.enter(request);
+        self.of_request[at] = Some(ix);
+        self.enter(ix);
     }
 
     /// The type that a lane runs next, given how many nodes of it requests would bring that have not boarded.
@@ -69,7 +114,14 @@ impl Cells {
     }
 
     pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
-        self.queues.form(cell, lane)
+        let rows = self.queues.form(cell, lane);
+        rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
+        rows
+    }
+
+    /// Whether a row's request is still under way.
+    pub(in crate::batching) fn is_live(&self, row: &NodeRow) -> bool {
+        !self.journeys[row.of.journey as usize].is_over
     }
 
     /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests that are done.
@@ -80,39 +132,48 @@ impl Cells {
         is_last: impl Fn(usize) -> bool,
     ) -> SmallVec<[Slot; 8]> {
         for (at, row) in rows.iter().enumerate() {
-            if is_last(at) {
+            if is_last(at) && self.is_live(row) {
                 self.queues.change(row.subgraph, Nodes::end);
             }
         }
-        let live: SmallVec<[NodeRow; 64]> = rows.iter().copied().filter(|row| self.is_live(row)).collect();
         self.queues.land(cell, rows);
         let mut done = SmallVec::new();
-        for row in live {
+        for row in rows {
+            let journey = &self.journeys[row.of.journey as usize];
             // A row before it may have been the last of the same subgraph.
-            if self.is_live(&row) && self.queues.is_complete(row.subgraph) && self.passed(&row) {
-                done.push(row.request);
+            let is_under_way = !journey.is_over && journey.subgraphs.contains(&row.subgraph);
+            if is_under_way && self.queues.is_complete(row.subgraph) && self.passed(row) {
+                done.push(row.of.request);
             }
+        }
+        for row in rows {
+            self.journeys[row.of.journey as usize].rows -= 1;
+            self.forget_if_over(row.of.journey);
         }
         done
     }
 
-    /// Takes a request out of all queues; rows of it that run are masked.
+    /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.
     pub(in crate::batching) fn drop(&mut self, request: Slot) {
-        let journey = self.journeys.get_mut(request as usize).and_then(Option::take);
-        for subgraph in journey.into_iter().flat_map(|journey| journey.subgraphs) {
+        let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
+        let journey = &mut self.journeys[ix as usize];
+        journey.is_over = true;
+        for subgraph in std::mem::take(&mut journey.subgraphs) {
             self.queues.remove(subgraph);
         }
+        self.forget_if_over(ix);
     }
 
-    /// Whether a row's request is still under way.
-    fn is_live(&self, row: &NodeRow) -> bool {
-        let journey = self.journeys.get(row.request as usize).and_then(Option::as_ref);
-        journey.is_some_and(|journey| journey.subgraphs.contains(&row.subgraph))
+    fn forget_if_over(&mut self, ix: JourneyIx) {
+        if self.journeys.get(ix as usize).is_some_and(|journey| journey.is_over && journey.rows == 0) {
+            let journey = self.journeys.remove(ix as usize);
+            self.free_slots += slots(&journey.graph);
+        }
     }
 
     /// A subgraph is complete: what waits for it goes on. Whether its request is done.
     fn passed(&mut self, row: &NodeRow) -> bool {
-        let Some(journey) = self.journeys.get_mut(row.request as usize).and_then(Option::as_mut) else { return false };
+        let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);
         journey.subgraphs.retain(|subgraph| *subgraph != row.subgraph);
         if let Some(inner) = journey.inner
@@ -136,31 +197,33 @@ impl Cells {
         }
         journey.segment += 1;
         if journey.segment < journey.graph.len() {
-            self.enter(row.request);
+            self.enter(row.of.journey);
             return false;
         }
-        self.journeys[row.request as usize] = None;
+        journey.is_over = true;
+        self.of_request[row.of.request as usize] = None;
         true
     }
 
     /// Puts the subgraphs of a request's segment into their queues.
-    fn enter(&mut self, request: Slot) {
-        let Some(journey) = self.journeys[request as usize].as_mut() else { return };
-        let (queues, segment) = (&mut self.queues, journey.segment as u16);
+    fn enter(&mut self, ix: JourneyIx) {
+        let journey = &mut self.journeys[ix as usize];
+        let queues = &mut self.queues;
+        let of = Origin { journey: ix, request: journey.request, segment: journey.segment as u16 };
         journey.inner = None;
         match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
             (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
                 let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1) };
-                journey.subgraphs.push(queues.push(request, segment, *cell, nodes));
+                journey.subgraphs.push(queues.push(of, *cell, nodes));
             }
             (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
                 for node in topology.leaves() {
-                    journey.subgraphs.push(queues.push(request, segment, *leaf, Nodes::One { node, taken: false }));
+                    journey.subgraphs.push(queues.push(of, *leaf, Nodes::One { node, taken: false }));
                 }
                 journey.leaves = journey.subgraphs.len() as u32;
                 let nodes = Nodes::inner(topology);
                 if !nodes.are_submitted() {
-                    let inner = queues.push(request, segment, *inner, nodes);
+                    let inner = queues.push(of, *inner, nodes);
                     journey.subgraphs.push(inner);
                     journey.inner = Some(inner);
                 }
