@@ -4,6 +4,7 @@
 use super::{
     Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId, TimeoutAction,
     arbiter::{GroupIx, Lane},
+    cellular::Cellular,
     batch::Seat,
     cost::{Costs, Quantile},
     knobs,
@@ -68,6 +69,8 @@ pub(super) struct Group {
     pub(super) policy: Policy,
     pub(super) table: BatchTable,
     pub(super) pipeline: Pipeline,
+    /// In place of batches, where requests unfold into cells.
+    pub(super) cellular: Option<Cellular>,
     /// All live requests in order of arrival, when replies are to leave in that order.
     pub(super) order: Option<List<InOrder>>,
     draining: bool,
@@ -85,6 +88,10 @@ impl Group {
         let serial = knobs.policy == knobs::Policy::Serial;
         let max_rows = knobs.max_batch_rows.max(1);
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
+        let cellular = match &knobs.policy {
+            knobs::Policy::Cellular(cellular) => Some(Cellular::new(cellular)),
+            _ => None,
+        };
         Self {
             model,
             max_rows,
@@ -95,7 +102,8 @@ impl Group {
             learned: 0,
             learns: knobs.objective_ns.is_some()
                 || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
-            merges: (knobs.mergeable && !serial).then(|| rounding(knobs)),
+            merges: (knobs.mergeable && !serial && cellular.is_none()).then(|| rounding(knobs)),
+            cellular,
             pending: Pending::new(QueueRules::new(&knobs.queueing)),
             policy: Policy::new(knobs),
             table: BatchTable::new(pipeline.stages(), max_rows),
@@ -120,7 +128,12 @@ impl Group {
 
     /// Whether a lane would be of use, as far as can be told without a decision of the policy.
     pub(super) fn wants_lane(&self) -> bool {
-        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.requests > 0)
+        self.running < self.max_in_flight
+            && {
+            self.pending.requests > 0
+                || self.table.has_queued()
+                || self.cellular.as_ref().is_some_and(Cellular::has_ready)
+        }
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -151,6 +164,7 @@ impl Group {
             rows: arrival.rows,
             left: arrival.rows,
             lengths: arrival.lengths,
+            graph: arrival.graph,
             level,
             arrived: turn.now,
             boarded: NEVER,
@@ -191,6 +205,9 @@ impl Group {
         }
         if !(1..=self.max_rows).contains(&arrival.rows) {
             return Some(End::Failed);
+        }
+        if let Some(end) = self.cellular.as_ref().and_then(|cellular| cellular.refusal(arrival)) {
+            return Some(end);
         }
         self.pending.is_full(level).then_some(End::Rejected(Rejection::QueueFull))
     }
@@ -234,6 +251,9 @@ impl Group {
     ) -> Answer {
         if self.running >= self.max_in_flight {
             return Answer::Nothing;
+        }
+        if self.cellular.is_some() {
+            return self.offer_cells(turn, group, &lane, id);
         }
         loop {
             let (batch, waiting) = match self.decide(turn, &lane, around) {
@@ -335,7 +355,7 @@ fn rounding(knobs: &Knobs) -> Rounding {
 }
 
 /// Lets a request board; its deadline still counts, its queue timeout no longer does.
-fn seat(turn: &mut Turn<'_>, slot: Slot) -> Seat {
+pub(super) fn seat(turn: &mut Turn<'_>, slot: Slot) -> Seat {
     let request = &mut turn.ledger[slot];
     request.stand = Stand::Aboard;
     request.boarding += 1;

@@ -12,6 +12,8 @@
 
 mod arbiter;
 mod batch;
+mod cells;
+mod cellular;
 mod core;
 mod cost;
 mod counters;
@@ -40,6 +42,7 @@ mod travel;
 mod tests;
 
 pub use self::core::Core;
+pub use cells::{Topology, Unfolded};
 pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
@@ -47,6 +50,6 @@ pub use event::{
     Ns, Rejection, ReqId, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    AdaptiveKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity, PartOrder,
-    Policy, Predictor, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity, PartOrder,
+    Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, StageKnobs, TimeoutAction, WindowKnobs,
 };

@@ -1,0 +1,216 @@
+//! Groups whose requests unfold into cells (BatchMaker section 4.3): who boards, which task a lane is given, and what comes of it.
+
+use smallvec::SmallVec;
+
+use super::{
+    Action, Arrival, Bucket, CellId, CellularKnobs, End, LaneId, Next, Ns, Rejection, RowOutcome, RowSpan, ShapeClass,
+    Task, TaskId,
+    arbiter::{GroupIx, Lane},
+    cells::{Cells, NodeRow, slots},
+    cost::Quantile,
+    group::{Answer, Group, Turn, seat},
+    landing::Outcomes,
+    ledger::{Flight, Slot},
+    pending::LineIx,
+};
+
+/// What a group of cells has in place of batches.
+#[derive(Debug)]
+pub(super) struct Cellular {
+    pub(super) cells: Cells,
+    knobs: CellularKnobs,
+    rounds: Vec<Round>,
+}
+
+/// Tasks of one type that a lane was given in a row.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    lane: LaneId,
+    cell: CellId,
+    tasks: u16,
+}
+
+impl Cellular {
+    pub(super) fn new(knobs: &CellularKnobs) -> Self {
+        let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
+        Self { cells, knobs: knobs.clone(), rounds: Vec::new() }
+    }
+
+    /// Why a request can never board.
+    pub(super) fn refusal(&self, arrival: &Arrival) -> Option<End> {
+        if arrival.graph.len() != self.knobs.segments.len() || arrival.rows != 1 {
+            return Some(End::Failed);
+        }
+        (slots(&arrival.graph) > self.knobs.slots).then_some(End::Rejected(Rejection::NoMemory))
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(super) fn has_ready(&self) -> bool {
+        self.cells.has_ready()
+    }
+
+    pub(super) fn drop(&mut self, request: Slot) {
+        self.cells.drop(request);
+    }
+
+    /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are requests that may
+    /// board, each with a node of the first type at least.
+    fn choose(&mut self, lane: &Lane, waiting: u64) -> Option<CellId> {
+        let first = self.cells.first();
+        let joined = |cell: CellId| if cell == first { waiting } else { 0 };
+        let at = self.rounds.iter().position(|round| round.lane == lane.id).unwrap_or_else(|| {
+            self.rounds.push(Round { lane: lane.id, cell: first, tasks: 0 });
+            self.rounds.len() - 1
+        });
+        let round = &mut self.rounds[at];
+        let ready = self.cells.ready(round.cell, lane.id) + joined(round.cell);
+        let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
+        // A lane that nothing is on is scheduled anew: the round is for submitting ahead.
+        if !lane.is_idle() && (1..self.knobs.max_tasks).contains(&round.tasks) && ready >= enough {
+            round.tasks += 1;
+            return Some(round.cell);
+        }
+        let cell = self.cells.choose(lane.id, joined)?;
+        *round = Round { lane: lane.id, cell, tasks: 1 };
+        Some(cell)
+    }
+}
+
+impl Group {
+    // ## open lane => task
+    pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
+        let waiting = self.pending.requests as u64;
+        let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
+        let waiting = waiting.min(u64::from(cellular.cells.free_slots()));
+        let Some(cell) = cellular.choose(lane, waiting) else { return Answer::Nothing };
+        if cell == cellular.cells.first() {
+            self.board_cells(turn, cell, lane.id);
+        }
+        let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
+        let nodes = cellular.cells.form(cell, lane.id);
+        if nodes.is_empty() {
+            return Answer::Nothing;
+        }
+        Answer::Launched(self.launch_cells(turn, group, lane, id, cell, nodes))
+    }
+
+    /// Lets requests board, in the order of their queue, until a task of the first type is full or there is no room for more state.
+    fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
+        let Some(cellular) = &mut self.cellular else { return };
+        let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
+        while cellular.cells.ready(cell, lane) < most {
+            let mut lines = self.pending.lines.iter();
+            let Some((line, entry)) = lines.find(|(_, line)| !line.is_empty()) else { break };
+            let Some(slot) = entry.iter(turn.ledger).next() else { break };
+            if slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
+                break;
+            }
+            self.pending.remove(turn.ledger, slot);
+            self.pending.retire(line as LineIx);
+            seat(turn, slot);
+            let graph = std::mem::take(&mut turn.ledger[slot].graph);
+            cellular.cells.board(slot, graph);
+        }
+    }
+
+    fn launch_cells(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        lane: &Lane,
+        id: TaskId,
+        cell: CellId,
+        nodes: Vec<NodeRow>,
+    ) -> Option<Ns> {
+        let span = |(at, row): (u32, &NodeRow)| {
+            let req = turn.ledger[row.request()].req;
+            RowSpan { req, start: row.number(), count: 1, at }
+        };
+        let spans: Vec<RowSpan> = (0..).zip(&nodes).map(span).collect();
+        let rows = spans.len() as u32;
+        self.running += 1;
+        self.totals.tasks_launched += 1;
+        self.totals.rows_launched += u64::from(rows);
+        let class = ShapeClass::default();
+        turn.ledger.take_off(Flight {
+            task: id,
+            lane: lane.id,
+            group,
+            batch: 0,
+            lineage: id.0,
+            cell,
+            requests: rows,
+            rows,
+            launched: turn.now,
+            class: class.clone(),
+            ahead: Vec::new(),
+            nodes,
+        });
+        let predicted_ns =
+            if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
+        turn.actions.push(Action::Launch(Task {
+            id,
+            model: self.model,
+            cell,
+            bucket: Bucket { rows, class },
+            lane: lane.id,
+            batch: id.0,
+            rows: spans,
+            reads: SmallVec::new(),
+            writes: None,
+            after: SmallVec::new(),
+        }));
+        predicted_ns
+    }
+
+    // ## running => (ready again | ended), row by row
+    pub(super) fn complete_cells(
+        &mut self,
+        turn: &mut Turn<'_>,
+        flight: &Flight,
+        outcomes: &[RowOutcome],
+        took_ns: Ns,
+    ) {
+        self.running -= 1;
+        if self.learns {
+            self.costs.learn(flight.cell, flight.rows, &flight.class, took_ns);
+            self.learned += 1;
+        }
+        let outcomes = Outcomes::of_all(outcomes);
+        for (at, row) in flight.nodes.iter().enumerate().filter(|(at, _)| *at < flight.nodes.len()) {
+            if !self.is_live(row) {
+                continue;
+            }
+            let outcome = outcomes.get(at);
+            if outcome.emitted {
+                self.emit(turn, row.request());
+            }
+            if outcome.next == Next::Failed {
+                self.end(turn, row.request(), End::Failed);
+            }
+        }
+        let Some(cellular) = &mut self.cellular else { return };
+        let is_last = |at: usize| outcomes.get(at).next == Next::Done;
+        for slot in cellular.cells.completed(flight.cell, &flight.nodes, is_last) {
+            turn.ledger[slot].left = 0;
+            self.end(turn, slot, End::Completed);
+        }
+    }
+
+    /// Nothing can be said of the state of a failed task's rows: their requests fail.
+    pub(super) fn fail_cells(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
+        self.running -= 1;
+        for row in &flight.nodes {
+            if self.is_live(row) {
+                self.end(turn, row.request(), End::Failed);
+            }
+        }
+        if let Some(cellular) = &mut self.cellular {
+            cellular.cells.completed(flight.cell, &flight.nodes, |_| false);
+        }
+    }
+
+    fn is_live(&self, row: &NodeRow) -> bool {
+        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.is_live(row))
+    }
+}
