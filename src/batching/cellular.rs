@@ -177,7 +177,7 @@ impl Group {
             self.learned += 1;
         }
         let outcomes = Outcomes::of_all(outcomes);
-        for (at, row) in flight.nodes.iter().enumerate().filter(|(at, _)| *at < flight.nodes.len()) {
+        for (at, row) in flight.nodes.iter().enumerate() {
             if !self.is_live(row) {
                 continue;
             }

@@ -10,7 +10,7 @@ mod unfold;
 
 pub use nodes::Topology;
 pub(super) use queues::NodeRow;
-pub(super) use unfold::Cells;
+pub(super) use unfold::{Cells, slots};
 pub use unfold::Unfolded;
 
 #[cfg(test)]

@@ -24,8 +24,14 @@ impl Topology {
     }
 
     /// How many there are.
-    pub(super) fn nodes(&self) -> u32 {
+    pub(in crate::batching) fn nodes(&self) -> u32 {
         self.children.len() as u32
+    }
+
+    /// What a node waits for.
+    #[cfg(test)]
+    pub(in crate::batching) fn children_of(&self, node: u32) -> &[u32] {
+        &self.children[node as usize]
     }
 
     /// Nodes without children.

@@ -19,12 +19,13 @@ const FEW_PLACES: usize = 64;
 /// Index of a request's journey; never reused while a task names it.
 pub(super) type JourneyIx = u32;
 
-/// Whose nodes they are, and where in its model.
+/// Whose nodes they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::batching) struct Origin {
+pub(super) struct Origin {
     pub(super) journey: JourneyIx,
-    pub(in crate::batching) request: Slot,
-    pub(in crate::batching) segment: u16,
+    pub(super) request: Slot,
+    /// Nodes of its request in the segments before.
+    pub(super) nodes_before: u32,
 }
 
 /// Connected nodes of one cell type and one request.
@@ -48,8 +49,21 @@ pub(super) struct Subgraph {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) struct NodeRow {
     pub(super) subgraph: SubgraphIx,
-    pub(in crate::batching) of: Origin,
-    pub(in crate::batching) node: u32,
+    pub(super) of: Origin,
+    /// Its number in its segment.
+    pub(super) node: u32,
+}
+
+impl NodeRow {
+    /// Slot of its request, if that is still under way.
+    pub(in crate::batching) fn request(&self) -> Slot {
+        self.of.request
+    }
+
+    /// Its number among all nodes of its request.
+    pub(in crate::batching) fn number(&self) -> u32 {
+        self.of.nodes_before + self.node
+    }
 }
 
 /// Subgraphs with ready nodes that have the same pin.
@@ -113,6 +127,11 @@ impl Queues {
     pub(super) fn change(&mut self, subgraph: SubgraphIx, change: impl FnOnce(&mut Nodes)) {
         change(&mut self.subgraphs[subgraph as usize].nodes);
         self.count(subgraph);
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(super) fn has_ready(&self) -> bool {
+        self.queues.iter().any(|queue| queue.free.nodes > 0 || queue.pinned.iter().any(|(_, ready)| ready.nodes > 0))
     }
 
     /// Nodes that a lane could run now.

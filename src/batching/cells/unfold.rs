@@ -21,6 +21,14 @@ pub enum Unfolded {
 }
 
 impl Unfolded {
+    /// Nodes, at most.
+    pub(in crate::batching) fn nodes(&self) -> u32 {
+        match self {
+            Self::Steps(steps) => *steps,
+            Self::Tree(topology) => topology.nodes(),
+        }
+    }
+
     /// Slots for state that are held at once: a chain writes over its own, each node of a tree has one.
     fn slots(&self) -> u32 {
         match self {
@@ -102,6 +110,19 @@ impl Cells {
         }
         self.of_request[at] = Some(ix);
         self.enter(ix);
+    }
+
+    /// The type of the nodes that a request boards with.
+    pub(in crate::batching) fn first(&self) -> CellId {
+        match self.segments.first() {
+            Some(SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }) => *cell,
+            None => CellId(0),
+        }
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(in crate::batching) fn has_ready(&self) -> bool {
+        self.queues.has_ready()
     }
 
     /// The type that a lane runs next, given how many nodes of it requests would bring that have not boarded.
@@ -209,7 +230,8 @@ impl Cells {
     fn enter(&mut self, ix: JourneyIx) {
         let journey = &mut self.journeys[ix as usize];
         let queues = &mut self.queues;
-        let of = Origin { journey: ix, request: journey.request, segment: journey.segment as u16 };
+        let nodes_before = journey.graph[..journey.segment].iter().map(Unfolded::nodes).sum();
+        let of = Origin { journey: ix, request: journey.request, nodes_before };
         journey.inner = None;
         match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
             (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
