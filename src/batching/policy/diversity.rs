@@ -19,6 +19,7 @@ use crate::batching::{
     ledger::{Ledger, NEVER},
     lineage::Lineage,
     pending::{Line, LineIx, Pending},
+    rate::Rate,
 };
 
 /// State of the policy for one group.
@@ -27,12 +28,13 @@ pub(in crate::batching) struct Diversity {
     knobs: DiversityKnobs,
     heads: Heads,
     splits: Splits,
+    rate: Rate,
 }
 
 /// Splits found since the latencies last changed much: the search is too long for each boundary.
 #[derive(Debug, Default)]
 struct Splits {
-    found: BTreeMap<(CellId, u32, ShapeClass), Option<Parts>>,
+    found: BTreeMap<(CellId, u32, Spared, ShapeClass), Option<Parts>>,
     /// Runs that had been learned from, and when.
     learned: u64,
     renewed: Ns,
@@ -40,8 +42,19 @@ struct Splits {
 
 type Parts = SmallVec<[u32; 8]>;
 
-/// A batch is parted at the entry only into parts of at least this share of the best throughput.
+/// By how much the threshold of Policy II is lowered, in whole steps, so that what is found can be kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Spared(u32);
+
+/// A batch is parted at the entry only into parts of at least this share of the best throughput, or where its own is below this share of
+/// theirs.
 const NEARLY_BEST: f64 = 0.98;
+
+/// Most that the parts of a batch may take longer together than the batch, where the device has time to spare.
+const MOST_SPARED: f64 = 0.1;
+
+/// Time over which the rate of arrivals is averaged: the load of the next batches, not the latest burst.
+const AVERAGE_NS: Ns = 1_000_000_000;
 
 /// Runs after which splits are looked for anew, but not before this time: where runs take microseconds, the search takes longer than many.
 const RENEWED_AFTER: u64 = 64;
@@ -49,7 +62,16 @@ const KEPT_NS: Ns = 50_000_000;
 
 impl Diversity {
     pub(super) fn new(knobs: &DiversityKnobs) -> Self {
-        Self { knobs: knobs.clone(), heads: Heads::default(), splits: Splits::default() }
+        Self {
+            knobs: knobs.clone(),
+            heads: Heads::default(),
+            splits: Splits::default(),
+            rate: Rate::averaged(AVERAGE_NS, 0),
+        }
+    }
+
+    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
+        self.rate.add(now, rows);
     }
 
     pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
@@ -121,10 +143,24 @@ impl Diversity {
     /// aboard now may gather more.
     fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
         let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper)?;
-        let parts = self.splits.parts(view, operator, view.pipeline.entry(), party.rows, &party.bound)?;
-        let rows = parts.first().copied()?;
         let best = view.costs.best_throughput(view.max_rows, &party.bound)?;
-        (view.costs.throughput(rows, &party.bound)? >= NEARLY_BEST * best).then_some(rows)
+        let spared = self.spared(view, party, best);
+        let parts = self.splits.parts(view, operator, spared, view.pipeline.entry(), party.rows, &party.bound)?;
+        let rows = parts.first().copied()?;
+        let throughput = |rows| view.costs.throughput(rows, &party.bound);
+        let (part, whole) = (throughput(rows)?, throughput(party.rows)?);
+        (part >= NEARLY_BEST.min(1.0 - spared.share()) * best || whole <= NEARLY_BEST * part).then_some(rows)
+    }
+
+    /// By how much of their time parts may take longer than the whole, since the device is not needed for it. Under a load of ρ requests wait
+    /// for ρ / 2(1 − ρ) runs (M/D/1), and runs longer by ε make that ε / (1 − ρ) more; to complete one after the other and not together
+    /// saves the first of two half a run, and about ρ / 2 of all requests are such. Nothing, where others wait still.
+    fn spared(&self, view: &View<'_>, party: &Party, best: f64) -> Spared {
+        if view.pending.rows > u64::from(party.rows) {
+            return Spared::default();
+        }
+        let idle = (1.0 - self.rate.at(view.now) / best).max(0.0);
+        Spared::of((idle * idle / 2.0).min(MOST_SPARED))
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and
@@ -158,7 +194,7 @@ impl Diversity {
             return None;
         }
         let class = &view.table.lineage_of(batch).class;
-        let rows = self.splits.parts(view, operator, step.next, step.row_count(), class)?;
+        let rows = self.splits.parts(view, operator, Spared::default(), step.next, step.row_count(), class)?;
         let before = cuts(step, &rows);
         (!before.is_empty()).then_some(Decision::Split { batch, before })
     }
@@ -167,8 +203,8 @@ impl Diversity {
     fn outlook(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> Outlook {
         let Some(operator) = &self.knobs.operator else { return Outlook::Open };
         let mut boundaries = 1..view.pipeline.stages();
-        let splits = &mut self.splits;
-        let split = boundaries.any(|stage| splits.parts(view, operator, CellId(stage), rows, class).is_some());
+        let (splits, none) = (&mut self.splits, Spared::default());
+        let split = boundaries.any(|stage| splits.parts(view, operator, none, CellId(stage), rows, class).is_some());
         if split { Outlook::Split } else { Outlook::Open }
     }
 
@@ -210,6 +246,20 @@ impl Diversity {
     }
 }
 
+impl Spared {
+    /// Steps from 0 to 1.
+    const STEPS: f64 = 64.0;
+
+    /// The next step below.
+    fn of(share: f64) -> Self {
+        Self((share * Self::STEPS) as u32)
+    }
+
+    fn share(self) -> f64 {
+        f64::from(self.0) / Self::STEPS
+    }
+}
+
 impl Splits {
     fn renew(&mut self, view: &View<'_>) {
         if view.learned >= self.learned + RENEWED_AFTER && view.now >= self.renewed.saturating_add(KEPT_NS) {
@@ -223,15 +273,16 @@ impl Splits {
         &mut self,
         view: &View<'_>,
         operator: &OperatorDiversity,
+        spared: Spared,
         from: CellId,
         rows: u32,
         class: &ShapeClass,
     ) -> Option<Parts> {
         let search = || match operator.paper {
             true => view.costs.halves(from, rows, class),
-            false => view.costs.best_split(from, rows, class, operator.threshold),
+            false => view.costs.best_split(from, rows, class, operator.threshold - spared.share()),
         };
-        self.found.entry((from, rows, class.clone())).or_insert_with(search).clone()
+        self.found.entry((from, rows, spared, class.clone())).or_insert_with(search).clone()
     }
 }
 

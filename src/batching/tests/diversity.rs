@@ -412,12 +412,36 @@ fn where_batching_gains_nothing_requests_board_one_by_one() {
     assert_eq!(at_the_entry(OperatorDiversity::default(), all_prefer_one), [T, 2 * T, 3 * T, 4 * T]);
 }
 
+/// In a batch of four a query takes 3.25 T, alone 4 T.
+fn gains_little(_: u16, rows: u32, _: u64) -> Ns {
+    T * (1 + 3 * u64::from(rows))
+}
+
 #[test]
-fn a_part_that_uses_the_device_worse_than_a_larger_batch_could_does_not_board_alone() {
-    // By its threshold the batch may be parted into four of 4 T each; but in a batch of four a query takes 3.25 T.
-    let gains_little = |_: u16, rows: u32, _: u64| T * (1 + 3 * u64::from(rows));
-    let latencies = at_the_entry(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() }, gains_little);
-    assert_eq!(latencies, [13 * T; 4]);
+fn where_the_device_has_time_to_spare_parts_may_take_a_little_longer_together() {
+    assert_eq!(at_the_entry(OperatorDiversity::default(), gains_little), [7 * T, 7 * T, 14 * T, 14 * T]);
+}
+
+#[test]
+fn while_others_wait_a_part_that_uses_the_device_worse_than_a_larger_batch_does_not_board_alone() {
+    // By its threshold a batch may be parted into four of 4 T each.
+    let operator = OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() };
+    let policy = diversity(DiversityKnobs { operator: Some(operator), ..DiversityKnobs::default() });
+    let table = latencies(1, &[1, 2, 3, 4], &[4], gains_little);
+    let eight: Vec<Query> = ('a'..='h').map(|name| (name, 0, 0, 4)).collect();
+    let ended = latencies_of(1, Knobs { latencies: table, ..chain(1, 4, policy) }, &eight, gains_little);
+    assert_eq!(ended, [13, 13, 13, 13, 20, 20, 27, 27].map(|after| after * T));
+}
+
+#[test]
+fn a_batch_that_uses_the_device_worse_than_its_parts_is_parted_whatever_larger_ones_would_do() {
+    // Sixteen queries take 0.5 T each, but there are four.
+    let uneven = |_: u16, rows: u32, _: u64| if rows < 16 { T * u64::from(rows * rows) } else { 8 * T };
+    let policy =
+        diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
+    let table = latencies(1, &[1, 2, 4, 16], &[4], uneven);
+    let ended = latencies_of(1, Knobs { latencies: table, ..chain(1, 16, policy) }, &AT_ONCE, uneven);
+    assert_eq!(ended, [T, 2 * T, 3 * T, 4 * T]);
 }
 
 #[test]
