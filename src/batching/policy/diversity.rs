@@ -34,7 +34,7 @@ pub(in crate::batching) struct Diversity {
 /// Splits found since the latencies last changed much: the search is too long for each boundary.
 #[derive(Debug, Default)]
 struct Splits {
-    found: BTreeMap<(CellId, u32, Spared, ShapeClass), Option<Parts>>,
+    found: BTreeMap<(CellId, u32, Behind, ShapeClass), Option<Parts>>,
     /// Runs that had been learned from, and when.
     learned: u64,
     renewed: Ns,
@@ -42,16 +42,17 @@ struct Splits {
 
 type Parts = SmallVec<[u32; 8]>;
 
-/// By how much the threshold of Policy II is lowered, in whole steps, so that what is found can be kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Spared(u32);
+/// How many rows wait until a batch has ended, in steps, so that what is found can be kept. Between stages, where the batch is under way and
+/// the threshold rules, it is not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Behind {
+    NotAsked,
+    /// In steps of half an octave, from 1/16 of a row on.
+    Rows(u32),
+}
 
-/// A batch is parted at the entry only into parts of at least this share of the best throughput, or where its own is below this share of
-/// theirs.
-const NEARLY_BEST: f64 = 0.98;
-
-/// Most that the parts of a batch may take longer together than the batch, where the device has time to spare.
-const MOST_SPARED: f64 = 0.1;
+/// The greatest load that delays are weighed with: at 1 they would have no end.
+const MOST_LOAD: f64 = 0.99;
 
 /// Time over which the rate of arrivals is averaged: the load of the next batches, not the latest burst.
 const AVERAGE_NS: Ns = 1_000_000_000;
@@ -138,29 +139,24 @@ impl Diversity {
         }
     }
 
-    /// How many rows board where the whole model runs as fast in parts: those of the first one. The others stay in the queue, where
-    /// they may still be joined, or find another lane. Only parts that use the device nearly as well as any batch: what is not
-    /// aboard now may gather more.
+    /// How many rows board where all would wait less if the batch ran in parts: those of the first one. The others stay in the queue,
+    /// where they may still be joined, or find another lane.
     fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
         let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper)?;
-        let best = view.costs.best_throughput(view.max_rows, &party.bound)?;
-        let spared = self.spared(view, party, best);
-        let parts = self.splits.parts(view, operator, spared, view.pipeline.entry(), party.rows, &party.bound)?;
-        let rows = parts.first().copied()?;
-        let throughput = |rows| view.costs.throughput(rows, &party.bound);
-        let (part, whole) = (throughput(rows)?, throughput(party.rows)?);
-        (part >= NEARLY_BEST.min(1.0 - spared.share()) * best || whole <= NEARLY_BEST * part).then_some(rows)
+        let behind = self.behind(view, party)?;
+        let parts = self.splits.parts(view, operator, behind, view.pipeline.entry(), party.rows, &party.bound)?;
+        parts.first().copied()
     }
 
-    /// By how much of their time parts may take longer than the whole, since the device is not needed for it. Under a load of ρ requests wait
-    /// for ρ / 2(1 − ρ) runs (M/D/1), and runs longer by ε make that ε / (1 − ρ) more; to complete one after the other and not together
-    /// saves the first of two half a run, and about ρ / 2 of all requests are such. Nothing, where others wait still.
-    fn spared(&self, view: &View<'_>, party: &Party, best: f64) -> Spared {
-        if view.pending.rows > u64::from(party.rows) {
-            return Spared::default();
-        }
-        let idle = (1.0 - self.rate.at(view.now) / best).max(0.0);
-        Spared::of((idle * idle / 2.0).min(MOST_SPARED))
+    /// How many rows wait for the end of these: those in the queue behind them, and those that will come before the device is idle again.
+    /// At a load of ρ that takes W / (1 − ρ), where W is the work that is there.
+    fn behind(&self, view: &View<'_>, party: &Party) -> Option<Behind> {
+        let best = view.costs.best_throughput(view.max_rows, &party.bound)?;
+        let whole_ns = f64::from(party.rows) / view.costs.throughput(party.rows, &party.bound)?;
+        let queued = view.pending.rows.saturating_sub(u64::from(party.rows)) as f64;
+        let rate = self.rate.at(view.now);
+        let load = (rate / best).min(MOST_LOAD);
+        Some(Behind::of(queued + rate * (whole_ns + queued / best) / (1.0 - load)))
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and
@@ -194,7 +190,7 @@ impl Diversity {
             return None;
         }
         let class = &view.table.lineage_of(batch).class;
-        let rows = self.splits.parts(view, operator, Spared::default(), step.next, step.row_count(), class)?;
+        let rows = self.splits.parts(view, operator, Behind::NotAsked, step.next, step.row_count(), class)?;
         let before = cuts(step, &rows);
         (!before.is_empty()).then_some(Decision::Split { batch, before })
     }
@@ -203,8 +199,9 @@ impl Diversity {
     fn outlook(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> Outlook {
         let Some(operator) = &self.knobs.operator else { return Outlook::Open };
         let mut boundaries = 1..view.pipeline.stages();
-        let (splits, none) = (&mut self.splits, Spared::default());
-        let split = boundaries.any(|stage| splits.parts(view, operator, none, CellId(stage), rows, class).is_some());
+        let splits = &mut self.splits;
+        let mut parts = |stage| splits.parts(view, operator, Behind::NotAsked, CellId(stage), rows, class);
+        let split = boundaries.any(|stage| parts(stage).is_some());
         if split { Outlook::Split } else { Outlook::Open }
     }
 
@@ -246,17 +243,14 @@ impl Diversity {
     }
 }
 
-impl Spared {
-    /// Steps from 0 to 1.
-    const STEPS: f64 = 64.0;
-
-    /// The next step below.
-    fn of(share: f64) -> Self {
-        Self((share * Self::STEPS) as u32)
+impl Behind {
+    /// The step next to so many rows.
+    fn of(rows: f64) -> Self {
+        Self::Rows((2.0 * (16.0 * rows).max(1.0).log2()).round() as u32)
     }
 
-    fn share(self) -> f64 {
-        f64::from(self.0) / Self::STEPS
+    fn rows(steps: u32) -> f64 {
+        (f64::from(steps) / 2.0).exp2() / 16.0
     }
 }
 
@@ -273,16 +267,17 @@ impl Splits {
         &mut self,
         view: &View<'_>,
         operator: &OperatorDiversity,
-        spared: Spared,
+        behind: Behind,
         from: CellId,
         rows: u32,
         class: &ShapeClass,
     ) -> Option<Parts> {
-        let search = || match operator.paper {
-            true => view.costs.halves(from, rows, class),
-            false => view.costs.best_split(from, rows, class, operator.threshold - spared.share()),
+        let search = || match behind {
+            Behind::Rows(steps) => view.costs.best_parts(from, rows, class, Behind::rows(steps)),
+            Behind::NotAsked if operator.paper => view.costs.halves(from, rows, class),
+            Behind::NotAsked => view.costs.best_split(from, rows, class, operator.threshold),
         };
-        self.found.entry((from, rows, spared, class.clone())).or_insert_with(search).clone()
+        self.found.entry((from, rows, behind, class.clone())).or_insert_with(search).clone()
     }
 }
 
