@@ -1,9 +1,9 @@
-"""`auto` beside the best `window` of a sweep, for the example models at three loads: the table of docs/benchmarks/cpu.md.
+"""`auto` beside the best `window` of a sweep, for the example models at three loads and at the peak: tables of docs/benchmarks/cpu.md.
 
-    python scripts/compare_policies.py [--only minilm,…] [--rounds 3] [--seconds 3]
+    python scripts/compare_policies.py [--only minilm,…] [--rounds 7] [--seconds 2]
 
 Each model is profiled first, as `auto` chooses by its profile; then one `paternoster bench` sweeps `window` over largest batches, delays
-and length buckets at each load, and measures the best against `auto` in alternating rounds. Commands are printed as they can be typed.
+and length buckets at each load, and measures the best against `auto` in alternating rounds; another keeps 64 requests in flight. Commands are printed as they can be typed.
 The convolutional networks and BERT are a quarter as wide as published.
 """
 
@@ -24,7 +24,7 @@ Case = namedtuple("Case", "model workload longer", defaults=[None, 1])
 
 CASES = {
     "minilm, glue-short": Case("minilm", "glue-short"),
-    "minilm, glue-pair": Case("minilm", "glue-pair", longer=4),
+    "minilm, glue-pair": Case("minilm", "glue-pair"),
     "resnet50": Case("resnet50"),
     "vgg19": Case("vgg19"),
     "unet": Case("unet", longer=2),
@@ -35,7 +35,11 @@ CASES = {
 QUARTER_WIDE = ("bert-base", "mobilenet", "resnet50", "vgg19", "unet", "linknet")
 #: Batches of which T(n) is told in the table.
 TOGETHER = 8
+#: What stands beside `auto` where requests always wait: as Triton has it, and padded to buckets.
+WINDOWS = ("window, max_batch_size: 32", "window: { bucket_width: 10 }, max_batch_size: 32")
+IN_FLIGHT = 64
 TABLE = ROOT / "benches" / "tables" / "cpu-policies.csv"
+PEAKS = ROOT / "benches" / "tables" / "cpu-peaks.csv"
 
 
 def called(program, *words):
@@ -52,9 +56,6 @@ def write_models(program, folder):
     called(program, "models", "--out", folder, "--only", ",".join(sorted(models & set(QUARTER_WIDE))), "--quarter")
     rest = ",".join(sorted(models - set(QUARTER_WIDE)))
     called(program, "models", "--out", folder, "--only", rest, "--minilm", fetch.minilm())
-    # A full batch of 32 takes seconds, and the peak is measured with several of them waiting.
-    segmenter = folder / "unet" / "config.pbtxt"
-    segmenter.write_text(segmenter.read_text().replace("max_batch_size: 32", "max_batch_size: 8"))
 
 
 def times_ms(report):
@@ -68,10 +69,10 @@ def compare(program, models, profiles, name, case, given):
     common = ["--model-repository", models, "--model", case.model, "--profile-directory", profiles, "--json"]
     report = called(program, "profile", *common, "--budget-s", 20)
     alone_ms, together_ms = times_ms(report)
-    words = ["--policy", "auto", "--sweep-window", "--rounds", given.rounds, "--warm-up-seconds", 0.3]
-    words += ["--seconds", given.seconds * case.longer, "--sweep-seconds", case.longer]
     if case.workload:
-        words += ["--workload", case.workload]
+        common += ["--workload", case.workload]
+    words = ["--policy", "auto", "--sweep-window", "--sweep-seconds", case.longer]
+    words += ["--rounds", given.rounds, "--warm-up-seconds", 0.3, "--seconds", given.seconds * case.longer]
     rows = []
     for load in called(program, "bench", *common, *words)["loads"]:
         window, auto = load["policies"]
@@ -83,7 +84,7 @@ def compare(program, models, profiles, name, case, given):
             "auto": f"{report['choice']['stages']} x {described(report['choice']['policy'])}",
             "load": load["load"],
             "at": load["at"],
-            "window": window["policy"],
+            "window": window["policy"].removesuffix(" (best)"),
             "window_mean_ms": window["total"]["mean_ms"],
             "window_p99_ms": window["total"]["p99_ms"],
             "auto_mean_ms": auto["total"]["mean_ms"],
@@ -93,8 +94,28 @@ def compare(program, models, profiles, name, case, given):
             "mean_greatest": mean["greatest"],
             "p99_ratio": p99["median"],
         }
-        rows.append({key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()})
+        rows.append(rounded(row))
+    return rows, peaks(program, name, common, bool(case.workload))
+
+
+def peaks(program, name, common, lengths_vary):
+    """The rows of the table of peaks for one case."""
+    words = [*common, "--concurrency", IN_FLIGHT, "--rounds", 3, "--warm-up-seconds", 1, "--seconds", 4]
+    for policy in (*WINDOWS[: 1 + lengths_vary], "auto"):
+        words += ["--policy", policy]
+    (load,) = called(program, "bench", *words)["loads"]
+    rows = []
+    for one in load["policies"]:
+        ratio = one["to_the_first"]["requests_per_s"]
+        row = {"case": name, "policy": one["policy"], "requests_per_s": one["total"]["requests_per_s"]}
+        row |= {"mean_ms": one["total"]["mean_ms"], "p99_ms": one["total"]["p99_ms"]}
+        row |= {"ratio": ratio["median"], "least": ratio["least"], "greatest": ratio["greatest"]}
+        rows.append(rounded(row))
     return rows
+
+
+def rounded(row):
+    return {key: f"{value:.4g}" if isinstance(value, float) else value for key, value in row.items()}
 
 
 def described(policy):
@@ -112,26 +133,43 @@ def show(rows):
         print("| " + " | ".join(str(cell) for cell in cells) + " |")
 
 
+def show_peaks(rows):
+    print(f"\n| model | policy, {IN_FLIGHT} in flight | requests/s | mean, p99 | requests/s to the first |")
+    print("|---|---|---|---|---|")
+    for row in rows:
+        cells = [row["case"], f"`{row['policy']}`", row["requests_per_s"], f"{row['mean_ms']}, {row['p99_ms']} ms"]
+        cells += [f"{row['ratio']} ({row['least']}–{row['greatest']})"]
+        print("| " + " | ".join(str(cell) for cell in cells) + " |")
+
+
+def write(path, rows):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="cases, or their beginnings, with semicolons")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=3)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=2)
     parser.add_argument("--binary", default=binary(), help="the program")
     given = parser.parse_args()
-    rows = []
+    rows, peak_rows = [], []
     with tempfile.TemporaryDirectory() as scratch:
         models, profiles = Path(scratch) / "models", Path(scratch) / "profiles"
         write_models(given.binary, models)
         for name, case in CASES.items():
             if not name.startswith(tuple(given.only.split(";"))):
                 continue
-            rows += compare(given.binary, models, profiles, name, case, given)
-            with TABLE.open("w", newline="") as file:
-                writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-                writer.writeheader()
-                writer.writerows(rows)
+            of_loads, of_peaks = compare(given.binary, models, profiles, name, case, given)
+            rows += of_loads
+            peak_rows += of_peaks
+            write(TABLE, rows)
+            write(PEAKS, peak_rows)
     show(rows)
+    show_peaks(peak_rows)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 //! tests run this same code.
 //!
 //! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has a lane for the group, its
-//! `policy` decides, by `cost`, `slack` and the arrival rate (`monitor`), over the meta operations of the batch `table`: *new*,
+//! `policy` decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`: *new*,
 //! *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`travel`, `leasing`);
 //! what the task's rows bring decides whether they go on, end or start again alone (`landing`, `endings`). `timers` hold
 //! queue timeouts and deadlines; `invariants` say what holds between two steps.
@@ -33,6 +33,7 @@ mod pending;
 mod pipeline;
 mod policy;
 mod queue_rules;
+mod rate;
 mod slack;
 mod table;
 mod timers;

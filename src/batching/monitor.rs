@@ -9,10 +9,8 @@ use smallvec::SmallVec;
 use super::{
     Ns, ShapeClass,
     cost::{Costs, Quantile},
+    rate::Rate,
 };
-
-/// The paper's window: one second.
-const PAPER_WINDOW_NS: Ns = 1_000_000_000;
 
 /// A partial batch waits so many times as long as the rest of it is expected to take.
 const PATIENCE: f64 = 1.5;
@@ -22,9 +20,6 @@ const TOLERATED: f64 = 1.1;
 
 /// Where no size keeps up with the rate, the smallest whose throughput is at least this share of the best.
 const NEARLY_BEST: f64 = 0.95;
-
-/// Parts of the averaging time after which counted arrivals enter the average.
-const FOLDS: Ns = 8;
 
 /// Parameters of the monitor.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -88,11 +83,7 @@ struct Lull {
 #[derive(Clone, Debug)]
 pub(super) struct Monitor {
     knobs: MonitorKnobs,
-    /// Rows per nanosecond, as of `since`.
-    rate: f64,
-    since: Ns,
-    /// Rows since then.
-    count: u64,
+    rate: Rate,
     latest_arrival: Ns,
     /// The rate as it was at the latest arrival: that none has come since does not make the rest of a batch later.
     latest_rate: f64,
@@ -105,23 +96,13 @@ pub(super) struct Monitor {
 impl Monitor {
     /// A monitor that begins to count at `now`, and prefers batches of one until it is asked.
     pub(super) fn new(knobs: MonitorKnobs, now: Ns) -> Self {
-        Self {
-            knobs,
-            rate: 0.0,
-            since: now,
-            count: 0,
-            latest_arrival: now,
-            latest_rate: 0.0,
-            preferred: 1,
-            is_due: true,
-            lull: None,
-        }
+        let rate = if knobs.paper { Rate::of_seconds(now) } else { Rate::averaged(knobs.average_ns, now) };
+        Self { knobs, rate, latest_arrival: now, latest_rate: 0.0, preferred: 1, is_due: true, lull: None }
     }
 
     /// So many rows have arrived.
     pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
-        self.roll(now);
-        self.count += u64::from(rows);
+        self.is_due |= self.rate.add(now, rows);
         self.latest_arrival = now;
         self.latest_rate = self.rate(now);
     }
@@ -129,33 +110,7 @@ impl Monitor {
     /// λ in rows per nanosecond: an exponential average over measured time, in which each row counts for one
     /// `average_ns`-th; in `paper` mode the count of the last whole second.
     pub(super) fn rate(&self, now: Ns) -> f64 {
-        if self.knobs.paper {
-            return self.rate;
-        }
-        let average = self.knobs.average_ns.max(1) as f64;
-        let elapsed = now.saturating_sub(self.since) as f64;
-        (average * self.rate + self.count as f64) / (average + elapsed)
-    }
-
-    /// Takes the count into the rate and zeroes it, in one step.
-    fn roll(&mut self, now: Ns) {
-        let elapsed = now.saturating_sub(self.since);
-        if self.knobs.paper {
-            let windows = elapsed / PAPER_WINDOW_NS;
-            if windows == 0 {
-                return;
-            }
-            self.rate = if windows == 1 { self.count as f64 / PAPER_WINDOW_NS as f64 } else { 0.0 };
-            self.since += windows * PAPER_WINDOW_NS;
-        } else {
-            if elapsed < (self.knobs.average_ns / FOLDS).max(1) {
-                return;
-            }
-            self.rate = self.rate(now);
-            self.since = now;
-        }
-        self.count = 0;
-        self.is_due = true;
+        self.rate.at(now)
     }
 
     /// The preferred batch size: the smallest B ≥ 1 with λ · (1 + headroom) ≤ B / T(B), else the largest B.
@@ -164,7 +119,7 @@ impl Monitor {
     /// during a whole `average_ns`. It is never above the B with (B − 1) / λ + T(B) ≤ objective. While no time is known, only
     /// the queue raises it, and an objective holds it at 1.
     pub(super) fn preferred(&mut self, now: Ns, queued_rows: u32, demand: &Demand) -> u32 {
-        self.roll(now);
+        self.is_due |= self.rate.roll(now);
         let (is_due, rate) = (std::mem::take(&mut self.is_due), self.rate(now));
         let max_rows = demand.max_rows.max(1);
         if self.knobs.paper {

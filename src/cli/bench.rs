@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub use args::BenchArgs;
 use results::Results;
 
+use super::recording::{TimelineRecording, UnwritableTimeline};
 use crate::{
     bench::{
         Remote, RemoteError, Target,
@@ -52,6 +53,8 @@ pub enum BenchError {
     Unanswered(#[from] Unanswered),
     #[error(transparent)]
     Plot(#[from] PlotError),
+    #[error(transparent)]
+    Timeline(#[from] UnwritableTimeline),
     #[error("cannot {what}: {source}")]
     Io { what: String, source: io::Error },
     #[error("the peak could not be measured: {reason}")]
@@ -65,8 +68,11 @@ pub enum BenchError {
 /// # Errors
 /// When nothing can be measured, a file cannot be written, or, after all that, an answer was wrong or missing.
 pub fn run(args: &BenchArgs) -> Result<(), BenchError> {
+    let recording = TimelineRecording::start(&args.timeline)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    let results = runtime.map_err(|source| io_error("start threads", source))?.block_on(measure(args))?;
+    let measuring = measure(args, &recording);
+    let results = runtime.map_err(|source| io_error("start threads", source))?.block_on(measuring)?;
+    recording.finish()?;
     results.print(args.json).map_err(|source| io_error("print the figures", source))?;
     if let Some(path) = &args.csv {
         results.write_csv(path).map_err(|source| io_error(&format!("write '{}'", path.display()), source))?;
@@ -84,7 +90,7 @@ fn io_error(what: &str, source: io::Error) -> BenchError {
     BenchError::Io { what: what.to_owned(), source }
 }
 
-async fn measure(args: &BenchArgs) -> Result<Results, BenchError> {
+async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Results, BenchError> {
     let trace = args.trace.as_deref().map(Trace::read).transpose()?;
     let variants = args.variants()?;
     let bench = match &args.url {
@@ -93,7 +99,7 @@ async fn measure(args: &BenchArgs) -> Result<Results, BenchError> {
             Bench::of(args, trace, None, vec![Subject { name: url.clone(), target }])
         }
         None => {
-            let local = open(args).await?;
+            let local = open(args, recording).await?;
             let mut subjects = Vec::with_capacity(variants.len());
             for variant in &variants {
                 let name = variant.as_ref().map_or_else(|| "as configured".to_owned(), ToString::to_string);
@@ -105,11 +111,12 @@ async fn measure(args: &BenchArgs) -> Result<Results, BenchError> {
     bench.measure().await
 }
 
-async fn open(args: &BenchArgs) -> Result<Local, LocalError> {
+async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, LocalError> {
     let device = &args.device;
     let library = device.onnxruntime_library.clone();
     let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
-    let pool = PoolOptions { cpu_lanes: device.cpu_lanes, ..PoolOptions::default() };
+    let timeline = Arc::clone(&recording.timeline);
+    let pool = PoolOptions { cpu_lanes: device.cpu_lanes, timeline, ..PoolOptions::default() };
     let repository = args.model_repository.clone().unwrap_or_default();
     Local::open(&repository, &args.model, runtime, &pool, args.profiles()).await
 }

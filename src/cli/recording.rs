@@ -1,4 +1,4 @@
-//! Recording a timeline while serving: its flags, and the file it is written to at the end.
+//! Recording a timeline: its flags, and the file it is written to at the end.
 
 use std::{
     fs::{File, OpenOptions},
@@ -6,8 +6,6 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-use tracing::{error, info};
 
 use crate::observe::timeline::Timeline;
 
@@ -18,8 +16,8 @@ const MOST_EVENTS: i64 = 10_000_000;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Timeline")]
 pub struct RecordArgs {
-    /// Record requests and tasks, and write them to this file at the end, in the Chrome trace format; GET /v2/timeline gives
-    /// them before
+    /// Record requests and tasks, and write them to this file at the end, in the Chrome trace format; a server gives them before by
+    /// GET /v2/timeline
     #[arg(id = "timeline-file", long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 
@@ -37,10 +35,10 @@ pub(super) struct TimelineRecording {
     file: Option<PathBuf>,
 }
 
-/// That the file cannot be written.
+/// The file cannot be written.
 #[derive(Debug, thiserror::Error)]
 #[error("--timeline-file: cannot write '{}': {error}", .file.display())]
-pub(super) struct UnwritableTimeline {
+pub struct UnwritableTimeline {
     file: PathBuf,
     error: io::Error,
 }
@@ -58,13 +56,14 @@ impl TimelineRecording {
         Ok(Self { timeline: Arc::new(Timeline::on(args.events as usize)), file: Some(file) })
     }
 
-    /// Writes what was recorded, and says so in the log.
-    pub(super) fn finish(&self) {
-        let (Some(file), Some(recording)) = (&self.file, self.timeline.recording()) else { return };
-        match write(file, |to| recording.picture().write_chrome(to)) {
-            Ok(()) => info!("the timeline is in '{}'", file.display()),
-            Err(error) => error!("cannot write the timeline to '{}': {error}", file.display()),
-        }
+    /// Writes what was recorded, if anything was, and gives the file.
+    ///
+    /// # Errors
+    /// When it cannot be written any more.
+    pub(super) fn finish(&self) -> Result<Option<&Path>, UnwritableTimeline> {
+        let (Some(file), Some(recording)) = (&self.file, self.timeline.recording()) else { return Ok(None) };
+        let written = write(file, |to| recording.picture().write_chrome(to));
+        written.map(|()| Some(file.as_path())).map_err(|error| UnwritableTimeline { file: file.clone(), error })
     }
 }
 
@@ -91,7 +90,7 @@ mod tests {
     fn without_a_file_nothing_is_recorded() {
         let recording = recording(None).expect("nothing to write");
         assert!(!recording.timeline.is_on());
-        recording.finish();
+        assert!(matches!(recording.finish(), Ok(None)));
     }
 
     #[test]
@@ -104,7 +103,7 @@ mod tests {
 
         recording.timeline.arrived(1_000, 1, 0, 1);
         recording.timeline.arrived(2_000, 2, 0, 1);
-        recording.finish();
+        assert_eq!(recording.finish().expect("it is written"), Some(file.as_path()));
         let picture = Picture::read_chrome(&fs::read(&file).expect("it is there")).expect("our own");
         let expected = recording.timeline.recording().expect("it is on").picture();
         assert_eq!(picture, expected, "no task ran, so that there are no arrows to be left out");

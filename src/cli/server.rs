@@ -8,7 +8,7 @@ use std::{
 };
 
 use tokio::time::sleep;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{ServeArgs, options, recording::TimelineRecording, report};
 use crate::{
@@ -199,7 +199,11 @@ impl Server {
         let (pool, recording) = (self.pool, self.recording);
         let stop = move || {
             let ended = pool.stop(LAST_TASKS);
-            recording.finish();
+            match recording.finish() {
+                Ok(Some(file)) => info!("the timeline is in '{}'", file.display()),
+                Ok(None) => {}
+                Err(error) => error!("{error}"),
+            }
             ended
         };
         let pool_ended = tokio::task::spawn_blocking(stop).await.unwrap_or(false);

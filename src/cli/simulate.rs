@@ -63,6 +63,13 @@ pub struct SimulateArgs {
     /// Microseconds that each task takes beyond the table's time
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
     pub boundary_us: f64,
+    /// Microseconds that a task takes longer on a lane that had nothing to do
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
+    pub after_idle_us: f64,
+    /// Timeline that was recorded on the device ('--timeline-file' of serve or bench): tasks scatter, and idle lanes cost, as they did
+    /// there
+    #[arg(long, value_name = "FILE", conflicts_with = "after_idle_us")]
+    pub recorded: Option<PathBuf>,
     /// Largest batch; the table's where it is left out
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch: Option<u32>,
@@ -203,7 +210,7 @@ fn compare(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Line>
         }
     }
     let bar = progress(jobs.len() as u64);
-    let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, load.requests(seed, ask.requests));
+    let one = |&(setup, load, seed): &(&Setup, &Load, u64)| play(setup, seed, load.requests(seed, ask.requests));
     let runs = on_all_cores(args.threads.unwrap_or_else(cores), &jobs, one, || bar.inc(1));
     bar.finish_and_clear();
     let of_a_line = runs.chunks(usize::try_from(args.seeds).unwrap_or(1));
@@ -263,7 +270,8 @@ fn size(args: &SimulateArgs, ask: &Ask<'_>, rate: f64, p99_ms: f64) -> Result<Ve
         let mut figures = Figures::default();
         let devices = fewest_devices(args.max_devices, |devices| {
             let setup = Setup { devices, ..setup.clone() };
-            let runs = on_all_cores(threads, &seeds, |seed| play(&setup, load.requests(*seed, ask.requests)), || {});
+            let runs =
+                on_all_cores(threads, &seeds, |seed| play(&setup, *seed, load.requests(*seed, ask.requests)), || {});
             let found = sum(&runs);
             let all = found.all();
             let is_enough =

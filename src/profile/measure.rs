@@ -18,6 +18,9 @@ const SPREAD: f64 = 0.005;
 const VISIT: Duration = Duration::from_millis(4);
 const VISIT_RUNS: u32 = 8;
 
+/// Steps between the quantiles of how runs scatter.
+const QUANTILES: usize = 100;
+
 /// Why nothing was measured.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Halt {
@@ -138,7 +141,31 @@ pub fn measure(
         }
     }
     let points = |stage| sampled.iter().map(|one| one.point(stage)).collect();
-    Ok(CutTable { at: Vec::new(), stages: (0..stages).map(points).collect() })
+    let scatter = scatter(&sampled);
+    Ok(CutTable { at: Vec::new(), stages: (0..stages).map(points).collect(), scatter })
+}
+
+/// Quantiles of all runs in thousandths of the median of their stage and size. All sizes together: of one alone there are too few
+/// runs to tell its longest.
+fn scatter(sampled: &[Sampled]) -> Vec<u32> {
+    let mut ratios: Vec<u32> = Vec::new();
+    for one in sampled.iter().filter(|one| one.count() > 1) {
+        for (stage, times) in one.runs.iter().enumerate() {
+            let median_ns = u128::from(one.point(stage).median_ns);
+            let ratio = |took_ns: &Ns| u32::try_from(u128::from(*took_ns) * 1000 / median_ns).unwrap_or(u32::MAX);
+            ratios.extend(times.iter().map(ratio));
+        }
+    }
+    ratios.sort_unstable();
+    let Some(last) = ratios.len().checked_sub(1) else { return Vec::new() };
+    let mut quantiles: Vec<u32> = (0..=QUANTILES).map(|part| ratios[last * part / QUANTILES]).collect();
+    // A single run that took very long must not stand for half of the longest hundredth: that keeps its mean.
+    let longest = &ratios[ratios.len() * (QUANTILES - 1) / QUANTILES..];
+    let mean = longest.iter().copied().map(u64::from).sum::<u64>() / longest.len() as u64;
+    let before = quantiles[QUANTILES - 1];
+    quantiles[QUANTILES] =
+        u32::try_from((2 * mean).saturating_sub(u64::from(before))).map_or(u32::MAX, |most| most.max(before));
+    quantiles
 }
 
 /// At most what a run of this size takes, as far as smaller ones tell.

@@ -26,6 +26,9 @@ pub struct CutTable {
     pub at: Vec<String>,
     /// By stage: its points, by ascending rows, then length. The same sizes in all stages.
     pub stages: Vec<Vec<Point>>,
+    /// How runs scatter: quantiles of a stage's time in thousandths of the median of its size, from the least to the most in
+    /// even steps, over all stages and sizes (the last such that the mean of the longest hundredth is kept); empty where no size ran twice.
+    pub scatter: Vec<u32>,
 }
 
 /// The latency of a stage for batches of one size.
@@ -69,7 +72,8 @@ impl Profile {
     pub fn is_sound(&self) -> bool {
         let point = |point: &Point| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
         let stage = |points: &Vec<Point>| !points.is_empty() && points.iter().all(point);
-        self.whole().is_some() && self.cuts.iter().all(|cut| !cut.stages.is_empty() && cut.stages.iter().all(stage))
+        let cut = |cut: &CutTable| !cut.stages.is_empty() && cut.stages.iter().all(stage) && cut.scatter.is_sorted();
+        self.whole().is_some() && self.cuts.iter().all(cut)
     }
 }
 

@@ -16,7 +16,7 @@ fn key() -> Key {
 
 fn profile() -> Profile {
     let point = |rows| Point { rows, length: 0, median_ns: 100 * Ns::from(rows), p99_ns: 900, runs: 20 };
-    let cut = CutTable { at: Vec::new(), stages: vec![vec![point(1), point(4)]] };
+    let cut = CutTable { at: Vec::new(), stages: vec![vec![point(1), point(4)]], scatter: Vec::new() };
     Profile { model: "m".to_owned(), max_rows: 4, padded_axes: 0, cuts: vec![cut] }
 }
 
@@ -69,7 +69,30 @@ fn runs_that_differ_are_repeated() {
         runs.set(runs.get() + 1);
         Ok(vec![100 + runs.get() % 10 * 20])
     });
-    assert!(table.expect("it runs").stages[0][0].runs > 100);
+    let table = table.expect("it runs");
+    let Point { runs, median_ns, .. } = table.stages[0][0];
+    assert!(runs > 100);
+    let (least, most) = (100_000 / median_ns, 280_000 / median_ns);
+    assert_eq!((table.scatter.len(), table.scatter.is_sorted()), (101, true));
+    assert_eq!((table.scatter[0], table.scatter[100]), (least as u32, most as u32));
+    assert!((900..=1000).contains(&table.scatter[50]), "half of ten even steps: {}", table.scatter[50]);
+}
+
+#[test]
+fn one_run_that_took_very_long_has_its_share_of_the_scatter_and_no_more() {
+    let (runs, total) = (Cell::new(0_u64), Cell::new(0));
+    let table = measured(&sizes(1, &[]), SECOND, |_| {
+        runs.set(runs.get() + 1);
+        let took_ns = if runs.get() == 50 { 100_000 } else { 100 + runs.get() % 2 * 40 };
+        total.set(total.get() + if runs.get() > 1 { took_ns } else { 0 });
+        Ok(vec![took_ns])
+    });
+    let table = table.expect("it runs");
+    let Point { runs, median_ns, .. } = table.stages[0][0];
+    let between = |ends: &[u32]| f64::midpoint(f64::from(ends[0]), f64::from(ends[1])) / 1e3;
+    let drawn = table.scatter.windows(2).map(between).sum::<f64>() / 100.0 * median_ns as f64;
+    let mean = total.get() as f64 / f64::from(runs);
+    assert!((0.95..1.05).contains(&(drawn / mean)), "{drawn} ns are drawn on average, {mean} ns were measured");
 }
 
 #[test]
@@ -154,7 +177,7 @@ fn a_damaged_or_old_file_counts_as_none() {
     let path = store.write(&key(), &profile()).expect("it is written");
     let text = fs::read_to_string(&path).expect("it is there");
     let senseless = text.replace("\"median_ns\":100,", "\"median_ns\":0,");
-    let old = text.replace("\"format\":1", "\"format\":0");
+    let old = text.replace("\"format\":2", "\"format\":1");
     let foreign = text.replace("\"engine\":\"an engine\"", "\"engine\":\"another\"");
     for (why, damaged) in [("cut off", &text[..40]), ("no time", &senseless), ("old", &old), ("foreign", &foreign)] {
         assert_ne!(damaged, text, "{why}");

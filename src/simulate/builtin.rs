@@ -112,7 +112,7 @@ fn unrolled(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Lay
 fn bert(roofline: &Roofline, name: &str, layers: usize, width: u64, heads: u64) -> ModelTable {
     let points = roofline.points(&ROWS, &TOKENS, |tokens| encoder_layer(tokens, width, heads));
     let latencies = CostTable { stages: vec![points; layers] };
-    ModelTable { name: name.to_owned(), max_batch_rows: 64, latencies, steps: None }
+    ModelTable { name: name.to_owned(), max_batch_rows: 64, latencies, steps: None, scatter: Vec::new() }
 }
 
 #[cfg(test)]

@@ -69,6 +69,8 @@ struct Model {
     max_batch_rows: Option<u32>,
     steps_from: Option<u16>,
     stages: Vec<Vec<Point>>,
+    #[serde(default)]
+    scatter: Vec<f64>,
 }
 
 #[derive(Deserialize)]
@@ -109,7 +111,7 @@ impl DeviceTable {
 
 impl Model {
     fn check(self) -> Result<ModelTable, FileError> {
-        let Self { name, max_batch_rows, steps_from, stages } = self;
+        let Self { name, max_batch_rows, steps_from, stages, scatter } = self;
         let refuse = |expected: &str, found: String| {
             Err(FileError::Value { model: name.clone(), expected: expected.to_owned(), found })
         };
@@ -140,7 +142,10 @@ impl Model {
         }
         let latencies =
             CostTable { stages: stages.iter().map(|points| points.iter().map(Point::cost).collect()).collect() };
-        Ok(ModelTable { name, max_batch_rows, latencies, steps: steps_from.map(|first| Steps { first }) })
+        if !scatter.is_sorted() || scatter.iter().any(|part| !part.is_finite() || *part < 0.0) {
+            return refuse("parts in scatter that ascend from 0", format!("{scatter:?}"));
+        }
+        Ok(ModelTable { name, max_batch_rows, latencies, steps: steps_from.map(|first| Steps { first }), scatter })
     }
 }
 
@@ -166,7 +171,7 @@ mod tests {
         let table = with_models(r#"{ "name": "m", "stages": [[{ "rows": 4, "length": 64, "latency_us": 1.5 }]] }"#);
         let table = table.expect("it is a table");
         let latencies = CostTable { stages: vec![vec![CostPoint { rows: 4, length: 64, took_ns: 1500 }]] };
-        let model = ModelTable { name: "m".to_owned(), max_batch_rows: 4, latencies, steps: None };
+        let model = ModelTable { name: "m".to_owned(), max_batch_rows: 4, latencies, steps: None, scatter: Vec::new() };
         assert_eq!(table.models, [model]);
         assert_eq!((table.idle_watts, table.busy_watts), (10.0, 90.0));
     }
@@ -188,6 +193,8 @@ mod tests {
         assert_eq!(found, "model 'm': expected steps_from below 1, the number of stages, but found 1");
         let found = refusal(&model(&format!(r#""max_batch_rows": 0, "stages": [[{point}]]"#)));
         assert_eq!(found, "model 'm': expected max_batch_rows from 1, but found 0");
+        let found = refusal(&model(&format!(r#""scatter": [0.9, 0.8], "stages": [[{point}]]"#)));
+        assert_eq!(found, "model 'm': expected parts in scatter that ascend from 0, but found [0.9, 0.8]");
         let twice = model(&format!(r#""stages": [[{point}]]"#));
         assert_eq!(refusal(&format!("{twice}, {twice}")), "the model 'm' is there twice");
         let found = refusal(&model(r#""stage": []"#));

@@ -31,6 +31,9 @@ struct Profile {
 #[derive(Deserialize)]
 struct Cut {
     stages: Vec<Vec<Point>>,
+    /// In thousandths.
+    #[serde(default)]
+    scatter: Vec<u32>,
 }
 
 #[derive(Deserialize)]
@@ -63,7 +66,8 @@ impl ProfileFile {
             };
             let stages = cut.stages.iter().map(|points| points.iter().map(Point::cost).collect()).collect();
             let max_batch_rows = profile.max_rows.max(1);
-            models.push(ModelTable { name, max_batch_rows, latencies: CostTable { stages }, steps: None });
+            let scatter = cut.scatter.iter().map(|part| f64::from(*part) / 1e3).collect();
+            models.push(ModelTable { name, max_batch_rows, latencies: CostTable { stages }, steps: None, scatter });
         }
         if models.is_empty() {
             return Err(FileError::NoModels);
@@ -93,13 +97,14 @@ mod tests {
 
     #[test]
     fn each_cut_of_a_profile_is_a_model_of_the_table() {
-        let whole = format!(r#"{{ "at": [], "stages": [[{POINT}]] }}"#);
+        let whole = format!(r#"{{ "at": [], "stages": [[{POINT}]], "scatter": [900, 1000, 1500] }}"#);
         let halves = format!(r#"{{ "at": [], "stages": [[{POINT}], [{POINT}]] }}"#);
         let table = of_cuts(&format!("{whole}, {halves}")).expect("it is a profile");
         assert_eq!(table.name, "two cores");
         let stages = |name: &str| table.model(name).map(|model| (model.latencies.stages.clone(), model.max_batch_rows));
         let point = CostPoint { rows: 8, length: 32, took_ns: 410 };
         assert_eq!(stages("minilm"), Ok((vec![vec![point]], 16)));
+        assert_eq!(table.model("minilm").map(|model| model.scatter.clone()), Ok(vec![0.9, 1.0, 1.5]));
         assert_eq!(stages("minilm/2"), Ok((vec![vec![point], vec![point]], 16)));
     }
 

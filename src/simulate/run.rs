@@ -2,6 +2,8 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
+use rand::RngExt;
+use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use smallvec::SmallVec;
 
 use super::{
@@ -30,6 +32,8 @@ pub struct Setup {
     pub idle_watts: f64,
     /// Power of a device with work on all its lanes; in between, it grows with the lanes at work.
     pub busy_watts: f64,
+    /// What a task takes longer on a lane that had nothing to do: threads wake, and caches are cold.
+    pub after_idle_ns: Ns,
     /// So many requests at the beginning are not counted.
     pub warm_up: u64,
     /// Requests of each of the periods that are told apart, by number; 0: none are.
@@ -97,19 +101,22 @@ struct Run<'s> {
     devices: Vec<Device>,
     /// By lane of all devices.
     running: Vec<Option<Task>>,
+    /// By lane of all devices: when it last had a task, none before the first.
+    rested: Vec<Option<Ns>>,
     due: BinaryHeap<Reverse<(Ns, Due)>>,
     requests: Vec<Known>,
     now: Ns,
     last_end: Ns,
     figures: Figures,
+    random: ChaCha8Rng,
 }
 
-/// Plays requests, which come by time, until the last has ended.
+/// Plays requests, which come by time, until the last has ended. The seed decides how tasks scatter.
 ///
 /// # Panics
 /// In debug builds, when the core breaks one of its invariants.
-pub fn run(setup: &Setup, requests: impl IntoIterator<Item = Offered>) -> Figures {
-    let mut run = Run::new(setup);
+pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>) -> Figures {
+    let mut run = Run::new(setup, seed);
     let mut requests = requests.into_iter().peekable();
     loop {
         let due = run.due.peek().map(|Reverse((at, _))| *at);
@@ -126,7 +133,7 @@ pub fn run(setup: &Setup, requests: impl IntoIterator<Item = Offered>) -> Figure
 }
 
 impl<'s> Run<'s> {
-    fn new(setup: &'s Setup) -> Self {
+    fn new(setup: &'s Setup, seed: u64) -> Self {
         let surfaces =
             |served: &Served| served.table.latencies.stages.iter().map(|points| Surface::new(points)).collect();
         let lanes = usize::from(setup.lanes.max(1));
@@ -140,12 +147,14 @@ impl<'s> Run<'s> {
             setup,
             surfaces: setup.models.iter().map(surfaces).collect(),
             running: vec![None; devices.len() * lanes],
+            rested: vec![None; devices.len() * lanes],
             devices,
             due: BinaryHeap::new(),
             requests: Vec::new(),
             now: 0,
             last_end: 0,
             figures,
+            random: ChaCha8Rng::seed_from_u64(seed),
         }
     }
 
@@ -208,6 +217,7 @@ impl<'s> Run<'s> {
 
     fn land(&mut self, lane: usize) {
         let Some(task) = self.running[lane].take() else { return };
+        self.rested[lane] = Some(self.now);
         let served = &self.setup.models[task.model.0 as usize];
         let mut outcomes: SmallVec<[RowOutcome; 64]> = SmallVec::new();
         if served.table.steps.is_some_and(|steps| task.cell.0 >= steps.first) {
@@ -241,8 +251,11 @@ impl<'s> Run<'s> {
     fn launch(&mut self, device: usize, task: Task) {
         let surface = &self.surfaces[task.model.0 as usize][usize::from(task.cell.0)];
         let length = task.bucket.class.0.iter().fold(1, |product: u64, &length| product * u64::from(length.max(1)));
-        let took_ns = (surface.ns(task.bucket.rows, length).round() as Ns).max(1);
         let lane = device * usize::from(self.setup.lanes.max(1)) + usize::from(task.lane.0);
+        let part = scattered(&self.setup.models[task.model.0 as usize].table.scatter, &mut self.random);
+        let idled = self.rested[lane] != Some(self.now);
+        let late_ns = if idled { self.setup.after_idle_ns } else { 0 };
+        let took_ns = ((surface.ns(task.bucket.rows, length) * part).round() as Ns).max(1) + late_ns;
         self.figures.busy_ns += u128::from(took_ns);
         self.due.push(Reverse((self.now + took_ns, Due::Landing(lane))));
         self.running[lane] = Some(task);
@@ -306,6 +319,15 @@ impl<'s> Run<'s> {
         }
         self.figures
     }
+}
+
+/// A part of the table's time by its quantiles.
+fn scattered(quantiles: &[f64], random: &mut ChaCha8Rng) -> f64 {
+    let [first, .., last] = quantiles else { return quantiles.first().copied().unwrap_or(1.0) };
+    let at = random.random::<f64>() * (quantiles.len() - 1) as f64;
+    let below = at as usize;
+    let (low, high) = (quantiles.get(below).unwrap_or(first), quantiles.get(below + 1).unwrap_or(last));
+    low + (high - low) * (at - below as f64)
 }
 
 impl Device {

@@ -26,6 +26,9 @@ pub struct ModelTable {
     pub latencies: CostTable,
     /// The stages that are unrolled steps of a loop, if there are any.
     pub steps: Option<Steps>,
+    /// Quantiles of what a task takes, as parts of the table's time, from the least to the most in even steps; empty where all
+    /// take that time.
+    pub scatter: Vec<f64>,
 }
 
 /// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th step; a
@@ -222,7 +225,13 @@ mod tests {
     }
 
     fn model(stages: Vec<Vec<CostPoint>>) -> ModelTable {
-        ModelTable { name: "m".to_owned(), max_batch_rows: 8, latencies: CostTable { stages }, steps: None }
+        ModelTable {
+            name: "m".to_owned(),
+            max_batch_rows: 8,
+            latencies: CostTable { stages },
+            steps: None,
+            scatter: Vec::new(),
+        }
     }
 
     #[test]

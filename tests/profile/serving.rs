@@ -14,7 +14,11 @@ use crate::{rig::Place, runtime::runtime};
 fn profile() -> Profile {
     let point = |rows, us| Point { rows, length: 0, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
     let stage = |count: u64| vec![point(1, 8000 / count), point(8, 16000 / count)];
-    let cut = |count: u64| CutTable { at: Vec::new(), stages: (0..count).map(|_| stage(count)).collect() };
+    let cut = |count: u64| CutTable {
+        at: Vec::new(),
+        stages: (0..count).map(|_| stage(count)).collect(),
+        scatter: Vec::new(),
+    };
     Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts: [1, 2, 4, 8].map(cut).to_vec() }
 }
 

@@ -33,6 +33,11 @@ struct Arrangement {
 }
 
 impl Arrangement {
+    /// Sum over its rows of the time until each is done, and over the rows `behind` of the time until all are.
+    fn delay_ns(&self, behind: f64) -> f64 {
+        self.row_ns + behind * self.ns
+    }
+
     fn is_no_worse_than(&self, other: &Self) -> bool {
         self.ns <= other.ns && (self.row_ns, self.parts) <= (other.row_ns, other.parts)
     }
@@ -82,9 +87,7 @@ impl Costs {
     /// each to its end, or none when it is best left whole or something is not known.
     ///
     /// Parts are acceptable when T_remain(rows) ≥ `threshold` · Σ T_remain(part). Of the acceptable ones those are taken that
-    /// complete earliest on average over the rows, and the fewest of those. The search is dynamic programming over the rows
-    /// that are left; for batches above [`TRY_ALL_SIZES`] rows it tries sizes for which times are kept, even parts, and any
-    /// remainder.
+    /// complete earliest on average over the rows, and the fewest of those.
     pub(in crate::batching) fn best_split(
         &self,
         from: CellId,
@@ -92,10 +95,33 @@ impl Costs {
         class: &ShapeClass,
         threshold: f64,
     ) -> Option<Parts> {
-        let length = length_of(class);
+        self.search(from, rows, length_of(class), 1.0 / threshold, 0.0)
+    }
+
+    /// The parts in which a batch is best run while `behind` rows wait for their end, of other requests or of such as will come
+    /// meanwhile: the sum of completion times over all of them is least. None when that is the batch in one piece, or something is
+    /// not known.
+    pub(in crate::batching) fn best_parts(
+        &self,
+        from: CellId,
+        rows: u32,
+        class: &ShapeClass,
+        behind: f64,
+    ) -> Option<Parts> {
+        // Parts bring the completion times of their rows to a half at best: more than that is not to be won by making others wait.
+        let longest = 1.0 + f64::from(rows) / (2.0 * behind).max(f64::from(rows));
+        self.search(from, rows, length_of(class), longest, behind)
+    }
+
+    /// The parts with the least sum of their rows' completion times and `behind` times the last one's, among those that take at most
+    /// `longest` times as long as the whole; none if the whole has less.
+    ///
+    /// The search is dynamic programming over the rows that are left; for batches above [`TRY_ALL_SIZES`] rows it tries sizes for which
+    /// times are kept, even parts, and any remainder.
+    fn search(&self, from: CellId, rows: u32, length: u64, longest: f64, behind: f64) -> Option<Parts> {
         let time = |part: u32| self.remaining_ns(from, part, length);
         let whole_ns = time(rows).filter(|&ns| ns > 0.0 && rows > 1)?;
-        let budget_ns = whole_ns / threshold * (1.0 + ROUNDING);
+        let budget_ns = whole_ns * longest * (1.0 + ROUNDING);
 
         let known = self.known_rows(from);
         let fastest = self.fastest_ns_per_row(from, rows, length, &known)?;
@@ -124,7 +150,8 @@ impl Costs {
             }
             table[left as usize] = found;
         }
-        unroll(&table, rows, f64::from(rows) * whole_ns)
+        let whole = Arrangement { ns: whole_ns, row_ns: f64::from(rows) * whole_ns, parts: 1, first: rows, rest: 0 };
+        unroll(&table, rows, behind, whole.delay_ns(behind))
     }
 
     /// Policy II as the paper has it (figure 13): a batch is split into halves when T_remain(b) ≥ 2 · T_remain(b / 2), and
@@ -194,15 +221,14 @@ fn keep(found: &mut Vec<Arrangement>, new: Arrangement, affordable_ns: f64) {
     found.push(new);
 }
 
-/// The best arrangement of all rows, if it beats `whole_row_ns`.
-fn unroll(table: &[Vec<Arrangement>], rows: u32, whole_row_ns: f64) -> Option<Parts> {
-    let all = &table[rows as usize];
-    let earliest = all
-        .iter()
-        .enumerate()
-        .min_by(|(_, one), (_, two)| one.row_ns.total_cmp(&two.row_ns).then(one.parts.cmp(&two.parts)));
-    let (mut index, best) = earliest?;
-    if best.row_ns >= whole_row_ns {
+/// The arrangement of all rows that delays least, if less than `whole_ns`.
+fn unroll(table: &[Vec<Arrangement>], rows: u32, behind: f64, whole_ns: f64) -> Option<Parts> {
+    let delay_ns = |arrangement: &Arrangement| arrangement.delay_ns(behind);
+    let all = table[rows as usize].iter().enumerate();
+    let least =
+        all.min_by(|(_, one), (_, two)| delay_ns(one).total_cmp(&delay_ns(two)).then(one.parts.cmp(&two.parts)));
+    let (mut index, best) = least?;
+    if delay_ns(best) >= whole_ns {
         return None;
     }
     let (mut parts, mut left) = (Parts::new(), rows);

@@ -19,6 +19,7 @@ use crate::batching::{
     ledger::{Ledger, NEVER},
     lineage::Lineage,
     pending::{Line, LineIx, Pending},
+    rate::Rate,
 };
 
 /// State of the policy for one group.
@@ -27,12 +28,13 @@ pub(in crate::batching) struct Diversity {
     knobs: DiversityKnobs,
     heads: Heads,
     splits: Splits,
+    rate: Rate,
 }
 
 /// Splits found since the latencies last changed much: the search is too long for each boundary.
 #[derive(Debug, Default)]
 struct Splits {
-    found: BTreeMap<(CellId, u32, ShapeClass), Option<Parts>>,
+    found: BTreeMap<(CellId, u32, Behind, ShapeClass), Option<Parts>>,
     /// Runs that had been learned from, and when.
     learned: u64,
     renewed: Ns,
@@ -40,8 +42,20 @@ struct Splits {
 
 type Parts = SmallVec<[u32; 8]>;
 
-/// A batch is parted at the entry only into parts of at least this share of the best throughput.
-const NEARLY_BEST: f64 = 0.98;
+/// How many rows wait until a batch has ended, in steps, so that what is found can be kept. Between stages, where the batch is under way and
+/// the threshold rules, it is not asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Behind {
+    NotAsked,
+    /// In steps of half an octave, from 1/16 of a row on.
+    Rows(u32),
+}
+
+/// The greatest load that delays are weighed with: at 1 they would have no end.
+const MOST_LOAD: f64 = 0.99;
+
+/// Time over which the rate of arrivals is averaged: the load of the next batches, not the latest burst.
+const AVERAGE_NS: Ns = 1_000_000_000;
 
 /// Runs after which splits are looked for anew, but not before this time: where runs take microseconds, the search takes longer than many.
 const RENEWED_AFTER: u64 = 64;
@@ -49,7 +63,16 @@ const KEPT_NS: Ns = 50_000_000;
 
 impl Diversity {
     pub(super) fn new(knobs: &DiversityKnobs) -> Self {
-        Self { knobs: knobs.clone(), heads: Heads::default(), splits: Splits::default() }
+        Self {
+            knobs: knobs.clone(),
+            heads: Heads::default(),
+            splits: Splits::default(),
+            rate: Rate::averaged(AVERAGE_NS, 0),
+        }
+    }
+
+    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
+        self.rate.add(now, rows);
     }
 
     pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
@@ -116,15 +139,24 @@ impl Diversity {
         }
     }
 
-    /// How many rows board where the whole model runs as fast in parts: those of the first one. The others stay in the queue, where
-    /// they may still be joined, or find another lane. Only parts that use the device nearly as well as any batch: what is not
-    /// aboard now may gather more.
+    /// How many rows board where all would wait less if the batch ran in parts: those of the first one. The others stay in the queue,
+    /// where they may still be joined, or find another lane.
     fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
         let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper)?;
-        let parts = self.splits.parts(view, operator, view.pipeline.entry(), party.rows, &party.bound)?;
-        let rows = parts.first().copied()?;
+        let behind = self.behind(view, party)?;
+        let parts = self.splits.parts(view, operator, behind, view.pipeline.entry(), party.rows, &party.bound)?;
+        parts.first().copied()
+    }
+
+    /// How many rows wait for the end of these: those in the queue behind them, and those that will come before the device is idle again.
+    /// At a load of ρ that takes W / (1 − ρ), where W is the work that is there.
+    fn behind(&self, view: &View<'_>, party: &Party) -> Option<Behind> {
         let best = view.costs.best_throughput(view.max_rows, &party.bound)?;
-        (view.costs.throughput(rows, &party.bound)? >= NEARLY_BEST * best).then_some(rows)
+        let whole_ns = f64::from(party.rows) / view.costs.throughput(party.rows, &party.bound)?;
+        let queued = view.pending.rows.saturating_sub(u64::from(party.rows)) as f64;
+        let rate = self.rate.at(view.now);
+        let load = (rate / best).min(MOST_LOAD);
+        Some(Behind::of(queued + rate * (whole_ns + queued / best) / (1.0 - load)))
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and
@@ -158,7 +190,7 @@ impl Diversity {
             return None;
         }
         let class = &view.table.lineage_of(batch).class;
-        let rows = self.splits.parts(view, operator, step.next, step.row_count(), class)?;
+        let rows = self.splits.parts(view, operator, Behind::NotAsked, step.next, step.row_count(), class)?;
         let before = cuts(step, &rows);
         (!before.is_empty()).then_some(Decision::Split { batch, before })
     }
@@ -168,7 +200,8 @@ impl Diversity {
         let Some(operator) = &self.knobs.operator else { return Outlook::Open };
         let mut boundaries = 1..view.pipeline.stages();
         let splits = &mut self.splits;
-        let split = boundaries.any(|stage| splits.parts(view, operator, CellId(stage), rows, class).is_some());
+        let mut parts = |stage| splits.parts(view, operator, Behind::NotAsked, CellId(stage), rows, class);
+        let split = boundaries.any(|stage| parts(stage).is_some());
         if split { Outlook::Split } else { Outlook::Open }
     }
 
@@ -210,6 +243,17 @@ impl Diversity {
     }
 }
 
+impl Behind {
+    /// The step next to so many rows.
+    fn of(rows: f64) -> Self {
+        Self::Rows((2.0 * (16.0 * rows).max(1.0).log2()).round() as u32)
+    }
+
+    fn rows(steps: u32) -> f64 {
+        (f64::from(steps) / 2.0).exp2() / 16.0
+    }
+}
+
 impl Splits {
     fn renew(&mut self, view: &View<'_>) {
         if view.learned >= self.learned + RENEWED_AFTER && view.now >= self.renewed.saturating_add(KEPT_NS) {
@@ -223,15 +267,17 @@ impl Splits {
         &mut self,
         view: &View<'_>,
         operator: &OperatorDiversity,
+        behind: Behind,
         from: CellId,
         rows: u32,
         class: &ShapeClass,
     ) -> Option<Parts> {
-        let search = || match operator.paper {
-            true => view.costs.halves(from, rows, class),
-            false => view.costs.best_split(from, rows, class, operator.threshold),
+        let search = || match behind {
+            Behind::Rows(steps) => view.costs.best_parts(from, rows, class, Behind::rows(steps)),
+            Behind::NotAsked if operator.paper => view.costs.halves(from, rows, class),
+            Behind::NotAsked => view.costs.best_split(from, rows, class, operator.threshold),
         };
-        self.found.entry((from, rows, class.clone())).or_insert_with(search).clone()
+        self.found.entry((from, rows, behind, class.clone())).or_insert_with(search).clone()
     }
 }
 

@@ -164,8 +164,10 @@ impl Policy {
 
     /// Takes note of an arrival, for those who measure the rate.
     pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
-        if let Self::Adaptive(adaptive) = self {
-            adaptive.arrived(now, rows);
+        match self {
+            Self::Adaptive(adaptive) => adaptive.arrived(now, rows),
+            Self::Diversity(diversity) => diversity.arrived(now, rows),
+            Self::Serial(_) | Self::Window(_) | Self::Lazy(_) => {}
         }
     }
 

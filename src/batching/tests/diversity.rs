@@ -412,12 +412,51 @@ fn where_batching_gains_nothing_requests_board_one_by_one() {
     assert_eq!(at_the_entry(OperatorDiversity::default(), all_prefer_one), [T, 2 * T, 3 * T, 4 * T]);
 }
 
+/// In a batch of four a query takes 3.25 T, in one of two 3.5 T, alone 4 T.
+fn gains_little(_: u16, rows: u32, _: u64) -> Ns {
+    T * (1 + 3 * u64::from(rows))
+}
+
+/// So many queries at once, each of which may run with three others.
+fn at_once(queries: u32) -> Vec<Ns> {
+    let policy =
+        diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
+    let table = latencies(1, &[1, 2, 3, 4], &[4], gains_little);
+    let names = (b'a'..).take(queries as usize).map(char::from);
+    let queries: Vec<Query> = names.map(|name| (name, 0, 0, 4)).collect();
+    latencies_of(1, Knobs { latencies: table, ..chain(1, 4, policy) }, &queries, gains_little)
+}
+
 #[test]
-fn a_part_that_uses_the_device_worse_than_a_larger_batch_could_does_not_board_alone() {
-    // By its threshold the batch may be parted into four of 4 T each; but in a batch of four a query takes 3.25 T.
-    let gains_little = |_: u16, rows: u32, _: u64| T * (1 + 3 * u64::from(rows));
-    let latencies = at_the_entry(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() }, gains_little);
-    assert_eq!(latencies, [13 * T; 4]);
+fn where_nobody_else_waits_parts_may_take_a_little_longer_together() {
+    // The sums of completion times: 40 T, 42 T in pairs, 52 T in one piece; 40 T one by one too, but the last ends at 16 T.
+    assert_eq!(at_once(4), [7, 7, 11, 15].map(|after| after * T));
+}
+
+#[test]
+fn parts_delay_those_who_wait_behind_them_too() {
+    // With four behind: 42 + 4 · 14 T in pairs, 40 + 4 · 16 T one by one, 52 + 4 · 13 T in one piece. With eight: 154, 168, 156 T. With
+    // twelve: 210, 232, 208 T.
+    let boards_first = |queries| at_once(queries).iter().filter(|&&ended| ended == at_once(queries)[0]).count();
+    assert_eq!([8, 12, 16].map(boards_first), [2, 2, 4]);
+}
+
+#[test]
+fn at_a_high_load_parts_delay_those_who_will_come() {
+    let slowly = |stage: u16, rows: u32, length: u64| 10_000 * gains_little(stage, rows, length);
+    let policy =
+        diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
+    // One every 42 ms, of which the device could do one in 32.5 ms in fours: the load is 0.77. Then four, as the last of these runs.
+    let period = 42_000 * T;
+    let mut queries: Vec<Query> =
+        (0..100).map(|at| (char::from(b'a' + at), Ns::from(at) * period, Ns::from(at) * period, 4)).collect();
+    let last = 99 * period + 1_000 * T;
+    queries.extend((b'a' + 100..b'a' + 104).map(|name| (char::from(name), last, last, 4)));
+    let table = latencies(1, &[1, 2, 3, 4], &[4], slowly);
+    let ended = latencies_of(1, Knobs { latencies: table, ..chain(1, 4, policy) }, &queries, slowly);
+    assert_eq!(ended[99], 40_000 * T, "alone");
+    // With fourteen to come: 234 in one piece, 238 in pairs.
+    assert_eq!(ended[100..], [(39_000 + 130_000) * T; 4]);
 }
 
 #[test]

@@ -179,6 +179,18 @@ proptest! {
     }
 
     #[test]
+    fn of_small_batches_no_parts_delay_less_all_who_wait(times in rising(8), behind in 0..40_u32) {
+        let rows = times.len() as u32;
+        let delay = |parts: &[u32]| {
+            let (row_ns, ns) = completion(&times, parts);
+            row_ns + Ns::from(behind) * ns
+        };
+        let least = compositions(rows).iter().map(|parts| delay(parts)).min();
+        let found = profile(&times).best_parts(ONLY, rows, &lengths(&[]), f64::from(behind));
+        prop_assert_eq!(Some(delay(found.as_deref().unwrap_or(&[rows]))), least, "{:?}", found);
+    }
+
+    #[test]
     fn a_split_has_all_rows_is_acceptable_and_completes_earlier_than_the_whole(
         times in rising(100),
         rows in 2..=100_u32,

@@ -12,7 +12,7 @@ use crate::{
         local::{Variant, VariantError},
         sweep,
     },
-    cli::DeviceArgs,
+    cli::{DeviceArgs, RecordArgs},
     profile::{Store, default_directory},
     workload::{Arrivals, Lengths},
 };
@@ -50,7 +50,7 @@ Every answer is compared with one taken beforehand, alone. A wrong or missing an
 #[command(group(ArgGroup::new("loads").args(["load", "rate", "concurrency"])))]
 pub struct BenchArgs {
     /// Server to measure, over gRPC
-    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["policies", "stages", "sweep_window"])]
+    #[arg(long, value_name = "HOST:PORT", conflicts_with_all = ["policies", "stages", "sweep_window", "timeline-file"])]
     pub url: Option<String>,
     /// Directory of models, to measure one of them in this process
     #[arg(long, value_name = "DIR")]
@@ -137,6 +137,10 @@ pub struct BenchArgs {
     /// Print JSON instead of tables
     #[arg(long, help_heading = "Output")]
     pub json: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub timeline: RecordArgs,
 
     /// Directory of the profiles by which 'auto' is loaded; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
     #[arg(long, value_name = "DIR", help_heading = "CPU")]

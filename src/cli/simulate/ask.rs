@@ -6,7 +6,8 @@ use super::{
     tables,
 };
 use crate::{
-    simulate::{DeviceTable, Figures, Load, ModelTable, Served, Setup, run},
+    observe::timeline::RanTask,
+    simulate::{DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Served, Setup, run},
     workload::{Arrivals, Lengths, Trace},
 };
 
@@ -49,6 +50,7 @@ pub(super) struct Ask<'a> {
     traced: Option<Vec<u32>>,
     /// Requests of each period that is told apart; 0 where the rate is steady.
     period: u64,
+    after_idle_ns: u64,
 }
 
 impl<'a> Ask<'a> {
@@ -67,7 +69,13 @@ impl<'a> Ask<'a> {
             }
         };
         let named = if args.models.is_empty() { only()? } else { args.models.clone() };
-        let models = named.iter().map(|word| model(word, &table, args)).collect::<Result<Vec<_>, _>>()?;
+        let mut models = named.iter().map(|word| model(word, &table, args)).collect::<Result<Vec<_>, _>>()?;
+        let mut after_idle_ns = (args.after_idle_us * NS_PER_US).round() as u64;
+        if let Some(path) = &args.recorded {
+            let picture = tables::timeline(path).map_err(SimulateError::Word)?;
+            after_idle_ns = run_as_recorded(&mut models, &picture.tasks())
+                .map_err(|fault| SimulateError::Word(format!("--recorded: '{}': {fault}", path.display())))?;
+        }
         let trace = args.trace.as_ref().map(|path| Trace::read(path)).transpose()?;
         let (arrivals, traced) = match trace {
             Some(trace) => (trace.arrivals(), Some(trace.lengths)),
@@ -84,7 +92,7 @@ impl<'a> Ask<'a> {
             Arrivals::Stepped { steps } => steps.first().map_or(0, |&(_, requests)| requests),
             _ => requests.div_ceil(PERIODS),
         };
-        Ok(Self { args, table, models, requests, arrivals, traced, period })
+        Ok(Self { args, table, models, requests, arrivals, traced, period, after_idle_ns })
     }
 
     /// The devices under a policy and an objective.
@@ -113,6 +121,7 @@ impl<'a> Ask<'a> {
             lanes: args.lanes,
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
+            after_idle_ns: self.after_idle_ns,
             warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
             period: self.period,
         })
@@ -144,7 +153,7 @@ impl<'a> Ask<'a> {
         let waiting = self.requests.min(SATURATING);
         let load = self.loaded(Arrivals::At(vec![0; usize::try_from(waiting).unwrap_or(0)]));
         let unlimited = Setup { warm_up: 0, ..setup.clone() };
-        let figures: Figures = run(&unlimited, load.requests(self.args.seed, waiting));
+        let figures: Figures = run(&unlimited, self.args.seed, load.requests(self.args.seed, waiting));
         figures.throughput(&figures.all())
     }
 }
@@ -175,6 +184,18 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
         |name: &String| Lengths::named(name).ok_or_else(|| SimulateError::unknown("workload", name, &Lengths::NAMES));
     let lengths = workload.as_ref().map(named).transpose()?;
     Ok(Model { table: model, parts: whole, share, workload, lengths })
+}
+
+/// Lets the models' tasks scatter as they did in a recording, and gives what idle lanes cost there, on average over the models.
+fn run_as_recorded(models: &mut [Model], tasks: &[RanTask<'_>]) -> Result<u64, RecordedError> {
+    let mut after_idle_ns = 0;
+    for model in &mut *models {
+        let recorded = Recorded::of(&model.table, tasks)?;
+        after_idle_ns += recorded.after_idle_ns;
+        model.parts.scatter.clone_from(&recorded.scatter);
+        model.table.scatter = recorded.scatter;
+    }
+    Ok(after_idle_ns / models.len().max(1) as u64)
 }
 
 fn boundary_ns(args: &SimulateArgs) -> u64 {

@@ -3,6 +3,7 @@
 use std::{fs, path::Path};
 
 use crate::{
+    observe::timeline::Picture,
     repository::config::latencies,
     simulate::{BUILT_IN, DeviceTable, ModelTable, built_in},
 };
@@ -35,8 +36,17 @@ pub(super) fn read(given: &str, dec_timesteps: u16) -> Result<DeviceTable, Strin
     }
     let name = path.file_stem().map_or_else(|| given.to_owned(), |stem| stem.to_string_lossy().into_owned());
     let max_batch_rows = latencies.stages.iter().flatten().map(|point| point.rows).max().unwrap_or(1);
-    let model = ModelTable { name: name.clone(), max_batch_rows, latencies, steps: None };
+    let model = ModelTable { name: name.clone(), max_batch_rows, latencies, steps: None, scatter: Vec::new() };
     Ok(DeviceTable { name, idle_watts: 0.0, busy_watts: 0.0, models: vec![model] })
+}
+
+/// Reads a recorded timeline.
+///
+/// # Errors
+/// When it cannot be read, or is none.
+pub(super) fn timeline(path: &Path) -> Result<Picture, String> {
+    let json = fs::read(path).map_err(|fault| format!("--recorded: cannot read '{}': {fault}", path.display()))?;
+    Picture::read_chrome(&json).map_err(|fault| format!("--recorded: '{}': {fault}", path.display()))
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::fs;
 use clap::Parser;
 
 use super::*;
+use crate::observe::timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline};
 
 #[derive(Debug, Parser)]
 struct Command {
@@ -91,6 +92,34 @@ fn a_trace_is_played_as_it_is() {
     fs::write(&trace, "0.0,8\nsoon,16\n").expect("a file for the test");
     let refusal = refusal(&words);
     assert!(refusal.contains("trace.csv' line 2: found 'soon'"), "{refusal}");
+}
+
+#[test]
+fn tasks_run_as_they_were_recorded() {
+    let timeline = Timeline::on(1_000);
+    timeline.model_up(0, "resnet-0", 1);
+    for number in 0..40 {
+        let at_ns = number * 10_000_000;
+        let (stage, lane, lengths) = (0, 0, &[][..]);
+        let launch = TaskLaunch { task: number, model: 0, stage, lane, batch: number, bucket_rows: 1, lengths };
+        timeline.arrived(at_ns, number, 0, 1);
+        timeline.launched(at_ns, &launch, [TaskRows { req: number, start: 0, count: 1, at: 0 }]);
+        timeline.completed(at_ns + 3_300_000, number, false);
+        timeline.ended(at_ns + 3_300_000, number, RequestEnd::Completed);
+    }
+    let directory = tempfile::tempdir().expect("a directory for the test");
+    let path = directory.path().join("trace.json");
+    let picture = timeline.recording().expect("it is on").picture();
+    picture.write_chrome(&mut fs::File::create(&path).expect("a file for the test")).expect("it is written");
+    let file = path.display().to_string();
+    let resnet = ["--table", "npu", "--model", "resnet", "--stages", "1", "--policy", "serial", "--rate", "1"];
+    let mean_ns = |more: &[&str]| lines(&[&resnet[..], more].concat())[0].figures.all().latencies.mean_ns();
+    let (by_table, as_recorded) = (mean_ns(&[]), mean_ns(&["--recorded", &file]));
+    assert!((1.0e6..1.2e6).contains(&by_table) && (3.3e6..3.4e6).contains(&as_recorded), "{by_table}, {as_recorded}");
+
+    fs::write(&path, "{\"traceEvents\": []}").expect("a file for the test");
+    let refusal = refusal(&[&resnet[..], &["--recorded", &file]].concat());
+    assert!(refusal.contains("trace.json': it is a trace, but not a timeline of paternoster"), "{refusal}");
 }
 
 #[test]

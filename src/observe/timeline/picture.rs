@@ -117,6 +117,51 @@ pub(super) struct Arrow {
     pub(super) name: String,
 }
 
+/// A task that ran to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RanTask<'a> {
+    /// Its model and version, as the picture names them.
+    pub model: &'a str,
+    /// The stage, counted from 0.
+    pub stage: u16,
+    /// Where it ran.
+    pub lane: u16,
+    /// Rows of the executed batch, padding included.
+    pub rows: u32,
+    /// Padded lengths, one a symbol of the model.
+    pub lengths: &'a [u32],
+    /// When its lane and its rows were free for it.
+    pub from_ns: u64,
+    /// When it had ended.
+    pub to_ns: u64,
+}
+
+impl Picture {
+    /// The tasks that ran, lane by lane in the order of time. Without those that failed, that had not ended, or whose requests are not
+    /// in the picture.
+    pub fn tasks(&self) -> Vec<RanTask<'_>> {
+        let names: BTreeMap<u32, &str> = self.processes.iter().map(|one| (one.id, one.name.as_str())).collect();
+        let of_requests = self.spans.iter().filter(|span| span.kind == Kind::Stage);
+        let models: BTreeMap<u64, &str> =
+            of_requests.filter_map(|span| Some((span.facts.task?, *names.get(&span.row.process)?))).collect();
+        let ran = |span: &'_ Span| span.kind == Kind::Task && !span.facts.failed && !span.facts.open;
+        let mut tasks: Vec<RanTask<'_>> = self
+            .spans
+            .iter()
+            .filter(|span| ran(span))
+            .filter_map(|Span { from_ns, to_ns, facts, .. }| {
+                let model = *models.get(&facts.task?)?;
+                let (stage, lane) = (facts.stage?, facts.lane?);
+                let rows = facts.padded_rows.unwrap_or(facts.rows);
+                let (from_ns, to_ns) = (*from_ns, *to_ns);
+                Some(RanTask { model, stage, lane, rows, lengths: &facts.padded_lengths, from_ns, to_ns })
+            })
+            .collect();
+        tasks.sort_by_key(|task| (task.lane, task.from_ns));
+        tasks
+    }
+}
+
 impl Span {
     pub(super) fn name(&self) -> String {
         let Facts { request, stage, batch, task_rows, changes, .. } = &self.facts;

@@ -7,7 +7,7 @@ fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
         let of = |(rows, us): (u32, &Ns)| Point { rows, length, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
         [1, 2, 4, 8].into_iter().zip(times).map(of).collect()
     };
-    CutTable { at: Vec::new(), stages: stages.iter().map(points).collect() }
+    CutTable { at: Vec::new(), stages: stages.iter().map(points).collect(), scatter: Vec::new() }
 }
 
 fn profile_of(padded_axes: u32, cuts: Vec<CutTable>) -> Profile {

@@ -1,0 +1,166 @@
+//! What a recorded timeline tells of a device beside its table: how its tasks scattered about the table's times, and what it cost that
+//! a lane had nothing to do.
+
+use super::table::{ModelTable, Surface};
+use crate::{batching::Ns, observe::timeline::RanTask};
+
+/// A task that begins so soon after the last one on its lane followed it at once.
+const AT_ONCE_NS: Ns = 100_000;
+/// Tasks of a kind that are needed to tell anything.
+const ENOUGH: usize = 20;
+
+/// How a model's tasks ran.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Recorded {
+    /// For [`ModelTable::scatter`]: of tasks that followed another at once.
+    pub scatter: Vec<f64>,
+    /// How much longer the others took on average: for [`Setup::after_idle_ns`](super::Setup::after_idle_ns).
+    pub after_idle_ns: Ns,
+}
+
+/// Why a recording tells nothing of a model.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordedError {
+    /// It is of others.
+    #[error("it has no task of '{model}'; it has {known}")]
+    UnknownModel {
+        /// The model.
+        model: String,
+        /// Those it has.
+        known: String,
+    },
+    /// It is of the model cut otherwise.
+    #[error("it has stage {found} of '{model}', counted from 0, which is simulated in {stages}")]
+    Stages {
+        /// The model.
+        model: String,
+        /// The stage.
+        found: u16,
+        /// Stages of the table.
+        stages: usize,
+    },
+    /// There is too little.
+    #[error("it has {found} tasks of '{model}': expected at least {}", ENOUGH)]
+    TooFew {
+        /// The model.
+        model: String,
+        /// Tasks that there are.
+        found: usize,
+    },
+}
+
+impl Recorded {
+    /// What a timeline's tasks tell of a model, lane by lane in the order of time. A timeline of one model is taken as being of this one,
+    /// whatever its name there is.
+    ///
+    /// # Errors
+    /// When they are of other models, of other stages, or too few.
+    pub fn of(table: &ModelTable, tasks: &[RanTask<'_>]) -> Result<Self, RecordedError> {
+        let surfaces: Vec<Surface> = table.latencies.stages.iter().map(|points| Surface::new(points)).collect();
+        let (mut at_once, mut after_idle) = (Vec::new(), Vec::new());
+        let named = its_name(&table.name, tasks)?;
+        for (at, task) in tasks.iter().enumerate().filter(|(_, task)| task.model == named) {
+            let Some(surface) = surfaces.get(usize::from(task.stage)) else {
+                let (model, stages) = (table.name.clone(), surfaces.len());
+                return Err(RecordedError::Stages { model, found: task.stage, stages });
+            };
+            let length = task.lengths.iter().fold(1_u64, |product, &length| product * u64::from(length.max(1)));
+            let took = ((task.to_ns - task.from_ns) as f64, surface.ns(task.rows, length));
+            let last = at.checked_sub(1).map(|last| tasks[last]).filter(|last| last.lane == task.lane);
+            let follows = last.is_some_and(|last| task.from_ns <= last.to_ns.saturating_add(AT_ONCE_NS));
+            if follows { at_once.push(took) } else { after_idle.push(took) }
+        }
+        // Where lanes are hardly ever busy twice in a row, all tasks count alike.
+        if at_once.len() < ENOUGH {
+            at_once.append(&mut after_idle);
+        }
+        if at_once.len() < ENOUGH {
+            return Err(RecordedError::TooFew { model: table.name.clone(), found: at_once.len() });
+        }
+        let mut parts: Vec<f64> = at_once.iter().map(|(took_ns, table_ns)| took_ns / table_ns).collect();
+        parts.sort_by(f64::total_cmp);
+        let mean = parts.iter().sum::<f64>() / parts.len() as f64;
+        let later: f64 = after_idle.iter().map(|(took_ns, table_ns)| took_ns - table_ns * mean).sum();
+        let after_idle_ns = (later / after_idle.len().max(1) as f64).max(0.0).round() as Ns;
+        Ok(Self { scatter: parts, after_idle_ns })
+    }
+}
+
+/// What the recording calls a model: of several, the one of its name, in any version.
+fn its_name<'a>(model: &str, tasks: &[RanTask<'a>]) -> Result<&'a str, RecordedError> {
+    let mut names: Vec<&str> = tasks.iter().map(|task| task.model).collect();
+    names.sort_unstable();
+    names.dedup();
+    let whole = model.split('/').next().unwrap_or(model);
+    match names.as_slice() {
+        [] => Err(RecordedError::TooFew { model: whole.to_owned(), found: 0 }),
+        [only] => Ok(*only),
+        names => {
+            let is_it = |name: &&&str| name.split(" · ").next() == Some(whole);
+            let unknown =
+                || RecordedError::UnknownModel { model: whole.to_owned(), known: format!("'{}'", names.join("', '")) };
+            names.iter().find(is_it).copied().ok_or_else(unknown)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::batching::{CostPoint, CostTable};
+
+    fn table() -> ModelTable {
+        let points = [(1, 100_000), (2, 150_000)].map(|(rows, took_ns)| CostPoint { rows, length: 1, took_ns });
+        let latencies = CostTable { stages: vec![points.to_vec()] };
+        ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, scatter: Vec::new() }
+    }
+
+    fn task(model: &str, rows: u32, from_ns: Ns, took_ns: Ns) -> RanTask<'_> {
+        RanTask { model, stage: 0, lane: 0, rows, lengths: &[], from_ns, to_ns: from_ns + took_ns }
+    }
+
+    /// Each second pair of tasks begins after a rest; a task after a rest takes 40 µs more than the one that follows.
+    fn pairs(model: &str, count: u64) -> Vec<RanTask<'_>> {
+        let pair = |number: u64| {
+            let from_ns = number * 10_000_000;
+            // The table's time, and a tenth of it more or less.
+            let took_ns = 135_000 + 30_000 * (number % 2);
+            [task(model, 1, from_ns, 140_000), task(model, 2, from_ns + 141_000, took_ns)]
+        };
+        (0..count).flat_map(pair).collect()
+    }
+
+    #[test]
+    fn tasks_that_follow_at_once_scatter_and_the_others_are_later() {
+        let recorded = Recorded::of(&table(), &pairs("m · version 1", 40)).expect("enough");
+        assert_eq!((recorded.scatter[0], recorded.scatter[39], recorded.scatter.len()), (0.9, 1.1, 40));
+        assert_eq!(recorded.after_idle_ns, 40_000);
+    }
+
+    #[test]
+    fn where_hardly_any_follow_all_count_alike() {
+        let alone: Vec<RanTask<'_>> = (0..30).map(|number| task("m", 1, number * 1_000_000, 120_000)).collect();
+        let recorded = Recorded::of(&table(), &alone).expect("enough");
+        assert_eq!((recorded.scatter[15], recorded.after_idle_ns), (1.2, 0));
+    }
+
+    #[test]
+    fn of_several_models_the_one_of_the_name_counts() {
+        let mut tasks = pairs("m · version 3", 40);
+        tasks.extend(pairs("other · version 1", 1));
+        assert_eq!(Recorded::of(&table(), &tasks).map(|recorded| recorded.after_idle_ns), Ok(40_000));
+        let halves = ModelTable { name: "m/2".to_owned(), ..table() };
+        assert_eq!(Recorded::of(&halves, &tasks).map(|recorded| recorded.after_idle_ns), Ok(40_000));
+    }
+
+    #[test]
+    fn what_tells_nothing_is_refused() {
+        let refusal = |tasks: &[RanTask<'_>]| Recorded::of(&table(), tasks).expect_err("it tells nothing").to_string();
+        assert_eq!(refusal(&pairs("m", 5)), "it has 10 tasks of 'm': expected at least 20");
+        let others = [pairs("a · version 1", 20), pairs("b · version 1", 20)].concat();
+        assert_eq!(refusal(&others), "it has no task of 'm'; it has 'a · version 1', 'b · version 1'");
+        assert_eq!(refusal(&[]), "it has 0 tasks of 'm': expected at least 20");
+        let staged = [RanTask { stage: 2, ..task("m", 1, 0, 1) }];
+        assert_eq!(refusal(&staged), "it has stage 2 of 'm', counted from 0, which is simulated in 1");
+    }
+}
