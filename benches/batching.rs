@@ -118,6 +118,7 @@ impl Load {
             priority: 0,
             board_by: None,
             expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
+            graph: Box::default(),
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

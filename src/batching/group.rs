@@ -128,12 +128,13 @@ impl Group {
 
     /// Whether a lane would be of use, as far as can be told without a decision of the policy.
     pub(super) fn wants_lane(&self) -> bool {
-        self.running < self.max_in_flight
-            && {
-            self.pending.requests > 0
-                || self.table.has_queued()
-                || self.cellular.as_ref().is_some_and(Cellular::has_ready)
-        }
+        let has_ready = || self.cellular.as_ref().is_some_and(Cellular::has_ready);
+        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.requests > 0 || has_ready())
+    }
+
+    /// Whether what it has ready may be bound to a lane.
+    pub(super) fn has_pins(&self) -> bool {
+        self.cellular.is_some()
     }
 
     pub(super) fn counters(&self) -> Counters {

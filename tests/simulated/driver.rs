@@ -352,7 +352,7 @@ impl<'s> Driver<'s> {
                 rare.expired_aboard += u64::from(known.aboard);
                 arrival.expiry.is_some_and(|expiry| expiry <= self.now)
             }
-            End::Rejected(Rejection::QueueFull | Rejection::QueueTimeout | Rejection::Late) => {
+            End::Rejected(_) => {
                 rare.rejected += 1;
                 !known.aboard
             }

@@ -24,14 +24,18 @@ impl Topology {
     }
 
     /// How many there are.
-    pub(in crate::batching) fn nodes(&self) -> u32 {
+    pub fn nodes(&self) -> u32 {
         self.children.len() as u32
     }
 
     /// What a node waits for.
-    #[cfg(test)]
-    pub(in crate::batching) fn children_of(&self, node: u32) -> &[u32] {
+    pub fn children_of(&self, node: u32) -> &[u32] {
         &self.children[node as usize]
+    }
+
+    /// Whether nothing waits for a node.
+    pub fn is_root(&self, node: u32) -> bool {
+        self.parents[node as usize].is_empty()
     }
 
     /// Nodes without children.

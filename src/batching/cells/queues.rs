@@ -1,5 +1,7 @@
 //! The queues of ready nodes, one a cell type, and the tasks that are formed of them (BatchMaker section 4.3, algorithm 1).
 
+use std::collections::BTreeMap;
+
 use slab::Slab;
 
 use super::{
@@ -95,6 +97,41 @@ pub(super) struct Queues {
 impl Queues {
     pub(super) fn new(cells: &[CellKnobs]) -> Self {
         Self { queues: cells.iter().map(Queue::new).collect(), subgraphs: Slab::new() }
+    }
+
+    /// Whether a subgraph stands in its queue.
+    pub(super) fn holds(&self, ix: SubgraphIx) -> bool {
+        let Some(subgraph) = self.subgraphs.get(ix as usize) else { return false };
+        self.queues[usize::from(subgraph.cell.0)].places.get(subgraph.place as usize) == Some(&ix)
+    }
+
+    /// Each queue counts the ready nodes of its subgraphs, by their pins.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (cell, queue) in self.queues.iter().enumerate() {
+            let mut live = 0;
+            let mut nodes: BTreeMap<Option<LaneId>, u64> = BTreeMap::new();
+            for &ix in queue.places.iter().filter(|ix| **ix != NOBODY) {
+                let Some(subgraph) = self.subgraphs.get(ix as usize) else {
+                    return Err(format!("the queue of cell {cell} names subgraph {ix}, which is gone"));
+                };
+                live += 1;
+                *nodes.entry(subgraph.pinned).or_default() += u64::from(subgraph.nodes.ready());
+                if subgraph.pinned.is_some() != (subgraph.tasks > 0) {
+                    return Err(format!("subgraph {ix} has {} tasks and is pinned to {:?}", subgraph.tasks, subgraph.pinned));
+                }
+            }
+            let pinned = queue.pinned.iter().map(|(lane, ready)| (Some(*lane), ready.nodes));
+            for (pin, counted) in pinned.chain([(None, queue.free.nodes)]) {
+                let there = nodes.get(&pin).copied().unwrap_or_default();
+                if there != counted {
+                    return Err(format!("the queue of cell {cell} counts {counted} ready nodes of {there} for {pin:?}"));
+                }
+            }
+            if live != queue.live {
+                return Err(format!("the queue of cell {cell} counts {} subgraphs of {live}", queue.live));
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn get(&self, subgraph: SubgraphIx) -> &Subgraph {

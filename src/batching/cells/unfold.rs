@@ -22,7 +22,7 @@ pub enum Unfolded {
 
 impl Unfolded {
     /// Nodes, at most.
-    pub(in crate::batching) fn nodes(&self) -> u32 {
+    pub fn nodes(&self) -> u32 {
         match self {
             Self::Steps(steps) => *steps,
             Self::Tree(topology) => topology.nodes(),
@@ -69,7 +69,8 @@ pub(in crate::batching) struct Cells {
     journeys: Slab<Journey>,
     /// By the request's slot.
     of_request: Vec<Option<JourneyIx>>,
-    /// Slots for state that nobody has.
+    /// Slots for state, and those that nobody has.
+    slots: u32,
     free_slots: u32,
     /// Inner nodes wait for their own children alone, and not for all leaves (section 4.4).
     frontier: bool,
@@ -82,9 +83,31 @@ impl Cells {
             queues: Queues::new(cells),
             journeys: Slab::new(),
             of_request: Vec::new(),
+            slots,
             free_slots: slots,
             frontier,
         }
+    }
+
+    /// What holds between two steps, of a group of which these requests have boarded.
+    pub(in crate::batching) fn check(&self, mut aboard: Vec<Slot>) -> Result<(), String> {
+        let mut under_way: Vec<Slot> =
+            self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
+        aboard.sort_unstable();
+        under_way.sort_unstable();
+        if aboard != under_way {
+            return Err(format!("requests in slots {aboard:?} are aboard, but {under_way:?} are under way"));
+        }
+        let held: u32 = self.journeys.iter().map(|(_, journey)| slots(&journey.graph)).sum();
+        if held + self.free_slots != self.slots {
+            return Err(format!("{held} slots are held and {} free, of {}", self.free_slots, self.slots));
+        }
+        let named = self.journeys.iter().filter(|(_, journey)| !journey.is_over);
+        let stray = named.flat_map(|(_, journey)| &journey.subgraphs).find(|subgraph| !self.queues.holds(**subgraph));
+        if let Some(subgraph) = stray {
+            return Err(format!("subgraph {subgraph} of a request under way stands in no queue"));
+        }
+        self.queues.check()
     }
 
     pub(in crate::batching) fn free_slots(&self) -> u32 {

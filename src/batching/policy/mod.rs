@@ -167,7 +167,7 @@ impl Policy {
         match self {
             Self::Adaptive(adaptive) => adaptive.arrived(now, rows),
             Self::Diversity(diversity) => diversity.arrived(now, rows),
-            Self::Serial(_) | Self::Window(_) | Self::Lazy(_) => {}
+            Self::Serial(_) | Self::Window(_) | Self::Lazy(_) | Self::Cellular => {}
         }
     }
 
