@@ -27,10 +27,10 @@ CASES = {
     "minilm, glue-pair": Case("minilm", "glue-pair"),
     "resnet50": Case("resnet50"),
     "vgg19": Case("vgg19"),
-    "unet": Case("unet", longer=2),
+    "unet": Case("unet", longer=4),
     "mobilenet": Case("mobilenet"),
     "bert-base, glue-short": Case("bert-base", "glue-short"),
-    "linknet": Case("linknet"),
+    "linknet": Case("linknet", longer=3),
 }
 QUARTER_WIDE = ("bert-base", "mobilenet", "resnet50", "vgg19", "unet", "linknet")
 #: Batches of which T(n) is told in the table.

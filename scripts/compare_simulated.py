@@ -4,11 +4,13 @@ docs/benchmarks/cpu.md.
     python scripts/compare_simulated.py [--rounds 3] [--seconds 10]
 
 Of each model a profile, and in each round for each load a trace that `paternoster bench` plays on the model, and `paternoster simulate` on
-the profile, with the timeline that the run recorded: the machine's speed changes from minute to minute. Of the rounds the medians count.
-One lane each: lanes that share cores are slower than the simulator's.
+the profile, twice: with what a quiet run of its own told of the device beforehand (scatter, idle lanes, and what a request spends
+outside of tasks), and with the device as fast at each moment as it was in the measured run. Of the rounds the medians count. One lane
+each: lanes that share cores are slower than the simulator's.
 """
 
 import argparse
+import json
 import statistics
 import tempfile
 from pathlib import Path
@@ -26,6 +28,8 @@ COMPARED = {
 #: glue-short of docs/benchmarks/README.md.
 LENGTHS = {"mu": 2.4, "sigma": 0.6, "least": 3, "most": 128}
 WARM_UP_S = 2
+#: The run that tells how the device behaves.
+QUIET_LOAD = 0.25
 FIGURES = ("mean_ms", "p99_ms")
 
 
@@ -34,49 +38,75 @@ class Pair:
 
     def __init__(self, program, scratch, case, seconds):
         self.program, self.seconds = program, seconds
-        self.trace, self.timeline = scratch / "trace.csv", scratch / "timeline.json"
+        self.trace, self.quiet, self.timeline = (scratch / name for name in ("trace.csv", "quiet.json", "timeline.json"))
         model, profiles = ["--model", case.model, "--json"], scratch / case.model
         self.served = ["--model-repository", scratch / "models", "--profile-directory", profiles, *model]
         called(program, "profile", *self.served, "--budget-s", 30)
         (table,) = profiles.glob("*.json")
         self.table = ["--table", table, "--seeds", 1, *model]
+        self.peak = called(program, "simulate", *self.table, "--load", 0.5, "--policy", "window")["peak"]
+        self.write_trace(QUIET_LOAD * self.peak, seed=0)
+        measured = self.measure("window", self.quiet)
+        self.front_us = max(0.0, measured["mean_ms"] * 1e3 - mean_in_core_us(self.quiet))
 
-    def peak(self):
-        return called(self.program, "simulate", *self.table, "--load", 0.5, "--policy", "window")["peak"]
-
-    def compare(self, rate, policy, seed):
-        """Mean and p99, each measured and simulated, for one trace of Poisson arrivals."""
+    def write_trace(self, rate, seed):
+        """Poisson arrivals and lengths; how many there are, and how many of them are the warm-up's."""
         rng = np.random.default_rng(seed)
         arrivals = np.cumsum(rng.exponential(1 / rate, int(rate * (WARM_UP_S + self.seconds))))
         lengths = np.exp(rng.normal(LENGTHS["mu"], LENGTHS["sigma"], len(arrivals)))
         lengths = np.clip(np.rint(lengths), LENGTHS["least"], LENGTHS["most"]).astype(int)
         # A model without lengths does not look at them.
         self.trace.write_text("".join(f"{at:.6f},{length}\n" for at, length in zip(arrivals, lengths)))
-        words = ["--trace", self.trace, "--policy", policy]
+        return len(arrivals), int(np.sum(arrivals < WARM_UP_S))
+
+    def measure(self, policy, timeline):
         # Few requests are tried beforehand, so that hardly any are in the recording.
+        words = ["--trace", self.trace, "--policy", policy, "--timeline-file", timeline]
         alone = ["--cpu-lanes", 1, "--rounds", 1, "--warm-up-seconds", WARM_UP_S, "--samples", 16]
-        measured = called(self.program, "bench", *self.served, *words, *alone, "--timeline-file", self.timeline)
-        words += ["--requests", len(arrivals), "--warm-up", int(np.sum(arrivals < WARM_UP_S))]
-        simulated = called(self.program, "simulate", *self.table, *words, "--recorded", self.timeline)
-        (there,), (here,) = measured["loads"][0]["policies"], simulated["runs"]
-        return [(there["total"][key], here[key]) for key in FIGURES]
+        return called(self.program, "bench", *self.served, *words, *alone)["loads"][0]["policies"][0]["total"]
+
+    def simulate(self, policy, counted, *device):
+        requests, warm_up = counted
+        words = ["--trace", self.trace, "--policy", policy, "--requests", requests, "--warm-up", warm_up]
+        words += ["--front-us", round(self.front_us), *device]
+        (run,) = called(self.program, "simulate", *self.table, *words)["runs"]
+        return run
+
+    def compare(self, rate, policy, seed):
+        """What was measured, foretold and replayed for one trace."""
+        counted = self.write_trace(rate, seed)
+        measured = self.measure(policy, self.timeline)
+        foretold = self.simulate(policy, counted, "--recorded", self.quiet)
+        return measured, foretold, self.simulate(policy, counted, "--replay", self.timeline)
+
+
+def mean_in_core_us(timeline):
+    """How long requests were in the core on average, by a recorded timeline."""
+    begun, ended = {}, {}
+    for event in json.loads(timeline.read_text())["traceEvents"]:
+        request = event.get("args", {}).get("request")
+        if event["ph"] == "X" and request is not None:
+            begun[request] = min(event["ts"], begun.get(request, event["ts"]))
+            ended[request] = max(event["ts"] + event["dur"], ended.get(request, 0))
+    return statistics.mean(ended[request] - begun[request] for request in begun)
 
 
 def compare(pair, name, rounds):
-    figures, peak = {}, pair.peak()
+    figures = {}
     for number in range(rounds):
         for load in LOADS:
             for policy in COMPARED[name]:
-                found = pair.compare(load * peak, policy, seed=round(100 * load) + number)
+                found = pair.compare(load * pair.peak, policy, seed=round(100 * load) + number)
                 figures.setdefault((load, policy), []).append(found)
+    print(f"{name}: {pair.front_us:.0f} µs a request outside of the core")
     for (load, policy), found in figures.items():
         cells = []
-        for figure in range(len(FIGURES)):
-            measured, simulated = (statistics.median(one[figure][who] for one in found) for who in range(2))
-            apart = [one[figure][1] / one[figure][0] - 1 for one in found]
-            cells.append(f"{measured:.3g} | {simulated:.3g}")
-            cells.append(f"{statistics.median(apart):+.0%} ({min(apart):+.0%} … {max(apart):+.0%})")
-        print(f"| {name} | `{policy}` | {load} ({load * peak:.0f}/s) | {' | '.join(cells)} |", flush=True)
+        for figure in FIGURES:
+            cells.append(f"{statistics.median(one[0][figure] for one in found):.3g}")
+            for simulated in (1, 2):
+                apart = [one[simulated][figure] / one[0][figure] - 1 for one in found]
+                cells.append(f"{statistics.median(apart):+.0%} ({min(apart):+.0%} … {max(apart):+.0%})")
+        print(f"| {name} | `{policy}` | {load} ({load * pair.peak:.0f}/s) | {' | '.join(cells)} |", flush=True)
 
 
 def main():

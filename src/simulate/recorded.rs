@@ -4,7 +4,7 @@
 use super::table::{ModelTable, Surface};
 use crate::{batching::Ns, observe::timeline::RanTask};
 
-/// A task that begins so soon after the last one on its lane followed it at once.
+/// A task that begins so soon after the last one on its lane followed it at once: it takes the time from there.
 const AT_ONCE_NS: Ns = 100_000;
 /// Tasks of a kind that are needed to tell anything.
 const ENOUGH: usize = 20;
@@ -40,13 +40,34 @@ pub enum RecordedError {
         stages: usize,
     },
     /// There is too little.
-    #[error("it has {found} tasks of '{model}': expected at least {}", ENOUGH)]
+    #[error("it has {found} tasks of '{model}' on one of the lanes: expected at least {expected}")]
     TooFew {
         /// The model.
         model: String,
         /// Tasks that there are.
         found: usize,
+        /// Tasks that are needed.
+        expected: usize,
     },
+}
+
+impl RecordedError {
+    pub(super) fn stages(model: &ModelTable, found: u16) -> Self {
+        Self::Stages { model: model.name.clone(), found, stages: model.latencies.stages.len() }
+    }
+}
+
+impl RanTask<'_> {
+    /// When it began to be its lane's turn, if the last task there ended then.
+    pub(super) fn begins_after(&self, last_ns: Ns) -> Ns {
+        let follows = (last_ns..=last_ns.saturating_add(AT_ONCE_NS)).contains(&self.from_ns);
+        if follows { last_ns } else { self.from_ns }
+    }
+
+    /// The length that a table knows it by.
+    pub(super) fn length(&self) -> u64 {
+        self.lengths.iter().fold(1, |product: u64, &length| product.saturating_mul(u64::from(length.max(1))))
+    }
 }
 
 impl Recorded {
@@ -61,13 +82,12 @@ impl Recorded {
         let named = its_name(&table.name, tasks)?;
         for (at, task) in tasks.iter().enumerate().filter(|(_, task)| task.model == named) {
             let Some(surface) = surfaces.get(usize::from(task.stage)) else {
-                let (model, stages) = (table.name.clone(), surfaces.len());
-                return Err(RecordedError::Stages { model, found: task.stage, stages });
+                return Err(RecordedError::stages(table, task.stage));
             };
-            let length = task.lengths.iter().fold(1_u64, |product, &length| product * u64::from(length.max(1)));
-            let took = ((task.to_ns - task.from_ns) as f64, surface.ns(task.rows, length));
             let last = at.checked_sub(1).map(|last| tasks[last]).filter(|last| last.lane == task.lane);
-            let follows = last.is_some_and(|last| task.from_ns <= last.to_ns.saturating_add(AT_ONCE_NS));
+            let began_ns = last.map_or(task.from_ns, |last| task.begins_after(last.to_ns));
+            let follows = last.is_some_and(|last| last.to_ns == began_ns);
+            let took = ((task.to_ns - began_ns) as f64, surface.ns(task.rows, task.length()));
             if follows { at_once.push(took) } else { after_idle.push(took) }
         }
         // Where lanes are hardly ever busy twice in a row, all tasks count alike.
@@ -75,7 +95,8 @@ impl Recorded {
             at_once.append(&mut after_idle);
         }
         if at_once.len() < ENOUGH {
-            return Err(RecordedError::TooFew { model: table.name.clone(), found: at_once.len() });
+            let (model, found) = (table.name.clone(), at_once.len());
+            return Err(RecordedError::TooFew { model, found, expected: ENOUGH });
         }
         let mut parts: Vec<f64> = at_once.iter().map(|(took_ns, table_ns)| took_ns / table_ns).collect();
         parts.sort_by(f64::total_cmp);
@@ -87,13 +108,13 @@ impl Recorded {
 }
 
 /// What the recording calls a model: of several, the one of its name, in any version.
-fn its_name<'a>(model: &str, tasks: &[RanTask<'a>]) -> Result<&'a str, RecordedError> {
+pub(super) fn its_name<'a>(model: &str, tasks: &[RanTask<'a>]) -> Result<&'a str, RecordedError> {
     let mut names: Vec<&str> = tasks.iter().map(|task| task.model).collect();
     names.sort_unstable();
     names.dedup();
     let whole = model.split('/').next().unwrap_or(model);
     match names.as_slice() {
-        [] => Err(RecordedError::TooFew { model: whole.to_owned(), found: 0 }),
+        [] => Err(RecordedError::TooFew { model: whole.to_owned(), found: 0, expected: ENOUGH }),
         [only] => Ok(*only),
         names => {
             let is_it = |name: &&&str| name.split(" · ").next() == Some(whole);
@@ -125,7 +146,7 @@ mod tests {
             let from_ns = number * 10_000_000;
             // The table's time, and a tenth of it more or less.
             let took_ns = 135_000 + 30_000 * (number % 2);
-            [task(model, 1, from_ns, 140_000), task(model, 2, from_ns + 141_000, took_ns)]
+            [task(model, 1, from_ns, 140_000), task(model, 2, from_ns + 141_000, took_ns - 1_000)]
         };
         (0..count).flat_map(pair).collect()
     }
@@ -156,10 +177,10 @@ mod tests {
     #[test]
     fn what_tells_nothing_is_refused() {
         let refusal = |tasks: &[RanTask<'_>]| Recorded::of(&table(), tasks).expect_err("it tells nothing").to_string();
-        assert_eq!(refusal(&pairs("m", 5)), "it has 10 tasks of 'm': expected at least 20");
+        assert_eq!(refusal(&pairs("m", 5)), "it has 10 tasks of 'm' on one of the lanes: expected at least 20");
         let others = [pairs("a · version 1", 20), pairs("b · version 1", 20)].concat();
         assert_eq!(refusal(&others), "it has no task of 'm'; it has 'a · version 1', 'b · version 1'");
-        assert_eq!(refusal(&[]), "it has 0 tasks of 'm': expected at least 20");
+        assert_eq!(refusal(&[]), "it has 0 tasks of 'm' on one of the lanes: expected at least 20");
         let staged = [RanTask { stage: 2, ..task("m", 1, 0, 1) }];
         assert_eq!(refusal(&staged), "it has stage 2 of 'm', counted from 0, which is simulated in 1");
     }

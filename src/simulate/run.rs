@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use super::{
     figures::{Figures, ModelFigures, Period},
     load::Offered,
+    replay::Replay,
     table::{ModelTable, Surface},
 };
 use crate::batching::{
@@ -34,6 +35,10 @@ pub struct Setup {
     pub busy_watts: f64,
     /// What a task takes longer on a lane that had nothing to do: threads wake, and caches are cold.
     pub after_idle_ns: Ns,
+    /// What a request spends outside of queue and device, half of it before: front end, threads and the client.
+    pub front_ns: Ns,
+    /// How slow the lanes are over time, in place of the tables' scatter and `after_idle_ns`.
+    pub replay: Option<Replay>,
     /// So many requests at the beginning are not counted.
     pub warm_up: u64,
     /// Requests of each of the periods that are told apart, by number; 0: none are.
@@ -121,7 +126,7 @@ pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>
     loop {
         let due = run.due.peek().map(|Reverse((at, _))| *at);
         match (due, requests.peek()) {
-            (Some(at), Some(offered)) if at <= offered.at => run.happen(),
+            (Some(at), Some(offered)) if at <= run.reaches(offered) => run.happen(),
             (_, Some(&offered)) => {
                 requests.next();
                 run.arrive(offered);
@@ -158,8 +163,13 @@ impl<'s> Run<'s> {
         }
     }
 
+    /// When a request comes to the core.
+    fn reaches(&self, offered: &Offered) -> Ns {
+        offered.at.saturating_add(self.setup.front_ns / 2)
+    }
+
     fn arrive(&mut self, offered: Offered) {
-        self.now = self.now.max(offered.at);
+        self.now = self.now.max(self.reaches(&offered));
         let least = (0..).zip(&self.devices).min_by_key(|(_, device)| device.in_flight);
         let device: u16 = least.map_or(0, |(device, _)| device);
         let req = ReqId(self.requests.len() as u64);
@@ -253,10 +263,16 @@ impl<'s> Run<'s> {
         let surface = &self.surfaces[task.model.0 as usize][usize::from(task.cell.0)];
         let length = task.bucket.class.0.iter().fold(1, |product: u64, &length| product * u64::from(length.max(1)));
         let lane = device * usize::from(self.setup.lanes.max(1)) + usize::from(task.lane.0);
-        let part = scattered(&self.setup.models[task.model.0 as usize].table.scatter, &mut self.random);
-        let idled = self.rested[lane] != Some(self.now);
-        let late_ns = if idled { self.setup.after_idle_ns } else { 0 };
-        let took_ns = ((surface.ns(task.bucket.rows, length) * part).round() as Ns).max(1) + late_ns;
+        let table_ns = surface.ns(task.bucket.rows, length);
+        let took_ns = match &self.setup.replay {
+            Some(replay) => replay.took_ns(lane, self.now, table_ns),
+            None => {
+                let scatter = &self.setup.models[task.model.0 as usize].table.scatter;
+                let late_ns = if self.rested[lane] == Some(self.now) { 0 } else { self.setup.after_idle_ns };
+                table_ns * scattered(scatter, &mut self.random) + late_ns as f64
+            }
+        };
+        let took_ns = (took_ns.round() as Ns).max(1);
         self.figures.busy_ns += u128::from(took_ns);
         self.due.push(Reverse((self.now + took_ns, Due::Landing(lane))));
         self.running[lane] = Some(task);
@@ -265,9 +281,10 @@ impl<'s> Run<'s> {
     fn finish(&mut self, req: ReqId, end: End) {
         let known = self.requests[req.0 as usize];
         self.devices[usize::from(known.device)].in_flight -= 1;
-        self.last_end = self.now;
+        let answered = self.now + self.setup.front_ns.div_ceil(2);
+        self.last_end = answered;
         self.figures.served += u64::from(end == End::Completed);
-        let latency_ns = self.now - known.offered.at;
+        let latency_ns = answered - known.offered.at;
         if let (Some(period), End::Completed) = (self.period_of(req), end) {
             period.completed += 1;
             period.latency_ns += u128::from(latency_ns);

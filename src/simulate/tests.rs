@@ -24,7 +24,18 @@ fn setup(table: ModelTable, policy: Policy) -> Setup {
         ..Knobs::default()
     };
     let models = vec![Served { table, knobs }];
-    Setup { models, devices: 1, lanes: 1, idle_watts: 10.0, busy_watts: 110.0, after_idle_ns: 0, warm_up: 0, period: 0 }
+    Setup {
+        models,
+        devices: 1,
+        lanes: 1,
+        idle_watts: 10.0,
+        busy_watts: 110.0,
+        after_idle_ns: 0,
+        front_ns: 0,
+        replay: None,
+        warm_up: 0,
+        period: 0,
+    }
 }
 
 fn window() -> Policy {

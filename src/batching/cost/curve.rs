@@ -86,8 +86,21 @@ impl Curve {
             unknown => *unknown = Some(Estimate::first(sample)),
         }
         if self.known[column][row].is_some_and(|estimate| estimate.has_moved()) {
+            self.follow();
             self.settle(column, row);
             self.fill();
+        }
+    }
+
+    /// Sizes that have not run since they were profiled drift as those do on average that have: a device that got slower, or is shared, is
+    /// so for all of them.
+    fn follow(&mut self) {
+        let drifts = self.known.iter().flatten().flatten().filter_map(Estimate::drift);
+        let (sum, weights) =
+            drifts.fold((0.0, 0.0), |(sum, weights), (drift, weight)| (sum + drift * weight, weights + weight));
+        if weights > 0.0 {
+            let estimates = self.known.iter_mut().flatten().flatten();
+            estimates.for_each(|estimate| estimate.follow(sum / weights));
         }
     }
 

@@ -24,6 +24,9 @@ pub(super) struct Estimate {
     /// The average when the surface was last drawn through it.
     drawn_ns: f64,
     samples: u32,
+    /// The profiled time, and how many runs have been learned since, as far as that counts.
+    profiled_ns: Option<f64>,
+    learned: u32,
     run: Surprises,
 }
 
@@ -38,12 +41,13 @@ struct Surprises {
 impl Estimate {
     /// The first sample.
     pub(super) fn first(ns: f64) -> Self {
-        Self { ns, drawn_ns: 0.0, samples: 1, run: Surprises::default() }
+        Self { ns, drawn_ns: 0.0, samples: 1, profiled_ns: None, learned: 1, run: Surprises::default() }
     }
 
     /// A profiled time: as settled as one that was learned.
     pub(super) fn profiled(ns: f64) -> Self {
-        Self { ns, drawn_ns: 0.0, samples: SETTLED, run: Surprises::default() }
+        let profiled_ns = Some(ns);
+        Self { ns, drawn_ns: 0.0, samples: SETTLED, profiled_ns, learned: 0, run: Surprises::default() }
     }
 
     pub(super) fn ns(&self) -> f64 {
@@ -54,7 +58,21 @@ impl Estimate {
         self.samples >= CONFIRMED
     }
 
+    /// How far the device has come from what was profiled, and how much that says: none where no run or no profile tells.
+    pub(super) fn drift(&self) -> Option<(f64, f64)> {
+        let profiled_ns = self.profiled_ns.filter(|_| self.learned > 0)?;
+        Some((self.ns / profiled_ns, f64::from(self.learned)))
+    }
+
+    /// A size of which there was no run since it was profiled goes the way of the others.
+    pub(super) fn follow(&mut self, drift: f64) {
+        if let Some(profiled_ns) = self.profiled_ns.filter(|_| self.learned == 0) {
+            self.ns = profiled_ns * drift;
+        }
+    }
+
     pub(super) fn learn(&mut self, ns: f64) {
+        self.learned = (self.learned + 1).min(SETTLED);
         let (least, most) = (self.ns / SURPRISE, self.ns * SURPRISE);
         if (least..=most).contains(&ns) {
             self.run = Surprises::default();

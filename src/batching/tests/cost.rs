@@ -136,6 +136,24 @@ fn a_drift_is_followed_within_20_runs() {
 }
 
 #[test]
+fn sizes_that_have_not_run_since_they_were_profiled_drift_with_the_others() {
+    let mut costs = costs(&[&[(1, 1_000), (4, 3_200), (8, 6_000)]]);
+    (0..60).for_each(|_| learn(&mut costs, 1, 1_500));
+    for (rows, expected) in [(1, 1_500.0), (4, 4_800.0), (8, 9_000.0)] {
+        assert!(within(mean(&costs, rows), expected, 0.01), "{rows} rows: {:?}", mean(&costs, rows));
+    }
+    // One of its own, and it goes its own way.
+    learn(&mut costs, 4, 6_400);
+    (0..60).for_each(|_| learn(&mut costs, 1, 1_000));
+    assert!(within(mean(&costs, 4), 5_000.0, 0.01), "{:?}", mean(&costs, 4));
+    assert!(
+        within(mean(&costs, 8), 6_000.0 * (1.0 + 5.0 / 3.2 / 8.0) / (1.0 + 1.0 / 8.0), 0.05),
+        "{:?}",
+        mean(&costs, 8)
+    );
+}
+
+#[test]
 fn one_descheduled_run_moves_a_prediction_by_an_eighth_at_most() {
     let mut costs = unknown();
     for _ in 0..10 {
@@ -205,6 +223,8 @@ fn rows_that_share_a_bucket_are_predicted_along_the_line_through_them() {
 #[test]
 fn runs_of_sizes_between_profiled_ones_correct_the_nearest() {
     let mut costs = costs(&[&[(4, 400), (8, 800), (16, 1_600)]]);
+    learn(&mut costs, 4, 400);
+    learn(&mut costs, 16, 1_600);
     for _ in 0..30 {
         learn(&mut costs, 7, 1_050);
     }

@@ -1,5 +1,7 @@
 //! What was asked for: the command line's words made into setups and loads.
 
+use std::path::Path;
+
 use super::{
     SimulateArgs, SimulateError,
     policies::{Asked, Circumstances},
@@ -7,7 +9,7 @@ use super::{
 };
 use crate::{
     observe::timeline::RanTask,
-    simulate::{DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Served, Setup, run},
+    simulate::{DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, Served, Setup, run},
     workload::{Arrivals, Lengths, Trace},
 };
 
@@ -51,6 +53,7 @@ pub(super) struct Ask<'a> {
     /// Requests of each period that is told apart; 0 where the rate is steady.
     period: u64,
     after_idle_ns: u64,
+    replay: Option<Replay>,
 }
 
 impl<'a> Ask<'a> {
@@ -72,11 +75,21 @@ impl<'a> Ask<'a> {
         let mut models = named.iter().map(|word| model(word, &table, args)).collect::<Result<Vec<_>, _>>()?;
         let mut after_idle_ns = (args.after_idle_us * NS_PER_US).round() as u64;
         if let Some(path) = &args.recorded {
-            let picture = tables::timeline(path).map_err(SimulateError::Word)?;
-            after_idle_ns = run_as_recorded(&mut models, &picture.tasks())
-                .map_err(|fault| SimulateError::Word(format!("--recorded: '{}': {fault}", path.display())))?;
+            let picture = tables::timeline("recorded", path).map_err(SimulateError::Word)?;
+            let recorded = run_as_recorded(&mut models, &picture.tasks());
+            after_idle_ns = recorded.map_err(|fault| tells_nothing("recorded", path, &fault))?;
         }
         let trace = args.trace.as_ref().map(|path| Trace::read(path)).transpose()?;
+        let replay = match (&args.replay, &trace) {
+            (Some(path), Some(trace)) => {
+                let picture = tables::timeline("replay", path).map_err(SimulateError::Word)?;
+                let tables: Vec<&ModelTable> = models.iter().map(|model| &model.table).collect();
+                let (tasks, arrived_ns) = (picture.tasks(), picture.arrivals());
+                let replay = Replay::of(&tables, args.lanes, &tasks, &arrived_ns, &trace.arrivals_ns);
+                Some(replay.map_err(|fault| tells_nothing("replay", path, &fault))?)
+            }
+            _ => None,
+        };
         let (arrivals, traced) = match trace {
             Some(trace) => (trace.arrivals(), Some(trace.lengths)),
             None => {
@@ -92,7 +105,7 @@ impl<'a> Ask<'a> {
             Arrivals::Stepped { steps } => steps.first().map_or(0, |&(_, requests)| requests),
             _ => requests.div_ceil(PERIODS),
         };
-        Ok(Self { args, table, models, requests, arrivals, traced, period, after_idle_ns })
+        Ok(Self { args, table, models, requests, arrivals, traced, period, after_idle_ns, replay })
     }
 
     /// The devices under a policy and an objective.
@@ -122,6 +135,8 @@ impl<'a> Ask<'a> {
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
             after_idle_ns: self.after_idle_ns,
+            front_ns: (args.front_us * NS_PER_US).round() as u64,
+            replay: self.replay.clone(),
             warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
             period: self.period,
         })
@@ -152,7 +167,7 @@ impl<'a> Ask<'a> {
     pub(super) fn peak(&self, setup: &Setup) -> f64 {
         let waiting = self.requests.min(SATURATING);
         let load = self.loaded(Arrivals::At(vec![0; usize::try_from(waiting).unwrap_or(0)]));
-        let unlimited = Setup { warm_up: 0, ..setup.clone() };
+        let unlimited = Setup { warm_up: 0, replay: None, ..setup.clone() };
         let figures: Figures = run(&unlimited, self.args.seed, load.requests(self.args.seed, waiting));
         figures.throughput(&figures.all())
     }
@@ -196,6 +211,10 @@ fn run_as_recorded(models: &mut [Model], tasks: &[RanTask<'_>]) -> Result<u64, R
         model.table.scatter = recorded.scatter;
     }
     Ok(after_idle_ns / models.len().max(1) as u64)
+}
+
+fn tells_nothing(option: &str, path: &Path, fault: &RecordedError) -> SimulateError {
+    SimulateError::Word(format!("--{option}: '{}': {fault}", path.display()))
 }
 
 fn boundary_ns(args: &SimulateArgs) -> u64 {

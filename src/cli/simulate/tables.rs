@@ -40,13 +40,13 @@ pub(super) fn read(given: &str, dec_timesteps: u16) -> Result<DeviceTable, Strin
     Ok(DeviceTable { name, idle_watts: 0.0, busy_watts: 0.0, models: vec![model] })
 }
 
-/// Reads a recorded timeline.
+/// Reads a recorded timeline that an option names.
 ///
 /// # Errors
 /// When it cannot be read, or is none.
-pub(super) fn timeline(path: &Path) -> Result<Picture, String> {
-    let json = fs::read(path).map_err(|fault| format!("--recorded: cannot read '{}': {fault}", path.display()))?;
-    Picture::read_chrome(&json).map_err(|fault| format!("--recorded: '{}': {fault}", path.display()))
+pub(super) fn timeline(option: &str, path: &Path) -> Result<Picture, String> {
+    let json = fs::read(path).map_err(|fault| format!("--{option}: cannot read '{}': {fault}", path.display()))?;
+    Picture::read_chrome(&json).map_err(|fault| format!("--{option}: '{}': {fault}", path.display()))
 }
 
 #[cfg(test)]

@@ -160,6 +160,22 @@ impl Picture {
         tasks.sort_by_key(|task| (task.lane, task.from_ns));
         tasks
     }
+
+    /// When the requests arrived of which that is known, ascending.
+    pub fn arrivals(&self) -> Vec<u64> {
+        let mut first: BTreeMap<u64, u64> = BTreeMap::new();
+        for span in self.spans.iter().filter(|span| span.kind != Kind::Task) {
+            if let Some(request) = span.facts.request {
+                first
+                    .entry(request)
+                    .and_modify(|from_ns| *from_ns = span.from_ns.min(*from_ns))
+                    .or_insert(span.from_ns);
+            }
+        }
+        let mut arrivals: Vec<u64> = first.into_values().collect();
+        arrivals.sort_unstable();
+        arrivals
+    }
 }
 
 impl Span {
