@@ -12,8 +12,7 @@ use super::{
     cost::Quantile,
     group::{Answer, Group, Turn, seat},
     landing::Outcomes,
-    ledger::{Flight, Ledger, Slot},
-    pending::LineIx,
+    ledger::{Flight, Ledger, Slot, Stand},
 };
 
 /// What a group of cells has in place of batches.
@@ -90,9 +89,12 @@ impl Cellular {
 impl Group {
     // ## open lane => task
     pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
+        let first = self.first_waiting(turn);
         let waiting = self.pending.requests as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
-        let waiting = waiting.min(u64::from(cellular.cells.free_slots()));
+        let free = cellular.cells.free_slots();
+        let fits = first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
+        let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
         let Some(cell) = cellular.choose(lane, waiting) else { return Answer::Nothing };
         if cell == cellular.cells.first() {
             self.board_cells(turn, cell, lane.id);
@@ -105,19 +107,23 @@ impl Group {
         Answer::Launched(self.launch_cells(turn, group, lane, id, cell, nodes))
     }
 
+    /// Who boards next.
+    fn first_waiting(&self, turn: &Turn<'_>) -> Option<Slot> {
+        self.pending.lines.iter().find_map(|(_, line)| line.iter(turn.ledger).next())
+    }
+
     /// Lets requests board, in the order of their queue, until a task of the first type is full or there is no room for more state.
     fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
-        let Some(cellular) = &mut self.cellular else { return };
-        let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
-        while cellular.cells.ready(cell, lane) < most {
-            let mut lines = self.pending.lines.iter();
-            let Some((line, entry)) = lines.find(|(_, line)| !line.is_empty()) else { break };
-            let Some(slot) = entry.iter(turn.ledger).next() else { break };
-            if slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
-                break;
+        while let Some(slot) = self.first_waiting(turn) {
+            let Some(cellular) = &mut self.cellular else { return };
+            let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
+            let is_full = cellular.cells.ready(cell, lane) >= most;
+            if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
+                return;
             }
+            let Stand::Queued { line, .. } = turn.ledger[slot].stand else { return };
             self.pending.remove(turn.ledger, slot);
-            self.pending.retire(line as LineIx);
+            self.pending.retire(line);
             seat(turn, slot);
             let graph = std::mem::take(&mut turn.ledger[slot].graph);
             cellular.cells.board(slot, graph);
