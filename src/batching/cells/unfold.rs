@@ -250,9 +250,10 @@ impl Cells {
         let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);
         journey.subgraphs.retain(|subgraph| *subgraph != row.subgraph);
-        if let Some(inner) = journey.inner
-            && inner != row.subgraph
-        {
+        if journey.inner == Some(row.subgraph) {
+            // Leaves that nobody waits for may still run.
+            journey.inner = None;
+        } else if let Some(inner) = journey.inner {
             journey.leaves -= 1;
             let all = journey.leaves == 0;
             match &journey.graph[journey.segment] {

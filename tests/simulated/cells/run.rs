@@ -46,6 +46,8 @@ struct Known {
     flying: u32,
     boarded: bool,
     last_lane: Option<LaneId>,
+    /// A task of it has failed, or it has ended otherwise.
+    is_masked: bool,
     end: Option<End>,
 }
 
@@ -148,7 +150,17 @@ impl Run {
         let (model, needs) = (asked.model, slots(&asked.graph));
         let carried = vec![None; asked.graph.len()];
         let (nodes, ended) = (BTreeMap::new(), BTreeSet::new());
-        let known = Known { asked, carried, nodes, ended, flying: 0, boarded: false, last_lane: None, end: None };
+        let known = Known {
+            asked,
+            carried,
+            nodes,
+            ended,
+            flying: 0,
+            boarded: false,
+            last_lane: None,
+            is_masked: false,
+            end: None,
+        };
         self.known.insert(req, known);
         self.act(Event::Arrived(arrival))?;
         let idle = self.lanes.values().any(VecDeque::is_empty);
@@ -226,7 +238,9 @@ impl Run {
         let Some(task) = self.lanes[&lane].front().map(|flying| flying.task.clone()) else { return Ok(()) };
         let mut writes = Vec::with_capacity(task.rows.len());
         for row in &task.rows {
-            writes.push(self.read(row)?);
+            // What a failed task has not written is not there, but nobody looks at what is made of it.
+            let is_masked = self.known[&row.req.0].is_masked;
+            writes.push(self.read(row).or_else(|broken| if is_masked { Ok(0) } else { Err(broken) })?);
         }
         for row in &task.rows {
             let written = self.written(row);
@@ -330,7 +344,11 @@ impl Run {
         self.writing.remove(&key);
         let (_, segment, node) = key;
         let on = RowOutcome { next: Next::On, emitted: false };
-        let Some(known) = self.known.get_mut(&row.req.0).filter(|_| !fails) else { return on };
+        let Some(known) = self.known.get_mut(&row.req.0) else { return on };
+        known.is_masked |= fails;
+        if known.is_masked {
+            return on;
+        }
         if let Some(node) = node {
             known.nodes.insert((segment, node), written);
             return on;
@@ -372,6 +390,7 @@ impl Run {
         if let Some(before) = known.end.replace(end) {
             return Err(format!("{req:?} ends {end:?} after {before:?}"));
         }
+        known.is_masked |= end != End::Completed;
         let (model, needs) = (known.asked.model, slots(&known.asked.graph));
         self.rare.never_fits += u64::from(needs > self.room(model));
         self.give_back(req.0);
@@ -399,6 +418,11 @@ impl Run {
                 for row in &flying.task.rows {
                     let key = self.written(row);
                     self.writing.remove(&key);
+                }
+            }
+            for row in &flying.task.rows {
+                if let Some(known) = self.known.get_mut(&row.req.0) {
+                    known.is_masked = true;
                 }
             }
             self.release(&flying.task);
