@@ -147,7 +147,10 @@ async fn every_cell_needs_its_program() {
     assert!(refusal.contains("no program ") && refusal.ends_with("m/1/two.onnx"), "{refusal}");
     let unknown = CELLS.replace("last(y)", "last(y), z: first(y)");
     let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", &unknown)]).await;
-    assert!(refusal.contains("m/model.yaml:4:") && refusal.contains("unfold[1].chain.emit.z: expected last("), "{refusal}");
+    assert!(
+        refusal.contains("m/model.yaml:4:") && refusal.contains("unfold[1].chain.emit.z: expected last("),
+        "{refusal}"
+    );
 }
 
 #[tokio::test]

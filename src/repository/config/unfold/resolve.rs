@@ -70,9 +70,9 @@ struct Resolver<'r> {
 impl<'r> Resolver<'r> {
     fn segment(&mut self, request: &'r SegmentRequest) -> Result<Segment, String> {
         for input in request.sources.keys() {
-            let mut cells = request.nodes.cells();
-            if !cells.any(|cell| self.cells[cell].inputs.iter().any(|own| own.name == *input)) {
-                return Err(self.no_port(request, "input", input));
+            let cells: Vec<usize> = request.nodes.cells().collect();
+            if !cells.iter().any(|cell| self.cells[*cell].inputs.iter().any(|own| own.name == *input)) {
+                return Err(self.no_port(&cells, "input", input));
             }
         }
         let emits = self.emits(request)?;
@@ -85,9 +85,8 @@ impl<'r> Resolver<'r> {
             }
             NodesRequest::Decode { cell, until, .. } => {
                 let most = rows.clone().ok_or("nothing tells its largest number of steps")?;
-                let until = until
-                    .as_ref()
-                    .map(|(output, value)| Ok::<_, String>((self.output(request, *cell, output)?, *value)));
+                let until =
+                    until.as_ref().map(|(output, value)| Ok::<_, String>((self.output(*cell, output)?, *value)));
                 self.steps(request, *cell, Count::AtMost { most, until: until.transpose()? })?
             }
             NodesRequest::Tree { leaf, internal, children, max_nodes } => Nodes::Tree(Tree {
@@ -97,12 +96,11 @@ impl<'r> Resolver<'r> {
                 max_nodes: *max_nodes,
             }),
         };
+        // What leaves and inner nodes leave under one name is of one type.
         let first = request.nodes.cells().next().unwrap_or_default();
-        let datatypes = emits.iter().map(|emit| {
-            let output = self.cells[first].outputs.iter().find(|output| output.name == emit.output);
-            output.map(|output| output.datatype).ok_or_else(|| self.no_port(request, "output", &emit.output))
-        });
-        let datatypes = datatypes.collect::<Result<_, _>>()?;
+        let datatypes =
+            emits.iter().map(|emit| Ok(self.cells[first].outputs[self.output(first, &emit.output)?].datatype));
+        let datatypes = datatypes.collect::<Result<_, String>>()?;
         self.emitted.push(datatypes);
         let rows: Option<Expression> = rows.filter(|_| request.nodes.kind() != Kind::Decode);
         self.scope.leave(request, Some(emits.clone()), rows);
@@ -116,8 +114,13 @@ impl<'r> Resolver<'r> {
     /// What a segment leaves: a stage that names nothing, each output of its cell.
     fn emits(&self, request: &SegmentRequest) -> Result<Vec<Emit>, String> {
         for emit in &request.emits {
+            let mut given: Option<&TensorSpec> = None;
             for cell in request.nodes.cells() {
-                self.output(request, cell, &emit.output)?;
+                let output = &self.cells[cell].outputs[self.output(cell, &emit.output)?];
+                if let Some(other) = given {
+                    agree(other, output.datatype).map_err(|fault| format!("output {fault} of another cell"))?;
+                }
+                given = Some(output);
             }
         }
         let cell = match &request.nodes {
@@ -171,7 +174,7 @@ impl<'r> Resolver<'r> {
             SourceRequest::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
             SourceRequest::Length(tensor) => Source::Length(self.tensor(tensor)?),
             SourceRequest::Carried { output, start } => {
-                let output = self.output(request, cell, output)?;
+                let output = self.output(cell, output)?;
                 agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
                 let start = match start {
                     StartRequest::Value(value) => Start::Value(*value),
@@ -181,7 +184,7 @@ impl<'r> Resolver<'r> {
             }
             SourceRequest::Child { child, output } => {
                 for cell in request.nodes.cells() {
-                    let number = self.output(request, cell, output)?;
+                    let number = self.output(cell, output)?;
                     agree(input, self.cells[cell].outputs[number].datatype)
                         .map_err(|fault| format!("input {fault}"))?;
                 }
@@ -208,21 +211,23 @@ impl<'r> Resolver<'r> {
         }
     }
 
-    fn output(&self, request: &SegmentRequest, cell: usize, name: &str) -> Result<usize, String> {
+    fn output(&self, cell: usize, name: &str) -> Result<usize, String> {
         let found = self.cells[cell].outputs.iter().position(|output| output.name == name);
-        found.ok_or_else(|| self.no_port(request, "output", name))
+        found.ok_or_else(|| self.no_port(&[cell], "output", name))
     }
 
-    /// Why a name is none of the inputs or outputs of a segment's cells.
-    fn no_port(&self, request: &SegmentRequest, what: &str, name: &str) -> String {
-        let ports = |cell: usize| if what == "input" { &self.cells[cell].inputs } else { &self.cells[cell].outputs };
-        let mut known: Vec<&str> = request.nodes.cells().flat_map(ports).map(|port| port.name.as_str()).collect();
-        known.dedup();
-        let mut cells: Vec<String> =
-            request.nodes.cells().map(|cell| format!("'{}'", self.request.cells[cell].name)).collect();
-        cells.dedup();
+    /// Why a name is none of the inputs or outputs of some cells.
+    fn no_port(&self, cells: &[usize], what: &str, name: &str) -> String {
+        let mut known: Vec<&str> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        for &cell in cells {
+            let ports = &self.cells[cell];
+            let ports = if what == "input" { &ports.inputs } else { &ports.outputs };
+            known.extend(ports.iter().map(|port| port.name.as_str()));
+            names.push(format!("'{}'", self.request.cells[cell].name));
+        }
         let hint = suggestion(name, known.iter().copied());
-        format!("expected an {what} of {}: {}, but found '{name}'{hint}", cells.join(" and "), known.join(", "))
+        format!("expected an {what} of {}: {}, but found '{name}'{hint}", names.join(" or "), known.join(", "))
     }
 }
 

@@ -80,7 +80,7 @@ fn repeated_keys_are_named_with_both_lines() {
 #[test]
 fn what_a_later_version_will_know_is_refused_by_name() {
     let growing = "unfold: [ decode: { cell: c, max_steps: 9, emit: { y: all(y) }, grow: { k: k } } ]";
-    assert_eq!(refusal_of(growing), "model.yaml:1:64: unfold[0].decode.grow: not supported by this version");
+    assert_eq!(refusal_of(growing), "model.yaml:1:65: unfold[0].decode.grow: not supported by this version");
     assert!(refusal_of("instance: { devices: [cuda] }").contains("'cuda' is not supported by this version"));
 }
 
@@ -293,7 +293,10 @@ fn auto_is_cellular_where_there_are_cells() {
         refusal_of(knobs),
         "model.yaml:1:13: batching.cellular: these knobs need 'policy: cellular'; auto has none"
     );
-    assert!(refusal_of(&format!("{CELL}batching: {{ cellular: {{ slots: 0 }} }}")).ends_with("from 1 to 16777216, but found '0'"));
+    assert!(
+        refusal_of(&format!("{CELL}batching: {{ cellular: {{ slots: 0 }} }}"))
+            .ends_with("from 1 to 16777216, but found '0'")
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use super::*;
 use crate::repository::config::{pbtxt, yaml};
 
+mod parameters;
 mod reading;
 mod refusals;
 

@@ -153,6 +153,24 @@ fn a_model_without_cells_says_nothing_of_them() {
 }
 
 #[test]
+fn the_documentations_example_is_sound() {
+    let documentation = include_str!("../../../../../docs/model-configuration.md");
+    let (_, section) = documentation.split_once("## Cells\n").expect("it has the section");
+    let (_, example) = section.split_once("```yaml\n").expect("which begins with an example");
+    let (example, _) = example.split_once("```").expect("that ends");
+    assert_eq!(sound(example).segments.len(), 2);
+}
+
+#[test]
+fn the_documentation_names_every_key() {
+    let documentation = include_str!("../../../../../docs/model-configuration.md");
+    let of_segments = Kind::ALL.into_iter().flat_map(|kind| kind.plain().iter().chain(kind.maps()));
+    for key in of_segments.chain(&keys::OF_CELLS) {
+        assert!(documentation.contains(&format!("`{key}`")), "'{key}' is not documented");
+    }
+}
+
+#[test]
 fn both_forms_say_the_same() {
     let (written, _) = yaml::parse("f", TRANSLATE.as_bytes()).unwrap();
     let parameters = written.parameters.iter();
