@@ -88,13 +88,15 @@ impl Source<'_> {
         let policy = name.as_str();
         let Some(batching) = batching else { return Ok(()) };
         if !batching.preferred_batch_size.is_empty() {
-            let message =
-                format!("the policy '{policy}' has no preferred sizes: remove them, or choose the policy 'window'");
+            // A model of cells has no other policy to choose.
+            let other = if name == PolicyName::Cellular { "" } else { ", or choose the policy 'window'" };
+            let message = format!("the policy '{policy}' has no preferred sizes: remove them{other}");
             return Err(self.origin.error("dynamic_batching.preferred_batch_size", message));
         }
         if batching.max_queue_delay_microseconds > 0 {
             let own = match name {
                 PolicyName::Adaptive => format!("give '{}' instead", knobs::ADAPTIVE_DELAY.key),
+                PolicyName::Cellular => "remove it".to_owned(),
                 _ => "remove it, or choose the policy 'window'".to_owned(),
             };
             let message = format!("the policy '{policy}' has no such delay: {own}");

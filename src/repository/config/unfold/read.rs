@@ -193,7 +193,8 @@ impl<'c> Source<'c> {
         let mut scope = Scope::new(self.config.input.iter().map(|input| input.name.as_str()));
         for (number, (part, segment)) in parts.iter().zip(segments).enumerate() {
             if let Some(other) = segments[..number].iter().position(|other| other.name == segment.name) {
-                let key = if part.text(keys::NAME).is_some() { keys::NAME } else { keys::CELL };
+                let own = [keys::NAME, keys::CELL, keys::LEAF].into_iter().find(|key| part.text(key).is_some());
+                let key = own.unwrap_or(keys::KIND);
                 let message = format!(
                     "the segment {other} is called '{}' too: expected a name of its own (the key 'name')",
                     segment.name

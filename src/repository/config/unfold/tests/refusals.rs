@@ -286,6 +286,15 @@ fn trees_need_a_table_of_children() {
 }
 
 #[test]
+fn two_trees_need_names() {
+    let second = "- tree: { leaf: leaf, internal: node, children: children, emit: { other: root(h) } }\n";
+    assert_eq!(
+        from_yaml(&format!("{TREE}{second}")).expect_err("both are called 'tree'"),
+        "f:16:11: unfold[1].tree.leaf: the segment 0 is called 'tree' too: expected a name of its own (the key 'name')"
+    );
+}
+
+#[test]
 fn streams_and_decoupled_models_go_together() {
     assert_eq!(
         refusal(TRANSLATE, "reverse: true", "stream: true"),
