@@ -133,8 +133,8 @@ fn networks_are_written_only_on_request() {
     let small = choose(&folder.args(Set::Examples, &[]), Set::Examples.recipes()).expect("the small ones");
     assert!(small.iter().all(|recipe| !recipe.large));
     assert_ne!(
-        Set::Examples.recipes().swap_remove(7).stamp(true, None),
-        Set::Examples.recipes().swap_remove(7).stamp(false, None),
+        Set::Examples.recipes().swap_remove(7).stamp(Width::QUARTER, None),
+        Set::Examples.recipes().swap_remove(7).stamp(Width::FULL, None),
         "another width is another content"
     );
 }
