@@ -1,5 +1,7 @@
 //! Groups whose requests unfold into cells (BatchMaker section 4.3): who boards, which task a lane is given, and what comes of it.
 
+use std::collections::BTreeSet;
+
 use smallvec::SmallVec;
 
 use super::{
@@ -10,8 +12,7 @@ use super::{
     cost::Quantile,
     group::{Answer, Group, Turn, seat},
     landing::Outcomes,
-    ledger::{Flight, Slot},
-    pending::LineIx,
+    ledger::{Flight, Ledger, Slot, Stand},
 };
 
 /// What a group of cells has in place of batches.
@@ -20,6 +21,8 @@ pub(super) struct Cellular {
     pub(super) cells: Cells,
     knobs: CellularKnobs,
     rounds: Vec<Round>,
+    /// Requests that have boarded, by their targets; none where the version has no objective.
+    targets: BTreeSet<(Ns, Slot)>,
 }
 
 /// Tasks of one type that a lane was given in a row.
@@ -33,7 +36,7 @@ struct Round {
 impl Cellular {
     pub(super) fn new(knobs: &CellularKnobs) -> Self {
         let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
-        Self { cells, knobs: knobs.clone(), rounds: Vec::new() }
+        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new() }
     }
 
     /// Why a request can never board.
@@ -49,8 +52,15 @@ impl Cellular {
         self.cells.has_ready()
     }
 
-    pub(super) fn drop(&mut self, request: Slot) {
+    /// A request that has boarded is no longer under way, whether it has run to its end or not.
+    pub(super) fn left(&mut self, request: Slot, target: Ns) {
+        self.targets.remove(&(target, request));
         self.cells.drop(request);
+    }
+
+    /// The request aboard whose target comes first.
+    pub(super) fn first_target(&self) -> Option<Slot> {
+        self.targets.first().map(|&(_, slot)| slot)
     }
 
     /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are requests that may
@@ -79,9 +89,12 @@ impl Cellular {
 impl Group {
     // ## open lane => task
     pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
+        let first = self.first_waiting(turn);
         let waiting = self.pending.requests as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
-        let waiting = waiting.min(u64::from(cellular.cells.free_slots()));
+        let free = cellular.cells.free_slots();
+        let fits = first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
+        let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
         let Some(cell) = cellular.choose(lane, waiting) else { return Answer::Nothing };
         if cell == cellular.cells.first() {
             self.board_cells(turn, cell, lane.id);
@@ -94,22 +107,29 @@ impl Group {
         Answer::Launched(self.launch_cells(turn, group, lane, id, cell, nodes))
     }
 
+    /// Who boards next.
+    fn first_waiting(&self, turn: &Turn<'_>) -> Option<Slot> {
+        self.pending.lines.iter().find_map(|(_, line)| line.iter(turn.ledger).next())
+    }
+
     /// Lets requests board, in the order of their queue, until a task of the first type is full or there is no room for more state.
     fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
-        let Some(cellular) = &mut self.cellular else { return };
-        let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
-        while cellular.cells.ready(cell, lane) < most {
-            let mut lines = self.pending.lines.iter();
-            let Some((line, entry)) = lines.find(|(_, line)| !line.is_empty()) else { break };
-            let Some(slot) = entry.iter(turn.ledger).next() else { break };
-            if slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
-                break;
+        while let Some(slot) = self.first_waiting(turn) {
+            let Some(cellular) = &mut self.cellular else { return };
+            let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
+            let is_full = cellular.cells.ready(cell, lane) >= most;
+            if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
+                return;
             }
+            let Stand::Queued { line, .. } = turn.ledger[slot].stand else { return };
             self.pending.remove(turn.ledger, slot);
-            self.pending.retire(line as LineIx);
+            self.pending.retire(line);
             seat(turn, slot);
             let graph = std::mem::take(&mut turn.ledger[slot].graph);
             cellular.cells.board(slot, graph);
+            if self.objective_ns.is_some() {
+                cellular.targets.insert((turn.ledger[slot].target(self.objective_ns), slot));
+            }
         }
     }
 
@@ -208,6 +228,24 @@ impl Group {
         if let Some(cellular) = &mut self.cellular {
             cellular.cells.completed(flight.cell, &flight.nodes, |_| false);
         }
+    }
+
+    /// Time that the group can spare before a target is missed that can still be met, by the first in each line and the first target of those
+    /// aboard: a row alone for each node that is left.
+    pub(super) fn cells_slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
+        let cellular = self.cellular.as_ref()?;
+        let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
+        let waiting = heads.map(|slot| (slot, cellular.cells.all_nodes(&ledger[slot].graph)));
+        let aboard = cellular.first_target().map(|slot| (slot, cellular.cells.nodes_left(slot)));
+        let slacks = waiting.chain(aboard).filter_map(|(slot, nodes)| {
+            let needs_ns = nodes.iter().map(|&(cell, nodes)| {
+                let one_ns = self.costs.predict(cell, 1, &ShapeClass::default(), Quantile::P99)?;
+                Some(one_ns.saturating_mul(u64::from(nodes)))
+            });
+            let needs_ns: Ns = needs_ns.sum::<Option<Ns>>()?;
+            ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
+        });
+        slacks.min()
     }
 
     fn is_live(&self, row: &NodeRow) -> bool {

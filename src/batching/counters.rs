@@ -77,6 +77,13 @@ impl Counters {
 
     /// Requests that have ended, however they did.
     pub fn ended(&self) -> u64 {
-        self.completed + self.failed + self.queue_full + self.queue_timeout + self.late + self.no_memory + self.expired + self.cancelled
+        self.completed
+            + self.failed
+            + self.queue_full
+            + self.queue_timeout
+            + self.late
+            + self.no_memory
+            + self.expired
+            + self.cancelled
     }
 }

@@ -27,7 +27,7 @@ impl Group {
             self.pending.retire(line);
         }
         if let (Stand::Aboard, Some(cellular)) = (turn.ledger[slot].stand, &mut self.cellular) {
-            cellular.drop(slot);
+            cellular.left(slot, turn.ledger[slot].target(self.objective_ns));
         }
         self.untidy |= end != End::Completed && turn.ledger[slot].stand == Stand::Aboard;
         let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));

@@ -4,8 +4,8 @@
 use super::{
     Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId, TimeoutAction,
     arbiter::{GroupIx, Lane},
-    cellular::Cellular,
     batch::Seat,
+    cellular::Cellular,
     cost::{Costs, Quantile},
     knobs,
     ledger::{Ledger, NEVER, Request, Slot, Stand},
@@ -312,6 +312,9 @@ impl Group {
     /// Time that the group can spare before a target is missed that can still be met; none without such.
     pub(super) fn slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
         self.objective_ns?;
+        if self.cellular.is_some() {
+            return self.cells_slack_ns(now, ledger);
+        }
         let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
         let waiting = heads.filter_map(|slot| self.slack_of(now, ledger, slot, self.pipeline.entry(), 1));
         let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);

@@ -51,6 +51,7 @@ pub use event::{
     Ns, Rejection, ReqId, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity, PartOrder,
-    Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity,
+    OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, StageKnobs,
+    TimeoutAction, WindowKnobs,
 };

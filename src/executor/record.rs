@@ -178,7 +178,9 @@ impl Record {
 fn failure_reason(error: &InferError) -> FailureReason {
     match error {
         InferError::Engine(_) => FailureReason::Backend,
-        InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::NoMemory => FailureReason::Rejected,
+        InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::NoMemory => {
+            FailureReason::Rejected
+        }
         InferError::Invalid(_) => FailureReason::Other,
         InferError::Expired => FailureReason::Expired,
         InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,

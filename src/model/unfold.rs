@@ -9,7 +9,7 @@ mod expression;
 mod request;
 mod topology;
 
-pub use expression::{Expression, ExpressionError};
+pub use expression::{Expression, ExpressionError, Operator};
 pub use request::{Given, UnfoldError};
 
 /// How requests of a version unfold.

@@ -16,9 +16,10 @@ pub struct Replay {
     lanes: Vec<Vec<Piece>>,
 }
 
-/// A piece of time, from the end of the one before.
+/// A piece of time: a task's, or what lay between two, which nothing tells of and is as slow as half of the tasks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
+    from_ns: Ns,
     until_ns: Ns,
     /// How long a task took, as part of the table's time.
     slow: f64,
@@ -26,7 +27,7 @@ struct Piece {
 
 impl Replay {
     /// What the tasks of a timeline tell of so many lanes. `arrived_ns` are the recorded arrivals, ascending, `arrivals_ns` those of the
-    /// trace, of which the last were the last of the recording.
+    /// trace as they come to the core, of which the last were the last of the recording.
     ///
     /// # Errors
     /// When the tasks are of other models or stages, or there is none, on one of the lanes.
@@ -51,17 +52,17 @@ impl Replay {
                 let Some(surface) = surfaces.get(usize::from(task.stage)) else {
                     return Err(RecordedError::stages(model, task.stage));
                 };
-                let until_ns = Ns::try_from(i128::from(task.to_ns) - late_ns).unwrap_or(0);
-                let took_ns = (task.to_ns - began_ns) as f64;
-                lane.push(Piece { until_ns, slow: took_ns / surface.ns(task.rows, task.length()) });
+                let here = |there_ns: Ns| Ns::try_from(i128::from(there_ns) - late_ns).unwrap_or(0);
+                let slow = (task.to_ns - began_ns) as f64 / surface.ns(task.rows, task.length());
+                lane.push(Piece { from_ns: here(began_ns), until_ns: here(task.to_ns), slow });
             }
         }
         for lane in &mut pieces {
-            lane.sort_by_key(|piece| piece.until_ns);
             if lane.is_empty() {
                 let model = models.first().map_or_else(String::new, |model| model.name.clone());
                 return Err(RecordedError::TooFew { model, found: 0, expected: 1 });
             }
+            *lane = without_gaps(std::mem::take(lane));
         }
         Ok(Self { lanes: pieces })
     }
@@ -81,6 +82,23 @@ impl Replay {
         }
         at + left_ns * pieces[pieces.len() - 1].slow - now as f64
     }
+}
+
+/// The same pieces in order, and others between them.
+fn without_gaps(mut tasks: Vec<Piece>) -> Vec<Piece> {
+    tasks.sort_by(|one, two| one.slow.total_cmp(&two.slow));
+    let slow = tasks[tasks.len() / 2].slow;
+    tasks.sort_by_key(|piece| piece.until_ns);
+    let mut pieces = Vec::with_capacity(2 * tasks.len());
+    let mut until_ns = 0;
+    for task in tasks {
+        if until_ns < task.from_ns {
+            pieces.push(Piece { from_ns: until_ns, until_ns: task.from_ns, slow });
+        }
+        until_ns = task.until_ns;
+        pieces.push(task);
+    }
+    pieces
 }
 
 /// What the recording's clock shows when that of the trace shows 0: the median over the last requests.
@@ -118,9 +136,10 @@ mod tests {
         // At first a nanosecond of the table takes a millisecond.
         let slow = |lane, at: Ns, ms: f64| replay.took_ns(lane, at * MS, ms) / MS as f64;
         let near = |found: f64, expected: f64| (found - expected).abs() < 1e-6 * expected;
-        assert!(near(slow(0, 20, 100.0), 100.0), "until 150 as it was then");
+        assert!(near(slow(0, 50, 100.0), 100.0), "until 150 as it was then");
         assert!(near(slow(0, 450, 100.0), 300.0), "a third as fast until 750");
-        assert!(near(slow(0, 100, 100.0), 200.0), "half of it so, half at a third");
+        assert!(near(slow(0, 100, 100.0), 200.0), "half of it so, half as between tasks");
+        assert!(near(slow(0, 400, 100.0), 300.0), "between tasks as slow as the slower half");
         assert!(near(slow(0, 9_000, 100.0), 300.0), "at the end as at last");
         assert!(near(slow(1, 0, 100.0), 200.0), "the other lane");
     }

@@ -1,7 +1,7 @@
 //! The driver: carries out what the core says, tells it what happened, and holds every end of a request to the oracle.
 
 use paternoster::batching::{
-    Action, Arrival, Core, Counters, End, Event, LaneId, ModelId, Next, Ns, Rejection, ReqId, RowOutcome, RowSpan, Task,
+    Action, Arrival, Core, Counters, End, Event, LaneId, ModelId, Next, Ns, ReqId, RowOutcome, RowSpan, Task,
 };
 use paternoster::device::sim::Completion;
 

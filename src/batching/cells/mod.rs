@@ -10,8 +10,8 @@ mod unfold;
 
 pub use nodes::Topology;
 pub(super) use queues::NodeRow;
-pub(super) use unfold::{Cells, slots};
 pub use unfold::Unfolded;
+pub(super) use unfold::{Cells, slots};
 
 #[cfg(test)]
 mod tests;

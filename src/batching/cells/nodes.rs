@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 pub struct Topology {
     children: Vec<SmallVec<[u32; 2]>>,
     parents: Vec<SmallVec<[u32; 1]>>,
+    depth: u32,
 }
 
 impl Topology {
@@ -20,7 +21,13 @@ impl Topology {
                 parents[child as usize].push(parent);
             }
         }
-        Self { children, parents }
+        let depth = depth(&children, &parents);
+        Self { children, parents, depth }
+    }
+
+    /// Nodes that must run one after the other beyond the first: the longest way from a leaf.
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
     }
 
     /// How many there are.
@@ -42,6 +49,23 @@ impl Topology {
     pub(super) fn leaves(&self) -> impl Iterator<Item = u32> {
         (0..).zip(&self.children).filter(|(_, children)| children.is_empty()).map(|(node, _)| node)
     }
+}
+
+fn depth(children: &[SmallVec<[u32; 2]>], parents: &[SmallVec<[u32; 1]>]) -> u32 {
+    let mut waits_for: Vec<usize> = children.iter().map(SmallVec::len).collect();
+    let mut depths = vec![0; children.len()];
+    let mut free: Vec<usize> = (0..children.len()).filter(|&node| waits_for[node] == 0).collect();
+    while let Some(node) = free.pop() {
+        for &parent in &parents[node] {
+            let parent = parent as usize;
+            depths[parent] = depths[parent].max(depths[node] + 1);
+            waits_for[parent] -= 1;
+            if waits_for[parent] == 0 {
+                free.push(parent);
+            }
+        }
+    }
+    depths.into_iter().max().unwrap_or(0)
 }
 
 /// Nodes of one cell type that depend on one another.
@@ -77,6 +101,14 @@ impl Nodes {
             Self::Steps { next, steps } => next >= steps,
             Self::One { taken, .. } => *taken,
             Self::Inner { left, .. } => *left == 0,
+        }
+    }
+
+    /// Steps that are.
+    pub(super) fn submitted(&self) -> u32 {
+        match self {
+            Self::Steps { next, .. } => *next,
+            Self::One { .. } | Self::Inner { .. } => 0,
         }
     }
 

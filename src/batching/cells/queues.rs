@@ -117,14 +117,19 @@ impl Queues {
                 live += 1;
                 *nodes.entry(subgraph.pinned).or_default() += u64::from(subgraph.nodes.ready());
                 if subgraph.pinned.is_some() != (subgraph.tasks > 0) {
-                    return Err(format!("subgraph {ix} has {} tasks and is pinned to {:?}", subgraph.tasks, subgraph.pinned));
+                    return Err(format!(
+                        "subgraph {ix} has {} tasks and is pinned to {:?}",
+                        subgraph.tasks, subgraph.pinned
+                    ));
                 }
             }
             let pinned = queue.pinned.iter().map(|(lane, ready)| (Some(*lane), ready.nodes));
             for (pin, counted) in pinned.chain([(None, queue.free.nodes)]) {
                 let there = nodes.get(&pin).copied().unwrap_or_default();
                 if there != counted {
-                    return Err(format!("the queue of cell {cell} counts {counted} ready nodes of {there} for {pin:?}"));
+                    return Err(format!(
+                        "the queue of cell {cell} counts {counted} ready nodes of {there} for {pin:?}"
+                    ));
                 }
             }
             if live != queue.live {
@@ -146,16 +151,7 @@ impl Queues {
         let place = queue.places.len() as u32;
         queue.places.push(ix);
         queue.live += 1;
-        self.subgraphs.insert(Subgraph {
-            nodes,
-            of,
-            cell,
-            place,
-            pinned: None,
-            tasks: 0,
-            counted: 0,
-            dropped: false,
-        });
+        self.subgraphs.insert(Subgraph { nodes, of, cell, place, pinned: None, tasks: 0, counted: 0, dropped: false });
         self.count(ix);
         ix
     }

@@ -197,6 +197,36 @@ impl Cells {
         done
     }
 
+    /// Nodes of a request that has not boarded, by their types.
+    pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> SmallVec<[(CellId, u32); 4]> {
+        self.nodes_of(graph, 0, 0)
+    }
+
+    /// Nodes of a request under way that are not submitted, at most.
+    pub(in crate::batching) fn nodes_left(&self, request: Slot) -> SmallVec<[(CellId, u32); 4]> {
+        let journey = self.of_request.get(request as usize).copied().flatten();
+        let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return SmallVec::new() };
+        let submitted = journey.subgraphs.iter().map(|&subgraph| self.queues.get(subgraph).nodes.submitted());
+        self.nodes_of(&journey.graph, journey.segment, submitted.max().unwrap_or(0))
+    }
+
+    fn nodes_of(&self, graph: &[Unfolded], segment: usize, submitted: u32) -> SmallVec<[(CellId, u32); 4]> {
+        let mut nodes = SmallVec::new();
+        for (number, (knobs, unfolded)) in self.segments.iter().zip(graph).enumerate().skip(segment) {
+            let before = if number == segment { submitted } else { 0 };
+            match (knobs, unfolded) {
+                (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
+                    nodes.push((*leaf, 1));
+                    nodes.push((*inner, topology.depth()));
+                }
+                (SegmentKnobs::Steps { cell }, unfolded) | (SegmentKnobs::Tree { leaf: cell, .. }, unfolded) => {
+                    nodes.push((*cell, unfolded.nodes().saturating_sub(before)));
+                }
+            }
+        }
+        nodes
+    }
+
     /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.
     pub(in crate::batching) fn drop(&mut self, request: Slot) {
         let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
@@ -220,9 +250,10 @@ impl Cells {
         let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);
         journey.subgraphs.retain(|subgraph| *subgraph != row.subgraph);
-        if let Some(inner) = journey.inner
-            && inner != row.subgraph
-        {
+        if journey.inner == Some(row.subgraph) {
+            // Leaves that nobody waits for may still run.
+            journey.inner = None;
+        } else if let Some(inner) = journey.inner {
             journey.leaves -= 1;
             let all = journey.leaves == 0;
             match &journey.graph[journey.segment] {

@@ -10,8 +10,8 @@ use smallvec::SmallVec;
 
 use super::pool::arrival;
 use crate::batching::{
-    Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next,
-    Policy, ReqId, Rejection, RowOutcome, SegmentKnobs, Task, TaskId, Topology, Unfolded,
+    Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId,
+    Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, Task, TaskId, Topology, Unfolded,
 };
 
 const MODEL: ModelId = ModelId(0);

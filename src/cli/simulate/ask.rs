@@ -85,7 +85,8 @@ impl<'a> Ask<'a> {
                 let picture = tables::timeline("replay", path).map_err(SimulateError::Word)?;
                 let tables: Vec<&ModelTable> = models.iter().map(|model| &model.table).collect();
                 let (tasks, arrived_ns) = (picture.tasks(), picture.arrivals());
-                let replay = Replay::of(&tables, args.lanes, &tasks, &arrived_ns, &trace.arrivals_ns);
+                let reached_ns: Vec<u64> = trace.arrivals_ns.iter().map(|at_ns| at_ns + front_ns(args) / 2).collect();
+                let replay = Replay::of(&tables, args.lanes, &tasks, &arrived_ns, &reached_ns);
                 Some(replay.map_err(|fault| tells_nothing("replay", path, &fault))?)
             }
             _ => None,
@@ -135,7 +136,7 @@ impl<'a> Ask<'a> {
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
             after_idle_ns: self.after_idle_ns,
-            front_ns: (args.front_us * NS_PER_US).round() as u64,
+            front_ns: front_ns(args),
             replay: self.replay.clone(),
             warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
             period: self.period,
@@ -215,6 +216,10 @@ fn run_as_recorded(models: &mut [Model], tasks: &[RanTask<'_>]) -> Result<u64, R
 
 fn tells_nothing(option: &str, path: &Path, fault: &RecordedError) -> SimulateError {
     SimulateError::Word(format!("--{option}: '{}': {fault}", path.display()))
+}
+
+fn front_ns(args: &SimulateArgs) -> u64 {
+    (args.front_us * NS_PER_US).round() as u64
 }
 
 fn boundary_ns(args: &SimulateArgs) -> u64 {

@@ -38,8 +38,11 @@ pub(super) fn unfold(
         return Err(UnfoldError::Rows(rows));
     }
     let batch_axes = usize::from(spec.has_batch_axis());
-    let given = |input: &'_ InputTensor| Given { shape: &input.shape[batch_axes..], data: &input.data };
-    let given: Vec<Option<Given<'_>>> = inputs.iter().map(|input| input.as_ref().map(given)).collect();
+    let given = inputs.iter().map(|input| {
+        let input = input.as_ref()?;
+        Some(Given { shape: &input.shape[batch_axes..], data: &input.data })
+    });
+    let given: Vec<Option<Given<'_>>> = given.collect();
     programs.unfolding().unfold(&spec.inputs, &given)
 }
 

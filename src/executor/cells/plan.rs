@@ -53,12 +53,22 @@ pub(super) struct Role {
 
 /// Where an input comes from.
 pub(super) enum From {
-    Step { of: Tensor, reversed: bool },
+    Step {
+        of: Tensor,
+        reversed: bool,
+    },
     Whole(Tensor),
     Length(Tensor),
-    Carried { keep: usize, start: Initially },
+    Carried {
+        keep: usize,
+        start: Initially,
+    },
     /// Of a child, or zeros where there is none.
-    Child { child: usize, keep: usize, none: Bytes },
+    Child {
+        child: usize,
+        keep: usize,
+        none: Bytes,
+    },
 }
 
 /// What is carried into the first step.
@@ -94,9 +104,12 @@ impl CellPrograms {
         if unfolding.outputs.len() != spec.outputs.len() {
             return Err(format!("expected an emit for each of {} outputs", spec.outputs.len()));
         }
-        let streams = |emitted: &Emitted| segments.get(emitted.segment).is_some_and(|segment: &Segment| segment.streams);
+        let streams =
+            |emitted: &Emitted| segments.get(emitted.segment).is_some_and(|segment: &Segment| segment.streams);
         if spec.decoupled && !unfolding.outputs.iter().all(streams) {
-            return Err("a decoupled model answers step by step: expected all outputs from a segment that streams".to_owned());
+            return Err(
+                "a decoupled model answers step by step: expected all outputs from a segment that streams".to_owned()
+            );
         }
         let tells = |cell: usize| {
             let roles = segments.iter().flat_map(|segment| &segment.types).filter(move |role| role.cell == cell);
@@ -189,10 +202,15 @@ impl Resolver<'_> {
         for (cell, inputs) in &roles {
             let spec = &self.unfolding.cells[*cell];
             if inputs.len() != spec.inputs.len() {
-                return Err(format!("expected a source for each of {} inputs of cell '{}'", spec.inputs.len(), spec.name));
+                return Err(format!(
+                    "expected a source for each of {} inputs of cell '{}'",
+                    spec.inputs.len(),
+                    spec.name
+                ));
             }
             let inputs = spec.inputs.iter().zip(*inputs).map(|(input, source)| {
-                self.input(&mut built.keeps, &cells, input, source).map_err(|fault| format!("input '{}': {fault}", input.name))
+                self.input(&mut built.keeps, &cells, input, source)
+                    .map_err(|fault| format!("input '{}': {fault}", input.name))
             });
             built.types.push(Role { cell: *cell, inputs: inputs.collect::<Result<_, _>>()? });
         }
@@ -292,6 +310,7 @@ fn agree(input: &TensorSpec, output: &TensorSpec) -> Result<(), String> {
 
 /// A row of one value.
 fn filled(input: &TensorSpec, value: f64) -> Result<Bytes, String> {
-    let elements = element_count(&input.dims).ok_or("expected fixed dims for what is carried or comes from children")?;
+    let elements =
+        element_count(&input.dims).ok_or("expected fixed dims for what is carried or comes from children")?;
     Ok(Bytes::from(pattern(input.datatype, value).repeat(elements)))
 }

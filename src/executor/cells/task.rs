@@ -174,13 +174,8 @@ impl<'a> CellTask<'a> {
             cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
         let steps: SmallVec<[u32; 32]> = group.iter().map(|&node| nodes[node].place.node as u32).collect();
         let gathered_at = Instant::now();
-        let batch = Batch {
-            rows: count as u32,
-            inputs: &inputs,
-            steps: &steps,
-            output_shapes: &shapes,
-            buffers: self.buffers,
-        };
+        let batch =
+            Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
         let execution = cell.program.run(&batch).map_err(|error| error.0)?;
         let ran_at = Instant::now();
         for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
@@ -240,9 +235,8 @@ impl<'a> CellTask<'a> {
 /// Nodes that may run together: all of them, where their rows have the same dims or are padded to one another, else those of the same
 /// dims.
 fn groups(cell: &Cell, rows: &[SmallVec<[Row; 4]>]) -> SmallVec<[SmallVec<[usize; 32]>; 1]> {
-    let alike = |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| {
-        one.iter().zip(two).all(|(one, two)| one.dims == two.dims)
-    };
+    let alike =
+        |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| one.iter().zip(two).all(|(one, two)| one.dims == two.dims);
     let mut groups: SmallVec<[SmallVec<[usize; 32]>; 1]> = SmallVec::new();
     for (number, own) in rows.iter().enumerate() {
         let group = groups.iter_mut().find(|group| cell.pads || alike(&rows[group[0]], own));
@@ -263,7 +257,10 @@ fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
         return Ok(());
     }
     let (expected, found) = (spec.dims.as_slice(), row.dims.as_slice());
-    Err(format!("input '{}': expected {} {expected:?}, but found {found:?} in {} bytes", spec.name, spec.datatype, row.len))
+    Err(format!(
+        "input '{}': expected {} {expected:?}, but found {found:?} in {} bytes",
+        spec.name, spec.datatype, row.len
+    ))
 }
 
 /// A row of a tensor along its first axis.

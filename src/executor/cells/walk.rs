@@ -256,11 +256,8 @@ impl Values {
             Self::Steps { dims, data, last } => {
                 let row_bytes = last.as_ref()?.len;
                 let data = std::mem::take(data).freeze();
-                let data = if reversed && row_bytes > 0 {
-                    data.rchunks(row_bytes).flatten().copied().collect()
-                } else {
-                    data
-                };
+                let data =
+                    if reversed && row_bytes > 0 { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
                 (std::mem::take(dims), data)
             }
             Self::Nodes(nodes) => {

@@ -180,7 +180,8 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Expression, String> {
-        let length_of = |name: &str| ["source", "frames"].iter().position(|known| *known == name).map(Expression::Length);
+        let length_of =
+            |name: &str| ["source", "frames"].iter().position(|known| *known == name).map(Expression::Length);
         Expression::parse(text, &length_of).map_err(|error| error.to_string())
     }
 

@@ -89,11 +89,7 @@ impl Unfolding {
     ///
     /// # Errors
     /// When there is no such graph; the error names what was expected.
-    pub fn unfold(
-        &self,
-        specs: &[TensorSpec],
-        inputs: &[Option<Given<'_>>],
-    ) -> Result<Box<[Unfolded]>, UnfoldError> {
+    pub fn unfold(&self, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Box<[Unfolded]>, UnfoldError> {
         let length = |input: usize| inputs.get(input).copied().flatten().map(|given| given.length());
         let segments = self.segments.iter().map(|segment| {
             let name = || segment.name.clone();

@@ -71,7 +71,10 @@ mod tests {
 
     #[test]
     fn what_is_no_graph_is_refused_with_the_node() {
-        assert_eq!(refusal(&[1, 3, -1, -1, -1, -1], 2), "node 0 names the child 3, but there are 3 nodes, counted from 0");
+        assert_eq!(
+            refusal(&[1, 3, -1, -1, -1, -1], 2),
+            "node 0 names the child 3, but there are 3 nodes, counted from 0"
+        );
         assert_eq!(refusal(&[1, -5, -1, -1], 2), "node 0 names the child -5, but there are 2 nodes, counted from 0");
         assert_eq!(refusal(&[0], 1), "node 0 is among its own descendants");
         assert_eq!(refusal(&[-1, 2, 3, 1], 1), "node 1 is among its own descendants");

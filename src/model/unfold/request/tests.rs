@@ -1,5 +1,7 @@
 use super::*;
-use crate::model::unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Operator, Segment, Source, Steps, Tensor, Which};
+use crate::model::unfold::{
+    CellSpec, Emit, Emitted, Expression, NodeType, Operator, Segment, Source, Steps, Tensor, Which,
+};
 
 fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)
