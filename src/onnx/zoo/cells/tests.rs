@@ -106,7 +106,7 @@ fn cells_declare_what_they_promise() {
     let promised: [(Make, &str, &str); 12] = [
         (lstm::step, "x [], h [256], c [256]", "h_next [256], c_next [256]"),
         (seq2seq::encoder, "token [], h [256], c [256]", "h_next [256], c_next [256]"),
-        (seq2seq::decoder, "token [], h [256], c [256]", "h_next [256], c_next [256], next_token []"),
+        (seq2seq::decoder, "token [], h [256], c [256]", "next_token [], h_next [256], c_next [256]"),
         (tree_lstm::leaf, "token []", "h [256], c [256]"),
         (tree_lstm::node, "h_left [256], c_left [256], h_right [256], c_right [256]", "h [256], c [256]"),
         (gnmt::upper, "forward [128], backward [128], h [128], c [128]", "h_next [128], c_next [128]"),
