@@ -175,10 +175,7 @@ cells:
   backward: { program: backward.onnx }
   dense: { program: dense.onnx, batch_sizes: [1, 2, 4, 8] }
 unfold:
-  - stage:
-      cell: conv
-      inputs: { frames: frames }
-      emit: { features: last(features) }
+  - stage: conv
   - chain:
       cell: forward
       over: conv.features
@@ -197,7 +194,6 @@ unfold:
   - stage:
       cell: dense
       inputs: { forward: forward.states, backward: backward.states }
-      emit: { logits: last(logits) }
 "#;
 
 /// Chains over each other, and a decoder with attention.
@@ -254,14 +250,7 @@ cells:
   encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8] }
   decoder: { program: decoder.onnx }
 unfold:
-  - stage:
-      cell: encoder
-      inputs: { source: source }
-      emit:
-        memory_keys_0: last(memory_keys_0)
-        memory_values_0: last(memory_values_0)
-        memory_keys_1: last(memory_keys_1)
-        memory_values_1: last(memory_values_1)
+  - stage: encoder
   - decode:
       cell: decoder
       feed: { token: next_token }
