@@ -27,8 +27,9 @@ mod warmup;
 
 pub use config::automatic::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
+pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use error::{ControlError, ResolveError, StartError};
-pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
+pub use loader::{CellProgram, EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
