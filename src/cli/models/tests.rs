@@ -64,6 +64,40 @@ fn names_within_a_set_are_unique() {
     }
 }
 
+#[test]
+fn models_of_cells_have_a_file_for_each_and_name_them_all() {
+    let of_cells = |recipe: &Recipe| matches!(recipe.program, Program::Cells(_));
+    let recipes: Vec<Recipe> = Set::Examples.recipes().into_iter().filter(of_cells).collect();
+    assert_eq!(recipes.len(), 8);
+    for recipe in recipes {
+        let (name, text) = recipe.config.file(Width::FULL).expect("nothing completes it from a graph");
+        assert_eq!(name, "model.yaml");
+        for file in recipe.program.files() {
+            assert!(text.contains(&format!("  {file}: {{ program: {file}.onnx")), "{}: {file}", recipe.name);
+        }
+    }
+}
+
+#[test]
+fn cells_are_written_at_the_width_that_their_configuration_tells() {
+    let folder = Folder::new("cells");
+    let mut args = folder.args(Set::Examples, &["lstm"]);
+    for (quarter, hidden) in [(true, 256), (false, 1024)] {
+        args.quarter = quarter;
+        run(&args).expect("it is written");
+        let directory = folder.0.join("lstm");
+        assert!(!directory.join("1/model.onnx").exists(), "there is no graph of the whole");
+        let step = Signature::read(&directory.join("1/step.onnx")).expect("it is a model");
+        let dims = step.outputs[0].dims.as_ref().expect("they are declared");
+        assert_eq!(dims[1].size(), hidden);
+        let text = fs::read_to_string(directory.join("model.yaml")).expect("it is there");
+        assert!(text.contains(&format!("dims: [{hidden}]")), "{text}");
+    }
+    fs::remove_file(folder.0.join("lstm/1/step.onnx")).expect("it is there");
+    let recipe = Set::Examples.recipes().into_iter().find(|recipe| recipe.name == "lstm").expect("it is an example");
+    assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }), "a missing cell is written again");
+}
+
 fn write_one(folder: &Folder, recipe: &Recipe) -> Outcome {
     write(&folder.args(Set::Examples, &[]), recipe).expect("it is written")
 }
@@ -133,8 +167,8 @@ fn networks_are_written_only_on_request() {
     let small = choose(&folder.args(Set::Examples, &[]), Set::Examples.recipes()).expect("the small ones");
     assert!(small.iter().all(|recipe| !recipe.large));
     assert_ne!(
-        Set::Examples.recipes().swap_remove(7).stamp(true, None),
-        Set::Examples.recipes().swap_remove(7).stamp(false, None),
+        Set::Examples.recipes().swap_remove(7).stamp(Width::QUARTER, None),
+        Set::Examples.recipes().swap_remove(7).stamp(Width::FULL, None),
         "another width is another content"
     );
 }
