@@ -191,6 +191,29 @@ fn a_chain_carries_its_state_and_leaves_the_last_or_all_of_it() {
 }
 
 #[test]
+fn what_is_left_can_be_read_in_any_order_and_again() {
+    for order in [[0, 1, 0], [1, 0, 1]] {
+        for tried in [(digit_chain(false), vec![123]), (digit_chain(true), vec![321])] {
+            let (tried, last) = tried;
+            let walk = tried.walk(&[(&[3], &[1, 2, 3])]);
+            (0..3).for_each(|node| drop(tried.task(0, &[(&walk, node)]).expect("it runs")));
+            for emit in order {
+                let (dims, data) = walk.emitted(emitted(0, emit)).expect("it has run");
+                let expected = if emit == 0 { (vec![1], 1) } else { (vec![3, 1], 3) };
+                assert_eq!((dims.to_vec(), values(&data).len()), expected);
+                assert!(emit == 1 || values(&data) == last);
+            }
+        }
+    }
+    let tree = tree();
+    let walk = tree.walk(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
+    tree.task(0, &[(&walk, 0)]).expect("it runs");
+    for emit in [1, 0, 1] {
+        assert_eq!(values(&walk.emitted(emitted(0, emit)).expect("it has run").1), [5]);
+    }
+}
+
+#[test]
 fn a_reversed_chain_begins_at_the_end_and_leaves_its_states_in_the_order_of_the_input() {
     let outputs = digit_chain(true).alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
     assert_eq!(outputs, [(vec![1], vec![321]), (vec![3, 1], vec![321, 32, 3])]);

@@ -11,7 +11,7 @@ use crate::{
     batching::{Topology, Unfolded},
     executor::{OutputTensor, Response, record::Payload},
     model::{
-        Dims, element_count,
+        Dims,
         unfold::{Emitted, Tensor, Which},
     },
 };
@@ -39,7 +39,7 @@ enum Values {
     /// By node of a tree.
     Nodes(Box<[Option<Row>]>),
     /// Those of all nodes, in order, once somebody has asked for them.
-    Joined { dims: Dims, data: Bytes },
+    Joined { dims: Dims, data: Bytes, last: Option<Row> },
 }
 
 /// One row of what a task gave.
@@ -165,12 +165,12 @@ impl Walk {
         };
         let values = &mut self.left.lock()[emitted.segment][keep];
         if which == Which::All {
-            return values.join(segment.keeps[keep].reversed).ok_or_else(name);
+            let root = self.root(emitted.segment);
+            return values.join(segment.keeps[keep].reversed, root).ok_or_else(name);
         }
         let row = match values {
-            Values::Last(last) | Values::Steps { last, .. } => last.clone(),
+            Values::Last(last) | Values::Steps { last, .. } | Values::Joined { last, .. } => last.clone(),
             Values::Nodes(nodes) => self.root(emitted.segment).and_then(|root| nodes.get(root)?.clone()),
-            Values::Joined { .. } => None,
         };
         row.map(|row| (row.dims.clone(), row.bytes())).ok_or_else(name)
     }
@@ -248,36 +248,30 @@ impl Walk {
 }
 
 impl Values {
-    /// All rows along a new first axis.
-    fn join(&mut self, reversed: bool) -> Option<(Dims, Bytes)> {
-        let (row_dims, data) = match self {
-            Self::Joined { dims, data } => return Some((dims.clone(), data.clone())),
+    /// All rows along a new first axis. Of a tree, `root` is the node that counts as the last.
+    fn join(&mut self, reversed: bool, root: Option<usize>) -> Option<(Dims, Bytes)> {
+        let (rows, row_dims, data, last) = match self {
+            Self::Joined { dims, data, .. } => return Some((dims.clone(), data.clone())),
             Self::Last(_) => return None,
             Self::Steps { dims, data, last } => {
-                let row_bytes = last.as_ref()?.len;
+                let row_bytes = last.as_ref()?.len.max(1);
                 let data = std::mem::take(data).freeze();
-                let data =
-                    if reversed && row_bytes > 0 { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
-                (std::mem::take(dims), data)
+                let rows = data.len() / row_bytes;
+                let data = if reversed { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
+                (rows, std::mem::take(dims), data, last.take())
             }
             Self::Nodes(nodes) => {
                 let mut data = BytesMut::new();
-                let dims = nodes.iter().flatten().next()?.dims.clone();
                 for row in nodes.iter() {
                     data.extend_from_slice(row.as_ref()?.as_slice());
                 }
-                (dims, data.freeze())
+                let last = root.and_then(|root| nodes.get_mut(root)?.take());
+                (nodes.len(), last.as_ref()?.dims.clone(), data.freeze(), last)
             }
-        };
-        let rows = match self {
-            Self::Nodes(nodes) => nodes.len(),
-            Self::Steps { last, .. } => last.as_ref().map_or(0, |row| data.len().checked_div(row.len).unwrap_or(0)),
-            _ => 0,
         };
         let mut dims = Dims::from_slice(&[i64::try_from(rows).ok()?]);
         dims.extend_from_slice(&row_dims);
-        debug_assert!(row_dims.is_empty() || element_count(&dims).is_some());
-        *self = Self::Joined { dims: dims.clone(), data: data.clone() };
+        *self = Self::Joined { dims: dims.clone(), data: data.clone(), last };
         Some((dims, data))
     }
 }
