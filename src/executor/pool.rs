@@ -25,7 +25,7 @@ use super::{
     record::Sink,
     stage_task::StageTask,
     stages::Programs,
-    state::{After, Due, State},
+    state::{After, Asked, Due, State},
     timer::Timer,
 };
 use crate::{
@@ -239,7 +239,7 @@ impl Pool {
         handle.stats().admitted();
         let ((req, alone), mut after) = self.change(|state, now, after| {
             let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-            let req = state.submit(now, handle, request, Due { board_by, expiry }, graph, sink, after);
+            let req = state.submit(now, handle, Asked { request, graph }, Due { board_by, expiry }, sink, after);
             (req, state.in_flight() == 1)
         });
         if req.is_none() {

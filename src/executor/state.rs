@@ -50,6 +50,12 @@ pub(super) struct Due {
     pub(super) expiry: Option<Ns>,
 }
 
+/// A request, and what it unfolds into; nothing where requests travel in batches.
+pub(super) struct Asked {
+    pub(super) request: InferRequest,
+    pub(super) graph: Box<[Unfolded]>,
+}
+
 pub(super) struct State {
     core: Core,
     requests: Slab<Record>,
@@ -98,9 +104,8 @@ impl State {
         &mut self,
         now: Ns,
         handle: &Arc<ModelHandle>,
-        request: InferRequest,
+        Asked { request, graph }: Asked,
         due: Due,
-        graph: Box<[Unfolded]>,
         sink: Sink,
         after: &mut After,
     ) -> Option<ReqId> {

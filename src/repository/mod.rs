@@ -6,6 +6,7 @@
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
 
 mod background;
+mod cells;
 pub mod config;
 mod control;
 mod directory;

@@ -79,7 +79,7 @@ mod tests {
         for _ in 0..20_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let place = (seed >> 40) as u32 % 9_000;
-            let set = if place % 2 == 0 { &mut one } else { &mut two };
+            let set = if place.is_multiple_of(2) { &mut one } else { &mut two };
             if seed >> 63 == 0 {
                 assert_eq!(set.insert(place), sorted.insert(place));
             } else {

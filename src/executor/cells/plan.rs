@@ -167,6 +167,9 @@ pub fn cell_knobs(unfolding: &Unfolding) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) 
     (unfolding.cells.iter().map(cell).collect(), segments.collect())
 }
 
+/// By the types of a segment: the cell, and where its inputs come from.
+type Roles<'a> = SmallVec<[(usize, &'a [Source]); 2]>;
+
 /// Makes the names of one segment into numbers.
 struct Resolver<'a> {
     spec: &'a ModelSpec,
@@ -177,7 +180,7 @@ struct Resolver<'a> {
 impl Resolver<'_> {
     fn segment(&self) -> Result<Segment, String> {
         let segment = &self.unfolding.segments[self.number];
-        let (roles, until, is_tree): (SmallVec<[(usize, &[Source]); 2]>, _, _) = match &segment.nodes {
+        let (roles, until, is_tree): (Roles<'_>, _, _) = match &segment.nodes {
             Nodes::Steps(steps) => {
                 let until = match &steps.count {
                     Count::AtMost { until, .. } => *until,

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     batching::{Next, RowOutcome},
     device::{Buffer, BufferPool},
-    engine::{Batch, BatchInput, BatchOutput},
+    engine::{Batch, BatchInput, BatchOutput, RowFailure},
     executor::{
         Response,
         gather::{copy_block, fill},
@@ -77,18 +77,26 @@ impl<'a> CellTask<'a> {
         let started = Instant::now();
         // By node, then by input.
         let mut rows: Vec<SmallVec<[Row; 4]>> = Vec::with_capacity(nodes.len());
-        for node in &nodes {
-            rows.push(self.inputs(cell, node)?);
+        let mut failures = Vec::new();
+        for (row, node) in (0..).zip(&nodes) {
+            // What one request lacks is no reason for the others to fail.
+            rows.push(self.inputs(cell, node).unwrap_or_else(|fault| {
+                failures.push(RowFailure { row, reason: format!("cell '{}': {fault}", cell.spec.name) });
+                SmallVec::new()
+            }));
         }
         let mut ran = Ran {
             responses: Vec::new(),
             pieces: Vec::new(),
             streamed: Vec::new(),
             outcomes: vec![RowOutcome { next: Next::On, emitted: false }; nodes.len()],
-            failures: Vec::new(),
+            failures,
             timings: ExecutionTimings::default(),
         };
         ran.timings.compute_input_ns += nanos(started, Instant::now());
+        for failure in &ran.failures {
+            ran.outcomes[failure.row as usize].next = Next::Failed;
+        }
         for group in groups(cell, &rows) {
             self.run_group(cell, &nodes, &rows, &group, &mut ran)?;
         }
@@ -238,7 +246,8 @@ fn groups(cell: &Cell, rows: &[SmallVec<[Row; 4]>]) -> SmallVec<[SmallVec<[usize
     let alike =
         |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| one.iter().zip(two).all(|(one, two)| one.dims == two.dims);
     let mut groups: SmallVec<[SmallVec<[usize; 32]>; 1]> = SmallVec::new();
-    for (number, own) in rows.iter().enumerate() {
+    // Nodes that have failed have no rows.
+    for (number, own) in rows.iter().enumerate().filter(|(_, own)| own.len() == cell.spec.inputs.len()) {
         let group = groups.iter_mut().find(|group| cell.pads || alike(&rows[group[0]], own));
         match group {
             Some(group) => group.push(number),

@@ -97,6 +97,9 @@ fn carried(output: usize, start: f64) -> Source {
     Source::Carried { output, start: Start::Value(start) }
 }
 
+/// Dims behind the batch, and values.
+type Made = (Vec<i64>, Vec<i64>);
+
 /// A model of these inputs and outputs, and its compiled cells.
 struct Tried {
     spec: ModelSpec,
@@ -135,7 +138,7 @@ impl Tried {
     }
 
     /// The outputs of a request alone, as dims behind the batch and values.
-    fn alone(&self, given: &[(&[i64], &[i64])]) -> Result<Vec<(Vec<i64>, Vec<i64>)>, String> {
+    fn alone(&self, given: &[(&[i64], &[i64])]) -> Result<Vec<Made>, String> {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs).map_err(|fault| fault.to_string())?;
         let (reply, _) = run_alone(&self.spec, &self.programs, graph, &inputs, &self.buffers)?;
@@ -206,13 +209,19 @@ fn rows_of_a_task_are_their_own_requests_whatever_their_steps() {
 }
 
 #[test]
-fn a_node_without_what_it_reads_fails_by_name() {
+fn a_node_without_what_it_reads_fails_alone() {
     let tried = digit_chain(false);
     let walk = tried.walk(&[(&[2], &[1, 2])]);
-    let fault = tried.task(0, &[(&walk, 1)]).expect_err("nothing was carried");
-    assert_eq!(fault, "cell 'step': input 'h': the step before has left nothing");
+    let other = tried.walk(&[(&[1], &[7])]);
+    let nodes = [(&walk, 1), (&other, 0)];
+    let ran = CellTask { programs: &tried.programs, cell: 0, nodes: &nodes, buffers: &tried.buffers }.run();
+    let ran = ran.expect("the other one runs");
+    assert_eq!(ran.outcomes.iter().map(|outcome| outcome.next).collect::<Vec<_>>(), [Next::Failed, Next::On]);
+    assert_eq!(ran.failures.len(), 1);
+    assert_eq!(ran.failures[0].reason, "cell 'step': input 'h': the step before has left nothing");
+    assert_eq!(values(&other.reply().expect("it has run").outputs[0].data), [7]);
     assert_eq!(tried.task(0, &[(&walk, 2)]).expect_err("two nodes"), "cell 'step': a request has no node 2");
-    let unready = walk.reply().err().expect("it has not run");
+    let unready = walk.reply().expect_err("it has not run");
     assert_eq!(unready, "'chain.last' is not there");
 }
 

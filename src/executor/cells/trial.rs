@@ -66,7 +66,11 @@ pub(in crate::executor) fn run_alone(
         let nodes: Vec<(&Walk, u32)> = task.rows.iter().map(|row| (&walk, row.start)).collect();
         let cell = usize::from(task.cell.0);
         let ran = CellTask { programs, cell, nodes: &nodes, buffers }.run()?;
-        took_ns[cell] += ran.took_ns();
+        let took = ran.took_ns();
+        if let Some(failure) = ran.failures.into_iter().next() {
+            return Err(failure.reason);
+        }
+        took_ns[cell] += took;
         actions = core.step(0, Event::Completed { task: task.id, rows: &ran.outcomes });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Count, Nodes, Tree, Unfolding, topology::topology};
+use super::{Count, Nodes, Source, Steps, Tensor, Tree, Unfolding, topology::topology};
 use crate::{
     batching::Unfolded,
     model::{DataType, TensorSpec},
@@ -45,6 +45,16 @@ pub enum UnfoldError {
     Missing {
         /// The segment.
         segment: String,
+    },
+    /// An input has fewer rows than there are steps over it.
+    #[error("input '{input}': expected a row for each of {steps} steps, but found {rows}")]
+    Short {
+        /// The input.
+        input: String,
+        /// Its rows.
+        rows: u64,
+        /// Steps.
+        steps: u64,
     },
     /// The children table has another form.
     #[error("input '{input}': expected [nodes, {width}], but found {found:?}")]
@@ -103,6 +113,9 @@ impl Unfolding {
                 },
             };
             let steps = expression.value(&length).ok_or_else(|| UnfoldError::Missing { segment: name() })?.max(least);
+            if let Nodes::Steps(walked) = &segment.nodes {
+                walked.has_rows(specs, &length, steps)?;
+            }
             match steps {
                 0 => Err(UnfoldError::Empty { segment: name() }),
                 1..=MOST_STEPS => Ok(Unfolded::Steps(steps as u32)),
@@ -110,6 +123,25 @@ impl Unfolding {
             }
         });
         segments.collect()
+    }
+}
+
+impl Steps {
+    /// Whether every input that is gone over has a row for each step.
+    fn has_rows(
+        &self,
+        specs: &[TensorSpec],
+        length: &dyn Fn(usize) -> Option<u64>,
+        steps: u64,
+    ) -> Result<(), UnfoldError> {
+        for source in &self.inputs {
+            let Source::Step { of: Tensor::Input(input), .. } = source else { continue };
+            let rows = length(*input).unwrap_or(0);
+            if rows < steps {
+                return Err(UnfoldError::Short { input: specs[*input].name.clone(), rows, steps });
+            }
+        }
+        Ok(())
     }
 }
 
