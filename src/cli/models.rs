@@ -51,7 +51,7 @@ pub struct ModelsArgs {
     /// Write these models only.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', conflicts_with = "all")]
     pub only: Vec<String>,
-    /// Write the large networks too: together about 2.6 GB.
+    /// Write the large networks too: together about 2.5 GB.
     #[arg(long)]
     pub all: bool,
     /// Make the networks a quarter as wide: about a sixteenth of the size and of the work.

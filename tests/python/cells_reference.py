@@ -4,8 +4,9 @@ An independent second opinion on what `paternoster models` writes: another langu
 its first token to its last, with plain loops and recursion. There are no tasks, no batches, no padding and no masks here, and no graph
 is followed: of the files only the weights are read, by their names.
 
-Every model is a function of its directory and the request's inputs. Decoders give `Decoded`: the tokens, and by how much the likeliest
-token led at the closest step; an engine that rounds otherwise may choose another token where that is next to nothing.
+Every model is a function of its directory and the request's inputs; `load` gives it a common form, with random requests. Decoders
+give `Decoded`: the tokens, and by how much the likeliest token led at the closest step; an engine that rounds otherwise may choose
+another token where that is next to nothing.
 
     python cells_reference.py model_repository/seq2seq 17 4 230
 """
@@ -321,19 +322,88 @@ def _feed_forward(layer, x):
     return _normalise(layer, "fed_forward", x + narrow)
 
 
-#: By the model's name; all but `tree-lstm` take one input.
+# Requests ------------------------------------------------------------------------------------------------------------
+
+#: Tokens that every model knows, at any width; those below are the marks of start and end.
+TOKENS = range(3, 2000)
+#: Longest input of a random request, and most leaves of a random tree.
+LONGEST = 32
+#: Scores of other engines differ by a hundredth of this.
+LEAST_LEAD = 1e-4
+
+
+def random_tokens(rng):
+    return rng.integers(TOKENS.start, TOKENS.stop, rng.integers(1, LONGEST + 1))
+
+
+def random_frames(width):
+    return lambda rng: rng.standard_normal((rng.integers(1, LONGEST + 1), width)).astype(np.float32)
+
+
+def random_children(rng, leaves):
+    """INT32 [2 · leaves - 1, 2]: a binary tree whose nodes are parted at random; the root comes first."""
+    children = []
+
+    def add(leaves):
+        number = len(children)
+        children.append([-1, -1])
+        if leaves > 1:
+            left = int(rng.integers(1, leaves))
+            children[number] = [add(left), add(leaves - left)]
+        return number
+
+    add(leaves)
+    return np.array(children, np.int32)
+
+
+def random_tree(rng):
+    children = random_children(rng, int(rng.integers(1, LONGEST + 1)))
+    return rng.integers(TOKENS.start, TOKENS.stop, len(children)), children
+
+
+#: By the model's name: how it is computed, its inputs and its output by name, and how its input is drawn.
+Kind = namedtuple("Kind", "compute inputs output draw")
 MODELS = {
-    "lstm": lstm,
-    "seq2seq": seq2seq,
-    "seq2seq-stream": seq2seq,
-    "tree-lstm": tree_lstm,
-    "gnmt": gnmt,
-    "deepspeech2": deepspeech2,
-    "las": las,
-    "transformer": transformer,
+    "lstm": Kind(lstm, ["tokens"], "hidden", random_tokens),
+    "seq2seq": Kind(seq2seq, ["source"], "tokens", random_tokens),
+    "seq2seq-stream": Kind(seq2seq, ["source"], "tokens", random_tokens),
+    "tree-lstm": Kind(tree_lstm, ["tokens", "children"], "root", random_tree),
+    "gnmt": Kind(gnmt, ["source"], "tokens", random_tokens),
+    "deepspeech2": Kind(deepspeech2, ["frames"], "logits", random_frames(80)),
+    "las": Kind(las, ["frames"], "tokens", random_frames(40)),
+    "transformer": Kind(transformer, ["source"], "tokens", random_tokens),
 }
 
 
+class Model:
+    """A model directory of this name. Requests and answers are arrays by name, without the batch axis."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.kind = MODELS[self.folder.name]
+
+    def compute(self, request):
+        return self.kind.compute(self.folder, *(request[name] for name in self.kind.inputs))
+
+    def request(self, rng):
+        """A random request whose answer does not hang on how an engine rounds."""
+        while True:
+            drawn = self.kind.draw(rng)
+            request = dict(zip(self.kind.inputs, drawn if isinstance(drawn, tuple) else (drawn,)))
+            answer = self.compute(request)
+            if not isinstance(answer, Decoded) or answer.lead > LEAST_LEAD:
+                return request
+
+    def answer(self, request):
+        answer = self.compute(request)
+        return {self.kind.output: answer.tokens if isinstance(answer, Decoded) else answer}
+
+
+def load(folder):
+    """The model of a directory that `paternoster models` has written."""
+    return Model(folder)
+
+
 if __name__ == "__main__":
-    directory = Path(sys.argv[1])
-    print(MODELS[directory.name](directory, np.array([int(token) for token in sys.argv[2:]])))
+    model = load(sys.argv[1])
+    print(model.answer({model.kind.inputs[0]: np.array(sys.argv[2:], np.int64)}))

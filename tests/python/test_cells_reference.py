@@ -20,7 +20,7 @@ def models(made_models):
 
 @pytest.fixture(scope="module")
 def decoded(models):
-    return {name: [reference.MODELS[name](models / name, given) for given in inputs] for name, inputs in DECODERS.items()}
+    return {name: [reference.MODELS[name].compute(models / name, given) for given in inputs] for name, inputs in DECODERS.items()}
 
 
 def test_weights_are_read_from_a_file_as_they_stand_in_it(tmp_path):
@@ -98,7 +98,7 @@ def test_the_likeliest_token_leads_by_more_than_rounding(name, decoded):
 
 
 def tree(shape):
-    """(children, leaves) of a tree in nested pairs, the root first."""
+    """Children of a tree in nested pairs, the root first."""
     children = []
 
     def add(node):
@@ -139,3 +139,14 @@ def test_speech_is_scored_at_every_other_frame_from_both_sides(frames, models):
             other[changed] *= -1
             reached = np.abs(reference.deepspeech2(folder, other) - scores).max(axis=1)
             assert reached[len(scores) // 2] > 1e-4, "either end is heard in the middle"
+
+
+@pytest.mark.parametrize("name", reference.MODELS)
+def test_random_requests_of_a_model_differ_and_have_answers(name, models):
+    model, rng = reference.load(models / name), np.random.default_rng(1)
+    requests = [model.request(rng) for _ in range(8)]
+    assert all(list(request) == model.kind.inputs for request in requests)
+    assert len({len(request[model.kind.inputs[0]]) for request in requests}) > 3, "lengths differ"
+    answers = [model.answer(request)[model.kind.output] for request in requests]
+    assert all(answer.size > 0 and np.isfinite(answer).all() for answer in answers)
+    assert len({answer.tobytes() for answer in answers}) == len(answers)

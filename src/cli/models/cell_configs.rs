@@ -1,7 +1,8 @@
 //! The texts of the configurations of models that are unfolded into cells.
 
 /// One cell a token.
-pub(super) const LSTM: &str = r"# An LSTM over tokens. Each request unfolds into a cell a token; cells of any requests, at any of their tokens, share tasks.
+pub(super) const LSTM: &str = r"# An LSTM over tokens. Each request unfolds into a cell a token; cells of any requests, at any of their tokens,
+# share tasks.
 inputs:
   - name: tokens
     dtype: INT64
@@ -22,7 +23,7 @@ unfold:
 ";
 
 /// An encoder and a decoder.
-pub(super) const SEQ2SEQ: &str = r#"# Translation: a cell for each token that is read, then one for each token that is written, until the end token, 2.
+pub(super) const SEQ2SEQ: &str = r#"# Translation: a cell for each token that is read, then one for each that is written, until the end token, 2.
 inputs:
   - name: source
     dtype: INT64
@@ -84,7 +85,8 @@ unfold:
 "#;
 
 /// A tree that the request brings.
-pub(super) const TREE_LSTM: &str = r"# A binary tree LSTM. Row n of 'children' names the children of node n, -1 where there is none; tokens count at leaves.
+pub(super) const TREE_LSTM: &str = r"# A binary tree LSTM. Row n of 'children' names the children of node n, -1 where there is none; tokens count at
+# leaves.
 inputs:
   - name: tokens
     dtype: INT64
@@ -112,8 +114,8 @@ unfold:
 ";
 
 /// Two directions, a layer over both, and a decoder with attention.
-pub(super) const GNMT: &str = r#"# Translation with attention: the source is read in both directions, then by a layer over both, whose states the decoder
-# attends to. The directions do not wait for each other.
+pub(super) const GNMT: &str = r#"# Translation with attention: the source is read in both directions, then by a layer over both, whose states the
+# decoder attends to.
 inputs:
   - name: source
     dtype: INT64
@@ -159,8 +161,8 @@ unfold:
 "#;
 
 /// Stages before and behind chains.
-pub(super) const DEEPSPEECH2: &str = r#"# Speech: convolutions over all frames, a recurrent layer in both directions over the half of them that is left, and scores of
-# the characters at each.
+pub(super) const DEEPSPEECH2: &str = r#"# Speech: convolutions over all frames, a recurrent layer in both directions over the half of them that is left, and
+# scores of the characters at each.
 inputs:
   - name: frames
     dtype: FP32
@@ -236,7 +238,7 @@ unfold:
 "#;
 
 /// A stage over the whole source, and a decoder with a window of its own past.
-pub(super) const TRANSFORMER: &str = r#"# Translation by a Transformer: the encoder reads the whole source at once, the decoder writes token by token. The decoder sees
+pub(super) const TRANSFORMER: &str = r#"# Translation by a Transformer: the encoder reads the whole source at once, the decoder writes token by token. It sees
 # the last 32 of its own positions, a window of fixed size that it carries along, and all of the source.
 inputs:
   - name: source

@@ -24,7 +24,8 @@ pub(super) enum Outcome {
 }
 
 /// Writes the model's directory under `out`, unless one with this stamp is there. `make` gives the graph of each of the
-/// program's files, or nothing for a file that is to be no model. The content is put together in a hidden directory beside the target and then renamed.
+/// program's files, or nothing for a file that is to be no model. The content is put together in a hidden directory
+/// beside the target and then renamed.
 pub(super) fn write(
     out: &Path,
     recipe: &Recipe,

@@ -1,7 +1,15 @@
 use std::{collections::HashSet, fs};
 
 use super::*;
-use crate::onnx::Signature;
+use crate::{
+    model::TensorSpec,
+    onnx::{Port, Signature},
+    repository::config::{
+        convert,
+        unfold::{self, CellPorts},
+        yaml,
+    },
+};
 
 struct Folder(PathBuf);
 
@@ -75,6 +83,37 @@ fn models_of_cells_have_a_file_for_each_and_name_them_all() {
         for file in recipe.program.files() {
             assert!(text.contains(&format!("  {file}: {{ program: {file}.onnx")), "{}: {file}", recipe.name);
         }
+    }
+}
+
+/// What a task's rows have of these, the batch left out.
+fn row_specs(ports: &[Port]) -> Vec<TensorSpec> {
+    let spec = |port: &Port| {
+        let dims: Vec<i64> = port.dims.iter().flatten().skip(1).map(onnx::PortDim::size).collect();
+        TensorSpec::new(&port.name, port.datatype.expect("it is declared"), &dims)
+    };
+    ports.iter().map(spec).collect()
+}
+
+#[test]
+fn configurations_of_cells_fit_their_programs() {
+    for recipe in Set::Examples.recipes() {
+        let Program::Cells(cells) = recipe.program else { continue };
+        let (_, text) = recipe.config.file(Width::QUARTER).expect("it has one");
+        let (config, origin) = yaml::parse(recipe.name, text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+        let request = unfold::read(&config, &origin).unwrap_or_else(|fault| panic!("{fault}")).expect("it has cells");
+        let ports = request.cells.iter().map(|asked| {
+            let cell = cells.iter().find(|cell| format!("{}.onnx", cell.name) == asked.program).expect("it is written");
+            let model = (cell.make)(Width::QUARTER).expect("sound").to_bytes();
+            let Signature { inputs, outputs, .. } = Signature::from_bytes(cell.name, &model).expect("it can be read");
+            CellPorts { inputs: row_specs(&inputs), outputs: row_specs(&outputs) }
+        });
+        let ports: Vec<CellPorts> = ports.collect();
+        assert_eq!(ports.len(), cells.len(), "{}: no program is left over", recipe.name);
+        let (spec, ..) =
+            convert::model(&config, 1, &Default::default(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
+        let unfolding = request.resolve(&spec, &ports).unwrap_or_else(|fault| panic!("{}: {fault}", recipe.name));
+        assert_eq!(unfolding.outputs.len(), spec.outputs.len());
     }
 }
 
