@@ -11,10 +11,13 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use paternoster::batching::{
-    Action, Actions, Arrival, BatchKey, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, DiversityKnobs,
-    Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId, SegmentKnobs,
-    StageKnobs, TaskId, Unfolded, WindowKnobs,
+use paternoster::{
+    batching::{
+        Action, Actions, Arrival, BatchKey, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
+        DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId,
+        SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
+    },
+    model::unfold::Unfolded,
 };
 
 const MODEL: ModelId = ModelId(0);

@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-use super::{Knobs, Unfolded};
+use super::Knobs;
+use crate::model::unfold::Unfolded;
 
 /// Nanoseconds since an epoch of the driver's choosing.
 pub type Ns = u64;

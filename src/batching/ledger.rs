@@ -12,13 +12,14 @@ use std::{
 use slab::Slab;
 
 use super::{
-    CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId, Unfolded,
+    CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
     arbiter::GroupIx,
     batch::{BatchIx, Seat},
     cells::NodeRow,
     list::Links,
     pending::LineIx,
 };
+use crate::model::unfold::Unfolded;
 
 /// Where a request is kept while it lives.
 pub(super) type Slot = u32;

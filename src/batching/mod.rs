@@ -43,7 +43,6 @@ mod travel;
 mod tests;
 
 pub use self::core::Core;
-pub use cells::{Topology, Unfolded};
 pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{

@@ -19,9 +19,8 @@ use super::{
     watch::{Flight, Hang, Watch},
 };
 use crate::{
-    batching::{
-        Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, RowSpan, Task, Unfolded,
-    },
+    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, RowSpan, Task},
+    model::unfold::Unfolded,
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
         timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},

@@ -10,7 +10,8 @@ mod request;
 mod topology;
 
 pub use expression::{Expression, ExpressionError, Operator};
-pub use request::{Given, UnfoldError};
+pub use request::{Given, UnfoldError, Unfolded};
+pub use topology::Topology;
 
 /// How requests of a version unfold.
 #[derive(Clone, Debug, PartialEq)]

@@ -8,9 +8,7 @@ mod queues;
 mod ready;
 mod unfold;
 
-pub use nodes::Topology;
 pub(super) use queues::NodeRow;
-pub use unfold::Unfolded;
 pub(super) use unfold::{Cells, slots};
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot};
+use crate::model::unfold::{Topology, Unfolded};
 
 const LANE: LaneId = LaneId(0);
 const OTHER: LaneId = LaneId(1);

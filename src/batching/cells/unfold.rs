@@ -1,46 +1,25 @@
 //! What requests unfold into: the segments of their model one after the other, each as subgraphs (BatchMaker sections 3.1 and 4.3).
 
-use std::sync::Arc;
-
 use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    nodes::{Nodes, Topology},
+    nodes::Nodes,
     queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
 };
-use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot};
-
-/// How a request unfolds in one segment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Unfolded {
-    /// So many nodes, one after the other; at most so many, where outcomes end them.
-    Steps(u32),
-    /// Nodes behind their children.
-    Tree(Arc<Topology>),
-}
-
-impl Unfolded {
-    /// Nodes, at most.
-    pub fn nodes(&self) -> u32 {
-        match self {
-            Self::Steps(steps) => *steps,
-            Self::Tree(topology) => topology.nodes(),
-        }
-    }
-
-    /// Slots for state that are held at once: a chain writes over its own, each node of a tree has one.
-    fn slots(&self) -> u32 {
-        match self {
-            Self::Steps(_) => 1,
-            Self::Tree(topology) => topology.nodes(),
-        }
-    }
-}
+use crate::{
+    batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot},
+    model::unfold::Unfolded,
+};
 
 /// The slots that a request reserves: those of the segment that needs most.
 pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
-    graph.iter().map(Unfolded::slots).max().unwrap_or(1)
+    // A chain writes over its own, each node of a tree has one.
+    let held = |unfolded: &Unfolded| match unfolded {
+        Unfolded::Steps(_) => 1,
+        Unfolded::Tree(topology) => topology.nodes(),
+    };
+    graph.iter().map(held).max().unwrap_or(1)
 }
 
 /// A request on its way.

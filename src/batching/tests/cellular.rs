@@ -9,9 +9,12 @@ use proptest::{collection::vec, prelude::*};
 use smallvec::SmallVec;
 
 use super::pool::arrival;
-use crate::batching::{
-    Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId,
-    Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, Task, TaskId, Topology, Unfolded,
+use crate::{
+    batching::{
+        Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs,
+        ModelId, Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, Task, TaskId,
+    },
+    model::unfold::{Topology, Unfolded},
 };
 
 const MODEL: ModelId = ModelId(0);

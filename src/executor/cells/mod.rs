@@ -16,11 +16,10 @@ pub(super) use trial::run_alone;
 pub(super) use walk::Walk;
 
 use crate::{
-    batching::Unfolded,
     executor::InputTensor,
     model::{
         ModelSpec,
-        unfold::{Given, UnfoldError},
+        unfold::{Given, UnfoldError, Unfolded},
     },
 };
 

@@ -10,11 +10,11 @@ use super::{
 use crate::{
     batching::{
         Action, Arrival, BatchKey, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns,
-        Policy, ReqId, Task, Unfolded,
+        Policy, ReqId, Task,
     },
     device::BufferPool,
     executor::{InputTensor, Response, record::Payload},
-    model::ModelSpec,
+    model::{ModelSpec, unfold::Unfolded},
 };
 
 const MODEL: ModelId = ModelId(0);

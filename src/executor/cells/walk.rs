@@ -8,11 +8,10 @@ use smallvec::SmallVec;
 
 use super::plan::{CellPrograms, Keep};
 use crate::{
-    batching::{Topology, Unfolded},
     executor::{OutputTensor, Response, record::Payload},
     model::{
         Dims,
-        unfold::{Emitted, Tensor, Which},
+        unfold::{Emitted, Tensor, Topology, Unfolded, Which},
     },
 };
 

@@ -2,14 +2,33 @@
 
 use std::sync::Arc;
 
-use super::{Count, Nodes, Source, Steps, Tensor, Tree, Unfolding, topology::topology};
-use crate::{
-    batching::Unfolded,
-    model::{DataType, TensorSpec},
+use super::{
+    Count, Nodes, Source, Steps, Tensor, Tree, Unfolding,
+    topology::{Topology, topology},
 };
+use crate::model::{DataType, TensorSpec};
 
 /// Most steps of a segment: a client that asks for more is mistaken or means ill.
 const MOST_STEPS: u64 = 1 << 20;
+
+/// How a request unfolds in one segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unfolded {
+    /// So many nodes, one after the other; at most so many, where outcomes end them.
+    Steps(u32),
+    /// Nodes behind their children.
+    Tree(Arc<Topology>),
+}
+
+impl Unfolded {
+    /// Nodes, at most.
+    pub fn nodes(&self) -> u32 {
+        match self {
+            Self::Steps(steps) => *steps,
+            Self::Tree(topology) => topology.nodes(),
+        }
+    }
+}
 
 /// An input of a request.
 #[derive(Clone, Copy, Debug)]
@@ -153,11 +172,7 @@ impl Given<'_> {
 }
 
 impl Tree {
-    fn unfold(
-        &self,
-        specs: &[TensorSpec],
-        inputs: &[Option<Given<'_>>],
-    ) -> Result<crate::batching::Topology, UnfoldError> {
+    fn unfold(&self, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Topology, UnfoldError> {
         let spec = &specs[self.children];
         let input = || spec.name.clone();
         let given = inputs.get(self.children).copied().flatten();

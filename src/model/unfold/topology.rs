@@ -1,9 +1,77 @@
-//! A request's own graph: its children table made into a topology, if it is one.
+//! A request's own graph: nodes and their children, and how it is made of the table that a request brings.
 
 use smallvec::SmallVec;
 
 use super::UnfoldError;
-use crate::batching::Topology;
+
+/// Nodes with their children: a tree, or any directed graph without cycles. Nodes without children are leaves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Topology {
+    children: Vec<SmallVec<[u32; 2]>>,
+    parents: Vec<SmallVec<[u32; 1]>>,
+    depth: u32,
+}
+
+impl Topology {
+    /// The nodes' children, by node; each is below the number of nodes, and no node is among its own descendants.
+    pub fn new(children: Vec<SmallVec<[u32; 2]>>) -> Self {
+        let mut parents = vec![SmallVec::new(); children.len()];
+        for (parent, children) in (0..).zip(&children) {
+            for &child in children {
+                parents[child as usize].push(parent);
+            }
+        }
+        let depth = depth(&children, &parents);
+        Self { children, parents, depth }
+    }
+
+    /// Nodes that must run one after the other beyond the first: the longest way from a leaf.
+    pub fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    /// How many there are.
+    pub fn nodes(&self) -> u32 {
+        self.children.len() as u32
+    }
+
+    /// What a node waits for.
+    pub fn children_of(&self, node: u32) -> &[u32] {
+        &self.children[node as usize]
+    }
+
+    /// What waits for a node.
+    pub fn parents_of(&self, node: u32) -> &[u32] {
+        &self.parents[node as usize]
+    }
+
+    /// Whether nothing waits for a node.
+    pub fn is_root(&self, node: u32) -> bool {
+        self.parents[node as usize].is_empty()
+    }
+
+    /// Nodes without children.
+    pub fn leaves(&self) -> impl Iterator<Item = u32> {
+        (0..).zip(&self.children).filter(|(_, children)| children.is_empty()).map(|(node, _)| node)
+    }
+}
+
+fn depth(children: &[SmallVec<[u32; 2]>], parents: &[SmallVec<[u32; 1]>]) -> u32 {
+    let mut waits_for: Vec<usize> = children.iter().map(SmallVec::len).collect();
+    let mut depths = vec![0; children.len()];
+    let mut free: Vec<usize> = (0..children.len()).filter(|&node| waits_for[node] == 0).collect();
+    while let Some(node) = free.pop() {
+        for &parent in &parents[node] {
+            let parent = parent as usize;
+            depths[parent] = depths[parent].max(depths[node] + 1);
+            waits_for[parent] -= 1;
+            if waits_for[parent] == 0 {
+                free.push(parent);
+            }
+        }
+    }
+    depths.into_iter().max().unwrap_or(0)
+}
 
 /// No child.
 pub(super) const NOBODY: i64 = -1;

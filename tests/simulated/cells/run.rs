@@ -5,9 +5,12 @@ use std::{
     collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
 };
 
-use paternoster::batching::{
-    Action, Arrival, BatchKey, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RowOutcome, RowSpan, Task,
-    TaskId, Unfolded,
+use paternoster::{
+    batching::{
+        Action, Arrival, BatchKey, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RowOutcome, RowSpan, Task,
+        TaskId,
+    },
+    model::unfold::Unfolded,
 };
 
 use super::{

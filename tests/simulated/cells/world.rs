@@ -2,8 +2,9 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use paternoster::batching::{
-    CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, Policy, SegmentKnobs, StageKnobs, Topology, Unfolded,
+use paternoster::{
+    batching::{CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, Policy, SegmentKnobs, StageKnobs},
+    model::unfold::{Topology, Unfolded},
 };
 
 use super::super::rng::{Rng, mix};
