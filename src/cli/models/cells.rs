@@ -60,6 +60,9 @@ pub(super) fn recipes() -> Vec<Recipe> {
     ]
 }
 
+/// Written without being asked for: one of each kind.
+const USUAL: [&str; 3] = ["lstm", "seq2seq", "tree-lstm"];
+
 fn recipe(name: &'static str, about: &'static str, config: Config, cells: &'static [Cell]) -> Recipe {
-    Recipe { name, about, large: true, program: Program::Cells(cells), config }
+    Recipe { name, about, large: !USUAL.contains(&name), program: Program::Cells(cells), config }
 }

@@ -49,13 +49,23 @@ impl Drop for Folder {
 fn the_small_models_of_every_set_are_written_and_can_be_read() {
     for set in [Set::Examples, Set::Replay, Set::Tests] {
         let folder = Folder::new(&format!("set-{set}"));
-        run(&folder.args(set, &[])).expect("the set is written");
+        let mut args = folder.args(set, &[]);
+        args.quarter = true;
+        run(&args).expect("the set is written");
         let chosen = choose(&folder.args(set, &[]), set.recipes()).expect("the whole set");
         let expected: HashSet<String> = chosen.iter().map(|recipe| recipe.name.to_owned()).collect();
         assert_eq!(folder.names(), expected, "nothing is missing, nothing is left over");
         for recipe in chosen {
-            let path = folder.0.join(recipe.name).join("1/model.onnx");
+            let version = folder.0.join(recipe.name).join("1");
+            let path = version.join("model.onnx");
             match recipe.program {
+                Program::Cells(cells) => {
+                    assert_eq!(
+                        fs::read_dir(version).expect("it is there").count(),
+                        cells.len(),
+                        "a file for each cell"
+                    );
+                }
                 Program::BuiltIn => assert!(!path.exists()),
                 Program::Garbage => assert!(Signature::read(&path).is_err()),
                 _ => drop(Signature::read(&path).expect("it is a model")),

@@ -145,7 +145,7 @@ mod tests {
         );
         assert_eq!(refusal(&[1, -5, -1, -1], 2), "node 0 names the child -5, but there are 2 nodes, counted from 0");
         assert_eq!(refusal(&[0], 1), "node 0 is among its own descendants");
-        assert_eq!(refusal(&[-1, 2, 3, 1], 1), "node 1 is among its own descendants");
+        assert_eq!(refusal(&[-1, 2, 3, 1], 1), "node 2 is among its own descendants");
     }
 
     proptest! {

@@ -1,6 +1,6 @@
 use super::*;
 use crate::model::unfold::{
-    CellSpec, Emit, Emitted, Expression, NodeType, Operator, Segment, Source, Steps, Tensor, Which,
+    CellSpec, Emit, Emitted, Expression, NodeType, Operator, Segment, Source, Start, Steps, Tensor, Which,
 };
 
 fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
@@ -29,6 +29,12 @@ fn steps(count: Count) -> Nodes {
     Nodes::Steps(Steps { cell: 0, inputs: vec![source], count })
 }
 
+/// Steps that go over nothing.
+fn carried(count: Count) -> Nodes {
+    let source = Source::Carried { output: 0, start: Start::Value(0.0) };
+    Nodes::Steps(Steps { cell: 0, inputs: vec![source], count })
+}
+
 fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<Given<'a>> {
     Some(Given { shape, data })
 }
@@ -39,7 +45,7 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     let unfolding = unfolding(vec![
         segment("stage", steps(Count::One)),
         segment("chain", steps(Count::Exactly(Expression::Length(0)))),
-        segment("decode", steps(Count::AtMost { most: longer, until: None })),
+        segment("decode", carried(Count::AtMost { most: longer, until: None })),
     ]);
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
     let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
@@ -50,6 +56,15 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     assert_eq!(refusal(&[None]), "segment 'chain' needs inputs that tell its steps, but they are left out");
     let long = "segment 'chain' would have 1048577 steps, expected at most 1048576";
     assert_eq!(refusal(&[given(&[1_048_577], &[])]), long);
+}
+
+#[test]
+fn what_is_gone_over_has_a_row_for_each_step() {
+    let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(1)]));
+    let unfolding = unfolding(vec![segment("chain", steps(Count::Exactly(longer)))]);
+    let refused = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
+    let expected = "input 'tokens': expected a row for each of 8 steps, but found 7";
+    assert_eq!(refused.expect_err("there are seven").to_string(), expected);
 }
 
 #[test]
