@@ -5,14 +5,19 @@
 //! row; the figure for a row is what each further row of a batch adds: its request's whole life. `deadlines` gives every
 //! request one, `keys` spreads the requests over 16 keys that share no batch, `lengths` groups requests of 64 lengths by Policy I
 //! and looks for parts by Policy II. Under `stages` each batch runs 16 stages, so that
-//! a turn is a boundary mostly, and what a further row adds is what it costs to let it go on.
+//! a turn is a boundary mostly, and what a further row adds is what it costs to let it go on. Under `cells` requests are chains
+//! of 22 nodes on average: a turn is a task of nodes, of which one in 22 is its request's last.
 
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use paternoster::batching::{
-    Action, Actions, Arrival, BatchKey, Core, CostPoint, CostTable, DiversityKnobs, Event, InputDiversity, Knobs,
-    LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId, StageKnobs, TaskId, WindowKnobs,
+use paternoster::{
+    batching::{
+        Action, Actions, Arrival, BatchKey, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
+        DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId,
+        SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
+    },
+    model::unfold::Unfolded,
 };
 
 const MODEL: ModelId = ModelId(0);
@@ -26,19 +31,28 @@ struct Kind {
     /// Different lengths of requests; 0: they have none.
     lengths: u64,
     stages: u16,
+    /// Requests unfold into nodes, so many at most; 0: they do not.
+    nodes: u64,
 }
 
-const PLAIN: Kind = Kind { name: "plain", deadlines: false, keys: 1, lengths: 0, stages: 1 };
-const KINDS: [Kind; 5] = [
+const PLAIN: Kind = Kind { name: "plain", deadlines: false, keys: 1, lengths: 0, stages: 1, nodes: 0 };
+const KINDS: [Kind; 6] = [
     PLAIN,
     Kind { name: "deadlines", deadlines: true, ..PLAIN },
     Kind { name: "keys", keys: 16, ..PLAIN },
     Kind { name: "lengths", lengths: 64, ..PLAIN },
     Kind { name: "stages", stages: 16, ..PLAIN },
+    Kind { name: "cells", nodes: 43, ..PLAIN },
 ];
 
 impl Kind {
-    fn policy(self) -> Policy {
+    fn policy(self, batch_rows: u32) -> Policy {
+        if self.nodes > 0 {
+            let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1 }];
+            let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
+            let slots = 1_000_000;
+            return Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks: 5, frontier: true });
+        }
         match self.lengths {
             0 => Policy::Window(WindowKnobs::default()),
             _ => Policy::Diversity(DiversityKnobs {
@@ -77,7 +91,7 @@ impl Load {
         let knobs = Knobs {
             max_batch_rows: batch_rows,
             stages: StageKnobs::chain(kind.stages),
-            policy: kind.policy(),
+            policy: kind.policy(batch_rows),
             latencies: (kind.lengths > 0).then(latencies),
             ..Knobs::default()
         };
@@ -93,7 +107,8 @@ impl Load {
     /// The first batches were taken while the load was built up: it runs until turns are alike.
     fn settled(in_flight: u64, batch_rows: u32, kind: Kind) -> Self {
         let mut load = Self::new(in_flight, batch_rows, kind);
-        for _ in 0..2 * in_flight * u64::from(kind.stages) / u64::from(batch_rows) {
+        let turns = u64::from(kind.stages).max(kind.nodes / 2);
+        for _ in 0..2 * in_flight * turns / u64::from(batch_rows) {
             load.turn();
         }
         load
@@ -101,6 +116,10 @@ impl Load {
 
     fn length(&self) -> u32 {
         (1 + scatter(self.next_req) % self.kind.lengths) as u32
+    }
+
+    fn nodes(&self) -> u32 {
+        (1 + scatter(self.next_req) % self.kind.nodes) as u32
     }
 
     fn arrive(&mut self) {
@@ -118,6 +137,7 @@ impl Load {
             priority: 0,
             board_by: None,
             expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
+            graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

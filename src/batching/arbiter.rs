@@ -105,6 +105,11 @@ impl Arbiter {
         self.lanes.values().map(|lane| (lane, lane.tasks))
     }
 
+    /// Lanes that take a task now, by their ids.
+    pub(super) fn open_lanes(&self, now: Ns) -> impl Iterator<Item = Lane> {
+        self.lanes.values().filter(move |lane| lane.is_open(now)).copied()
+    }
+
     /// Sets a group's share.
     pub(super) fn weigh(&mut self, group: GroupIx, weight: u32) {
         self.standing(group).weight = weight.max(1);
@@ -174,8 +179,7 @@ impl Arbiter {
         if self.ring.is_empty() {
             return None;
         }
-        let open = self.lanes.values().filter(|lane| lane.is_open(now));
-        let lane = *open.min_by_key(|lane| (lane.tasks, lane.id))?;
+        let lane = self.open_lanes(now).min_by_key(|lane| (lane.tasks, lane.id))?;
         let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(&holds, &urgent) };
         let group = self.ring.remove(at)?;
         self.standings[group].in_ring = false;

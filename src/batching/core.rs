@@ -182,7 +182,19 @@ impl Core {
             let around = Around { neighbours_slack_ns, lanes, idle_besides };
             let entry = &mut self.groups[group];
             let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-            match entry.offer(&mut turn, group, lane, TaskId(self.tasks), around) {
+            let (mut lane, id) = (lane, TaskId(self.tasks));
+            let mut answer = entry.offer(&mut turn, group, lane, id, around);
+            if matches!(answer, Answer::Nothing) && entry.has_pins() {
+                // What is ready may be bound to another lane.
+                for other in self.arbiter.open_lanes(self.now).filter(|other| other.id != lane.id) {
+                    answer = entry.offer(&mut turn, group, other, id, around);
+                    if !matches!(answer, Answer::Nothing) {
+                        lane = other;
+                        break;
+                    }
+                }
+            }
+            match answer {
                 Answer::Launched(predicted_ns) => {
                     self.tasks += 1;
                     self.arbiter.took_off(lane.id, self.now, predicted_ns);

@@ -53,6 +53,8 @@ pub struct Counters {
     pub queue_timeout: u64,
     /// Requests ended `Rejected(Late)` (total).
     pub late: u64,
+    /// Requests ended `Rejected(NoMemory)` (total).
+    pub no_memory: u64,
     /// Requests ended `Expired` (total).
     pub expired: u64,
     /// Requests ended `Cancelled` (total).
@@ -67,6 +69,7 @@ impl Counters {
             End::Rejected(Rejection::QueueFull) => &mut self.queue_full,
             End::Rejected(Rejection::QueueTimeout) => &mut self.queue_timeout,
             End::Rejected(Rejection::Late) => &mut self.late,
+            End::Rejected(Rejection::NoMemory) => &mut self.no_memory,
             End::Expired => &mut self.expired,
             End::Cancelled => &mut self.cancelled,
         } += 1;
@@ -74,6 +77,13 @@ impl Counters {
 
     /// Requests that have ended, however they did.
     pub fn ended(&self) -> u64 {
-        self.completed + self.failed + self.queue_full + self.queue_timeout + self.late + self.expired + self.cancelled
+        self.completed
+            + self.failed
+            + self.queue_full
+            + self.queue_timeout
+            + self.late
+            + self.no_memory
+            + self.expired
+            + self.cancelled
     }
 }

@@ -26,6 +26,9 @@ impl Group {
             self.policy.touched(line, &self.pending, turn.ledger);
             self.pending.retire(line);
         }
+        if let (Stand::Aboard, Some(cellular)) = (turn.ledger[slot].stand, &mut self.cellular) {
+            cellular.left(slot, turn.ledger[slot].target(self.objective_ns));
+        }
         self.untidy |= end != End::Completed && turn.ledger[slot].stand == Stand::Aboard;
         let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));
         if in_order && self.is_behind_another(slot) {

@@ -3,6 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Knobs;
+use crate::model::unfold::Unfolded;
 
 /// Nanoseconds since an epoch of the driver's choosing.
 pub type Ns = u64;
@@ -65,12 +66,13 @@ pub struct Lease {
     pub pair: u16,
 }
 
-/// Consecutive rows of one request.
+/// Consecutive rows of one request; of a version that unfolds requests into cells, one node each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSpan {
     /// The request.
     pub req: ReqId,
-    /// First row within the request.
+    /// First row within the request; the number of the node, counted over all segments of the request, of which a loop that outcomes
+    /// end counts with its most steps.
     pub start: u32,
     /// Number of rows.
     pub count: u32,
@@ -106,6 +108,8 @@ pub struct Arrival {
     pub board_by: Option<Ns>,
     /// The client's deadline: the request ends here wherever it is.
     pub expiry: Option<Ns>,
+    /// What it unfolds into, segment by segment; empty for a version whose requests travel in batches.
+    pub graph: Box<[Unfolded]>,
 }
 
 /// What happened.
@@ -170,7 +174,7 @@ pub struct Task {
     pub id: TaskId,
     /// The version it runs.
     pub model: ModelId,
-    /// The stage it runs.
+    /// The stage, or the cell type, that it runs.
     pub cell: CellId,
     /// Executable size.
     pub bucket: Bucket,
@@ -242,4 +246,6 @@ pub enum Rejection {
     QueueTimeout,
     /// It could not have met its latency objective any more.
     Late,
+    /// It needs more state than there is room for.
+    NoMemory,
 }

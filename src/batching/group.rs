@@ -5,6 +5,7 @@ use super::{
     Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId, TimeoutAction,
     arbiter::{GroupIx, Lane},
     batch::Seat,
+    cellular::Cellular,
     cost::{Costs, Quantile},
     knobs,
     ledger::{Ledger, NEVER, Request, Slot, Stand},
@@ -68,6 +69,8 @@ pub(super) struct Group {
     pub(super) policy: Policy,
     pub(super) table: BatchTable,
     pub(super) pipeline: Pipeline,
+    /// In place of batches, where requests unfold into cells.
+    pub(super) cellular: Option<Cellular>,
     /// All live requests in order of arrival, when replies are to leave in that order.
     pub(super) order: Option<List<InOrder>>,
     draining: bool,
@@ -85,6 +88,10 @@ impl Group {
         let serial = knobs.policy == knobs::Policy::Serial;
         let max_rows = knobs.max_batch_rows.max(1);
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
+        let cellular = match &knobs.policy {
+            knobs::Policy::Cellular(cellular) => Some(Cellular::new(cellular)),
+            _ => None,
+        };
         Self {
             model,
             max_rows,
@@ -95,7 +102,8 @@ impl Group {
             learned: 0,
             learns: knobs.objective_ns.is_some()
                 || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
-            merges: (knobs.mergeable && !serial).then(|| rounding(knobs)),
+            merges: (knobs.mergeable && !serial && cellular.is_none()).then(|| rounding(knobs)),
+            cellular,
             pending: Pending::new(QueueRules::new(&knobs.queueing)),
             policy: Policy::new(knobs),
             table: BatchTable::new(pipeline.stages(), max_rows),
@@ -120,7 +128,13 @@ impl Group {
 
     /// Whether a lane would be of use, as far as can be told without a decision of the policy.
     pub(super) fn wants_lane(&self) -> bool {
-        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.requests > 0)
+        let has_ready = || self.cellular.as_ref().is_some_and(Cellular::has_ready);
+        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.requests > 0 || has_ready())
+    }
+
+    /// Whether what it has ready may be bound to a lane.
+    pub(super) fn has_pins(&self) -> bool {
+        self.cellular.is_some()
     }
 
     pub(super) fn counters(&self) -> Counters {
@@ -151,6 +165,7 @@ impl Group {
             rows: arrival.rows,
             left: arrival.rows,
             lengths: arrival.lengths,
+            graph: arrival.graph,
             level,
             arrived: turn.now,
             boarded: NEVER,
@@ -191,6 +206,9 @@ impl Group {
         }
         if !(1..=self.max_rows).contains(&arrival.rows) {
             return Some(End::Failed);
+        }
+        if let Some(end) = self.cellular.as_ref().and_then(|cellular| cellular.refusal(arrival)) {
+            return Some(end);
         }
         self.pending.is_full(level).then_some(End::Rejected(Rejection::QueueFull))
     }
@@ -234,6 +252,9 @@ impl Group {
     ) -> Answer {
         if self.running >= self.max_in_flight {
             return Answer::Nothing;
+        }
+        if self.cellular.is_some() {
+            return self.offer_cells(turn, group, &lane, id);
         }
         loop {
             let (batch, waiting) = match self.decide(turn, &lane, around) {
@@ -291,6 +312,9 @@ impl Group {
     /// Time that the group can spare before a target is missed that can still be met; none without such.
     pub(super) fn slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
         self.objective_ns?;
+        if self.cellular.is_some() {
+            return self.cells_slack_ns(now, ledger);
+        }
         let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
         let waiting = heads.filter_map(|slot| self.slack_of(now, ledger, slot, self.pipeline.entry(), 1));
         let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);
@@ -335,7 +359,7 @@ fn rounding(knobs: &Knobs) -> Rounding {
 }
 
 /// Lets a request board; its deadline still counts, its queue timeout no longer does.
-fn seat(turn: &mut Turn<'_>, slot: Slot) -> Seat {
+pub(super) fn seat(turn: &mut Turn<'_>, slot: Slot) -> Seat {
     let request = &mut turn.ledger[slot];
     request.stand = Stand::Aboard;
     request.boarding += 1;

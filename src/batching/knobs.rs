@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{CostTable, Ns};
+use super::{CellId, CostTable, Ns};
 
 /// What the core knows of one model version.
 #[derive(Clone, Debug, PartialEq)]
@@ -80,6 +80,51 @@ pub enum Policy {
     Lazy(LazyKnobs),
     /// Batches are stretched, split and run in groups of like length (DVABatch).
     Diversity(DiversityKnobs),
+    /// Requests unfold into cells, of which tasks are formed anew at every step (BatchMaker).
+    Cellular(CellularKnobs),
+}
+
+/// BatchMaker, section 4.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellularKnobs {
+    /// The cell types; at least one.
+    pub cells: Vec<CellKnobs>,
+    /// What requests unfold into, one after the other; at least one.
+    pub segments: Vec<SegmentKnobs>,
+    /// Slots for the state of requests that have boarded: one for a chain, one a node for a tree.
+    pub slots: u32,
+    /// Most tasks of one type that a lane is given in a row, at least 1: MaxTasksToSubmit.
+    pub max_tasks: u16,
+    /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section 4.4).
+    pub frontier: bool,
+}
+
+/// One cell type: program, weights and shapes of inputs (section 4.2).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellKnobs {
+    /// Largest batch in rows, at least 1: Bsizes.Max().
+    pub max_rows: u32,
+    /// A further task of a round has at least so many rows: Bsizes.Min().
+    pub min_followup: u32,
+    /// Which type goes first, 1 = highest.
+    pub priority: u32,
+}
+
+/// One segment of what a version's requests unfold into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SegmentKnobs {
+    /// Nodes one after the other: a chain, a loop that outcomes end, or a single one.
+    Steps {
+        /// Their type.
+        cell: CellId,
+    },
+    /// Nodes behind their children.
+    Tree {
+        /// Type of the nodes without children.
+        leaf: CellId,
+        /// Type of the others.
+        inner: CellId,
+    },
 }
 
 /// What the queue of a batching policy does; `serial` has none of it.

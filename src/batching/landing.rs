@@ -21,6 +21,9 @@ type GoingOn = SmallVec<[(CellId, Vec<Seat>); 1]>;
 impl Group {
     // ## running => (queued again | ended), row by row
     pub(super) fn complete(&mut self, turn: &mut Turn<'_>, flight: &Flight, outcomes: &[RowOutcome], took_ns: Ns) {
+        if !flight.nodes.is_empty() {
+            return self.complete_cells(turn, flight, outcomes, took_ns);
+        }
         self.landed(flight);
         if self.learns {
             self.costs.learn(flight.cell, flight.rows, &flight.class, took_ns);
@@ -152,12 +155,18 @@ impl Group {
     // ## running => (queued again, each request alone | failed)
     pub(super) fn fail(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
         self.totals.tasks_failed += 1;
+        if !flight.nodes.is_empty() {
+            return self.fail_cells(turn, flight);
+        }
         self.fall(turn, flight, flight.requests > 1);
     }
 
     /// The lane of a task hangs: its requests fail.
     pub(super) fn lose(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
         self.totals.tasks_failed += 1;
+        if !flight.nodes.is_empty() {
+            return self.fail_cells(turn, flight);
+        }
         self.fall(turn, flight, false);
     }
 
@@ -256,14 +265,19 @@ fn stage_of(going_on: &mut GoingOn, next: CellId, blank: impl FnOnce() -> Vec<Se
 }
 /// The outcomes of one request's rows within those of its task.
 #[derive(Clone, Copy, Debug)]
-struct Outcomes<'a> {
+pub(super) struct Outcomes<'a> {
     all: &'a [RowOutcome],
     from: usize,
 }
 
-impl Outcomes<'_> {
+impl<'a> Outcomes<'a> {
+    /// Those of a task.
+    pub(super) fn of_all(all: &'a [RowOutcome]) -> Self {
+        Self { all, from: 0 }
+    }
+
     /// The outcome of a row. No outcomes at all mean that every row goes on; a row left out of some failed.
-    fn get(&self, row: usize) -> RowOutcome {
+    pub(super) fn get(&self, row: usize) -> RowOutcome {
         let missing = if self.all.is_empty() { Next::On } else { Next::Failed };
         self.all.get(self.from + row).copied().unwrap_or(RowOutcome { next: missing, emitted: false })
     }

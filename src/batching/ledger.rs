@@ -15,9 +15,11 @@ use super::{
     CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
     arbiter::GroupIx,
     batch::{BatchIx, Seat},
+    cells::NodeRow,
     list::Links,
     pending::LineIx,
 };
+use crate::model::unfold::Unfolded;
 
 /// Where a request is kept while it lives.
 pub(super) type Slot = u32;
@@ -36,6 +38,8 @@ pub(super) struct Request {
     /// Rows that are not done.
     pub(super) left: u32,
     pub(super) lengths: Lengths,
+    /// What it unfolds into, until it boards.
+    pub(super) graph: Box<[Unfolded]>,
     /// Priority level, 1 = highest.
     pub(super) level: u32,
     pub(super) arrived: Ns,
@@ -94,6 +98,8 @@ pub(super) struct Flight {
     pub(super) class: ShapeClass,
     /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
     pub(super) ahead: Vec<Seat>,
+    /// Its nodes, where requests unfold into cells.
+    pub(super) nodes: Vec<NodeRow>,
 }
 
 /// All live requests and all tasks in flight.

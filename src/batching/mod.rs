@@ -12,6 +12,8 @@
 
 mod arbiter;
 mod batch;
+mod cells;
+mod cellular;
 mod core;
 mod cost;
 mod counters;
@@ -48,6 +50,7 @@ pub use event::{
     Ns, Rejection, ReqId, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    AdaptiveKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity, PartOrder,
-    Policy, Predictor, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity,
+    OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, StageKnobs,
+    TimeoutAction, WindowKnobs,
 };

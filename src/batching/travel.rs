@@ -188,6 +188,7 @@ impl Group {
             launched: turn.now,
             class: class.clone(),
             ahead,
+            nodes: Vec::new(),
         });
         let predicted_ns =
             if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };

@@ -1,6 +1,8 @@
 //! `paternoster models`: writes model directories with seed models, for examples, tests and benchmarks.
 
 mod catalog;
+mod cell_configs;
+mod cells;
 mod configs;
 mod directory;
 
@@ -49,7 +51,7 @@ pub struct ModelsArgs {
     /// Write these models only.
     #[arg(long, value_name = "NAME,…", value_delimiter = ',', conflicts_with = "all")]
     pub only: Vec<String>,
-    /// Write the large networks too: together about 1.3 GB.
+    /// Write the large networks too: together about 2.5 GB.
     #[arg(long)]
     pub all: bool,
     /// Make the networks a quarter as wide: about a sixteenth of the size and of the work.
@@ -177,10 +179,14 @@ fn write(args: &ModelsArgs, recipe: &Recipe) -> Result<Outcome, ModelsError> {
         (Program::Minilm, Some(directory)) => Some(find_checkpoint(directory)?),
         _ => None,
     };
-    let stamp = recipe.stamp(args.quarter, checkpoint.as_deref());
-    directory::write(&args.out, recipe, &stamp, || match (&recipe.program, &checkpoint) {
+    let stamp = recipe.stamp(width, checkpoint.as_deref());
+    directory::write(&args.out, recipe, width, &stamp, |file| match (&recipe.program, &checkpoint) {
         (Program::Graph(make), _) => make().map(Some).map_err(failed),
         (Program::Network(make), _) => make(width).map(Some).map_err(failed),
+        (Program::Cells(cells), _) => {
+            let cell = cells.iter().find(|cell| cell.name == file);
+            cell.map(|cell| (cell.make)(width)).transpose().map_err(|error| failed(error.into()))
+        }
         (Program::Identity(datatype), _) => identity_of(*datatype).map(Some).map_err(failed),
         (Program::Minilm, Some(path)) => Checkpoint::read(path).and_then(zoo::minilm).map(Some).map_err(failed),
         (Program::Minilm, None) => Err(ModelsError::NoCheckpoint),

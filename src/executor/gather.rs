@@ -158,7 +158,7 @@ fn dense(
 }
 
 /// Copies a block into the corner of a larger one of the same rank.
-fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64], size: usize) {
+pub(super) fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64], size: usize) {
     let (Some((&outer, from_inner)), Some((_, into_inner))) = (from_dims.split_first(), into_dims.split_first()) else {
         into[..size].copy_from_slice(&from[..size]);
         return;
@@ -197,8 +197,20 @@ fn block_bytes(dims: &[i64], size: usize) -> usize {
 }
 
 /// Fills memory with a value of the datatype.
-fn fill(into: &mut [u8], datatype: DataType, value: f64) {
-    let pattern: SmallVec<[u8; 8]> = match datatype {
+pub(super) fn fill(into: &mut [u8], datatype: DataType, value: f64) {
+    let pattern = pattern(datatype, value);
+    if pattern.iter().all(|&byte| byte == 0) {
+        into.fill(0);
+        return;
+    }
+    for element in into.chunks_exact_mut(pattern.len()) {
+        element.copy_from_slice(&pattern);
+    }
+}
+
+/// The bytes of one element; none for BYTES.
+pub(super) fn pattern(datatype: DataType, value: f64) -> SmallVec<[u8; 8]> {
+    match datatype {
         DataType::Bool => SmallVec::from_slice(&[u8::from(value != 0.0)]),
         DataType::Uint8 => SmallVec::from_slice(&(value as u8).to_le_bytes()),
         DataType::Uint16 => SmallVec::from_slice(&(value as u16).to_le_bytes()),
@@ -213,13 +225,6 @@ fn fill(into: &mut [u8], datatype: DataType, value: f64) {
         DataType::Fp32 => SmallVec::from_slice(&(value as f32).to_le_bytes()),
         DataType::Fp64 => SmallVec::from_slice(&value.to_le_bytes()),
         DataType::Bytes => SmallVec::new(),
-    };
-    if pattern.iter().all(|&byte| byte == 0) {
-        into.fill(0);
-        return;
-    }
-    for element in into.chunks_exact_mut(pattern.len()) {
-        element.copy_from_slice(&pattern);
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    InferError, InferRequest, Response,
+    CellPrograms, InferError, InferRequest, Response,
     hangs::Hangs,
     pool::Pool,
     record::{Reply, Sink},
@@ -30,6 +30,8 @@ pub struct ModelHandle {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) hangs: Arc<Hangs>,
+    /// Into which its requests unfold.
+    pub(super) cells: Option<Arc<CellPrograms>>,
 }
 
 impl ModelHandle {

@@ -8,6 +8,7 @@ use tracing::{debug, error};
 use super::{
     Response,
     boundary::{BoundaryRows, Places},
+    cells::{CellPrograms, CellTask, Walk},
     gather::{Part, gather},
     loaded::Loaded,
     pieces::Piece,
@@ -40,6 +41,8 @@ pub(super) struct Job {
 pub(super) struct Member {
     pub(super) span: RowSpan,
     pub(super) payload: Arc<Payload>,
+    /// The request's way through its cells, where it unfolds.
+    pub(super) walk: Option<Arc<Walk>>,
     /// How often the request ran before.
     pub(super) step: u32,
 }
@@ -56,6 +59,8 @@ pub(super) struct Ran {
     pub(super) responses: Vec<Response>,
     /// What a stage made of replies, each with its part's number.
     pub(super) pieces: Vec<(usize, Piece)>,
+    /// Responses of nodes that answer for themselves, each with its part's number.
+    pub(super) streamed: Vec<(usize, Response)>,
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
     pub(super) timings: ExecutionTimings,
@@ -109,6 +114,7 @@ impl Job {
                 let ran = run_parts(&model.spec, &**program, class, &parts, &lengths, &steps, buffers)?;
                 (ran, true)
             }
+            Programs::Cells(cells) => (self.run_cell(cells, buffers)?, true),
             Programs::Cut(stages) => {
                 let ran = self.run_stage(stages, &parts, &lengths, buffers)?;
                 let done = ran.outcomes.iter().any(|outcome| outcome.next == Next::Done);
@@ -121,6 +127,15 @@ impl Job {
         }
         model.brevity.ran(ran.took_ns());
         Ok(ran)
+    }
+
+    fn run_cell(&self, programs: &CellPrograms, buffers: &Arc<BufferPool>) -> Result<Ran, String> {
+        let mut nodes: SmallVec<[(&Walk, u32); 32]> = SmallVec::with_capacity(self.members.len());
+        for member in &self.members {
+            let Some(walk) = member.walk.as_deref() else { return Err("a request has not unfolded".to_owned()) };
+            nodes.push((walk, member.span.start));
+        }
+        CellTask { programs, cell: usize::from(self.task.cell.0), nodes: &nodes, buffers }.run()
     }
 
     fn run_stage(
@@ -182,7 +197,7 @@ pub(super) fn run_parts(
         compute_output_ns: nanos(ran_at, Instant::now()),
     };
     let Execution { outcomes, failures, .. } = execution;
-    Ok(Ran { responses, pieces: Vec::new(), outcomes, failures, timings })
+    Ok(Ran { responses, pieces: Vec::new(), streamed: Vec::new(), outcomes, failures, timings })
 }
 
 impl Member {

@@ -7,11 +7,12 @@
 //! but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
 //!
 //! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that their
-//! batch leases at each boundary (`boundary`). What stages make of a request's reply is kept in pieces until its end.
+//! batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`). What stages make of a request's reply is kept in pieces until its end.
 
 mod admit;
 mod boundary;
 mod brevity;
+mod cells;
 mod dispatch;
 mod gather;
 mod handle;
@@ -30,6 +31,7 @@ mod state;
 mod timer;
 mod watch;
 
+pub use cells::{CellPrograms, cell_knobs};
 pub use dispatch::{Order, Tickets, issue};
 pub use handle::{ModelHandle, ResponseStream, Ticket};
 pub use pool::{Pool, PoolOptions};

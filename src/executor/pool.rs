@@ -13,9 +13,10 @@ use tokio::sync::watch;
 use tracing::error;
 
 use super::{
-    InferRequest, InputTensor, ModelHandle, StagePrograms,
+    InferError, InferRequest, InputTensor, ModelHandle, StagePrograms,
     admit::Admission,
     boundary::{BoundaryRows, Places},
+    cells::{run_alone, unfold},
     dispatch::{Tickets, issue},
     gather::Part,
     lane::{Finished, Job, run_parts},
@@ -24,14 +25,14 @@ use super::{
     record::Sink,
     stage_task::StageTask,
     stages::Programs,
-    state::{After, Due, State},
+    state::{After, Asked, Due, State},
     timer::Timer,
 };
 use crate::{
     batching::{End, Event, Knobs, ModelId, Ns, ReqId, ShapeClass},
     device::{BufferPool, Device, DeviceError, Operation, StreamId, cpu::Cpu},
     model::ModelSpec,
-    observe::{ModelStats, PoolStats, timeline::Timeline},
+    observe::{FailureReason, ModelStats, PoolStats, timeline::Timeline},
 };
 
 /// How a pool is set up.
@@ -115,8 +116,9 @@ impl Pool {
         let stats = Arc::new(ModelStats::with_stages(knobs.max_batch_rows, programs.count()));
         let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, self.hang_after);
         let hangs = Arc::clone(&loaded.hangs);
+        let cells = loaded.programs.cells().cloned();
         let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after));
-        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs }
+        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, cells }
     }
 
     /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
@@ -140,6 +142,10 @@ impl Pool {
                 let steps = vec![0; rows as usize];
                 let ran = run_parts(spec, &**program, &class, &parts, &lengths, &steps, &self.buffers)?;
                 return Ok(vec![ran.took_ns()]);
+            }
+            Programs::Cells(cells) => {
+                let graph = unfold(cells, spec, rows, inputs).map_err(|fault| fault.to_string())?;
+                return run_alone(spec, cells, graph, inputs, &self.buffers).map(|(_, took_ns)| took_ns);
             }
             Programs::Cut(stages) => stages,
         };
@@ -216,12 +222,24 @@ impl Pool {
         request: InferRequest,
         sink: Sink,
     ) -> Option<ReqId> {
+        let unfolded = match &handle.cells {
+            Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs),
+            None => Ok(Box::default()),
+        };
+        let graph = match unfolded {
+            Ok(graph) => graph,
+            Err(fault) => {
+                handle.stats().failure(FailureReason::Other, 0);
+                sink.refuse(InferError::Invalid(fault.to_string()));
+                return None;
+            }
+        };
         let timeout = request.queue_timeout.filter(|timeout| !timeout.is_zero());
         let expiry = request.deadline.map(|deadline| self.ns_at(deadline));
         handle.stats().admitted();
         let ((req, alone), mut after) = self.change(|state, now, after| {
             let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-            let req = state.submit(now, handle, request, Due { board_by, expiry }, sink, after);
+            let req = state.submit(now, handle, Asked { request, graph }, Due { board_by, expiry }, sink, after);
             (req, state.in_flight() == 1)
         });
         if req.is_none() {

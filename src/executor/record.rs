@@ -6,6 +6,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     InferError, InputTensor, ModelHandle, Response,
+    cells::Walk,
     pieces::{Piece, assemble},
 };
 use crate::{
@@ -37,6 +38,8 @@ pub(super) struct Record {
     pub(super) req: ReqId,
     pub(super) handle: Arc<ModelHandle>,
     pub(super) payload: Arc<Payload>,
+    /// Its way through its cells, where it unfolds.
+    pub(super) walk: Option<Arc<Walk>>,
     pub(super) sink: Sink,
     /// Responses that its tasks made and the core has not let go yet.
     pub(super) responses: VecDeque<Response>,
@@ -53,6 +56,17 @@ pub(super) struct Record {
     pub(super) queued: bool,
     pub(super) queue_ns: Ns,
     pub(super) compute: ExecutionTimings,
+}
+
+impl Sink {
+    /// Answers a request that is not admitted.
+    pub(super) fn refuse(self, error: InferError) {
+        // A receiver that is gone needs no answer.
+        match self {
+            Self::Once(sender) => drop(sender.send(Err(error))),
+            Self::Stream(sender) => drop(sender.send(Err(error))),
+        }
+    }
 }
 
 impl Record {
@@ -96,6 +110,9 @@ impl Record {
 
     /// The one response of a request that has run to its end.
     fn reply(&mut self) -> Reply {
+        if let Some(walk) = &self.walk {
+            return walk.reply().map_err(InferError::Engine);
+        }
         let response = match self.responses.pop_back() {
             Some(response) => Ok(response),
             None if self.pieces.is_empty() => Err("the model ended without a response".to_owned()),
@@ -124,6 +141,7 @@ impl Record {
             End::Rejected(Rejection::QueueFull) => Some(Err(InferError::QueueFull)),
             End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
             End::Rejected(Rejection::Late) => Some(Err(InferError::Late)),
+            End::Rejected(Rejection::NoMemory) => Some(Err(InferError::NoMemory)),
             End::Expired => Some(Err(InferError::Expired)),
             End::Cancelled => Some(Err(InferError::Cancelled)),
         };
@@ -160,7 +178,10 @@ impl Record {
 fn failure_reason(error: &InferError) -> FailureReason {
     match error {
         InferError::Engine(_) => FailureReason::Backend,
-        InferError::QueueFull | InferError::QueueTimeout | InferError::Late => FailureReason::Rejected,
+        InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::NoMemory => {
+            FailureReason::Rejected
+        }
+        InferError::Invalid(_) => FailureReason::Other,
         InferError::Expired => FailureReason::Expired,
         InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,
     }

@@ -58,6 +58,12 @@ pub enum InferError {
     /// It could not have met the model's latency objective any more.
     #[error("Request cannot meet the latency objective any more")]
     Late,
+    /// Its graph needs more state than the version has room for.
+    #[error("the request needs more state than the model has room for")]
+    NoMemory,
+    /// Its inputs do not say how it unfolds.
+    #[error("{0}")]
+    Invalid(String),
     /// The client's deadline passed.
     #[error("the request's deadline passed")]
     Expired,

@@ -116,7 +116,7 @@ impl<'a> StageTask<'a> {
             compute_infer_ns: nanos(gathered_at, ran_at),
             compute_output_ns: nanos(ran_at, Instant::now()),
         };
-        Ok(Ran { responses: Vec::new(), pieces, outcomes, failures: execution.failures, timings })
+        Ok(Ran { responses: Vec::new(), pieces, streamed: Vec::new(), outcomes, failures: execution.failures, timings })
     }
 
     fn fault(&self, what: &str, fault: &str) -> String {

@@ -4,6 +4,7 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
+use super::CellPrograms;
 use crate::{
     batching::StageKnobs,
     engine::{Program, ProgramPort},
@@ -18,6 +19,8 @@ pub struct StagePrograms(pub(super) Programs);
 pub(super) enum Programs {
     Whole(Arc<dyn Program>),
     Cut(Arc<Stages>),
+    /// Requests unfold into cells.
+    Cells(Arc<CellPrograms>),
 }
 
 /// The stages of a version that was cut.
@@ -74,17 +77,22 @@ impl StagePrograms {
         (inputs, outputs)
     }
 
-    /// How many stages there are.
+    /// How many stages, or cell types, there are.
     pub fn count(&self) -> usize {
         match &self.0 {
             Programs::Whole(_) => 1,
             Programs::Cut(stages) => stages.stages.len(),
+            Programs::Cells(cells) => cells.count(),
         }
     }
 
     /// What the core has to know of the stages.
     pub(super) fn knobs(&self) -> Vec<StageKnobs> {
-        let Programs::Cut(stages) = &self.0 else { return vec![StageKnobs::default()] };
+        let stages = match &self.0 {
+            Programs::Whole(_) => return vec![StageKnobs::default()],
+            Programs::Cells(cells) => return cells.stage_knobs(),
+            Programs::Cut(stages) => stages,
+        };
         let knobs = stages.stages.iter().map(|stage| {
             let mut reads: SmallVec<[u16; 2]> =
                 stage.inputs.iter().filter_map(|(_, source)| read_from(*source)).collect();
@@ -95,11 +103,20 @@ impl StagePrograms {
         knobs.collect()
     }
 
+    /// The cells, where requests unfold.
+    pub(super) fn cells(&self) -> Option<&Arc<CellPrograms>> {
+        match &self.0 {
+            Programs::Cells(cells) => Some(cells),
+            Programs::Whole(_) | Programs::Cut(_) => None,
+        }
+    }
+
     /// A stage's program.
     pub(super) fn program(&self, stage: u16) -> Option<&dyn Program> {
         match &self.0 {
             Programs::Whole(program) => Some(&**program),
             Programs::Cut(stages) => stages.stages.get(usize::from(stage)).map(|stage| &*stage.program),
+            Programs::Cells(cells) => cells.program(usize::from(stage)),
         }
     }
 
@@ -114,7 +131,7 @@ impl StagePrograms {
     pub(super) fn is_steady(&self) -> bool {
         match &self.0 {
             Programs::Whole(program) => program.is_steady(),
-            Programs::Cut(_) => false,
+            Programs::Cut(_) | Programs::Cells(_) => false,
         }
     }
 }
@@ -122,6 +139,12 @@ impl StagePrograms {
 impl<P: Program + 'static> From<Arc<P>> for StagePrograms {
     fn from(program: Arc<P>) -> Self {
         Self(Programs::Whole(program))
+    }
+}
+
+impl From<CellPrograms> for StagePrograms {
+    fn from(cells: CellPrograms) -> Self {
+        Self(Programs::Cells(Arc::new(cells)))
     }
 }
 

@@ -11,13 +11,16 @@ use slab::Slab;
 use super::{
     InferRequest, ModelHandle,
     boundary::BoundaryRows,
+    cells::Walk,
     lane::{Finished, Job, Member, Ran},
     loaded::{Loaded, Version},
     record::{Payload, Record, Sink},
+    stages::Programs,
     watch::{Flight, Hang, Watch},
 };
 use crate::{
     batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, RowSpan, Task},
+    model::unfold::Unfolded,
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
         timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},
@@ -44,6 +47,12 @@ pub(super) struct After {
 pub(super) struct Due {
     pub(super) board_by: Option<Ns>,
     pub(super) expiry: Option<Ns>,
+}
+
+/// A request, and what it unfolds into; nothing where requests travel in batches.
+pub(super) struct Asked {
+    pub(super) request: InferRequest,
+    pub(super) graph: Box<[Unfolded]>,
 }
 
 pub(super) struct State {
@@ -94,7 +103,7 @@ impl State {
         &mut self,
         now: Ns,
         handle: &Arc<ModelHandle>,
-        request: InferRequest,
+        Asked { request, graph }: Asked,
         due: Due,
         sink: Sink,
         after: &mut After,
@@ -106,10 +115,19 @@ impl State {
         let entry = self.requests.vacant_entry();
         let req = ReqId(u64::from(self.serial) << 32 | entry.key() as u64);
         let payload = Payload { rows: request.rows, lengths: lengths.clone(), inputs: request.inputs };
+        let payload = Arc::new(payload);
+        let walk = match &version.loaded.programs.0 {
+            Programs::Cells(cells) => {
+                let has_batch_axis = version.loaded.spec.has_batch_axis();
+                Some(Arc::new(Walk::new(cells, has_batch_axis, Arc::clone(&payload), &graph)))
+            }
+            Programs::Whole(_) | Programs::Cut(_) => None,
+        };
         entry.insert(Record {
             req,
             handle: Arc::clone(handle),
-            payload: Arc::new(payload),
+            payload,
+            walk,
             sink,
             responses: VecDeque::new(),
             pieces: Vec::new(),
@@ -130,6 +148,7 @@ impl State {
             priority: request.priority,
             board_by: due.board_by,
             expiry: due.expiry,
+            graph,
         };
         self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
         self.step(now, Event::Arrived(arrival), after);
@@ -160,7 +179,7 @@ impl State {
     }
 
     fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
-        let Ran { responses, pieces, outcomes, failures, timings } = ran;
+        let Ran { responses, pieces, streamed, outcomes, failures, timings } = ran;
         for failure in failures {
             if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
                 record.error = Some(failure.reason);
@@ -169,6 +188,11 @@ impl State {
         for (part, piece) in pieces {
             if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
                 record.pieces.push(piece);
+            }
+        }
+        for (part, response) in streamed {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                record.responses.push_back(response);
             }
         }
         let mut responses = responses.into_iter();
@@ -259,7 +283,8 @@ impl State {
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
             record.launched();
-            members.push(Member { span, payload: Arc::clone(&record.payload), step: record.step });
+            let (payload, walk) = (Arc::clone(&record.payload), record.walk.clone());
+            members.push(Member { span, payload, walk, step: record.step });
         }
         let flight = Flight { loaded: Arc::clone(&model), stage: task.cell.0, since: now };
         if let Some(look) = self.watch.launched(task.lane, flight) {

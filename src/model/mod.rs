@@ -6,6 +6,7 @@ mod datatype;
 mod spec;
 mod stages;
 mod tensor;
+pub mod unfold;
 
 pub use datatype::DataType;
 pub use spec::{ModelSpec, SymbolId};

@@ -11,6 +11,7 @@ use super::config::{
     automatic::Automatic,
     pb,
     stages::{StageCuts, StageRequest},
+    unfold::UnfoldRequest,
 };
 use crate::{
     batching::Knobs,
@@ -57,11 +58,16 @@ pub struct LoadRequest {
     pub knobs: Knobs,
     /// How its graph is to be cut; `knobs` has one stage until that is done.
     pub stages: StageRequest,
-    /// What of both a profile decides, if there is one.
+    /// How its requests unfold into cells, if they do; `knobs` know neither cells nor segments until the programs are read.
+    pub unfold: Option<UnfoldRequest>,
+    /// The programs of the cells, in their order.
+    pub cells: Vec<CellProgram>,
+    /// What of policy and stages a profile decides, if there is one.
     pub automatic: Automatic,
     /// What runs it.
     pub engine: EngineKind,
-    /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none.
+    /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none. Of a model of cells, the version's
+    /// directory.
     pub program: PathBuf,
     /// The program itself, where a load request brought it.
     pub override_bytes: Option<Bytes>,
@@ -77,6 +83,15 @@ impl LoadRequest {
         let says_one = self.automatic.is_any() && !self.automatic.stages;
         (says_one || self.stages.cuts != StageCuts::Whole).then(|| self.stages.count())
     }
+}
+
+/// The program of a cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellProgram {
+    /// Its file; it exists unless `bytes` stand for it.
+    pub file: PathBuf,
+    /// The program itself, where a load request brought it.
+    pub bytes: Option<Bytes>,
 }
 
 /// Which engine runs a model.

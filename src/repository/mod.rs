@@ -6,6 +6,7 @@
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
 
 mod background;
+mod cells;
 pub mod config;
 mod control;
 mod directory;
@@ -27,8 +28,9 @@ mod warmup;
 
 pub use config::automatic::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
+pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use error::{ControlError, ResolveError, StartError};
-pub use loader::{EngineKind, LoadRequest, Loader, WarmupSample};
+pub use loader::{CellProgram, EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;

@@ -34,21 +34,24 @@ impl Overrides {
         (!versions.is_empty()).then(|| versions.into_iter().collect())
     }
 
-    /// The program of a version, if files are given at all; any other file is refused, since programs are read from
+    /// The programs of a version, if files are given at all; any other file is refused, since programs are read from
     /// memory and could not find it.
-    pub(super) fn program(&self, version: i64, filename: &str) -> Result<Option<Bytes>, String> {
+    pub(super) fn programs(&self, version: i64, filenames: &[&str]) -> Result<Vec<Option<Bytes>>, String> {
         let own = self.files.iter().filter_map(|(path, bytes)| {
             let (number, file) = split(path)?;
             (number == version).then_some((path, file, bytes))
         });
-        let mut program = None;
+        let mut programs = vec![None; filenames.len()];
         for (path, file, bytes) in own {
-            if file != filename {
-                return Err(format!("the override file '{path}' is not used: expected '{version}/{filename}'"));
+            if !filenames.contains(&file) {
+                let expected: Vec<String> = filenames.iter().map(|name| format!("'{version}/{name}'")).collect();
+                return Err(format!("the override file '{path}' is not used: expected {}", expected.join(" or ")));
             }
-            program = Some(bytes.clone());
+            // Several may be of one file.
+            let places = programs.iter_mut().zip(filenames).filter(|(_, name)| **name == file);
+            places.for_each(|(program, _)| *program = Some(bytes.clone()));
         }
-        Ok(program)
+        Ok(programs)
     }
 }
 
@@ -97,9 +100,14 @@ mod tests {
     fn versions_and_programs_come_from_the_files() {
         let overrides = with(&["10/model.onnx", "2/model.onnx"]);
         assert_eq!(overrides.versions(), Some(vec![2, 10]));
-        assert_eq!(overrides.program(2, "model.onnx"), Ok(Some(Bytes::from_static(b"x"))));
-        assert_eq!(overrides.program(3, "model.onnx"), Ok(None));
-        assert!(overrides.program(2, "other.onnx").is_err(), "a file nobody reads");
+        let program = Some(Bytes::from_static(b"x"));
+        assert_eq!(overrides.programs(2, &["model.onnx"]), Ok(vec![program.clone()]));
+        assert_eq!(overrides.programs(2, &["other.onnx", "model.onnx"]), Ok(vec![None, program]));
+        assert_eq!(overrides.programs(3, &["model.onnx"]), Ok(vec![None]));
+        assert_eq!(
+            overrides.programs(2, &["a.onnx", "b.onnx"]),
+            Err("the override file '2/model.onnx' is not used: expected '2/a.onnx' or '2/b.onnx'".to_owned())
+        );
         assert_eq!(Overrides::default().versions(), None);
     }
 }

@@ -5,7 +5,7 @@ use std::{collections::HashSet, fs, path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{EngineKind, LoadRequest, Loader, StageCuts, staging};
+use super::{EngineKind, LoadRequest, Loader, StageCuts, cells, staging};
 use crate::{
     engine::{
         Program, Repeat,
@@ -50,8 +50,14 @@ impl PoolLoader {
         self
     }
 
-    fn bring_up(&self, request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
-        let programs = self.compile(&request)?;
+    fn bring_up(&self, mut request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        let programs = match request.unfold.take() {
+            Some(unfold) => {
+                let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
+                cells::compile(&self.pool, runtime, &mut request, &unfold)?
+            }
+            None => self.compile(&request)?,
+        };
         for sample in &request.warmup {
             for _ in 0..sample.count {
                 self.pool

@@ -10,10 +10,15 @@ use std::{
 };
 
 use super::{
-    EngineKind, LoadRequest, Loader, Overrides,
+    CellProgram, EngineKind, LoadRequest, Loader, Overrides,
     config::{
-        ConfigError, Origin, automatic::Automatic, check, complete, convert, json, knobs, latencies, pb,
-        pb::model_version_policy::PolicyChoice, pbtxt, yaml,
+        ConfigError, Origin,
+        automatic::Automatic,
+        check, complete, convert, json, knobs, latencies, pb,
+        pb::model_version_policy::PolicyChoice,
+        pbtxt,
+        unfold::{self, UnfoldRequest},
+        yaml,
     },
     directory, warmup,
 };
@@ -90,11 +95,16 @@ impl Plan {
         let mut config = self.config.clone();
         let repeat = config.backend == complete::REPEAT;
         let engine = if repeat { EngineKind::Repeat } else { EngineKind::OnnxRuntime };
+        let has_cells = unfold::is_given(&config);
         let filename = &config.default_model_filename;
-        let override_bytes = self.overrides.program(version, filename)?;
-        let program = self.program(version, filename);
+        let mut override_bytes = None;
+        let mut program = self.version_directory(version);
+        if !has_cells {
+            override_bytes = self.overrides.programs(version, &[filename])?.into_iter().flatten().next();
+            program = self.program(version, filename);
+        }
         let origin = &self.origin;
-        let signature = if repeat {
+        let signature = if repeat || has_cells {
             None
         } else {
             if self.overrides.versions().is_some() && override_bytes.is_none() {
@@ -116,16 +126,50 @@ impl Plan {
         check::consistent(&config, signature.as_ref(), origin).map_err(text)?;
         let labels = self.labels(&config)?;
         let (spec, mut knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
-        knobs.latencies = self.latencies(&config, stages.count())?;
+        let unfold = unfold::read(&config, origin).map_err(text)?;
+        let cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
+        // Cells stand where a pipeline has its stages.
+        let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
+        knobs.latencies = self.latencies(&config, stage_count)?;
         let automatic = Automatic::of(&config, &stages, origin);
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let config = Arc::new(config);
-        Ok(LoadRequest { spec, knobs, stages, automatic, engine, program, override_bytes, warmup, config })
+        Ok(LoadRequest {
+            spec,
+            knobs,
+            stages,
+            unfold,
+            cells,
+            automatic,
+            engine,
+            program,
+            override_bytes,
+            warmup,
+            config,
+        })
+    }
+
+    /// The programs of a version's cells.
+    fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
+        let filenames: Vec<&str> = unfold.cells.iter().map(|cell| cell.program.as_str()).collect();
+        let given = self.overrides.programs(version, &filenames)?;
+        let programs = filenames.iter().zip(given).map(|(filename, bytes)| {
+            let file = self.program(version, filename);
+            match &bytes {
+                None if self.overrides.versions().is_some() => Err(format!("no override file '{version}/{filename}'")),
+                None if !file.is_file() => Err(format!("no program {}", file.display())),
+                _ => Ok(CellProgram { file, bytes }),
+            }
+        });
+        programs.collect()
+    }
+
+    fn version_directory(&self, version: i64) -> PathBuf {
+        self.directory.clone().unwrap_or_else(|| PathBuf::from(&self.name)).join(version.to_string())
     }
 
     fn program(&self, version: i64, filename: &str) -> PathBuf {
-        let root = self.directory.clone().unwrap_or_else(|| PathBuf::from(&self.name));
-        let program = root.join(version.to_string()).join(filename);
+        let program = self.version_directory(version).join(filename);
         // A model with external weights may be a directory that holds the program under its own name.
         let inner = program.join(complete::ONNX_FILENAME);
         if inner.is_file() { inner } else { program }

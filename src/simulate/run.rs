@@ -190,6 +190,7 @@ impl<'s> Run<'s> {
             priority: 0,
             board_by: None,
             expiry: None,
+            graph: Box::default(),
         };
         self.step(usize::from(device), Event::Arrived(arrival));
     }

@@ -76,6 +76,7 @@ impl RequestError {
             InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::ShuttingDown => {
                 Kind::Unavailable
             }
+            InferError::Invalid(_) | InferError::NoMemory => Kind::InvalidArgument,
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
             InferError::Engine(_) => Kind::Internal,

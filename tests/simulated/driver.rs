@@ -1,7 +1,7 @@
 //! The driver: carries out what the core says, tells it what happened, and holds every end of a request to the oracle.
 
 use paternoster::batching::{
-    Action, Arrival, Core, Counters, End, Event, LaneId, ModelId, Next, Ns, Rejection, ReqId, RowOutcome, RowSpan, Task,
+    Action, Arrival, Core, Counters, End, Event, LaneId, ModelId, Next, Ns, ReqId, RowOutcome, RowSpan, Task,
 };
 use paternoster::device::sim::Completion;
 
@@ -352,7 +352,7 @@ impl<'s> Driver<'s> {
                 rare.expired_aboard += u64::from(known.aboard);
                 arrival.expiry.is_some_and(|expiry| expiry <= self.now)
             }
-            End::Rejected(Rejection::QueueFull | Rejection::QueueTimeout | Rejection::Late) => {
+            End::Rejected(_) => {
                 rare.rejected += 1;
                 !known.aboard
             }

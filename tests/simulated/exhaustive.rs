@@ -175,6 +175,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
         priority: 0,
         board_by: None,
         expiry: None,
+        graph: Box::default(),
     };
     let scenario = Scenario {
         seed: 0,

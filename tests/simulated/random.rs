@@ -144,7 +144,7 @@ fn play_all(seeds: std::ops::Range<u64>, check_every: u64) -> Result<Rare, Strin
     sum.into_inner().expect("no thread panics with the sum")
 }
 
-fn number(variable: &str) -> Option<u64> {
+pub fn number(variable: &str) -> Option<u64> {
     std::env::var(variable).ok()?.parse().ok()
 }
 

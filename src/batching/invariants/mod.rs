@@ -36,6 +36,7 @@ pub(super) fn check(core: &Core) -> Result<(), Broken> {
         lines(core, ix, group)?;
         group.policy.check(&group.pending, &core.ledger)?;
         travel::check(core, ix, group)?;
+        cells(core, ix, group)?;
         order(core, ix, group)?;
         progress(core, ix, group)?;
     }
@@ -162,6 +163,13 @@ fn lines(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(empty <= 1, "group {ix} keeps {empty} empty lines");
     hold!(group.pending.lines.len() == group.pending.by_mates.len(), "group {ix} knows a line that is gone");
     Ok(())
+}
+
+/// Requests that have boarded, and no others, are on their way through their cells; queues and slots count what there is.
+fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(cellular) = &group.cellular else { return Ok(()) };
+    let aboard = own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard).map(|(slot, _)| slot);
+    cellular.cells.check(aboard.collect()).map_err(|broken| format!("group {ix}: {broken}"))
 }
 
 /// Replies held for order stand behind a request that is not over.

@@ -9,7 +9,7 @@ use crate::batching::{
     batch::{Batch, BatchIx, Seat, Step, StepState},
     core::Core,
     group::Group,
-    ledger::{Slot, Stand},
+    ledger::{Request, Slot, Stand},
     lineage::{Lineage, LineageIx},
 };
 
@@ -88,7 +88,8 @@ fn seats(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
             }
         }
     }
-    for (slot, request) in own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard) {
+    let travel = |request: &&Request| request.stand == Stand::Aboard && group.cellular.is_none();
+    for (slot, request) in own(core, ix).filter(|(_, request)| travel(request)) {
         let rows = seated.get(&slot).map_or(0, BTreeSet::len);
         hold!(rows == request.left as usize, "{:?} has {rows} rows seated and {} left", request.req, request.left);
     }

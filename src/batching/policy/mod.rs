@@ -146,6 +146,8 @@ pub(super) enum Policy {
     Lazy(Lazy),
     /// New, stretch and split.
     Diversity(Diversity),
+    /// Requests unfold into cells: there are no batches to decide about.
+    Cellular,
 }
 
 impl Policy {
@@ -156,6 +158,7 @@ impl Policy {
             knobs::Policy::Adaptive(adaptive) => Self::Adaptive(Adaptive::new(adaptive)),
             knobs::Policy::Lazy(lazy) => Self::Lazy(Lazy::new(lazy)),
             knobs::Policy::Diversity(diversity) => Self::Diversity(Diversity::new(diversity)),
+            knobs::Policy::Cellular(_) => Self::Cellular,
         }
     }
 
@@ -164,7 +167,7 @@ impl Policy {
         match self {
             Self::Adaptive(adaptive) => adaptive.arrived(now, rows),
             Self::Diversity(diversity) => diversity.arrived(now, rows),
-            Self::Serial(_) | Self::Window(_) | Self::Lazy(_) => {}
+            Self::Serial(_) | Self::Window(_) | Self::Lazy(_) | Self::Cellular => {}
         }
     }
 
@@ -176,6 +179,7 @@ impl Policy {
             Self::Adaptive(adaptive) => adaptive.touched(line, pending, ledger),
             Self::Lazy(lazy) => lazy.touched(line, pending, ledger),
             Self::Diversity(diversity) => diversity.touched(line, pending, ledger),
+            Self::Cellular => {}
         }
     }
 
@@ -187,13 +191,14 @@ impl Policy {
             Self::Adaptive(adaptive) => adaptive.decide(view),
             Self::Lazy(lazy) => lazy.decide(view),
             Self::Diversity(diversity) => diversity.decide(view),
+            Self::Cellular => Decision::Nothing,
         }
     }
 
     /// Whether it ever stretches a batch.
     pub(super) fn stretches(&self) -> bool {
         match self {
-            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) => false,
+            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => diversity.stretches(),
         }
@@ -210,7 +215,7 @@ impl Policy {
     /// Whether newcomers may still join a batch, as far as its age and its progress go.
     pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
         match self {
-            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) => false,
+            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => match lineage.parts.as_slice() {
                 &[batch] => diversity.keeps_open(now, lineage, table.get(batch), stages),
@@ -222,7 +227,7 @@ impl Policy {
     /// Whether what the policy remembers of the lines is what they are.
     pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
         match self {
-            Self::Serial(_) => Ok(()),
+            Self::Serial(_) | Self::Cellular => Ok(()),
             Self::Window(window) => window.check(pending, ledger),
             Self::Adaptive(adaptive) => adaptive.check(pending, ledger),
             Self::Lazy(lazy) => lazy.check(pending, ledger),

@@ -6,6 +6,7 @@
 //! figures show.
 
 mod adaptive;
+mod cellular;
 mod cost;
 mod deadlocks;
 mod diversity;

@@ -64,6 +64,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         priority: 0,
         board_by: None,
         expiry: None,
+        graph: Box::default(),
     }
 }
 

@@ -121,6 +121,7 @@ fn name_end(end: End) -> &'static str {
         End::Rejected(Rejection::QueueFull) => "rejected: queue full",
         End::Rejected(Rejection::QueueTimeout) => "rejected: queue timeout",
         End::Rejected(Rejection::Late) => "rejected: late",
+        End::Rejected(Rejection::NoMemory) => "rejected: no memory",
         End::Expired => "expired",
         End::Cancelled => "cancelled",
     }

@@ -228,6 +228,7 @@ fn name_end(end: End) -> &'static str {
         End::Completed => "completed",
         End::Failed => "failed",
         End::Rejected(Rejection::Late) => "rejected: late",
+        End::Rejected(Rejection::NoMemory) => "rejected: no memory",
         End::Rejected(_) => "rejected",
         End::Expired => "expired",
         End::Cancelled => "cancelled",

@@ -1,12 +1,13 @@
 //! What can be written: sets of models, each with its program and its configuration.
 
-use std::{fmt, path::Path};
+use std::{borrow::Cow, fmt, path::Path};
 
-use super::configs;
+use super::{cells, configs};
 use crate::{
     model::DataType,
     onnx::{
         self, Model, PortDim,
+        build::BuildError,
         port::dims,
         zoo::{self, Width},
     },
@@ -54,6 +55,8 @@ pub(super) enum Program {
     Graph(fn() -> Result<Model, onnx::Error>),
     /// A graph that comes in widths.
     Network(fn(Width) -> Result<Model, onnx::Error>),
+    /// A graph for each cell.
+    Cells(&'static [Cell]),
     /// The identity of one datatype, `[batch, 4]`.
     Identity(DataType),
     /// The sentence encoder, from its checkpoint.
@@ -62,6 +65,30 @@ pub(super) enum Program {
     Garbage,
     /// Nothing: the engine has it built in.
     BuiltIn,
+}
+
+/// A program that requests are unfolded into.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Cell {
+    /// The file's name without `.onnx`.
+    pub name: &'static str,
+    pub make: fn(Width) -> Result<Model, BuildError>,
+}
+
+impl Program {
+    /// The files' names without `.onnx`.
+    pub fn files(&self) -> Vec<&'static str> {
+        match self {
+            Self::BuiltIn => Vec::new(),
+            Self::Cells(cells) => cells.iter().map(|cell| cell.name).collect(),
+            Self::Graph(_) | Self::Network(_) | Self::Identity(_) | Self::Minilm | Self::Garbage => vec!["model"],
+        }
+    }
+
+    /// Whether it comes in widths.
+    fn has_widths(&self) -> bool {
+        matches!(self, Self::Network(_) | Self::Cells(_))
+    }
 }
 
 /// The configuration beside the versions.
@@ -73,15 +100,20 @@ pub(super) enum Config {
     Pbtxt(&'static str),
     /// The text of `model.yaml`.
     Yaml(&'static str),
+    /// The same, where `HIDDEN` stands for so many channels at the model's width.
+    WideYaml { text: &'static str, hidden: usize },
 }
 
 impl Config {
     /// The file's name and text.
-    pub fn file(self) -> Option<(&'static str, &'static str)> {
+    pub fn file(self, width: Width) -> Option<(&'static str, Cow<'static, str>)> {
         match self {
             Self::Bare => None,
-            Self::Pbtxt(text) => Some(("config.pbtxt", text)),
-            Self::Yaml(text) => Some(("model.yaml", text)),
+            Self::Pbtxt(text) => Some(("config.pbtxt", text.into())),
+            Self::Yaml(text) => Some(("model.yaml", text.into())),
+            Self::WideYaml { text, hidden } => {
+                Some(("model.yaml", text.replace("HIDDEN", &width.of(hidden).to_string()).into()))
+            }
         }
     }
 }
@@ -116,14 +148,11 @@ impl Recipe {
     }
 
     /// What decides the content of the directory.
-    pub fn stamp(&self, quarter: bool, checkpoint: Option<&Path>) -> String {
-        let width = match self.program {
-            Program::Network(_) if quarter => "quarter",
-            _ => "full",
-        };
+    pub fn stamp(&self, width: Width, checkpoint: Option<&Path>) -> String {
+        let name = if self.program.has_widths() && width != Width::FULL { "quarter" } else { "full" };
         let weights = checkpoint.map(|path| path.metadata().map_or(0, |found| found.len())).unwrap_or_default();
-        let config = self.config.file().map_or("", |(_, text)| text);
-        format!("content {CONTENT_VERSION}\nwidth {width}\nweights {weights} bytes\n{config}")
+        let config = self.config.file(width).map_or(Cow::Borrowed(""), |(_, text)| text);
+        format!("content {CONTENT_VERSION}\nwidth {name}\nweights {weights} bytes\n{config}")
     }
 }
 
@@ -171,7 +200,7 @@ fn examples() -> Vec<Recipe> {
         config: Yaml(configs::MINILM),
     };
     let images = Pbtxt(configs::NETWORK);
-    vec![
+    let mut recipes = vec![
         Recipe::graph("identity", "returns its input, FP32 [16]", Bare, identity),
         Recipe::graph("addsub", "sum and difference of two inputs, FP32 [16]", Pbtxt(configs::ADD_SUB), add_sub),
         Recipe::graph("strings", "returns its input, BYTES [2]", Pbtxt(configs::STRINGS), strings),
@@ -185,7 +214,9 @@ fn examples() -> Vec<Recipe> {
         Recipe::network("unet", "U-Net, image [3, 256, 256]", images, |width| Ok(zoo::unet(width)?)),
         Recipe::network("linknet", "LinkNet, image [3, 256, 256]", images, |width| Ok(zoo::linknet(width)?)),
         Recipe::network("bert-base", "BERT-base, tokens INT64 of any length", Yaml(configs::BERT), zoo::bert_base),
-    ]
+    ];
+    recipes.extend(cells::recipes());
+    recipes
 }
 
 fn replay() -> Vec<Recipe> {

@@ -5,15 +5,11 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{
-    ModelsError,
-    catalog::{Program, Recipe},
-};
-use crate::onnx::Model;
+use super::{ModelsError, catalog::Recipe};
+use crate::onnx::{Model, zoo::Width};
 
 /// What was written, for the next run to compare; servers do not read it.
 const STAMP: &str = ".generated";
-const MODEL: &str = "1/model.onnx";
 const CONFIGS: [&str; 2] = ["config.pbtxt", "model.yaml"];
 
 /// What became of a directory.
@@ -27,20 +23,24 @@ pub(super) enum Outcome {
     Foreign,
 }
 
-/// Writes the model's directory under `out`, unless one with this stamp is there. `make` gives the graph, where the
-/// program is one. The content is put together in a hidden directory beside the target and then renamed.
+/// Writes the model's directory under `out`, unless one with this stamp is there. `make` gives the graph of each of the
+/// program's files, or nothing for a file that is to be no model. The content is put together in a hidden directory
+/// beside the target and then renamed.
 pub(super) fn write(
     out: &Path,
     recipe: &Recipe,
+    width: Width,
     stamp: &str,
-    make: impl FnOnce() -> Result<Option<Model>, ModelsError>,
+    make: impl Fn(&str) -> Result<Option<Model>, ModelsError>,
 ) -> Result<Outcome, ModelsError> {
     let target = out.join(recipe.name);
+    let programs: Vec<(&str, String)> =
+        recipe.program.files().into_iter().map(|name| (name, format!("1/{name}.onnx"))).collect();
     if target.exists() {
         let written = fs::read_to_string(target.join(STAMP));
-        let has_program = matches!(recipe.program, Program::BuiltIn) || target.join(MODEL).is_file();
+        let has_programs = programs.iter().all(|(_, path)| target.join(path).is_file());
         match written {
-            Ok(written) if written == stamp && has_program => return Ok(Outcome::Kept),
+            Ok(written) if written == stamp && has_programs => return Ok(Outcome::Kept),
             Ok(_) => {}
             Err(_) => return Ok(Outcome::Foreign),
         }
@@ -52,23 +52,26 @@ pub(super) fn write(
     };
     let version = stage.path.join("1");
     fs::create_dir_all(&version).map_err(failed(&version))?;
-    let file = stage.path.join(MODEL);
-    match (make()?, &recipe.program) {
-        (Some(model), _) => {
-            let failed = |source| ModelsError::Model { model: recipe.name.to_owned(), source };
-            model.write(&file).map_err(failed)?;
+    let mut bytes = 0;
+    for (name, path) in &programs {
+        let file = stage.path.join(path);
+        match make(name)? {
+            Some(model) => {
+                let failed = |source| ModelsError::Model { model: recipe.name.to_owned(), source };
+                model.write(&file).map_err(failed)?;
+            }
+            None => fs::write(&file, "garbage").map_err(failed(&file))?,
         }
-        (None, Program::Garbage) => fs::write(&file, "garbage").map_err(failed(&file))?,
-        (None, _) => {}
+        bytes += file.metadata().map_or(0, |found| found.len());
     }
-    let bytes = file.metadata().map_or(0, |found| found.len());
-    if let Some((name, text)) = recipe.config.file() {
+    if let Some((name, text)) = recipe.config.file(width) {
         let file = stage.path.join(name);
-        fs::write(&file, text).map_err(failed(&file))?;
+        fs::write(&file, text.as_bytes()).map_err(failed(&file))?;
     }
     let file = stage.path.join(STAMP);
     fs::write(&file, stamp).map_err(failed(&file))?;
-    stage.install(&target).map_err(failed(&target))?;
+    let programs: Vec<&str> = programs.iter().map(|(_, path)| path.as_str()).collect();
+    stage.install(&target, &programs).map_err(failed(&target))?;
     Ok(Outcome::Written { bytes })
 }
 
@@ -80,12 +83,12 @@ struct Stage {
 impl Stage {
     /// Renames the content into place: as a whole where there is nothing yet, else file by file, so that a server that
     /// watches finds a complete file at every moment. The stamp comes last; an interrupted run is repeated.
-    fn install(&self, target: &Path) -> io::Result<()> {
+    fn install(&self, target: &Path, programs: &[&str]) -> io::Result<()> {
         if !target.exists() {
             return fs::rename(&self.path, target);
         }
         fs::create_dir_all(target.join("1"))?;
-        for name in [MODEL].into_iter().chain(CONFIGS).chain([STAMP]) {
+        for name in programs.iter().copied().chain(CONFIGS).chain([STAMP]) {
             let (from, to) = (self.path.join(name), target.join(name));
             if from.exists() {
                 fs::rename(from, to)?;

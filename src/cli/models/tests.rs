@@ -1,7 +1,15 @@
 use std::{collections::HashSet, fs};
 
 use super::*;
-use crate::onnx::Signature;
+use crate::{
+    model::TensorSpec,
+    onnx::{Port, Signature},
+    repository::config::{
+        convert,
+        unfold::{self, CellPorts},
+        yaml,
+    },
+};
 
 struct Folder(PathBuf);
 
@@ -41,13 +49,23 @@ impl Drop for Folder {
 fn the_small_models_of_every_set_are_written_and_can_be_read() {
     for set in [Set::Examples, Set::Replay, Set::Tests] {
         let folder = Folder::new(&format!("set-{set}"));
-        run(&folder.args(set, &[])).expect("the set is written");
+        let mut args = folder.args(set, &[]);
+        args.quarter = true;
+        run(&args).expect("the set is written");
         let chosen = choose(&folder.args(set, &[]), set.recipes()).expect("the whole set");
         let expected: HashSet<String> = chosen.iter().map(|recipe| recipe.name.to_owned()).collect();
         assert_eq!(folder.names(), expected, "nothing is missing, nothing is left over");
         for recipe in chosen {
-            let path = folder.0.join(recipe.name).join("1/model.onnx");
+            let version = folder.0.join(recipe.name).join("1");
+            let path = version.join("model.onnx");
             match recipe.program {
+                Program::Cells(cells) => {
+                    assert_eq!(
+                        fs::read_dir(version).expect("it is there").count(),
+                        cells.len(),
+                        "a file for each cell"
+                    );
+                }
                 Program::BuiltIn => assert!(!path.exists()),
                 Program::Garbage => assert!(Signature::read(&path).is_err()),
                 _ => drop(Signature::read(&path).expect("it is a model")),
@@ -62,6 +80,71 @@ fn names_within_a_set_are_unique() {
         let names: Vec<&str> = set.recipes().iter().map(|recipe| recipe.name).collect();
         assert_eq!(names.iter().collect::<HashSet<_>>().len(), names.len(), "{names:?}");
     }
+}
+
+#[test]
+fn models_of_cells_have_a_file_for_each_and_name_them_all() {
+    let of_cells = |recipe: &Recipe| matches!(recipe.program, Program::Cells(_));
+    let recipes: Vec<Recipe> = Set::Examples.recipes().into_iter().filter(of_cells).collect();
+    assert_eq!(recipes.len(), 8);
+    for recipe in recipes {
+        let (name, text) = recipe.config.file(Width::FULL).expect("nothing completes it from a graph");
+        assert_eq!(name, "model.yaml");
+        for file in recipe.program.files() {
+            assert!(text.contains(&format!("  {file}: {{ program: {file}.onnx")), "{}: {file}", recipe.name);
+        }
+    }
+}
+
+/// What a task's rows have of these, the batch left out.
+fn row_specs(ports: &[Port]) -> Vec<TensorSpec> {
+    let spec = |port: &Port| {
+        let dims: Vec<i64> = port.dims.iter().flatten().skip(1).map(onnx::PortDim::size).collect();
+        TensorSpec::new(&port.name, port.datatype.expect("it is declared"), &dims)
+    };
+    ports.iter().map(spec).collect()
+}
+
+#[test]
+fn configurations_of_cells_fit_their_programs() {
+    for recipe in Set::Examples.recipes() {
+        let Program::Cells(cells) = recipe.program else { continue };
+        let (_, text) = recipe.config.file(Width::QUARTER).expect("it has one");
+        let (config, origin) = yaml::parse(recipe.name, text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+        let request = unfold::read(&config, &origin).unwrap_or_else(|fault| panic!("{fault}")).expect("it has cells");
+        let ports = request.cells.iter().map(|asked| {
+            let cell = cells.iter().find(|cell| format!("{}.onnx", cell.name) == asked.program).expect("it is written");
+            let model = (cell.make)(Width::QUARTER).expect("sound").to_bytes();
+            let Signature { inputs, outputs, .. } = Signature::from_bytes(cell.name, &model).expect("it can be read");
+            CellPorts { inputs: row_specs(&inputs), outputs: row_specs(&outputs) }
+        });
+        let ports: Vec<CellPorts> = ports.collect();
+        assert_eq!(ports.len(), cells.len(), "{}: no program is left over", recipe.name);
+        let (spec, ..) =
+            convert::model(&config, 1, &Default::default(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
+        let unfolding = request.resolve(&spec, &ports).unwrap_or_else(|fault| panic!("{}: {fault}", recipe.name));
+        assert_eq!(unfolding.outputs.len(), spec.outputs.len());
+    }
+}
+
+#[test]
+fn cells_are_written_at_the_width_that_their_configuration_tells() {
+    let folder = Folder::new("cells");
+    let mut args = folder.args(Set::Examples, &["lstm"]);
+    for (quarter, hidden) in [(true, 256), (false, 1024)] {
+        args.quarter = quarter;
+        run(&args).expect("it is written");
+        let directory = folder.0.join("lstm");
+        assert!(!directory.join("1/model.onnx").exists(), "there is no graph of the whole");
+        let step = Signature::read(&directory.join("1/step.onnx")).expect("it is a model");
+        let dims = step.outputs[0].dims.as_ref().expect("they are declared");
+        assert_eq!(dims[1].size(), hidden);
+        let text = fs::read_to_string(directory.join("model.yaml")).expect("it is there");
+        assert!(text.contains(&format!("dims: [{hidden}]")), "{text}");
+    }
+    fs::remove_file(folder.0.join("lstm/1/step.onnx")).expect("it is there");
+    let recipe = Set::Examples.recipes().into_iter().find(|recipe| recipe.name == "lstm").expect("it is an example");
+    assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }), "a missing cell is written again");
 }
 
 fn write_one(folder: &Folder, recipe: &Recipe) -> Outcome {
@@ -133,8 +216,8 @@ fn networks_are_written_only_on_request() {
     let small = choose(&folder.args(Set::Examples, &[]), Set::Examples.recipes()).expect("the small ones");
     assert!(small.iter().all(|recipe| !recipe.large));
     assert_ne!(
-        Set::Examples.recipes().swap_remove(7).stamp(true, None),
-        Set::Examples.recipes().swap_remove(7).stamp(false, None),
+        Set::Examples.recipes().swap_remove(7).stamp(Width::QUARTER, None),
+        Set::Examples.recipes().swap_remove(7).stamp(Width::FULL, None),
         "another width is another content"
     );
 }

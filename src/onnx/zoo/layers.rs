@@ -56,10 +56,17 @@ impl Net {
         self.graph.input("image", DataType::Fp32, dims)
     }
 
-    fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
+    /// Random weights. What is summed over `fan_in` of them has the variance `gain` in terms of the inputs' mean square.
+    pub fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
         let spread = (gain / fan_in as f32).sqrt();
         let data = self.weights.uniform(&self.graph.scoped(name), dims.iter().product(), spread);
         self.graph.raw(name, DataType::Fp32, dims, data)
+    }
+
+    /// The numbers that [`Self::weight`] would give, for those who change some of them.
+    pub fn drawn(&self, name: &str, count: usize, fan_in: usize, gain: f32) -> Vec<f32> {
+        let data = self.weights.uniform(&self.graph.scoped(name), count, (gain / fan_in as f32).sqrt());
+        data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }
 
     /// A convolution with bias, padded so that stride 1 keeps the size.

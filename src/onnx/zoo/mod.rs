@@ -2,11 +2,12 @@
 //!
 //! The weights of a network depend on its name alone, so every machine makes the same file. Networks come at full and
 //! at quarter width; widths apply to channels, never to the images or the number of layers. All graphs have the batch
-//! as axis 0, symbol `batch`, unless said otherwise.
+//! as axis 0, symbol `batch`, unless said otherwise. What recurrent models are unfolded into is in [`cells`].
 //!
 //! Model directories and configurations are made elsewhere; here are graphs only.
 
 mod bert;
+pub mod cells;
 mod layers;
 mod linknet;
 mod mobilenet;
@@ -36,7 +37,7 @@ impl Width {
     pub const QUARTER: Self = Self { divisor: 4 };
 
     /// A number of channels at this width.
-    fn of(self, channels: usize) -> usize {
+    pub fn of(self, channels: usize) -> usize {
         channels / self.divisor
     }
 }

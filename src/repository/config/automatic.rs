@@ -5,6 +5,7 @@ use super::{
     params::{self, PolicyName},
     pb,
     stages::{STAGES, StageCuts, StageRequest},
+    unfold,
 };
 
 /// What is chosen by a model's profile.
@@ -18,14 +19,14 @@ pub struct Automatic {
 
 impl Automatic {
     /// Nothing, unless the configuration says `auto` of stages or policy in so many words; then also the other of the two
-    /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that cannot be cut,
-    /// or cannot batch, nothing.
+    /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that cannot be cut
+    /// or cannot batch, and of one of cells, nothing.
     pub fn of(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) -> Self {
         let said = config.parameters.get(STAGES).map(|parameter| parameter.string_value.trim());
         let policy = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));
         let is_asked_for = said == Some("auto") || policy && !origin.is_implied(&params::policy_path());
         let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-        if !is_asked_for || config.max_batch_size < 1 || decoupled {
+        if !is_asked_for || config.max_batch_size < 1 || decoupled || unfold::is_given(config) {
             return Self::default();
         }
         Self { stages: said.is_none_or(|said| said == "auto") && stages.cuts == StageCuts::Whole, policy }
@@ -66,5 +67,7 @@ mod tests {
     fn a_model_that_cannot_batch_has_nothing_to_choose() {
         assert_eq!(automatic("stages: auto"), (false, false));
         assert_eq!(automatic("max_batch_size: 4\ndecoupled: true\nstages: auto"), (false, false));
+        let cells = "cells: { c: { program: c.onnx } }\nunfold: [ stage: c ]\nbatching: { policy: auto }";
+        assert_eq!(automatic(cells), (false, false));
     }
 }

@@ -9,6 +9,7 @@ use super::{
         self, model_config::SchedulingChoice, model_instance_group::Kind,
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
+    unfold,
 };
 use crate::onnx::{Port, PortDim, Signature};
 
@@ -37,7 +38,8 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
     let onnx = config.backend == ONNXRUNTIME;
     if onnx {
         ONNX_PLATFORM.clone_into(&mut config.platform);
-        if config.default_model_filename.is_empty() {
+        // Cells have programs of their own.
+        if config.default_model_filename.is_empty() && !unfold::is_given(config) {
             ONNX_FILENAME.clone_into(&mut config.default_model_filename);
         }
     }
@@ -177,8 +179,11 @@ pub fn name_axes(config: &mut pb::ModelConfig, signature: &Signature) {
 
 /// Fills in the scheduler once the largest batch is known: `auto` batches where the model can, as do the policies that
 /// need no window; and where there is one, the largest batch is the preferred one if none is named (as Triton's
-/// ModelConfig shows it).
+/// ModelConfig shows it). Models of cells need neither.
 pub fn scheduler(config: &mut pb::ModelConfig) {
+    if unfold::is_given(config) {
+        return;
+    }
     let named = params::policy(config).ok().flatten();
     let batches = named.is_some_and(|name| !matches!(name, PolicyName::Serial | PolicyName::Window));
     if batches && config.max_batch_size > 0 && config.scheduling_choice.is_none() {

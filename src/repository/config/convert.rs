@@ -10,9 +10,10 @@ use super::{
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
     policies::{self, from_ms, from_us, narrow},
     stages::{self, StageRequest},
+    unfold::{self, UnfoldRequest},
 };
 use crate::{
-    batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, TimeoutAction},
+    batching::{Knobs, Policy, QueueKnobs, QueueingKnobs, StageKnobs, TimeoutAction},
     model::{DataType, Dims, ModelSpec, SymbolId, TensorSpec},
 };
 
@@ -51,7 +52,8 @@ pub fn datatype_from_name(name: &str) -> Option<DataType> {
 }
 
 /// Makes the specification, the batching knobs and the stages asked for of one version. The knobs have one stage: how
-/// many there are is known once the graph is cut. `labels` holds the labels of each output that has a label file, by
+/// many there are is known once the graph is cut. Those of a model of cells have one for each cell, and their policy's cells and segments
+/// are empty until the programs are known. `labels` holds the labels of each output that has a label file, by
 /// output name.
 ///
 /// # Errors
@@ -150,12 +152,14 @@ fn knobs(
         (_, _) => queueing(config, &pb::ModelDynamicBatching::default(), origin)?,
     };
     let default = Knobs::default();
+    let unfold = unfold::read(config, origin)?;
+    let cells = unfold.as_ref().and_then(|unfold| u16::try_from(unfold.cells.len()).ok());
     let pairs = knobs::BUFFER_PAIRS.read(config, origin)?.and_then(|pairs| u16::try_from(pairs).ok());
     Ok(Knobs {
-        max_batch_rows: max_batch_size.max(1),
-        mergeable: max_batch_size > 0,
+        max_batch_rows: unfold.as_ref().map_or(max_batch_size.max(1), UnfoldRequest::max_rows),
+        mergeable: max_batch_size > 0 || unfold.is_some(),
         max_in_flight,
-        stages: default.stages,
+        stages: cells.map_or(default.stages, StageKnobs::chain),
         buffer_pairs: pairs.unwrap_or(default.buffer_pairs),
         objective_ns: knobs::LATENCY_OBJECTIVE.read(config, origin)?.map(from_ms),
         latencies: None,

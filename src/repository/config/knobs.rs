@@ -73,6 +73,13 @@ pub const LOAD_STAGE: Knob<u64> = Knob::whole("batching.diversity.load.max_stage
 /// `default` or the paper's own rule.
 pub const LOAD_MODE: Knob<&str> = Knob::new("batching.diversity.load.mode", MODE);
 
+/// Slots for the state of requests that have boarded.
+pub const CELLULAR_SLOTS: Knob<u64> = Knob::whole("batching.cellular.slots", 1, 1 << 24);
+/// Most tasks of one type that a lane is given in a row.
+pub const CELLULAR_TASKS: Knob<u64> = Knob::whole("batching.cellular.max_tasks", 1, 1_000);
+/// Whether inner nodes of a tree wait for their own children alone.
+pub const CELLULAR_FRONTIER: Knob<bool> = Knob::new("batching.cellular.frontier", Form::Flag);
+
 const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
 const ORDER: Form = Form::Word { words: &["depth-first", "pipelined"], refused: None };
 const PREDICTOR: Form = Form::Word {
@@ -81,7 +88,7 @@ const PREDICTOR: Form = Form::Word {
 };
 
 /// Every knob but the policy's name, with the form of its value.
-pub const ALL: [(&str, Form); 27] = [
+pub const ALL: [(&str, Form); 30] = [
     BUCKET_WIDTH.entry(),
     LATENCY_OBJECTIVE.entry(),
     WEIGHT.entry(),
@@ -108,6 +115,9 @@ pub const ALL: [(&str, Form); 27] = [
     LOAD_AGE.entry(),
     LOAD_STAGE.entry(),
     LOAD_MODE.entry(),
+    CELLULAR_SLOTS.entry(),
+    CELLULAR_TASKS.entry(),
+    CELLULAR_FRONTIER.entry(),
     (params::POLICY, Form::Text),
 ];
 
@@ -371,9 +381,10 @@ mod tests {
     fn the_documentation_names_every_knob() {
         let text = include_str!("../../../docs/model-configuration.md");
         for (key, _) in ALL {
-            let name = ["batching.adaptive.", "batching.lazy.", "batching.diversity.", "batching."]
-                .iter()
-                .find_map(|section| key.strip_prefix(section));
+            let name =
+                ["batching.adaptive.", "batching.lazy.", "batching.diversity.", "batching.cellular.", "batching."]
+                    .iter()
+                    .find_map(|section| key.strip_prefix(section));
             let name = name.expect("every key begins with 'batching.'");
             assert!(text.contains(&format!("`{name}`")) || key == params::POLICY, "'{key}' is not documented");
         }

@@ -1,6 +1,6 @@
 //! Our own knobs, which travel as strings in `parameters` because `model_config.proto` has no fields for them.
 
-use super::{knobs, nearest::suggestion, pb, stages};
+use super::{knobs, nearest::suggestion, pb, stages, unfold};
 
 /// Key prefix: `pad.<input>` names the axes of an input that are padded within a batch, and the value they are filled
 /// with: `tokens`, `tokens=0`, `height,width=0`.
@@ -72,11 +72,14 @@ pub enum PolicyName {
     Lazy,
     /// Batches are stretched, split and run in groups of like length.
     Diversity,
+    /// Requests unfold into cells, of which tasks are formed anew at every step.
+    Cellular,
 }
 
 impl PolicyName {
     /// All policies of this version.
-    pub const ALL: [Self; 6] = [Self::Auto, Self::Serial, Self::Window, Self::Adaptive, Self::Lazy, Self::Diversity];
+    pub const ALL: [Self; 7] =
+        [Self::Auto, Self::Serial, Self::Window, Self::Adaptive, Self::Lazy, Self::Diversity, Self::Cellular];
 
     /// The name in configurations.
     pub const fn as_str(self) -> &'static str {
@@ -87,6 +90,7 @@ impl PolicyName {
             Self::Adaptive => "adaptive",
             Self::Lazy => "lazy",
             Self::Diversity => "diversity",
+            Self::Cellular => "cellular",
         }
     }
 
@@ -95,7 +99,7 @@ impl PolicyName {
         matches!(self, Self::Auto | Self::Window)
     }
 
-    /// The policy of a name; the error says which there are, and which are not there yet.
+    /// The policy of a name; the error says which there are.
     ///
     /// # Errors
     /// For any other name.
@@ -103,11 +107,8 @@ impl PolicyName {
         if let Some(found) = Self::ALL.into_iter().find(|policy| policy.as_str() == name) {
             return Ok(found);
         }
-        if name == "cellular" {
-            return Err(format!("the policy '{name}' is not supported by this version"));
-        }
         let hint = suggestion(name, Self::ALL.map(Self::as_str));
-        Err(format!("expected auto, serial, window, adaptive, lazy or diversity, but found '{name}'{hint}"))
+        Err(format!("expected auto, serial, window, adaptive, lazy, diversity or cellular, but found '{name}'{hint}"))
     }
 }
 
@@ -185,7 +186,7 @@ pub enum Meaning {
 
 /// Whether a key is in our name space.
 pub fn is_ours(key: &str) -> bool {
-    [PAD, AXES, BATCHING].iter().any(|prefix| key.starts_with(prefix)) || stages::is_ours(key)
+    [PAD, AXES, BATCHING].iter().any(|prefix| key.starts_with(prefix)) || stages::is_ours(key) || unfold::is_ours(key)
 }
 
 /// Sorts a key of `parameters`; `pad.` and `axes.` keys must name tensors of the configuration.
@@ -203,6 +204,9 @@ pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     }
     if stages::is_ours(key) {
         return stages::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);
+    }
+    if unfold::is_ours(key) {
+        return unfold::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);
     }
     if ONNXRUNTIME.contains(&key) {
         return Meaning::OnnxRuntime;
@@ -259,14 +263,15 @@ mod tests {
     }
 
     #[test]
-    fn later_policies_are_refused_by_name() {
-        assert_eq!(PolicyName::from_name("window"), Ok(PolicyName::Window));
-        let later = PolicyName::from_name("cellular").unwrap_err();
-        assert_eq!(later, "the policy 'cellular' is not supported by this version");
+    fn policies_have_names() {
+        for policy in PolicyName::ALL {
+            assert_eq!(PolicyName::from_name(policy.as_str()), Ok(policy));
+        }
         let unknown = PolicyName::from_name("windw").unwrap_err();
         assert_eq!(
             unknown,
-            "expected auto, serial, window, adaptive, lazy or diversity, but found 'windw'; did you mean 'window'?"
+            "expected auto, serial, window, adaptive, lazy, diversity or cellular, but found 'windw'; did you mean \
+             'window'?"
         );
     }
 
@@ -281,6 +286,9 @@ mod tests {
         assert_eq!(meaning(&config, "batching.lazy.max_depth"), Meaning::Ours);
         assert_eq!(meaning(&config, "exits.3.skip_to"), Meaning::Ours);
         assert_eq!(meaning(&config, "stages.0"), Meaning::Ours);
+        assert_eq!(meaning(&config, "cells.step.program"), Meaning::Ours);
+        assert_eq!(meaning(&config, "unfold.0.carry.h"), Meaning::Ours);
+        assert!(matches!(meaning(&config, "cells.step"), Meaning::Unknown(_)));
         assert!(matches!(meaning(&config, "stage"), Meaning::Foreign), "a word of their own");
         let unknown = "expected stages, stages.<number> or exits.<number>.<key>; did you mean 'exits.3.skip_to'?";
         assert_eq!(meaning(&config, "exits.3.skip"), Meaning::Unknown(unknown.to_owned()));

@@ -7,14 +7,21 @@ use super::{
     params::{self, PolicyName},
     pb::{self, model_config::SchedulingChoice},
     stages::StageRequest,
+    unfold,
 };
 use crate::batching::{
-    AdaptiveKnobs, DiversityKnobs, InputDiversity, LazyKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, Policy,
-    Predictor, WindowKnobs,
+    AdaptiveKnobs, CellularKnobs, DiversityKnobs, InputDiversity, LazyKnobs, LoadDiversity, Ns, OperatorDiversity,
+    PartOrder, Policy, Predictor, WindowKnobs,
 };
 
 /// Longer delays count as this: 292 years, which added to any clock still fits.
 const MAX_DELAY_NS: Ns = i64::MAX as Ns;
+
+/// Slots of a model of cells that does not say.
+const DEFAULT_SLOTS: u32 = 65_536;
+
+/// MaxTasksToSubmit of BatchMaker.
+const DEFAULT_MAX_TASKS: u16 = 5;
 
 /// A configuration, and where its parts came from.
 #[derive(Clone, Copy)]
@@ -35,8 +42,23 @@ pub fn read(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) ->
         Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
         _ => None,
     };
+    if unfold::is_given(config) {
+        return match named {
+            None | Some(PolicyName::Auto | PolicyName::Cellular) => source.cellular(batching).map(Policy::Cellular),
+            Some(name) => {
+                let message =
+                    format!("the policy '{}' does not go with cells: expected auto or cellular", name.as_str());
+                Err(origin.error(&path, message))
+            }
+        };
+    }
     match (named, batching) {
+        (Some(PolicyName::Cellular), _) => {
+            let message = "the policy 'cellular' needs 'cells' and 'unfold', which say what requests unfold into";
+            Err(origin.error(&path, message))
+        }
         (Some(name @ (PolicyName::Adaptive | PolicyName::Lazy | PolicyName::Diversity)), batching) => {
+            source.needs_batches(name)?;
             source.without_window(name, batching)?;
             match name {
                 PolicyName::Adaptive => source.adaptive().map(Policy::Adaptive),
@@ -61,28 +83,48 @@ fn window(batching: &pb::ModelDynamicBatching) -> WindowKnobs {
 }
 
 impl Source<'_> {
-    /// Refuses what only the window has, in a configuration that names another batching policy.
+    /// Refuses what only the window has, in a configuration of another batching policy.
     fn without_window(self, name: PolicyName, batching: Option<&pb::ModelDynamicBatching>) -> Result<(), ConfigError> {
         let policy = name.as_str();
-        if self.config.max_batch_size < 1 {
-            let message = format!("the policy '{policy}' needs a max_batch_size of at least 1, but it is 0");
-            return Err(self.origin.error(&format!("parameters[{}]", params::POLICY), message));
-        }
         let Some(batching) = batching else { return Ok(()) };
         if !batching.preferred_batch_size.is_empty() {
-            let message =
-                format!("the policy '{policy}' has no preferred sizes: remove them, or choose the policy 'window'");
+            // A model of cells has no other policy to choose.
+            let other = if name == PolicyName::Cellular { "" } else { ", or choose the policy 'window'" };
+            let message = format!("the policy '{policy}' has no preferred sizes: remove them{other}");
             return Err(self.origin.error("dynamic_batching.preferred_batch_size", message));
         }
         if batching.max_queue_delay_microseconds > 0 {
             let own = match name {
                 PolicyName::Adaptive => format!("give '{}' instead", knobs::ADAPTIVE_DELAY.key),
+                PolicyName::Cellular => "remove it".to_owned(),
                 _ => "remove it, or choose the policy 'window'".to_owned(),
             };
             let message = format!("the policy '{policy}' has no such delay: {own}");
             return Err(self.origin.error("dynamic_batching.max_queue_delay_microseconds", message));
         }
         Ok(())
+    }
+
+    fn needs_batches(self, name: PolicyName) -> Result<(), ConfigError> {
+        if self.config.max_batch_size > 0 {
+            return Ok(());
+        }
+        let message = format!("the policy '{}' needs a max_batch_size of at least 1, but it is 0", name.as_str());
+        Err(self.origin.error(&format!("parameters[{}]", params::POLICY), message))
+    }
+
+    /// Cells and segments are left out: they are numbered once the programs are known.
+    fn cellular(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
+        let Self { config, origin } = self;
+        self.without_window(PolicyName::Cellular, batching)?;
+        let max_tasks = knobs::CELLULAR_TASKS.read(config, origin)?.and_then(|tasks| u16::try_from(tasks).ok());
+        Ok(CellularKnobs {
+            cells: Vec::new(),
+            segments: Vec::new(),
+            slots: knobs::CELLULAR_SLOTS.read(config, origin)?.map_or(DEFAULT_SLOTS, narrow),
+            max_tasks: max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
+            frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(true),
+        })
     }
 
     fn adaptive(self) -> Result<AdaptiveKnobs, ConfigError> {

@@ -1,5 +1,5 @@
 //! What `model.yaml` says, the `ModelConfig` that comes of it says too: printed as `config.pbtxt` or JSON and read
-//! again, it gives the same specification, knobs, stages and latencies.
+//! again, it gives the same specification, knobs, stages, cells and latencies.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +7,10 @@ use proptest::{option, prelude::*, sample::select};
 use prost_reflect::DynamicMessage;
 
 use super::{
-    ConfigError, Origin, check, complete, convert, json, latencies, pb, pbtxt, schema, stages::StageRequest, yaml,
+    ConfigError, Origin, check, complete, convert, json, latencies, pb, pbtxt, schema,
+    stages::StageRequest,
+    unfold::{self, UnfoldRequest},
+    yaml,
 };
 use crate::{
     batching::{CostTable, Knobs},
@@ -15,7 +18,7 @@ use crate::{
 };
 
 /// All that a loader is told.
-type Told = (ModelSpec, Knobs, StageRequest, Option<CostTable>);
+type Told = (ModelSpec, Knobs, StageRequest, Option<UnfoldRequest>, Option<CostTable>);
 
 fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told, String> {
     let text = |fault: ConfigError| fault.to_string();
@@ -24,11 +27,12 @@ fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told, String> {
     complete::scheduler(config);
     check::consistent(config, None, origin).map_err(text)?;
     let (spec, knobs, stages) = convert::model(config, 1, &BTreeMap::new(), origin).map_err(text)?;
+    let unfold = unfold::read(config, origin).map_err(text)?;
     let table = match latencies::place(config) {
         Some(latencies::Place::Here(text)) => Some(latencies::parse(text, stages.count())?),
         Some(latencies::Place::File(_)) | None => None,
     };
-    Ok((spec, knobs, stages, table))
+    Ok((spec, knobs, stages, unfold, table))
 }
 
 fn printed(config: &pb::ModelConfig) -> String {
@@ -190,19 +194,117 @@ outputs: [ {{ name: y.1, dtype: FP32, dims: [2] }} ]
     })
 }
 
+/// Names of a program's inputs and outputs, and of emits: anything but nothing.
+fn port() -> impl Strategy<Value = String> {
+    select(&["h", "y.1", "123", "h:0", "ü 'q'"][..]).prop_map(str::to_owned)
+}
+
+fn cell() -> impl Strategy<Value = String> {
+    let sizes =
+        prop::collection::btree_set(16_u32..65_536, 1..6).prop_map(|sizes| sizes.into_iter().collect::<Vec<_>>());
+    let sizes = option::of(sizes.prop_map(|sizes| format!("{sizes:?}")));
+    (sizes, maybe(1_u32..16), maybe(1_u32..9)).prop_map(|(sizes, least, priority)| {
+        let program = Some("cell.onnx".to_owned());
+        section(vec![("program", program), ("batch_sizes", sizes), ("min_followup", least), ("priority", priority)])
+    })
+}
+
+/// A chain over the model's input, and what comes behind it.
+fn segments() -> impl Strategy<Value = String> {
+    let start = prop_oneof![
+        any::<i32>().prop_map(|start| start.to_string()),
+        (-1e9_f64..1e9).prop_map(|start| start.to_string()),
+        Just("x".to_owned())
+    ];
+    let chain = (port(), start, maybe(any::<bool>()), option::of(Just("len(x) / 2 + 1".to_owned())));
+    let chain = chain.prop_map(|(port, start, reverse, steps)| {
+        let keys = vec![
+            ("cell", Some("one".to_owned())),
+            ("name", Some("first".to_owned())),
+            ("over", Some("x".to_owned())),
+            ("as", Some("x".to_owned())),
+            ("carry", Some(format!("{{ \"{port}\": \"{port}\" }}"))),
+            ("start", Some(format!("{{ \"{port}\": {start} }}"))),
+            ("reverse", reverse),
+            ("steps", steps),
+            ("emit", Some(format!("{{ all: \"all({port})\", last: \"last({port})\" }}"))),
+        ];
+        format!("- chain: {}\n", section(keys))
+    });
+    let decode = (port(), maybe(any::<i64>()), option::of(port())).prop_map(|(port, until, hold)| {
+        let keys = vec![
+            ("cell", Some("two".to_owned())),
+            ("feed", Some(format!("{{ \"{port}\": \"{port}\" }}"))),
+            ("until", until.map(|until| format!("{{ \"{port}\": {until} }}"))),
+            ("hold", hold.map(|hold| format!("{{ \"of {hold}\": first.all }}"))),
+            ("length", Some("{ n: first.all }".to_owned())),
+            ("max_steps", Some("\"len(first.all) * 2\"".to_owned())),
+            ("emit", Some(format!("{{ y.1: \"all({port})\" }}"))),
+        ];
+        format!("- decode: {}\n", section(keys))
+    });
+    let tree = (port(), maybe(1_u32..1_000)).prop_map(|(port, most)| {
+        let keys = vec![
+            ("leaf", Some("two".to_owned())),
+            ("internal", Some("one".to_owned())),
+            ("children", Some("table".to_owned())),
+            ("over", Some(format!("{{ \"{port}\": x, b: first.all }}"))),
+            ("child", Some(format!("{{ left: \"0.{port}\", right: \"1.{port}\" }}"))),
+            ("max_nodes", most),
+            ("emit", Some(format!("{{ y.1: \"root({port})\" }}"))),
+        ];
+        format!("- tree: {}\n", section(keys))
+    });
+    let stage = Just("- stage: { cell: two, inputs: { a: first.last }, emit: { y.1: all(b) } }\n".to_owned());
+    (chain, prop_oneof![decode, tree, stage]).prop_map(|(chain, behind)| format!("{chain}{behind}"))
+}
+
+/// A `model.yaml` of cells that is accepted.
+fn cells_text() -> impl Strategy<Value = String> {
+    let knobs = (maybe(1_u32..1_000_000), maybe(1_u16..1_000), maybe(any::<bool>()));
+    let knobs = knobs.prop_map(|(slots, tasks, frontier)| {
+        section(vec![("slots", slots), ("max_tasks", tasks), ("frontier", frontier)])
+    });
+    let policy = select(&["auto", "cellular"][..]);
+    (select(&["", "max_batch_size: 0\n", "max_batch_size: 1\n"][..]), cell(), cell(), segments(), policy, knobs).prop_map(
+        |(batch, one, two, segments, policy, knobs)| {
+            format!(
+                "inputs:
+- {{ name: x, dtype: FP32, dims: [n] }}
+- {{ name: table, dtype: INT64, dims: [n, 2] }}
+outputs: [ {{ name: y.1, dtype: FP32, dims: [2] }} ]
+{batch}cells: {{ one: {one}, two: {two} }}
+unfold:
+{segments}batching: {{ policy: {policy}, latency_objective_ms: 5, queueing: {{ preserve_ordering: true }}, cellular: {knobs} }}
+"
+            )
+        },
+    )
+}
+
+fn says_the_same(text: &str) -> Result<(), TestCaseError> {
+    let (mut config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
+    let said = told(&mut config, &origin);
+    prop_assert!(said.is_ok(), "{:?}\n{}", said, text);
+    let shown = printed(&config);
+    let (mut from_pbtxt, origin) = pbtxt::parse("config.pbtxt", shown.as_bytes()).unwrap();
+    prop_assert_eq!(&told(&mut from_pbtxt, &origin), &said, "{}", shown);
+    prop_assert_eq!(&from_pbtxt, &config, "nothing is completed twice");
+    let (mut from_json, origin) = json::parse(&json::write(&config).unwrap().to_string()).unwrap();
+    prop_assert_eq!(told(&mut from_json, &origin), said);
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn both_forms_of_a_configuration_say_the_same(text in text()) {
-        let (mut config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
-        let said = told(&mut config, &origin);
-        prop_assert!(said.is_ok(), "{:?}\n{}", said, text);
-        let shown = printed(&config);
-        let (mut from_pbtxt, origin) = pbtxt::parse("config.pbtxt", shown.as_bytes()).unwrap();
-        prop_assert_eq!(&told(&mut from_pbtxt, &origin), &said, "{}", shown);
-        prop_assert_eq!(&from_pbtxt, &config, "nothing is completed twice");
-        let (mut from_json, origin) = json::parse(&json::write(&config).unwrap().to_string()).unwrap();
-        prop_assert_eq!(told(&mut from_json, &origin), said);
+        says_the_same(&text)?;
+    }
+
+    #[test]
+    fn both_forms_say_the_same_of_cells(text in cells_text()) {
+        says_the_same(&text)?;
     }
 }

@@ -107,6 +107,52 @@ batching: { policy: lazy, latency_objective_ms: 100, latencies: latencies.csv }
     assert_eq!((request.knobs.max_in_flight, request.knobs.objective_ns), (2, Some(100_000_000)));
 }
 
+/// A model of two cells.
+const CELLS: &str = "\
+inputs: [ { name: x, dtype: FP32, dims: [n] } ]
+outputs: [ { name: y, dtype: FP32, dims: [1] } ]
+cells: { one: { program: one.onnx }, two: { program: two.onnx, batch_sizes: [16] } }
+unfold: [ stage: one, chain: { cell: two, over: x, as: x, emit: { y: last(y) } } ]
+batching: { latencies: [ { stage: 1, rows: 1, latency_us: 2.5 } ] }
+";
+
+#[tokio::test]
+async fn a_request_carries_cells_and_their_programs() {
+    let directory = Directory::new();
+    directory.write("m/1/one.onnx", "good").write("m/1/two.onnx", "good").write("m/model.yaml", CELLS);
+    let (repository, loader) = start(&directory, ControlMode::None).await;
+    assert!(repository.ready(), "{:?}", repository.index(false));
+    let requests = loader.requests.lock();
+    let request = &requests[0];
+    let unfold = request.unfold.as_ref().expect("it has cells");
+    let names: Vec<&str> = unfold.cells.iter().map(|cell| cell.name.as_str()).collect();
+    assert_eq!((names, unfold.segments.len()), (vec!["one", "two"], 2));
+    let ends: Vec<bool> = request
+        .cells
+        .iter()
+        .zip(["m/1/one.onnx", "m/1/two.onnx"])
+        .map(|(cell, end)| cell.file.ends_with(end) && cell.bytes.is_none())
+        .collect();
+    assert_eq!(ends, [true, true]);
+    assert!(request.program.ends_with("m/1") && request.override_bytes.is_none());
+    assert!(matches!(&request.knobs.policy, Policy::Cellular(_)));
+    let measured = vec![vec![], vec![CostPoint { rows: 1, length: 0, took_ns: 2_500 }]];
+    assert_eq!(request.knobs.latencies, Some(CostTable { stages: measured }), "one list for each cell");
+    assert!(!request.automatic.is_any() && request.config.default_model_filename.is_empty());
+}
+
+#[tokio::test]
+async fn every_cell_needs_its_program() {
+    let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", CELLS)]).await;
+    assert!(refusal.contains("no program ") && refusal.ends_with("m/1/two.onnx"), "{refusal}");
+    let unknown = CELLS.replace("last(y)", "last(y), z: first(y)");
+    let refusal = reason(&[("m/1/one.onnx", "good"), ("m/model.yaml", &unknown)]).await;
+    assert!(
+        refusal.contains("m/model.yaml:4:") && refusal.contains("unfold[1].chain.emit.z: expected last("),
+        "{refusal}"
+    );
+}
+
 #[tokio::test]
 async fn a_latency_table_that_cannot_be_read_is_refused_with_its_place() {
     let model = ("m/1/model.onnx", "good");

@@ -5,7 +5,7 @@ use crate::repository::config::{
     ConfigError, Origin, knobs, latencies,
     params::{self, Meaning, PolicyName},
     pb::{self, model_config::SchedulingChoice, model_warmup::input::InputDataType},
-    policies, stages,
+    policies, stages, unfold,
 };
 
 /// More levels than anyone needs, few enough to keep a queue for each.
@@ -20,6 +20,7 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
     if let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice {
         dynamic_batching(config, batching, origin)?;
     }
+    unfold::read(config, origin)?;
     let stages = stages::read(config, origin)?;
     policies::read(config, &stages, origin)?;
     warmup(config, origin)
@@ -45,7 +46,7 @@ fn parameters(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigErr
             let message = "the policy 'serial' contradicts dynamic_batching";
             Err(origin.error(&at(params::POLICY), message))
         }
-        (Some(PolicyName::Window), None) => {
+        (Some(PolicyName::Window), None) if !unfold::is_given(config) => {
             let message = "the policy 'window' needs dynamic_batching and a max_batch_size";
             Err(origin.error(&at(params::POLICY), message))
         }
@@ -60,11 +61,14 @@ fn dynamic_batching(
 ) -> Result<(), ConfigError> {
     let refuse = |key: &str, message: String| Err(origin.error(key, message));
     let largest = config.max_batch_size;
-    if largest == 0 {
+    let has_cells = unfold::is_given(config);
+    if largest == 0 && !has_cells {
         let message = "batching needs a max_batch_size of at least 1, but it is 0".to_owned();
         return refuse("dynamic_batching", message);
     }
-    if let Some(size) = batching.preferred_batch_size.iter().find(|size| **size < 1 || **size > largest) {
+    let outside = batching.preferred_batch_size.iter().find(|size| **size < 1 || **size > largest);
+    // A model of cells has none at all, as its policy will say.
+    if let Some(size) = outside.filter(|_| !has_cells) {
         let message = format!("expected sizes from 1 to max_batch_size {largest}, but found {size}");
         return refuse("dynamic_batching.preferred_batch_size", message);
     }

@@ -116,7 +116,16 @@ fn our_parameters_must_mean_something() {
     };
     assert!(parameter("batching.bucketwidth", "1").contains("did you mean 'batching.bucket_width'"));
     assert!(parameter("batching.bucket_width", "wide").contains("expected a whole number from 0 to 4294967295"));
-    assert!(parameter("batching.policy", "cellular").contains("not supported by this version"));
+    assert_eq!(
+        parameter("batching.policy", "cellular"),
+        "config.pbtxt:3:12: parameters[batching.policy]: the policy 'cellular' needs 'cells' and 'unfold', which say what \
+         requests unfold into"
+    );
+    assert_eq!(
+        parameter("unfold.0.kin", "chain"),
+        "config.pbtxt:3:12: parameters[unfold.0.kin]: expected cells.<cell>.<key> or unfold.<number>.<key>; did you mean \
+         'unfold.0.kind'?"
+    );
     assert_eq!(
         parameter("batching.policy", "lazy"),
         "config.pbtxt:3:12: parameters[batching.policy]: the policy 'lazy' needs a max_batch_size of at least 1, but \

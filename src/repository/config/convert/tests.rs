@@ -1,6 +1,6 @@
 use super::*;
 use crate::{
-    batching::{LazyKnobs, WindowKnobs},
+    batching::{CellularKnobs, LazyKnobs, WindowKnobs},
     repository::config::{pbtxt, stages::StageCuts, yaml},
 };
 
@@ -98,6 +98,24 @@ fn what_all_policies_have_in_common_reaches_the_knobs() {
     };
     assert_eq!(knobs, expected, "with one stage until the graph is cut");
     assert_eq!(stages.cuts, StageCuts::Parts(4));
+}
+
+#[test]
+fn the_knobs_of_a_model_of_cells_wait_for_its_programs() {
+    let text = "inputs: [ { name: x, dtype: FP32, dims: [n] } ]\noutputs: [ { name: y, dtype: FP32, dims: [1] } ]\n\
+                cells: { a: { program: a.onnx, batch_sizes: [4, 512] }, b: { program: b.onnx } }\n\
+                unfold: [ stage: a, chain: { cell: b, over: x, as: x, emit: { y: last(y) } } ]\nmax_batch_size: 0\n";
+    let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
+    let (spec, knobs, stages) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
+    let cellular = CellularKnobs { cells: vec![], segments: vec![], slots: 65_536, max_tasks: 5, frontier: true };
+    let expected = Knobs {
+        max_batch_rows: 512,
+        stages: StageKnobs::chain(2),
+        policy: Policy::Cellular(cellular),
+        ..Knobs::default()
+    };
+    assert_eq!(knobs, expected, "which run together, though the model has no batch axis");
+    assert_eq!((spec.max_batch_size, stages), (0, StageRequest::default()));
 }
 
 #[test]

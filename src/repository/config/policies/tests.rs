@@ -45,6 +45,35 @@ fn a_batching_policy_needs_no_dynamic_batching_but_bears_it() {
     assert_eq!(lazy, Ok(Policy::Lazy(LazyKnobs::default())));
 }
 
+/// Parameters of a model of one cell.
+const CELL: [(&str, &str); 3] = [("cells.c.program", "c.onnx"), ("unfold.0.kind", "stage"), ("unfold.0.cell", "c")];
+
+#[test]
+fn a_model_of_cells_is_cellular() {
+    let cellular = |slots, max_tasks, frontier| {
+        let (cells, segments) = (Vec::new(), Vec::new());
+        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier }))
+    };
+    assert_eq!(policy("", &CELL), cellular(65_536, 5, true));
+    assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true));
+    assert_eq!(named("auto", &CELL), cellular(65_536, 5, true));
+    let given = [
+        ("batching.cellular.slots", "9"),
+        ("batching.cellular.max_tasks", "2"),
+        ("batching.cellular.frontier", "false"),
+    ];
+    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false));
+    for other in ["serial", "window", "adaptive", "lazy", "diversity"] {
+        let expected = format!("the policy '{other}' does not go with cells: expected auto or cellular");
+        assert!(refusal(other, &CELL).ends_with(&expected), "{other}");
+    }
+    let window = policy("dynamic_batching { max_queue_delay_microseconds: 5 }", &CELL).expect_err("no window");
+    assert!(window.ends_with("the policy 'cellular' has no such delay: remove it"), "{window}");
+    let sizes = policy("dynamic_batching { preferred_batch_size: 1 }", &CELL).expect_err("no window");
+    assert!(sizes.ends_with("the policy 'cellular' has no preferred sizes: remove them"), "{sizes}");
+    assert!(refusal("cellular", &[]).ends_with("needs 'cells' and 'unfold', which say what requests unfold into"));
+}
+
 #[test]
 fn each_knob_of_adaptive_is_read_in_its_unit() {
     let read = named(

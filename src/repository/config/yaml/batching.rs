@@ -13,9 +13,10 @@ use crate::repository::config::{
     latencies,
     params::{self, PolicyName},
     pb::{self, model_config::SchedulingChoice},
+    unfold,
 };
 
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "policy",
     "latency_objective_ms",
     "weight",
@@ -27,6 +28,7 @@ const KEYS: [&str; 11] = [
     "adaptive",
     "lazy",
     "diversity",
+    "cellular",
 ];
 
 const COMMON: [&str; 3] = ["latency_objective_ms", "weight", "buffer_pairs"];
@@ -50,7 +52,7 @@ pub(super) fn policy(
         insert(config, params::POLICY.to_owned(), PolicyName::Auto.as_str().to_owned());
         return Ok(());
     };
-    let section = reader.section(value, &KEYS, &["cellular"])?;
+    let section = reader.section(value, &KEYS, &[])?;
     let chosen = chosen(reader, &section)?;
     insert(config, params::POLICY.to_owned(), chosen.as_str().to_owned());
     reader.note("dynamic_batching", value);
@@ -58,14 +60,19 @@ pub(super) fn policy(
     if let Some(serial) = section.get("serial") {
         reader.section(serial, &[], &[])?;
     }
-    for name in ["adaptive", "lazy", "diversity"] {
+    for name in ["adaptive", "lazy", "diversity", "cellular"] {
         let Some(knobs) = section.get(name) else { continue };
-        needs_choice(reader, knobs, chosen, name)?;
+        // Of a model of cells, auto is cellular.
+        let is_chosen =
+            chosen.as_str() == name || chosen == PolicyName::Auto && name == "cellular" && unfold::is_given(config);
+        if !is_chosen {
+            needs_choice(reader, knobs, chosen, name)?;
+        }
         let given = match name {
             "diversity" => diversity(reader, knobs)?,
             _ => knob_section(reader, knobs, &format!("{BATCHING}.{name}"))?,
         };
-        if chosen.as_str() == name {
+        if is_chosen {
             take(reader, config, given);
         }
     }

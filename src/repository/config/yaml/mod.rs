@@ -10,6 +10,7 @@ mod read;
 mod stages;
 mod tensors;
 mod tree;
+mod unfold;
 mod warmup;
 
 pub(super) use tree::{Trail, locate};
@@ -23,7 +24,7 @@ use super::{
 /// More text than any model needs; the YAML reader takes quadratic time over brackets that are never closed.
 const MAX_BYTES: usize = 128 << 10;
 
-const KEYS: [&str; 14] = [
+const KEYS: [&str; 16] = [
     "name",
     "backend",
     "program",
@@ -35,12 +36,12 @@ const KEYS: [&str; 14] = [
     "decoupled",
     "stages",
     "exits",
+    "cells",
+    "unfold",
     "batching",
     "warmup",
     "parameters",
 ];
-
-const LATER: [&str; 2] = ["cells", "unfold"];
 
 /// Reads a `model.yaml`. `file` is the name that errors carry.
 ///
@@ -59,7 +60,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
 
     let mut reader = Reader::new(file, text);
     let mut config = pb::ModelConfig::default();
-    let top = reader.section(&Reader::root(&root), &KEYS, &LATER)?;
+    let top = reader.section(&Reader::root(&root), &KEYS, &[])?;
     identity(&mut reader, &top, &mut config)?;
     if let Some(value) = top.get("version_policy") {
         config.version_policy = Some(versions(&reader, value)?);
@@ -90,6 +91,16 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
     }
     if let Some(value) = top.get("exits") {
         stages::exits(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("cells") {
+        unfold::cells(&mut reader, value, &mut config)?;
+        // Each request unfolds by itself.
+        if top.get("max_batch_size").is_none() {
+            config.max_batch_size = 1;
+        }
+    }
+    if let Some(value) = top.get("unfold") {
+        unfold::segments(&mut reader, value, &mut config)?;
     }
     batching::policy(&mut reader, top.get("batching"), &mut config)?;
     Ok((config, reader.origin))
@@ -159,8 +170,7 @@ fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInsta
 fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
     for (name, entry) in reader.mapping(value)?.entries() {
         if params::is_ours(name) {
-            let message =
-                "expected as a key of its own in model.yaml: pad and dims of a tensor, batching, stages or exits";
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, batching, stages, exits, cells or unfold";
             return Err(reader.error(entry, message));
         }
         let string_value = reader.text(entry)?;
@@ -168,6 +178,12 @@ fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::Model
         config.parameters.insert((*name).to_owned(), pb::ModelParameter { string_value });
     }
     Ok(())
+}
+
+/// Puts a parameter of ours into the configuration, and notes where its value stands.
+fn put(reader: &mut Reader<'_>, config: &mut pb::ModelConfig, key: String, string_value: String, value: &Value<'_>) {
+    reader.note(format!("parameters[{key}]"), value);
+    config.parameters.insert(key, pb::ModelParameter { string_value });
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! `stages` and `exits` of a `model.yaml`.
 
 use super::{
+    put,
     read::{Reader, Value},
     tree::Node,
 };
@@ -75,9 +76,4 @@ pub(super) fn exits(
         }
     }
     Ok(())
-}
-
-fn put(reader: &mut Reader<'_>, config: &mut pb::ModelConfig, key: String, string_value: String, value: &Value<'_>) {
-    reader.note(format!("parameters[{key}]"), value);
-    config.parameters.insert(key, pb::ModelParameter { string_value });
 }

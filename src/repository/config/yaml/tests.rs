@@ -79,16 +79,8 @@ fn repeated_keys_are_named_with_both_lines() {
 
 #[test]
 fn what_a_later_version_will_know_is_refused_by_name() {
-    assert_eq!(refusal_of("cells: {}\n"), "model.yaml:1:1: cells: not supported by this version");
-    assert_eq!(refusal_of("unfold: []\n"), "model.yaml:1:1: unfold: not supported by this version");
-    assert_eq!(
-        refusal_of("batching:\n  policy: cellular\n"),
-        "model.yaml:2:3: batching.policy: the policy 'cellular' is not supported by this version"
-    );
-    assert_eq!(
-        refusal_of("batching: { cellular: { } }\n"),
-        "model.yaml:1:13: batching.cellular: not supported by this version"
-    );
+    let growing = "unfold: [ decode: { cell: c, max_steps: 9, emit: { y: all(y) }, grow: { k: k } } ]";
+    assert_eq!(refusal_of(growing), "model.yaml:1:65: unfold[0].decode.grow: not supported by this version");
     assert!(refusal_of("instance: { devices: [cuda] }").contains("'cuda' is not supported by this version"));
 }
 
@@ -224,6 +216,89 @@ exits:
     assert!(refusal_of("exits: [{ stage: 1, skipto: 2 }]").ends_with("did you mean 'skip_to'?"));
 }
 
+/// A model of one cell, whose parameters stand beside those of its text.
+const CELL: &str = "cells: { c: { program: c.onnx } }\nunfold: [ stage: c ]\n";
+
+#[test]
+fn cells_and_segments_become_parameters() {
+    let text = "cells:
+  step: { program: step.onnx, batch_sizes: [1, 512], min_followup: 128, priority: 1 }
+unfold:
+- stage: conv
+- stage: { cell: conv, name: two, inputs: { x: frames }, length: { n: frames }, emit: { y: all(y) } }
+- chain: { cell: step, over: tokens, as: x, carry: { h: h_next }, start: { h: 0.5, c: two.y }, reverse: true, steps: 4,
+           hold: { memory: encoder.hidden }, emit: { hidden: last(h_next) }, stream: false }
+- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\", emit: { y.1: all(next) } }
+- tree: { leaf: leaf, internal: node, children: table, over: { a: tokens, b: other }, child: { left: 0.h }, max_nodes: 256,
+          emit: { root: root(h) } }
+";
+    let expected = [
+        ("cells.step.batch_sizes", "1,512"),
+        ("cells.step.min_followup", "128"),
+        ("cells.step.priority", "1"),
+        ("cells.step.program", "step.onnx"),
+        ("unfold.0.cell", "conv"),
+        ("unfold.0.kind", "stage"),
+        ("unfold.1.cell", "conv"),
+        ("unfold.1.emit.y", "all(y)"),
+        ("unfold.1.inputs.x", "frames"),
+        ("unfold.1.kind", "stage"),
+        ("unfold.1.length.n", "frames"),
+        ("unfold.1.name", "two"),
+        ("unfold.2.carry.h", "h_next"),
+        ("unfold.2.cell", "step"),
+        ("unfold.2.emit.hidden", "last(h_next)"),
+        ("unfold.2.hold.memory", "encoder.hidden"),
+        ("unfold.2.kind", "chain"),
+        ("unfold.2.over.x", "tokens"),
+        ("unfold.2.reverse", "true"),
+        ("unfold.2.start.c", "two.y"),
+        ("unfold.2.start.h", "0.5"),
+        ("unfold.2.steps", "4"),
+        ("unfold.2.stream", "false"),
+        ("unfold.3.cell", "step"),
+        ("unfold.3.emit.y.1", "all(next)"),
+        ("unfold.3.feed.token", "next"),
+        ("unfold.3.kind", "decode"),
+        ("unfold.3.max_steps", "len(source) + 50"),
+        ("unfold.3.until.next", "-2"),
+        ("unfold.4.child.left", "0.h"),
+        ("unfold.4.children", "table"),
+        ("unfold.4.emit.root", "root(h)"),
+        ("unfold.4.internal", "node"),
+        ("unfold.4.kind", "tree"),
+        ("unfold.4.leaf", "leaf"),
+        ("unfold.4.max_nodes", "256"),
+        ("unfold.4.over.a", "tokens"),
+        ("unfold.4.over.b", "other"),
+    ];
+    assert_eq!(parameters_of(text), pairs(&expected));
+    let batch = |text: &str| read(text).max_batch_size;
+    assert_eq!([batch(CELL), batch(&format!("max_batch_size: 0\n{CELL}"))], [1, 0]);
+}
+
+#[test]
+fn auto_is_cellular_where_there_are_cells() {
+    let knobs = "batching: { cellular: { slots: 9, max_tasks: 2, frontier: false } }";
+    let expected = [
+        ("batching.cellular.frontier", "false"),
+        ("batching.cellular.max_tasks", "2"),
+        ("batching.cellular.slots", "9"),
+        ("cells.c.program", "c.onnx"),
+        ("unfold.0.cell", "c"),
+        ("unfold.0.kind", "stage"),
+    ];
+    assert_eq!(parameters_of(&format!("{CELL}{knobs}")), pairs(&expected));
+    assert_eq!(
+        refusal_of(knobs),
+        "model.yaml:1:13: batching.cellular: these knobs need 'policy: cellular'; auto has none"
+    );
+    assert!(
+        refusal_of(&format!("{CELL}batching: {{ cellular: {{ slots: 0 }} }}"))
+            .ends_with("from 1 to 16777216, but found '0'")
+    );
+}
+
 #[test]
 fn a_latency_table_is_a_file_or_a_list() {
     let table = "batching:
@@ -332,7 +407,7 @@ fn pads_need_names() {
 fn our_parameters_have_keys_of_their_own() {
     let refusal = refusal_of("parameters:\n  pad.x: n\n");
     assert!(refusal.starts_with("model.yaml:2:3: parameters.pad.x: expected as a key of its own"), "{refusal}");
-    for key in ["axes.x", "batching.weight", "stages", "exits.0.stage"] {
+    for key in ["axes.x", "batching.weight", "stages", "exits.0.stage", "cells.c.program", "unfold.0.kind"] {
         let refusal = refusal_of(&format!("parameters: {{ {key}: n }}"));
         assert!(refusal.contains("expected as a key of its own"), "{refusal}");
     }

@@ -1,0 +1,87 @@
+//! The nodes of one subgraph: which are ready, and what becomes ready when one is submitted.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::model::unfold::Topology;
+
+/// Nodes of one cell type that depend on one another.
+#[derive(Debug)]
+pub(super) enum Nodes {
+    /// One after the other, so many; a generator where outcomes end them early.
+    Steps { next: u32, steps: u32 },
+    /// A single one.
+    One { node: u32, taken: bool },
+    /// Those of a topology that are no leaves, each behind its children.
+    Inner { topology: Arc<Topology>, ready: VecDeque<u32>, unfinished: Vec<u32>, left: u32 },
+}
+
+impl Nodes {
+    pub(super) fn inner(topology: &Arc<Topology>) -> Self {
+        let unfinished: Vec<u32> = (0..topology.nodes()).map(|node| topology.children_of(node).len() as u32).collect();
+        let left = unfinished.iter().filter(|children| **children > 0).count() as u32;
+        Self::Inner { topology: Arc::clone(topology), ready: VecDeque::new(), unfinished, left }
+    }
+
+    /// How many are ready.
+    pub(super) fn ready(&self) -> u32 {
+        match self {
+            Self::Steps { next, steps } => u32::from(next < steps),
+            Self::One { taken, .. } => u32::from(!taken),
+            Self::Inner { ready, .. } => ready.len() as u32,
+        }
+    }
+
+    /// Whether none is left to submit.
+    pub(super) fn are_submitted(&self) -> bool {
+        match self {
+            Self::Steps { next, steps } => next >= steps,
+            Self::One { taken, .. } => *taken,
+            Self::Inner { left, .. } => *left == 0,
+        }
+    }
+
+    /// Steps that are.
+    pub(super) fn submitted(&self) -> u32 {
+        match self {
+            Self::Steps { next, .. } => *next,
+            Self::One { .. } | Self::Inner { .. } => 0,
+        }
+    }
+
+    /// Submits the first that is ready, which makes ready what waited for it alone: lanes are in order, and the subgraph stays on its
+    /// lane.
+    pub(super) fn submit(&mut self) -> Option<u32> {
+        match self {
+            Self::Steps { next, steps } => (*next < *steps).then(|| {
+                *next += 1;
+                *next - 1
+            }),
+            Self::One { node, taken } => (!std::mem::replace(taken, true)).then_some(*node),
+            Self::Inner { ready, left, .. } => {
+                let node = ready.pop_front()?;
+                *left -= 1;
+                self.release_parents(node);
+                Some(node)
+            }
+        }
+    }
+
+    /// A node is there for those that wait for it.
+    pub(super) fn release_parents(&mut self, node: u32) {
+        let Self::Inner { topology, ready, unfinished, .. } = self else { return };
+        for &parent in topology.parents_of(node) {
+            let waits_for = &mut unfinished[parent as usize];
+            *waits_for -= 1;
+            if *waits_for == 0 {
+                ready.push_back(parent);
+            }
+        }
+    }
+
+    /// An outcome was the last: nothing more is submitted.
+    pub(super) fn end(&mut self) {
+        if let Self::Steps { next, steps } = self {
+            *steps = *next;
+        }
+    }
+}

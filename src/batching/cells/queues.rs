@@ -1,0 +1,326 @@
+//! The queues of ready nodes, one a cell type, and the tasks that are formed of them (BatchMaker section 4.3, algorithm 1).
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+
+use super::{
+    nodes::Nodes,
+    ready::{Places, first_of},
+};
+use crate::batching::{CellId, CellKnobs, LaneId, ledger::Slot};
+
+/// Index of a subgraph; never reused while a task names it.
+pub(super) type SubgraphIx = u32;
+
+/// A place that holds no subgraph.
+const NOBODY: SubgraphIx = u32::MAX;
+/// Places from which on a queue is made anew rather than extended, if half of them are empty.
+const FEW_PLACES: usize = 64;
+
+/// Index of a request's journey; never reused while a task names it.
+pub(super) type JourneyIx = u32;
+
+/// Whose nodes they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Origin {
+    pub(super) journey: JourneyIx,
+    pub(super) request: Slot,
+    /// Nodes of its request in the segments before.
+    pub(super) nodes_before: u32,
+}
+
+/// Connected nodes of one cell type and one request.
+#[derive(Debug)]
+pub(super) struct Subgraph {
+    pub(super) nodes: Nodes,
+    of: Origin,
+    cell: CellId,
+    place: u32,
+    /// The lane that its nodes go to while a task of it is on that.
+    pinned: Option<LaneId>,
+    /// Tasks in flight that name it.
+    tasks: u32,
+    /// Ready nodes that its queue counts.
+    counted: u32,
+    /// Its request has ended: it is forgotten once no task names it.
+    dropped: bool,
+}
+
+/// One node in a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::batching) struct NodeRow {
+    pub(super) subgraph: SubgraphIx,
+    pub(super) of: Origin,
+    /// Its number in its segment.
+    pub(super) node: u32,
+}
+
+impl NodeRow {
+    /// Slot of its request, if that is still under way.
+    pub(in crate::batching) fn request(&self) -> Slot {
+        self.of.request
+    }
+
+    /// Its number among all nodes of its request.
+    pub(in crate::batching) fn number(&self) -> u32 {
+        self.of.nodes_before + self.node
+    }
+}
+
+/// Subgraphs with ready nodes that have the same pin.
+#[derive(Debug, Default)]
+struct Ready {
+    places: Places,
+    nodes: u64,
+}
+
+/// One cell type.
+#[derive(Debug)]
+struct Queue {
+    knobs: CellKnobs,
+    /// Subgraphs in the order in which they came, with gaps.
+    places: Vec<SubgraphIx>,
+    live: usize,
+    free: Ready,
+    pinned: Vec<(LaneId, Ready)>,
+    running: u32,
+}
+
+/// All cell types of a group.
+#[derive(Debug)]
+pub(super) struct Queues {
+    queues: Vec<Queue>,
+    subgraphs: Slab<Subgraph>,
+}
+
+impl Queues {
+    pub(super) fn new(cells: &[CellKnobs]) -> Self {
+        Self { queues: cells.iter().map(Queue::new).collect(), subgraphs: Slab::new() }
+    }
+
+    /// Whether a subgraph stands in its queue.
+    pub(super) fn holds(&self, ix: SubgraphIx) -> bool {
+        let Some(subgraph) = self.subgraphs.get(ix as usize) else { return false };
+        self.queues[usize::from(subgraph.cell.0)].places.get(subgraph.place as usize) == Some(&ix)
+    }
+
+    /// Each queue counts the ready nodes of its subgraphs, by their pins.
+    pub(super) fn check(&self) -> Result<(), String> {
+        for (cell, queue) in self.queues.iter().enumerate() {
+            let mut live = 0;
+            let mut nodes: BTreeMap<Option<LaneId>, u64> = BTreeMap::new();
+            for &ix in queue.places.iter().filter(|ix| **ix != NOBODY) {
+                let Some(subgraph) = self.subgraphs.get(ix as usize) else {
+                    return Err(format!("the queue of cell {cell} names subgraph {ix}, which is gone"));
+                };
+                live += 1;
+                *nodes.entry(subgraph.pinned).or_default() += u64::from(subgraph.nodes.ready());
+                if subgraph.pinned.is_some() != (subgraph.tasks > 0) {
+                    return Err(format!(
+                        "subgraph {ix} has {} tasks and is pinned to {:?}",
+                        subgraph.tasks, subgraph.pinned
+                    ));
+                }
+            }
+            let pinned = queue.pinned.iter().map(|(lane, ready)| (Some(*lane), ready.nodes));
+            for (pin, counted) in pinned.chain([(None, queue.free.nodes)]) {
+                let there = nodes.get(&pin).copied().unwrap_or_default();
+                if there != counted {
+                    return Err(format!(
+                        "the queue of cell {cell} counts {counted} ready nodes of {there} for {pin:?}"
+                    ));
+                }
+            }
+            if live != queue.live {
+                return Err(format!("the queue of cell {cell} counts {} subgraphs of {live}", queue.live));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, subgraph: SubgraphIx) -> &Subgraph {
+        &self.subgraphs[subgraph as usize]
+    }
+
+    /// Puts a subgraph at the end of its type's queue.
+    pub(super) fn push(&mut self, of: Origin, cell: CellId, nodes: Nodes) -> SubgraphIx {
+        let ix = self.subgraphs.vacant_key() as SubgraphIx;
+        self.make_room(cell);
+        let queue = &mut self.queues[usize::from(cell.0)];
+        let place = queue.places.len() as u32;
+        queue.places.push(ix);
+        queue.live += 1;
+        self.subgraphs.insert(Subgraph { nodes, of, cell, place, pinned: None, tasks: 0, counted: 0, dropped: false });
+        self.count(ix);
+        ix
+    }
+
+    /// Changes the nodes of a subgraph from outside: something that they wait for is there, or they end early.
+    pub(super) fn change(&mut self, subgraph: SubgraphIx, change: impl FnOnce(&mut Nodes)) {
+        change(&mut self.subgraphs[subgraph as usize].nodes);
+        self.count(subgraph);
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(super) fn has_ready(&self) -> bool {
+        self.queues.iter().any(|queue| queue.free.nodes > 0 || queue.pinned.iter().any(|(_, ready)| ready.nodes > 0))
+    }
+
+    /// Nodes that a lane could run now.
+    pub(super) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {
+        let queue = &self.queues[usize::from(cell.0)];
+        queue.free.nodes + queue.pinned(lane).map_or(0, |ready| ready.nodes)
+    }
+
+    /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority; without such, of
+    /// those that nothing runs of; else of any. `waiting` are nodes of requests that are in no queue yet.
+    pub(super) fn choose(&self, lane: LaneId, waiting: impl Fn(CellId) -> u64) -> Option<CellId> {
+        let ready = |cell: CellId| self.ready(cell, lane) + waiting(cell);
+        let cells = || (0..self.queues.len()).map(|cell| CellId(cell as u16)).filter(|cell| ready(*cell) > 0);
+        let queue = |cell: CellId| &self.queues[usize::from(cell.0)];
+        // The lower number has the higher priority, as with requests; of several the first type.
+        let best = |of: &dyn Fn(CellId) -> bool| {
+            cells().filter(|cell| of(*cell)).min_by_key(|cell| queue(*cell).knobs.priority)
+        };
+        best(&|cell| ready(cell) >= u64::from(queue(cell).knobs.max_rows))
+            .or_else(|| best(&|cell| queue(cell).running == 0))
+            .or_else(|| best(&|_| true))
+    }
+
+    /// Forms a task of at most the type's largest batch, in the order of its queue (lines 24 to 32); the nodes count as done for those
+    /// of their subgraphs that wait for them (line 18), which stay on the lane until their last task has ended (line 20).
+    pub(super) fn form(&mut self, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
+        let most = self.queues[usize::from(cell.0)].knobs.max_rows;
+        let mut rows = Vec::with_capacity(self.ready(cell, lane).min(u64::from(most)) as usize);
+        let mut from = 0;
+        while let Some((place, ix)) = self.queues[usize::from(cell.0)].next(lane, from)
+            && rows.len() < most as usize
+        {
+            from = place + 1;
+            let subgraph = &mut self.subgraphs[ix as usize];
+            let room = most as usize - rows.len();
+            for _ in 0..(subgraph.nodes.ready() as usize).min(room) {
+                let Some(node) = subgraph.nodes.submit() else { break };
+                rows.push(NodeRow { subgraph: ix, of: subgraph.of, node });
+            }
+            subgraph.tasks += 1;
+            self.pin(ix, Some(lane));
+        }
+        self.queues[usize::from(cell.0)].running += u32::from(!rows.is_empty());
+        rows
+    }
+
+    /// A task has ended. Its subgraphs in turn; those that no task is left of may go to any lane again.
+    pub(super) fn land(&mut self, cell: CellId, rows: &[NodeRow]) {
+        self.queues[usize::from(cell.0)].running -= 1;
+        for of_subgraph in rows.chunk_by(|one, other| one.subgraph == other.subgraph) {
+            let ix = of_subgraph[0].subgraph;
+            let subgraph = &mut self.subgraphs[ix as usize];
+            subgraph.tasks -= 1;
+            if subgraph.tasks == 0 {
+                self.pin(ix, None);
+                self.forget_if_over(ix);
+            }
+        }
+    }
+
+    /// Whether all nodes of a subgraph have run.
+    pub(super) fn is_complete(&self, subgraph: SubgraphIx) -> bool {
+        let subgraph = self.get(subgraph);
+        subgraph.tasks == 0 && subgraph.nodes.are_submitted()
+    }
+
+    /// Takes a subgraph out of its queue; it is forgotten when its last task has ended.
+    pub(super) fn remove(&mut self, ix: SubgraphIx) {
+        self.discount(ix);
+        let subgraph = &mut self.subgraphs[ix as usize];
+        subgraph.dropped = true;
+        let queue = &mut self.queues[usize::from(subgraph.cell.0)];
+        queue.places[subgraph.place as usize] = NOBODY;
+        queue.live -= 1;
+        self.forget_if_over(ix);
+    }
+
+    fn forget_if_over(&mut self, ix: SubgraphIx) {
+        let subgraph = &self.subgraphs[ix as usize];
+        if subgraph.dropped && subgraph.tasks == 0 {
+            self.subgraphs.remove(ix as usize);
+        }
+    }
+
+    fn pin(&mut self, ix: SubgraphIx, lane: Option<LaneId>) {
+        self.discount(ix);
+        self.subgraphs[ix as usize].pinned = lane;
+        self.count(ix);
+    }
+
+    /// Counts the ready nodes of a subgraph in its queue anew.
+    fn count(&mut self, ix: SubgraphIx) {
+        self.discount(ix);
+        let subgraph = &mut self.subgraphs[ix as usize];
+        let nodes = if subgraph.dropped { 0 } else { subgraph.nodes.ready() };
+        subgraph.counted = nodes;
+        if nodes > 0 {
+            let ready = self.queues[usize::from(subgraph.cell.0)].ready_mut(subgraph.pinned);
+            ready.places.insert(subgraph.place);
+            ready.nodes += u64::from(nodes);
+        }
+    }
+
+    fn discount(&mut self, ix: SubgraphIx) {
+        let subgraph = &mut self.subgraphs[ix as usize];
+        let nodes = std::mem::take(&mut subgraph.counted);
+        if nodes > 0 {
+            let ready = self.queues[usize::from(subgraph.cell.0)].ready_mut(subgraph.pinned);
+            ready.places.remove(subgraph.place);
+            ready.nodes -= u64::from(nodes);
+        }
+    }
+
+    /// Closes the gaps in a queue of which half is empty, before it grows.
+    fn make_room(&mut self, cell: CellId) {
+        let queue = &mut self.queues[usize::from(cell.0)];
+        let places = queue.places.len();
+        if places < FEW_PLACES || places < queue.places.capacity() || queue.live > places / 2 {
+            return;
+        }
+        let order: Vec<SubgraphIx> = queue.places.iter().copied().filter(|ix| *ix != NOBODY).collect();
+        order.iter().for_each(|ix| self.discount(*ix));
+        let queue = &mut self.queues[usize::from(cell.0)];
+        queue.places.clear();
+        queue.places.extend(&order);
+        for (place, ix) in (0..).zip(order) {
+            self.subgraphs[ix as usize].place = place;
+            self.count(ix);
+        }
+    }
+}
+
+impl Queue {
+    fn new(knobs: &CellKnobs) -> Self {
+        let (places, pinned) = (Vec::new(), Vec::new());
+        Self { knobs: knobs.clone(), places, live: 0, free: Ready::default(), pinned, running: 0 }
+    }
+
+    fn pinned(&self, lane: LaneId) -> Option<&Ready> {
+        self.pinned.iter().find(|(own, _)| *own == lane).map(|(_, ready)| ready)
+    }
+
+    fn ready_mut(&mut self, pinned: Option<LaneId>) -> &mut Ready {
+        let Some(lane) = pinned else { return &mut self.free };
+        let at = self.pinned.iter().position(|(own, _)| *own == lane).unwrap_or_else(|| {
+            self.pinned.push((lane, Ready::default()));
+            self.pinned.len() - 1
+        });
+        &mut self.pinned[at].1
+    }
+
+    /// The first subgraph from a place on that has nodes for the lane.
+    fn next(&self, lane: LaneId, from: u32) -> Option<(u32, SubgraphIx)> {
+        let none = Places::default();
+        let own = self.pinned(lane).map_or(&none, |ready| &ready.places);
+        let place = first_of(&self.free.places, own, from)?;
+        Some((place, self.places[place as usize]))
+    }
+}

@@ -1,0 +1,92 @@
+//! Which places of a queue have something ready: a set of small numbers from which the first is found in a few steps, however many
+//! places there are.
+
+const WORD: u32 = u64::BITS;
+
+/// A set of places.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Places {
+    /// A bit a place.
+    words: Vec<u64>,
+    /// A bit a word that is not empty.
+    summary: Vec<u64>,
+}
+
+impl Places {
+    /// Adds a place; whether it was not there.
+    pub(super) fn insert(&mut self, place: u32) -> bool {
+        let (word, bit) = split(place);
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+            self.summary.resize(word / WORD as usize + 1, 0);
+        }
+        let was = self.words[word] & bit != 0;
+        self.words[word] |= bit;
+        let (above, above_bit) = split(word as u32);
+        self.summary[above] |= above_bit;
+        !was
+    }
+
+    /// Takes a place out; whether it was there.
+    pub(super) fn remove(&mut self, place: u32) -> bool {
+        let (word, bit) = split(place);
+        let Some(entry) = self.words.get_mut(word).filter(|entry| **entry & bit != 0) else { return false };
+        *entry &= !bit;
+        if *entry == 0 {
+            let (above, above_bit) = split(word as u32);
+            self.summary[above] &= !above_bit;
+        }
+        true
+    }
+
+    fn first_word(&self, from: usize) -> Option<usize> {
+        let (above, bit) = split(from as u32);
+        let first = self.summary.get(above)? & !(bit - 1);
+        let found = match first {
+            0 => self.summary.iter().enumerate().skip(above + 1).find(|(_, entry)| **entry != 0),
+            _ => Some((above, &first)),
+        };
+        found.map(|(at, entry)| at * WORD as usize + entry.trailing_zeros() as usize)
+    }
+}
+
+/// The first place at or behind `from` that is in either set.
+pub(super) fn first_of(one: &Places, two: &Places, from: u32) -> Option<u32> {
+    let (word, bit) = split(from);
+    let both = |word: usize| one.words.get(word).unwrap_or(&0) | two.words.get(word).unwrap_or(&0);
+    let rest = both(word) & !(bit - 1);
+    if rest != 0 {
+        return Some(word as u32 * WORD + rest.trailing_zeros());
+    }
+    let next = one.first_word(word + 1).into_iter().chain(two.first_word(word + 1)).min()?;
+    Some(next as u32 * WORD + both(next).trailing_zeros())
+}
+
+fn split(place: u32) -> (usize, u64) {
+    ((place / WORD) as usize, 1 << (place % WORD))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn the_first_place_is_found_as_in_a_sorted_set() {
+        let (mut one, mut two, mut sorted) = (Places::default(), Places::default(), BTreeSet::new());
+        let mut seed = 3_u64;
+        for _ in 0..20_000 {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let place = (seed >> 40) as u32 % 9_000;
+            let set = if place.is_multiple_of(2) { &mut one } else { &mut two };
+            if seed >> 63 == 0 {
+                assert_eq!(set.insert(place), sorted.insert(place));
+            } else {
+                assert_eq!(set.remove(place), sorted.remove(&place));
+            }
+            let from = (seed >> 20) as u32 % 10_000;
+            assert_eq!(first_of(&one, &two, from), sorted.range(from..).next().copied(), "from {from}");
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Algorithm 1, step by step.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot};
+use crate::model::unfold::{Topology, Unfolded};
+
+const LANE: LaneId = LaneId(0);
+const OTHER: LaneId = LaneId(1);
+const SLOTS: u32 = 100;
+
+fn cell(max_rows: u32, priority: u32) -> CellKnobs {
+    CellKnobs { max_rows, min_followup: 1, priority }
+}
+
+fn chain(max_rows: u32) -> Cells {
+    Cells::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], SLOTS, true)
+}
+
+fn requests(rows: &[NodeRow]) -> Vec<Slot> {
+    rows.iter().map(|row| row.of.request).collect()
+}
+
+fn run(cells: &mut Cells, cell: CellId, lane: LaneId) -> (Vec<Slot>, Vec<Slot>) {
+    let rows = cells.form(cell, lane);
+    let mut done = cells.completed(cell, &rows, |_| false).to_vec();
+    done.sort_unstable();
+    (requests(&rows), done)
+}
+
+#[test]
+fn requests_join_and_leave_at_every_step() {
+    // Figure 5: so many steps, and the tick before which each arrives.
+    let lengths = [(1, 2, 0), (2, 3, 0), (3, 3, 0), (4, 5, 0), (5, 5, 2), (6, 7, 3), (7, 3, 3), (8, 1, 5)];
+    let mut cells = chain(4);
+    let mut ended = BTreeMap::new();
+    let mut tasks = Vec::new();
+    for tick in 0.. {
+        for (request, steps, _) in lengths.iter().filter(|(_, _, at)| *at == tick) {
+            cells.board(*request, Box::new([Unfolded::Steps(*steps)]));
+        }
+        let Some(cell) = cells.choose(LANE, |_| 0) else { break };
+        let (rows, done) = run(&mut cells, cell, LANE);
+        tasks.push(rows);
+        ended.extend(done.into_iter().map(|request| (request, tick + 1)));
+    }
+    let first = [vec![1, 2, 3, 4], vec![1, 2, 3, 4], vec![2, 3, 4, 5], vec![4, 5, 6, 7], vec![4, 5, 6, 7]];
+    assert_eq!(tasks[..5], first);
+    assert_eq!(ended[&1], 2, "request 1 leaves with its second step");
+    assert_eq!((ended[&2], ended[&3], ended[&4]), (3, 3, 5));
+    assert_eq!(tasks[5..], [vec![5, 6, 7, 8], vec![5, 6], vec![6], vec![6], vec![6]]);
+}
+
+/// A complete binary tree: node 0 is the root.
+fn complete(leaves: u32) -> Arc<Topology> {
+    let inner = leaves - 1;
+    let children = |node| if node < inner { smallvec![2 * node + 1, 2 * node + 2] } else { smallvec![] };
+    Arc::new(Topology::new((0..2 * leaves - 1).map(children).collect()))
+}
+
+fn trees(max_rows: u32, frontier: bool) -> Cells {
+    let (leaf, inner) = (CellId(0), CellId(1));
+    Cells::new(&[cell(max_rows, 2), cell(max_rows, 1)], &[SegmentKnobs::Tree { leaf, inner }], SLOTS, frontier)
+}
+
+#[test]
+fn a_tree_of_16_leaves_has_15_inner_nodes() {
+    let mut cells = trees(64, false);
+    cells.board(0, Box::new([Unfolded::Tree(complete(16))]));
+    let mut sizes = Vec::new();
+    while let Some(cell) = cells.choose(LANE, |_| 0) {
+        let (rows, done) = run(&mut cells, cell, LANE);
+        sizes.push((cell.0, rows.len(), done.len()));
+    }
+    assert_eq!(sizes, [(0, 16, 0), (1, 8, 0), (1, 4, 0), (1, 2, 0), (1, 1, 1)]);
+}
+
+#[test]
+fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
+    for (frontier, then) in [(false, (0, 2)), (true, (1, 1))] {
+        let mut cells = trees(2, frontier);
+        cells.board(0, Box::new([Unfolded::Tree(complete(4))]));
+        let first = cells.choose(LANE, |_| 0).expect("leaves are ready");
+        assert_eq!(run(&mut cells, first, LANE).0.len(), 2);
+        let mut one = cells.choose(LANE, |_| 0).expect("there is more");
+        if frontier {
+            // The other two leaves fill a batch, which goes first.
+            assert_eq!((one, run(&mut cells, one, LANE).0.len()), (CellId(0), 2));
+            one = cells.choose(LANE, |_| 0).expect("there is more");
+        }
+        let rows = cells.form(one, LANE).len();
+        assert_eq!((one.0, rows), if frontier { (1, 2) } else { then });
+    }
+}
+
+#[test]
+fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
+    let mut cells = chain(4);
+    cells.board(0, Box::new([Unfolded::Steps(3)]));
+    let one = cells.form(CellId(0), LANE);
+    assert_eq!(cells.ready(CellId(0), LANE), 1, "the next step is ready where the first runs");
+    assert_eq!(cells.ready(CellId(0), OTHER), 0);
+    let two = cells.form(CellId(0), LANE);
+    assert!(cells.completed(CellId(0), &one, |_| false).is_empty());
+    assert_eq!(cells.ready(CellId(0), OTHER), 0, "the second is still there");
+    assert!(cells.completed(CellId(0), &two, |_| false).is_empty());
+    assert_eq!(cells.ready(CellId(0), OTHER), 1, "it may go anywhere");
+    let three = cells.form(CellId(0), OTHER);
+    assert_eq!(cells.completed(CellId(0), &three, |_| false).as_slice(), [0]);
+}
+
+#[test]
+fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
+    let mut cells = chain(4);
+    cells.board(7, Box::new([Unfolded::Steps(9)]));
+    let one = cells.form(CellId(0), LANE);
+    let two = cells.form(CellId(0), LANE);
+    assert!(cells.completed(CellId(0), &one, |_| true).is_empty(), "a task still names it");
+    assert_eq!(cells.ready(CellId(0), LANE), 0);
+    assert_eq!(cells.completed(CellId(0), &two, |_| false).as_slice(), [7]);
+}
+
+#[test]
+fn full_batches_go_first_then_idle_types_then_any_by_priority() {
+    let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
+    let mut cells = Cells::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);
+    let both = |first| -> Box<[Unfolded]> { Box::new([Unfolded::Steps(first), Unfolded::Steps(5)]) };
+    cells.board(0, both(1));
+    cells.board(1, both(2));
+    assert_eq!(cells.choose(LANE, |_| 0), Some(CellId(0)));
+    let (_, done) = run(&mut cells, CellId(0), LANE);
+    assert!(done.is_empty());
+    assert_eq!(cells.choose(LANE, |_| 0), Some(CellId(1)), "one each: the decoder has priority");
+    assert_eq!(cells.choose(LANE, |cell| u64::from(cell.0 == 0)), Some(CellId(0)), "with who waits, a full batch");
+    let decoding = cells.form(CellId(1), LANE);
+    assert_eq!(cells.choose(OTHER, |_| 0), Some(CellId(0)), "nothing runs of it");
+    cells.completed(CellId(1), &decoding, |_| false);
+}
+
+#[test]
+fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
+    let mut cells = chain(4);
+    for request in 0..3 {
+        cells.board(request, Box::new([Unfolded::Steps(2)]));
+    }
+    let rows = cells.form(CellId(0), LANE);
+    cells.drop(1);
+    assert_eq!(cells.free_slots(), SLOTS - 3, "a task names its slot");
+    // Another request in the same slot is not the one that runs.
+    cells.board(1, Box::new([Unfolded::Steps(1)]));
+    assert!(cells.completed(CellId(0), &rows, |_| false).is_empty());
+    let (rows, done) = run(&mut cells, CellId(0), LANE);
+    assert_eq!((rows, done), (vec![0, 2, 1], vec![0, 1, 2]));
+    assert_eq!(cells.free_slots(), SLOTS);
+    assert_eq!(cells.choose(LANE, |_| 0), None);
+}
+
+#[test]
+fn a_queue_that_requests_come_and_go_in_stays_short_and_in_order() {
+    let mut cells = chain(3);
+    let mut served = 0;
+    cells.board(9_000, Box::new([Unfolded::Steps(2_001)]));
+    for request in 0..2_000 {
+        cells.board(request, Box::new([Unfolded::Steps(1)]));
+        let (rows, done) = run(&mut cells, CellId(0), LANE);
+        assert_eq!((rows[0], &rows[1..], done.len()), (9_000, &done[..], 1));
+        served += done.len();
+    }
+    assert_eq!(served, 2_000);
+    assert_eq!(run(&mut cells, CellId(0), LANE), (vec![9_000], vec![9_000]));
+}

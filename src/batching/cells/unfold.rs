@@ -1,0 +1,289 @@
+//! What requests unfold into: the segments of their model one after the other, each as subgraphs (BatchMaker sections 3.1 and 4.3).
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::{
+    nodes::Nodes,
+    queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
+};
+use crate::{
+    batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot},
+    model::unfold::Unfolded,
+};
+
+/// The slots that a request reserves: those of the segment that needs most.
+pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
+    // A chain writes over its own, each node of a tree has one.
+    let held = |unfolded: &Unfolded| match unfolded {
+        Unfolded::Steps(_) => 1,
+        Unfolded::Tree(topology) => topology.nodes(),
+    };
+    graph.iter().map(held).max().unwrap_or(1)
+}
+
+/// A request on its way.
+#[derive(Debug)]
+struct Journey {
+    request: Slot,
+    graph: Box<[Unfolded]>,
+    /// The segment that it is in.
+    segment: usize,
+    /// Its subgraphs in it that are not complete.
+    subgraphs: SmallVec<[SubgraphIx; 1]>,
+    /// Of a tree: the subgraph of the inner nodes, and leaves that have not run.
+    inner: Option<SubgraphIx>,
+    leaves: u32,
+    /// Rows in flight.
+    rows: u32,
+    /// Its request has ended: its slots return with its last row.
+    is_over: bool,
+}
+
+/// The cell graphs of a group's requests.
+#[derive(Debug)]
+pub(in crate::batching) struct Cells {
+    segments: Vec<SegmentKnobs>,
+    queues: Queues,
+    journeys: Slab<Journey>,
+    /// By the request's slot.
+    of_request: Vec<Option<JourneyIx>>,
+    /// Slots for state, and those that nobody has.
+    slots: u32,
+    free_slots: u32,
+    /// Inner nodes wait for their own children alone, and not for all leaves (section 4.4).
+    frontier: bool,
+}
+
+impl Cells {
+    pub(in crate::batching) fn new(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32, frontier: bool) -> Self {
+        Self {
+            segments: segments.to_vec(),
+            queues: Queues::new(cells),
+            journeys: Slab::new(),
+            of_request: Vec::new(),
+            slots,
+            free_slots: slots,
+            frontier,
+        }
+    }
+
+    /// What holds between two steps, of a group of which these requests have boarded.
+    pub(in crate::batching) fn check(&self, mut aboard: Vec<Slot>) -> Result<(), String> {
+        let mut under_way: Vec<Slot> =
+            self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
+        aboard.sort_unstable();
+        under_way.sort_unstable();
+        if aboard != under_way {
+            return Err(format!("requests in slots {aboard:?} are aboard, but {under_way:?} are under way"));
+        }
+        let held: u32 = self.journeys.iter().map(|(_, journey)| slots(&journey.graph)).sum();
+        if held + self.free_slots != self.slots {
+            return Err(format!("{held} slots are held and {} free, of {}", self.free_slots, self.slots));
+        }
+        let named = self.journeys.iter().filter(|(_, journey)| !journey.is_over);
+        let stray = named.flat_map(|(_, journey)| &journey.subgraphs).find(|subgraph| !self.queues.holds(**subgraph));
+        if let Some(subgraph) = stray {
+            return Err(format!("subgraph {subgraph} of a request under way stands in no queue"));
+        }
+        self.queues.check()
+    }
+
+    pub(in crate::batching) fn free_slots(&self) -> u32 {
+        self.free_slots
+    }
+
+    /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
+    pub(in crate::batching) fn board(&mut self, request: Slot, graph: Box<[Unfolded]>) {
+        self.free_slots -= slots(&graph);
+        let ix = self.journeys.insert(Journey {
+            request,
+            graph,
+            segment: 0,
+            subgraphs: SmallVec::new(),
+            inner: None,
+            leaves: 0,
+            rows: 0,
+            is_over: false,
+        }) as JourneyIx;
+        let at = request as usize;
+        if self.of_request.len() <= at {
+            self.of_request.resize(at + 1, None);
+        }
+        self.of_request[at] = Some(ix);
+        self.enter(ix);
+    }
+
+    /// The type of the nodes that a request boards with.
+    pub(in crate::batching) fn first(&self) -> CellId {
+        match self.segments.first() {
+            Some(SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }) => *cell,
+            None => CellId(0),
+        }
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(in crate::batching) fn has_ready(&self) -> bool {
+        self.queues.has_ready()
+    }
+
+    /// The type that a lane runs next, given how many nodes of it requests would bring that have not boarded.
+    pub(in crate::batching) fn choose(&self, lane: LaneId, waiting: impl Fn(CellId) -> u64) -> Option<CellId> {
+        self.queues.choose(lane, waiting)
+    }
+
+    pub(in crate::batching) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {
+        self.queues.ready(cell, lane)
+    }
+
+    pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
+        let rows = self.queues.form(cell, lane);
+        rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
+        rows
+    }
+
+    /// Whether a row's request is still under way.
+    pub(in crate::batching) fn is_live(&self, row: &NodeRow) -> bool {
+        !self.journeys[row.of.journey as usize].is_over
+    }
+
+    /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests that are done.
+    pub(in crate::batching) fn completed(
+        &mut self,
+        cell: CellId,
+        rows: &[NodeRow],
+        is_last: impl Fn(usize) -> bool,
+    ) -> SmallVec<[Slot; 8]> {
+        for (at, row) in rows.iter().enumerate() {
+            if is_last(at) && self.is_live(row) {
+                self.queues.change(row.subgraph, Nodes::end);
+            }
+        }
+        self.queues.land(cell, rows);
+        let mut done = SmallVec::new();
+        for row in rows {
+            let journey = &self.journeys[row.of.journey as usize];
+            // A row before it may have been the last of the same subgraph.
+            let is_under_way = !journey.is_over && journey.subgraphs.contains(&row.subgraph);
+            if is_under_way && self.queues.is_complete(row.subgraph) && self.passed(row) {
+                done.push(row.of.request);
+            }
+        }
+        for row in rows {
+            self.journeys[row.of.journey as usize].rows -= 1;
+            self.forget_if_over(row.of.journey);
+        }
+        done
+    }
+
+    /// Nodes of a request that has not boarded, by their types.
+    pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> SmallVec<[(CellId, u32); 4]> {
+        self.nodes_of(graph, 0, 0)
+    }
+
+    /// Nodes of a request under way that are not submitted, at most.
+    pub(in crate::batching) fn nodes_left(&self, request: Slot) -> SmallVec<[(CellId, u32); 4]> {
+        let journey = self.of_request.get(request as usize).copied().flatten();
+        let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return SmallVec::new() };
+        let submitted = journey.subgraphs.iter().map(|&subgraph| self.queues.get(subgraph).nodes.submitted());
+        self.nodes_of(&journey.graph, journey.segment, submitted.max().unwrap_or(0))
+    }
+
+    fn nodes_of(&self, graph: &[Unfolded], segment: usize, submitted: u32) -> SmallVec<[(CellId, u32); 4]> {
+        let mut nodes = SmallVec::new();
+        for (number, (knobs, unfolded)) in self.segments.iter().zip(graph).enumerate().skip(segment) {
+            let before = if number == segment { submitted } else { 0 };
+            match (knobs, unfolded) {
+                (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
+                    nodes.push((*leaf, 1));
+                    nodes.push((*inner, topology.depth()));
+                }
+                (SegmentKnobs::Steps { cell }, unfolded) | (SegmentKnobs::Tree { leaf: cell, .. }, unfolded) => {
+                    nodes.push((*cell, unfolded.nodes().saturating_sub(before)));
+                }
+            }
+        }
+        nodes
+    }
+
+    /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.
+    pub(in crate::batching) fn drop(&mut self, request: Slot) {
+        let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
+        let journey = &mut self.journeys[ix as usize];
+        journey.is_over = true;
+        for subgraph in std::mem::take(&mut journey.subgraphs) {
+            self.queues.remove(subgraph);
+        }
+        self.forget_if_over(ix);
+    }
+
+    fn forget_if_over(&mut self, ix: JourneyIx) {
+        if self.journeys.get(ix as usize).is_some_and(|journey| journey.is_over && journey.rows == 0) {
+            let journey = self.journeys.remove(ix as usize);
+            self.free_slots += slots(&journey.graph);
+        }
+    }
+
+    /// A subgraph is complete: what waits for it goes on. Whether its request is done.
+    fn passed(&mut self, row: &NodeRow) -> bool {
+        let journey = &mut self.journeys[row.of.journey as usize];
+        self.queues.remove(row.subgraph);
+        journey.subgraphs.retain(|subgraph| *subgraph != row.subgraph);
+        if journey.inner == Some(row.subgraph) {
+            // Leaves that nobody waits for may still run.
+            journey.inner = None;
+        } else if let Some(inner) = journey.inner {
+            journey.leaves -= 1;
+            let all = journey.leaves == 0;
+            match &journey.graph[journey.segment] {
+                Unfolded::Tree(topology) if !self.frontier && all => {
+                    let leaves: Vec<u32> = topology.leaves().collect();
+                    self.queues.change(inner, |nodes| leaves.iter().for_each(|leaf| nodes.release_parents(*leaf)));
+                }
+                Unfolded::Tree(_) if self.frontier => {
+                    self.queues.change(inner, |nodes| nodes.release_parents(row.node));
+                }
+                _ => {}
+            }
+        }
+        if !journey.subgraphs.is_empty() {
+            return false;
+        }
+        journey.segment += 1;
+        if journey.segment < journey.graph.len() {
+            self.enter(row.of.journey);
+            return false;
+        }
+        journey.is_over = true;
+        self.of_request[row.of.request as usize] = None;
+        true
+    }
+
+    /// Puts the subgraphs of a request's segment into their queues.
+    fn enter(&mut self, ix: JourneyIx) {
+        let journey = &mut self.journeys[ix as usize];
+        let queues = &mut self.queues;
+        let nodes_before = journey.graph[..journey.segment].iter().map(Unfolded::nodes).sum();
+        let of = Origin { journey: ix, request: journey.request, nodes_before };
+        journey.inner = None;
+        match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
+            (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
+                let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1) };
+                journey.subgraphs.push(queues.push(of, *cell, nodes));
+            }
+            (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
+                for node in topology.leaves() {
+                    journey.subgraphs.push(queues.push(of, *leaf, Nodes::One { node, taken: false }));
+                }
+                journey.leaves = journey.subgraphs.len() as u32;
+                let nodes = Nodes::inner(topology);
+                if !nodes.are_submitted() {
+                    let inner = queues.push(of, *inner, nodes);
+                    journey.subgraphs.push(inner);
+                    journey.inner = Some(inner);
+                }
+            }
+            (segment, unfolded) => debug_assert!(false, "a request unfolds into {unfolded:?} where {segment:?} stands"),
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Groups whose requests unfold into cells (BatchMaker section 4.3): who boards, which task a lane is given, and what comes of it.
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use super::{
+    Action, Arrival, Bucket, CellId, CellularKnobs, End, LaneId, Next, Ns, Rejection, RowOutcome, RowSpan, ShapeClass,
+    Task, TaskId,
+    arbiter::{GroupIx, Lane},
+    cells::{Cells, NodeRow, slots},
+    cost::Quantile,
+    group::{Answer, Group, Turn, seat},
+    landing::Outcomes,
+    ledger::{Flight, Ledger, Slot, Stand},
+};
+
+/// What a group of cells has in place of batches.
+#[derive(Debug)]
+pub(super) struct Cellular {
+    pub(super) cells: Cells,
+    knobs: CellularKnobs,
+    rounds: Vec<Round>,
+    /// Requests that have boarded, by their targets; none where the version has no objective.
+    targets: BTreeSet<(Ns, Slot)>,
+}
+
+/// Tasks of one type that a lane was given in a row.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    lane: LaneId,
+    cell: CellId,
+    tasks: u16,
+}
+
+impl Cellular {
+    pub(super) fn new(knobs: &CellularKnobs) -> Self {
+        let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
+        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new() }
+    }
+
+    /// Why a request can never board.
+    pub(super) fn refusal(&self, arrival: &Arrival) -> Option<End> {
+        if arrival.graph.len() != self.knobs.segments.len() || arrival.rows != 1 {
+            return Some(End::Failed);
+        }
+        (slots(&arrival.graph) > self.knobs.slots).then_some(End::Rejected(Rejection::NoMemory))
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(super) fn has_ready(&self) -> bool {
+        self.cells.has_ready()
+    }
+
+    /// A request that has boarded is no longer under way, whether it has run to its end or not.
+    pub(super) fn left(&mut self, request: Slot, target: Ns) {
+        self.targets.remove(&(target, request));
+        self.cells.drop(request);
+    }
+
+    /// The request aboard whose target comes first.
+    pub(super) fn first_target(&self) -> Option<Slot> {
+        self.targets.first().map(|&(_, slot)| slot)
+    }
+
+    /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are requests that may
+    /// board, each with a node of the first type at least.
+    fn choose(&mut self, lane: &Lane, waiting: u64) -> Option<CellId> {
+        let first = self.cells.first();
+        let joined = |cell: CellId| if cell == first { waiting } else { 0 };
+        let at = self.rounds.iter().position(|round| round.lane == lane.id).unwrap_or_else(|| {
+            self.rounds.push(Round { lane: lane.id, cell: first, tasks: 0 });
+            self.rounds.len() - 1
+        });
+        let round = &mut self.rounds[at];
+        let ready = self.cells.ready(round.cell, lane.id) + joined(round.cell);
+        let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
+        // A lane that nothing is on is scheduled anew: the round is for submitting ahead.
+        if !lane.is_idle() && (1..self.knobs.max_tasks).contains(&round.tasks) && ready >= enough {
+            round.tasks += 1;
+            return Some(round.cell);
+        }
+        let cell = self.cells.choose(lane.id, joined)?;
+        *round = Round { lane: lane.id, cell, tasks: 1 };
+        Some(cell)
+    }
+}
+
+impl Group {
+    // ## open lane => task
+    pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
+        let first = self.first_waiting(turn);
+        let waiting = self.pending.requests as u64;
+        let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
+        let free = cellular.cells.free_slots();
+        let fits = first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
+        let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
+        let Some(cell) = cellular.choose(lane, waiting) else { return Answer::Nothing };
+        if cell == cellular.cells.first() {
+            self.board_cells(turn, cell, lane.id);
+        }
+        let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
+        let nodes = cellular.cells.form(cell, lane.id);
+        if nodes.is_empty() {
+            return Answer::Nothing;
+        }
+        Answer::Launched(self.launch_cells(turn, group, lane, id, cell, nodes))
+    }
+
+    /// Who boards next.
+    fn first_waiting(&self, turn: &Turn<'_>) -> Option<Slot> {
+        self.pending.lines.iter().find_map(|(_, line)| line.iter(turn.ledger).next())
+    }
+
+    /// Lets requests board, in the order of their queue, until a task of the first type is full or there is no room for more state.
+    fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
+        while let Some(slot) = self.first_waiting(turn) {
+            let Some(cellular) = &mut self.cellular else { return };
+            let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
+            let is_full = cellular.cells.ready(cell, lane) >= most;
+            if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
+                return;
+            }
+            let Stand::Queued { line, .. } = turn.ledger[slot].stand else { return };
+            self.pending.remove(turn.ledger, slot);
+            self.pending.retire(line);
+            seat(turn, slot);
+            let graph = std::mem::take(&mut turn.ledger[slot].graph);
+            cellular.cells.board(slot, graph);
+            if self.objective_ns.is_some() {
+                cellular.targets.insert((turn.ledger[slot].target(self.objective_ns), slot));
+            }
+        }
+    }
+
+    fn launch_cells(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        lane: &Lane,
+        id: TaskId,
+        cell: CellId,
+        nodes: Vec<NodeRow>,
+    ) -> Option<Ns> {
+        let span = |(at, row): (u32, &NodeRow)| {
+            let req = turn.ledger[row.request()].req;
+            RowSpan { req, start: row.number(), count: 1, at }
+        };
+        let spans: Vec<RowSpan> = (0..).zip(&nodes).map(span).collect();
+        let rows = spans.len() as u32;
+        self.running += 1;
+        self.totals.tasks_launched += 1;
+        self.totals.rows_launched += u64::from(rows);
+        let class = ShapeClass::default();
+        turn.ledger.take_off(Flight {
+            task: id,
+            lane: lane.id,
+            group,
+            batch: 0,
+            lineage: id.0,
+            cell,
+            requests: rows,
+            rows,
+            launched: turn.now,
+            class: class.clone(),
+            ahead: Vec::new(),
+            nodes,
+        });
+        let predicted_ns =
+            if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
+        turn.actions.push(Action::Launch(Task {
+            id,
+            model: self.model,
+            cell,
+            bucket: Bucket { rows, class },
+            lane: lane.id,
+            batch: id.0,
+            rows: spans,
+            reads: SmallVec::new(),
+            writes: None,
+            after: SmallVec::new(),
+        }));
+        predicted_ns
+    }
+
+    // ## running => (ready again | ended), row by row
+    pub(super) fn complete_cells(
+        &mut self,
+        turn: &mut Turn<'_>,
+        flight: &Flight,
+        outcomes: &[RowOutcome],
+        took_ns: Ns,
+    ) {
+        self.running -= 1;
+        if self.learns {
+            self.costs.learn(flight.cell, flight.rows, &flight.class, took_ns);
+            self.learned += 1;
+        }
+        let outcomes = Outcomes::of_all(outcomes);
+        for (at, row) in flight.nodes.iter().enumerate() {
+            if !self.is_live(row) {
+                continue;
+            }
+            let outcome = outcomes.get(at);
+            if outcome.emitted {
+                self.emit(turn, row.request());
+            }
+            if outcome.next == Next::Failed {
+                self.end(turn, row.request(), End::Failed);
+            }
+        }
+        let Some(cellular) = &mut self.cellular else { return };
+        let is_last = |at: usize| outcomes.get(at).next == Next::Done;
+        for slot in cellular.cells.completed(flight.cell, &flight.nodes, is_last) {
+            turn.ledger[slot].left = 0;
+            self.end(turn, slot, End::Completed);
+        }
+    }
+
+    /// Nothing can be said of the state of a failed task's rows: their requests fail.
+    pub(super) fn fail_cells(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
+        self.running -= 1;
+        for row in &flight.nodes {
+            if self.is_live(row) {
+                self.end(turn, row.request(), End::Failed);
+            }
+        }
+        if let Some(cellular) = &mut self.cellular {
+            cellular.cells.completed(flight.cell, &flight.nodes, |_| false);
+        }
+    }
+
+    /// Time that the group can spare before a target is missed that can still be met, by the first in each line and the first target of those
+    /// aboard: a row alone for each node that is left.
+    pub(super) fn cells_slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
+        let cellular = self.cellular.as_ref()?;
+        let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
+        let waiting = heads.map(|slot| (slot, cellular.cells.all_nodes(&ledger[slot].graph)));
+        let aboard = cellular.first_target().map(|slot| (slot, cellular.cells.nodes_left(slot)));
+        let slacks = waiting.chain(aboard).filter_map(|(slot, nodes)| {
+            let needs_ns = nodes.iter().map(|&(cell, nodes)| {
+                let one_ns = self.costs.predict(cell, 1, &ShapeClass::default(), Quantile::P99)?;
+                Some(one_ns.saturating_mul(u64::from(nodes)))
+            });
+            let needs_ns: Ns = needs_ns.sum::<Option<Ns>>()?;
+            ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
+        });
+        slacks.min()
+    }
+
+    fn is_live(&self, row: &NodeRow) -> bool {
+        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.is_live(row))
+    }
+}

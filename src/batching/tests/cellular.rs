@@ -1,0 +1,261 @@
+//! Groups of cells through the core: who boards when, and random runs in which every node runs once and behind what it needs.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use proptest::{collection::vec, prelude::*};
+use smallvec::SmallVec;
+
+use super::pool::arrival;
+use crate::{
+    batching::{
+        Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs,
+        ModelId, Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, Task, TaskId,
+    },
+    model::unfold::{Topology, Unfolded},
+};
+
+const MODEL: ModelId = ModelId(0);
+
+fn cell(max_rows: u32, priority: u32) -> CellKnobs {
+    CellKnobs { max_rows, min_followup: 1, priority }
+}
+
+fn cellular(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32) -> Knobs {
+    let (cells, segments) = (cells.to_vec(), segments.to_vec());
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks: 5, frontier: true });
+    Knobs { max_in_flight: 64, policy, ..Knobs::default() }
+}
+
+fn chain(max_rows: u32, slots: u32) -> Knobs {
+    cellular(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], slots)
+}
+
+fn core(knobs: Knobs, lanes: u16, lane: LaneKnobs) -> Core {
+    let mut core = Core::new();
+    core.step(0, Event::ModelUp(MODEL, knobs));
+    for id in 0..lanes {
+        core.step(0, Event::LaneUp(LaneId(id), lane));
+    }
+    core
+}
+
+fn request(req: u64, graph: Vec<Unfolded>) -> Arrival {
+    Arrival { graph: graph.into(), ..arrival(req) }
+}
+
+fn said(actions: &Actions) -> String {
+    let one = |action: &Action| match action {
+        Action::Launch(task) => {
+            let rows = task.rows.iter().map(|row| format!(" {}.{}", row.req.0, row.start));
+            format!("#{} cell {}:{}", task.id.0, task.cell.0, rows.collect::<String>())
+        }
+        Action::Finish { req, end } => format!("{} {end:?}", req.0),
+        other => format!("{other:?}"),
+    };
+    actions.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+fn done(task: u64) -> Event<'static> {
+    Event::Completed { task: TaskId(task), rows: &[] }
+}
+
+#[test]
+fn newcomers_board_at_the_next_cell_and_each_leaves_with_its_own_last() {
+    let mut core = core(chain(2, 9), 1, LaneKnobs::default());
+    let mut step = |event| said(&core.step(0, event));
+    assert_eq!(step(Event::Arrived(request(0, vec![Unfolded::Steps(2)]))), "#0 cell 0: 0.0");
+    assert_eq!(step(Event::Arrived(request(1, vec![Unfolded::Steps(3)]))), "");
+    assert_eq!(step(Event::Arrived(request(2, vec![Unfolded::Steps(1)]))), "");
+    assert_eq!(step(done(0)), "#1 cell 0: 0.1 1.0");
+    assert_eq!(step(done(1)), "0 Completed; #2 cell 0: 1.1 2.0");
+    assert_eq!(step(done(2)), "2 Completed; #3 cell 0: 1.2");
+    assert_eq!(step(done(3)), "1 Completed");
+}
+
+#[test]
+fn requests_wait_for_room_for_their_state_and_those_that_never_fit_are_refused() {
+    let leaves = |count: u32| -> Vec<SmallVec<[u32; 2]>> {
+        let root: SmallVec<[u32; 2]> = (1..=count).collect();
+        std::iter::once(root).chain((0..count).map(|_| SmallVec::new())).collect()
+    };
+    let tree = |count| vec![Unfolded::Tree(Arc::new(Topology::new(leaves(count))))];
+    let segments = [SegmentKnobs::Tree { leaf: CellId(0), inner: CellId(1) }];
+    let mut core = core(cellular(&[cell(8, 2), cell(8, 1)], &segments, 4), 1, LaneKnobs::default());
+    let mut step = |event| said(&core.step(0, event));
+    assert_eq!(step(Event::Arrived(request(0, tree(4)))), format!("0 {:?}", End::Rejected(Rejection::NoMemory)));
+    assert_eq!(step(Event::Arrived(request(1, tree(2)))), "#0 cell 0: 1.1 1.2");
+    assert_eq!(step(Event::Arrived(request(2, tree(1)))), "");
+    assert_eq!(step(done(0)), "#1 cell 1: 1.0", "one slot is left of the two that request 2 needs");
+    assert_eq!(step(done(1)), "1 Completed; #2 cell 0: 2.1");
+    assert_eq!(step(Event::Cancelled(ReqId(2))), "2 Cancelled");
+    assert_eq!(step(Event::Arrived(request(3, tree(2)))), "", "a task still names slots of request 2");
+    assert_eq!(step(done(2)), "#3 cell 0: 3.1 3.2");
+}
+
+#[test]
+fn a_failed_task_fails_its_requests_and_no_other() {
+    let mut core = core(chain(2, 9), 1, LaneKnobs::default());
+    let mut step = |event| said(&core.step(0, event));
+    step(Event::Arrived(request(0, vec![Unfolded::Steps(2)])));
+    step(Event::Arrived(request(1, vec![Unfolded::Steps(1)])));
+    assert_eq!(step(Event::Failed { task: TaskId(0) }), "0 Failed; #1 cell 0: 1.0");
+    assert_eq!(step(done(1)), "1 Completed");
+}
+
+/// What is known of a request from outside.
+#[derive(Debug)]
+struct Known {
+    graph: Vec<Unfolded>,
+    /// Nodes that ran, and those in flight with their lanes.
+    ran: BTreeSet<u32>,
+    flying: BTreeMap<u32, LaneId>,
+    /// Nodes of the first segment that there are, where an outcome ended it.
+    ended_at: Option<u32>,
+    end: Option<End>,
+}
+
+impl Known {
+    /// Nodes that must have run, or run before on the same lane.
+    fn needs(&self, node: u32) -> Vec<u32> {
+        match &self.graph[0] {
+            Unfolded::Steps(steps) if node < *steps => node.checked_sub(1).into_iter().collect(),
+            Unfolded::Tree(topology) if node < topology.nodes() => topology.children_of(node).to_vec(),
+            first => {
+                let before = first.nodes();
+                match node.checked_sub(before + 1) {
+                    Some(earlier) => vec![before + earlier],
+                    None => (0..self.ended_at.unwrap_or(before)).collect(),
+                }
+            }
+        }
+    }
+}
+
+/// A driver that knows what each request needs.
+struct Driver {
+    core: Core,
+    known: BTreeMap<u64, Known>,
+    running: Vec<Task>,
+    max_rows: u32,
+}
+
+impl Driver {
+    fn act(&mut self, event: Event<'_>) {
+        let actions = self.core.step(0, event);
+        self.core.check().expect("the invariants hold");
+        for action in actions {
+            match action {
+                Action::Launch(task) => self.launch(task),
+                Action::Finish { req, end } => {
+                    let known = self.known.get_mut(&req.0).expect("it arrived");
+                    assert_eq!(known.end.replace(end), None, "{req:?} ends once");
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn launch(&mut self, task: Task) {
+        assert!((1..=self.max_rows as usize).contains(&task.rows.len()));
+        // Rows of one task run at the same time: what they need is looked up before they are in flight.
+        for row in &task.rows {
+            let known = &self.known[&row.req.0];
+            assert_eq!(known.end, None, "{:?} has ended", row.req);
+            assert!(!known.ran.contains(&row.start) && !known.flying.contains_key(&row.start), "{row:?} runs twice");
+            for needed in known.needs(row.start) {
+                let there = known.ran.contains(&needed) || known.flying.get(&needed) == Some(&task.lane);
+                assert!(there, "{row:?} runs before {needed}");
+            }
+        }
+        for row in &task.rows {
+            let known = self.known.get_mut(&row.req.0).expect("it arrived");
+            known.flying.insert(row.start, task.lane);
+        }
+        self.running.push(task);
+    }
+
+    /// Ends the first task of a lane.
+    fn land(&mut self, at: usize, fails: bool, ends: impl Fn(u32) -> bool) {
+        let Some(lane) = self.running.get(at % self.running.len().max(1)).map(|task| task.lane) else { return };
+        let first = self.running.iter().position(|task| task.lane == lane).expect("it is the lane of one");
+        let task = self.running.remove(first);
+        let mut outcomes = Vec::new();
+        for row in &task.rows {
+            let known = self.known.get_mut(&row.req.0).expect("it arrived");
+            known.flying.remove(&row.start);
+            known.ran.insert(row.start);
+            let loops = matches!(known.graph[0], Unfolded::Steps(steps) if row.start < steps);
+            let is_last = loops && known.ended_at.is_none() && ends(row.start);
+            if is_last {
+                known.ended_at = Some(row.start + 1);
+            }
+            outcomes.push(RowOutcome { next: if is_last { Next::Done } else { Next::On }, emitted: false });
+        }
+        match fails {
+            true => self.act(Event::Failed { task: task.id }),
+            false => self.act(Event::Completed { task: task.id, rows: &outcomes }),
+        }
+    }
+}
+
+/// A binary tree in which each node beyond the first pair is a parent of the two before it that have none.
+fn tree(leaves: u32) -> Unfolded {
+    let mut children: Vec<SmallVec<[u32; 2]>> = (0..leaves).map(|_| SmallVec::new()).collect();
+    let mut roots: std::collections::VecDeque<u32> = (0..leaves).collect();
+    while let (Some(one), Some(two)) = (roots.pop_front(), roots.pop_front()) {
+        roots.push_back(children.len() as u32);
+        children.push([one, two].into_iter().collect());
+        if roots.len() == 1 {
+            break;
+        }
+    }
+    Unfolded::Tree(Arc::new(Topology::new(children)))
+}
+
+proptest! {
+    #[test]
+    fn every_node_runs_once_behind_what_it_needs_and_every_request_ends(
+        trees in any::<bool>(),
+        lanes in 1_u16..4,
+        ahead in any::<bool>(),
+        slots in 6_u32..60,
+        happenings in vec((0_u8..8, any::<u16>()), 1..300),
+    ) {
+        let first = match trees {
+            true => SegmentKnobs::Tree { leaf: CellId(0), inner: CellId(1) },
+            false => SegmentKnobs::Steps { cell: CellId(0) },
+        };
+        let segments = [first, SegmentKnobs::Steps { cell: CellId(2) }];
+        let knobs = cellular(&[cell(4, 3), cell(4, 2), cell(3, 1)], &segments, slots);
+        let horizon = if ahead { LaneKnobs { horizon_ns: 1_000, depth: 5 } } else { LaneKnobs::default() };
+        let mut driver = Driver { core: core(knobs, lanes, horizon), known: BTreeMap::new(), running: Vec::new(), max_rows: 4 };
+        let mut next = 0;
+        for (what, detail) in happenings {
+            match what {
+                0..=2 => {
+                    let size = u32::from(detail % 7) + 1;
+                    let graph = vec![if trees { tree(size) } else { Unfolded::Steps(size) }, Unfolded::Steps(u32::from(detail / 7 % 3) + 1)];
+                    let known = Known { graph: graph.clone(), ran: BTreeSet::new(), flying: BTreeMap::new(), ended_at: None, end: None };
+                    driver.known.insert(next, known);
+                    driver.act(Event::Arrived(request(next, graph)));
+                    next += 1;
+                }
+                3 if next > 0 => driver.act(Event::Cancelled(ReqId(u64::from(detail) % next))),
+                _ => driver.land(usize::from(detail), detail % 23 == 0, |node| (u32::from(detail) + node) % 11 == 0),
+            }
+        }
+        while !driver.running.is_empty() {
+            driver.land(0, false, |_| false);
+        }
+        for (req, known) in &driver.known {
+            prop_assert!(known.end.is_some(), "request {req} never ended");
+            if known.end == Some(End::Completed) {
+                let last = known.graph[0].nodes() + known.graph[1].nodes() - 1;
+                prop_assert!(known.ran.contains(&last), "request {req} was done before its last node");
+            }
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! The texts of the configurations of models that are unfolded into cells.
+
+/// One cell a token.
+pub(super) const LSTM: &str = r"# An LSTM over tokens. Each request unfolds into a cell a token; cells of any requests, at any of their tokens,
+# share tasks.
+inputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: hidden
+    dtype: FP32
+    dims: [HIDDEN]
+cells:
+  step: { program: step.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] }
+unfold:
+  - chain:
+      cell: step
+      over: tokens
+      as: x
+      carry: { h: h_next, c: c_next }
+      emit: { hidden: last(h_next) }
+";
+
+/// An encoder and a decoder.
+pub(super) const SEQ2SEQ: &str = r#"# Translation: a cell for each token that is read, then one for each that is written, until the end token, 2.
+inputs:
+  - name: source
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+cells:
+  encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] }
+  decoder: { program: decoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256] }
+unfold:
+  - chain:
+      cell: encoder
+      over: source
+      as: token
+      carry: { h: h_next, c: c_next }
+      emit: { h: last(h_next), c: last(c_next) }
+  - decode:
+      cell: decoder
+      feed: { token: next_token }
+      carry: { h: h_next, c: c_next }
+      start: { token: 1, h: encoder.h, c: encoder.c }
+      until: { next_token: 2 }
+      max_steps: "len(source) + 20"
+      emit: { tokens: all(next_token) }
+"#;
+
+/// The same, token by token.
+pub(super) const SEQ2SEQ_STREAM: &str = r#"# Translation as in seq2seq, but each token is answered as soon as it is there.
+decoupled: true
+inputs:
+  - name: source
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+cells:
+  encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] }
+  decoder: { program: decoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256] }
+unfold:
+  - chain:
+      cell: encoder
+      over: source
+      as: token
+      carry: { h: h_next, c: c_next }
+      emit: { h: last(h_next), c: last(c_next) }
+  - decode:
+      cell: decoder
+      feed: { token: next_token }
+      carry: { h: h_next, c: c_next }
+      start: { token: 1, h: encoder.h, c: encoder.c }
+      until: { next_token: 2 }
+      max_steps: "len(source) + 20"
+      emit: { tokens: all(next_token) }
+      stream: true
+"#;
+
+/// A tree that the request brings.
+pub(super) const TREE_LSTM: &str = r"# A binary tree LSTM. Row n of 'children' names the children of node n, -1 where there is none; tokens count at
+# leaves.
+inputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+  - name: children
+    dtype: INT32
+    dims: [-1, 2]
+outputs:
+  - name: root
+    dtype: FP32
+    dims: [HIDDEN]
+cells:
+  leaf: { program: leaf.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
+  node: { program: node.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
+unfold:
+  - tree:
+      leaf: leaf
+      internal: node
+      children: children
+      over: tokens
+      as: token
+      child: { h_left: 0.h, c_left: 0.c, h_right: 1.h, c_right: 1.c }
+      max_nodes: 256
+      emit: { root: root(h) }
+";
+
+/// Two directions, a layer over both, and a decoder with attention.
+pub(super) const GNMT: &str = r#"# Translation with attention: the source is read in both directions, then by a layer over both, whose states the
+# decoder attends to.
+inputs:
+  - name: source
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+cells:
+  forward: { program: forward.onnx }
+  backward: { program: backward.onnx }
+  upper: { program: upper.onnx }
+  decoder: { program: decoder.onnx }
+unfold:
+  - chain:
+      cell: forward
+      over: source
+      as: token
+      carry: { h: h_next, c: c_next }
+      emit: { states: all(h_next) }
+  - chain:
+      cell: backward
+      over: source
+      as: token
+      reverse: true
+      carry: { h: h_next, c: c_next }
+      emit: { states: all(h_next) }
+  - chain:
+      cell: upper
+      over: { forward: forward.states, backward: backward.states }
+      carry: { h: h_next, c: c_next }
+      emit: { states: all(h_next), h: last(h_next), c: last(c_next) }
+  - decode:
+      cell: decoder
+      feed: { token: next_token }
+      carry: { h1: h1_next, c1: c1_next, h2: h2_next, c2: c2_next }
+      start: { token: 1, h1: upper.h, c1: upper.c }
+      hold: { memory: upper.states }
+      length: { memory_length: upper.states }
+      until: { next_token: 2 }
+      max_steps: "len(source) + 20"
+      emit: { tokens: all(next_token) }
+"#;
+
+/// Stages before and behind chains.
+pub(super) const DEEPSPEECH2: &str = r#"# Speech: convolutions over all frames, a recurrent layer in both directions over the half of them that is left, and
+# scores of the characters at each.
+inputs:
+  - name: frames
+    dtype: FP32
+    dims: [-1, 80]
+outputs:
+  - name: logits
+    dtype: FP32
+    dims: [-1, 29]
+cells:
+  conv: { program: conv.onnx, batch_sizes: [1, 2, 4, 8] }
+  forward: { program: forward.onnx }
+  backward: { program: backward.onnx }
+  dense: { program: dense.onnx, batch_sizes: [1, 2, 4, 8] }
+unfold:
+  - stage: conv
+  - chain:
+      cell: forward
+      over: conv.features
+      as: x
+      steps: "(len(frames) + 1) / 2"
+      carry: { h: h_next }
+      emit: { states: all(h_next) }
+  - chain:
+      cell: backward
+      over: conv.features
+      as: x
+      steps: "(len(frames) + 1) / 2"
+      reverse: true
+      carry: { h: h_next }
+      emit: { states: all(h_next) }
+  - stage:
+      cell: dense
+      inputs: { forward: forward.states, backward: backward.states }
+"#;
+
+/// Chains over each other, and a decoder with attention.
+pub(super) const LAS: &str = r#"# Speech with attention: a listener of two layers over the frames, and a speller that attends to what it has heard.
+inputs:
+  - name: frames
+    dtype: FP32
+    dims: [-1, 40]
+outputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+cells:
+  listener: { program: listener.onnx }
+  upper: { program: upper.onnx }
+  speller: { program: speller.onnx }
+unfold:
+  - chain:
+      cell: listener
+      over: frames
+      as: frame
+      carry: { h: h_next, c: c_next }
+      emit: { states: all(h_next) }
+  - chain:
+      cell: upper
+      over: listener.states
+      as: x
+      carry: { h: h_next, c: c_next }
+      emit: { states: all(h_next) }
+  - decode:
+      cell: speller
+      feed: { token: next_token }
+      carry: { context: context_next, h: h_next, c: c_next }
+      start: { token: 1 }
+      hold: { memory: upper.states }
+      length: { memory_length: upper.states }
+      until: { next_token: 2 }
+      max_steps: "len(frames) + 20"
+      emit: { tokens: all(next_token) }
+"#;
+
+/// A stage over the whole source, and a decoder with a window of its own past.
+pub(super) const TRANSFORMER: &str = r#"# Translation by a Transformer: the encoder reads the whole source at once, the decoder writes token by token. It sees
+# the last 32 of its own positions, a window of fixed size that it carries along, and all of the source.
+inputs:
+  - name: source
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+cells:
+  encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8] }
+  decoder: { program: decoder.onnx }
+unfold:
+  - stage: encoder
+  - decode:
+      cell: decoder
+      feed: { token: next_token }
+      carry:
+        position: position_next
+        keys_0: keys_0_next
+        values_0: values_0_next
+        keys_1: keys_1_next
+        values_1: values_1_next
+      start: { token: 1 }
+      hold:
+        memory_keys_0: encoder.memory_keys_0
+        memory_values_0: encoder.memory_values_0
+        memory_keys_1: encoder.memory_keys_1
+        memory_values_1: encoder.memory_values_1
+      length: { memory_length: encoder.memory_keys_0 }
+      until: { next_token: 2 }
+      max_steps: "len(source) + 20"
+      emit: { tokens: all(next_token) }
+"#;

@@ -1,0 +1,49 @@
+//! Cells: the programs of a version whose requests unfold, what a request keeps from its first cell to its last, and tasks of nodes of any
+//! requests (BatchMaker section 4).
+//!
+//! On a host a slot is not a row of a table but what a request holds: the rows that its last tasks wrote, shared with the memory of the
+//! task, or copied where a tree would pin them for long. Rows that stay together from task to task are read where they were written.
+//! How many requests may hold state at once the core decides, before they board.
+
+mod plan;
+mod task;
+mod trial;
+mod walk;
+
+pub use plan::{CellPrograms, cell_knobs};
+pub(super) use task::CellTask;
+pub(super) use trial::run_alone;
+pub(super) use walk::Walk;
+
+use crate::{
+    executor::InputTensor,
+    model::{
+        ModelSpec,
+        unfold::{Given, UnfoldError, Unfolded},
+    },
+};
+
+/// What a request of these inputs unfolds into.
+///
+/// # Errors
+/// When it does not: its sender is at fault.
+pub(super) fn unfold(
+    programs: &CellPrograms,
+    spec: &ModelSpec,
+    rows: u32,
+    inputs: &[Option<InputTensor>],
+) -> Result<Box<[Unfolded]>, UnfoldError> {
+    if rows != 1 {
+        return Err(UnfoldError::Rows(rows));
+    }
+    let batch_axes = usize::from(spec.has_batch_axis());
+    let given = inputs.iter().map(|input| {
+        let input = input.as_ref()?;
+        Some(Given { shape: &input.shape[batch_axes..], data: &input.data })
+    });
+    let given: Vec<Option<Given<'_>>> = given.collect();
+    programs.unfolding().unfold(&spec.inputs, &given)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,349 @@
+//! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it next.
+
+use std::{sync::Arc, time::Instant};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::{
+    plan::{Cell, CellPrograms, From, Initially, Role},
+    walk::{Place, Row, Walk},
+};
+use crate::{
+    batching::{Next, RowOutcome},
+    device::{Buffer, BufferPool},
+    engine::{Batch, BatchInput, BatchOutput, RowFailure},
+    executor::{
+        Response,
+        gather::{copy_block, fill},
+        lane::{Ran, nanos},
+    },
+    model::{DataType, Dims, TensorSpec, element_count, unfold::Which},
+    observe::ExecutionTimings,
+};
+
+/// Nodes of one cell type, of any requests.
+pub(in crate::executor) struct CellTask<'a> {
+    pub(in crate::executor) programs: &'a CellPrograms,
+    pub(in crate::executor) cell: usize,
+    /// Each node's request, and its number there.
+    pub(in crate::executor) nodes: &'a [(&'a Walk, u32)],
+    pub(in crate::executor) buffers: &'a Arc<BufferPool>,
+}
+
+/// A node that is to run.
+struct Node<'a> {
+    walk: &'a Walk,
+    place: Place,
+    /// Which of its segment's types it is.
+    role: usize,
+}
+
+/// One input of a run, all rows together.
+struct Gathered {
+    shape: Dims,
+    data: Data,
+}
+
+enum Data {
+    /// Rows that lie where a task wrote them side by side.
+    Shared(Bytes),
+    Copied(Buffer),
+}
+
+impl Gathered {
+    fn as_input(&self) -> BatchInput<'_> {
+        let data = match &self.data {
+            Data::Shared(bytes) => bytes,
+            Data::Copied(buffer) => buffer.as_slice(),
+        };
+        BatchInput::Dense { shape: &self.shape, data }
+    }
+}
+
+impl<'a> CellTask<'a> {
+    /// Runs the nodes on the calling thread.
+    ///
+    /// # Errors
+    /// When a node's input is not there, nodes do not fit together, the program fails, or it gives what its cell does not promise.
+    pub(in crate::executor) fn run(&self) -> Result<Ran, String> {
+        let cell = self.programs.cells.get(self.cell).ok_or_else(|| format!("there is no cell {}", self.cell))?;
+        self.run_cell(cell).map_err(|fault| format!("cell '{}': {fault}", cell.spec.name))
+    }
+
+    fn run_cell(&self, cell: &Cell) -> Result<Ran, String> {
+        let nodes = self.nodes.iter().map(|&(walk, number)| self.node(walk, number));
+        let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
+        let started = Instant::now();
+        // By node, then by input.
+        let mut rows: Vec<SmallVec<[Row; 4]>> = Vec::with_capacity(nodes.len());
+        let mut failures = Vec::new();
+        for (row, node) in (0..).zip(&nodes) {
+            // What one request lacks is no reason for the others to fail.
+            rows.push(self.inputs(cell, node).unwrap_or_else(|fault| {
+                failures.push(RowFailure { row, reason: format!("cell '{}': {fault}", cell.spec.name) });
+                SmallVec::new()
+            }));
+        }
+        let mut ran = Ran {
+            responses: Vec::new(),
+            pieces: Vec::new(),
+            streamed: Vec::new(),
+            outcomes: vec![RowOutcome { next: Next::On, emitted: false }; nodes.len()],
+            failures,
+            timings: ExecutionTimings::default(),
+        };
+        ran.timings.compute_input_ns += nanos(started, Instant::now());
+        for failure in &ran.failures {
+            ran.outcomes[failure.row as usize].next = Next::Failed;
+        }
+        for group in groups(cell, &rows) {
+            self.run_group(cell, &nodes, &rows, &group, &mut ran)?;
+        }
+        Ok(ran)
+    }
+
+    fn node(&self, walk: &'a Walk, number: u32) -> Result<Node<'a>, String> {
+        let place = walk.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
+        let segment = &self.programs.segments[place.segment];
+        let role = usize::from(segment.is_tree && !walk.is_leaf(place));
+        if segment.types[role].cell != self.cell {
+            return Err(format!("node {number} of a request is of cell {}", segment.types[role].cell));
+        }
+        Ok(Node { walk, place, role })
+    }
+
+    /// What a node reads, by the cell's inputs.
+    fn inputs(&self, cell: &Cell, node: &Node<'_>) -> Result<SmallVec<[Row; 4]>, String> {
+        let role: &Role = &self.programs.segments[node.place.segment].types[node.role];
+        let specs = cell.spec.inputs.iter().zip(&role.inputs);
+        let rows = specs.map(|(spec, from)| {
+            let row = self.input(node, spec, from)?;
+            fits(spec, &row)?;
+            Ok(row)
+        });
+        rows.collect::<Result<_, String>>()
+    }
+
+    fn input(&self, node: &Node<'_>, spec: &TensorSpec, from: &From) -> Result<Row, String> {
+        let Node { walk, place, .. } = *node;
+        let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
+        match from {
+            From::Whole(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+            From::Step { of, reversed } => {
+                let (dims, data) = walk.tensor(*of)?;
+                let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
+                row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
+            }
+            From::Length(tensor) => {
+                let (dims, _) = walk.tensor(*tensor)?;
+                let length = dims.first().copied().unwrap_or(1);
+                let bytes = match spec.datatype {
+                    DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
+                    _ => Bytes::copy_from_slice(&length.to_le_bytes()),
+                };
+                Ok(own(&bytes))
+            }
+            From::Carried { keep, .. } if place.node > 0 => {
+                let row = walk.carried(place.segment, *keep);
+                row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
+            }
+            From::Carried { start: Initially::Row(row), .. } => Ok(own(row)),
+            From::Carried { start: Initially::Tensor(tensor), .. } => {
+                walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data))
+            }
+            From::Child { child, keep, none } => match walk.children(place).get(*child) {
+                None => Ok(own(none)),
+                Some(&child) => walk
+                    .of_node(place.segment, *keep, child)
+                    .ok_or_else(|| format!("input '{}': node {child} has left nothing", spec.name)),
+            },
+        }
+    }
+
+    /// Runs nodes whose inputs fit together.
+    fn run_group(
+        &self,
+        cell: &Cell,
+        nodes: &[Node<'_>],
+        rows: &[SmallVec<[Row; 4]>],
+        group: &[usize],
+        ran: &mut Ran,
+    ) -> Result<(), String> {
+        let started = Instant::now();
+        let count = group.len();
+        let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
+            let of_input: SmallVec<[&Row; 32]> = group.iter().map(|&node| &rows[node][input]).collect();
+            gather(spec, &of_input, self.buffers)
+        });
+        let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
+        let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
+        let shapes: SmallVec<[Option<Dims>; 4]> =
+            cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
+        let steps: SmallVec<[u32; 32]> = group.iter().map(|&node| nodes[node].place.node as u32).collect();
+        let gathered_at = Instant::now();
+        let batch =
+            Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
+        let execution = cell.program.run(&batch).map_err(|error| error.0)?;
+        let ran_at = Instant::now();
+        for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
+            promised(spec, output, count)?;
+        }
+        for (at, &node) in group.iter().enumerate() {
+            ran.outcomes[node] = self.leave(&nodes[node], node, at, count, &execution.outputs, &mut ran.streamed)?;
+        }
+        ran.timings.compute_input_ns += nanos(started, gathered_at);
+        ran.timings.compute_infer_ns += nanos(gathered_at, ran_at);
+        ran.timings.compute_output_ns += nanos(ran_at, Instant::now());
+        Ok(())
+    }
+
+    /// Keeps what a node gave, and says whether it was the last of its loop.
+    fn leave(
+        &self,
+        node: &Node<'_>,
+        number: usize,
+        at: usize,
+        count: usize,
+        outputs: &[BatchOutput],
+        streamed: &mut Vec<(usize, Response)>,
+    ) -> Result<RowOutcome, String> {
+        let segment = &self.programs.segments[node.place.segment];
+        let row = |output: usize| {
+            let BatchOutput { shape, data } = &outputs[output];
+            let len = data.len() / count;
+            Row { dims: Dims::from_slice(&shape[1..]), of: data.clone(), at: at * len, len }
+        };
+        for (number, keep) in segment.keeps.iter().enumerate() {
+            node.walk.keep(node.place, number, row(keep.outputs[node.role]))?;
+        }
+        let mut outcome = RowOutcome { next: Next::On, emitted: segment.streams };
+        if segment.streams {
+            let own = self.programs.unfolding.outputs.iter().map(|emitted| {
+                let (keep, which) = segment.emits[emitted.emit];
+                let row = row(segment.keeps[keep].outputs[node.role]);
+                let mut dims = Dims::new();
+                if which == Which::All {
+                    dims.push(1);
+                }
+                dims.extend_from_slice(&row.dims);
+                node.walk.output(&dims, Bytes::copy_from_slice(row.as_slice()))
+            });
+            streamed.push((number, Response { outputs: own.collect() }));
+        }
+        if let Some((output, last)) = segment.until
+            && integer(row(output).as_slice()) == Some(last)
+        {
+            outcome.next = Next::Done;
+        }
+        Ok(outcome)
+    }
+}
+
+/// Nodes that may run together: all of them, where their rows have the same dims or are padded to one another, else those of the same
+/// dims.
+fn groups(cell: &Cell, rows: &[SmallVec<[Row; 4]>]) -> SmallVec<[SmallVec<[usize; 32]>; 1]> {
+    let alike =
+        |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| one.iter().zip(two).all(|(one, two)| one.dims == two.dims);
+    let mut groups: SmallVec<[SmallVec<[usize; 32]>; 1]> = SmallVec::new();
+    // Nodes that have failed have no rows.
+    for (number, own) in rows.iter().enumerate().filter(|(_, own)| own.len() == cell.spec.inputs.len()) {
+        let group = groups.iter_mut().find(|group| cell.pads || alike(&rows[group[0]], own));
+        match group {
+            Some(group) => group.push(number),
+            None => groups.push(SmallVec::from_elem(number, 1)),
+        }
+    }
+    groups
+}
+
+/// Whether a row is what the cell's input takes.
+fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
+    let fits = row.dims.len() == spec.dims.len()
+        && spec.dims.iter().zip(&row.dims).all(|(expected, found)| *expected < 0 || expected == found);
+    let bytes = element_count(&row.dims).zip(spec.datatype.size_bytes()).map(|(count, size)| count * size);
+    if fits && bytes == Some(row.len) {
+        return Ok(());
+    }
+    let (expected, found) = (spec.dims.as_slice(), row.dims.as_slice());
+    Err(format!(
+        "input '{}': expected {} {expected:?}, but found {found:?} in {} bytes",
+        spec.name, spec.datatype, row.len
+    ))
+}
+
+/// A row of a tensor along its first axis.
+fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
+    let rows = dims.first().and_then(|&rows| usize::try_from(rows).ok()).unwrap_or(0);
+    if number >= rows {
+        return Err(format!("has no row {number}, but {rows}"));
+    }
+    let len = data.len() / rows;
+    Ok(Row { dims: Dims::from_slice(&dims[1..]), of: data, at: number * len, len })
+}
+
+/// One input of all rows: where they lie, if a task wrote them side by side; else copied, and padded to the longest.
+fn gather(spec: &TensorSpec, rows: &[&Row], buffers: &Arc<BufferPool>) -> Result<Gathered, String> {
+    let first = rows[0];
+    let mut dims = first.dims.clone();
+    for row in rows {
+        dims.iter_mut().zip(&row.dims).for_each(|(longest, own)| *longest = (*longest).max(*own));
+    }
+    let mut shape = Dims::from_slice(&[rows.len() as i64]);
+    shape.extend_from_slice(&dims);
+    let adjoin = |(at, row): (usize, &&Row)| {
+        row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == first.at + at * first.len
+    };
+    let size = spec.datatype.size_bytes().ok_or("strings cannot be gathered")?;
+    // A message's payload may lie anywhere.
+    let is_aligned = first.as_slice().as_ptr().addr().is_multiple_of(size);
+    let is_alike = rows.iter().all(|row| row.dims == dims);
+    if is_aligned && is_alike && first.len > 0 && rows.iter().enumerate().all(adjoin) {
+        let data = Data::Shared(first.of.slice(first.at..first.at + rows.len() * first.len));
+        return Ok(Gathered { shape, data });
+    }
+    let row_bytes = element_count(&dims).and_then(|count| count.checked_mul(size));
+    let row_bytes = row_bytes.ok_or_else(|| format!("input '{}' would be too large", spec.name))?;
+    let mut buffer = BufferPool::take(buffers, rows.len() * row_bytes);
+    if row_bytes > 0 {
+        for (into, row) in buffer.as_mut_slice().chunks_exact_mut(row_bytes).zip(rows) {
+            if row.len == row_bytes {
+                into.copy_from_slice(row.as_slice());
+            } else {
+                fill(into, spec.datatype, spec.pad_value);
+                if row.len > 0 {
+                    copy_block(row.as_slice(), &row.dims, into, &dims, size);
+                }
+            }
+        }
+    }
+    Ok(Gathered { shape, data: Data::Copied(buffer) })
+}
+
+/// Whether an output has a row for each node, of the dims that the cell promises.
+fn promised(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<(), String> {
+    let (first, rest) = output.shape.split_first().unwrap_or((&0, &[]));
+    let fits = usize::try_from(*first) == Ok(count)
+        && rest.len() == spec.dims.len()
+        && spec.dims.iter().zip(rest).all(|(expected, found)| *expected < 0 || expected == found);
+    if fits {
+        return Ok(());
+    }
+    let expected = spec.dims.as_slice();
+    Err(format!("output '{}' has the shape {:?}, expected {count} rows of {expected:?}", spec.name, output.shape))
+}
+
+fn with_rows(rows: usize, row_dims: &[i64]) -> Option<Dims> {
+    let mut shape = Dims::from_slice(&[rows as i64]);
+    shape.extend_from_slice(row_dims);
+    row_dims.iter().all(|dim| *dim >= 0).then_some(shape)
+}
+
+/// One INT32 or INT64.
+fn integer(bytes: &[u8]) -> Option<i64> {
+    match bytes.len() {
+        4 => Some(i64::from(i32::from_le_bytes(bytes.try_into().ok()?))),
+        8 => Some(i64::from_le_bytes(bytes.try_into().ok()?)),
+        _ => None,
+    }
+}

@@ -1,0 +1,411 @@
+//! Requests through cells whose programs are arithmetic on INT64, so that an order or a row that is mistaken shows.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::*;
+use crate::{
+    batching::Next,
+    device::BufferPool,
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
+    executor::{Response, record::Payload},
+    model::{
+        DataType, Dims, TensorSpec,
+        unfold::{
+            CellSpec, Count, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Steps, Tensor, Tree,
+            Unfolding, Which,
+        },
+    },
+};
+
+/// Makes the values of each output of a row from those of its inputs.
+type Row = fn(&[Vec<i64>]) -> Vec<Vec<i64>>;
+
+/// A program of one row at a time, which notes the sizes of its runs.
+struct Rows {
+    row: Row,
+    runs: Mutex<Vec<u32>>,
+}
+
+impl Program for Rows {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        self.runs.lock().push(batch.rows);
+        let rows = batch.rows as usize;
+        let mut made: Vec<Vec<Vec<i64>>> = Vec::new();
+        for row in 0..rows {
+            let inputs = batch.inputs.iter().map(|input| match input {
+                BatchInput::Dense { data, .. } => {
+                    let len = data.len() / rows;
+                    let (values, _) = data[row * len..(row + 1) * len].as_chunks::<8>();
+                    values.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+                }
+                _ => Vec::new(),
+            });
+            made.push((self.row)(&inputs.collect::<Vec<_>>()));
+        }
+        let outputs = (0..made[0].len()).map(|output| {
+            let values: Vec<i64> = made.iter().flat_map(|row| row[output].clone()).collect();
+            let shape = Dims::from_slice(&[rows as i64, made[0][output].len() as i64]);
+            BatchOutput { shape, data: bytes(&values) }
+        });
+        Ok(Execution { outputs: outputs.collect(), ..Execution::default() })
+    }
+}
+
+fn bytes(values: &[i64]) -> Bytes {
+    values.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>().into()
+}
+
+fn values(data: &[u8]) -> Vec<i64> {
+    data.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect()
+}
+
+fn tensor(name: &str, dims: &[i64]) -> TensorSpec {
+    TensorSpec::new(name, DataType::Int64, dims)
+}
+
+/// A cell of INT64 tensors, given by name and row dims.
+fn cell(name: &str, inputs: &[(&str, &[i64])], outputs: &[&str]) -> CellSpec {
+    let inputs = inputs.iter().map(|(name, dims)| tensor(name, dims)).collect();
+    let outputs = outputs.iter().map(|name| tensor(name, &[1])).collect();
+    CellSpec { name: name.to_owned(), inputs, outputs, max_rows: 8, min_followup: 1, priority: 1 }
+}
+
+fn emit(name: &str, output: &str, which: Which) -> Emit {
+    Emit { name: name.to_owned(), output: output.to_owned(), which }
+}
+
+fn emitted(segment: usize, emit: usize) -> Emitted {
+    Emitted { segment, emit }
+}
+
+fn segment(name: &str, nodes: Nodes, emits: Vec<Emit>) -> Segment {
+    Segment { name: name.to_owned(), nodes, emits, streams: false }
+}
+
+fn steps(cell: usize, inputs: Vec<Source>, count: Count) -> Nodes {
+    Nodes::Steps(Steps { cell, inputs, count })
+}
+
+fn row_of_input(input: usize) -> Source {
+    Source::Step { of: Tensor::Input(input), reversed: false }
+}
+
+fn carried(output: usize, start: f64) -> Source {
+    Source::Carried { output, start: Start::Value(start) }
+}
+
+/// Dims behind the batch, and values.
+type Made = (Vec<i64>, Vec<i64>);
+
+/// A model of these inputs and outputs, and its compiled cells.
+struct Tried {
+    spec: ModelSpec,
+    programs: Arc<CellPrograms>,
+    rows: Vec<Arc<Rows>>,
+    buffers: Arc<BufferPool>,
+}
+
+fn model(inputs: &[(&str, &[i64])], outputs: usize) -> ModelSpec {
+    ModelSpec {
+        name: "m".to_owned(),
+        version: 1,
+        max_batch_size: 1,
+        inputs: inputs.iter().map(|(name, dims)| tensor(name, dims)).collect(),
+        outputs: (0..outputs).map(|output| tensor(&format!("y{output}"), &[-1])).collect(),
+        symbols: Vec::new(),
+        decoupled: false,
+    }
+}
+
+impl Tried {
+    fn new(spec: ModelSpec, unfolding: Unfolding, rows: &[Row]) -> Result<Self, String> {
+        let rows: Vec<Arc<Rows>> = rows.iter().map(|&row| Arc::new(Rows { row, runs: Mutex::default() })).collect();
+        let programs = rows.iter().map(|rows| Arc::clone(rows) as Arc<dyn Program>).collect();
+        let programs = Arc::new(CellPrograms::new(&spec, unfolding, programs)?);
+        Ok(Self { spec, programs, rows, buffers: BufferPool::new(0) })
+    }
+
+    fn inputs(&self, given: &[(&[i64], &[i64])]) -> Vec<Option<InputTensor>> {
+        let input = |(shape, data): &(&[i64], &[i64])| {
+            let mut with_batch = Dims::from_slice(&[1]);
+            with_batch.extend_from_slice(shape);
+            Some(InputTensor { shape: with_batch, data: bytes(data) })
+        };
+        given.iter().map(input).collect()
+    }
+
+    /// The outputs of a request alone, as dims behind the batch and values.
+    fn alone(&self, given: &[(&[i64], &[i64])]) -> Result<Vec<Made>, String> {
+        let inputs = self.inputs(given);
+        let graph = unfold(&self.programs, &self.spec, 1, &inputs).map_err(|fault| fault.to_string())?;
+        let (reply, _) = run_alone(&self.spec, &self.programs, graph, &inputs, &self.buffers)?;
+        let outputs = reply.map_or(Vec::new(), |Response { outputs }| outputs);
+        Ok(outputs.iter().map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
+    }
+
+    fn walk(&self, given: &[(&[i64], &[i64])]) -> Walk {
+        let inputs = self.inputs(given);
+        let graph = unfold(&self.programs, &self.spec, 1, &inputs).expect("it unfolds");
+        let payload = Payload { rows: 1, lengths: Default::default(), inputs };
+        Walk::new(&self.programs, true, Arc::new(payload), &graph)
+    }
+
+    fn task(&self, cell: usize, nodes: &[(&Walk, u32)]) -> Result<Vec<Next>, String> {
+        let ran = CellTask { programs: &self.programs, cell, nodes, buffers: &self.buffers }.run()?;
+        Ok(ran.outcomes.iter().map(|outcome| outcome.next).collect())
+    }
+}
+
+/// 10 · h + x: the digits that it has seen.
+fn digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    vec![vec![10 * inputs[1][0] + inputs[0][0]]]
+}
+
+fn digit_cell() -> CellSpec {
+    cell("step", &[("x", &[]), ("h", &[1])], &["h_next"])
+}
+
+/// A chain over the first input.
+fn chain(reversed: bool) -> Nodes {
+    let x = Source::Step { of: Tensor::Input(0), reversed };
+    steps(0, vec![x, carried(0, 0.0)], Count::Exactly(Expression::Length(0)))
+}
+
+fn digit_chain(reversed: bool) -> Tried {
+    let emits = vec![emit("last", "h_next", Which::Last), emit("all", "h_next", Which::All)];
+    let unfolding = Unfolding {
+        cells: vec![digit_cell()],
+        segments: vec![segment("chain", chain(reversed), emits)],
+        outputs: vec![emitted(0, 0), emitted(0, 1)],
+    };
+    Tried::new(model(&[("tokens", &[-1])], 2), unfolding, &[digits]).expect("it fits")
+}
+
+#[test]
+fn a_chain_carries_its_state_and_leaves_the_last_or_all_of_it() {
+    let outputs = digit_chain(false).alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
+    assert_eq!(outputs, [(vec![1], vec![123]), (vec![3, 1], vec![1, 12, 123])]);
+}
+
+#[test]
+fn what_is_left_can_be_read_in_any_order_and_again() {
+    for order in [[0, 1, 0], [1, 0, 1]] {
+        for tried in [(digit_chain(false), vec![123]), (digit_chain(true), vec![321])] {
+            let (tried, last) = tried;
+            let walk = tried.walk(&[(&[3], &[1, 2, 3])]);
+            (0..3).for_each(|node| drop(tried.task(0, &[(&walk, node)]).expect("it runs")));
+            for emit in order {
+                let (dims, data) = walk.emitted(emitted(0, emit)).expect("it has run");
+                let expected = if emit == 0 { (vec![1], 1) } else { (vec![3, 1], 3) };
+                assert_eq!((dims.to_vec(), values(&data).len()), expected);
+                assert!(emit == 1 || values(&data) == last);
+            }
+        }
+    }
+    let tree = tree();
+    let walk = tree.walk(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
+    tree.task(0, &[(&walk, 0)]).expect("it runs");
+    for emit in [1, 0, 1] {
+        assert_eq!(values(&walk.emitted(emitted(0, emit)).expect("it has run").1), [5]);
+    }
+}
+
+#[test]
+fn a_reversed_chain_begins_at_the_end_and_leaves_its_states_in_the_order_of_the_input() {
+    let outputs = digit_chain(true).alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
+    assert_eq!(outputs, [(vec![1], vec![321]), (vec![3, 1], vec![321, 32, 3])]);
+}
+
+#[test]
+fn rows_of_a_task_are_their_own_requests_whatever_their_steps() {
+    let tried = digit_chain(false);
+    let (one, two) = (tried.walk(&[(&[2], &[1, 2])]), tried.walk(&[(&[3], &[7, 8, 9])]));
+    tried.task(0, &[(&two, 0)]).expect("it runs");
+    tried.task(0, &[(&one, 0), (&two, 1)]).expect("it runs");
+    tried.task(0, &[(&two, 2), (&one, 1)]).expect("it runs");
+    let last = |walk: &Walk| values(&walk.reply().expect("it has run").outputs[0].data);
+    assert_eq!((last(&one), last(&two)), (vec![12], vec![789]));
+    assert_eq!(*tried.rows[0].runs.lock(), [1, 2, 2]);
+}
+
+#[test]
+fn a_node_without_what_it_reads_fails_alone() {
+    let tried = digit_chain(false);
+    let walk = tried.walk(&[(&[2], &[1, 2])]);
+    let other = tried.walk(&[(&[1], &[7])]);
+    let nodes = [(&walk, 1), (&other, 0)];
+    let ran = CellTask { programs: &tried.programs, cell: 0, nodes: &nodes, buffers: &tried.buffers }.run();
+    let ran = ran.expect("the other one runs");
+    assert_eq!(ran.outcomes.iter().map(|outcome| outcome.next).collect::<Vec<_>>(), [Next::Failed, Next::On]);
+    assert_eq!(ran.failures.len(), 1);
+    assert_eq!(ran.failures[0].reason, "cell 'step': input 'h': the step before has left nothing");
+    assert_eq!(values(&other.reply().expect("it has run").outputs[0].data), [7]);
+    assert_eq!(tried.task(0, &[(&walk, 2)]).expect_err("two nodes"), "cell 'step': a request has no node 2");
+    let unready = walk.reply().expect_err("it has not run");
+    assert_eq!(unready, "'chain.last' is not there");
+}
+
+/// The next token is the next number.
+fn counts(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    vec![vec![inputs[0][0] + 1]]
+}
+
+/// Counts from a number that the chain leaves, at most ten times, until 5.
+fn decoder(streams: bool) -> Result<Tried, String> {
+    let start = Start::Tensor(Tensor::Emitted(emitted(0, 0)));
+    let source = Source::Carried { output: 0, start };
+    let count = Count::AtMost { most: Expression::Number(10), until: Some((0, 5)) };
+    let decode = steps(1, vec![source], count);
+    let unfolding = Unfolding {
+        cells: vec![digit_cell(), cell("next", &[("token", &[1])], &["next"])],
+        segments: vec![
+            segment("chain", chain(false), vec![emit("last", "h_next", Which::Last)]),
+            Segment { streams, ..segment("decode", decode, vec![emit("tokens", "next", Which::All)]) },
+        ],
+        outputs: vec![emitted(1, 0)],
+    };
+    let spec = ModelSpec { decoupled: streams, ..model(&[("tokens", &[-1])], 1) };
+    Tried::new(spec, unfolding, &[digits, counts])
+}
+
+#[test]
+fn a_loop_feeds_back_until_its_end_or_its_most_steps() {
+    let tried = decoder(false).expect("it fits");
+    assert_eq!(tried.alone(&[(&[1], &[2])]), Ok(vec![(vec![3, 1], vec![3, 4, 5])]));
+    let ten: Vec<i64> = (13..23).collect();
+    assert_eq!(tried.alone(&[(&[2], &[1, 2])]), Ok(vec![(vec![10, 1], ten)]));
+}
+
+#[test]
+fn each_step_of_a_stream_answers_for_itself() {
+    let tried = decoder(true).expect("it fits");
+    let walk = tried.walk(&[(&[1], &[3])]);
+    tried.task(0, &[(&walk, 0)]).expect("it runs");
+    let mut streamed = Vec::new();
+    for node in 1..3 {
+        let nodes = [(&walk, node)];
+        let ran = CellTask { programs: &tried.programs, cell: 1, nodes: &nodes, buffers: &tried.buffers }.run();
+        let ran = ran.expect("it runs");
+        assert!(ran.outcomes[0].emitted);
+        let (part, response) = &ran.streamed[0];
+        streamed.push((*part, response.outputs[0].shape.to_vec(), values(&response.outputs[0].data)));
+    }
+    assert_eq!(streamed, [(0, vec![1, 1, 1], vec![4]), (0, vec![1, 1, 1], vec![5])]);
+}
+
+#[test]
+fn a_decoupled_model_answers_from_the_segment_that_streams() {
+    let mut unfolding = decoder(false).expect("it fits").programs.unfolding().clone();
+    unfolding.outputs = vec![emitted(0, 0)];
+    let spec = ModelSpec { decoupled: true, ..model(&[("tokens", &[-1])], 1) };
+    let refusal = Tried::new(spec, unfolding, &[digits, counts]).err().expect("it does not fit");
+    assert_eq!(refusal, "a decoupled model answers step by step: expected all outputs from a segment that streams");
+}
+
+fn same(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    vec![inputs[0].clone()]
+}
+
+fn two_left_and_right(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    vec![vec![2 * inputs[0][0] + inputs[1][0]]]
+}
+
+fn tree() -> Tried {
+    let child = |child| Source::Child { child, output: "v".to_owned() };
+    let tree = Tree {
+        leaf: NodeType { cell: 0, inputs: vec![row_of_input(0)] },
+        inner: NodeType { cell: 1, inputs: vec![child(0), child(1)] },
+        children: 1,
+        max_nodes: 16,
+    };
+    let unfolding = Unfolding {
+        cells: vec![cell("leaf", &[("x", &[])], &["v"]), cell("node", &[("left", &[1]), ("right", &[1])], &["v"])],
+        segments: vec![segment(
+            "tree",
+            Nodes::Tree(tree),
+            vec![emit("root", "v", Which::Last), emit("all", "v", Which::All)],
+        )],
+        outputs: vec![emitted(0, 0), emitted(0, 1)],
+    };
+    let spec = model(&[("tokens", &[-1]), ("children", &[-1, 2])], 2);
+    Tried::new(spec, unfolding, &[same, two_left_and_right]).expect("it fits")
+}
+
+#[test]
+fn a_tree_combines_its_children_and_leaves_its_root() {
+    // Node 4 is the root of (0, 3), 3 of (1, 2).
+    let children = [-1, -1, -1, -1, -1, -1, 1, 2, 0, 3];
+    let outputs = tree().alone(&[(&[5], &[5, 6, 7, 0, 0]), (&[5, 2], &children)]);
+    assert_eq!(outputs, Ok(vec![(vec![1], vec![29]), (vec![5, 1], vec![5, 6, 7, 19, 29])]));
+}
+
+#[test]
+fn a_node_may_have_fewer_children_and_a_child_several_parents() {
+    // 1 of (0), 2 of (0, 1).
+    let outputs = tree().alone(&[(&[3], &[5, 0, 0]), (&[3, 2], &[-1, -1, 0, -1, 0, 1])]);
+    assert_eq!(outputs, Ok(vec![(vec![1], vec![20]), (vec![3, 1], vec![5, 10, 20])]));
+}
+
+#[test]
+fn a_single_leaf_is_its_own_root() {
+    let outputs = tree().alone(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
+    assert_eq!(outputs, Ok(vec![(vec![1], vec![5]), (vec![1, 1], vec![5])]));
+}
+
+/// The sum of a whole input, of which so many elements count.
+fn sums(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    let count = inputs.get(1).map_or(inputs[0].len(), |length| length[0] as usize);
+    vec![vec![inputs[0][..count].iter().sum()]]
+}
+
+fn stage(pads: bool) -> Tried {
+    let mut sources = vec![Source::Whole(Tensor::Input(0))];
+    let mut inputs: Vec<(&str, &[i64])> = vec![("x", &[-1])];
+    if pads {
+        sources.push(Source::Length(Tensor::Input(0)));
+        inputs.push(("length", &[1]));
+    }
+    let unfolding = Unfolding {
+        cells: vec![cell("sum", &inputs, &["y"])],
+        segments: vec![segment("stage", steps(0, sources, Count::One), vec![emit("y", "y", Which::Last)])],
+        outputs: vec![emitted(0, 0)],
+    };
+    Tried::new(model(&[("x", &[-1])], 1), unfolding, &[sums]).expect("it fits")
+}
+
+#[test]
+fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_apart() {
+    for (pads, runs) in [(true, vec![3]), (false, vec![2, 1])] {
+        let tried = stage(pads);
+        let walks = [&[1, 2][..], &[3, 4, 5], &[6, 7]].map(|x| tried.walk(&[(&[x.len() as i64], x)]));
+        let nodes: Vec<(&Walk, u32)> = walks.iter().map(|walk| (walk, 0)).collect();
+        tried.task(0, &nodes).expect("it runs");
+        assert_eq!(*tried.rows[0].runs.lock(), runs);
+        let sums = walks.map(|walk| values(&walk.reply().expect("it has run").outputs[0].data));
+        assert_eq!(sums, [vec![3], vec![12], vec![13]]);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_refused_with_its_segment_and_input() {
+    let refusal = |change: fn(&mut Unfolding)| {
+        let mut unfolding = digit_chain(false).programs.unfolding().clone();
+        change(&mut unfolding);
+        Tried::new(model(&[("tokens", &[-1])], 2), unfolding, &[digits]).err().expect("it does not fit")
+    };
+    let later = |unfolding: &mut Unfolding| {
+        if let Nodes::Steps(steps) = &mut unfolding.segments[0].nodes {
+            steps.inputs[0] = Source::Whole(Tensor::Emitted(Emitted { segment: 0, emit: 0 }));
+        }
+    };
+    assert_eq!(refusal(later), "segment 'chain': input 'x': comes from nothing that is there by then");
+    let other_dims = |unfolding: &mut Unfolding| unfolding.cells[0].outputs[0].dims = Dims::from_slice(&[2]);
+    assert_eq!(refusal(other_dims), "segment 'chain': input 'h': is INT64 [1], but 'h_next' is INT64 [2]");
+    let unknown = |unfolding: &mut Unfolding| unfolding.segments[0].emits[0].output = "h".to_owned();
+    assert_eq!(refusal(unknown), "segment 'chain': cell 'step' has no output 'h'");
+    let missing = |unfolding: &mut Unfolding| unfolding.outputs.truncate(1);
+    assert_eq!(refusal(missing), "expected an emit for each of 2 outputs");
+}

@@ -1,0 +1,276 @@
+//! What a request keeps while it walks through its cells.
+
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use smallvec::SmallVec;
+
+use super::plan::{CellPrograms, Keep};
+use crate::{
+    executor::{OutputTensor, Response, record::Payload},
+    model::{
+        Dims,
+        unfold::{Emitted, Tensor, Topology, Unfolded, Which},
+    },
+};
+
+/// A request on its way through its cells: where its nodes stand, and what they have left.
+pub(in crate::executor) struct Walk {
+    programs: Arc<CellPrograms>,
+    payload: Arc<Payload>,
+    /// The model's tensors carry the batch as axis 0.
+    has_batch_axis: bool,
+    /// By segment: the number of its first node; and, behind them, how many nodes there are.
+    starts: SmallVec<[u32; 4]>,
+    /// By segment: the graph that the request brought.
+    topologies: SmallVec<[Option<Arc<Topology>>; 2]>,
+    /// By segment, then by its keeps.
+    left: Mutex<Vec<SmallVec<[Values; 2]>>>,
+}
+
+/// Values of one output of a segment's nodes.
+enum Values {
+    /// That of the latest step.
+    Last(Option<Row>),
+    /// Those of all steps, one behind the other, and the latest.
+    Steps { dims: Dims, data: BytesMut, last: Option<Row> },
+    /// By node of a tree.
+    Nodes(Box<[Option<Row>]>),
+    /// Those of all nodes, in order, once somebody has asked for them.
+    Joined { dims: Dims, data: Bytes, last: Option<Row> },
+}
+
+/// One row of what a task gave.
+#[derive(Clone, Debug)]
+pub(super) struct Row {
+    /// The row's dims.
+    pub(super) dims: Dims,
+    /// All rows of the task, or this one alone.
+    pub(super) of: Bytes,
+    /// Where it begins there, in bytes.
+    pub(super) at: usize,
+    /// Its length in bytes.
+    pub(super) len: usize,
+}
+
+/// A node of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) segment: usize,
+    /// The step, or the node of the tree.
+    pub(super) node: usize,
+    /// Nodes of the segment, at most.
+    pub(super) nodes: usize,
+}
+
+impl Row {
+    /// A row that stands alone.
+    pub(super) fn alone(dims: Dims, bytes: Bytes) -> Self {
+        Self { dims, len: bytes.len(), of: bytes, at: 0 }
+    }
+
+    pub(super) fn bytes(&self) -> Bytes {
+        self.of.slice(self.at..self.at + self.len)
+    }
+
+    pub(super) fn as_slice(&self) -> &[u8] {
+        &self.of[self.at..self.at + self.len]
+    }
+
+    /// The same row, which holds nothing but itself.
+    fn copied(&self) -> Self {
+        Self::alone(self.dims.clone(), Bytes::copy_from_slice(self.as_slice()))
+    }
+}
+
+impl Walk {
+    /// A request before its first node.
+    pub(in crate::executor) fn new(
+        programs: &Arc<CellPrograms>,
+        has_batch_axis: bool,
+        payload: Arc<Payload>,
+        graph: &[Unfolded],
+    ) -> Self {
+        let mut starts = SmallVec::new();
+        let mut nodes = 0;
+        for unfolded in graph {
+            starts.push(nodes);
+            nodes += unfolded.nodes();
+        }
+        starts.push(nodes);
+        let topology = |unfolded: &Unfolded| match unfolded {
+            Unfolded::Tree(topology) => Some(Arc::clone(topology)),
+            Unfolded::Steps(_) => None,
+        };
+        let left = programs.segments.iter().zip(graph).map(|(segment, unfolded)| {
+            let values = |keep: &Keep| match unfolded {
+                Unfolded::Tree(_) => Values::Nodes(vec![None; unfolded.nodes() as usize].into()),
+                Unfolded::Steps(_) if keep.all => {
+                    Values::Steps { dims: Dims::new(), data: BytesMut::new(), last: None }
+                }
+                Unfolded::Steps(_) => Values::Last(None),
+            };
+            segment.keeps.iter().map(values).collect()
+        });
+        let left = Mutex::new(left.collect());
+        let topologies = graph.iter().map(topology).collect();
+        Self { programs: Arc::clone(programs), payload, has_batch_axis, starts, topologies, left }
+    }
+
+    /// Where a node stands.
+    pub(super) fn place(&self, number: u32) -> Option<Place> {
+        let segment = self.starts.partition_point(|&start| start <= number).checked_sub(1)?;
+        let end = *self.starts.get(segment + 1)?;
+        let start = self.starts[segment];
+        Some(Place { segment, node: (number - start) as usize, nodes: (end - start) as usize })
+    }
+
+    /// Whether a node of a tree has no children.
+    pub(super) fn is_leaf(&self, place: Place) -> bool {
+        self.children(place).is_empty()
+    }
+
+    pub(super) fn children(&self, place: Place) -> &[u32] {
+        self.topologies[place.segment].as_ref().map_or(&[], |topology| topology.children_of(place.node as u32))
+    }
+
+    /// A tensor of the request: its dims without the batch, and its elements.
+    ///
+    /// # Errors
+    /// When it is not there.
+    pub(super) fn tensor(&self, tensor: Tensor) -> Result<(Dims, Bytes), String> {
+        match tensor {
+            Tensor::Input(input) => {
+                let given = self.payload.inputs.get(input).and_then(Option::as_ref);
+                let given = given.ok_or_else(|| format!("input {input} of the request is left out"))?;
+                let row = given.shape.get(usize::from(self.has_batch_axis)..).unwrap_or_default();
+                Ok((Dims::from_slice(row), given.data.clone()))
+            }
+            Tensor::Emitted(emitted) => self.emitted(emitted),
+        }
+    }
+
+    /// What a segment has left behind, all of whose nodes have run.
+    ///
+    /// # Errors
+    /// When none has.
+    pub(super) fn emitted(&self, emitted: Emitted) -> Result<(Dims, Bytes), String> {
+        let segment = &self.programs.segments[emitted.segment];
+        let (keep, which) = segment.emits[emitted.emit];
+        let name = || {
+            let segment = &self.programs.unfolding.segments[emitted.segment];
+            format!("'{}.{}' is not there", segment.name, segment.emits[emitted.emit].name)
+        };
+        let values = &mut self.left.lock()[emitted.segment][keep];
+        if which == Which::All {
+            let root = self.root(emitted.segment);
+            return values.join(segment.keeps[keep].reversed, root).ok_or_else(name);
+        }
+        let row = match values {
+            Values::Last(last) | Values::Steps { last, .. } | Values::Joined { last, .. } => last.clone(),
+            Values::Nodes(nodes) => self.root(emitted.segment).and_then(|root| nodes.get(root)?.clone()),
+        };
+        row.map(|row| (row.dims.clone(), row.bytes())).ok_or_else(name)
+    }
+
+    /// The last node of a tree that is nobody's child.
+    fn root(&self, segment: usize) -> Option<usize> {
+        let topology = self.topologies[segment].as_ref()?;
+        (0..topology.nodes()).rev().find(|&node| topology.is_root(node)).map(|node| node as usize)
+    }
+
+    /// What the step before left.
+    pub(super) fn carried(&self, segment: usize, keep: usize) -> Option<Row> {
+        match &self.left.lock()[segment][keep] {
+            Values::Last(last) | Values::Steps { last, .. } => last.clone(),
+            Values::Nodes(_) | Values::Joined { .. } => None,
+        }
+    }
+
+    /// What a node of a tree left.
+    pub(super) fn of_node(&self, segment: usize, keep: usize, node: u32) -> Option<Row> {
+        match &self.left.lock()[segment][keep] {
+            Values::Nodes(nodes) => nodes.get(node as usize)?.clone(),
+            _ => None,
+        }
+    }
+
+    /// Keeps a value of a node.
+    ///
+    /// # Errors
+    /// When rows of one tensor differ in their dims.
+    pub(super) fn keep(&self, place: Place, keep: usize, row: Row) -> Result<(), String> {
+        match &mut self.left.lock()[place.segment][keep] {
+            Values::Last(last) => *last = Some(row),
+            Values::Steps { dims, data, last } => {
+                if last.is_none() {
+                    *dims = row.dims.clone();
+                } else if *dims != row.dims {
+                    return Err(format!("its rows have the dims {:?}, those before them {dims:?}", row.dims));
+                }
+                data.extend_from_slice(row.as_slice());
+                *last = Some(row);
+            }
+            // Nodes wait for others for long, and would hold all rows of their task.
+            Values::Nodes(nodes) => {
+                if let Some(own) = nodes.get_mut(place.node) {
+                    *own = Some(row.copied());
+                }
+            }
+            Values::Joined { .. } => return Err("a node runs behind the end of its segment".to_owned()),
+        }
+        Ok(())
+    }
+
+    /// The reply of a request all of whose nodes have run.
+    ///
+    /// # Errors
+    /// When an output is not there.
+    pub(in crate::executor) fn reply(&self) -> Result<Response, String> {
+        let outputs = self.programs.unfolding.outputs.iter().map(|&emitted| {
+            let (dims, data) = self.emitted(emitted)?;
+            Ok(self.output(&dims, data))
+        });
+        Ok(Response { outputs: outputs.collect::<Result<_, String>>()? })
+    }
+
+    /// An output in wire form.
+    pub(super) fn output(&self, dims: &[i64], data: Bytes) -> OutputTensor {
+        let mut shape = Dims::new();
+        if self.has_batch_axis {
+            shape.push(1);
+        }
+        shape.extend_from_slice(dims);
+        OutputTensor { shape, data }
+    }
+}
+
+impl Values {
+    /// All rows along a new first axis. Of a tree, `root` is the node that counts as the last.
+    fn join(&mut self, reversed: bool, root: Option<usize>) -> Option<(Dims, Bytes)> {
+        let (rows, row_dims, data, last) = match self {
+            Self::Joined { dims, data, .. } => return Some((dims.clone(), data.clone())),
+            Self::Last(_) => return None,
+            Self::Steps { dims, data, last } => {
+                let row_bytes = last.as_ref()?.len.max(1);
+                let data = std::mem::take(data).freeze();
+                let rows = data.len() / row_bytes;
+                let data = if reversed { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
+                (rows, std::mem::take(dims), data, last.take())
+            }
+            Self::Nodes(nodes) => {
+                let mut data = BytesMut::new();
+                for row in nodes.iter() {
+                    data.extend_from_slice(row.as_ref()?.as_slice());
+                }
+                let last = root.and_then(|root| nodes.get_mut(root)?.take());
+                (nodes.len(), last.as_ref()?.dims.clone(), data.freeze(), last)
+            }
+        };
+        let mut dims = Dims::from_slice(&[i64::try_from(rows).ok()?]);
+        dims.extend_from_slice(&row_dims);
+        *self = Self::Joined { dims: dims.clone(), data: data.clone(), last };
+        Some((dims, data))
+    }
+}

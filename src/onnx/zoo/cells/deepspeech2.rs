@@ -1,0 +1,107 @@
+//! Deep Speech 2 (Amodei et al., 2016), in a smaller shape: convolutions over a spectrogram, a bidirectional recurrent layer over what
+//! is left of its frames, and a dense layer that scores the characters.
+
+use super::layers::Widths;
+use crate::{
+    model::DataType,
+    onnx::{
+        Model,
+        build::{BuildError, Value},
+        port::dims,
+        zoo::{
+            Width,
+            layers::{Net, RECTIFIED},
+        },
+    },
+};
+
+/// Frequencies of a frame.
+const FREQUENCIES: usize = 80;
+/// What is left of them: each convolution halves them.
+const BANDS: usize = FREQUENCIES / 4;
+/// Letters, space, apostrophe and the blank of CTC.
+const CHARACTERS: usize = 29;
+/// What rectifiers are clipped at.
+const CLIPPED: f32 = 20.0;
+
+fn hidden(width: Width) -> usize {
+    width.of(512)
+}
+
+fn features(width: Width) -> usize {
+    width.of(32) * BANDS
+}
+
+/// `frames` FP32 `[frames, 80]` → `features` FP32 `[(frames + 1) / 2, 640]`, fewer channels at less than full width.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn conv(width: Width) -> Result<Model, BuildError> {
+    let channels = width.of(32);
+    let mut net = Net::new("deepspeech2/conv");
+    let frames = net.matrix("frames", "frames", FREQUENCIES);
+    let axis = net.graph.literal(&[1_i64]);
+    let x = net.graph.op("Unsqueeze", &[&frames, &axis]).value();
+    let x = convolve(&mut net, "conv1", &x, [channels, 1, 11, 41], 2);
+    let x = convolve(&mut net, "conv2", &x, [channels, channels, 11, 21], 1);
+    // [batch, channels, steps, bands] → [batch, steps, channels · bands]
+    let x = net.graph.op("Transpose", &[&x]).attr("perm", [0, 2, 1, 3]).value();
+    let flat = net.graph.literal(&[0, 0, features(width) as i64]);
+    let x = net.graph.op("Reshape", &[&x, &flat]).named("features").value();
+    net.graph.output(&x, DataType::Fp32, &dims!["batch", "steps", features(width) as i64]);
+    net.graph.finish()
+}
+
+/// A convolution over time and frequency and a clipped rectifier. `stride` is that of time; that of frequency is 2.
+fn convolve(net: &mut Net, name: &str, x: &Value, shape: [usize; 4], stride: i64) -> Value {
+    let [_, channels, frames, frequencies] = shape;
+    let weight = net.weight(&format!("{name}.weight"), &shape, channels * frames * frequencies, RECTIFIED);
+    let bias = net.weight(&format!("{name}.bias"), &shape[..1], 1, 1e-4);
+    let (before, below) = (frames as i64 / 2, frequencies as i64 / 2);
+    let call = net.graph.op("Conv", &[x, &weight, &bias]).attr("strides", [stride, 2]);
+    let x = call.attr("pads", [before, below, before, below]).value();
+    let (low, high) = (net.graph.scalar(0.0_f32), net.graph.scalar(CLIPPED));
+    net.graph.op("Clip", &[&x, &low, &high]).value()
+}
+
+/// `x` FP32 `[640]`, `h` FP32 `[hidden]` → `h_next` FP32 `[hidden]`; hidden is 512 at full width. From the first step on.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn forward(width: Width) -> Result<Model, BuildError> {
+    recurrent("deepspeech2/forward", width)
+}
+
+/// As [`forward`], from the last step on.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn backward(width: Width) -> Result<Model, BuildError> {
+    recurrent("deepspeech2/backward", width)
+}
+
+fn recurrent(name: &str, width: Width) -> Result<Model, BuildError> {
+    let widths = Widths { input: features(width), hidden: hidden(width), gain: 1.5 };
+    let mut net = Net::new(name);
+    let (x, h) = (net.vector("x", widths.input), net.vector("h", widths.hidden));
+    let next = net.gru("gru", &x, &h, widths);
+    net.give_vector(&next, widths.hidden);
+    net.graph.finish()
+}
+
+/// `forward`, `backward` FP32 `[steps, hidden]` → `logits` FP32 `[steps, 29]`.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn dense(width: Width) -> Result<Model, BuildError> {
+    let hidden = hidden(width);
+    let mut net = Net::new("deepspeech2/dense");
+    let (forward, backward) = (net.matrix("forward", "steps", hidden), net.matrix("backward", "steps", hidden));
+    let joined = net.graph.op("Concat", &[&forward, &backward]).attr("axis", 2).value();
+    let weight = net.weight("dense.weight", &[2 * hidden, CHARACTERS], 2 * hidden, 8.0);
+    let bias = net.weight("dense.bias", &[CHARACTERS], 1, 1e-2);
+    let scores = net.graph.op("MatMul", &[&joined, &weight]).value();
+    let logits = net.graph.op("Add", &[&scores, &bias]).named("logits").value();
+    net.graph.output(&logits, DataType::Fp32, &dims!["batch", "steps", CHARACTERS as i64]);
+    net.graph.finish()
+}

@@ -1,0 +1,226 @@
+//! A Transformer (Vaswani et al., 2017) of two layers each way: the encoder is a stage over the whole source, the decoder a cell.
+//!
+//! The decoder's state does not grow: it attends to the last 32 positions, whose keys and values it carries as a window of fixed
+//! size, the newest at its end; a counter of positions tells how much of the window is filled. Later tokens therefore do not see the
+//! first ones of their own sequence, though they see the whole source. What the decoder reads of the source, its keys and values in
+//! each layer, is the same at every step, so the encoder makes it once.
+
+use super::layers::{Ending, Widths, clock};
+use crate::{
+    model::DataType,
+    onnx::{
+        Model,
+        build::{BuildError, Value},
+        port::dims,
+        zoo::{Width, layers::Net},
+    },
+};
+
+const VOCABULARY: usize = 4_000;
+/// Positions with a vector of their own: most tokens of a source. Later positions of a target share the last.
+const POSITIONS: usize = 512;
+const LAYERS: usize = 2;
+/// Width of a head.
+const HEAD: usize = 64;
+/// Positions that the decoder looks back at, its own included.
+const WINDOW: usize = 32;
+/// Variance gain for what is added to a token's own vector, which must not drown in it: else all tokens become alike.
+const ASIDE: f32 = 0.25;
+const ENDING: Ending = Ending { pull: 4.0, bias: -1.0 };
+/// How much the clock's part of a position's vector rises from one to the next, and for how many.
+const TICK: (f32, usize) = (0.1, 40);
+
+fn hidden(width: Width) -> usize {
+    width.of(512)
+}
+
+/// `source` INT64 `[source]` → `memory_keys_0`, `memory_values_0`, `memory_keys_1`, `memory_values_1` FP32 `[source, hidden]`, one pair
+/// for each layer of the decoder; hidden is 512 at full width, and the source at most 512 tokens long.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn encoder(width: Width) -> Result<Model, BuildError> {
+    let hidden = hidden(width);
+    let mut net = Net::new("transformer/encoder");
+    let source = net.graph.input("source", DataType::Int64, &dims!["batch", "source"]);
+    let places = net.weight("positions.weight", &[POSITIONS, hidden], 1, 1.0);
+    let x = net.embed(&source, VOCABULARY, hidden);
+    let shape = net.graph.op("Shape", &[&source]).value();
+    let (zero, one) = (net.graph.literal(&[0_i64]), net.graph.literal(&[1_i64]));
+    let tokens = net.graph.op("Gather", &[&shape, &one]).value();
+    let places = net.graph.op("Slice", &[&places, &zero, &tokens, &zero]).value();
+    let mut x = net.add(&x, &places);
+    for layer in 0..LAYERS {
+        x = net.scope(format!("layer{layer}"), |net| {
+            let [query, keys, values] = ["query", "key", "value"].map(|name| net.project(name, &x, hidden, hidden));
+            let attended = net.attend_by_heads(&query, &keys, &values, None, hidden);
+            let attended = net.project_by("attention", &attended, [hidden, hidden], ASIDE);
+            let x = net.add_and_normalise("attended", &x, &attended, hidden);
+            net.feed_forward(&x, hidden)
+        });
+    }
+    for layer in 0..LAYERS {
+        for part in ["keys", "values"] {
+            let name = format!("memory_{part}_{layer}");
+            let projected = net.project(&name, &x, hidden, hidden);
+            net.output(&name, &projected, &dims!["batch", "source", hidden as i64]);
+        }
+    }
+    net.graph.finish()
+}
+
+/// `token`, `position` INT64 `[]`, `memory_length` INT64 `[]`, for each layer n `keys_n`, `values_n` FP32 `[32, hidden]` and
+/// `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]` of which the first `memory_length` are there → `next_token`,
+/// `position_next` INT64 `[]`, `keys_n_next`, `values_n_next` FP32 `[32, hidden]`.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn decoder(width: Width) -> Result<Model, BuildError> {
+    let hidden = hidden(width);
+    let mut net = Net::new("transformer/decoder");
+    let (token, position, length) = (net.number("token"), net.number("position"), net.number("memory_length"));
+    let windows: [[Value; 2]; LAYERS] = std::array::from_fn(|layer| {
+        ["keys", "values"].map(|part| net.matrix(&format!("{part}_{layer}"), WINDOW as i64, hidden))
+    });
+    let memory: [[Value; 2]; LAYERS] = std::array::from_fn(|layer| {
+        ["keys", "values"].map(|part| net.matrix(&format!("memory_{part}_{layer}"), "memory", hidden))
+    });
+    let is_source = net.within(&memory[0][0], &length);
+    let is_filled = filled(&mut net, &position);
+    let places = ticking_positions(&mut net, hidden);
+    let (one, last) = (net.graph.scalar(1_i64), net.graph.scalar(POSITIONS as i64 - 1));
+    let place = net.graph.op("Min", &[&position, &last]).value();
+    let place = net.graph.op("Gather", &[&places, &place]).value();
+    let x = net.embed(&token, VOCABULARY, hidden);
+    let mut x = net.add(&x, &place);
+    for layer in 0..LAYERS {
+        x = net.scope(format!("layer{layer}"), |net| {
+            let query = net.project("query", &x, hidden, hidden);
+            let [keys, values] = ["keys", "values"].map(|part| {
+                let window = &windows[layer][usize::from(part == "values")];
+                let newest = net.project(part, &x, hidden, hidden);
+                moved_on(net, &format!("{part}_{layer}_next"), window, &newest, hidden)
+            });
+            let attended = net.attend_by_heads(&query, &keys, &values, Some(&is_filled), hidden);
+            let attended = net.project_by("attention", &attended, [hidden, hidden], ASIDE);
+            let x = net.add_and_normalise("attended", &x, &attended, hidden);
+            let query = net.project("memory_query", &x, hidden, hidden);
+            let [keys, values] = &memory[layer];
+            let attended = net.attend_by_heads(&query, keys, values, Some(&is_source), hidden);
+            let attended = net.project("memory_attention", &attended, hidden, hidden);
+            let x = net.add_and_normalise("memory_attended", &x, &attended, hidden);
+            net.feed_forward(&x, hidden)
+        });
+    }
+    net.next_token(&x, Widths { input: hidden, hidden, gain: 1.0 }, VOCABULARY, ENDING);
+    let next = net.graph.op("Add", &[&position, &one]).named("position_next").value();
+    net.graph.output(&next, DataType::Int64, &dims!["batch"]);
+    net.graph.finish()
+}
+
+/// The vectors of positions, with the clock of an [`Ending`].
+fn ticking_positions(net: &mut Net, hidden: usize) -> Value {
+    let mut places = net.drawn("positions.weight", POSITIONS * hidden, 1, 1.0);
+    for (position, place) in places.chunks_exact_mut(hidden).enumerate() {
+        place[..clock(hidden)].fill(position.min(TICK.1) as f32 * TICK.0);
+    }
+    net.graph.constant("positions.weight", &[POSITIONS, hidden], &places)
+}
+
+/// Which places of the window are filled: BOOL `[batch, 32]`. At position p these are the last p + 1.
+fn filled(net: &mut Net, position: &Value) -> Value {
+    let places: [i64; WINDOW] = std::array::from_fn(|place| place as i64);
+    let (places, axis) = (net.graph.literal(&places), net.graph.literal(&[1_i64]));
+    let newest = net.graph.scalar(WINDOW as i64 - 1);
+    let position = net.graph.op("Unsqueeze", &[position, &axis]).value();
+    let reached = net.graph.op("Add", &[&places, &position]).value();
+    net.graph.op("GreaterOrEqual", &[&reached, &newest]).value()
+}
+
+/// A window without its oldest entry and with a newest one: an output of the cell.
+fn moved_on(net: &mut Net, name: &str, window: &Value, newest: &Value, hidden: usize) -> Value {
+    let (one, end) = (net.graph.literal(&[1_i64]), net.graph.literal(&[i64::MAX]));
+    let rest = net.graph.op("Slice", &[window, &one, &end, &one]).value();
+    let newest = net.graph.op("Unsqueeze", &[newest, &one]).value();
+    let moved = net.graph.op("Concat", &[&rest, &newest]).attr("axis", 1).named(name).value();
+    net.graph.output(&moved, DataType::Fp32, &dims!["batch", WINDOW as i64, hidden as i64]);
+    moved
+}
+
+impl Net {
+    /// x · `name.weight` + `name.bias`, along the last axis of `x`.
+    fn project(&mut self, name: &str, x: &Value, input: usize, output: usize) -> Value {
+        self.project_by(name, x, [input, output], 1.0)
+    }
+
+    /// As [`Self::project`], with weights of another gain.
+    fn project_by(&mut self, name: &str, x: &Value, [input, output]: [usize; 2], gain: f32) -> Value {
+        let weight = self.weight(&format!("{name}.weight"), &[input, output], input, gain);
+        let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-2);
+        let product = self.graph.op("MatMul", &[x, &weight]).value();
+        self.add(&product, &bias)
+    }
+
+    /// What queries attend to, head by head: queries `[batch, hidden]`, or `[batch, n, hidden]`; keys and values
+    /// `[batch, entries, hidden]`, of which `is_there` `[batch, entries]` says which count.
+    fn attend_by_heads(
+        &mut self,
+        query: &Value,
+        keys: &Value,
+        values: &Value,
+        is_there: Option<&Value>,
+        hidden: usize,
+    ) -> Value {
+        let (heads, head) = ((hidden / HEAD) as i64, HEAD as i64);
+        let split = self.graph.literal(&[0, 0, heads, head]);
+        let mut by_head = |x: &Value, order: [i64; 4]| {
+            let parts = self.graph.op("Reshape", &[x, &split]).value();
+            self.graph.op("Transpose", &[&parts]).attr("perm", order).value()
+        };
+        let (keys, values) = (by_head(keys, [0, 2, 3, 1]), by_head(values, [0, 2, 1, 3]));
+        // A decoder has a single query a row, which needs no transposition.
+        let query = match is_there {
+            None => by_head(query, [0, 2, 1, 3]),
+            Some(_) => {
+                let single = self.graph.literal(&[0, heads, 1, head]);
+                self.graph.op("Reshape", &[query, &single]).value()
+            }
+        };
+        let root = self.graph.scalar((HEAD as f32).sqrt());
+        let scores = self.graph.op("MatMul", &[&query, &keys]).value();
+        let scores = self.graph.op("Div", &[&scores, &root]).value();
+        match is_there {
+            None => {
+                let shares = self.graph.op("Softmax", &[&scores]).attr("axis", -1).value();
+                let mixed = self.graph.op("MatMul", &[&shares, &values]).value();
+                let mixed = self.graph.op("Transpose", &[&mixed]).attr("perm", [0, 2, 1, 3]).value();
+                let joined = self.graph.literal(&[0, 0, hidden as i64]);
+                self.graph.op("Reshape", &[&mixed, &joined]).value()
+            }
+            Some(is_there) => {
+                let axes = self.graph.literal(&[1_i64, 2]);
+                let is_there = self.graph.op("Unsqueeze", &[is_there, &axes]).value();
+                let shares = self.shares(&scores, &is_there);
+                let mixed = self.graph.op("MatMul", &[&shares, &values]).value();
+                let joined = self.graph.literal(&[0, hidden as i64]);
+                self.graph.op("Reshape", &[&mixed, &joined]).value()
+            }
+        }
+    }
+
+    /// The sum of both, normalised, with the scale and shift of `name`.
+    fn add_and_normalise(&mut self, name: &str, x: &Value, y: &Value, hidden: usize) -> Value {
+        let sum = self.add(x, y);
+        let scale = self.graph.constant(&format!("{name}.scale"), &[hidden], &vec![1.0_f32; hidden]);
+        let shift = self.graph.constant(&format!("{name}.shift"), &[hidden], &vec![0.0_f32; hidden]);
+        let call = self.graph.op("LayerNormalization", &[&sum, &scale, &shift]);
+        call.attr("axis", -1).attr("epsilon", 1e-5_f32).value()
+    }
+
+    fn feed_forward(&mut self, x: &Value, hidden: usize) -> Value {
+        let wide = self.project("wide", x, hidden, 4 * hidden);
+        let wide = self.relu(&wide);
+        let narrow = self.project_by("narrow", &wide, [4 * hidden, hidden], ASIDE);
+        self.add_and_normalise("fed_forward", x, &narrow, hidden)
+    }
+}

@@ -1,0 +1,115 @@
+//! Compiles the cells of a version whose requests unfold, and tries them with one small request.
+
+use std::{fs, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    CellProgram, LoadRequest,
+    config::unfold::{CellPorts, UnfoldRequest},
+};
+use crate::{
+    batching::Policy,
+    engine::{
+        Program,
+        onnxruntime::{OnnxProgram, Runtime},
+    },
+    executor::{CellPrograms, InputTensor, Pool, StagePrograms, cell_knobs},
+    model::{
+        DataType, Dims, ModelSpec, TensorSpec, element_count,
+        unfold::{Nodes, Tree, Unfolding},
+    },
+    onnx::{Port, PortDim, Signature},
+};
+
+/// Length of what varies in the example.
+const EXAMPLE_LENGTH: i64 = 2;
+
+/// Compiles the cells, tells the core of them in `request.knobs`, and runs an example request through them.
+///
+/// # Errors
+/// When a program cannot be read or compiled, the segments do not fit the cells, or the example fails; with the cell or segment.
+pub(super) fn compile(
+    pool: &Pool,
+    runtime: &Runtime,
+    request: &mut LoadRequest,
+    unfold: &UnfoldRequest,
+) -> Result<StagePrograms, String> {
+    let mut graphs = Vec::with_capacity(unfold.cells.len());
+    for (cell, CellProgram { file, bytes }) in unfold.cells.iter().zip(&request.cells) {
+        let file_name = file.display().to_string();
+        let graph = match bytes {
+            Some(bytes) => bytes.clone(),
+            None => Bytes::from(fs::read(file).map_err(|error| format!("cannot read '{file_name}': {error}"))?),
+        };
+        let signature = Signature::from_bytes(&file_name, &graph).map_err(|fault| fault.to_string())?;
+        let ports = ports(&signature).map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
+        graphs.push((ports, graph));
+    }
+    let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, _)| ports.clone()).collect();
+    let unfolding = unfold.resolve(&request.spec, &all_ports)?;
+    let mut programs: Vec<Arc<dyn Program>> = Vec::with_capacity(graphs.len());
+    for (cell, (_, graph)) in unfolding.cells.iter().zip(&graphs) {
+        let name = format!("{} cell {}", request.spec.name, cell.name);
+        let (inputs, outputs) = CellPrograms::ports(cell);
+        let program = OnnxProgram::compile_ports(runtime, &name, graph, &inputs, &outputs);
+        programs.push(Arc::new(program.map_err(|error| format!("cell '{}': {error}", cell.name))?));
+    }
+    if let Policy::Cellular(knobs) = &mut request.knobs.policy {
+        (knobs.cells, knobs.segments) = cell_knobs(&unfolding);
+    }
+    let example = example(&request.spec, &unfolding)?;
+    let programs = StagePrograms::from(CellPrograms::new(&request.spec, unfolding, programs)?);
+    let tried = pool.warm_up(&request.spec, &programs, 1, &example);
+    tried.map_err(|fault| format!("an example request failed: {fault}"))?;
+    Ok(programs)
+}
+
+/// What a cell's program takes and gives, the batch left out.
+fn ports(signature: &Signature) -> Result<CellPorts, String> {
+    let tensors = |ports: &[Port]| ports.iter().map(tensor).collect::<Result<Vec<_>, String>>();
+    Ok(CellPorts { inputs: tensors(&signature.inputs)?, outputs: tensors(&signature.outputs)? })
+}
+
+fn tensor(port: &Port) -> Result<TensorSpec, String> {
+    let name = &port.name;
+    let datatype = port.datatype.filter(|datatype| *datatype != DataType::Bytes);
+    let datatype = datatype.ok_or_else(|| format!("'{name}' is {}, expected numbers", port.type_name))?;
+    let dims = port.dims.as_ref().ok_or_else(|| format!("'{name}' does not say how many dimensions it has"))?;
+    match dims.split_first() {
+        None => Err(format!("'{name}' is a scalar, expected the batch as axis 0")),
+        Some((PortDim::Fixed(length), _)) => {
+            Err(format!("'{name}' has {length} along axis 0, expected the batch, which varies"))
+        }
+        Some((_, rest)) => {
+            Ok(TensorSpec::new(name.clone(), datatype, &rest.iter().map(PortDim::size).collect::<Dims>()))
+        }
+    }
+}
+
+/// A request of zeros: everything that varies is short, and a tree is one node with as many leaves as it can have.
+fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTensor>>, String> {
+    let mut trees = unfolding.segments.iter().filter_map(|segment| match &segment.nodes {
+        Nodes::Tree(tree) => Some(tree),
+        Nodes::Steps(_) => None,
+    });
+    let tree: Option<&Tree> = trees.next_back();
+    let width = |tree: &Tree| spec.inputs[tree.children].dims.get(1).copied().unwrap_or(0);
+    let length = tree.map_or(EXAMPLE_LENGTH, |tree| (width(tree) + 1).min(i64::from(tree.max_nodes)));
+    let inputs = spec.inputs.iter().enumerate().map(|(number, input)| {
+        let dims = input.dims.iter().map(|&dim| if dim < 0 { length } else { dim });
+        let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
+        let size = input.datatype.size_bytes().ok_or_else(|| format!("input '{}' holds strings", input.name))?;
+        let elements = element_count(&shape).ok_or_else(|| format!("input '{}' is too large", input.name))?;
+        let mut data = vec![0; elements * size];
+        if tree.is_some_and(|tree| tree.children == number) {
+            // Node 0 has the others as children.
+            let children = (0..elements as i64).map(|at| if at + 1 < length { at + 1 } else { -1 });
+            for (element, child) in data.chunks_exact_mut(size).zip(children) {
+                element.copy_from_slice(&child.to_le_bytes()[..size]);
+            }
+        }
+        Ok(Some(InputTensor { shape, data: Bytes::from(data) }))
+    });
+    inputs.collect()
+}

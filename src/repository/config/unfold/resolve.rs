@@ -1,0 +1,242 @@
+//! From names of programs' inputs and outputs to numbers: an [`Unfolding`], once the programs are known.
+
+use super::{
+    CellPorts, Kind, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
+    scope::{Fault, Scope},
+};
+use crate::{
+    model::{
+        DataType, ModelSpec, TensorSpec,
+        unfold::{
+            CellSpec, Count, Emit, Expression, NodeType, Nodes, Segment, Source, Start, Steps, Tensor, Tree, Unfolding,
+            Which,
+        },
+    },
+    repository::config::nearest::suggestion,
+};
+
+impl UnfoldRequest {
+    /// What requests of `spec` unfold into. `cells` are the ports of the programs, in the order of [`Self::cells`].
+    ///
+    /// # Errors
+    /// When a cell's input has no source, a name means nothing, or datatypes differ; with the segment or output, and with what is
+    /// there. Dims are not looked at.
+    pub fn resolve(&self, spec: &ModelSpec, cells: &[CellPorts]) -> Result<Unfolding, String> {
+        if cells.len() != self.cells.len() {
+            return Err(format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len()));
+        }
+        for (cell, ports) in self.cells.iter().zip(cells) {
+            let mut tensors = ports.inputs.iter().chain(&ports.outputs);
+            if let Some(tensor) = tensors.find(|tensor| tensor.datatype == DataType::Bytes) {
+                return Err(format!("cell '{}': '{}' is BYTES, which cells cannot hand on", cell.name, tensor.name));
+            }
+        }
+        let scope = Scope::new(spec.inputs.iter().map(|input| input.name.as_str()));
+        let mut resolver = Resolver { request: self, spec, cells, scope, emitted: Vec::new() };
+        let mut segments = Vec::with_capacity(self.segments.len());
+        for segment in &self.segments {
+            let resolved = resolver.segment(segment);
+            segments.push(resolved.map_err(|fault| format!("segment '{}': {fault}", segment.name))?);
+        }
+        let mut outputs = Vec::with_capacity(spec.outputs.len());
+        for output in &spec.outputs {
+            let answer = resolver.scope.answer(&output.name)?;
+            let emitted = answer.ok_or_else(|| format!("expected a segment to emit '{}'", output.name))?;
+            let given = resolver.datatype(Tensor::Emitted(emitted));
+            agree(output, given).map_err(|fault| format!("output {fault}"))?;
+            outputs.push(emitted);
+        }
+        let cells = self.cells.iter().zip(cells).map(|(cell, ports)| CellSpec {
+            name: cell.name.clone(),
+            inputs: ports.inputs.clone(),
+            outputs: ports.outputs.clone(),
+            max_rows: cell.max_rows(),
+            min_followup: cell.min_followup,
+            priority: cell.priority,
+        });
+        Ok(Unfolding { cells: cells.collect(), segments, outputs })
+    }
+}
+
+struct Resolver<'r> {
+    request: &'r UnfoldRequest,
+    spec: &'r ModelSpec,
+    cells: &'r [CellPorts],
+    scope: Scope<'r>,
+    /// By segment, then by emit.
+    emitted: Vec<Vec<DataType>>,
+}
+
+impl<'r> Resolver<'r> {
+    fn segment(&mut self, request: &'r SegmentRequest) -> Result<Segment, String> {
+        for input in request.sources.keys() {
+            let cells: Vec<usize> = request.nodes.cells().collect();
+            if !cells.iter().any(|cell| self.cells[*cell].inputs.iter().any(|own| own.name == *input)) {
+                return Err(self.no_port(&cells, "input", input));
+            }
+        }
+        let emits = self.emits(request)?;
+        let rows = self.scope.count(request).map_err(|(key, fault): Fault| format!("{key}: {fault}"))?;
+        let nodes = match &request.nodes {
+            NodesRequest::Stage { cell } => self.steps(request, *cell, Count::One)?,
+            NodesRequest::Chain { cell, .. } => {
+                let steps = rows.clone().ok_or("nothing tells its number of steps")?;
+                self.steps(request, *cell, Count::Exactly(steps))?
+            }
+            NodesRequest::Decode { cell, until, .. } => {
+                let most = rows.clone().ok_or("nothing tells its largest number of steps")?;
+                let until =
+                    until.as_ref().map(|(output, value)| Ok::<_, String>((self.output(*cell, output)?, *value)));
+                self.steps(request, *cell, Count::AtMost { most, until: until.transpose()? })?
+            }
+            NodesRequest::Tree { leaf, internal, children, max_nodes } => Nodes::Tree(Tree {
+                leaf: NodeType { cell: *leaf, inputs: self.inputs(request, *leaf)? },
+                inner: NodeType { cell: *internal, inputs: self.inputs(request, *internal)? },
+                children: self.scope.input(children).ok_or_else(|| format!("the model has no input '{children}'"))?,
+                max_nodes: *max_nodes,
+            }),
+        };
+        // What leaves and inner nodes leave under one name is of one type.
+        let first = request.nodes.cells().next().unwrap_or_default();
+        let datatypes =
+            emits.iter().map(|emit| Ok(self.cells[first].outputs[self.output(first, &emit.output)?].datatype));
+        let datatypes = datatypes.collect::<Result<_, String>>()?;
+        self.emitted.push(datatypes);
+        let rows: Option<Expression> = rows.filter(|_| request.nodes.kind() != Kind::Decode);
+        self.scope.leave(request, Some(emits.clone()), rows);
+        Ok(Segment { name: request.name.clone(), nodes, emits, streams: request.streams })
+    }
+
+    fn steps(&self, request: &SegmentRequest, cell: usize, count: Count) -> Result<Nodes, String> {
+        Ok(Nodes::Steps(Steps { cell, inputs: self.inputs(request, cell)?, count }))
+    }
+
+    /// What a segment leaves: a stage that names nothing, each output of its cell.
+    fn emits(&self, request: &SegmentRequest) -> Result<Vec<Emit>, String> {
+        for emit in &request.emits {
+            let mut given: Option<&TensorSpec> = None;
+            for cell in request.nodes.cells() {
+                let output = &self.cells[cell].outputs[self.output(cell, &emit.output)?];
+                if let Some(other) = given {
+                    agree(other, output.datatype).map_err(|fault| format!("output {fault} of another cell"))?;
+                }
+                given = Some(output);
+            }
+        }
+        let cell = match &request.nodes {
+            NodesRequest::Stage { cell } if request.emits.is_empty() => *cell,
+            _ => return Ok(request.emits.clone()),
+        };
+        let emit = |output: &TensorSpec| {
+            let name = output.name.clone();
+            Emit { output: name.clone(), name, which: Which::Last }
+        };
+        Ok(self.cells[cell].outputs.iter().map(emit).collect())
+    }
+
+    /// Where each input of a cell comes from.
+    fn inputs(&self, request: &SegmentRequest, cell: usize) -> Result<Vec<Source>, String> {
+        let inputs = self.cells[cell].inputs.iter().map(|input| match request.sources.get(&input.name) {
+            Some(source) => self.source(request, cell, input, source),
+            None => self.unnamed(request, cell, input),
+        });
+        inputs.collect()
+    }
+
+    /// The source of an input that the segment does not name.
+    fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
+        let kind = request.nodes.kind();
+        let maps: Vec<&str> = kind.sources().collect();
+        let own = if kind == Kind::Stage { self.scope.input(&input.name) } else { None };
+        let own = own.ok_or_else(|| {
+            let name = &self.request.cells[cell].name;
+            format!(
+                "nothing gives the input '{}' of the cell '{name}': expected it in one of {}",
+                input.name,
+                maps.join(", ")
+            )
+        })?;
+        self.read(input, &self.spec.inputs[own].name).map(Source::Whole)
+    }
+
+    fn source(
+        &self,
+        request: &SegmentRequest,
+        cell: usize,
+        input: &TensorSpec,
+        source: &SourceRequest,
+    ) -> Result<Source, String> {
+        Ok(match source {
+            SourceRequest::Step { of, reversed } => {
+                self.scope.steps_of(of)?;
+                Source::Step { of: self.read(input, of)?, reversed: *reversed }
+            }
+            SourceRequest::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
+            SourceRequest::Length(tensor) => Source::Length(self.tensor(tensor)?),
+            SourceRequest::Carried { output, start } => {
+                let output = self.output(cell, output)?;
+                agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
+                let start = match start {
+                    StartRequest::Value(value) => Start::Value(*value),
+                    StartRequest::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
+                };
+                Source::Carried { output, start }
+            }
+            SourceRequest::Child { child, output } => {
+                for cell in request.nodes.cells() {
+                    let number = self.output(cell, output)?;
+                    agree(input, self.cells[cell].outputs[number].datatype)
+                        .map_err(|fault| format!("input {fault}"))?;
+                }
+                Source::Child { child: *child, output: output.clone() }
+            }
+        })
+    }
+
+    /// A tensor that gives an input its elements.
+    fn read(&self, input: &TensorSpec, name: &str) -> Result<Tensor, String> {
+        let tensor = self.tensor(name)?;
+        agree(input, self.datatype(tensor)).map_err(|fault| format!("input {fault} of '{name}'"))?;
+        Ok(tensor)
+    }
+
+    fn tensor(&self, name: &str) -> Result<Tensor, String> {
+        self.scope.tensor(name)?.ok_or_else(|| format!("expected a tensor, but found '{name}'"))
+    }
+
+    fn datatype(&self, tensor: Tensor) -> DataType {
+        match tensor {
+            Tensor::Input(input) => self.spec.inputs[input].datatype,
+            Tensor::Emitted(emitted) => self.emitted[emitted.segment][emitted.emit],
+        }
+    }
+
+    fn output(&self, cell: usize, name: &str) -> Result<usize, String> {
+        let found = self.cells[cell].outputs.iter().position(|output| output.name == name);
+        found.ok_or_else(|| self.no_port(&[cell], "output", name))
+    }
+
+    /// Why a name is none of the inputs or outputs of some cells.
+    fn no_port(&self, cells: &[usize], what: &str, name: &str) -> String {
+        let mut known: Vec<&str> = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        for &cell in cells {
+            let ports = &self.cells[cell];
+            let ports = if what == "input" { &ports.inputs } else { &ports.outputs };
+            known.extend(ports.iter().map(|port| port.name.as_str()));
+            names.push(format!("'{}'", self.request.cells[cell].name));
+        }
+        let hint = suggestion(name, known.iter().copied());
+        format!("expected an {what} of {}: {}, but found '{name}'{hint}", names.join(" or "), known.join(", "))
+    }
+}
+
+fn agree(tensor: &TensorSpec, given: DataType) -> Result<(), String> {
+    if tensor.datatype == given {
+        return Ok(());
+    }
+    Err(format!("'{}' is {}, but gets {given}", tensor.name, tensor.datatype))
+}
+
+#[cfg(test)]
+mod tests;

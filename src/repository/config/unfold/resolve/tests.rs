@@ -1,0 +1,207 @@
+use super::*;
+use crate::{
+    model::unfold::{Emitted, Operator},
+    repository::config::{convert, unfold::read, yaml},
+};
+
+fn port(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
+    TensorSpec::new(name, datatype, dims)
+}
+
+fn floats(names: &[&str]) -> Vec<TensorSpec> {
+    names.iter().map(|name| port(name, DataType::Fp32, &[8])).collect()
+}
+
+const TRANSLATE: &str = "\
+inputs: [ { name: source, dtype: INT64, dims: [words] } ]
+outputs: [ { name: tokens, dtype: INT64, dims: [-1] } ]
+cells: { encode: { program: e.onnx, batch_sizes: [512] }, decode: { program: d.onnx, batch_sizes: [256] } }
+unfold:
+- chain: { cell: encode, name: encoder, over: source, as: word, reverse: true, carry: { h: h_next }, emit: { h: last(h_next), all: all(h_next) } }
+- decode: { cell: decode, feed: { token: next }, carry: { h: h_next }, start: { token: 1, h: encoder.h }, hold: { memory: encoder.all }, length: { words: encoder.all }, until: { next: 2 }, max_steps: \"len(encoder.all) + 50\", emit: { tokens: all(next) } }
+";
+
+fn translate_ports() -> Vec<CellPorts> {
+    let (word, token, words, next) = (
+        port("word", DataType::Int64, &[]),
+        port("token", DataType::Int64, &[]),
+        port("words", DataType::Int32, &[]),
+        port("next", DataType::Int64, &[]),
+    );
+    let mut decoder = floats(&["h", "memory"]);
+    decoder.extend([token, words]);
+    vec![
+        CellPorts { inputs: vec![word, floats(&["h"])[0].clone()], outputs: floats(&["h_next"]) },
+        CellPorts { inputs: decoder, outputs: vec![floats(&["h_next"])[0].clone(), next] },
+    ]
+}
+
+fn resolve(text: &str, ports: &[CellPorts]) -> Result<Unfolding, String> {
+    let (config, origin) = yaml::parse("f", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+    let request = read(&config, &origin).unwrap_or_else(|fault| panic!("{fault}")).expect("it has cells");
+    let (spec, ..) = convert::model(&config, 1, &Default::default(), &origin).unwrap_or_else(|fault| panic!("{fault}"));
+    request.resolve(&spec, ports)
+}
+
+fn refusal(from: &str, to: &str) -> String {
+    assert!(TRANSLATE.contains(from), "{from}");
+    resolve(&TRANSLATE.replacen(from, to, 1), &translate_ports()).expect_err("it should be refused")
+}
+
+const fn emitted(segment: usize, emit: usize) -> Tensor {
+    Tensor::Emitted(Emitted { segment, emit })
+}
+
+#[test]
+fn names_become_numbers() {
+    let resolved = resolve(TRANSLATE, &translate_ports()).unwrap();
+    let Nodes::Steps(encoder) = &resolved.segments[0].nodes else { panic!("a chain") };
+    let expected = Steps {
+        cell: 0,
+        inputs: vec![
+            Source::Step { of: Tensor::Input(0), reversed: true },
+            Source::Carried { output: 0, start: Start::Value(0.0) },
+        ],
+        count: Count::Exactly(Expression::Length(0)),
+    };
+    assert_eq!(encoder, &expected);
+    let Nodes::Steps(decoder) = &resolved.segments[1].nodes else { panic!("a loop") };
+    let most = [Expression::Length(0), Expression::Number(50)];
+    let expected = Steps {
+        cell: 1,
+        inputs: vec![
+            Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)) },
+            Source::Whole(emitted(0, 0)),
+            Source::Carried { output: 1, start: Start::Value(1.0) },
+            Source::Length(emitted(0, 0)),
+        ],
+        count: Count::AtMost { most: Expression::Joined(Operator::Plus, Box::new(most)), until: Some((1, 2)) },
+    };
+    assert_eq!(decoder, &expected);
+    assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }]);
+    let (encode, decode) = (&resolved.cells[0], &resolved.cells[1]);
+    assert_eq!((encode.name.as_str(), encode.max_rows, encode.min_followup, encode.priority), ("encode", 512, 128, 2));
+    assert_eq!((decode.name.as_str(), decode.max_rows, decode.min_followup, decode.priority), ("decode", 256, 64, 1));
+    assert_eq!(decode.inputs, translate_ports()[1].inputs);
+}
+
+#[test]
+fn what_programs_do_not_have_is_refused_with_what_they_have() {
+    let cases = [
+        (
+            "as: word",
+            "as: world",
+            "segment 'encoder': expected an input of 'encode': word, h, but found 'world'; did you mean 'word'?",
+        ),
+        (
+            "carry: { h: h_next }, emit",
+            "emit",
+            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, hold, \
+             length",
+        ),
+        (
+            "carry: { h: h_next }, emit",
+            "carry: { h: h_nxt }, emit",
+            "segment 'encoder': expected an output of 'encode': h_next, but found 'h_nxt'; did you mean 'h_next'?",
+        ),
+        (
+            "last(h_next)",
+            "last(hidden)",
+            "segment 'encoder': expected an output of 'encode': h_next, but found 'hidden'",
+        ),
+        (
+            "until: { next: 2 }",
+            "until: { last: 2 }",
+            "segment 'decode': expected an output of 'decode': h_next, next, but found 'last'",
+        ),
+        ("feed: { token: next }", "feed: { token: h_next }", "segment 'decode': input 'token' is INT64, but gets FP32"),
+        (
+            "hold: { memory: encoder.all }",
+            "hold: { memory: source }",
+            "segment 'decode': input 'memory' is FP32, but gets INT64 of 'source'",
+        ),
+        ("all(next)", "all(h_next)", "output 'tokens' is INT64, but gets FP32"),
+    ];
+    for (from, to, expected) in cases {
+        assert_eq!(refusal(from, to), expected, "{to}");
+    }
+    let ports = translate_ports();
+    assert_eq!(resolve(TRANSLATE, &ports[..1]), Err("expected the ports of 2 programs, but found 1".to_owned()));
+    let mut strings = ports;
+    strings[0].inputs[0].datatype = DataType::Bytes;
+    assert_eq!(
+        resolve(TRANSLATE, &strings),
+        Err("cell 'encode': 'word' is BYTES, which cells cannot hand on".to_owned())
+    );
+}
+
+#[test]
+fn leaves_and_inner_nodes_take_what_they_have_of_a_trees_sources() {
+    let text = "\
+inputs: [ { name: tokens, dtype: INT64, dims: [n] }, { name: table, dtype: INT64, dims: [n, 2] } ]
+outputs: [ { name: root, dtype: FP32, dims: [8] } ]
+cells: { leaf: { program: l.onnx }, node: { program: n.onnx } }
+unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as: x, child: { left: 0.h, right: 1.h }, emit: { root: root(h) } } ]
+";
+    let leaf = CellPorts { inputs: vec![port("x", DataType::Int64, &[])], outputs: floats(&["c", "h"]) };
+    let node = CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) };
+    let child = |child| Source::Child { child, output: "h".to_owned() };
+    let resolved = resolve(text, &[leaf.clone(), node.clone()]).unwrap();
+    let expected = Tree {
+        leaf: NodeType { cell: 0, inputs: vec![Source::Step { of: Tensor::Input(0), reversed: false }] },
+        inner: NodeType { cell: 1, inputs: vec![child(1), child(0)] },
+        children: 1,
+        max_nodes: 256,
+    };
+    assert_eq!(resolved.segments[0].nodes, Nodes::Tree(expected));
+    let bare = CellPorts { outputs: floats(&["c"]), ..leaf.clone() };
+    assert_eq!(
+        resolve(text, &[bare, node.clone()]),
+        Err("segment 'tree': expected an output of 'leaf': c, but found 'h'; did you mean 'c'?".to_owned())
+    );
+    let alone = CellPorts { inputs: floats(&["left"]), ..node };
+    assert_eq!(
+        resolve(text, &[leaf, alone]),
+        Err("segment 'tree': expected an input of 'leaf' or 'node': x, left, but found 'right'".to_owned())
+    );
+}
+
+#[test]
+fn a_stage_takes_inputs_and_leaves_outputs_under_their_own_names() {
+    let text = "\
+inputs: [ { name: frames, dtype: FP32, dims: [n, 80] } ]
+outputs: [ { name: last, dtype: FP32, dims: [8] }, { name: features, dtype: FP32, dims: [-1, 8] } ]
+cells: { conv: { program: c.onnx }, step: { program: s.onnx } }
+unfold:
+- stage: conv
+- chain: { cell: step, over: conv.features, as: x, steps: len(frames) / 2, emit: { last: last(y) } }
+";
+    let conv = CellPorts { inputs: floats(&["frames"]), outputs: floats(&["other", "features"]) };
+    let step = CellPorts { inputs: floats(&["x"]), outputs: floats(&["y"]) };
+    let resolved = resolve(text, &[conv.clone(), step.clone()]).unwrap();
+    let Nodes::Steps(stage) = &resolved.segments[0].nodes else { panic!("a stage") };
+    assert_eq!(stage, &Steps { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))], count: Count::One });
+    let left: Vec<(&str, Which)> =
+        resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
+    assert_eq!(left, [("other", Which::Last), ("features", Which::Last)]);
+    assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }, Emitted { segment: 0, emit: 1 }]);
+
+    let without = CellPorts { outputs: floats(&["other"]), ..conv.clone() };
+    assert_eq!(
+        resolve(text, &[without, step.clone()]),
+        Err("segment 'step': expected an input of the model or <segment>.<emit> of an earlier segment, but found \
+             'conv.features'"
+            .to_owned())
+    );
+    let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
+    assert_eq!(
+        resolve(text, &[unknown, step.clone()]),
+        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of inputs, length"
+            .to_owned())
+    );
+    let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };
+    assert_eq!(
+        resolve(text, &[twice, step]),
+        Err("expected one segment to emit 'last', but found 'conv' and 'step'".to_owned())
+    );
+}

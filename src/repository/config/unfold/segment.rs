@@ -1,0 +1,163 @@
+//! One segment: from its keys to a request, apart from the tensors that it names.
+
+use std::collections::BTreeMap;
+
+use super::{
+    DEFAULT_MAX_NODES, Kind, MAX_NODES, NodesRequest, SegmentRequest, SourceRequest, StartRequest, keys, part::Part,
+};
+use crate::{
+    model::unfold::{Emit, Which},
+    repository::config::{ConfigError, nearest::suggestion},
+};
+
+/// Reads a segment. `cell` gives the number of a cell, or the reason why there is none of that name.
+///
+/// # Errors
+/// For keys that its kind has not, that are missing, or whose values are of a wrong kind.
+pub(super) fn read(
+    part: &Part<'_>,
+    cell: &mut dyn FnMut(&str) -> Result<usize, String>,
+) -> Result<SegmentRequest, ConfigError> {
+    let kind = kind(part)?;
+    let mut cell_at = |key: &str| {
+        let name = part.required(key)?;
+        cell(name).map_err(|fault| part.refuse(key, fault)).map(|number| (number, name))
+    };
+    let (nodes, default_name) = match kind {
+        Kind::Stage => {
+            let (cell, name) = cell_at(keys::CELL)?;
+            (NodesRequest::Stage { cell }, name)
+        }
+        Kind::Chain => {
+            let (cell, name) = cell_at(keys::CELL)?;
+            let steps = part.text(keys::STEPS).map(|_| part.required(keys::STEPS)).transpose()?;
+            (NodesRequest::Chain { cell, steps: steps.map(str::to_owned) }, name)
+        }
+        Kind::Decode => {
+            let (cell, name) = cell_at(keys::CELL)?;
+            let max_steps = part.required(keys::MAX_STEPS)?.to_owned();
+            (NodesRequest::Decode { cell, max_steps, until: until(part)? }, name)
+        }
+        Kind::Tree => {
+            let ((leaf, _), (internal, _)) = (cell_at(keys::LEAF)?, cell_at(keys::INTERNAL)?);
+            let children = part.required(keys::CHILDREN)?.to_owned();
+            let max_nodes = part.whole(keys::MAX_NODES, 1..=MAX_NODES)?.unwrap_or(DEFAULT_MAX_NODES);
+            (NodesRequest::Tree { leaf, internal, children, max_nodes }, Kind::Tree.as_str())
+        }
+    };
+    let name = part.text(keys::NAME).unwrap_or(default_name);
+    if !keys::is_name(name) {
+        let message = format!("expected a name of letters, digits, '_' and '-', but found '{name}'");
+        return Err(part.refuse(keys::NAME, message));
+    }
+    let sources = sources(part, kind)?;
+    let emits = emits(part, kind)?;
+    Ok(SegmentRequest { name: name.to_owned(), nodes, sources, emits, streams: part.flag(keys::STREAM)? })
+}
+
+fn kind(part: &Part<'_>) -> Result<Kind, ConfigError> {
+    let word = part.required(keys::KIND)?;
+    let Some(kind) = Kind::from_name(word) else {
+        let hint = suggestion(word, Kind::ALL.map(Kind::as_str));
+        return Err(part.refuse(keys::KIND, format!("expected stage, chain, decode or tree, but found '{word}'{hint}")));
+    };
+    for key in part.keys().filter(|key| *key != keys::KIND) {
+        let first = key.split('.').next().unwrap_or(key);
+        if !kind.plain().contains(&key) && !kind.maps().contains(&first) {
+            let hint = suggestion(first, kind.plain().iter().chain(kind.maps()).copied());
+            return Err(part.refuse(key, format!("a {kind} has no '{first}'{hint}")));
+        }
+    }
+    Ok(kind)
+}
+
+fn until(part: &Part<'_>) -> Result<Option<(String, i64)>, ConfigError> {
+    let given = part.mapping(keys::UNTIL)?;
+    let key = |output: &str| format!("{}.{output}", keys::UNTIL);
+    match given[..] {
+        [] => Ok(None),
+        [(output, text)] => match text.parse() {
+            Ok(value) => Ok(Some((output.to_owned(), value))),
+            Err(_) => Err(part.refuse(&key(output), format!("expected a whole number, but found '{text}'"))),
+        },
+        [(first, _), (second, _), ..] => {
+            Err(part.refuse(&key(second), format!("expected one output that ends the loop, but found '{first}' too")))
+        }
+    }
+}
+
+fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest>, ConfigError> {
+    let reversed = part.flag(keys::REVERSE)?;
+    let mut starts: BTreeMap<&str, &str> = BTreeMap::new();
+    if kind.maps().contains(&keys::START) {
+        starts.extend(part.mapping(keys::START)?);
+    }
+    let mut sources = BTreeMap::new();
+    let mut places: BTreeMap<&str, &str> = BTreeMap::new();
+    for map in kind.sources() {
+        for (input, text) in part.mapping(map)? {
+            let key = format!("{map}.{input}");
+            if let Some(other) = places.insert(input, map) {
+                let message = format!("expected one source of the input '{input}', but '{other}' has it too");
+                return Err(part.refuse(&key, message));
+            }
+            let source = match map {
+                keys::OVER => SourceRequest::Step { of: text.to_owned(), reversed },
+                keys::LENGTH => SourceRequest::Length(text.to_owned()),
+                keys::CHILD => child(text).map_err(|fault| part.refuse(&key, fault))?,
+                keys::CARRY | keys::FEED => {
+                    let start = starts.remove(input).map_or(StartRequest::Value(0.0), start);
+                    SourceRequest::Carried { output: text.to_owned(), start }
+                }
+                _ => SourceRequest::Whole(text.to_owned()),
+            };
+            sources.insert(input.to_owned(), source);
+        }
+    }
+    if let Some((input, _)) = starts.first_key_value() {
+        let message = format!("only what is carried from step to step has a start, but '{input}' is not");
+        return Err(part.refuse(&format!("{}.{input}", keys::START), message));
+    }
+    Ok(sources)
+}
+
+fn start(text: &str) -> StartRequest {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite());
+    number.map_or_else(|| StartRequest::Tensor(text.to_owned()), StartRequest::Value)
+}
+
+fn child(text: &str) -> Result<SourceRequest, String> {
+    let split = text.split_once('.').filter(|(_, output)| !output.is_empty());
+    let read = split.and_then(|(child, output)| Some((child.parse::<u16>().ok()?, output)));
+    let (child, output) = read.ok_or_else(|| {
+        format!("expected a child's number and an output of its cell, as in '0.h', but found '{text}'")
+    })?;
+    Ok(SourceRequest::Child { child: child.into(), output: output.to_owned() })
+}
+
+fn emits(part: &Part<'_>, kind: Kind) -> Result<Vec<Emit>, ConfigError> {
+    // A stage that names none leaves all outputs of its cell.
+    let given = if kind == Kind::Stage { part.mapping(keys::EMIT)? } else { part.required_mapping(keys::EMIT)? };
+    let last = if kind == Kind::Tree { "root" } else { "last" };
+    let emits = given.into_iter().map(|(name, text)| {
+        let refuse = || {
+            let message = format!("expected {last}(<output>) or all(<output>), but found '{text}'");
+            part.refuse(&format!("{}.{name}", keys::EMIT), message)
+        };
+        let call = text.strip_suffix(')').and_then(|call| call.split_once('('));
+        let (word, output) = call.ok_or_else(refuse)?;
+        let which = match word.trim() {
+            // All values of a single node are the last one.
+            "all" if kind == Kind::Stage => Which::Last,
+            "all" => Which::All,
+            word if word == last => Which::Last,
+            _ => return Err(refuse()),
+        };
+        let output = output.trim();
+        if output.is_empty() {
+            return Err(refuse());
+        }
+        Ok(Emit { name: name.to_owned(), output: output.to_owned(), which })
+    });
+    emits.collect()
+}

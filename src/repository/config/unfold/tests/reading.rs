@@ -1,0 +1,187 @@
+use super::*;
+use crate::model::unfold::Which;
+
+fn emit(name: &str, output: &str, which: Which) -> Emit {
+    Emit { name: name.to_owned(), output: output.to_owned(), which }
+}
+
+fn tensor(name: &str) -> StartRequest {
+    StartRequest::Tensor(name.to_owned())
+}
+
+fn carried(output: &str, start: StartRequest) -> SourceRequest {
+    SourceRequest::Carried { output: output.to_owned(), start }
+}
+
+fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String, SourceRequest> {
+    given.into_iter().map(|(input, source)| (input.to_owned(), source)).collect()
+}
+
+#[test]
+fn every_key_of_chain_and_decode_is_read() {
+    let encoder = SegmentRequest {
+        name: "encoder".to_owned(),
+        nodes: NodesRequest::Chain { cell: 0, steps: None },
+        sources: sources([
+            ("word", SourceRequest::Step { of: "source".to_owned(), reversed: true }),
+            ("h", carried("h_next", StartRequest::Value(-0.5))),
+            ("c", carried("c_next", StartRequest::Value(0.0))),
+        ]),
+        emits: vec![emit("all", "h_next", Which::All), emit("h", "h_next", Which::Last)],
+        streams: false,
+    };
+    let max_steps = "2 * len(encoder.all) + 50".to_owned();
+    let decode = SegmentRequest {
+        name: "decode".to_owned(),
+        nodes: NodesRequest::Decode { cell: 1, max_steps, until: Some(("next".to_owned(), 2)) },
+        sources: sources([
+            ("token", carried("next", StartRequest::Value(1.0))),
+            ("h", carried("h_next", tensor("encoder.h"))),
+            ("memory", SourceRequest::Whole("encoder.all".to_owned())),
+            ("words", SourceRequest::Length("encoder.all".to_owned())),
+        ]),
+        emits: vec![emit("tokens", "next", Which::All)],
+        streams: false,
+    };
+    let cells = vec![
+        CellRequest {
+            name: "encode".to_owned(),
+            program: "encoder.onnx".to_owned(),
+            batch_sizes: vec![1, 4, 512],
+            min_followup: 64,
+            priority: 7,
+        },
+        CellRequest {
+            name: "decode".to_owned(),
+            program: "decoder.onnx".to_owned(),
+            batch_sizes: vec![64],
+            min_followup: 16,
+            priority: 1,
+        },
+    ];
+    let read = sound(TRANSLATE);
+    assert_eq!(read, UnfoldRequest { cells, segments: vec![encoder, decode] });
+    assert_eq!(read.max_rows(), 512);
+}
+
+#[test]
+fn every_key_of_a_tree_is_read() {
+    let child = |child, output: &str| SourceRequest::Child { child, output: output.to_owned() };
+    let tree = SegmentRequest {
+        name: "tree".to_owned(),
+        nodes: NodesRequest::Tree { leaf: 0, internal: 1, children: "children".to_owned(), max_nodes: 31 },
+        sources: sources([
+            ("x", SourceRequest::Step { of: "tokens".to_owned(), reversed: false }),
+            ("left", child(0, "h")),
+            ("right", child(1, "h")),
+        ]),
+        emits: vec![emit("all", "h", Which::All), emit("root", "h", Which::Last)],
+        streams: false,
+    };
+    let read = sound(TREE);
+    assert_eq!(read.segments, [tree]);
+    let max_nodes = |read: UnfoldRequest| match read.segments[0].nodes {
+        NodesRequest::Tree { max_nodes, .. } => max_nodes,
+        _ => panic!("a tree"),
+    };
+    assert_eq!(max_nodes(sound(&changed(TREE, "max_nodes: 31", "name: t"))), 256);
+}
+
+#[test]
+fn a_stage_is_a_cell_that_runs_once() {
+    let read = sound(SPEECH);
+    let names: Vec<&str> = read.cells.iter().map(|cell| cell.name.as_str()).collect();
+    assert_eq!(names, ["conv", "step", "dense"], "in the order in which they run");
+    let conv = SegmentRequest {
+        name: "conv".to_owned(),
+        nodes: NodesRequest::Stage { cell: 0 },
+        sources: BTreeMap::new(),
+        emits: Vec::new(),
+        streams: false,
+    };
+    assert_eq!(read.segments[0], conv);
+    let dense = SegmentRequest {
+        name: "dense".to_owned(),
+        nodes: NodesRequest::Stage { cell: 2 },
+        sources: sources([("x", SourceRequest::Whole("step.h".to_owned()))]),
+        emits: vec![emit("logits", "y", Which::Last)],
+        streams: false,
+    };
+    assert_eq!(read.segments[2], dense, "all values of one node are its only one");
+    let NodesRequest::Chain { steps, .. } = &read.segments[1].nodes else { panic!("a chain") };
+    assert_eq!(steps.as_deref(), Some("len(frames) / 2"));
+}
+
+#[test]
+fn cells_of_later_segments_go_first_unless_the_configuration_says_otherwise() {
+    let priorities = |text: &str| sound(text).cells.iter().map(|cell| cell.priority).collect::<Vec<_>>();
+    assert_eq!(priorities(SPEECH), [3, 2, 1]);
+    assert_eq!(priorities(TRANSLATE), [7, 1]);
+    assert_eq!(priorities(TREE), [1, 1]);
+    let twice = changed(SPEECH, "cell: dense, inputs: { x: step.h }", "cell: conv, name: again, inputs: { x: step.h }");
+    assert_eq!(priorities(&changed(&twice, ", dense: { program: dense.onnx }", "")), [1, 2], "by its last segment");
+}
+
+#[test]
+fn a_small_batch_still_has_a_least_follow_up() {
+    let least = |sizes: &str| {
+        let cell = format!("{{ program: decoder.onnx, batch_sizes: {sizes} }}");
+        sound(&changed(TRANSLATE, "{ program: decoder.onnx }", &cell)).cells[1].min_followup
+    };
+    assert_eq!([least("[1]"), least("[2, 7]"), least("[256]")], [1, 1, 64]);
+}
+
+#[test]
+fn chains_are_as_long_as_what_they_go_over_where_that_is_known() {
+    let layer = "- chain: { cell: decode, name: layer, over: encoder.all, as: x, emit: { y: all(h) } }\n- decode:";
+    let layered = sound(&changed(TRANSLATE, "- decode:", layer));
+    assert_eq!(layered.segments[1].nodes, NodesRequest::Chain { cell: 1, steps: None });
+    let over_tree = "- chain: { cell: leaf, over: tree.all, as: x, emit: { y: last(h) } }\n";
+    assert!(from_yaml(&format!("{TREE}{over_tree}")).is_ok(), "a tree has as many nodes as its table");
+}
+
+#[test]
+fn one_segment_of_a_decoupled_model_streams() {
+    let streams = |text: &str| sound(text).segments.iter().map(|segment| segment.streams).collect::<Vec<_>>();
+    let decoupled = format!("decoupled: true\n{}", changed(TRANSLATE, "max_steps:", "stream: true\n    max_steps:"));
+    assert_eq!(streams(&decoupled), [false, true]);
+}
+
+#[test]
+fn a_model_without_cells_says_nothing_of_them() {
+    assert_eq!(from_yaml("max_batch_size: 8\nparameters: { cellar: deep }"), Ok(None));
+}
+
+#[test]
+fn the_documentations_example_is_sound() {
+    let documentation = include_str!("../../../../../docs/model-configuration.md");
+    let (_, section) = documentation.split_once("## Cells\n").expect("it has the section");
+    let (_, example) = section.split_once("```yaml\n").expect("which begins with an example");
+    let (example, _) = example.split_once("```").expect("that ends");
+    assert_eq!(sound(example).segments.len(), 2);
+}
+
+#[test]
+fn the_documentation_names_every_key() {
+    let documentation = include_str!("../../../../../docs/model-configuration.md");
+    let of_segments = Kind::ALL.into_iter().flat_map(|kind| kind.plain().iter().chain(kind.maps()));
+    for key in of_segments.chain(&keys::OF_CELLS) {
+        assert!(documentation.contains(&format!("`{key}`")), "'{key}' is not documented");
+    }
+}
+
+#[test]
+fn both_forms_say_the_same() {
+    let (written, _) = yaml::parse("f", TRANSLATE.as_bytes()).unwrap();
+    let parameters = written.parameters.iter();
+    let parameters: String = parameters
+        .map(|(key, value)| {
+            format!("parameters {{ key: '{key}' value {{ string_value: '{}' }} }}\n", value.string_value)
+        })
+        .collect();
+    let tensors = "max_batch_size: 1 input { name: 'source' data_type: TYPE_INT64 dims: -1 }
+                   output { name: 'tokens' data_type: TYPE_INT64 dims: -1 }";
+    let (config, origin) = pbtxt::parse("f", format!("{tensors}\n{parameters}").as_bytes()).unwrap();
+    assert_eq!(read(&config, &origin), Ok(Some(sound(TRANSLATE))));
+    assert_eq!(written.max_batch_size, 1, "each request is a batch of one");
+}

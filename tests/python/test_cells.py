@@ -1,0 +1,146 @@
+"""Recurrent and decoding models, quarter-wide, served live: random requests that arrive at random are what NumPy makes of each alone, and
+whoever goes away leaves nothing behind. Counts are judged, never times."""
+
+import queue
+import subprocess
+import threading
+
+import cells_reference
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from clients import eventually, metric, pending
+from server import Server
+from tritonclient.utils import InferenceServerException
+
+REQUESTS = 1_000
+#: One in so many requests is cancelled.
+CANCELLED = 20
+TOLERANCE = 1e-4
+MODELS = ("lstm", "seq2seq", "tree-lstm", "gnmt", "deepspeech2", "las", "transformer")
+
+
+@pytest.fixture(scope="module")
+def repository(program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("cells")
+    names = ",".join((*MODELS, "seq2seq-stream"))
+    command = [program, "models", "--out", folder, "--only", names, "--quarter"]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(program, repository):
+    with Server(repository, program=program) as running:
+        yield running
+        complaints = running.complaints()
+    assert complaints == [], "the server's log speaks of errors"
+
+
+def inputs_of(request):
+    made = []
+    for name, array in request.items():
+        kinds = {"int64": "INT64", "int32": "INT32", "float32": "FP32"}
+        given = triton.InferInput(name, [1, *array.shape], kinds[str(array.dtype)])
+        given.set_data_from_numpy(array[np.newaxis])
+        made.append(given)
+    return made
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_requests_of_any_length_are_what_they_are_alone(server, repository, model):
+    reference = cells_reference.load(repository / model)
+    rng = np.random.default_rng(11)
+    distinct = [reference.request(rng) for _ in range(REQUESTS // 10)]
+    expected = [reference.answer(request) for request in distinct]
+    answered, done = queue.Queue(), threading.Semaphore(64)
+    client = triton.InferenceServerClient(server.grpc)
+
+    def answers(number, choice, cancelled):
+        def take(result, error):
+            done.release()
+            answered.put((number, choice, cancelled, result, error))
+
+        return take
+
+    for number in range(REQUESTS):
+        # At most 64 at once; they leave at random.
+        done.acquire()
+        choice, cancelled = int(rng.integers(len(distinct))), number % CANCELLED == 0
+        call = client.async_infer(model, inputs_of(distinct[choice]), answers(number, choice, cancelled))
+        if cancelled:
+            call.cancel()
+    seen = [answered.get(timeout=60) for _ in range(REQUESTS)]
+    assert sorted(number for number, *_ in seen) == list(range(REQUESTS))
+    for _, choice, cancelled, result, error in seen:
+        if error is not None:
+            assert cancelled, error
+            continue
+        for name, value in expected[choice].items():
+            found = result.as_numpy(name)[0]
+            assert found.shape == value.shape, name
+            np.testing.assert_allclose(found, value, rtol=TOLERANCE, atol=TOLERANCE * np.abs(value).max())
+    client.close()
+
+
+def test_requests_of_other_lengths_share_runs(server, repository):
+    requests = [np.full(length, 5, np.int64) for length in range(1, 33)]
+    runs_before = metric(server, "nv_inference_exec_count", model="lstm")
+    with triton.InferenceServerClient(server.grpc) as client:
+        calls = [client.async_infer("lstm", inputs_of({"tokens": tokens}), lambda *_: None) for tokens in requests]
+        [call.get_result() if hasattr(call, "get_result") else None for call in calls]
+        eventually("all have ended", lambda: pending(server, "lstm") == 0)
+    runs = metric(server, "nv_inference_exec_count", model="lstm") - runs_before
+    assert runs < sum(len(tokens) for tokens in requests), "no two of them ever shared a run"
+
+
+BAD = [
+    ("lstm", {"tokens": np.zeros(0, np.int64)}, "would have no step"),
+    ("tree-lstm", {"tokens": np.zeros(2, np.int64), "children": np.array([[1, -1], [0, -1]], np.int32)}, "own descendants"),
+    ("tree-lstm", {"tokens": np.zeros(1, np.int64), "children": np.array([[1, -1]], np.int32)}, "names the child 1"),
+]
+
+
+@pytest.mark.parametrize("model, request_, reason", BAD)
+def test_a_graph_that_is_none_is_the_senders_fault(server, model, request_, reason):
+    with triton.InferenceServerClient(server.grpc) as client, pytest.raises(InferenceServerException) as refused:
+        client.infer(model, inputs_of(request_))
+    assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
+    assert reason in refused.value.message()
+
+
+def streamed(server, request, take):
+    """Tokens as they come, until `take` has enough."""
+    answers = queue.Queue()
+    with triton.InferenceServerClient(server.grpc) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        client.async_stream_infer("seq2seq-stream", inputs_of(request), enable_empty_final_response=True)
+        tokens = []
+        while True:
+            result, error = answers.get(timeout=60)
+            assert error is None, error
+            if result.get_response().parameters["triton_final_response"].bool_param:
+                return tokens
+            tokens.append(int(result.as_numpy("tokens").reshape(())))
+            if not take(tokens):
+                client.stop_stream(cancel_requests=True)
+                return tokens
+
+
+def test_tokens_are_streamed_in_order(server, repository):
+    reference = cells_reference.load(repository / "seq2seq")
+    rng = np.random.default_rng(3)
+    for _ in range(20):
+        request = reference.request(rng)
+        assert streamed(server, request, lambda _: True) == list(reference.answer(request)["tokens"].reshape(-1))
+
+
+def test_a_client_that_goes_away_leaves_no_request_behind(server, repository):
+    reference = cells_reference.load(repository / "seq2seq")
+    rng = np.random.default_rng(4)
+    requests = [reference.request(rng) for _ in range(8)]
+    longest = max(requests, key=lambda request: reference.answer(request)["tokens"].size)
+    for _ in range(20):
+        streamed(server, longest, lambda tokens: len(tokens) < 2)
+    eventually("no request waits", lambda: pending(server, "seq2seq-stream") == 0)
+    assert streamed(server, longest, lambda _: True) == list(reference.answer(longest)["tokens"].reshape(-1))

@@ -1,0 +1,130 @@
+//! Cellular batching in virtual time: the production core gives lanes tasks of nodes, whose values are hashes of what they read when they
+//! begin, written where their request keeps its state when they end. Every request is held to the same graph evaluated alone.
+//!
+//! A `world` is drawn from a seed (models, lanes, requests, what fails), a `run` plays it.
+
+mod run;
+mod world;
+
+use std::{num::NonZero, ops::AddAssign, thread, time::Instant};
+
+use super::{random::number, rng::Rng};
+use run::Run;
+use world::World;
+
+/// Worlds in every test run.
+const SHARE: u64 = if cfg!(debug_assertions) { 300 } else { 3_000 };
+
+/// What happened, that is rare.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rare {
+    pub requests: u64,
+    pub tasks: u64,
+    pub failed_tasks: u64,
+    /// Nodes of a subgraph went on on another lane.
+    pub moved_lane: u64,
+    /// Rows ran past the end of their loop, and were dropped.
+    pub ran_past_the_end: u64,
+    /// Requests were cancelled while rows of them ran.
+    pub cancelled_aboard: u64,
+    /// All rows of a task were cancelled while it ran.
+    pub task_of_nobody: u64,
+    /// Lanes were lost while tasks were on them.
+    pub lanes_lost: u64,
+    /// Requests that can never have room for their state.
+    pub never_fits: u64,
+    /// Requests waited for room for their state while a lane had nothing to do.
+    pub waited_for_room: u64,
+    /// A task had nodes of one request twice.
+    pub same_request_twice: u64,
+    /// A task failed while another one of its requests was in flight.
+    pub failed_with_more_in_flight: u64,
+}
+
+impl AddAssign for Rare {
+    fn add_assign(&mut self, other: Self) {
+        self.requests += other.requests;
+        self.tasks += other.tasks;
+        self.failed_tasks += other.failed_tasks;
+        self.moved_lane += other.moved_lane;
+        self.ran_past_the_end += other.ran_past_the_end;
+        self.cancelled_aboard += other.cancelled_aboard;
+        self.task_of_nobody += other.task_of_nobody;
+        self.lanes_lost += other.lanes_lost;
+        self.never_fits += other.never_fits;
+        self.waited_for_room += other.waited_for_room;
+        self.same_request_twice += other.same_request_twice;
+        self.failed_with_more_in_flight += other.failed_with_more_in_flight;
+    }
+}
+
+impl Rare {
+    fn each(&self) -> [(&'static str, u64); 9] {
+        [
+            ("moved to another lane", self.moved_lane),
+            ("ran past the end of a loop", self.ran_past_the_end),
+            ("cancelled while it ran", self.cancelled_aboard),
+            ("all rows of a task cancelled", self.task_of_nobody),
+            ("lane lost with tasks on it", self.lanes_lost),
+            ("never fits", self.never_fits),
+            ("waited for room", self.waited_for_room),
+            ("two nodes of one request in a task", self.same_request_twice),
+            ("failed with more in flight", self.failed_with_more_in_flight),
+        ]
+    }
+}
+
+/// Plays the world of a seed.
+///
+/// # Panics
+/// When anything is not as it should be; with the seed.
+fn play(seed: u64) -> Rare {
+    let world = World::draw(&mut Rng::new(seed));
+    match Run::new(world, seed).play() {
+        Ok(rare) => rare,
+        Err(broken) => panic!("seed {seed}: {broken} (PATERNOSTER_SEED={seed} cargo test --test simulated cells)"),
+    }
+}
+
+/// Plays so many worlds, on all cores.
+fn play_all(runs: u64) -> Rare {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get) as u64;
+    thread::scope(|scope| {
+        let shares = (0..cores).map(|core| {
+            scope.spawn(move || {
+                let mut own = Rare::default();
+                (core..runs).step_by(cores as usize).for_each(|seed| own += play(seed));
+                own
+            })
+        });
+        let shares: Vec<_> = shares.collect();
+        let mut all = Rare::default();
+        for share in shares {
+            match share.join() {
+                Ok(own) => all += own,
+                Err(panicked) => std::panic::resume_unwind(panicked),
+            }
+        }
+        all
+    })
+}
+
+#[test]
+fn requests_through_cells_are_what_they_are_alone() {
+    if let Some(seed) = number("PATERNOSTER_SEED") {
+        play(seed);
+        return;
+    }
+    let rare = play_all(SHARE);
+    assert!(rare.each().iter().all(|(_, times)| *times > 0), "{rare:?}");
+}
+
+#[test]
+#[ignore = "minutes: the long run by hand, in release"]
+fn many_requests_through_cells_are_what_they_are_alone() {
+    let began = Instant::now();
+    let rare = play_all(100_000);
+    println!("{rare:#?} in {:?}", began.elapsed());
+    let rarest = rare.each().into_iter().min_by_key(|(_, times)| *times);
+    assert!(rarest.is_some_and(|(_, times)| times >= 1_000), "too rare: {rarest:?}");
+}

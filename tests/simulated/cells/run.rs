@@ -1,0 +1,437 @@
+//! Plays a world: lanes take their tasks in order, nodes read when a task begins and write when it ends.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
+};
+
+use paternoster::{
+    batching::{
+        Action, Arrival, BatchKey, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RowOutcome, RowSpan, Task,
+        TaskId,
+    },
+    model::unfold::Unfolded,
+};
+
+use super::{
+    super::rng::{Rng, mix},
+    Rare,
+    world::{Asked, World, alone, last_root, value},
+};
+
+/// Something that will happen; of several at once, tasks end first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Due {
+    Ends(TaskId),
+    LaneBack(u16),
+    Arrives(usize),
+    IsCancelled(usize),
+    Wake,
+}
+
+/// A task on a lane.
+struct Flying {
+    task: Task,
+    /// What its rows will write, once it has begun.
+    writes: Option<Vec<u64>>,
+}
+
+/// A request that has arrived.
+struct Known {
+    asked: Asked,
+    /// By segment: what its chain carries.
+    carried: Vec<Option<u64>>,
+    /// By segment and node of a tree.
+    nodes: BTreeMap<(usize, u32), u64>,
+    /// Segments whose loop has ended.
+    ended: BTreeSet<usize>,
+    /// Nodes in flight.
+    flying: u32,
+    boarded: bool,
+    last_lane: Option<LaneId>,
+    /// A task of it has failed, or it has ended otherwise.
+    is_masked: bool,
+    end: Option<End>,
+}
+
+/// What a task writes: a chain's state, or a node of a tree.
+type Written = (u64, usize, Option<u32>);
+
+pub struct Run {
+    world: World,
+    core: Core,
+    rng: Rng,
+    now: u64,
+    due: BinaryHeap<Reverse<(u64, Due)>>,
+    wake: Option<u64>,
+    lanes: BTreeMap<u16, VecDeque<Flying>>,
+    known: BTreeMap<u64, Known>,
+    writing: BTreeSet<Written>,
+    /// By model: slots that requests hold.
+    slots: Vec<u32>,
+    rare: Rare,
+}
+
+fn slots(graph: &[Unfolded]) -> u32 {
+    let of_one = |unfolded: &Unfolded| match unfolded {
+        Unfolded::Steps(_) => 1,
+        Unfolded::Tree(topology) => topology.nodes(),
+    };
+    graph.iter().map(of_one).max().unwrap_or(1)
+}
+
+impl Run {
+    pub fn new(world: World, seed: u64) -> Self {
+        let mut core = Core::new();
+        for (model, knobs) in (0..).zip(&world.models) {
+            core.step(0, Event::ModelUp(ModelId(model), knobs.clone()));
+        }
+        let mut lanes = BTreeMap::new();
+        for (lane, knobs) in (0..).zip(&world.lanes) {
+            core.step(0, Event::LaneUp(LaneId(lane), *knobs));
+            lanes.insert(lane, VecDeque::new());
+        }
+        let mut due = BinaryHeap::new();
+        due.extend(world.requests.iter().enumerate().map(|(number, asked)| Reverse((asked.at, Due::Arrives(number)))));
+        let (slots, rng) = (vec![0; world.models.len()], Rng::new(mix(seed)));
+        let (known, writing, rare) = (BTreeMap::new(), BTreeSet::new(), Rare::default());
+        Self { world, core, rng, now: 0, due, wake: None, lanes, known, writing, slots, rare }
+    }
+
+    pub fn play(mut self) -> Result<Rare, String> {
+        while let Some(Reverse((at, due))) = self.due.pop() {
+            if due == Due::Wake && self.wake != Some(at) {
+                continue;
+            }
+            self.now = self.now.max(at);
+            match due {
+                Due::Arrives(number) => self.arrive(number)?,
+                Due::IsCancelled(number) => self.cancel(number)?,
+                Due::Ends(task) => self.land(task)?,
+                Due::LaneBack(lane) => {
+                    self.lanes.insert(lane, VecDeque::new());
+                    self.act(Event::LaneUp(LaneId(lane), self.world.lanes[usize::from(lane)]))?;
+                }
+                Due::Wake => {
+                    self.wake = None;
+                    self.act(Event::Wake)?;
+                }
+            }
+            self.lose_a_lane()?;
+        }
+        if let Some((req, _)) = self.known.iter().find(|(_, known)| known.end.is_none()) {
+            return Err(format!("request {req} waits for ever"));
+        }
+        for model in 0..self.world.models.len() as u32 {
+            let actions = self.core.step(self.now, Event::ModelDraining(ModelId(model)));
+            let drained = actions.iter().any(|action| matches!(action, Action::Drained(_)));
+            if !drained {
+                return Err(format!("model {model} does not drain"));
+            }
+        }
+        Ok(self.rare)
+    }
+
+    fn arrive(&mut self, number: usize) -> Result<(), String> {
+        let asked = self.world.requests[number].clone();
+        let req = number as u64;
+        self.rare.requests += 1;
+        if let Some(after) = asked.cancelled_after {
+            self.due.push(Reverse((self.now + after, Due::IsCancelled(number))));
+        }
+        let arrival = Arrival {
+            req: ReqId(req),
+            model: ModelId(asked.model as u32),
+            rows: 1,
+            lengths: Default::default(),
+            key: BatchKey::default(),
+            priority: 0,
+            board_by: None,
+            expiry: asked.expires_after.map(|after| self.now + after),
+            graph: asked.graph.clone().into(),
+        };
+        let (model, needs) = (asked.model, slots(&asked.graph));
+        let carried = vec![None; asked.graph.len()];
+        let (nodes, ended) = (BTreeMap::new(), BTreeSet::new());
+        let known = Known {
+            asked,
+            carried,
+            nodes,
+            ended,
+            flying: 0,
+            boarded: false,
+            last_lane: None,
+            is_masked: false,
+            end: None,
+        };
+        self.known.insert(req, known);
+        self.act(Event::Arrived(arrival))?;
+        let idle = self.lanes.values().any(VecDeque::is_empty);
+        let known = &self.known[&req];
+        let waits = idle && !known.boarded && known.end.is_none();
+        self.rare.waited_for_room += u64::from(waits && self.slots[model] + needs > self.room(model));
+        Ok(())
+    }
+
+    fn room(&self, model: usize) -> u32 {
+        match &self.world.models[model].policy {
+            Policy::Cellular(cellular) => cellular.slots,
+            _ => 0,
+        }
+    }
+
+    fn cancel(&mut self, number: usize) -> Result<(), String> {
+        let known = &self.known[&(number as u64)];
+        self.rare.cancelled_aboard += u64::from(known.end.is_none() && known.flying > 0);
+        self.act(Event::Cancelled(ReqId(number as u64)))
+    }
+
+    fn act(&mut self, event: Event<'_>) -> Result<(), String> {
+        let actions = self.core.step(self.now, event);
+        self.core.check()?;
+        for action in actions {
+            match action {
+                Action::Launch(task) => self.launch(task)?,
+                Action::Finish { req, end } => self.finish(req, end)?,
+                Action::WakeAt(at) => {
+                    self.wake = Some(at.max(self.now));
+                    self.due.push(Reverse((at.max(self.now), Due::Wake)));
+                }
+                Action::Emit { .. } | Action::Drained(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn launch(&mut self, task: Task) -> Result<(), String> {
+        self.rare.tasks += 1;
+        let Policy::Cellular(cellular) = &self.world.models[task.model.0 as usize].policy else { return Ok(()) };
+        let most = cellular.cells[usize::from(task.cell.0)].max_rows;
+        if task.rows.is_empty() || task.rows.len() > most as usize {
+            return Err(format!("{:?} has {} rows of at most {most}", task.id, task.rows.len()));
+        }
+        let requests: BTreeSet<u64> = task.rows.iter().map(|row| row.req.0).collect();
+        self.rare.same_request_twice += u64::from(requests.len() < task.rows.len());
+        for row in &task.rows {
+            let model = task.model.0 as usize;
+            let known = self.known.get_mut(&row.req.0).ok_or("a request runs that never came")?;
+            if known.end.is_some() {
+                return Err(format!("{row:?} runs behind the end of its request"));
+            }
+            if !std::mem::replace(&mut known.boarded, true) {
+                self.slots[model] += slots(&known.asked.graph);
+            }
+            known.flying += 1;
+            let moved = known.last_lane.is_some_and(|lane| lane != task.lane);
+            self.rare.moved_lane += u64::from(moved);
+            known.last_lane = Some(task.lane);
+        }
+        let model = task.model.0 as usize;
+        if self.slots[model] > self.room(model) {
+            return Err(format!("{} slots are held of {}", self.slots[model], self.room(model)));
+        }
+        let lane = task.lane.0;
+        let queue = self.lanes.get_mut(&lane).ok_or_else(|| format!("lane {lane} is lost"))?;
+        queue.push_back(Flying { task, writes: None });
+        if queue.len() == 1 { self.begin(lane) } else { Ok(()) }
+    }
+
+    /// The first task of a lane begins: its nodes read.
+    fn begin(&mut self, lane: u16) -> Result<(), String> {
+        let Some(task) = self.lanes[&lane].front().map(|flying| flying.task.clone()) else { return Ok(()) };
+        let mut writes = Vec::with_capacity(task.rows.len());
+        for row in &task.rows {
+            // What a failed task has not written is not there, but nobody looks at what is made of it.
+            let is_masked = self.known[&row.req.0].is_masked;
+            writes.push(self.read(row).or_else(|broken| if is_masked { Ok(0) } else { Err(broken) })?);
+        }
+        for row in &task.rows {
+            let written = self.written(row);
+            if !self.writing.insert(written) {
+                return Err(format!("{row:?} writes what another row writes now"));
+            }
+        }
+        if let Some(flying) = self.lanes.get_mut(&lane).and_then(VecDeque::front_mut) {
+            flying.writes = Some(writes);
+        }
+        let takes = 50 + self.rng.exponential(100) + 10 * task.rows.len() as u64;
+        self.due.push(Reverse((self.now + takes, Due::Ends(task.id))));
+        Ok(())
+    }
+
+    fn written(&self, row: &RowSpan) -> Written {
+        let asked = &self.known[&row.req.0].asked;
+        let (segment, node) = asked.place(row.start);
+        let is_tree = matches!(asked.graph[segment], Unfolded::Tree(_));
+        (row.req.0, segment, is_tree.then_some(node))
+    }
+
+    /// What a node makes of what is there when it begins.
+    fn read(&self, row: &RowSpan) -> Result<u64, String> {
+        let known = &self.known[&row.req.0];
+        let (segment, node) = known.asked.place(row.start);
+        let writes = |node: Option<u32>| self.writing.contains(&(row.req.0, segment, node));
+        match &known.asked.graph[segment] {
+            Unfolded::Steps(_) if node > 0 => {
+                let carried = known.carried[segment].filter(|_| !writes(None));
+                let carried = carried.ok_or_else(|| format!("{row:?} begins before the step before it has ended"))?;
+                Ok(value(segment, node, &[carried]))
+            }
+            Unfolded::Steps(_) => self.before(row, segment).map(|input| value(segment, node, &[input])),
+            Unfolded::Tree(topology) if topology.children_of(node).is_empty() => {
+                self.before(row, segment).map(|input| value(segment, node, &[input]))
+            }
+            Unfolded::Tree(topology) => {
+                let reads = topology.children_of(node).iter().map(|&child| {
+                    let read = known.nodes.get(&(segment, child)).copied().filter(|_| !writes(Some(child)));
+                    read.ok_or_else(|| format!("{row:?} begins before its child {child} has ended"))
+                });
+                Ok(value(segment, node, &reads.collect::<Result<Vec<u64>, String>>()?))
+            }
+        }
+    }
+
+    /// What the segments before have left.
+    fn before(&self, row: &RowSpan, segment: usize) -> Result<u64, String> {
+        let Some(last) = segment.checked_sub(1) else { return Ok(mix(row.req.0)) };
+        self.left(row.req.0, last).ok_or_else(|| format!("{row:?} begins before segment {last} has ended"))
+    }
+
+    /// What a segment has left that has run to its end.
+    fn left(&self, req: u64, segment: usize) -> Option<u64> {
+        let known = &self.known[&req];
+        match &known.asked.graph[segment] {
+            Unfolded::Steps(_) => known.carried[segment].filter(|_| known.ended.contains(&segment)),
+            Unfolded::Tree(topology) => {
+                let all = (0..topology.nodes()).all(|node| known.nodes.contains_key(&(segment, node)));
+                known.nodes.get(&(segment, last_root(topology))).copied().filter(|_| all)
+            }
+        }
+    }
+
+    /// The first task of its lane ends: its nodes write.
+    fn land(&mut self, id: TaskId) -> Result<(), String> {
+        let found = self.lanes.iter().find(|(_, queue)| queue.front().is_some_and(|flying| flying.task.id == id));
+        // Its lane was lost.
+        let Some(lane) = found.map(|(&lane, _)| lane) else { return Ok(()) };
+        let Some(Flying { task, writes }) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
+            return Ok(());
+        };
+        let fails = self.rng.permille(self.world.failing);
+        let nobody = task.rows.iter().all(|row| self.known[&row.req.0].end.is_some());
+        self.rare.task_of_nobody += u64::from(nobody);
+        let mut outcomes = Vec::with_capacity(task.rows.len());
+        for (row, value) in task.rows.iter().zip(writes.unwrap_or_default()) {
+            outcomes.push(self.write(row, value, fails));
+        }
+        self.release(&task);
+        if fails {
+            self.rare.failed_tasks += 1;
+            let more = task.rows.iter().any(|row| self.known[&row.req.0].flying > 0);
+            self.rare.failed_with_more_in_flight += u64::from(more);
+        }
+        self.begin(lane)?;
+        match fails {
+            true => self.act(Event::Failed { task: id })?,
+            false => self.act(Event::Completed { task: id, rows: &outcomes })?,
+        }
+        let survivor = task.rows.iter().find(|row| self.known[&row.req.0].end.is_none());
+        match survivor.filter(|_| fails) {
+            Some(row) => Err(format!("{row:?} failed, but its request lives")),
+            None => Ok(()),
+        }
+    }
+
+    fn write(&mut self, row: &RowSpan, written: u64, fails: bool) -> RowOutcome {
+        let key = self.written(row);
+        self.writing.remove(&key);
+        let (_, segment, node) = key;
+        let on = RowOutcome { next: Next::On, emitted: false };
+        let Some(known) = self.known.get_mut(&row.req.0) else { return on };
+        known.is_masked |= fails;
+        if known.is_masked {
+            return on;
+        }
+        if let Some(node) = node {
+            known.nodes.insert((segment, node), written);
+            return on;
+        }
+        if known.ended.contains(&segment) {
+            self.rare.ran_past_the_end += 1;
+            return on;
+        }
+        known.carried[segment] = Some(written);
+        let (_, step) = known.asked.place(row.start);
+        if step + 1 < known.asked.steps[segment] {
+            return on;
+        }
+        known.ended.insert(segment);
+        let is_early = step + 1 < known.asked.graph[segment].nodes();
+        RowOutcome { next: if is_early { Next::Done } else { Next::On }, emitted: false }
+    }
+
+    /// A task's rows are no longer in flight: those of requests that have ended give back their slots.
+    fn release(&mut self, task: &Task) {
+        for row in &task.rows {
+            if let Some(known) = self.known.get_mut(&row.req.0) {
+                known.flying -= 1;
+            }
+            self.give_back(row.req.0);
+        }
+    }
+
+    fn give_back(&mut self, req: u64) {
+        let Some(known) = self.known.get_mut(&req) else { return };
+        if known.boarded && known.flying == 0 && known.end.is_some() {
+            known.boarded = false;
+            self.slots[known.asked.model] -= slots(&known.asked.graph);
+        }
+    }
+
+    fn finish(&mut self, req: ReqId, end: End) -> Result<(), String> {
+        let known = self.known.get_mut(&req.0).ok_or("a request ends that never came")?;
+        if let Some(before) = known.end.replace(end) {
+            return Err(format!("{req:?} ends {end:?} after {before:?}"));
+        }
+        known.is_masked |= end != End::Completed;
+        let (model, needs) = (known.asked.model, slots(&known.asked.graph));
+        self.rare.never_fits += u64::from(needs > self.room(model));
+        self.give_back(req.0);
+        if end != End::Completed {
+            return Ok(());
+        }
+        let asked = &self.known[&req.0].asked;
+        let expected = alone(req.0, asked);
+        match self.left(req.0, asked.graph.len() - 1) {
+            Some(found) if found == expected => Ok(()),
+            found => Err(format!("{req:?} made {found:?}, alone {expected}")),
+        }
+    }
+
+    fn lose_a_lane(&mut self) -> Result<(), String> {
+        if !self.rng.permille(self.world.losing_lanes) || self.lanes.len() < 2 {
+            return Ok(());
+        }
+        let at = self.rng.below(self.lanes.len() as u64) as usize;
+        let Some((&lane, _)) = self.lanes.iter().nth(at) else { return Ok(()) };
+        let lost = self.lanes.remove(&lane).unwrap_or_default();
+        self.rare.lanes_lost += u64::from(!lost.is_empty());
+        for flying in &lost {
+            if flying.writes.is_some() {
+                for row in &flying.task.rows {
+                    let key = self.written(row);
+                    self.writing.remove(&key);
+                }
+            }
+            for row in &flying.task.rows {
+                if let Some(known) = self.known.get_mut(&row.req.0) {
+                    known.is_masked = true;
+                }
+            }
+            self.release(&flying.task);
+        }
+        let back = self.now + 1 + self.rng.exponential(1_000);
+        self.due.push(Reverse((back, Due::LaneBack(lane))));
+        self.act(Event::LaneLost(LaneId(lane)))
+    }
+}

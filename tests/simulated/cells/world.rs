@@ -1,0 +1,172 @@
+//! What a run is about: models of cells, lanes, requests.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use paternoster::{
+    batching::{CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, Policy, SegmentKnobs, StageKnobs},
+    model::unfold::{Topology, Unfolded},
+};
+
+use super::super::rng::{Rng, mix};
+
+/// A model, its lanes and its requests.
+pub struct World {
+    pub models: Vec<Knobs>,
+    pub lanes: Vec<LaneKnobs>,
+    pub requests: Vec<Asked>,
+    /// Of a thousand tasks.
+    pub failing: u64,
+    /// Of a thousand times that a task begins.
+    pub losing_lanes: u64,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub at: u64,
+    pub model: usize,
+    pub graph: Vec<Unfolded>,
+    /// By segment of steps: how many it really has; of loops fewer than they may have.
+    pub steps: Vec<u32>,
+    pub cancelled_after: Option<u64>,
+    pub expires_after: Option<u64>,
+}
+
+impl Asked {
+    /// Number of the first node of a segment.
+    pub fn first(&self, segment: usize) -> u32 {
+        self.graph[..segment].iter().map(Unfolded::nodes).sum()
+    }
+
+    /// The segment and the place in it of a node.
+    pub fn place(&self, number: u32) -> (usize, u32) {
+        let segment = (0..self.graph.len()).rfind(|&segment| self.first(segment) <= number).unwrap_or(0);
+        (segment, number - self.first(segment))
+    }
+}
+
+/// What a node makes of what it reads.
+pub fn value(segment: usize, node: u32, reads: &[u64]) -> u64 {
+    reads.iter().fold(mix(segment as u64 * 1_000_003 + u64::from(node)), |value, read| mix(value ^ read.rotate_left(7)))
+}
+
+/// The value of a request that runs alone.
+pub fn alone(req: u64, asked: &Asked) -> u64 {
+    let mut state = mix(req);
+    for (segment, unfolded) in asked.graph.iter().enumerate() {
+        match unfolded {
+            Unfolded::Steps(_) => {
+                for step in 0..asked.steps[segment] {
+                    state = value(segment, step, &[state]);
+                }
+            }
+            Unfolded::Tree(topology) => state = root(topology, segment, state),
+        }
+    }
+    state
+}
+
+/// The value of the last root of a tree whose leaves read `input`.
+fn root(topology: &Topology, segment: usize, input: u64) -> u64 {
+    let nodes = topology.nodes();
+    let mut values: Vec<Option<u64>> = vec![None; nodes as usize];
+    let mut open: VecDeque<u32> = (0..nodes).collect();
+    while let Some(node) = open.pop_front() {
+        let children = topology.children_of(node);
+        let reads: Option<Vec<u64>> = children.iter().map(|&child| values[child as usize]).collect();
+        match reads {
+            None => open.push_back(node),
+            Some(reads) if reads.is_empty() => values[node as usize] = Some(value(segment, node, &[input])),
+            Some(reads) => values[node as usize] = Some(value(segment, node, &reads)),
+        }
+    }
+    values[last_root(topology) as usize].unwrap_or_default()
+}
+
+pub fn last_root(topology: &Topology) -> u32 {
+    (0..topology.nodes()).rev().find(|&node| topology.is_root(node)).unwrap_or(0)
+}
+
+impl World {
+    pub fn draw(rng: &mut Rng) -> Self {
+        let models: Vec<Knobs> = (0..rng.within(1, 2)).map(|_| model(rng)).collect();
+        let ahead = rng.coin();
+        let lane = |rng: &mut Rng| match ahead {
+            true => LaneKnobs { horizon_ns: rng.within(100, 3_000), depth: rng.within(2, 5) as u16 },
+            false => LaneKnobs::default(),
+        };
+        let lanes = (0..rng.within(1, 3)).map(|_| lane(rng)).collect();
+        let mean_gap = rng.within(20, 600);
+        let mut at = 0;
+        let requests = (0..rng.within(20, 80)).map(|_| {
+            at += rng.exponential(mean_gap);
+            let model = rng.below(models.len() as u64) as usize;
+            asked(rng, at, model, &models[model])
+        });
+        let requests = requests.collect();
+        let losing_lanes = if rng.permille(200) { 5 } else { 0 };
+        Self { requests, models, lanes, failing: if rng.coin() { 15 } else { 0 }, losing_lanes }
+    }
+}
+
+fn model(rng: &mut Rng) -> Knobs {
+    let mut cells = Vec::new();
+    let mut cell = |rng: &mut Rng| {
+        let max_rows = rng.within(1, 6) as u32;
+        let min_followup = rng.within(0, u64::from(max_rows)) as u32;
+        cells.push(CellKnobs { max_rows, min_followup, priority: rng.within(1, 3) as u32 });
+        CellId(cells.len() as u16 - 1)
+    };
+    let mut segments = Vec::new();
+    for _ in 0..rng.within(1, 3) {
+        segments.push(match rng.below(3) {
+            0 => SegmentKnobs::Tree { leaf: cell(rng), inner: cell(rng) },
+            _ => SegmentKnobs::Steps { cell: cell(rng) },
+        });
+    }
+    // One type in two places.
+    if let (Some(SegmentKnobs::Steps { cell }), true) = (segments.first().cloned(), rng.permille(200)) {
+        segments.push(SegmentKnobs::Steps { cell });
+    }
+    let stages = StageKnobs::chain(cells.len() as u16);
+    let slots = rng.within(6, 60) as u32;
+    let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier });
+    let objective_ns = rng.permille(300).then_some(20_000);
+    Knobs { stages, policy, max_in_flight: rng.within(1, 8) as u32, objective_ns, ..Knobs::default() }
+}
+
+fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
+    let Policy::Cellular(cellular) = &knobs.policy else { panic!("all models are of cells") };
+    let mut steps = Vec::new();
+    let graph = cellular.segments.iter().map(|segment| match segment {
+        SegmentKnobs::Tree { .. } => {
+            steps.push(0);
+            Unfolded::Tree(Arc::new(graph_of(rng)))
+        }
+        SegmentKnobs::Steps { .. } => {
+            let most = rng.within(1, 9) as u32;
+            steps.push(if rng.permille(400) { rng.within(1, u64::from(most)) as u32 } else { most });
+            Unfolded::Steps(most)
+        }
+    });
+    let graph = graph.collect();
+    let cancelled_after = rng.permille(150).then(|| rng.exponential(2_000));
+    let expires_after = rng.permille(100).then(|| 1 + rng.exponential(4_000));
+    Asked { at, model, graph, steps, cancelled_after, expires_after }
+}
+
+/// A graph whose children have lower or, in the other half of cases, higher numbers; some with several parents.
+fn graph_of(rng: &mut Rng) -> Topology {
+    let nodes = rng.within(1, 12);
+    let turned = rng.coin();
+    let place = |node: u64| if turned { nodes - 1 - node } else { node } as u32;
+    let mut children = vec![Default::default(); nodes as usize];
+    for node in 1..nodes {
+        if rng.permille(600) {
+            let count = rng.within(1, 2);
+            children[place(node) as usize] = (0..count).map(|_| place(rng.below(node))).collect();
+        }
+    }
+    Topology::new(children)
+}
