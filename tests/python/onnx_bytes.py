@@ -39,14 +39,24 @@ def port(name, datatype, dims):
     return text(1, name) + text(2, text(1, tensor))
 
 
-def node(operator, inputs, outputs):
-    return b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
+def node(operator, inputs, outputs, **attributes):
+    """Attributes are integers, or lists of them."""
+    named = b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
+    return named + b"".join(text(5, attribute(name, value)) for name, value in attributes.items())
+
+
+def attribute(name, value):
+    if isinstance(value, int):
+        return text(1, name) + number(3, value) + number(20, 2)
+    return text(1, name) + b"".join(number(8, one) for one in value) + number(20, 7)
 
 
 def constant(name, values):
-    values = np.ascontiguousarray(values, dtype="<f4")
+    """A tensor of FP32, or of INT64 where integers are given."""
+    values = np.ascontiguousarray(values)
+    datatype, kind = ("INT64", "<i8") if np.issubdtype(values.dtype, np.integer) else ("FP32", "<f4")
     sizes = b"".join(number(1, size) for size in values.shape)
-    return sizes + number(2, ELEMENT["FP32"]) + text(8, name) + text(9, values.tobytes())
+    return sizes + number(2, ELEMENT[datatype]) + text(8, name) + text(9, values.astype(kind).tobytes())
 
 
 def model(nodes, inputs, outputs, constants=()):
@@ -70,5 +80,5 @@ def scale(factor, width=16):
         [node("Mul", ["INPUT0", "factor"], ["OUTPUT0"])],
         [port("INPUT0", "FP32", dims)],
         [port("OUTPUT0", "FP32", dims)],
-        [constant("factor", [factor])],
+        [constant("factor", [float(factor)])],
     )

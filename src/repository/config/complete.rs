@@ -52,7 +52,8 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
     optimization.input_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
     optimization.output_pinned_memory.get_or_insert(PinnedMemoryBuffer { enable: true });
 
-    let count = if onnx { DEFAULT_INSTANCES } else { 1 };
+    // Lanes of a CPU share its cores: two tasks of half of the nodes take longer than one of all.
+    let count = if onnx && !unfold::is_given(config) { DEFAULT_INSTANCES } else { 1 };
     if config.instance_group.is_empty() {
         let name = config.name.clone();
         config.instance_group.push(pb::ModelInstanceGroup { name, ..Default::default() });

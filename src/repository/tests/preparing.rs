@@ -136,6 +136,7 @@ async fn a_request_carries_cells_and_their_programs() {
     assert_eq!(ends, [true, true]);
     assert!(request.program.ends_with("m/1") && request.override_bytes.is_none());
     assert!(matches!(&request.knobs.policy, Policy::Cellular(_)));
+    assert_eq!(request.knobs.max_in_flight, 1, "one task at a time");
     let measured = vec![vec![], vec![CostPoint { rows: 1, length: 0, took_ns: 2_500 }]];
     assert_eq!(request.knobs.latencies, Some(CostTable { stages: measured }), "one list for each cell");
     assert!(!request.automatic.is_any() && request.config.default_model_filename.is_empty());
