@@ -46,9 +46,9 @@ class Pair:
         (table,) = profiles.glob("*.json")
         self.table = ["--table", table, "--seeds", 1, *model]
         self.peak = called(program, "simulate", *self.table, "--load", 0.5, "--policy", "window")["peak"]
-        self.write_trace(QUIET_LOAD * self.peak, seed=0)
+        requests, _ = self.write_trace(QUIET_LOAD * self.peak, seed=0)
         measured = self.measure("window", self.quiet)
-        self.front_us = max(0.0, measured["mean_ms"] * 1e3 - mean_in_core_us(self.quiet))
+        self.front_us = max(0.0, measured["mean_ms"] * 1e3 - mean_in_core_us(self.quiet, requests))
 
     def write_trace(self, rate, seed):
         """Poisson arrivals and lengths; how many there are, and how many of them are the warm-up's."""
@@ -61,9 +61,8 @@ class Pair:
         return len(arrivals), int(np.sum(arrivals < WARM_UP_S))
 
     def measure(self, policy, timeline):
-        # Few requests are tried beforehand, so that hardly any are in the recording.
         words = ["--trace", self.trace, "--policy", policy, "--timeline-file", timeline]
-        alone = ["--cpu-lanes", 1, "--rounds", 1, "--warm-up-seconds", WARM_UP_S, "--samples", 16]
+        alone = ["--cpu-lanes", 1, "--rounds", 1, "--warm-up-seconds", WARM_UP_S]
         return called(self.program, "bench", *self.served, *words, *alone)["loads"][0]["policies"][0]["total"]
 
     def simulate(self, policy, counted, *device):
@@ -81,15 +80,16 @@ class Pair:
         return measured, foretold, self.simulate(simulated, counted, "--replay", self.timeline)
 
 
-def mean_in_core_us(timeline):
-    """How long requests were in the core on average, by a recorded timeline."""
+def mean_in_core_us(timeline, requests):
+    """How long the last so many requests of a recorded timeline were in the core on average; those before were tried alone."""
     begun, ended = {}, {}
     for event in json.loads(timeline.read_text())["traceEvents"]:
         request = event.get("args", {}).get("request")
         if event["ph"] == "X" and request is not None:
             begun[request] = min(event["ts"], begun.get(request, event["ts"]))
             ended[request] = max(event["ts"] + event["dur"], ended.get(request, 0))
-    return statistics.mean(ended[request] - begun[request] for request in begun)
+    last = sorted(begun, key=begun.get)[-requests:]
+    return statistics.mean(ended[request] - begun[request] for request in last)
 
 
 def compare(pair, name, rounds):
