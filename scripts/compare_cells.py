@@ -9,14 +9,12 @@ and 40. Both runs of a round follow one another. Commands are printed as they ca
 
 import argparse
 import csv
-import json
-import shlex
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
+from compare_policies import called
 from server import ROOT, Server, binary
 
 sys.path.insert(0, str(ROOT / "tests" / "python"))
@@ -76,13 +74,6 @@ def whole_graph(step):
     ]
     inputs = [onnx.port("tokens", "INT64", ("batch", "length"))]
     return onnx.model(nodes, inputs, [onnx.port("hidden", "FP32", ("batch", hidden))], constants)
-
-
-def called(program, *words):
-    words = [str(word) for word in words]
-    print(f"paternoster {shlex.join(words)}", flush=True)
-    done = subprocess.run([program, *words], stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout) if "--json" in words else done.stdout
 
 
 def write_models(program, folder):
