@@ -202,7 +202,8 @@ impl Group {
                 continue;
             }
             let outcome = outcomes.get(at);
-            if outcome.emitted {
+            let counts = self.cellular.as_ref().is_some_and(|cellular| !cellular.cells.is_past_the_end(row));
+            if outcome.emitted && counts {
                 self.emit(turn, row.request());
             }
             if outcome.next == Next::Failed {

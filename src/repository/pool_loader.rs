@@ -126,7 +126,8 @@ impl Loader for PoolLoader {
     }
 
     fn may_profile(&self, request: &LoadRequest) -> bool {
-        let has_file = request.engine == EngineKind::OnnxRuntime && request.override_bytes.is_none();
+        let is_whole = request.engine == EngineKind::OnnxRuntime && request.unfold.is_none();
+        let has_file = is_whole && request.override_bytes.is_none();
         has_file && self.profiles.is_some() && self.background.is_some() && request.automatic.is_any()
     }
 

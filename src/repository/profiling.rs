@@ -89,7 +89,7 @@ impl PoolLoader {
 
     /// The request as the version's profile advises; `None` where the configuration leaves nothing open, or there is no profile.
     pub(super) fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
-        let store = self.profiles.as_ref().filter(|_| request.automatic.is_any())?;
+        let store = self.profiles.as_ref().filter(|_| request.automatic.is_any() && request.unfold.is_none())?;
         let name = &request.spec.name;
         let key = match self.profile_key(request) {
             Ok(key) => key,
@@ -174,6 +174,9 @@ impl PoolLoader {
     /// # Errors
     /// When it cannot be compiled, or the smallest batch does not run; with the reason.
     pub fn measure(&self, request: &LoadRequest, trials: Trials<'_>) -> Result<Profile, Halt> {
+        if request.unfold.is_some() {
+            return Err(Halt::Failed("a model of cells is not measured: its policy is cellular".to_owned()));
+        }
         let spec = &request.spec;
         let budget = trials.budget;
         let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };

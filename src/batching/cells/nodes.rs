@@ -8,7 +8,7 @@ use crate::model::unfold::Topology;
 #[derive(Debug)]
 pub(super) enum Nodes {
     /// One after the other, so many; a generator where outcomes end them early.
-    Steps { next: u32, steps: u32 },
+    Steps { next: u32, steps: u32, has_ended: bool },
     /// A single one.
     One { node: u32, taken: bool },
     /// Those of a topology that are no leaves, each behind its children.
@@ -25,7 +25,7 @@ impl Nodes {
     /// How many are ready.
     pub(super) fn ready(&self) -> u32 {
         match self {
-            Self::Steps { next, steps } => u32::from(next < steps),
+            Self::Steps { next, steps, .. } => u32::from(next < steps),
             Self::One { taken, .. } => u32::from(!taken),
             Self::Inner { ready, .. } => ready.len() as u32,
         }
@@ -34,7 +34,7 @@ impl Nodes {
     /// Whether none is left to submit.
     pub(super) fn are_submitted(&self) -> bool {
         match self {
-            Self::Steps { next, steps } => next >= steps,
+            Self::Steps { next, steps, .. } => next >= steps,
             Self::One { taken, .. } => *taken,
             Self::Inner { left, .. } => *left == 0,
         }
@@ -52,7 +52,7 @@ impl Nodes {
     /// lane.
     pub(super) fn submit(&mut self) -> Option<u32> {
         match self {
-            Self::Steps { next, steps } => (*next < *steps).then(|| {
+            Self::Steps { next, steps, .. } => (*next < *steps).then(|| {
                 *next += 1;
                 *next - 1
             }),
@@ -80,8 +80,13 @@ impl Nodes {
 
     /// An outcome was the last: nothing more is submitted.
     pub(super) fn end(&mut self) {
-        if let Self::Steps { next, steps } = self {
-            *steps = *next;
+        if let Self::Steps { next, steps, has_ended } = self {
+            (*steps, *has_ended) = (*next, true);
         }
+    }
+
+    /// Whether an outcome was the last: what was submitted beyond it counts for nothing.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self, Self::Steps { has_ended: true, .. })
     }
 }

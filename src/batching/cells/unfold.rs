@@ -142,6 +142,11 @@ impl Cells {
         rows
     }
 
+    /// Whether a row ran past the outcome that ended its loop.
+    pub(in crate::batching) fn is_past_the_end(&self, row: &NodeRow) -> bool {
+        self.queues.get(row.subgraph).nodes.has_ended()
+    }
+
     /// Whether a row's request is still under way.
     pub(in crate::batching) fn is_live(&self, row: &NodeRow) -> bool {
         !self.journeys[row.of.journey as usize].is_over
@@ -268,7 +273,7 @@ impl Cells {
         journey.inner = None;
         match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
             (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
-                let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1) };
+                let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1), has_ended: false };
                 journey.subgraphs.push(queues.push(of, *cell, nodes));
             }
             (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {

@@ -96,6 +96,24 @@ fn requests_wait_for_room_for_their_state_and_those_that_never_fit_are_refused()
 }
 
 #[test]
+fn what_a_lane_ran_past_the_end_of_a_loop_is_not_emitted() {
+    let ahead = LaneKnobs { horizon_ns: 1_000, depth: 3 };
+    let mut core = core(chain(2, 9), 1, ahead);
+    let mut step = |event| said(&core.step(0, event));
+    let emitted = |next| [RowOutcome { next, emitted: true }];
+    let (on, done) = (emitted(Next::On), emitted(Next::Done));
+    step(Event::Arrived(request(0, vec![Unfolded::Steps(9)])));
+    let first = step(Event::Completed { task: TaskId(0), rows: &on });
+    assert!(first.starts_with("Emit { req: ReqId(0), step: 0 }"), "{first}");
+    let end = step(Event::Completed { task: TaskId(1), rows: &done });
+    assert_eq!(end, "Emit { req: ReqId(0), step: 1 }");
+    let past = step(Event::Completed { task: TaskId(2), rows: &on });
+    assert!(!past.contains("Emit"), "{past}");
+    let last = format!("{past}; {}", step(Event::Completed { task: TaskId(3), rows: &on }));
+    assert!(last.contains("0 Completed") && !last.contains("Emit"), "{last}");
+}
+
+#[test]
 fn a_failed_task_fails_its_requests_and_no_other() {
     let mut core = core(chain(2, 9), 1, LaneKnobs::default());
     let mut step = |event| said(&core.step(0, event));

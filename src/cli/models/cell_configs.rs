@@ -22,9 +22,12 @@ unfold:
       emit: { hidden: last(h_next) }
 ";
 
-/// An encoder and a decoder.
-pub(super) const SEQ2SEQ: &str = r#"# Translation: a cell for each token that is read, then one for each that is written, until the end token, 2.
-inputs:
+/// An encoder and a decoder, behind the first lines and with more about the decoder.
+macro_rules! seq2seq {
+    ($first:literal, $decoder:literal) => {
+        concat!(
+            $first,
+            r#"inputs:
   - name: source
     dtype: INT64
     dims: [-1]
@@ -50,39 +53,23 @@ unfold:
       until: { next_token: 2 }
       max_steps: "len(source) + 20"
       emit: { tokens: all(next_token) }
-"#;
+"#,
+            $decoder
+        )
+    };
+}
+
+/// An encoder and a decoder.
+pub(super) const SEQ2SEQ: &str = seq2seq!(
+    "# Translation: a cell for each token that is read, then one for each that is written, until the end token, 2.\n",
+    ""
+);
 
 /// The same, token by token.
-pub(super) const SEQ2SEQ_STREAM: &str = r#"# Translation as in seq2seq, but each token is answered as soon as it is there.
-decoupled: true
-inputs:
-  - name: source
-    dtype: INT64
-    dims: [-1]
-outputs:
-  - name: tokens
-    dtype: INT64
-    dims: [-1]
-cells:
-  encoder: { program: encoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512] }
-  decoder: { program: decoder.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256] }
-unfold:
-  - chain:
-      cell: encoder
-      over: source
-      as: token
-      carry: { h: h_next, c: c_next }
-      emit: { h: last(h_next), c: last(c_next) }
-  - decode:
-      cell: decoder
-      feed: { token: next_token }
-      carry: { h: h_next, c: c_next }
-      start: { token: 1, h: encoder.h, c: encoder.c }
-      until: { next_token: 2 }
-      max_steps: "len(source) + 20"
-      emit: { tokens: all(next_token) }
-      stream: true
-"#;
+pub(super) const SEQ2SEQ_STREAM: &str = seq2seq!(
+    "# Translation as in seq2seq, but each token is answered as soon as it is there.\ndecoupled: true\n",
+    "      stream: true\n"
+);
 
 /// A tree that the request brings.
 pub(super) const TREE_LSTM: &str = r"# A binary tree LSTM. Row n of 'children' names the children of node n, -1 where there is none; tokens count at
