@@ -51,7 +51,14 @@ impl Kind {
             let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1 }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
-            return Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks: 5, frontier: true });
+            return Policy::Cellular(CellularKnobs {
+                cells,
+                segments,
+                slots,
+                max_tasks: 5,
+                frontier: true,
+                sequences: None,
+            });
         }
         match self.lengths {
             0 => Policy::Window(WindowKnobs::default()),
@@ -138,6 +145,7 @@ impl Load {
             board_by: None,
             expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
+            sequence: None,
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

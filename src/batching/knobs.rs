@@ -97,6 +97,17 @@ pub struct CellularKnobs {
     pub max_tasks: u16,
     /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section 4.4).
     pub frontier: bool,
+    /// Requests belong to sequences, whose state lives on between them; none: each is by itself.
+    pub sequences: Option<SequenceKnobs>,
+}
+
+/// Triton's `sequence_batching`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceKnobs {
+    /// Most sequences that hold state at once, at least 1; requests of others wait until one of these ends.
+    pub max_sequences: u32,
+    /// A sequence of which no request has been under way or waiting for so long is over.
+    pub max_idle_ns: Ns,
 }
 
 /// One cell type: program, weights and shapes of inputs (section 4.2).

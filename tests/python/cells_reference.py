@@ -365,6 +365,7 @@ def random_tree(rng):
 Kind = namedtuple("Kind", "compute inputs output draw")
 MODELS = {
     "lstm": Kind(lstm, ["tokens"], "hidden", random_tokens),
+    "lstm-sequence": Kind(lstm, ["tokens"], "hidden", random_tokens),
     "seq2seq": Kind(seq2seq, ["source"], "tokens", random_tokens),
     "seq2seq-stream": Kind(seq2seq, ["source"], "tokens", random_tokens),
     "tree-lstm": Kind(tree_lstm, ["tokens", "children"], "root", random_tree),

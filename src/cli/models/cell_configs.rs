@@ -22,6 +22,29 @@ unfold:
       emit: { hidden: last(h_next) }
 ";
 
+/// The same over streams.
+pub(super) const LSTM_SEQUENCE: &str = r"# An LSTM over streams: each request brings the next tokens of its sequence (sequence_id, sequence_start, sequence_end),
+# and gets the hidden state behind the last of them. The state lives on between them.
+inputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: hidden
+    dtype: FP32
+    dims: [HIDDEN]
+cells:
+  step: { program: step.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
+unfold:
+  - chain:
+      cell: step
+      over: tokens
+      as: x
+      keep: { h: h_next, c: c_next }
+      emit: { hidden: last(h_next) }
+sequence_batching: { max_candidate_sequences: 1024, max_sequence_idle_us: 60000000 }
+";
+
 /// An encoder and a decoder, behind the first lines and with more about the decoder.
 macro_rules! seq2seq {
     ($first:literal, $decoder:literal) => {

@@ -36,6 +36,12 @@ pub(super) fn recipes() -> Vec<Recipe> {
     vec![
         recipe("lstm", "LSTM over tokens INT64 of any length", wide(configs::LSTM), LSTM),
         recipe(
+            "lstm-sequence",
+            "the same over streams: requests of one sequence_id share state",
+            wide(configs::LSTM_SEQUENCE),
+            LSTM,
+        ),
+        recipe(
             "seq2seq",
             "translation by two LSTMs, tokens INT64 of any length",
             Config::Yaml(configs::SEQ2SEQ),

@@ -6,11 +6,13 @@
 //! How many requests may hold state at once the core decides, before they board.
 
 mod plan;
+mod sequence;
 mod task;
 mod trial;
 mod walk;
 
 pub use plan::{CellPrograms, cell_knobs};
+pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
 pub(super) use trial::run_alone;
 pub(super) use walk::Walk;
@@ -18,7 +20,7 @@ pub(super) use walk::Walk;
 use crate::{
     executor::InputTensor,
     model::{
-        ModelSpec,
+        InSequence, ModelSpec,
         unfold::{Given, UnfoldError, Unfolded},
     },
 };
@@ -32,9 +34,13 @@ pub(super) fn unfold(
     spec: &ModelSpec,
     rows: u32,
     inputs: &[Option<InputTensor>],
+    sequence: Option<&InSequence>,
 ) -> Result<Box<[Unfolded]>, UnfoldError> {
     if rows != 1 {
         return Err(UnfoldError::Rows(rows));
+    }
+    if let Some((sequence, datatype)) = sequence.and_then(|own| Some((own, sequence::unreadable(programs, own)?))) {
+        return Err(UnfoldError::CorrelationId { id: sequence.id.clone(), datatype });
     }
     let batch_axes = usize::from(spec.has_batch_axis());
     let given = inputs.iter().map(|input| {

@@ -11,7 +11,7 @@ use crate::{
     executor::gather::pattern,
     model::{
         DataType, ModelSpec, TensorSpec, element_count,
-        unfold::{CellSpec, Count, Emitted, Nodes, Source, Start, Tensor, Unfolding, Which},
+        unfold::{CellSpec, Control, Count, Emitted, Nodes, Source, Start, Tensor, Unfolding, Which},
     },
 };
 
@@ -20,6 +20,8 @@ pub struct CellPrograms {
     pub(super) unfolding: Unfolding,
     pub(super) cells: Vec<Cell>,
     pub(super) segments: Vec<Segment>,
+    /// What lives on between requests of a sequence: the segment, and the number of its keep.
+    pub(super) kept: Vec<(usize, usize)>,
 }
 
 /// A compiled cell type.
@@ -62,7 +64,15 @@ pub(super) enum From {
     Carried {
         keep: usize,
         start: Initially,
+        /// Its number in [`CellPrograms::kept`].
+        kept: Option<usize>,
     },
+    Control {
+        control: Control,
+        no: Bytes,
+        yes: Bytes,
+    },
+    CorrelationId,
     /// Of a child, or zeros where there is none.
     Child {
         child: usize,
@@ -96,9 +106,9 @@ impl CellPrograms {
         if unfolding.cells.is_empty() || unfolding.segments.is_empty() || programs.len() != unfolding.cells.len() {
             return Err("expected at least one cell and one segment, and a program for each cell".to_owned());
         }
-        let mut segments = Vec::with_capacity(unfolding.segments.len());
+        let (mut segments, mut kept) = (Vec::with_capacity(unfolding.segments.len()), Vec::new());
         for (number, segment) in unfolding.segments.iter().enumerate() {
-            let resolved = Resolver { spec, unfolding: &unfolding, number }.segment();
+            let resolved = Resolver { spec, unfolding: &unfolding, number }.segment(&mut kept);
             segments.push(resolved.map_err(|fault| format!("segment '{}': {fault}", segment.name))?);
         }
         if unfolding.outputs.len() != spec.outputs.len() {
@@ -117,7 +127,7 @@ impl CellPrograms {
         };
         let cells = unfolding.cells.iter().zip(programs).enumerate();
         let cells = cells.map(|(number, (spec, program))| Cell { spec: spec.clone(), program, pads: tells(number) });
-        Ok(Self { cells: cells.collect(), unfolding, segments })
+        Ok(Self { cells: cells.collect(), unfolding, segments, kept })
     }
 
     /// What a cell's program takes and gives, in order.
@@ -128,6 +138,15 @@ impl CellPrograms {
     /// How requests unfold.
     pub fn unfolding(&self) -> &Unfolding {
         &self.unfolding
+    }
+
+    /// The types as which cells read the correlation id.
+    pub(super) fn correlation_types(&self) -> impl Iterator<Item = DataType> + '_ {
+        let roles = self.segments.iter().flat_map(|segment| &segment.types);
+        roles.flat_map(|role| {
+            let inputs = self.cells[role.cell].spec.inputs.iter().zip(&role.inputs);
+            inputs.filter(|(_, from)| matches!(from, From::CorrelationId)).map(|(spec, _)| spec.datatype)
+        })
     }
 
     /// How many cell types there are.
@@ -178,7 +197,7 @@ struct Resolver<'a> {
 }
 
 impl Resolver<'_> {
-    fn segment(&self) -> Result<Segment, String> {
+    fn segment(&self, kept: &mut Vec<(usize, usize)>) -> Result<Segment, String> {
         let segment = &self.unfolding.segments[self.number];
         let (roles, until, is_tree): (Roles<'_>, _, _) = match &segment.nodes {
             Nodes::Steps(steps) => {
@@ -212,7 +231,7 @@ impl Resolver<'_> {
                 ));
             }
             let inputs = spec.inputs.iter().zip(*inputs).map(|(input, source)| {
-                self.input(&mut built.keeps, &cells, input, source)
+                self.input(kept, &mut built.keeps, &cells, input, source)
                     .map_err(|fault| format!("input '{}': {fault}", input.name))
             });
             built.types.push(Role { cell: *cell, inputs: inputs.collect::<Result<_, _>>()? });
@@ -236,6 +255,7 @@ impl Resolver<'_> {
 
     fn input(
         &self,
+        kept: &mut Vec<(usize, usize)>,
         keeps: &mut Vec<Keep>,
         cells: &[&CellSpec],
         input: &TensorSpec,
@@ -251,15 +271,37 @@ impl Resolver<'_> {
                 }
                 From::Length(self.known(*tensor)?)
             }
-            Source::Carried { output, start } => {
+            Source::Control { control, no, yes } => {
+                self.is_single(input)?;
+                From::Control { control: *control, no: filled(input, *no)?, yes: filled(input, *yes)? }
+            }
+            Source::CorrelationId => {
+                use DataType::{Int32, Int64, Uint32, Uint64};
+                if !matches!(input.datatype, Int32 | Int64 | Uint32 | Uint64) {
+                    return Err(format!("expected an integer for a correlation id, but it is {}", input.datatype));
+                }
+                self.is_single(input)?;
+                From::CorrelationId
+            }
+            Source::Carried { output, start, is_kept } => {
                 let given = cells[0].outputs.get(*output).ok_or("carries no output of its cell")?;
                 agree(input, given)?;
                 let name = given.name.clone();
                 let start = match start {
                     Start::Tensor(tensor) => Initially::Tensor(self.known(*tensor)?),
                     Start::Value(value) => Initially::Row(filled(input, *value)?),
+                    Start::Elements(elements) => {
+                        let expected = filled(input, 0.0)?.len();
+                        if elements.len() != expected {
+                            return Err(format!("starts with {} bytes, expected {expected}", elements.len()));
+                        }
+                        Initially::Row(elements.clone())
+                    }
                 };
-                From::Carried { keep: keep(keeps, cells, &name)?, start }
+                let keep = keep(keeps, cells, &name)?;
+                let number = kept.len();
+                kept.extend(is_kept.then_some((self.number, keep)));
+                From::Carried { keep, start, kept: is_kept.then_some(number) }
             }
             Source::Child { child, output } => {
                 for cell in cells {
@@ -268,6 +310,14 @@ impl Resolver<'_> {
                 From::Child { child: *child, keep: keep(keeps, cells, output)?, none: filled(input, 0.0)? }
             }
         })
+    }
+
+    /// Whether an input has one element a row.
+    fn is_single(&self, input: &TensorSpec) -> Result<(), String> {
+        if element_count(&input.dims) == Some(1) {
+            return Ok(());
+        }
+        Err(format!("expected one element a row, but it has the dims {:?}", input.dims.as_slice()))
     }
 
     /// A tensor that is there when the segment runs.

@@ -148,9 +148,15 @@ impl<'a> CellTask<'a> {
                 let row = walk.carried(place.segment, *keep);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
             }
-            From::Carried { start: Initially::Row(row), .. } => Ok(own(row)),
-            From::Carried { start: Initially::Tensor(tensor), .. } => {
-                walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data))
+            From::Carried { start, kept, .. } => match (kept.and_then(|kept| walk.kept(kept)), start) {
+                (Some(row), _) => Ok(row),
+                (None, Initially::Row(row)) => Ok(own(row)),
+                (None, Initially::Tensor(tensor)) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+            },
+            From::Control { control, no, yes } => Ok(own(if walk.is(*control) { yes } else { no })),
+            From::CorrelationId => {
+                let bytes = walk.correlation_id(spec.datatype);
+                bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
             }
             From::Child { child, keep, none } => match walk.children(place).get(*child) {
                 None => Ok(own(none)),

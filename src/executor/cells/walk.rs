@@ -1,17 +1,20 @@
 //! What a request keeps while it walks through its cells.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::plan::{CellPrograms, Keep};
+use super::{
+    plan::{CellPrograms, Keep},
+    sequence::{SequenceState, correlation_id},
+};
 use crate::{
     executor::{OutputTensor, Response, record::Payload},
     model::{
-        Dims,
-        unfold::{Emitted, Tensor, Topology, Unfolded, Which},
+        CorrelationId, DataType, Dims, InSequence,
+        unfold::{Control, Emitted, Tensor, Topology, Unfolded, Which},
     },
 };
 
@@ -27,6 +30,9 @@ pub(in crate::executor) struct Walk {
     topologies: SmallVec<[Option<Arc<Topology>>; 2]>,
     /// By segment, then by its keeps.
     left: Mutex<Vec<SmallVec<[Values; 2]>>>,
+    /// What it says of its sequence, and that one's state once it has joined it.
+    sequence: Option<InSequence>,
+    state: OnceLock<Arc<SequenceState>>,
 }
 
 /// Values of one output of a segment's nodes.
@@ -91,6 +97,7 @@ impl Walk {
         has_batch_axis: bool,
         payload: Arc<Payload>,
         graph: &[Unfolded],
+        sequence: Option<InSequence>,
     ) -> Self {
         let mut starts = SmallVec::new();
         let mut nodes = 0;
@@ -115,7 +122,46 @@ impl Walk {
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
-        Self { programs: Arc::clone(programs), payload, has_batch_axis, starts, topologies, left }
+        let state = OnceLock::new();
+        Self { programs: Arc::clone(programs), payload, has_batch_axis, starts, topologies, left, sequence, state }
+    }
+
+    /// Reads and leaves the state of a sequence from now on; only the first call counts.
+    pub(in crate::executor) fn join(&self, state: Arc<SequenceState>) {
+        // A request joins one sequence.
+        let _ = self.state.set(state);
+    }
+
+    /// The request has completed: what its last steps gave is the state of its sequence.
+    pub(in crate::executor) fn commit(&self) {
+        let Some(state) = self.state.get() else { return };
+        let left = self.left.lock();
+        for (number, &(segment, keep)) in self.programs.kept.iter().enumerate() {
+            if let Some(row) = left[segment][keep].last() {
+                // A sequence rests for long, and would hold all rows of the task.
+                state.write(number, row.copied());
+            }
+        }
+    }
+
+    /// What the request before it in its sequence left.
+    pub(super) fn kept(&self, kept: usize) -> Option<Row> {
+        self.state.get()?.read(kept)
+    }
+
+    /// Whether a control is on. Outside of a sequence, as in the trial of a version, a request is a whole one.
+    pub(super) fn is(&self, control: Control) -> bool {
+        self.sequence.as_ref().is_none_or(|sequence| match control {
+            Control::Start => sequence.starts,
+            Control::End => sequence.ends,
+            Control::Ready => true,
+        })
+    }
+
+    /// The id of its sequence; 0 outside of one. `None` where it does not fit the type.
+    pub(super) fn correlation_id(&self, datatype: DataType) -> Option<Bytes> {
+        let outside = CorrelationId::Number(0);
+        correlation_id(datatype, self.sequence.as_ref().map_or(&outside, |sequence| &sequence.id))
     }
 
     /// Where a node stands.
@@ -168,8 +214,8 @@ impl Walk {
             return values.join(segment.keeps[keep].reversed, root).ok_or_else(name);
         }
         let row = match values {
-            Values::Last(last) | Values::Steps { last, .. } | Values::Joined { last, .. } => last.clone(),
             Values::Nodes(nodes) => self.root(emitted.segment).and_then(|root| nodes.get(root)?.clone()),
+            values => values.last().cloned(),
         };
         row.map(|row| (row.dims.clone(), row.bytes())).ok_or_else(name)
     }
@@ -182,10 +228,7 @@ impl Walk {
 
     /// What the step before left.
     pub(super) fn carried(&self, segment: usize, keep: usize) -> Option<Row> {
-        match &self.left.lock()[segment][keep] {
-            Values::Last(last) | Values::Steps { last, .. } => last.clone(),
-            Values::Nodes(_) | Values::Joined { .. } => None,
-        }
+        self.left.lock()[segment][keep].last().cloned()
     }
 
     /// What a node of a tree left.
@@ -247,6 +290,14 @@ impl Walk {
 }
 
 impl Values {
+    /// That of the latest step.
+    fn last(&self) -> Option<&Row> {
+        match self {
+            Self::Last(last) | Self::Steps { last, .. } | Self::Joined { last, .. } => last.as_ref(),
+            Self::Nodes(_) => None,
+        }
+    }
+
     /// All rows along a new first axis. Of a tree, `root` is the node that counts as the last.
     fn join(&mut self, reversed: bool, root: Option<usize>) -> Option<(Dims, Bytes)> {
         let (rows, row_dims, data, last) = match self {

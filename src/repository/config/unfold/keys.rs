@@ -25,6 +25,8 @@ pub const STREAM: &str = "stream";
 pub const INPUTS: &str = "inputs";
 pub const OVER: &str = "over";
 pub const CARRY: &str = "carry";
+pub const KEEP: &str = "keep";
+pub const CONTROL: &str = "control";
 pub const FEED: &str = "feed";
 pub const START: &str = "start";
 pub const HOLD: &str = "hold";
@@ -40,10 +42,12 @@ pub const OF_CELLS: [&str; 4] = [PROGRAM, BATCH_SIZES, MIN_FOLLOWUP, PRIORITY];
 const PLAIN: [&str; 11] = [KIND, NAME, CELL, LEAF, INTERNAL, CHILDREN, MAX_NODES, STEPS, MAX_STEPS, REVERSE, STREAM];
 
 /// Keys of a segment that are mappings, and what the mapping is from.
-const MAPS: [(&str, &str); 10] = [
+const MAPS: [(&str, &str); 12] = [
     (INPUTS, "<input>"),
     (OVER, "<input>"),
     (CARRY, "<input>"),
+    (KEEP, "<input>"),
+    (CONTROL, "<input>"),
     (FEED, "<input>"),
     (START, "<input>"),
     (HOLD, "<input>"),
@@ -98,10 +102,10 @@ impl Kind {
     /// Its keys that are mappings.
     pub const fn maps(self) -> &'static [&'static str] {
         match self {
-            Self::Stage => &[INPUTS, LENGTH, EMIT],
-            Self::Chain => &[OVER, CARRY, START, HOLD, LENGTH, EMIT],
-            Self::Decode => &[CARRY, FEED, START, UNTIL, HOLD, LENGTH, EMIT],
-            Self::Tree => &[OVER, HOLD, LENGTH, CHILD, EMIT],
+            Self::Stage => &[INPUTS, KEEP, START, LENGTH, CONTROL, EMIT],
+            Self::Chain => &[OVER, CARRY, KEEP, START, HOLD, LENGTH, CONTROL, EMIT],
+            Self::Decode => &[CARRY, FEED, KEEP, START, UNTIL, HOLD, LENGTH, CONTROL, EMIT],
+            Self::Tree => &[OVER, HOLD, LENGTH, CONTROL, CHILD, EMIT],
         }
     }
 

@@ -1,7 +1,7 @@
 //! From names of programs' inputs and outputs to numbers: an [`Unfolding`], once the programs are known.
 
 use super::{
-    CellPorts, Kind, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
+    CellPorts, ControlRequest, Kind, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
     scope::{Fault, Scope},
 };
 use crate::{
@@ -173,14 +173,19 @@ impl<'r> Resolver<'r> {
             }
             SourceRequest::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
             SourceRequest::Length(tensor) => Source::Length(self.tensor(tensor)?),
-            SourceRequest::Carried { output, start } => {
+            SourceRequest::Carried { output, start, is_kept } => {
                 let output = self.output(cell, output)?;
                 agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
                 let start = match start {
                     StartRequest::Value(value) => Start::Value(*value),
+                    StartRequest::Elements(elements) => Start::Elements(elements.clone()),
                     StartRequest::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
                 };
-                Source::Carried { output, start }
+                Source::Carried { output, start, is_kept: *is_kept }
+            }
+            SourceRequest::Control(ControlRequest::CorrelationId) => Source::CorrelationId,
+            SourceRequest::Control(ControlRequest::Flag { control, no, yes }) => {
+                Source::Control { control: *control, no: *no, yes: *yes }
             }
             SourceRequest::Child { child, output } => {
                 for cell in request.nodes.cells() {

@@ -13,7 +13,7 @@ use crate::repository::config::{
     latencies,
     params::{self, PolicyName},
     pb::{self, model_config::SchedulingChoice},
-    unfold,
+    sequences, unfold,
 };
 
 const KEYS: [&str; 12] = [
@@ -63,8 +63,8 @@ pub(super) fn policy(
     for name in ["adaptive", "lazy", "diversity", "cellular"] {
         let Some(knobs) = section.get(name) else { continue };
         // Of a model of cells, auto is cellular.
-        let is_chosen =
-            chosen.as_str() == name || chosen == PolicyName::Auto && name == "cellular" && unfold::is_given(config);
+        let unfolds = unfold::is_given(config) || sequences::given(config).is_some();
+        let is_chosen = chosen.as_str() == name || chosen == PolicyName::Auto && name == "cellular" && unfolds;
         if !is_chosen {
             needs_choice(reader, knobs, chosen, name)?;
         }
@@ -75,6 +75,16 @@ pub(super) fn policy(
         if is_chosen {
             take(reader, config, given);
         }
+    }
+    if sequences::given(config).is_some() {
+        let stray = ["queueing", "window"].into_iter().find_map(|key| section.get(key));
+        return match stray {
+            Some(stray) => {
+                Err(reader
+                    .error(stray, "a model with sequences has its queue in sequence_batching: move or remove this"))
+            }
+            None => Ok(()),
+        };
     }
     let batching = scheduler(reader, &section, chosen, config)?;
     if chosen == PolicyName::Serial || chosen == PolicyName::Auto && section.get("queueing").is_none() {

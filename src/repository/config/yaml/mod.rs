@@ -7,6 +7,7 @@
 mod batching;
 mod queueing;
 mod read;
+mod sequences;
 mod stages;
 mod tensors;
 mod tree;
@@ -24,7 +25,7 @@ use super::{
 /// More text than any model needs; the YAML reader takes quadratic time over brackets that are never closed.
 const MAX_BYTES: usize = 128 << 10;
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "name",
     "backend",
     "program",
@@ -38,6 +39,7 @@ const KEYS: [&str; 16] = [
     "exits",
     "cells",
     "unfold",
+    "sequence_batching",
     "batching",
     "warmup",
     "parameters",
@@ -101,6 +103,9 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
     }
     if let Some(value) = top.get("unfold") {
         unfold::segments(&mut reader, value, &mut config)?;
+    }
+    if let Some(value) = top.get("sequence_batching") {
+        sequences::batching(&mut reader, value, &mut config)?;
     }
     batching::policy(&mut reader, top.get("batching"), &mut config)?;
     Ok((config, reader.origin))

@@ -60,7 +60,7 @@ fn names_become_numbers() {
         cell: 0,
         inputs: vec![
             Source::Step { of: Tensor::Input(0), reversed: true },
-            Source::Carried { output: 0, start: Start::Value(0.0) },
+            Source::Carried { output: 0, start: Start::Value(0.0), is_kept: false },
         ],
         count: Count::Exactly(Expression::Length(0)),
     };
@@ -70,9 +70,9 @@ fn names_become_numbers() {
     let expected = Steps {
         cell: 1,
         inputs: vec![
-            Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)) },
+            Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
             Source::Whole(emitted(0, 0)),
-            Source::Carried { output: 1, start: Start::Value(1.0) },
+            Source::Carried { output: 1, start: Start::Value(1.0), is_kept: false },
             Source::Length(emitted(0, 0)),
         ],
         count: Count::AtMost { most: Expression::Joined(Operator::Plus, Box::new(most)), until: Some((1, 2)) },
@@ -96,8 +96,8 @@ fn what_programs_do_not_have_is_refused_with_what_they_have() {
         (
             "carry: { h: h_next }, emit",
             "emit",
-            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, hold, \
-             length",
+            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, keep, \
+             hold, length, control",
         ),
         (
             "carry: { h: h_next }, emit",
@@ -196,7 +196,7 @@ unfold:
     let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
     assert_eq!(
         resolve(text, &[unknown, step.clone()]),
-        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of inputs, length"
+        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of inputs, keep, length, control"
             .to_owned())
     );
     let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };

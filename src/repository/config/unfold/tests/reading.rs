@@ -10,7 +10,7 @@ fn tensor(name: &str) -> StartRequest {
 }
 
 fn carried(output: &str, start: StartRequest) -> SourceRequest {
-    SourceRequest::Carried { output: output.to_owned(), start }
+    SourceRequest::Carried { output: output.to_owned(), start, is_kept: false }
 }
 
 fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String, SourceRequest> {
