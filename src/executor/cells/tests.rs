@@ -20,6 +20,8 @@ use crate::{
     },
 };
 
+mod grow;
+
 /// Makes the values of each output of a row from those of its inputs.
 type Row = fn(&[Vec<i64>]) -> Vec<Vec<i64>>;
 

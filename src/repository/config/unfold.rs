@@ -181,6 +181,16 @@ pub enum SourceRequest {
         /// Before the first step.
         start: StartRequest,
     },
+    /// What all steps before gave, one behind the other.
+    Grown {
+        /// Output of the cell.
+        output: String,
+    },
+    /// How long an input of the segment that grows is.
+    GrownLength {
+        /// That input.
+        input: String,
+    },
     /// What a child gave.
     Child {
         /// Which child, from 0.
@@ -197,7 +207,7 @@ impl SourceRequest {
             Self::Step { of, .. } => Some(of),
             Self::Whole(tensor) | Self::Length(tensor) => Some(tensor),
             Self::Carried { start: StartRequest::Tensor(tensor), .. } => Some(tensor),
-            Self::Carried { .. } | Self::Child { .. } => None,
+            Self::Carried { .. } | Self::Grown { .. } | Self::GrownLength { .. } | Self::Child { .. } => None,
         }
     }
 }
