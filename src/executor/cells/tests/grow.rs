@@ -37,7 +37,9 @@ fn unfolding(tells: bool, reversed: bool) -> Unfolding {
 
 fn growing(tells: bool, reversed: bool) -> Tried {
     let spec = model(&[("tokens", &[-1])], 4);
-    Tried::new(spec, unfolding(tells, reversed), &[all_digits]).expect("it fits")
+    let tried = Tried::new(spec, unfolding(tells, reversed), &[all_digits]).expect("it fits");
+    // Buffers are used again, with what was in them.
+    Tried { buffers: BufferPool::new(1 << 20), ..tried }
 }
 
 /// The outputs of a request that has run.
