@@ -110,7 +110,8 @@ pub struct Tree {
 pub struct NodeType {
     /// Their type.
     pub cell: usize,
-    /// For each input of the cell, where it comes from. [`Source::Step`] counts nodes; never [`Source::Carried`].
+    /// For each input of the cell, where it comes from. [`Source::Step`] counts nodes; never [`Source::Carried`], [`Source::Grown`] or
+    /// [`Source::GrownLength`].
     pub inputs: Vec<Source>,
 }
 
@@ -149,6 +150,13 @@ pub enum Source {
     },
     /// The request's correlation id, as one integer.
     CorrelationId,
+    /// What all steps before gave at this output, one behind the other along a new first axis, which is 0 long at the first step.
+    Grown {
+        /// The cell's output.
+        output: usize,
+    },
+    /// How long that axis is, as one INT32 or INT64: the number of steps before.
+    GrownLength,
     /// What a child gave.
     Child {
         /// Which child, from 0.

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Raised whenever a program changes, so that what an older version wrote is written anew.
-const CONTENT_VERSION: u32 = 1;
+const CONTENT_VERSION: u32 = 2;
 
 /// A set of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]

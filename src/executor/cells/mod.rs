@@ -5,7 +5,9 @@
 //! task, or copied where a tree would pin them for long. Rows that stay together from task to task are read where they were written.
 //! How many requests may hold state at once the core decides, before they board.
 
+mod gather;
 mod plan;
+mod resolve;
 mod sequence;
 mod task;
 mod trial;

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
+    gather::{Gathered, gather, groups},
     plan::{Cell, CellPrograms, From, Initially, Role},
     walk::{Place, Row, Walk},
 };
 use crate::{
     batching::{Next, RowOutcome},
-    device::{Buffer, BufferPool},
+    device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, RowFailure},
     executor::{
         Response,
-        gather::{copy_block, fill},
         lane::{Ran, nanos},
     },
     model::{DataType, Dims, TensorSpec, element_count, unfold::Which},
@@ -37,28 +37,6 @@ struct Node<'a> {
     place: Place,
     /// Which of its segment's types it is.
     role: usize,
-}
-
-/// One input of a run, all rows together.
-struct Gathered {
-    shape: Dims,
-    data: Data,
-}
-
-enum Data {
-    /// Rows that lie where a task wrote them side by side.
-    Shared(Bytes),
-    Copied(Buffer),
-}
-
-impl Gathered {
-    fn as_input(&self) -> BatchInput<'_> {
-        let data = match &self.data {
-            Data::Shared(bytes) => bytes,
-            Data::Copied(buffer) => buffer.as_slice(),
-        };
-        BatchInput::Dense { shape: &self.shape, data }
-    }
 }
 
 impl<'a> CellTask<'a> {
@@ -98,7 +76,8 @@ impl<'a> CellTask<'a> {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
         for group in groups(cell, &rows) {
-            self.run_group(cell, &nodes, &rows, &group, &mut ran)?;
+            let rows = group.iter().map(|&node| std::mem::take(&mut rows[node])).collect();
+            self.run_group(cell, &nodes, &group, rows, &mut ran)?;
         }
         Ok(ran)
     }
@@ -137,13 +116,16 @@ impl<'a> CellTask<'a> {
             }
             From::Length(tensor) => {
                 let (dims, _) = walk.tensor(*tensor)?;
-                let length = dims.first().copied().unwrap_or(1);
-                let bytes = match spec.datatype {
-                    DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
-                    _ => Bytes::copy_from_slice(&length.to_le_bytes()),
-                };
-                Ok(own(&bytes))
+                Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
+            From::Grown { keep } => {
+                let mut dims = Dims::from_slice(&[place.node as i64]);
+                dims.extend_from_slice(&spec.dims[1..]);
+                let steps = walk.steps(place.segment, *keep);
+                let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
+                Ok(Row::alone(dims, steps))
+            }
+            From::GrownLength => Ok(own(&length(spec, place.node as i64))),
             From::Carried { keep, .. } if place.node > 0 => {
                 let row = walk.carried(place.segment, *keep);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
@@ -172,14 +154,14 @@ impl<'a> CellTask<'a> {
         &self,
         cell: &Cell,
         nodes: &[Node<'_>],
-        rows: &[SmallVec<[Row; 4]>],
         group: &[usize],
+        rows: Vec<SmallVec<[Row; 4]>>,
         ran: &mut Ran,
     ) -> Result<(), String> {
         let started = Instant::now();
         let count = group.len();
         let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
-            let of_input: SmallVec<[&Row; 32]> = group.iter().map(|&node| &rows[node][input]).collect();
+            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|own| &own[input]).collect();
             gather(spec, &of_input, self.buffers)
         });
         let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
@@ -192,6 +174,9 @@ impl<'a> CellTask<'a> {
             Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
         let execution = cell.program.run(&batch).map_err(|error| error.0)?;
         let ran_at = Instant::now();
+        // What grows is appended to where it lies once nobody reads it any more.
+        drop(inputs);
+        drop((gathered, rows));
         for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
@@ -246,23 +231,6 @@ impl<'a> CellTask<'a> {
     }
 }
 
-/// Nodes that may run together: all of them, where their rows have the same dims or are padded to one another, else those of the same
-/// dims.
-fn groups(cell: &Cell, rows: &[SmallVec<[Row; 4]>]) -> SmallVec<[SmallVec<[usize; 32]>; 1]> {
-    let alike =
-        |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| one.iter().zip(two).all(|(one, two)| one.dims == two.dims);
-    let mut groups: SmallVec<[SmallVec<[usize; 32]>; 1]> = SmallVec::new();
-    // Nodes that have failed have no rows.
-    for (number, own) in rows.iter().enumerate().filter(|(_, own)| own.len() == cell.spec.inputs.len()) {
-        let group = groups.iter_mut().find(|group| cell.pads || alike(&rows[group[0]], own));
-        match group {
-            Some(group) => group.push(number),
-            None => groups.push(SmallVec::from_elem(number, 1)),
-        }
-    }
-    groups
-}
-
 /// Whether a row is what the cell's input takes.
 fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
     let fits = row.dims.len() == spec.dims.len()
@@ -288,44 +256,6 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
     Ok(Row { dims: Dims::from_slice(&dims[1..]), of: data, at: number * len, len })
 }
 
-/// One input of all rows: where they lie, if a task wrote them side by side; else copied, and padded to the longest.
-fn gather(spec: &TensorSpec, rows: &[&Row], buffers: &Arc<BufferPool>) -> Result<Gathered, String> {
-    let first = rows[0];
-    let mut dims = first.dims.clone();
-    for row in rows {
-        dims.iter_mut().zip(&row.dims).for_each(|(longest, own)| *longest = (*longest).max(*own));
-    }
-    let mut shape = Dims::from_slice(&[rows.len() as i64]);
-    shape.extend_from_slice(&dims);
-    let adjoin = |(at, row): (usize, &&Row)| {
-        row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == first.at + at * first.len
-    };
-    let size = spec.datatype.size_bytes().ok_or("strings cannot be gathered")?;
-    // A message's payload may lie anywhere.
-    let is_aligned = first.as_slice().as_ptr().addr().is_multiple_of(size);
-    let is_alike = rows.iter().all(|row| row.dims == dims);
-    if is_aligned && is_alike && first.len > 0 && rows.iter().enumerate().all(adjoin) {
-        let data = Data::Shared(first.of.slice(first.at..first.at + rows.len() * first.len));
-        return Ok(Gathered { shape, data });
-    }
-    let row_bytes = element_count(&dims).and_then(|count| count.checked_mul(size));
-    let row_bytes = row_bytes.ok_or_else(|| format!("input '{}' would be too large", spec.name))?;
-    let mut buffer = BufferPool::take(buffers, rows.len() * row_bytes);
-    if row_bytes > 0 {
-        for (into, row) in buffer.as_mut_slice().chunks_exact_mut(row_bytes).zip(rows) {
-            if row.len == row_bytes {
-                into.copy_from_slice(row.as_slice());
-            } else {
-                fill(into, spec.datatype, spec.pad_value);
-                if row.len > 0 {
-                    copy_block(row.as_slice(), &row.dims, into, &dims, size);
-                }
-            }
-        }
-    }
-    Ok(Gathered { shape, data: Data::Copied(buffer) })
-}
-
 /// Whether an output has a row for each node, of the dims that the cell promises.
 fn promised(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<(), String> {
     let (first, rest) = output.shape.split_first().unwrap_or((&0, &[]));
@@ -343,6 +273,14 @@ fn with_rows(rows: usize, row_dims: &[i64]) -> Option<Dims> {
     let mut shape = Dims::from_slice(&[rows as i64]);
     shape.extend_from_slice(row_dims);
     row_dims.iter().all(|dim| *dim >= 0).then_some(shape)
+}
+
+/// A length as the cell takes it.
+fn length(spec: &TensorSpec, length: i64) -> Bytes {
+    match spec.datatype {
+        DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
+        _ => Bytes::copy_from_slice(&length.to_le_bytes()),
+    }
 }
 
 /// One INT32 or INT64.

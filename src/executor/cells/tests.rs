@@ -20,6 +20,7 @@ use crate::{
     },
 };
 
+mod grow;
 mod sequences;
 
 /// Makes the values of each output of a row from those of its inputs.

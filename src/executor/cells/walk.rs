@@ -40,7 +40,7 @@ enum Values {
     /// That of the latest step.
     Last(Option<Row>),
     /// Those of all steps, one behind the other, and the latest.
-    Steps { dims: Dims, data: BytesMut, last: Option<Row> },
+    Steps { dims: Dims, data: Bytes, last: Option<Row> },
     /// By node of a tree.
     Nodes(Box<[Option<Row>]>),
     /// Those of all nodes, in order, once somebody has asked for them.
@@ -113,9 +113,7 @@ impl Walk {
         let left = programs.segments.iter().zip(graph).map(|(segment, unfolded)| {
             let values = |keep: &Keep| match unfolded {
                 Unfolded::Tree(_) => Values::Nodes(vec![None; unfolded.nodes() as usize].into()),
-                Unfolded::Steps(_) if keep.all => {
-                    Values::Steps { dims: Dims::new(), data: BytesMut::new(), last: None }
-                }
+                Unfolded::Steps(_) if keep.all => Values::Steps { dims: Dims::new(), data: Bytes::new(), last: None },
                 Unfolded::Steps(_) => Values::Last(None),
             };
             segment.keeps.iter().map(values).collect()
@@ -231,6 +229,14 @@ impl Walk {
         self.left.lock()[segment][keep].last().cloned()
     }
 
+    /// What all steps so far left, one behind the other. Whoever holds it makes [`Self::keep`] copy it.
+    pub(super) fn steps(&self, segment: usize, keep: usize) -> Option<Bytes> {
+        match &self.left.lock()[segment][keep] {
+            Values::Steps { data, .. } => Some(data.clone()),
+            _ => None,
+        }
+    }
+
     /// What a node of a tree left.
     pub(super) fn of_node(&self, segment: usize, keep: usize, node: u32) -> Option<Row> {
         match &self.left.lock()[segment][keep] {
@@ -252,7 +258,10 @@ impl Walk {
                 } else if *dims != row.dims {
                     return Err(format!("its rows have the dims {:?}, those before them {dims:?}", row.dims));
                 }
-                data.extend_from_slice(row.as_slice());
+                let so_far = std::mem::take(data).try_into_mut();
+                let mut all = so_far.unwrap_or_else(|shared| BytesMut::from(&*shared));
+                all.extend_from_slice(row.as_slice());
+                *data = all.freeze();
                 *last = Some(row);
             }
             // Nodes wait for others for long, and would hold all rows of their task.
@@ -305,7 +314,7 @@ impl Values {
             Self::Last(_) => return None,
             Self::Steps { dims, data, last } => {
                 let row_bytes = last.as_ref()?.len.max(1);
-                let data = std::mem::take(data).freeze();
+                let data = std::mem::take(data);
                 let rows = data.len() / row_bytes;
                 let data = if reversed { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
                 (rows, std::mem::take(dims), data, last.take())

@@ -190,6 +190,16 @@ pub enum SourceRequest {
     },
     /// What the request says of its sequence.
     Control(ControlRequest),
+    /// What all steps before gave, one behind the other.
+    Grown {
+        /// Output of the cell.
+        output: String,
+    },
+    /// How long an input of the segment that grows is.
+    GrownLength {
+        /// That input.
+        input: String,
+    },
     /// What a child gave.
     Child {
         /// Which child, from 0.
@@ -206,7 +216,11 @@ impl SourceRequest {
             Self::Step { of, .. } => Some(of),
             Self::Whole(tensor) | Self::Length(tensor) => Some(tensor),
             Self::Carried { start: StartRequest::Tensor(tensor), .. } => Some(tensor),
-            Self::Carried { .. } | Self::Control(_) | Self::Child { .. } => None,
+            Self::Carried { .. }
+            | Self::Control(_)
+            | Self::Grown { .. }
+            | Self::GrownLength { .. }
+            | Self::Child { .. } => None,
         }
     }
 }

@@ -214,10 +214,14 @@ impl<'c> Source<'c> {
                     let message = "requests belong to no sequences: expected 'sequence_batching' too";
                     return Err(part.refuse(&format!("{map}.{input}"), message));
                 }
+                if let SourceRequest::GrownLength { input: grown } = source {
+                    let free = scope.is_free(&format!("{}.{grown}", keys::GROW));
+                    free.map_err(|fault| part.refuse(&format!("{}.{input}", keys::LENGTH), fault))?;
+                }
                 let Some(tensor) = source.tensor() else { continue };
                 let (map, found) = match source {
                     SourceRequest::Step { .. } => (keys::OVER, scope.steps_of(tensor)),
-                    SourceRequest::Length(_) => (keys::LENGTH, scope.tensor(tensor)),
+                    SourceRequest::Length(_) => (keys::LENGTH, scope.length_of(segment, tensor)),
                     SourceRequest::Carried { .. } => (keys::START, scope.tensor(tensor)),
                     _ if segment.nodes.kind() == Kind::Stage => (keys::INPUTS, scope.tensor(tensor)),
                     _ => (keys::HOLD, scope.tensor(tensor)),

@@ -77,6 +77,35 @@ impl<'r> Scope<'r> {
         }
     }
 
+    /// A tensor whose length a segment is told.
+    ///
+    /// # Errors
+    /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment grows.
+    pub(super) fn length_of(&self, segment: &SegmentRequest, name: &str) -> Result<Option<Tensor>, String> {
+        self.tensor(name).map_err(|fault| {
+            let grows = segment.sources.iter().filter(|(_, source)| matches!(source, SourceRequest::Grown { .. }));
+            let grown: Vec<String> = grows.map(|(input, _)| format!("{}.{input}", keys::GROW)).collect();
+            if keys::grown(name).is_none() || grown.is_empty() {
+                return fault;
+            }
+            let hint = suggestion(name, grown.iter().map(String::as_str));
+            format!("expected an input that the segment grows, {}, but found '{name}'{hint}", grown.join(" or "))
+        })
+    }
+
+    /// Whether no tensor has the name of what a segment grows.
+    ///
+    /// # Errors
+    /// When one has.
+    pub(super) fn is_free(&self, name: &str) -> Result<(), String> {
+        match self.tensor(name) {
+            Err(_) => Ok(()),
+            Ok(_) => Err(format!(
+                "'{name}' is what the segment grows, and another tensor too: expected that to be named otherwise"
+            )),
+        }
+    }
+
     /// A tensor with a row for each step.
     ///
     /// # Errors

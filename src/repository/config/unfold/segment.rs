@@ -104,7 +104,8 @@ fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest
             }
             let source = match map {
                 keys::OVER => SourceRequest::Step { of: text.to_owned(), reversed },
-                keys::LENGTH => SourceRequest::Length(text.to_owned()),
+                keys::LENGTH => length(part, text),
+                keys::GROW => SourceRequest::Grown { output: text.to_owned() },
                 keys::CHILD => child(text).map_err(|fault| part.refuse(&key, fault))?,
                 keys::CARRY | keys::FEED | keys::KEEP => {
                     let start = starts.remove(input).map_or(StartRequest::Value(0.0), start);
@@ -133,6 +134,14 @@ fn control(text: &str) -> Result<ControlRequest, String> {
         _ => return Err(format!("expected start, end, ready or id, but found '{text}'")),
     };
     Ok(ControlRequest::Flag { control, no: 0.0, yes: 1.0 })
+}
+
+/// The length of a tensor, or of an input that the segment itself grows.
+fn length(part: &Part<'_>, text: &str) -> SourceRequest {
+    match keys::grown(text).filter(|_| part.text(text).is_some()) {
+        Some(input) => SourceRequest::GrownLength { input: input.to_owned() },
+        None => SourceRequest::Length(text.to_owned()),
+    }
 }
 
 fn start(text: &str) -> StartRequest {

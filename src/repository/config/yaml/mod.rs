@@ -62,7 +62,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
 
     let mut reader = Reader::new(file, text);
     let mut config = pb::ModelConfig::default();
-    let top = reader.section(&Reader::root(&root), &KEYS, &[])?;
+    let top = reader.section(&Reader::root(&root), &KEYS)?;
     identity(&mut reader, &top, &mut config)?;
     if let Some(value) = top.get("version_policy") {
         config.version_policy = Some(versions(&reader, value)?);
@@ -140,7 +140,7 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
             _ => Err(reader.error(value, format!("expected latest, all or a mapping, but found '{word}'"))),
         };
     }
-    let section = reader.section(value, &["latest", "specific"], &[])?;
+    let section = reader.section(value, &["latest", "specific"])?;
     match (section.get("latest"), section.get("specific")) {
         (Some(count), None) => {
             let num_versions = reader.int(count, 1..=i128::from(u32::MAX))?;
@@ -157,7 +157,7 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
 }
 
 fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
-    let section = reader.section(value, &["devices", "count"], &[])?;
+    let section = reader.section(value, &["devices", "count"])?;
     if let Some(devices) = section.get("devices") {
         for device in reader.list(devices)? {
             let name = reader.text(&device)?;

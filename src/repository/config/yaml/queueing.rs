@@ -80,7 +80,7 @@ pub(super) fn read(reader: &mut Reader<'_>, section: &Section<'_>, chosen: bool)
 
 /// A queue's limits.
 pub(super) fn queue_policy(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelQueuePolicy, ConfigError> {
-    let section = reader.section(value, &QUEUE, &[])?;
+    let section = reader.section(value, &QUEUE)?;
     let mut queue = pb::ModelQueuePolicy::default();
     if let Some(action) = section.get("timeout_action") {
         queue.timeout_action = match reader.text(action)?.as_str() {

@@ -22,7 +22,7 @@ pub(super) fn batching(
     value: &Value<'_>,
     config: &mut pb::ModelConfig,
 ) -> Result<(), ConfigError> {
-    let section = reader.section(value, &KEYS, &[])?;
+    let section = reader.section(value, &KEYS)?;
     reader.note("sequence_batching", value);
     let mut batching = pb::ModelSequenceBatching::default();
     if let Some(idle) = section.get("max_sequence_idle_us") {
@@ -39,7 +39,7 @@ pub(super) fn batching(
     });
     if let Some(given) = section.get("queue") {
         let policy = queueing::queue_policy(reader, given)?;
-        let section = reader.section(given, &queueing::QUEUE, &[])?;
+        let section = reader.section(given, &queueing::QUEUE)?;
         let action = if policy.timeout_action == i32::from(TimeoutAction::Delay) { "delay" } else { "reject" };
         for (name, entry) in section.entries() {
             let (key, text) = match *name {
