@@ -58,6 +58,7 @@ impl Kind {
                 max_tasks: 5,
                 frontier: true,
                 sequences: None,
+                lazy: None,
             });
         }
         match self.lengths {

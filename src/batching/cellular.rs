@@ -9,6 +9,7 @@ use super::{
     Task, TaskId,
     arbiter::{GroupIx, Lane},
     cells::{Cells, NodeRow, slots},
+    cells_lazy::Catching,
     cost::Quantile,
     group::{Answer, Group, Turn, seat},
     landing::Outcomes,
@@ -23,6 +24,8 @@ pub(super) struct Cellular {
     rounds: Vec<Round>,
     /// Requests that have boarded, by their targets; none where the version has no objective.
     targets: BTreeSet<(Ns, Slot)>,
+    /// Under `lazy`.
+    pub(super) catching: Option<Catching>,
 }
 
 /// Tasks of one type that a lane was given in a row.
@@ -36,7 +39,8 @@ struct Round {
 impl Cellular {
     pub(super) fn new(knobs: &CellularKnobs) -> Self {
         let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
-        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new() }
+        let catching = knobs.lazy.map(|lazy| Catching::new(lazy, knobs.cells.len()));
+        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new(), catching }
     }
 
     /// Why a request can never board.
@@ -56,6 +60,11 @@ impl Cellular {
     pub(super) fn left(&mut self, request: Slot, target: Ns) {
         self.targets.remove(&(target, request));
         self.cells.drop(request);
+    }
+
+    /// Largest batch of a type.
+    pub(super) fn most_rows(&self, cell: CellId) -> u32 {
+        self.knobs.cells[usize::from(cell.0)].max_rows
     }
 
     /// The request aboard whose target comes first.
@@ -80,7 +89,9 @@ impl Cellular {
             round.tasks += 1;
             return Some(round.cell);
         }
-        let cell = self.cells.choose(lane.id, joined)?;
+        // A lane that takes one task at a time never has one on it when the next is chosen: that of the last would always go first.
+        let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
+        let cell = self.cells.choose(lane.id, last, joined)?;
         *round = Round { lane: lane.id, cell, tasks: 1 };
         Some(cell)
     }
@@ -89,13 +100,20 @@ impl Cellular {
 impl Group {
     // ## open lane => task
     pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
+        while let Some(late) = self.first_waiting(turn).filter(|slot| self.is_late(turn.now, turn.ledger, *slot)) {
+            self.end(turn, late, End::Rejected(Rejection::Late));
+        }
         let first = self.first_waiting(turn);
         let waiting = self.pending.ready() as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
         let free = cellular.cells.free_slots();
         let fits = first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
         let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
-        let Some(cell) = cellular.choose(lane, waiting) else { return Answer::Nothing };
+        let cell = match cellular.catching {
+            Some(_) => self.choose_lazily(turn.now, turn.ledger, lane.id, waiting),
+            None => cellular.choose(lane, waiting),
+        };
+        let (Some(cell), Some(cellular)) = (cell, &mut self.cellular) else { return Answer::Nothing };
         if cell == cellular.cells.first() {
             self.board_cells(turn, cell, lane.id);
         }
@@ -116,7 +134,7 @@ impl Group {
     fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
         while let Some(slot) = self.first_waiting(turn) {
             let Some(cellular) = &mut self.cellular else { return };
-            let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
+            let most = u64::from(cellular.most_rows(cell));
             let is_full = cellular.cells.ready(cell, lane) >= most;
             if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
                 return;
@@ -126,6 +144,9 @@ impl Group {
             self.pending.retire(line);
             seat(turn, slot);
             let graph = std::mem::take(&mut turn.ledger[slot].graph);
+            if let Some(catching) = &mut cellular.catching {
+                catching.boarded(&cellular.cells, &graph);
+            }
             cellular.cells.board(slot, graph);
             if self.objective_ns.is_some() {
                 cellular.targets.insert((turn.ledger[slot].target(self.objective_ns), slot));
@@ -148,6 +169,9 @@ impl Group {
         };
         let spans: Vec<RowSpan> = (0..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
+        if let Some(catching) = self.cellular.as_mut().and_then(|cellular| cellular.catching.as_mut()) {
+            catching.launched(cell, turn.now);
+        }
         self.running += 1;
         self.totals.tasks_launched += 1;
         self.totals.rows_launched += u64::from(rows);

@@ -99,6 +99,18 @@ pub struct CellularKnobs {
     pub frontier: bool,
     /// Requests belong to sequences, whose state lives on between them; none: each is by itself.
     pub sequences: Option<SequenceKnobs>,
+    /// Which type goes first is decided by slack and progress, as in LazyBatching, and not by algorithm 1.
+    pub lazy: Option<LazyCellKnobs>,
+}
+
+/// LazyBatching over cells, section IV.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LazyCellKnobs {
+    /// Longest time that the type that is furthest on waits for newcomers to catch up; none: half of what a request takes whose cells run in
+    /// their largest batches.
+    pub max_catch_up_ns: Option<Ns>,
+    /// Requests that cannot meet the objective any more, if they need all nodes that they may have, are rejected instead of served late.
+    pub reject_late: bool,
 }
 
 /// Triton's `sequence_batching`.

@@ -13,6 +13,7 @@
 mod arbiter;
 mod batch;
 mod cells;
+mod cells_lazy;
 mod cellular;
 mod core;
 mod cost;
@@ -51,7 +52,7 @@ pub use event::{
     Ns, Rejection, ReqId, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity,
-    OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, SequenceKnobs,
-    StageKnobs, TimeoutAction, WindowKnobs,
+    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyCellKnobs, LazyKnobs,
+    LoadDiversity, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs,
+    SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
 };

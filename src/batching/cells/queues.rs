@@ -174,8 +174,9 @@ impl Queues {
     }
 
     /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority; without such, of
-    /// those that nothing runs of; else of any. `waiting` are nodes of requests that are in no queue yet.
-    pub(super) fn choose(&self, lane: LaneId, waiting: impl Fn(CellId) -> u64) -> Option<CellId> {
+    /// those that nothing runs of; else of any. `waiting` are nodes of requests that are in no queue yet. `last` is the type that counts as
+    /// running although nothing is on the lane.
+    pub(super) fn choose(&self, lane: LaneId, last: Option<CellId>, waiting: impl Fn(CellId) -> u64) -> Option<CellId> {
         let ready = |cell: CellId| self.ready(cell, lane) + waiting(cell);
         let cells = || (0..self.queues.len()).map(|cell| CellId(cell as u16)).filter(|cell| ready(*cell) > 0);
         let queue = |cell: CellId| &self.queues[usize::from(cell.0)];
@@ -184,7 +185,7 @@ impl Queues {
             cells().filter(|cell| of(*cell)).min_by_key(|cell| queue(*cell).knobs.priority)
         };
         best(&|cell| ready(cell) >= u64::from(queue(cell).knobs.max_rows))
-            .or_else(|| best(&|cell| queue(cell).running == 0))
+            .or_else(|| best(&|cell| queue(cell).running == 0 && last != Some(cell)))
             .or_else(|| best(&|_| true))
     }
 
@@ -225,10 +226,10 @@ impl Queues {
         }
     }
 
-    /// Whether all nodes of a subgraph have run.
+    /// Whether all nodes of a subgraph that count have run: those behind the outcome that ended a loop do not.
     pub(super) fn is_complete(&self, subgraph: SubgraphIx) -> bool {
         let subgraph = self.get(subgraph);
-        subgraph.tasks == 0 && subgraph.nodes.are_submitted()
+        subgraph.nodes.has_ended() || (subgraph.tasks == 0 && subgraph.nodes.are_submitted())
     }
 
     /// Takes a subgraph out of its queue; it is forgotten when its last task has ended.

@@ -127,9 +127,14 @@ impl Cells {
         self.queues.has_ready()
     }
 
-    /// The type that a lane runs next, given how many nodes of it requests would bring that have not boarded.
-    pub(in crate::batching) fn choose(&self, lane: LaneId, waiting: impl Fn(CellId) -> u64) -> Option<CellId> {
-        self.queues.choose(lane, waiting)
+    /// The type that a lane runs next, given the one that it ran last and how many nodes requests would bring that have not boarded.
+    pub(in crate::batching) fn choose(
+        &self,
+        lane: LaneId,
+        last: Option<CellId>,
+        waiting: impl Fn(CellId) -> u64,
+    ) -> Option<CellId> {
+        self.queues.choose(lane, last, waiting)
     }
 
     pub(in crate::batching) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {

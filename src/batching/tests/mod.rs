@@ -6,6 +6,7 @@
 //! figures show.
 
 mod adaptive;
+mod cells_lazy;
 mod cellular;
 mod cost;
 mod deadlocks;

@@ -19,6 +19,7 @@ fn knobs(max_sequences: u32, max_rows: u32) -> Knobs {
         max_tasks: 5,
         frontier: true,
         sequences: Some(SequenceKnobs { max_sequences, max_idle_ns: IDLE }),
+        lazy: None,
     });
     Knobs { max_in_flight: 64, policy, ..Knobs::default() }
 }

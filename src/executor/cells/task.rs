@@ -199,6 +199,9 @@ impl<'a> CellTask<'a> {
         outputs: &[BatchOutput],
         streamed: &mut Vec<(usize, Response)>,
     ) -> Result<RowOutcome, String> {
+        if node.walk.is_past_the_end(node.place) {
+            return Ok(RowOutcome { next: Next::On, emitted: false });
+        }
         let segment = &self.programs.segments[node.place.segment];
         let row = |output: usize| {
             let BatchOutput { shape, data } = &outputs[output];
@@ -226,6 +229,7 @@ impl<'a> CellTask<'a> {
             && integer(row(output).as_slice()) == Some(last)
         {
             outcome.next = Next::Done;
+            node.walk.end(node.place);
         }
         Ok(outcome)
     }

@@ -21,6 +21,7 @@ use crate::{
 };
 
 mod grow;
+mod loops;
 mod sequences;
 
 /// Makes the values of each output of a row from those of its inputs.

@@ -28,11 +28,19 @@ pub(in crate::executor) struct Walk {
     starts: SmallVec<[u32; 4]>,
     /// By segment: the graph that the request brought.
     topologies: SmallVec<[Option<Arc<Topology>>; 2]>,
-    /// By segment, then by its keeps.
-    left: Mutex<Vec<SmallVec<[Values; 2]>>>,
+    /// By segment.
+    left: Mutex<Vec<Left>>,
     /// What it says of its sequence, and that one's state once it has joined it.
     sequence: Option<InSequence>,
     state: OnceLock<Arc<SequenceState>>,
+}
+
+/// What a segment's nodes have left.
+struct Left {
+    /// By its keeps.
+    values: SmallVec<[Values; 2]>,
+    /// The step that was the last of its loop; what ran beyond it counts for nothing.
+    last: Option<usize>,
 }
 
 /// Values of one output of a segment's nodes.
@@ -116,7 +124,7 @@ impl Walk {
                 Unfolded::Steps(_) if keep.all => Values::Steps { dims: Dims::new(), data: Bytes::new(), last: None },
                 Unfolded::Steps(_) => Values::Last(None),
             };
-            segment.keeps.iter().map(values).collect()
+            Left { values: segment.keeps.iter().map(values).collect(), last: None }
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
@@ -135,7 +143,7 @@ impl Walk {
         let Some(state) = self.state.get() else { return };
         let left = self.left.lock();
         for (number, &(segment, keep)) in self.programs.kept.iter().enumerate() {
-            if let Some(row) = left[segment][keep].last() {
+            if let Some(row) = left[segment].values[keep].last() {
                 // A sequence rests for long, and would hold all rows of the task.
                 state.write(number, row.copied());
             }
@@ -206,7 +214,7 @@ impl Walk {
             let segment = &self.programs.unfolding.segments[emitted.segment];
             format!("'{}.{}' is not there", segment.name, segment.emits[emitted.emit].name)
         };
-        let values = &mut self.left.lock()[emitted.segment][keep];
+        let values = &mut self.left.lock()[emitted.segment].values[keep];
         if which == Which::All {
             let root = self.root(emitted.segment);
             return values.join(segment.keeps[keep].reversed, root).ok_or_else(name);
@@ -226,12 +234,12 @@ impl Walk {
 
     /// What the step before left.
     pub(super) fn carried(&self, segment: usize, keep: usize) -> Option<Row> {
-        self.left.lock()[segment][keep].last().cloned()
+        self.left.lock()[segment].values[keep].last().cloned()
     }
 
     /// What all steps so far left, one behind the other. Whoever holds it makes [`Self::keep`] copy it.
     pub(super) fn steps(&self, segment: usize, keep: usize) -> Option<Bytes> {
-        match &self.left.lock()[segment][keep] {
+        match &self.left.lock()[segment].values[keep] {
             Values::Steps { data, .. } => Some(data.clone()),
             _ => None,
         }
@@ -239,10 +247,20 @@ impl Walk {
 
     /// What a node of a tree left.
     pub(super) fn of_node(&self, segment: usize, keep: usize, node: u32) -> Option<Row> {
-        match &self.left.lock()[segment][keep] {
+        match &self.left.lock()[segment].values[keep] {
             Values::Nodes(nodes) => nodes.get(node as usize)?.clone(),
             _ => None,
         }
+    }
+
+    /// A step was the last of its loop.
+    pub(super) fn end(&self, place: Place) {
+        self.left.lock()[place.segment].last.get_or_insert(place.node);
+    }
+
+    /// Whether a step was submitted before it was known that an earlier one is the last of its loop.
+    pub(super) fn is_past_the_end(&self, place: Place) -> bool {
+        self.left.lock()[place.segment].last.is_some_and(|last| last < place.node)
     }
 
     /// Keeps a value of a node.
@@ -250,7 +268,7 @@ impl Walk {
     /// # Errors
     /// When rows of one tensor differ in their dims.
     pub(super) fn keep(&self, place: Place, keep: usize, row: Row) -> Result<(), String> {
-        match &mut self.left.lock()[place.segment][keep] {
+        match &mut self.left.lock()[place.segment].values[keep] {
             Values::Last(last) => *last = Some(row),
             Values::Steps { dims, data, last } => {
                 if last.is_none() {

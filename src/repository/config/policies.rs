@@ -11,8 +11,8 @@ use super::{
     unfold,
 };
 use crate::batching::{
-    AdaptiveKnobs, CellularKnobs, DiversityKnobs, InputDiversity, LazyKnobs, LoadDiversity, Ns, OperatorDiversity,
-    PartOrder, Policy, Predictor, SequenceKnobs, WindowKnobs,
+    AdaptiveKnobs, CellularKnobs, DiversityKnobs, InputDiversity, LazyCellKnobs, LazyKnobs, LoadDiversity, Ns,
+    OperatorDiversity, PartOrder, Policy, Predictor, SequenceKnobs, WindowKnobs,
 };
 
 /// Longer delays count as this: 292 years, which added to any clock still fits.
@@ -47,10 +47,11 @@ pub fn read(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) ->
     if unfold::is_given(config) || has_sequences {
         return match named {
             None | Some(PolicyName::Auto | PolicyName::Cellular) => source.cellular(batching).map(Policy::Cellular),
+            Some(PolicyName::Lazy) => source.lazy_cells(batching).map(Policy::Cellular),
             Some(name) => {
                 let what = if has_sequences { "sequences" } else { "cells" };
                 let message =
-                    format!("the policy '{}' does not go with {what}: expected auto or cellular", name.as_str());
+                    format!("the policy '{}' does not go with {what}: expected auto, cellular or lazy", name.as_str());
                 Err(origin.error(&path, message))
             }
         };
@@ -128,7 +129,20 @@ impl Source<'_> {
             max_tasks: max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
             frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(true),
             sequences: self.sequences()?,
+            lazy: None,
         })
+    }
+
+    /// Of LazyBatching's knobs those that say something of cells.
+    fn lazy_cells(self, batching: Option<&pb::ModelDynamicBatching>) -> Result<CellularKnobs, ConfigError> {
+        let of_batches = [knobs::LAZY_PREDICTOR.key, knobs::LAZY_DEPTH.key];
+        if let Some(key) = of_batches.into_iter().find(|key| self.config.parameters.contains_key(*key)) {
+            let message = "requests that unfold into cells are in no stack of batches: remove this";
+            return Err(self.origin.error(&format!("parameters[{key}]"), message));
+        }
+        let LazyKnobs { max_catch_up_ns, reject_late, .. } = self.lazy()?;
+        let lazy = Some(LazyCellKnobs { max_catch_up_ns, reject_late });
+        Ok(CellularKnobs { lazy, ..self.cellular(batching)? })
     }
 
     fn sequences(self) -> Result<Option<SequenceKnobs>, ConfigError> {

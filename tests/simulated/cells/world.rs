@@ -4,8 +4,8 @@ use std::{collections::VecDeque, sync::Arc};
 
 use paternoster::{
     batching::{
-        CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, Policy, QueueKnobs, QueueingKnobs, SegmentKnobs,
-        SequenceKnobs, StageKnobs, TimeoutAction,
+        CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
+        SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
     },
     model::{
         CorrelationId, InSequence,
@@ -141,8 +141,12 @@ fn model(rng: &mut Rng) -> Knobs {
     let sequences = rng
         .permille(400)
         .then(|| SequenceKnobs { max_sequences: rng.within(1, 5) as u32, max_idle_ns: rng.within(200, 20_000) });
+    let lazy = rng.permille(300).then(|| LazyCellKnobs {
+        max_catch_up_ns: rng.coin().then(|| rng.within(50, 5_000)),
+        reject_late: rng.permille(300),
+    });
     let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
-    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, sequences });
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, sequences, lazy });
     let objective_ns = rng.permille(300).then_some(20_000);
     let default_queue = QueueKnobs {
         timeout_action: if rng.coin() { TimeoutAction::Reject } else { TimeoutAction::Delay },

@@ -52,7 +52,7 @@ const CELL: [(&str, &str); 3] = [("cells.c.program", "c.onnx"), ("unfold.0.kind"
 fn a_model_of_cells_is_cellular() {
     let cellular = |slots, max_tasks, frontier| {
         let (cells, segments) = (Vec::new(), Vec::new());
-        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, sequences: None }))
+        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, sequences: None, lazy: None }))
     };
     assert_eq!(policy("", &CELL), cellular(65_536, 5, true));
     assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true));
@@ -63,8 +63,18 @@ fn a_model_of_cells_is_cellular() {
         ("batching.cellular.frontier", "false"),
     ];
     assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false));
-    for other in ["serial", "window", "adaptive", "lazy", "diversity"] {
-        let expected = format!("the policy '{other}' does not go with cells: expected auto or cellular");
+    let lazy = [("batching.lazy.max_catch_up_ms", "2"), ("batching.cellular.slots", "9")];
+    let Ok(Policy::Cellular(expected)) = cellular(9, 5, true) else { panic!("it is cellular") };
+    let knobs = LazyCellKnobs { max_catch_up_ns: Some(2_000_000), reject_late: false };
+    let expected = CellularKnobs { lazy: Some(knobs), ..expected };
+    assert_eq!(named("lazy", &[&CELL[..], &lazy].concat()), Ok(Policy::Cellular(expected)));
+    let of_batches = [&CELL[..], &[("batching.lazy.max_depth", "2")]].concat();
+    assert!(
+        refusal("lazy", &of_batches)
+            .ends_with("requests that unfold into cells are in no stack of batches: remove this")
+    );
+    for other in ["serial", "window", "adaptive", "diversity"] {
+        let expected = format!("the policy '{other}' does not go with cells: expected auto, cellular or lazy");
         assert!(refusal(other, &CELL).ends_with(&expected), "{other}");
     }
     let window = policy("dynamic_batching { max_queue_delay_microseconds: 5 }", &CELL).expect_err("no window");

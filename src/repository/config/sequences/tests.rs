@@ -159,7 +159,7 @@ fn what_sequences_cannot_have_is_refused_with_its_place() {
         ("sequence_batching { control_input { name: \"c\" } }", "expected one control for 'c', but found 0"),
         (
             "sequence_batching { } parameters { key: \"batching.policy\" value { string_value: \"window\" } }",
-            "the policy 'window' does not go with sequences: expected auto or cellular",
+            "the policy 'window' does not go with sequences: expected auto, cellular or lazy",
         ),
         (
             "sequence_batching { } parameters { key: \"stages\" value { string_value: \"2\" } }",

@@ -62,9 +62,10 @@ pub(super) fn policy(
     }
     for name in ["adaptive", "lazy", "diversity", "cellular"] {
         let Some(knobs) = section.get(name) else { continue };
-        // Of a model of cells, auto is cellular.
+        // Of a model of cells, auto is cellular, and lazy has its knobs too.
         let unfolds = unfold::is_given(config) || sequences::given(config).is_some();
-        let is_chosen = chosen.as_str() == name || chosen == PolicyName::Auto && name == "cellular" && unfolds;
+        let by_cells = unfolds && matches!(chosen, PolicyName::Auto | PolicyName::Lazy);
+        let is_chosen = chosen.as_str() == name || by_cells && name == "cellular";
         if !is_chosen {
             needs_choice(reader, knobs, chosen, name)?;
         }

@@ -1,0 +1,32 @@
+//! Loops that outcomes end, on a lane that takes work ahead.
+
+use super::*;
+
+#[test]
+fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
+    // The digit goes up to 3, which ends the loop.
+    let cell = cell("step", &[("h", &[1])], &["h_next"]);
+    let most = Expression::Number(9);
+    let nodes = steps(0, vec![carried(0, 0.0)], Count::AtMost { most, until: Some((0, 3)) });
+    let emits = vec![emit("y0", "h_next", Which::All), emit("y1", "h_next", Which::Last)];
+    let mut digits = segment("digits", nodes, emits);
+    digits.streams = true;
+    let unfolding =
+        Unfolding { cells: vec![cell], segments: vec![digits], outputs: vec![emitted(0, 0), emitted(0, 1)] };
+    let tried =
+        Tried::new(model(&[("x", &[-1])], 2), unfolding, &[|inputs| vec![vec![inputs[0][0] + 1]]]).expect("it fits");
+    let walk = tried.walk(&[(&[1], &[1])]);
+    let mut streamed = Vec::new();
+    for node in 0..5 {
+        let nodes = [(&walk, node)];
+        let ran = CellTask { programs: &tried.programs, cell: 0, nodes: &nodes, buffers: &tried.buffers }.run();
+        let ran = ran.expect("it runs");
+        let outcome = ran.outcomes[0];
+        assert_eq!((outcome.next == Next::Done, outcome.emitted), (node == 2, node <= 2), "step {node}");
+        streamed.extend(ran.streamed.iter().map(|(_, response)| values(&response.outputs[1].data)[0]));
+    }
+    assert_eq!(streamed, [1, 2, 3]);
+    let outputs = walk.reply().expect("it has ended").outputs;
+    assert_eq!(values(&outputs[0].data), [1, 2, 3]);
+    assert_eq!(values(&outputs[1].data), [3]);
+}
