@@ -7,9 +7,11 @@
 mod arrivals;
 mod lengths;
 mod trace;
+mod translations;
 mod trees;
 
 pub use arrivals::Arrivals;
 pub use lengths::{Above, Lengths};
 pub use trace::{Trace, TraceError};
+pub use translations::Translations;
 pub use trees::{Trees, tree};

@@ -199,12 +199,13 @@ fn heading(args: &SimulateArgs, ask: &Ask<'_>, peak: Option<f64>) -> String {
     let model = |model: &super::ask::Model| {
         let lengths = model.workload.as_ref().filter(|_| args.trace.is_none());
         let lengths = lengths.map(|name| format!(", lengths {name}")).unwrap_or_default();
-        format!("{} ({} stages{lengths})", model.table.name, model.table.latencies.stages.len())
+        let kind = if model.table.cells.is_some() { "cells" } else { "stages" };
+        format!("{} ({} {kind}{lengths})", model.table.name, model.table.latencies.stages.len())
     };
     let models: Vec<String> = ask.models.iter().map(model).collect();
     let arrivals =
         args.trace.as_ref().map_or_else(|| args.arrivals.clone(), |path| format!("trace {}", path.display()));
-    let peak = peak.map(|peak| format!("; peak of window {peak:.1} requests/s")).unwrap_or_default();
+    let peak = peak.map(|peak| format!("; peak of {} {peak:.1} requests/s", ask.peak_policy())).unwrap_or_default();
     let runs = format!("{} × {} requests from seed {}", args.seeds, ask.requests, args.seed);
     format!("{}: {}; {arrivals}, {runs}{peak}", ask.table.name, models.join(", "))
 }
