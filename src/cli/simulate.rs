@@ -134,8 +134,8 @@ pub struct SimulateArgs {
     /// Write the figures as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Draw them: for out.svg, out-mean.svg, out-p99.svg, out-throughput.svg, out-goodput.svg and out-quantiles.svg; also
-    /// out-missed.svg over several objectives, and out-time.svg where the rate changes
+    /// Draw them: for out.svg, out-mean.svg, out-p90.svg, out-p99.svg, out-throughput.svg, out-goodput.svg, out-quantiles.svg,
+    /// out-queued.svg and out-computing.svg; also out-missed.svg over several objectives, and out-time.svg where the rate changes
     #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
     pub svg: Option<PathBuf>,
     /// Print the figures as JSON instead of a table

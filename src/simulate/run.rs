@@ -37,6 +37,8 @@ struct Known {
     steps_run: u32,
     /// The last node of its output, where it decodes.
     last_node: Option<u32>,
+    /// When its first task began.
+    began: Option<Ns>,
 }
 
 struct Device {
@@ -121,7 +123,7 @@ impl<'s> Run<'s> {
         let cells = served.table.cells.as_ref().filter(|_| served.is_cellular());
         let (graph, last_node) = cells.map(|cells| cells.unfold(&mut offered)).unwrap_or_default();
         let (model, at) = (offered.model, offered.at);
-        self.requests.push(Known { offered, device, steps_run: 0, last_node });
+        self.requests.push(Known { offered, device, steps_run: 0, last_node, began: None });
         if self.is_counted(req) {
             self.figures.models[usize::from(model)].offered += 1;
         }
@@ -231,6 +233,9 @@ impl<'s> Run<'s> {
                 }
             };
             let took_ns = (took_ns.round() as Ns).max(1);
+            for span in &task.rows {
+                self.requests[span.req.0 as usize].began.get_or_insert(self.now);
+            }
             self.figures.busy_ns += u128::from(took_ns);
             self.due.push(Reverse((self.now + took_ns, Due::Landing(lane))));
         }
@@ -239,6 +244,7 @@ impl<'s> Run<'s> {
     fn finish(&mut self, req: ReqId, end: End) {
         let known = &self.requests[req.0 as usize];
         let (arrived, model) = (known.offered.at, usize::from(known.offered.model));
+        let began = known.began.unwrap_or(self.now);
         self.devices[usize::from(known.device)].in_flight -= 1;
         let answered = self.now + self.setup.front_ns.div_ceil(2);
         self.last_end = answered;
@@ -258,6 +264,8 @@ impl<'s> Run<'s> {
         }
         figures.completed += 1;
         figures.latencies.record(latency_ns);
+        figures.queued.record(began - arrived);
+        figures.computing.record(answered - began);
         let objective_ns = self.setup.models[model].knobs.objective_ns;
         figures.in_time += u64::from(objective_ns.is_none_or(|objective_ns| latency_ns <= objective_ns));
     }

@@ -61,6 +61,8 @@ fn two_requests_run_one_after_the_other_under_serial() {
     let all = figures.all();
     assert_eq!((all.offered, all.completed, all.in_time), (2, 2, 1), "the second takes 190 ns and misses 150");
     assert_eq!(sum_ns(&all), 100 + 190);
+    let [queued, computing] = [&all.queued, &all.computing].map(|part| (part.mean_ns() * 2.0) as Ns);
+    assert_eq!((queued, computing), (90, 200));
     assert_eq!((figures.busy_ns, figures.span_ns), (200, 200));
     assert_eq!((all.missed(), all.mean_batch(), figures.utilisation()), (0.5, 1.0, 1.0));
 }

@@ -149,7 +149,9 @@ fn files_hold_what_was_asked_for() {
     let titles = "policy,objective_ms,load,rate,model,mean_ms,p50_ms,";
     assert!(rows[0].starts_with(titles) && rows.len() == 3, "{written}");
     assert!(rows[1].starts_with("window,,,100,resnet,"), "{written}");
-    for name in ["mean", "p99", "throughput", "goodput", "quantiles"].map(|name| format!("out-{name}.svg")) {
+    for name in ["mean", "p90", "p99", "throughput", "goodput", "quantiles", "queued", "computing"]
+        .map(|name| format!("out-{name}.svg"))
+    {
         let name = name.as_str();
         let drawn = fs::read_to_string(file(name)).expect("it was drawn");
         assert!(drawn.contains("resnet on npu") && drawn.contains("window"), "{name}");
