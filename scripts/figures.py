@@ -187,8 +187,70 @@ def adaptive():
     return figures
 
 
+# ## BatchMaker
+
+#: Scheduling and gathering take 65 us a task (section 7.3); a lane is given work of 1.25 ms ahead, five steps of 250 us.
+V100 = options(table="v100", boundary_us=65, horizon_us=1250)
+#: As many requests as the paper draws.
+DRAWN = options(requests=100_000, seeds=2)
+CELLULAR = "BatchMaker=cellular"
+#: On trees: as in section 4.4, where inner nodes wait for all leaves, and as by default.
+ON_TREES = ("BatchMaker=cellular: { frontier: false }", "frontier=cellular")
+
+
+def padding(width):
+    """Graph batching in buckets of lengths, as MXNet and TensorFlow do it (section 7.1)."""
+    return f"Padding({width})=window, queueing: {{ bucket_width: {width} }}"
+
+
+def over(rates, devices=1):
+    return options(rate=",".join(str(rate * devices) for rate in rates))
+
+
+def batchmaker():
+    figures = {}
+    lstm = V100 + options(model="lstm") + DRAWN
+    rates = (500, 1000, 2000, 4000, 6000, 8000, 10_000, 12_000, 14_000, 16_000, 18_000, 20_000, 22_000, 24_000, 26_000)
+    for largest in (512, 64):
+        figures["batchmaker-7", f"at most {largest} rows"] = Run(
+            lstm + over(rates) + options(max_batch=largest) + policies(CELLULAR, padding(10)),
+            {"p90": f"fig-7-{largest}", "throughput": f"fig-7-{largest}-throughput"},
+        )
+    figures["batchmaker-8", "bucket widths"] = Run(
+        lstm + over(rates) + policies(*(padding(width) for width in (1, 5, 10, 20, 40))), {"p90": "fig-8"}
+    )
+    figures["batchmaker-9", "5000/s"] = Run(
+        lstm + over([5000]) + policies(CELLULAR, padding(10)), {"queued": "fig-9-queued", "computing": "fig-9-computing"}
+    )
+    for workload in ("fixed-24", "wmt15-50", "wmt15-100"):
+        figures["batchmaker-11", workload] = Run(
+            lstm + over((*rates, 28_000)) + options(workload=workload) + policies(CELLULAR, padding(10)),
+            {"p90": f"fig-11-{workload}"},
+        )
+    for devices in (1, 2, 4):
+        figures["batchmaker-13", f"{devices} devices"] = Run(
+            V100
+            + options(model="seq2seq", devices=devices)
+            + DRAWN
+            + over((125, 250, 500, 1000, 1500, 2000, 2500, 3000, 3500, 4000, 4500, 5000), devices)
+            + policies(
+                "BatchMaker-512,256=cellular", "BatchMaker-256,256=cellular, max_batch_size: 256", padding(10)
+            ),
+            {"p90": f"fig-13-{devices}"},
+        )
+    for figure, workload in ((14, "trees"), (15, "trees-16")):
+        figures[f"batchmaker-{figure}", workload] = Run(
+            V100
+            + options(model="tree-lstm", workload=workload, requests=20_000, seeds=2)
+            + over((250, 500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000))
+            + policies(*ON_TREES),
+            {"p90": f"fig-{figure}"},
+        )
+    return figures
+
+
 #: By figure and run. The table of a figure has the rows of all its runs.
-RUNS = {**lazybatching(), **dvabatch(), **adaptive()}
+RUNS = {**lazybatching(), **dvabatch(), **adaptive(), **batchmaker()}
 #: Figures of so many loads that their tables are not kept; the peaks that they are for are printed.
 UNKEPT = ("dvabatch-delay", "dvabatch-17", "dvabatch-20")
 

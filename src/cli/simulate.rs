@@ -29,9 +29,6 @@ const NS_PER_MS: f64 = 1e6;
 /// Loads where nobody says which: low, medium and high (DVABatch section 8.1).
 const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
 
-/// The policy that the peak is measured with.
-const PEAK_POLICY: &str = "window";
-
 /// Runs the server's own batching over a table of a device's latencies, in virtual time.
 ///
 /// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml; 'oracle' is 'lazy' that
@@ -42,13 +39,14 @@ const PEAK_POLICY: &str = "window";
   paternoster simulate --table titan-rtx --model bert-base --stages 4 --workload glue-pair \\
       --policy 'window: { max_queue_delay_us: 5000 }' --policy diversity --load 0.25,0.6,0.9 --svg bert.svg
   paternoster simulate --table npu --model resnet:0.7 --model gnmt:0.3 --policy lazy --rate 200,400
+  paternoster simulate --table v100 --model lstm --policy cellular --policy 'window, queueing: { bucket_width: 10 }'
   paternoster simulate --table card.json --model minilm --trace requests.csv --csv out.csv
   paternoster profile --model-repository /models --model minilm --json > minilm.json
   paternoster simulate --table minilm.json --model minilm/4 --capacity 2000 --p99-ms 50
 
 Tables, traces and plots are explained in docs/simulator.md.")]
 pub struct SimulateArgs {
-    /// Device table: 'npu' (LazyBatching), 'titan-rtx' (DVABatch), or a file
+    /// Device table: 'npu' (LazyBatching), 'titan-rtx' (DVABatch), 'v100' (BatchMaker), or a file
     #[arg(long, value_name = "NAME|FILE")]
     pub table: String,
     /// A model of the table, its share of the requests, and its lengths; more than one share the device
@@ -82,13 +80,13 @@ pub struct SimulateArgs {
     /// Steps to which decoders are unrolled, and which predictions assume; longer sentences repeat the last
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub dec_timesteps: u16,
-    /// Lengths of the requests: wmt15, wmt19, glue-short, glue-pair, …
+    /// Lengths of the requests: wmt15, wmt19, glue-short, glue-pair, …; their trees: trees, trees-16
     #[arg(long, value_name = "NAME")]
     pub workload: Option<String>,
     /// When requests arrive: poisson, stepped, ramp or bursts
     #[arg(long, value_name = "NAME", default_value = "poisson")]
     pub arrivals: String,
-    /// Arrivals as parts of the peak that 'window' reaches with requests always waiting [default: 0.25,0.6,0.9]
+    /// Arrivals as parts of the peak that 'window' ('cellular' for models of cells) reaches with requests always waiting [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = above_zero, conflicts_with = "rate")]
     pub load: Vec<f64>,
     /// Arrivals as requests a second
@@ -112,6 +110,9 @@ pub struct SimulateArgs {
     /// Lanes of each device
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub lanes: u16,
+    /// Microseconds of work that a lane takes ahead, in up to five tasks; 0: a task is launched when the last has ended
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
+    pub horizon_us: f64,
     /// Devices
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub devices: u16,
@@ -133,8 +134,8 @@ pub struct SimulateArgs {
     /// Write the figures as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Draw them: for out.svg, out-mean.svg, out-p99.svg, out-throughput.svg, out-goodput.svg and out-quantiles.svg; also
-    /// out-missed.svg over several objectives, and out-time.svg where the rate changes
+    /// Draw them: for out.svg, out-mean.svg, out-p90.svg, out-p99.svg, out-throughput.svg, out-goodput.svg, out-quantiles.svg,
+    /// out-queued.svg and out-computing.svg; also out-missed.svg over several objectives, and out-time.svg where the rate changes
     #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
     pub svg: Option<PathBuf>,
     /// Print the figures as JSON instead of a table
@@ -252,8 +253,8 @@ fn offers(args: &SimulateArgs, ask: &Ask<'_>) -> Result<(Option<f64>, Vec<Offer>
         return Ok((None, vec![Offer { part: None, rate: None }]));
     }
     let parts = if args.load.is_empty() { &LOADS[..] } else { &args.load };
-    let window = Asked::read(PEAK_POLICY).map_err(SimulateError::Word)?;
-    let peak = ask.peak(&ask.setup(&window, None, args.devices)?);
+    let policy = Asked::read(ask.peak_policy()).map_err(SimulateError::Word)?;
+    let peak = ask.peak(&ask.setup(&policy, None, args.devices)?);
     Ok((Some(peak), parts.iter().map(|part| Offer { part: Some(*part), rate: Some(part * peak) }).collect()))
 }
 

@@ -7,11 +7,14 @@
 //!
 //! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches seven
 //! tenths, 672 GB/s, 5 µs a launch; 280 W busy, 15 W idle. Nothing is scaled.
+//!
+//! `v100` is BatchMaker's, in `v100.rs`.
 
 use super::{
     networks::{self, WORDS, encoder_layer},
     roofline::{Layer, Roofline, chain},
     table::{DeviceTable, ModelTable, Steps},
+    v100::v100,
 };
 use crate::batching::{CostPoint, CostTable, Ns};
 
@@ -30,13 +33,14 @@ const TITAN_RTX: Roofline = Roofline::Gpu {
 };
 
 /// Names of the built-in tables.
-pub const BUILT_IN: [&str; 2] = ["npu", "titan-rtx"];
+pub const BUILT_IN: [&str; 3] = ["npu", "titan-rtx", "v100"];
 
 /// A built-in table by its name. `dec_timesteps` is the number of steps to which decoders are unrolled, at least 1.
 pub fn built_in(name: &str, dec_timesteps: u16) -> Option<DeviceTable> {
     match name {
         "npu" => Some(npu(dec_timesteps)),
         "titan-rtx" => Some(titan_rtx(dec_timesteps)),
+        "v100" => Some(v100()),
         _ => None,
     }
 }
@@ -112,7 +116,7 @@ fn unrolled(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Lay
 fn bert(roofline: &Roofline, name: &str, layers: usize, width: u64, heads: u64) -> ModelTable {
     let points = roofline.points(&ROWS, &TOKENS, |tokens| encoder_layer(tokens, width, heads));
     let latencies = CostTable { stages: vec![points; layers] };
-    ModelTable { name: name.to_owned(), max_batch_rows: 64, latencies, steps: None, scatter: Vec::new() }
+    ModelTable { name: name.to_owned(), max_batch_rows: 64, latencies, steps: None, cells: None, scatter: Vec::new() }
 }
 
 #[cfg(test)]

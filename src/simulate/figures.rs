@@ -20,6 +20,10 @@ pub struct ModelFigures {
     pub in_time: u64,
     /// From arrival to end, of those that completed.
     pub latencies: Latencies,
+    /// Of that, from arrival to the beginning of the first task.
+    pub queued: Latencies,
+    /// And from there to the end.
+    pub computing: Latencies,
     /// What the cores counted, warm-up included.
     pub counters: Counters,
 }
@@ -105,6 +109,8 @@ impl ModelFigures {
         self.refused += other.refused;
         self.in_time += other.in_time;
         self.latencies.merge(&other.latencies);
+        self.queued.merge(&other.queued);
+        self.computing.merge(&other.computing);
         add_counters(&mut self.counters, &other.counters);
     }
 }
@@ -219,7 +225,15 @@ mod tests {
             ns.iter().for_each(|&ns| latencies.record(ns));
             let completed = ns.len() as u64;
             let counters = Counters { tasks_launched: 1, rows_launched: completed, ..Counters::default() };
-            ModelFigures { offered: completed + 1, completed, refused: 1, in_time: 1, latencies, counters }
+            ModelFigures {
+                offered: completed + 1,
+                completed,
+                refused: 1,
+                in_time: 1,
+                latencies,
+                counters,
+                ..ModelFigures::default()
+            }
         };
         let run = |ns: &[u64]| Figures {
             models: vec![model(ns)],

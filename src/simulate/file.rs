@@ -3,6 +3,7 @@
 use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
+    cell_file::{CellEntry, SegmentEntry, graph},
     profile_file::ProfileFile,
     table::{DeviceTable, ModelTable, Steps},
 };
@@ -70,6 +71,10 @@ struct Model {
     steps_from: Option<u16>,
     stages: Vec<Vec<Point>>,
     #[serde(default)]
+    cells: Vec<CellEntry>,
+    #[serde(default)]
+    unfold: Vec<SegmentEntry>,
+    #[serde(default)]
     scatter: Vec<f64>,
 }
 
@@ -111,7 +116,7 @@ impl DeviceTable {
 
 impl Model {
     fn check(self) -> Result<ModelTable, FileError> {
-        let Self { name, max_batch_rows, steps_from, stages, scatter } = self;
+        let Self { name, max_batch_rows, steps_from, stages, cells, unfold, scatter } = self;
         let refuse = |expected: &str, found: String| {
             Err(FileError::Value { model: name.clone(), expected: expected.to_owned(), found })
         };
@@ -133,8 +138,7 @@ impl Model {
             }
         }
         let largest = stages.iter().flatten().map(|point| point.rows).max().unwrap_or(1);
-        let max_batch_rows = max_batch_rows.unwrap_or(largest);
-        if max_batch_rows == 0 {
+        if max_batch_rows == Some(0) {
             return refuse("max_batch_rows from 1", "0".to_owned());
         }
         if let Some(first) = steps_from.filter(|first| usize::from(*first) >= stages.len()) {
@@ -145,7 +149,22 @@ impl Model {
         if !scatter.is_sorted() || scatter.iter().any(|part| !part.is_finite() || *part < 0.0) {
             return refuse("parts in scatter that ascend from 0", format!("{scatter:?}"));
         }
-        Ok(ModelTable { name, max_batch_rows, latencies, steps: steps_from.map(|first| Steps { first }), scatter })
+        let known = |points: &Vec<Point>| points.iter().map(|point| point.rows).max().unwrap_or(1);
+        let cells = match (cells.is_empty() && unfold.is_empty(), steps_from) {
+            (true, _) => None,
+            (false, None) => {
+                let known: Vec<u32> = stages.iter().map(known).collect();
+                match graph(cells, &unfold, &known) {
+                    Ok(graph) => Some(graph),
+                    Err((expected, found)) => return refuse(&expected, found),
+                }
+            }
+            (false, Some(first)) => return refuse("no steps_from where there are cells", first.to_string()),
+        };
+        let least = cells.iter().flat_map(|graph| &graph.cells).map(|cell| cell.max_rows).min();
+        let max_batch_rows = max_batch_rows.or(least).unwrap_or(largest);
+        let steps = steps_from.map(|first| Steps { first });
+        Ok(ModelTable { name, max_batch_rows, latencies, steps, cells, scatter })
     }
 }
 
@@ -171,7 +190,14 @@ mod tests {
         let table = with_models(r#"{ "name": "m", "stages": [[{ "rows": 4, "length": 64, "latency_us": 1.5 }]] }"#);
         let table = table.expect("it is a table");
         let latencies = CostTable { stages: vec![vec![CostPoint { rows: 4, length: 64, took_ns: 1500 }]] };
-        let model = ModelTable { name: "m".to_owned(), max_batch_rows: 4, latencies, steps: None, scatter: Vec::new() };
+        let model = ModelTable {
+            name: "m".to_owned(),
+            max_batch_rows: 4,
+            latencies,
+            steps: None,
+            cells: None,
+            scatter: Vec::new(),
+        };
         assert_eq!(table.models, [model]);
         assert_eq!((table.idle_watts, table.busy_watts), (10.0, 90.0));
     }

@@ -1,12 +1,15 @@
 //! What arrives: when, for which model, and how long.
 
+use std::sync::Arc;
+
 use crate::{
     batching::Ns,
-    workload::{Arrivals, Lengths},
+    model::unfold::Topology,
+    workload::{Arrivals, Lengths, Translations, Trees},
 };
 
 /// One request before it arrives. It has one row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
     /// When it arrives.
     pub at: Ns,
@@ -14,6 +17,23 @@ pub struct Offered {
     pub model: u16,
     /// Its length; 0 where its model has none.
     pub length: u32,
+    /// Elements of its output, where its model decodes: what nobody knows before the last of them.
+    pub decoded: u32,
+    /// Its tree, where its model has trees.
+    pub tree: Option<Arc<Topology>>,
+}
+
+/// What the requests of a model bring.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Brought {
+    /// Nothing in which they differ.
+    Nothing,
+    /// An input of a length.
+    Input(Lengths),
+    /// An input of a length, and an output of about the same.
+    Translated(Lengths),
+    /// A tree.
+    Tree(Trees),
 }
 
 /// The requests of a run.
@@ -21,8 +41,8 @@ pub struct Offered {
 pub struct Load {
     /// When requests arrive, for all models together.
     pub arrivals: Arrivals,
-    /// By model: its share of the requests, at least one above 0, and their lengths; none: they have no lengths.
-    pub models: Vec<(f64, Option<Lengths>)>,
+    /// By model: its share of the requests, at least one above 0, and what they bring.
+    pub models: Vec<(f64, Brought)>,
     /// Lengths in the order of arrival, which belong to the arrivals of a trace; they stand before those of the models.
     pub traced: Option<Vec<u32>>,
 }
@@ -31,10 +51,9 @@ impl Load {
     /// The first `count` requests of a seed, by time; fewer where no more arrive.
     pub fn requests(&self, seed: u64, count: u64) -> impl Iterator<Item = Offered> {
         let total: f64 = self.models.iter().map(|(share, _)| share).sum();
-        let mut lengths: Vec<_> = (1_u64..)
-            .zip(&self.models)
-            .map(|(stream, (_, lengths))| lengths.as_ref().map(|lengths| lengths.sampler(mix(seed ^ mix(stream)))))
-            .collect();
+        let models = (1_u64..).zip(&self.models);
+        let mut samplers: Vec<Sampler> =
+            models.map(|(stream, (_, brought))| Sampler::new(brought, mix(seed ^ mix(stream)))).collect();
         let times = self.arrivals.times(seed).take(usize::try_from(count).unwrap_or(usize::MAX));
         (0_u64..).zip(times).map(move |(number, at)| {
             let mut left = unit(mix(mix(seed).wrapping_add(number))) * total;
@@ -46,11 +65,41 @@ impl Load {
                     break;
                 }
             }
-            let drawn = lengths[model].as_mut().map(|sampler| (number as usize, sampler.next().unwrap_or(1)));
-            let traced = |number: usize| self.traced.as_ref().and_then(|traced| traced.get(number).copied());
-            let length = drawn.map_or(0, |(number, drawn)| traced(number).unwrap_or(drawn));
-            Offered { at, model: model as u16, length }
+            let traced = self.traced.as_ref().and_then(|traced| traced.get(number as usize).copied());
+            Offered { at, model: model as u16, ..samplers[model].draw(traced) }
         })
+    }
+}
+
+/// Draws what the requests of a model bring.
+struct Sampler {
+    lengths: Option<Box<dyn Iterator<Item = u32> + Send>>,
+    translations: Option<Translations>,
+    trees: Option<Box<dyn Iterator<Item = Topology> + Send>>,
+}
+
+impl Sampler {
+    fn new(brought: &Brought, seed: u64) -> Self {
+        let lengths = match brought {
+            Brought::Input(lengths) | Brought::Translated(lengths) => Some(lengths),
+            Brought::Nothing | Brought::Tree(_) => None,
+        };
+        let translated = lengths.filter(|_| matches!(brought, Brought::Translated(_)));
+        let trees = if let Brought::Tree(trees) = brought { Some(trees) } else { None };
+        Self {
+            lengths: lengths.map(|lengths| Box::new(lengths.sampler(seed)) as Box<_>),
+            translations: translated.map(|lengths| Translations::new(mix(seed), lengths.most().unwrap_or(u32::MAX))),
+            trees: trees.map(|trees| Box::new(trees.sampler(seed)) as Box<_>),
+        }
+    }
+
+    /// The next request, but for its time and model; of the length that a trace says.
+    fn draw(&mut self, traced: Option<u32>) -> Offered {
+        let drawn = self.lengths.as_mut().map(|lengths| lengths.next().unwrap_or(1));
+        let length = drawn.map_or(0, |drawn| traced.unwrap_or(drawn));
+        let decoded = self.translations.as_mut().map_or(0, |translations| translations.of(length));
+        let tree = self.trees.as_mut().and_then(Iterator::next).map(Arc::new);
+        Offered { length, decoded, tree, ..Offered::default() }
     }
 }
 
@@ -75,7 +124,7 @@ mod tests {
     fn requests_are_shared_among_the_models_and_fixed_by_the_seed() {
         let load = Load {
             arrivals: Arrivals::Poisson { rate: 1000.0 },
-            models: vec![(3.0, Some(Lengths::Fixed(7))), (1.0, None), (0.0, None)],
+            models: vec![(3.0, Brought::Input(Lengths::Fixed(7))), (1.0, Brought::Nothing), (0.0, Brought::Nothing)],
             traced: None,
         };
         let first: Vec<Offered> = load.requests(5, 20_000).collect();
@@ -90,10 +139,12 @@ mod tests {
     fn a_traces_lengths_stay_with_its_arrivals() {
         let load = Load {
             arrivals: Arrivals::At(vec![10, 20, 30]),
-            models: vec![(1.0, Some(Lengths::Fixed(1)))],
+            models: vec![(1.0, Brought::Translated(Lengths::Fixed(1)))],
             traced: Some(vec![4, 5, 6]),
         };
-        let found: Vec<(Ns, u32)> = load.requests(1, 9).map(|offered| (offered.at, offered.length)).collect();
-        assert_eq!(found, [(10, 4), (20, 5), (30, 6)]);
+        let found: Vec<Offered> = load.requests(1, 9).collect();
+        let of = |offered: &Offered| (offered.at, offered.length);
+        assert_eq!(found.iter().map(of).collect::<Vec<_>>(), [(10, 4), (20, 5), (30, 6)]);
+        assert!(found.iter().all(|offered| offered.decoded.abs_diff(offered.length) <= 3), "{found:?}");
     }
 }

@@ -7,8 +7,11 @@
 
 mod builtin;
 mod capacity;
+mod cell_file;
+mod cells;
 mod figures;
 mod file;
+mod lanes;
 mod load;
 mod networks;
 mod parallel;
@@ -17,18 +20,22 @@ mod recorded;
 mod replay;
 mod roofline;
 mod run;
+mod setup;
 mod table;
+mod v100;
 
 #[cfg(test)]
 mod tests;
 
 pub use builtin::{BUILT_IN, built_in};
 pub use capacity::fewest_devices;
+pub use cells::{CellGraph, Segment};
 pub use figures::{Figures, ModelFigures, Period};
 pub use file::FileError;
-pub use load::{Load, Offered};
+pub use load::{Brought, Load, Offered};
 pub use parallel::{cores, on_all_cores};
 pub use recorded::{Recorded, RecordedError};
 pub use replay::Replay;
-pub use run::{Served, Setup, run};
+pub use run::run;
+pub use setup::{Served, Setup};
 pub use table::{DeviceTable, ModelTable, Steps, TableError};

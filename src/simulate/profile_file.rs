@@ -67,7 +67,14 @@ impl ProfileFile {
             let stages = cut.stages.iter().map(|points| points.iter().map(Point::cost).collect()).collect();
             let max_batch_rows = profile.max_rows.max(1);
             let scatter = cut.scatter.iter().map(|part| f64::from(*part) / 1e3).collect();
-            models.push(ModelTable { name, max_batch_rows, latencies: CostTable { stages }, steps: None, scatter });
+            models.push(ModelTable {
+                name,
+                max_batch_rows,
+                latencies: CostTable { stages },
+                steps: None,
+                cells: None,
+                scatter,
+            });
         }
         if models.is_empty() {
             return Err(FileError::NoModels);

@@ -133,7 +133,7 @@ mod tests {
     fn table() -> ModelTable {
         let points = [(1, 100_000), (2, 150_000)].map(|(rows, took_ns)| CostPoint { rows, length: 1, took_ns });
         let latencies = CostTable { stages: vec![points.to_vec()] };
-        ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, scatter: Vec::new() }
+        ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, cells: None, scatter: Vec::new() }
     }
 
     fn task(model: &str, rows: u32, from_ns: Ns, took_ns: Ns) -> RanTask<'_> {

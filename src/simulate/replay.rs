@@ -118,7 +118,7 @@ mod tests {
     fn table() -> ModelTable {
         let point = CostPoint { rows: 1, length: 1, took_ns: 100 };
         let latencies = CostTable { stages: vec![vec![point]] };
-        ModelTable { name: "m".to_owned(), max_batch_rows: 4, latencies, steps: None, scatter: Vec::new() }
+        ModelTable { name: "m".to_owned(), max_batch_rows: 4, latencies, steps: None, cells: None, scatter: Vec::new() }
     }
 
     fn task(lane: u16, from_ns: Ns, to_ns: Ns) -> RanTask<'static> {

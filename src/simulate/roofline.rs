@@ -121,7 +121,7 @@ pub(super) fn chain(roofline: &Roofline, name: &str, rows: &[u32], stages: &[Vec
     let points = |layers: &Vec<Layer>| roofline.points(rows, &[1], |_| layers.clone());
     let max_batch_rows = rows.iter().copied().max().unwrap_or(1);
     let latencies = CostTable { stages: stages.iter().map(points).collect() };
-    ModelTable { name: name.to_owned(), max_batch_rows, latencies, steps: None, scatter: Vec::new() }
+    ModelTable { name: name.to_owned(), max_batch_rows, latencies, steps: None, cells: None, scatter: Vec::new() }
 }
 
 #[cfg(test)]

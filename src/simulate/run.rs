@@ -7,73 +7,16 @@ use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use smallvec::SmallVec;
 
 use super::{
+    cells::{CellGraph, decoded},
     figures::{Figures, ModelFigures, Period},
+    lanes::Lanes,
     load::Offered,
-    replay::Replay,
-    table::{ModelTable, Surface},
+    setup::{Served, Setup},
+    table::Surface,
 };
-use crate::batching::{
-    Action, Arrival, BatchKey, CellId, Core, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next, Ns, ReqId,
-    RowOutcome, StageKnobs, Task,
-};
+use crate::batching::{Action, Arrival, BatchKey, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RowOutcome};
 
 const NS_PER_S: f64 = 1e9;
-
-/// Devices that serve models.
-#[derive(Clone, Debug)]
-pub struct Setup {
-    /// The models, all on every device.
-    pub models: Vec<Served>,
-    /// Devices, at least 1; each has a core of its own. A request goes to the one with the fewest in flight, the first of
-    /// several.
-    pub devices: u16,
-    /// Lanes of each device, at least 1. A task takes its time whatever the other lanes do.
-    pub lanes: u16,
-    /// Power of an idle device.
-    pub idle_watts: f64,
-    /// Power of a device with work on all its lanes; in between, it grows with the lanes at work.
-    pub busy_watts: f64,
-    /// What a task takes longer on a lane that had nothing to do: threads wake, and caches are cold.
-    pub after_idle_ns: Ns,
-    /// What a request spends outside of queue and device, half of it before: front end, threads and the client.
-    pub front_ns: Ns,
-    /// How slow the lanes are over time, in place of the tables' scatter and `after_idle_ns`.
-    pub replay: Option<Replay>,
-    /// So many requests at the beginning are not counted.
-    pub warm_up: u64,
-    /// Requests of each of the periods that are told apart, by number; 0: none are.
-    pub period: u64,
-}
-
-/// A model and how it is served.
-#[derive(Clone, Debug)]
-pub struct Served {
-    /// How long its stages take.
-    pub table: ModelTable,
-    /// How its requests are batched. Its stages are those of the table, whatever stands here.
-    pub knobs: Knobs,
-}
-
-impl Served {
-    /// The knobs with the table's stages.
-    fn staged(&self) -> Knobs {
-        let mut stages = StageKnobs::chain(self.table.latencies.stages.len() as u16);
-        if let Some(steps) = self.table.steps {
-            stages[usize::from(steps.first)..].iter_mut().for_each(|stage| stage.decides = true);
-        }
-        Knobs { stages, ..self.knobs.clone() }
-    }
-
-    /// Where a request goes that has run so many steps, the last of them this stage.
-    fn next(&self, stage: CellId, steps_run: u32, length: u32) -> Next {
-        let is_last = usize::from(stage.0) + 1 == self.table.latencies.stages.len();
-        match (steps_run >= length, is_last) {
-            (true, _) => Next::Done,
-            (false, false) => Next::On,
-            (false, true) => Next::Skip(stage),
-        }
-    }
-}
 
 /// Something that will happen, by time; of several at once, tasks end first, the first lanes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,16 +28,22 @@ enum Due {
 }
 
 /// A request that has arrived.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Known {
+    /// What it was, without its tree.
     offered: Offered,
     device: u16,
     /// Steps of its model's loop that it has run.
     steps_run: u32,
+    /// The last node of its output, where it decodes.
+    last_node: Option<u32>,
+    /// When its first task began.
+    began: Option<Ns>,
 }
 
 struct Device {
     core: Core,
+    lanes: Lanes,
     wake: Option<Ns>,
     in_flight: u32,
 }
@@ -104,10 +53,6 @@ struct Run<'s> {
     /// By model, then by stage.
     surfaces: Vec<Vec<Surface>>,
     devices: Vec<Device>,
-    /// By lane of all devices.
-    running: Vec<Option<Task>>,
-    /// By lane of all devices: when it last had a task, none before the first.
-    rested: Vec<Option<Ns>>,
     due: BinaryHeap<Reverse<(Ns, Due)>>,
     requests: Vec<Known>,
     now: Ns,
@@ -127,12 +72,13 @@ pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>
         let due = run.due.peek().map(|Reverse((at, _))| *at);
         match (due, requests.peek()) {
             (Some(at), Some(offered)) if at <= run.reaches(offered) => run.happen(),
-            (_, Some(&offered)) => {
-                requests.next();
-                run.arrive(offered);
-            }
-            (Some(_), None) => run.happen(),
             (None, None) => return run.end(),
+            (Some(_), None) => run.happen(),
+            (_, Some(_)) => {
+                if let Some(offered) = requests.next() {
+                    run.arrive(offered);
+                }
+            }
         }
     }
 }
@@ -151,8 +97,6 @@ impl<'s> Run<'s> {
         Self {
             setup,
             surfaces: setup.models.iter().map(surfaces).collect(),
-            running: vec![None; devices.len() * lanes],
-            rested: vec![None; devices.len() * lanes],
             devices,
             due: BinaryHeap::new(),
             requests: Vec::new(),
@@ -168,29 +112,33 @@ impl<'s> Run<'s> {
         offered.at.saturating_add(self.setup.front_ns / 2)
     }
 
-    fn arrive(&mut self, offered: Offered) {
+    fn arrive(&mut self, mut offered: Offered) {
         self.now = self.now.max(self.reaches(&offered));
         let least = (0..).zip(&self.devices).min_by_key(|(_, device)| device.in_flight);
         let device: u16 = least.map_or(0, |(device, _)| device);
         let req = ReqId(self.requests.len() as u64);
-        self.requests.push(Known { offered, device, steps_run: 0 });
+        let served = &self.setup.models[usize::from(offered.model)];
+        let is_padded = served.table.is_padded() || served.runs_graphs();
+        let lengths = if is_padded { SmallVec::from_slice(&[offered.length]) } else { SmallVec::new() };
+        let cells = served.table.cells.as_ref().filter(|_| served.is_cellular());
+        let (graph, last_node) = cells.map(|cells| cells.unfold(&mut offered)).unwrap_or_default();
+        let (model, at) = (offered.model, offered.at);
+        self.requests.push(Known { offered, device, steps_run: 0, last_node, began: None });
         if self.is_counted(req) {
-            self.figures.models[usize::from(offered.model)].offered += 1;
+            self.figures.models[usize::from(model)].offered += 1;
         }
         self.devices[usize::from(device)].in_flight += 1;
-        self.count_arrival(req, offered.at);
-        let served = &self.setup.models[usize::from(offered.model)];
-        let lengths = if served.table.is_padded() { SmallVec::from_slice(&[offered.length]) } else { SmallVec::new() };
+        self.count_arrival(req, at);
         let arrival = Arrival {
             req,
-            model: ModelId(u32::from(offered.model)),
+            model: ModelId(u32::from(model)),
             rows: 1,
             lengths,
             key: BatchKey::default(),
             priority: 0,
             board_by: None,
             expiry: None,
-            graph: Box::default(),
+            graph,
             sequence: None,
         };
         self.step(usize::from(device), Event::Arrived(arrival));
@@ -228,8 +176,10 @@ impl<'s> Run<'s> {
     }
 
     fn land(&mut self, lane: usize) {
-        let Some(task) = self.running[lane].take() else { return };
-        self.rested[lane] = Some(self.now);
+        let lanes = usize::from(self.setup.lanes.max(1));
+        let (device, lane) = (lane / lanes, lane % lanes);
+        let Some(task) = self.devices[device].lanes.end(lane, self.now) else { return };
+        self.begin(device);
         let served = &self.setup.models[task.model.0 as usize];
         let mut outcomes: SmallVec<[RowOutcome; 64]> = SmallVec::new();
         if served.table.steps.is_some_and(|steps| task.cell.0 >= steps.first) {
@@ -240,14 +190,22 @@ impl<'s> Run<'s> {
                 outcomes.push(RowOutcome { next, emitted: false });
             }
         }
-        let device = lane / usize::from(self.setup.lanes.max(1));
+        if served.is_cellular() && served.table.cells.as_ref().is_some_and(CellGraph::decodes) {
+            outcomes.extend(task.rows.iter().map(|span| {
+                let is_last = self.requests[span.req.0 as usize].last_node == Some(span.start);
+                RowOutcome { next: if is_last { Next::Done } else { Next::On }, emitted: false }
+            }));
+        }
         self.step(device, Event::Completed { task: task.id, rows: &outcomes });
     }
 
     fn step(&mut self, device: usize, event: Event<'_>) {
         for action in self.devices[device].core.step(self.now, event) {
             match action {
-                Action::Launch(task) => self.launch(device, task),
+                Action::Launch(task) => {
+                    self.devices[device].lanes.push(task);
+                    self.begin(device);
+                }
                 Action::Finish { req, end } => self.finish(req, end),
                 Action::WakeAt(at) => {
                     let at = at.max(self.now);
@@ -260,32 +218,39 @@ impl<'s> Run<'s> {
         }
     }
 
-    fn launch(&mut self, device: usize, task: Task) {
-        let surface = &self.surfaces[task.model.0 as usize][usize::from(task.cell.0)];
-        let length = task.bucket.class.0.iter().fold(1, |product: u64, &length| product * u64::from(length.max(1)));
-        let lane = device * usize::from(self.setup.lanes.max(1)) + usize::from(task.lane.0);
-        let table_ns = surface.ns(task.bucket.rows, length);
-        let took_ns = match &self.setup.replay {
-            Some(replay) => replay.took_ns(lane, self.now, table_ns),
-            None => {
-                let scatter = &self.setup.models[task.model.0 as usize].table.scatter;
-                let late_ns = if self.rested[lane] == Some(self.now) { 0 } else { self.setup.after_idle_ns };
-                table_ns * scattered(scatter, &mut self.random) + late_ns as f64
+    /// Begins the tasks of a device that wait for no other.
+    fn begin(&mut self, device: usize) {
+        while let Some((task, has_rested)) = self.devices[device].lanes.begin(self.now) {
+            let model = task.model.0 as usize;
+            let served = &self.setup.models[model];
+            let to_decode = |req: ReqId| decoded(&self.requests[req.0 as usize].offered);
+            let table_ns = served.task_ns(&self.surfaces[model], task, to_decode);
+            let lane = device * usize::from(self.setup.lanes.max(1)) + usize::from(task.lane.0);
+            let took_ns = match &self.setup.replay {
+                Some(replay) => replay.took_ns(lane, self.now, table_ns),
+                None => {
+                    let late_ns = if has_rested { self.setup.after_idle_ns } else { 0 };
+                    table_ns * scattered(&served.table.scatter, &mut self.random) + late_ns as f64
+                }
+            };
+            let took_ns = (took_ns.round() as Ns).max(1);
+            for span in &task.rows {
+                self.requests[span.req.0 as usize].began.get_or_insert(self.now);
             }
-        };
-        let took_ns = (took_ns.round() as Ns).max(1);
-        self.figures.busy_ns += u128::from(took_ns);
-        self.due.push(Reverse((self.now + took_ns, Due::Landing(lane))));
-        self.running[lane] = Some(task);
+            self.figures.busy_ns += u128::from(took_ns);
+            self.due.push(Reverse((self.now + took_ns, Due::Landing(lane))));
+        }
     }
 
     fn finish(&mut self, req: ReqId, end: End) {
-        let known = self.requests[req.0 as usize];
+        let known = &self.requests[req.0 as usize];
+        let (arrived, model) = (known.offered.at, usize::from(known.offered.model));
+        let began = known.began.unwrap_or(self.now);
         self.devices[usize::from(known.device)].in_flight -= 1;
         let answered = self.now + self.setup.front_ns.div_ceil(2);
         self.last_end = answered;
         self.figures.served += u64::from(end == End::Completed);
-        let latency_ns = answered - known.offered.at;
+        let latency_ns = answered - arrived;
         if let (Some(period), End::Completed) = (self.period_of(req), end) {
             period.completed += 1;
             period.latency_ns += u128::from(latency_ns);
@@ -293,7 +258,6 @@ impl<'s> Run<'s> {
         if !self.is_counted(req) {
             return;
         }
-        let model = usize::from(known.offered.model);
         let figures = &mut self.figures.models[model];
         if end != End::Completed {
             figures.refused += 1;
@@ -301,6 +265,8 @@ impl<'s> Run<'s> {
         }
         figures.completed += 1;
         figures.latencies.record(latency_ns);
+        figures.queued.record(began - arrived);
+        figures.computing.record(answered - began);
         let objective_ns = self.setup.models[model].knobs.objective_ns;
         figures.in_time += u64::from(objective_ns.is_none_or(|objective_ns| latency_ns <= objective_ns));
     }
@@ -356,8 +322,8 @@ impl Device {
             core.step(0, Event::ModelUp(ModelId(id), served.staged()));
         }
         for lane in 0..setup.lanes.max(1) {
-            core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
+            core.step(0, Event::LaneUp(LaneId(lane), setup.ahead));
         }
-        Self { core, wake: None, in_flight: 0 }
+        Self { core, lanes: Lanes::new(setup.lanes.max(1)), wake: None, in_flight: 0 }
     }
 }

@@ -1,6 +1,7 @@
 //! Device tables: how long each stage of each model takes on a device, as plain data.
 
-use crate::batching::{CostPoint, CostTable, Ns};
+use super::cells::CellGraph;
+use crate::batching::{CostPoint, CostTable, Ns, Policy};
 
 /// A device: its models' latencies and its power.
 #[derive(Clone, Debug, PartialEq)]
@@ -26,6 +27,8 @@ pub struct ModelTable {
     pub latencies: CostTable,
     /// The stages that are unrolled steps of a loop, if there are any.
     pub steps: Option<Steps>,
+    /// What requests unfold into, where the stages are cells.
+    pub cells: Option<CellGraph>,
     /// Quantiles of what a task takes, as parts of the table's time, from the least to the most in even steps; empty where all
     /// take that time.
     pub scatter: Vec<f64>,
@@ -70,6 +73,12 @@ pub enum TableError {
         /// The model.
         model: String,
     },
+    /// It has cells in place of stages.
+    #[error("the model '{model}' runs cells, which are no stages: leave the number of stages out")]
+    Cells {
+        /// The model.
+        model: String,
+    },
 }
 
 impl DeviceTable {
@@ -92,14 +101,26 @@ impl ModelTable {
         self.latencies.stages.iter().flatten().any(|point| point.length > 1)
     }
 
+    /// What tasks take, as a policy may know it: of a model of cells those of single cells under `cellular`, else of whole padded graphs.
+    pub fn task_latencies(&self, policy: &Policy) -> CostTable {
+        match (&self.cells, policy) {
+            (None, _) => self.latencies.clone(),
+            (Some(cells), Policy::Cellular(_)) => cells.task_latencies(&self.latencies),
+            (Some(cells), _) => cells.padded_latencies(&self.latencies),
+        }
+    }
+
     /// The same model with neighbouring parts joined into so many stages of even time (DVABatch section 7.1), weighed at one row
     /// of the longest length.
     ///
     /// # Errors
-    /// For no stage, more stages than parts, and an unrolled model.
+    /// For no stage, more stages than parts, an unrolled model, and one of cells.
     pub fn sliced(&self, stages: usize) -> Result<Self, TableError> {
         if self.steps.is_some() {
             return Err(TableError::Unrolled { model: self.name.clone() });
+        }
+        if self.cells.is_some() {
+            return Err(TableError::Cells { model: self.name.clone() });
         }
         let parts = &self.latencies.stages;
         if stages == 0 || stages > parts.len() {
@@ -117,6 +138,10 @@ impl ModelTable {
     /// The same model where each task takes this much longer: the cost of a stage boundary.
     pub fn with_boundary(&self, boundary_ns: Ns) -> Self {
         let mut model = self.clone();
+        if let Some(cells) = &mut model.cells {
+            cells.boundary_ns = cells.boundary_ns.saturating_add(boundary_ns);
+            return model;
+        }
         let points = model.latencies.stages.iter_mut().flatten();
         points.for_each(|point| point.took_ns = point.took_ns.saturating_add(boundary_ns));
         model
@@ -230,6 +255,7 @@ mod tests {
             max_batch_rows: 8,
             latencies: CostTable { stages },
             steps: None,
+            cells: None,
             scatter: Vec::new(),
         }
     }

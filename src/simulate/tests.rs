@@ -1,8 +1,10 @@
 //! The event loop against what can be worked out by hand.
 
+mod cells;
+
 use super::*;
 use crate::{
-    batching::{CostPoint, CostTable, Knobs, LazyKnobs, Ns, Policy, Predictor, WindowKnobs},
+    batching::{CostPoint, CostTable, Knobs, LaneKnobs, LazyKnobs, Ns, Policy, Predictor, WindowKnobs},
     workload::{Arrivals, Lengths},
 };
 
@@ -11,7 +13,7 @@ fn model(stages: &[(Ns, Ns)]) -> ModelTable {
     let points =
         |&(one, two): &(Ns, Ns)| [(1, one), (2, two)].map(|(rows, took_ns)| CostPoint { rows, length: 1, took_ns });
     let latencies = CostTable { stages: stages.iter().map(|stage| points(stage).to_vec()).collect() };
-    ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, scatter: Vec::new() }
+    ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, cells: None, scatter: Vec::new() }
 }
 
 fn setup(table: ModelTable, policy: Policy) -> Setup {
@@ -28,6 +30,7 @@ fn setup(table: ModelTable, policy: Policy) -> Setup {
         models,
         devices: 1,
         lanes: 1,
+        ahead: LaneKnobs::default(),
         idle_watts: 10.0,
         busy_watts: 110.0,
         after_idle_ns: 0,
@@ -43,7 +46,7 @@ fn window() -> Policy {
 }
 
 fn at(times: &[Ns]) -> impl Iterator<Item = Offered> {
-    times.iter().map(|&at| Offered { at, model: 0, length: 1 })
+    times.iter().map(|&at| Offered { at, length: 1, ..Offered::default() })
 }
 
 /// The sum of all latencies, which the mean keeps exactly.
@@ -58,6 +61,8 @@ fn two_requests_run_one_after_the_other_under_serial() {
     let all = figures.all();
     assert_eq!((all.offered, all.completed, all.in_time), (2, 2, 1), "the second takes 190 ns and misses 150");
     assert_eq!(sum_ns(&all), 100 + 190);
+    let [queued, computing] = [&all.queued, &all.computing].map(|part| (part.mean_ns() * 2.0) as Ns);
+    assert_eq!((queued, computing), (90, 200));
     assert_eq!((figures.busy_ns, figures.span_ns), (200, 200));
     assert_eq!((all.missed(), all.mean_batch(), figures.utilisation()), (0.5, 1.0, 1.0));
 }
@@ -122,7 +127,7 @@ fn a_sentence_leaves_a_loop_with_its_last_word() {
     let mut table = model(&[(10, 10), (100, 100), (100, 100), (100, 100)]);
     table.steps = Some(Steps { first: 1 });
     let setup = setup(table, window());
-    let sum_of = |length| sum_ns(&run(&setup, 1, [Offered { at: 0, model: 0, length }]).all());
+    let sum_of = |length| sum_ns(&run(&setup, 1, [Offered { length, ..Offered::default() }]).all());
     assert_eq!([1, 2, 3, 9].map(sum_of), [110, 210, 310, 910], "the last step is repeated");
 }
 
@@ -132,7 +137,7 @@ fn sentences_that_repeat_the_last_step_share_it() {
     table.steps = Some(Steps { first: 1 });
     let lazy = Policy::Lazy(LazyKnobs { predictor: Predictor::Paper, ..LazyKnobs::default() });
     let knobs = |policy| Setup { models: setup(table.clone(), policy).models, ..setup(table.clone(), Policy::Serial) };
-    let requests = || [(0, 4), (50, 3)].map(|(at, length)| Offered { at, model: 0, length });
+    let requests = || [(0, 4), (50, 3)].map(|(at, length)| Offered { at, length, ..Offered::default() });
     let alone = run(&knobs(Policy::Serial), 1, requests());
     assert_eq!(sum_ns(&alone.all()), 410 + (410 + 310 - 50));
     let mut together = knobs(lazy);
@@ -148,9 +153,16 @@ fn a_batch_takes_the_time_of_its_longest_request() {
     let point = |rows, length, took_ns| CostPoint { rows, length, took_ns };
     let latencies =
         CostTable { stages: vec![vec![point(1, 10, 100), point(1, 20, 200), point(2, 10, 110), point(2, 20, 220)]] };
-    let table = ModelTable { name: "m".to_owned(), max_batch_rows: 2, latencies, steps: None, scatter: Vec::new() };
+    let table = ModelTable {
+        name: "m".to_owned(),
+        max_batch_rows: 2,
+        latencies,
+        steps: None,
+        cells: None,
+        scatter: Vec::new(),
+    };
     let setup = setup(table, window());
-    let requests = [(0, 10), (1, 10), (1, 15)].map(|(at, length)| Offered { at, model: 0, length });
+    let requests = [(0, 10), (1, 10), (1, 15)].map(|(at, length)| Offered { at, length, ..Offered::default() });
     assert_eq!(sum_ns(&run(&setup, 1, requests).all()), 100 + 2 * (99 + 165));
 }
 
@@ -192,7 +204,7 @@ fn periods_are_told_apart_by_the_numbers_of_their_requests() {
 }
 
 fn poisson(rate: f64) -> Load {
-    Load { arrivals: Arrivals::Poisson { rate }, models: vec![(1.0, Some(Lengths::Fixed(1)))], traced: None }
+    Load { arrivals: Arrivals::Poisson { rate }, models: vec![(1.0, Brought::Input(Lengths::Fixed(1)))], traced: None }
 }
 
 #[test]
@@ -217,7 +229,7 @@ fn every_request_that_comes_in_ends() {
     setup.devices = 3;
     setup.lanes = 2;
     setup.models[0].knobs.queueing.default_queue.max_queue_size = 4;
-    let models = vec![(2.0, Some(Lengths::Fixed(1))), (1.0, Some(Lengths::Fixed(1)))];
+    let models = [2.0, 1.0].map(|share| (share, Brought::Input(Lengths::Fixed(1)))).to_vec();
     let load = Load { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None };
     let figures = run(&setup, 1, load.requests(3, 5000));
     for model in &figures.models {

@@ -66,6 +66,14 @@ impl Lengths {
         })
     }
 
+    /// The greatest length that can be drawn; none where there are only those given.
+    pub fn most(&self) -> Option<u32> {
+        match self {
+            Self::LogNormal { max, .. } => Some(*max),
+            Self::Fixed(_) | Self::Recorded(_) => None,
+        }
+    }
+
     /// Lengths without end, the same for the same seed. Fixed and recorded ones do not depend on it. Nothing comes where
     /// nothing can: from no recorded lengths, or from a distribution without a positive, finite `sigma`.
     pub fn sampler(&self, seed: u64) -> impl Iterator<Item = u32> + Send + use<> {

@@ -8,9 +8,12 @@ use super::{
     tables,
 };
 use crate::{
+    batching::LaneKnobs,
     observe::timeline::RanTask,
-    simulate::{DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, Served, Setup, run},
-    workload::{Arrivals, Lengths, Trace},
+    simulate::{
+        Brought, CellGraph, DeviceTable, Figures, Load, ModelTable, Recorded, RecordedError, Replay, Served, Setup, run,
+    },
+    workload::{Arrivals, Lengths, Trace, Trees},
 };
 
 const NS_PER_US: f64 = 1e3;
@@ -20,13 +23,15 @@ const MS_PER_S: f64 = 1e3;
 const SATURATING: u64 = 10_000;
 /// One in so many requests is the warm-up's, unless it is said.
 const WARM_UP: u64 = 20;
+/// The policies that the peak is measured with: where all models have cells, and else.
+const PEAK_POLICIES: [&str; 2] = ["cellular", "window"];
 /// Periods of a run whose rate changes otherwise than by steps.
 const PERIODS: u64 = 60;
 /// A run that is to tell whether devices keep up lasts so many times the bound on the latency: a queue that grows by half a
 /// percent has passed the bound by then.
 const TOLD_BY: f64 = 200.0;
-/// Lengths where nobody says which: of a padded model, and of one with steps.
-const DEFAULT_LENGTHS: [&str; 2] = ["glue-short", "wmt19"];
+/// Most tasks that a lane takes ahead: BatchMaker's MaxTasksToSubmit.
+const DEPTH: u16 = 5;
 
 /// A model that was asked for.
 #[derive(Clone, Debug)]
@@ -37,7 +42,7 @@ pub(super) struct Model {
     parts: ModelTable,
     pub(super) share: f64,
     pub(super) workload: Option<String>,
-    lengths: Option<Lengths>,
+    brought: Brought,
 }
 
 /// What is simulated, as far as it is the same for all policies.
@@ -120,7 +125,8 @@ impl<'a> Ask<'a> {
         devices: u16,
     ) -> Result<Setup, SimulateError> {
         let args = self.args;
-        let around = Circumstances { lanes: args.lanes, objective_ms, max_batch: args.max_batch };
+        let ahead = ahead(args);
+        let around = Circumstances { lanes: args.lanes, depth: ahead.depth, objective_ms, max_batch: args.max_batch };
         let served = |model: &Model| -> Result<Served, SimulateError> {
             let table = match policy.stages {
                 None => model.table.clone(),
@@ -133,6 +139,7 @@ impl<'a> Ask<'a> {
             models: self.models.iter().map(served).collect::<Result<_, _>>()?,
             devices,
             lanes: args.lanes,
+            ahead,
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
             after_idle_ns: self.after_idle_ns,
@@ -160,8 +167,13 @@ impl<'a> Ask<'a> {
     }
 
     fn loaded(&self, arrivals: Arrivals) -> Load {
-        let models = self.models.iter().map(|model| (model.share, model.lengths.clone())).collect();
+        let models = self.models.iter().map(|model| (model.share, model.brought.clone())).collect();
         Load { arrivals, models, traced: self.traced.clone() }
+    }
+
+    /// The policy that the peak is measured with.
+    pub(super) fn peak_policy(&self) -> &'static str {
+        PEAK_POLICIES[usize::from(self.models.iter().any(|model| model.table.cells.is_none()))]
     }
 
     /// Requests a second that these devices complete under a setup while there are always more.
@@ -189,17 +201,45 @@ fn model(word: &str, table: &DeviceTable, args: &SimulateArgs) -> Result<Model, 
     let whole = table.model(name)?.clone();
     let sliced = args.stages.map(|stages| whole.sliced(stages)).transpose()?;
     let model = sliced.as_ref().unwrap_or(&whole).with_boundary(boundary_ns(args));
-    let default = match (model.is_padded(), model.steps) {
-        (_, Some(_)) => Some(DEFAULT_LENGTHS[1]),
-        (true, None) => Some(DEFAULT_LENGTHS[0]),
-        (false, None) => None,
-    };
+    let default = usual_workload(&model);
     let given = parts.next().or(args.workload.as_deref());
     let workload = default.map(|default| given.unwrap_or(default).to_owned());
-    let named =
-        |name: &String| Lengths::named(name).ok_or_else(|| SimulateError::unknown("workload", name, &Lengths::NAMES));
-    let lengths = workload.as_ref().map(named).transpose()?;
-    Ok(Model { table: model, parts: whole, share, workload, lengths })
+    let brought = workload.as_ref().map(|name| brought(&model, name)).transpose()?.unwrap_or(Brought::Nothing);
+    if matches!(brought, Brought::Tree(_)) && args.trace.is_some() {
+        let message = format!("--trace: expected a model whose requests have lengths, but '{}' has trees", whole.name);
+        return Err(SimulateError::Word(message));
+    }
+    Ok(Model { table: model, parts: whole, share, workload, brought })
+}
+
+/// The workload of a model where nobody says which; none where all its requests are alike.
+fn usual_workload(model: &ModelTable) -> Option<&'static str> {
+    match &model.cells {
+        Some(cells) if cells.has_trees() => Some("trees"),
+        Some(_) => Some("wmt15"),
+        None if model.steps.is_some() => Some("wmt19"),
+        None => model.is_padded().then_some("glue-short"),
+    }
+}
+
+/// What the requests of a model bring under a workload.
+fn brought(model: &ModelTable, workload: &str) -> Result<Brought, SimulateError> {
+    if model.cells.as_ref().is_some_and(CellGraph::has_trees) {
+        let trees = Trees::named(workload);
+        return trees.map(Brought::Tree).ok_or_else(|| SimulateError::unknown("workload", workload, &Trees::NAMES));
+    }
+    let lengths = Lengths::named(workload);
+    let lengths = lengths.ok_or_else(|| SimulateError::unknown("workload", workload, &Lengths::NAMES))?;
+    let is_translated = model.cells.as_ref().is_some_and(CellGraph::decodes);
+    Ok(if is_translated { Brought::Translated(lengths) } else { Brought::Input(lengths) })
+}
+
+/// How far ahead lanes take work.
+fn ahead(args: &SimulateArgs) -> LaneKnobs {
+    match (args.horizon_us * NS_PER_US).round() as u64 {
+        0 => LaneKnobs::default(),
+        horizon_ns => LaneKnobs { horizon_ns, depth: DEPTH },
+    }
 }
 
 /// Lets the models' tasks scatter as they did in a recording, and gives what idle lanes cost there, on average over the models.

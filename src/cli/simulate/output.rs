@@ -75,12 +75,16 @@ pub(super) fn figures(
         if models.len() > 1 {
             models.push(("all".to_owned(), line.figures.all()));
         }
-        rows.extend(models.into_iter().map(|(model, figures)| (line, model, row(&line.figures, &figures))));
+        let of_model = |(model, figures): (String, ModelFigures)| {
+            let row = row(&line.figures, &figures);
+            (line, model, row, parts(&figures))
+        };
+        rows.extend(models.into_iter().map(of_model));
     }
     if let Some(path) = &args.csv {
         let head = ["policy", "objective_ms", "load", "rate", "model"];
         let titles: Vec<&str> = head.into_iter().chain(COLUMNS.map(|(name, ..)| name)).collect();
-        let records = rows.iter().map(|(line, model, row)| {
+        let records = rows.iter().map(|(line, model, row, _)| {
             let head =
                 [line.policy.clone(), plain(line.objective_ms), plain(line.part), plain(line.rate), model.clone()];
             head.into_iter().chain(row.iter().map(|value| plain(*value))).collect::<Vec<_>>()
@@ -91,7 +95,7 @@ pub(super) fn figures(
         plots::write(path, ask, lines)?;
     }
     if args.json {
-        let objects = rows.iter().map(|(line, model, row)| {
+        let objects = rows.iter().map(|(line, model, row, parts)| {
             let mut object = object(row);
             object.insert("policy".to_owned(), json!(line.policy));
             object.insert("objective_ms".to_owned(), json!(line.objective_ms));
@@ -99,6 +103,7 @@ pub(super) fn figures(
             object.insert("load".to_owned(), json!(line.part));
             object.insert("rate".to_owned(), json!(line.rate));
             object.insert("model".to_owned(), json!(model));
+            object.extend(parts.clone());
             Value::Object(object)
         });
         println!("{}", json!({ "table": ask.table.name, "peak": peak, "runs": objects.collect::<Vec<_>>() }));
@@ -108,7 +113,7 @@ pub(super) fn figures(
     let titles =
         ["Policy", "Objective", "Load", "Rate/s", "Model"].into_iter().chain(COLUMNS.map(|(_, title, _)| title));
     let mut table = Table::new(&titles.collect::<Vec<_>>());
-    for (line, model, row) in &rows {
+    for (line, model, row, _) in &rows {
         let objective = line.objective_ms.map(|objective_ms| format!("{objective_ms} ms"));
         let [part, rate] = [line.part.map(|part| format!("{part:.2}")), line.rate.map(|rate| format!("{rate:.1}"))];
         let head = [line.policy.clone(), or_dash(objective), or_dash(part), or_dash(rate), model.clone()];
@@ -189,6 +194,18 @@ fn row(figures: &Figures, model: &ModelFigures) -> Row {
     ]
 }
 
+/// What requests waited for their first task, and what they took from there.
+fn parts(model: &ModelFigures) -> Map<String, Value> {
+    let mut parts = Map::new();
+    for (part, latencies) in [("queued", &model.queued), ("computing", &model.computing)] {
+        for (name, quantile) in [("p50", 0.5), ("p90", 0.9), ("p99", 0.99)] {
+            let ms = (model.completed > 0).then(|| latencies.quantile_ns(quantile) as f64 / NS_PER_MS);
+            parts.insert(format!("{part}_{name}_ms"), json!(ms));
+        }
+    }
+    parts
+}
+
 /// The peak at a stepping load: the highest step before the mean latency exceeds the objective.
 fn highest_step(ask: &Ask<'_>, line: &Line) -> Option<f64> {
     line.figures.highest_step(line.objective_ms.filter(|_| ask.is_stepped())? * NS_PER_MS)
@@ -199,12 +216,13 @@ fn heading(args: &SimulateArgs, ask: &Ask<'_>, peak: Option<f64>) -> String {
     let model = |model: &super::ask::Model| {
         let lengths = model.workload.as_ref().filter(|_| args.trace.is_none());
         let lengths = lengths.map(|name| format!(", lengths {name}")).unwrap_or_default();
-        format!("{} ({} stages{lengths})", model.table.name, model.table.latencies.stages.len())
+        let kind = if model.table.cells.is_some() { "cells" } else { "stages" };
+        format!("{} ({} {kind}{lengths})", model.table.name, model.table.latencies.stages.len())
     };
     let models: Vec<String> = ask.models.iter().map(model).collect();
     let arrivals =
         args.trace.as_ref().map_or_else(|| args.arrivals.clone(), |path| format!("trace {}", path.display()));
-    let peak = peak.map(|peak| format!("; peak of window {peak:.1} requests/s")).unwrap_or_default();
+    let peak = peak.map(|peak| format!("; peak of {} {peak:.1} requests/s", ask.peak_policy())).unwrap_or_default();
     let runs = format!("{} × {} requests from seed {}", args.seeds, ask.requests, args.seed);
     format!("{}: {}; {arrivals}, {runs}{peak}", ask.table.name, models.join(", "))
 }

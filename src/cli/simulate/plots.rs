@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use super::{SimulateError, ask::Ask, output::Line};
 use crate::{
-    report::plot::Lines,
+    report::{Latencies, plot::Lines},
     simulate::{Figures, ModelFigures, Period},
 };
 
@@ -19,13 +19,25 @@ const TAIL: [f64; 4] = [0.99, 0.995, 0.998, 0.999];
 /// What is drawn over the load: the ending of the file's name, the axis, whether it is logarithmic, and the value.
 type OverLoad = (&'static str, &'static str, bool, fn(&Figures, &ModelFigures) -> Option<f64>);
 
-const OVER_LOAD: [OverLoad; 4] = [
+const OVER_LOAD: [OverLoad; 5] = [
     ("mean", "mean latency in ms", true, |_, all| latency_ms(all, all.latencies.mean_ns())),
+    ("p90", "90th percentile of the latency in ms", true, |_, all| {
+        latency_ms(all, all.latencies.quantile_ns(0.9) as f64)
+    }),
     ("p99", "99th percentile of the latency in ms", true, |_, all| {
         latency_ms(all, all.latencies.quantile_ns(0.99) as f64)
     }),
     ("throughput", "completed requests a second", false, |figures, all| Some(figures.throughput(all))),
     ("goodput", "requests a second within the objective", false, |figures, all| Some(figures.goodput(all))),
+];
+
+/// What is drawn over the share of the requests: the ending of the file's name, the axis, and the latencies.
+type Distribution = (&'static str, &'static str, fn(&ModelFigures) -> &Latencies);
+
+const DISTRIBUTIONS: [Distribution; 3] = [
+    ("quantiles", "latency", |all| &all.latencies),
+    ("queued", "time before the first task", |all| &all.queued),
+    ("computing", "time from the first task on", |all| &all.computing),
 ];
 
 /// Draws what each policy did: over the load and the share of the requests; of several objectives over these, too, and then
@@ -52,7 +64,9 @@ pub(super) fn write(path: &Path, ask: &Ask<'_>, lines: &[Line]) -> Result<(), Si
         };
         plot.write_svg(&beside(path, ending))?;
     }
-    quantiles(&title, &last).write_svg(&beside(path, "quantiles"))?;
+    for (ending, what, latencies) in DISTRIBUTIONS {
+        quantiles(&title, what, latencies, &last).write_svg(&beside(path, ending))?;
+    }
     if last.len() < lines.len() {
         missed(&title, lines).write_svg(&beside(path, "missed"))?;
     }
@@ -62,13 +76,14 @@ pub(super) fn write(path: &Path, ask: &Ask<'_>, lines: &[Line]) -> Result<(), Si
     Ok(())
 }
 
-/// The distribution of latencies under the highest load.
-fn quantiles(title: &str, lines: &[&Line]) -> Lines {
+/// A distribution of latencies under the highest load.
+fn quantiles(title: &str, what: &str, latencies: fn(&ModelFigures) -> &Latencies, lines: &[&Line]) -> Lines {
     let highest = lines.iter().filter_map(|line| line.rate).fold(f64::NEG_INFINITY, f64::max);
     let drawn: Vec<&Line> = lines.iter().copied().filter(|line| line.rate.is_none_or(|rate| rate == highest)).collect();
     let points = |own: &[&Line]| {
         let all = own.first().map(|line| line.figures.all()).unwrap_or_default();
-        let within = |share: f64| Some((PER_CENT * share, latency_ms(&all, all.latencies.quantile_ns(share) as f64)?));
+        let within =
+            |share: f64| Some((PER_CENT * share, latency_ms(&all, latencies(&all).quantile_ns(share) as f64)?));
         let even = (1..EVERY).map(|step| f64::from(step) / f64::from(EVERY));
         even.chain(TAIL).filter_map(within).collect()
     };
@@ -76,7 +91,7 @@ fn quantiles(title: &str, lines: &[&Line]) -> Lines {
     Lines {
         title: format!("{title}{at}"),
         x: "share of the requests in %".to_owned(),
-        y: "latency that they stay within, in ms".to_owned(),
+        y: format!("{what} that they stay within, in ms"),
         log_y: true,
         series: by_policy(&drawn, points),
     }

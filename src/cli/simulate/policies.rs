@@ -11,10 +11,15 @@ use crate::{
 /// LazyBatching's oracle: `lazy` that knows exactly how long everything takes. Only a simulator can offer it.
 const ORACLE: &str = "oracle";
 
+/// What a configuration says of a model of cells, whose own follow from the device table.
+const SOME_CELLS: &str = "cells: { cell: { program: cell.onnx } }\nunfold: [ stage: cell ]\n";
+
 /// What the knobs of a model hang on besides the policy's text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Circumstances {
     pub(super) lanes: u16,
+    /// Tasks that a lane takes ahead of their ends.
+    pub(super) depth: u16,
     pub(super) objective_ms: Option<f64>,
     pub(super) max_batch: Option<u32>,
 }
@@ -67,25 +72,31 @@ impl Asked {
     /// # Errors
     /// Names the policy, the key and what was expected.
     pub(super) fn knobs(&self, model: &ModelTable, around: Circumstances) -> Result<Knobs, String> {
+        let is_cellular = self.is_cellular(model)?;
         let mut batching = self.batching.clone();
         if let Some(objective_ms) = around.objective_ms.filter(|_| !batching.contains_key("latency_objective_ms")) {
             batching.insert("latency_objective_ms".into(), objective_ms.into());
         }
-        let largest = around.max_batch.unwrap_or(model.max_batch_rows).into();
+        let given = self.max_batch.clone().or(around.max_batch.map(Value::from));
+        let largest = given.clone().unwrap_or_else(|| model.max_batch_rows.into());
         let mut top = Mapping::new();
-        top.insert("max_batch_size".into(), self.max_batch.clone().unwrap_or(largest));
+        // Of cells each has its own, within what is given.
+        top.insert("max_batch_size".into(), if is_cellular { 1.into() } else { largest.clone() });
         top.insert("batching".into(), Value::Mapping(batching));
         let refused = |key: &str, message: &str| match key {
             "" => format!("policy '{}': {message}", self.name),
             key => format!("policy '{}': {key}: {message}", self.name),
         };
         let mut written = serde_yaml::to_string(&top).map_err(|fault| refused("", &fault.to_string()))?;
-        written.push_str(&format!("instance: {{ count: {} }}\n", around.lanes.max(1)));
-        if model.is_padded() {
+        let in_flight = u32::from(around.lanes.max(1)) * u32::from(around.depth.max(1));
+        written.push_str(&format!("instance: {{ count: {in_flight} }}\n"));
+        if is_cellular {
+            written.push_str(SOME_CELLS);
+        } else if model.is_padded() || model.cells.is_some() {
             written
                 .push_str("inputs: [{ name: input, dtype: FP32, dims: [length], pad: { axis: length, value: 0 } }]\n");
         }
-        let stages = model.latencies.stages.len();
+        let stages = if model.cells.is_some() { 1 } else { model.latencies.stages.len() };
         if (2..=256).contains(&stages) {
             written.push_str(&format!("stages: {stages}\n"));
         }
@@ -96,8 +107,35 @@ impl Asked {
         if let (true, Policy::Lazy(lazy)) = (self.is_oracle, &mut knobs.policy) {
             lazy.predictor = Predictor::Oracle;
         }
-        knobs.latencies = Some(model.latencies.clone());
+        if let (Policy::Cellular(cellular), Some(graph)) = (&mut knobs.policy, &model.cells) {
+            let most = given.map(|given| self.largest(&given)).transpose()?;
+            cellular.cells = graph.cells_within(most.unwrap_or(u32::MAX));
+            cellular.segments = graph.segment_knobs();
+            knobs.max_batch_rows = cellular.cells.iter().map(|cell| cell.max_rows).max().unwrap_or(1);
+        }
+        knobs.latencies = Some(model.task_latencies(&knobs.policy));
         Ok(knobs)
+    }
+
+    /// Whether a model runs cells under it.
+    fn is_cellular(&self, model: &ModelTable) -> Result<bool, String> {
+        let policy = self.batching.get("policy").and_then(Value::as_str).unwrap_or_default();
+        let is_cellular = policy == PolicyName::Cellular.as_str();
+        let refused = |why: &str| Err(format!("policy '{}': the model '{}' {why}", self.name, model.name));
+        match &model.cells {
+            None if is_cellular => {
+                refused("has no cells: expected a model whose requests unfold, as 'lstm' of the table 'v100'")
+            }
+            Some(graph) if graph.has_trees() && !is_cellular && policy != PolicyName::Auto.as_str() => {
+                refused("has trees, which cannot be padded to share a batch: expected cellular")
+            }
+            cells => Ok(cells.is_some() && (is_cellular || policy == PolicyName::Auto.as_str())),
+        }
+    }
+
+    fn largest(&self, given: &Value) -> Result<u32, String> {
+        let most = given.as_u64().and_then(|rows| u32::try_from(rows).ok()).filter(|rows| *rows > 0);
+        most.ok_or_else(|| format!("policy '{}': max_batch_size: expected a number from 1", self.name))
     }
 }
 
@@ -109,7 +147,7 @@ mod tests {
         simulate::built_in,
     };
 
-    const ALONE: Circumstances = Circumstances { lanes: 2, objective_ms: None, max_batch: None };
+    const ALONE: Circumstances = Circumstances { lanes: 2, depth: 1, objective_ms: None, max_batch: None };
 
     fn read(text: &str, around: Circumstances) -> Result<Knobs, String> {
         let table = built_in("titan-rtx", 1).expect("it is built in");
@@ -165,5 +203,45 @@ mod tests {
         assert!(found.contains("unknown key 'max_dept'; did you mean 'max_depth'?"), "{found}");
         assert!(refusal("lazy: { reject_late: true }").contains("there is none"), "late against what?");
         assert!(refusal("window: { max_queue_delay_us: }{").starts_with("policy 'window: "), "no YAML");
+    }
+
+    fn of_cells(model: &str, text: &str, around: Circumstances) -> Result<Knobs, String> {
+        let table = built_in("v100", 1).expect("it is built in");
+        Asked::read(text)?.knobs(table.model(model).expect("it is built in"), around)
+    }
+
+    #[test]
+    fn a_model_of_cells_has_those_of_its_table_within_the_largest_batch() {
+        let sizes = |text, around| {
+            let knobs = of_cells("seq2seq", text, around).expect("it has cells");
+            let Policy::Cellular(cellular) = knobs.policy else { panic!("another policy") };
+            assert_eq!(cellular.segments.len(), 2);
+            let sizes: Vec<u32> = cellular.cells.iter().map(|cell| cell.max_rows).collect();
+            (sizes, cellular.max_tasks, cellular.frontier, knobs.max_batch_rows, knobs.max_in_flight)
+        };
+        assert_eq!(sizes("cellular", ALONE), (vec![512, 256], 5, true, 512, 2));
+        assert_eq!(sizes("auto", Circumstances { depth: 5, ..ALONE }), (vec![512, 256], 5, true, 512, 10));
+        let knobs = "cellular: { max_tasks: 2, frontier: false }, max_batch_size: 300";
+        assert_eq!(sizes(knobs, Circumstances { max_batch: Some(64), ..ALONE }), (vec![300, 256], 2, false, 300, 2));
+        assert_eq!(sizes("cellular", Circumstances { max_batch: Some(64), ..ALONE }).0, [64, 64]);
+        let refusal = of_cells("lstm", "cellular, max_batch_size: 0", ALONE).expect_err("no batch");
+        assert_eq!(refusal, "policy 'cellular, max_batch_size: 0': max_batch_size: expected a number from 1");
+    }
+
+    #[test]
+    fn under_other_policies_a_model_of_cells_is_one_padded_graph() {
+        let knobs = of_cells("seq2seq", "window, queueing: { bucket_width: 10 }", ALONE).expect("it can be padded");
+        assert_eq!((knobs.max_batch_rows, knobs.queueing.bucket_width), (256, 10));
+        assert_eq!(knobs.latencies.map(|table| table.stages.len()), Some(1));
+        let refusal = of_cells("tree-lstm", "window", ALONE).expect_err("trees cannot");
+        let expected = "has trees, which cannot be padded to share a batch: expected cellular";
+        assert_eq!(refusal, format!("policy 'window': the model 'tree-lstm' {expected}"));
+    }
+
+    #[test]
+    fn a_model_without_cells_is_not_cellular() {
+        let refusal = read("cellular: { max_tasks: 2 }", ALONE).expect_err("it has none");
+        let expected = "has no cells: expected a model whose requests unfold, as 'lstm' of the table 'v100'";
+        assert_eq!(refusal, format!("policy 'cellular: {{ max_tasks: 2 }}': the model 'bert-base' {expected}"));
     }
 }

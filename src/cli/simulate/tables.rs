@@ -36,7 +36,8 @@ pub(super) fn read(given: &str, dec_timesteps: u16) -> Result<DeviceTable, Strin
     }
     let name = path.file_stem().map_or_else(|| given.to_owned(), |stem| stem.to_string_lossy().into_owned());
     let max_batch_rows = latencies.stages.iter().flatten().map(|point| point.rows).max().unwrap_or(1);
-    let model = ModelTable { name: name.clone(), max_batch_rows, latencies, steps: None, scatter: Vec::new() };
+    let model =
+        ModelTable { name: name.clone(), max_batch_rows, latencies, steps: None, cells: None, scatter: Vec::new() };
     Ok(DeviceTable { name, idle_watts: 0.0, busy_watts: 0.0, models: vec![model] })
 }
 
@@ -73,6 +74,9 @@ mod tests {
     #[test]
     fn what_is_no_table_is_refused_with_those_there_are() {
         let refusal = read("titan", 1).expect_err("there is no such table");
-        assert!(refusal.starts_with("'titan' is neither a built-in table (npu, titan-rtx) nor a file"), "{refusal}");
+        assert!(
+            refusal.starts_with("'titan' is neither a built-in table (npu, titan-rtx, v100) nor a file"),
+            "{refusal}"
+        );
     }
 }

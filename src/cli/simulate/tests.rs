@@ -149,7 +149,9 @@ fn files_hold_what_was_asked_for() {
     let titles = "policy,objective_ms,load,rate,model,mean_ms,p50_ms,";
     assert!(rows[0].starts_with(titles) && rows.len() == 3, "{written}");
     assert!(rows[1].starts_with("window,,,100,resnet,"), "{written}");
-    for name in ["mean", "p99", "throughput", "goodput", "quantiles"].map(|name| format!("out-{name}.svg")) {
+    for name in ["mean", "p90", "p99", "throughput", "goodput", "quantiles", "queued", "computing"]
+        .map(|name| format!("out-{name}.svg"))
+    {
         let name = name.as_str();
         let drawn = fs::read_to_string(file(name)).expect("it was drawn");
         assert!(drawn.contains("resnet on npu") && drawn.contains("window"), "{name}");
@@ -203,6 +205,30 @@ fn a_stepping_load_shows_the_highest_step_that_a_policy_carries() {
     plots::write(&directory.path().join("out.svg"), &ask, &lines).expect("it is drawn");
     let drawn = fs::read_to_string(directory.path().join("out-time.svg")).expect("it was drawn");
     assert!(drawn.contains("requests/s that arrive") && drawn.contains("serial"), "{drawn}");
+}
+
+#[test]
+fn cells_carry_more_than_padded_graphs_and_answer_sooner() {
+    let words = ["--table", "v100", "--model", "lstm", "--boundary-us", "65", "--horizon-us", "2000"];
+    let policies = ["--policy", "cellular", "--policy", "graphs=window, queueing: { bucket_width: 10 }"];
+    let lines = lines(&[&words[..], &policies, &["--load", "0.2"]].concat());
+    let [cellular, graphs] = [0, 1].map(|line: usize| lines[line].figures.all());
+    assert_eq!((cellular.completed, graphs.completed), (2 * 285, 2 * 285));
+    assert!(cellular.latencies.mean_ns() < graphs.latencies.mean_ns() / 1.5);
+    assert!(cellular.counters.tasks_launched > 4 * graphs.counters.tasks_launched, "a task is a step");
+}
+
+#[test]
+fn trees_are_workloads_of_models_that_have_them() {
+    let words = ["--table", "v100", "--model", "tree-lstm", "--policy", "cellular", "--rate", "100"];
+    for workload in [&[][..], &["--workload", "trees-16"]] {
+        assert_eq!(lines(&[&words[..], workload].concat())[0].figures.all().completed, 2 * 285);
+    }
+    let found = refusal(&[&words[..], &["--workload", "wmt15"]].concat());
+    assert_eq!(found, "--workload: expected trees, trees-16, but found 'wmt15'");
+    let lstm = ["--table", "v100", "--model", "lstm", "--policy", "cellular", "--rate", "100"];
+    let found = refusal(&[&lstm[..], &["--workload", "trees"]].concat());
+    assert!(found.starts_with("--workload: expected wmt15, ") && found.ends_with("but found 'trees'"), "{found}");
 }
 
 #[test]

@@ -1,0 +1,144 @@
+//! Models of cells: what their requests unfold into, and what the same takes as one padded graph (BatchMaker section 2.3).
+
+use std::sync::Arc;
+
+use super::{load::Offered, table::Surface};
+use crate::{
+    batching::{CellId, CellKnobs, CostPoint, CostTable, Ns, SegmentKnobs},
+    model::unfold::Unfolded,
+    workload::tree,
+};
+
+/// Steps that a decoder may run beyond the length of the input (BatchMaker section 7.4: a fixed threshold).
+const EXTRA_STEPS: u32 = 50;
+/// Length up to which a padded graph's times are told; they are linear.
+const LONGEST: u64 = 4096;
+
+/// The cells of a model, and what its requests unfold into.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CellGraph {
+    /// The cell types. What they take are the model's latencies, those of a type at its number.
+    pub cells: Vec<CellKnobs>,
+    /// What requests unfold into, one after the other; at least one, and at most one decoder.
+    pub segments: Vec<Segment>,
+    /// What each task takes beyond its cells.
+    pub boundary_ns: Ns,
+}
+
+/// One segment of what requests unfold into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Segment {
+    /// A single cell.
+    Stage(CellId),
+    /// A cell for each element of the input.
+    Chain(CellId),
+    /// A cell for each element of the output, of which nobody knows beforehand how many there will be: at most 50 more than the input has.
+    Decode(CellId),
+    /// A cell for each node of the request's tree.
+    Tree {
+        /// That of nodes without children.
+        leaf: CellId,
+        /// That of the others.
+        inner: CellId,
+    },
+}
+
+impl CellGraph {
+    /// The cells with batches of at most so many rows.
+    pub fn cells_within(&self, most: u32) -> Vec<CellKnobs> {
+        let within = |cell: &CellKnobs| {
+            let max_rows = cell.max_rows.min(most).max(1);
+            CellKnobs { max_rows, min_followup: cell.min_followup.min(max_rows), ..cell.clone() }
+        };
+        self.cells.iter().map(within).collect()
+    }
+
+    /// The segments as the core takes them.
+    pub fn segment_knobs(&self) -> Vec<SegmentKnobs> {
+        let knobs = |segment: &Segment| match *segment {
+            Segment::Stage(cell) | Segment::Chain(cell) | Segment::Decode(cell) => SegmentKnobs::Steps { cell },
+            Segment::Tree { leaf, inner } => SegmentKnobs::Tree { leaf, inner },
+        };
+        self.segments.iter().map(knobs).collect()
+    }
+
+    /// Whether requests bring trees, which cannot be padded to share a batch.
+    pub fn has_trees(&self) -> bool {
+        self.segments.iter().any(|segment| matches!(segment, Segment::Tree { .. }))
+    }
+
+    /// Whether requests end by themselves, after as many steps as their output has elements.
+    pub fn decodes(&self) -> bool {
+        self.segments.iter().any(|segment| matches!(segment, Segment::Decode(_)))
+    }
+
+    /// The graph of a request, whose tree it takes, and the number of the node that turns out to be the last of its output.
+    pub(super) fn unfold(&self, offered: &mut Offered) -> (Box<[Unfolded]>, Option<u32>) {
+        let mut last = None;
+        let mut graph: Vec<Unfolded> = Vec::with_capacity(self.segments.len());
+        for segment in &self.segments {
+            graph.push(match segment {
+                Segment::Stage(_) => Unfolded::Steps(1),
+                Segment::Chain(_) => Unfolded::Steps(offered.length.max(1)),
+                Segment::Decode(_) => {
+                    let before: u32 = graph.iter().map(Unfolded::nodes).sum();
+                    last = Some(before + decoded(offered) - 1);
+                    Unfolded::Steps(most_decoded(offered))
+                }
+                Segment::Tree { .. } => Unfolded::Tree(offered.tree.take().unwrap_or_else(|| Arc::new(tree(1, |_| 1)))),
+            });
+        }
+        (graph.into_boxed_slice(), last)
+    }
+
+    /// What a padded graph of so many rows takes: as many steps as its longest input and its longest output have elements.
+    pub(super) fn padded_ns(&self, surfaces: &[Surface], rows: u32, length: u64, decoded: u64) -> f64 {
+        let segment_ns = |segment: &Segment| {
+            let (cell, steps) = match *segment {
+                Segment::Stage(cell) => (cell, 1),
+                Segment::Chain(cell) => (cell, length.max(1)),
+                Segment::Decode(cell) => (cell, decoded.max(1)),
+                // Only `cellular` has trees; here one counts as a chain.
+                Segment::Tree { inner, .. } => (inner, length.max(1)),
+            };
+            steps as f64 * surfaces[usize::from(cell.0)].ns(rows, 1)
+        };
+        self.boundary_ns as f64 + self.segments.iter().map(segment_ns).sum::<f64>()
+    }
+
+    /// The times of tasks, each a cell.
+    pub(super) fn task_latencies(&self, latencies: &CostTable) -> CostTable {
+        let mut latencies = latencies.clone();
+        let points = latencies.stages.iter_mut().flatten();
+        points.for_each(|point| point.took_ns = point.took_ns.saturating_add(self.boundary_ns));
+        latencies
+    }
+
+    /// The times of padded graphs, as far as they can be known beforehand: with outputs as long as inputs.
+    pub(super) fn padded_latencies(&self, latencies: &CostTable) -> CostTable {
+        let surfaces: Vec<Surface> = latencies.stages.iter().map(|points| Surface::new(points)).collect();
+        let mut sizes: Vec<u32> = latencies.stages.iter().flatten().map(|point| point.rows).collect();
+        sizes.sort_unstable();
+        sizes.dedup();
+        let point = |rows: u32, length: u64| {
+            let took_ns = self.padded_ns(&surfaces, rows, length, length).round() as Ns;
+            CostPoint { rows, length, took_ns }
+        };
+        let points = [1, LONGEST].into_iter().flat_map(|length| sizes.iter().map(move |&rows| point(rows, length)));
+        CostTable { stages: vec![points.collect()] }
+    }
+}
+
+/// A cell type of so many rows at most: a further task of a round has at least a quarter of them, as for a model that does not say.
+pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
+    CellKnobs { max_rows, min_followup: (max_rows / 4).max(1), priority }
+}
+
+/// Steps that a request's decoder runs.
+pub(super) fn decoded(offered: &Offered) -> u32 {
+    offered.decoded.clamp(1, most_decoded(offered))
+}
+
+fn most_decoded(offered: &Offered) -> u32 {
+    offered.length.saturating_add(EXTRA_STEPS)
+}
