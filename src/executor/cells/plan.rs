@@ -11,7 +11,7 @@ use crate::{
     executor::gather::pattern,
     model::{
         DataType, ModelSpec, TensorSpec, element_count,
-        unfold::{CellSpec, Count, Emitted, Nodes, Source, Start, Tensor, Unfolding, Which},
+        unfold::{CellSpec, Count, Emitted, Nodes, Source, Start, Steps, Tensor, Unfolding, Which},
     },
 };
 
@@ -49,6 +49,8 @@ pub(super) struct Role {
     pub(super) cell: usize,
     /// By the cell's inputs.
     pub(super) inputs: Vec<From>,
+    /// Whether a node reads all rows of tensors, and leaves as many.
+    pub(super) by_rows: bool,
 }
 
 /// Where an input comes from.
@@ -58,6 +60,8 @@ pub(super) enum From {
         reversed: bool,
     },
     Whole(Tensor),
+    /// All rows, each of which is a row of the run.
+    Rows(Tensor),
     Length(Tensor),
     Carried {
         keep: usize,
@@ -201,6 +205,7 @@ impl Resolver<'_> {
             streams: segment.streams,
             until,
         };
+        let is_single = matches!(&segment.nodes, Nodes::Steps(Steps { count: Count::One, .. }));
         let cells: SmallVec<[&CellSpec; 2]> = roles.iter().map(|(cell, _)| &self.unfolding.cells[*cell]).collect();
         for (cell, inputs) in &roles {
             let spec = &self.unfolding.cells[*cell];
@@ -215,7 +220,12 @@ impl Resolver<'_> {
                 self.input(&mut built.keeps, &cells, input, source)
                     .map_err(|fault| format!("input '{}': {fault}", input.name))
             });
-            built.types.push(Role { cell: *cell, inputs: inputs.collect::<Result<_, _>>()? });
+            let inputs = inputs.collect::<Result<Vec<From>, String>>()?;
+            let of_rows = inputs.iter().filter(|input| matches!(input, From::Rows(_))).count();
+            if of_rows > 0 && (of_rows < inputs.len() || !is_single) {
+                return Err("expected a single node, all of whose inputs are rows, or none".to_owned());
+            }
+            built.types.push(Role { cell: *cell, inputs, by_rows: of_rows > 0 });
         }
         for emit in &segment.emits {
             let keep = keep(&mut built.keeps, &cells, &emit.output)?;
@@ -244,6 +254,7 @@ impl Resolver<'_> {
         Ok(match source {
             Source::Step { of, reversed } => From::Step { of: self.known(*of)?, reversed: *reversed },
             Source::Whole(tensor) => From::Whole(self.known(*tensor)?),
+            Source::Rows(tensor) => From::Rows(self.known(*tensor)?),
             Source::Length(tensor) => {
                 let is_number = matches!(input.datatype, DataType::Int32 | DataType::Int64);
                 if !is_number || element_count(&input.dims) != Some(1) {

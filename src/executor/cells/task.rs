@@ -1,6 +1,6 @@
 //! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it next.
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
@@ -39,6 +39,37 @@ struct Node<'a> {
     role: usize,
 }
 
+/// A row of a run.
+struct NodeRow {
+    /// The node among those of the task. One that goes over the rows of tensors has several rows, one behind the other.
+    node: usize,
+    /// By the cell's inputs.
+    inputs: SmallVec<[Row; 4]>,
+}
+
+/// What a run gave a node.
+struct Given<'a> {
+    outputs: &'a [BatchOutput],
+    /// Rows of the run.
+    count: usize,
+    /// Those of the node.
+    at: Range<usize>,
+}
+
+impl Given<'_> {
+    /// A node's row of an output; all of them as one along a first axis, where it goes over rows.
+    fn row(&self, output: usize, by_rows: bool) -> Row {
+        let BatchOutput { shape, data } = &self.outputs[output];
+        let (len, rows) = (data.len() / self.count, self.at.len());
+        let mut dims = Dims::new();
+        if by_rows {
+            dims.push(rows as i64);
+        }
+        dims.extend_from_slice(&shape[1..]);
+        Row { dims, of: data.clone(), at: self.at.start * len, len: rows * len }
+    }
+}
+
 /// One input of a run, all rows together.
 struct Gathered {
     shape: Dims,
@@ -75,15 +106,14 @@ impl<'a> CellTask<'a> {
         let nodes = self.nodes.iter().map(|&(walk, number)| self.node(walk, number));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
-        // By node, then by input.
-        let mut rows: Vec<SmallVec<[Row; 4]>> = Vec::with_capacity(nodes.len());
+        let mut rows: Vec<NodeRow> = Vec::with_capacity(nodes.len());
         let mut failures = Vec::new();
-        for (row, node) in (0..).zip(&nodes) {
+        for (number, node) in nodes.iter().enumerate() {
             // What one request lacks is no reason for the others to fail.
-            rows.push(self.inputs(cell, node).unwrap_or_else(|fault| {
-                failures.push(RowFailure { row, reason: format!("cell '{}': {fault}", cell.spec.name) });
-                SmallVec::new()
-            }));
+            if let Err(fault) = self.rows(cell, node, number, &mut rows) {
+                let reason = format!("cell '{}': {fault}", cell.spec.name);
+                failures.push(RowFailure { row: number as u32, reason });
+            }
         }
         let mut ran = Ran {
             responses: Vec::new(),
@@ -97,8 +127,8 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        for group in groups(cell, &rows) {
-            self.run_group(cell, &nodes, &rows, &group, &mut ran)?;
+        for group in groups(cell, rows) {
+            self.run_group(cell, &nodes, &group, &mut ran)?;
         }
         Ok(ran)
     }
@@ -113,23 +143,42 @@ impl<'a> CellTask<'a> {
         Ok(Node { walk, place, role })
     }
 
-    /// What a node reads, by the cell's inputs.
-    fn inputs(&self, cell: &Cell, node: &Node<'_>) -> Result<SmallVec<[Row; 4]>, String> {
-        let role: &Role = &self.programs.segments[node.place.segment].types[node.role];
-        let specs = cell.spec.inputs.iter().zip(&role.inputs);
-        let rows = specs.map(|(spec, from)| {
-            let row = self.input(node, spec, from)?;
+    /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
+    fn rows(&self, cell: &Cell, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
+        let role = self.role(node);
+        let mut count = 1;
+        let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
+        for (spec, from) in cell.spec.inputs.iter().zip(&role.inputs) {
+            let mut row = self.input(node, spec, from)?;
+            if role.by_rows {
+                let found = row.dims.first().copied().unwrap_or(0) as usize;
+                if found == 0 || (found != count && !inputs.is_empty()) {
+                    let expected =
+                        if inputs.is_empty() { "at least one row".to_owned() } else { format!("{count} rows") };
+                    return Err(format!("input '{}': expected {expected}, but found {found}", spec.name));
+                }
+                count = found;
+                row = row.part(0, count);
+            }
             fits(spec, &row)?;
-            Ok(row)
-        });
-        rows.collect::<Result<_, String>>()
+            inputs.push(row);
+        }
+        rows.extend((0..count).map(|at| {
+            let inputs = inputs.iter().map(|first| Row { at: first.at + at * first.len, ..first.clone() });
+            NodeRow { node: number, inputs: inputs.collect() }
+        }));
+        Ok(())
+    }
+
+    fn role(&self, node: &Node<'_>) -> &Role {
+        &self.programs.segments[node.place.segment].types[node.role]
     }
 
     fn input(&self, node: &Node<'_>, spec: &TensorSpec, from: &From) -> Result<Row, String> {
         let Node { walk, place, .. } = *node;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
         match from {
-            From::Whole(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+            From::Whole(tensor) | From::Rows(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
             From::Step { of, reversed } => {
                 let (dims, data) = walk.tensor(*of)?;
                 let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
@@ -161,26 +210,19 @@ impl<'a> CellTask<'a> {
         }
     }
 
-    /// Runs nodes whose inputs fit together.
-    fn run_group(
-        &self,
-        cell: &Cell,
-        nodes: &[Node<'_>],
-        rows: &[SmallVec<[Row; 4]>],
-        group: &[usize],
-        ran: &mut Ran,
-    ) -> Result<(), String> {
+    /// Runs rows whose inputs fit together.
+    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], group: &[NodeRow], ran: &mut Ran) -> Result<(), String> {
         let started = Instant::now();
         let count = group.len();
         let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
-            let of_input: SmallVec<[&Row; 32]> = group.iter().map(|&node| &rows[node][input]).collect();
+            let of_input: SmallVec<[&Row; 32]> = group.iter().map(|row| &row.inputs[input]).collect();
             gather(spec, &of_input, self.buffers)
         });
         let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> =
             cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
-        let steps: SmallVec<[u32; 32]> = group.iter().map(|&node| nodes[node].place.node as u32).collect();
+        let steps: SmallVec<[u32; 32]> = group.iter().map(|row| nodes[row.node].place.node as u32).collect();
         let gathered_at = Instant::now();
         let batch =
             Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
@@ -189,8 +231,12 @@ impl<'a> CellTask<'a> {
         for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
-        for (at, &node) in group.iter().enumerate() {
-            ran.outcomes[node] = self.leave(&nodes[node], node, at, count, &execution.outputs, &mut ran.streamed)?;
+        let mut at = 0;
+        for rows in group.chunk_by(|one, two| one.node == two.node) {
+            let given = Given { outputs: &execution.outputs, count, at: at..at + rows.len() };
+            at += rows.len();
+            let node = rows[0].node;
+            ran.outcomes[node] = self.leave(&nodes[node], node, &given, &mut ran.streamed)?;
         }
         ran.timings.compute_input_ns += nanos(started, gathered_at);
         ran.timings.compute_infer_ns += nanos(gathered_at, ran_at);
@@ -203,17 +249,12 @@ impl<'a> CellTask<'a> {
         &self,
         node: &Node<'_>,
         number: usize,
-        at: usize,
-        count: usize,
-        outputs: &[BatchOutput],
+        given: &Given<'_>,
         streamed: &mut Vec<(usize, Response)>,
     ) -> Result<RowOutcome, String> {
         let segment = &self.programs.segments[node.place.segment];
-        let row = |output: usize| {
-            let BatchOutput { shape, data } = &outputs[output];
-            let len = data.len() / count;
-            Row { dims: Dims::from_slice(&shape[1..]), of: data.clone(), at: at * len, len }
-        };
+        let by_rows = self.role(node).by_rows;
+        let row = |output: usize| given.row(output, by_rows);
         for (number, keep) in segment.keeps.iter().enumerate() {
             node.walk.keep(node.place, number, row(keep.outputs[node.role]))?;
         }
@@ -240,18 +281,15 @@ impl<'a> CellTask<'a> {
     }
 }
 
-/// Nodes that may run together: all of them, where their rows have the same dims or are padded to one another, else those of the same
-/// dims.
-fn groups(cell: &Cell, rows: &[SmallVec<[Row; 4]>]) -> SmallVec<[SmallVec<[usize; 32]>; 1]> {
+/// Rows that may run together: all of them, where they have the same dims or are padded to one another, else those of the same dims.
+fn groups(cell: &Cell, rows: Vec<NodeRow>) -> SmallVec<[Vec<NodeRow>; 1]> {
     let alike =
-        |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| one.iter().zip(two).all(|(one, two)| one.dims == two.dims);
-    let mut groups: SmallVec<[SmallVec<[usize; 32]>; 1]> = SmallVec::new();
-    // Nodes that have failed have no rows.
-    for (number, own) in rows.iter().enumerate().filter(|(_, own)| own.len() == cell.spec.inputs.len()) {
-        let group = groups.iter_mut().find(|group| cell.pads || alike(&rows[group[0]], own));
-        match group {
-            Some(group) => group.push(number),
-            None => groups.push(SmallVec::from_elem(number, 1)),
+        |one: &NodeRow, two: &NodeRow| one.inputs.iter().zip(&two.inputs).all(|(one, two)| one.dims == two.dims);
+    let mut groups: SmallVec<[Vec<NodeRow>; 1]> = SmallVec::new();
+    for row in rows {
+        match groups.iter_mut().find(|group| cell.pads || alike(&group[0], &row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
         }
     }
     groups
@@ -278,8 +316,7 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
     if number >= rows {
         return Err(format!("has no row {number}, but {rows}"));
     }
-    let len = data.len() / rows;
-    Ok(Row { dims: Dims::from_slice(&dims[1..]), of: data, at: number * len, len })
+    Ok(Row::alone(dims, data).part(number, rows))
 }
 
 /// One input of all rows: where they lie, if a task wrote them side by side; else copied, and padded to the longest.

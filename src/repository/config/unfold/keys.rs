@@ -98,7 +98,7 @@ impl Kind {
     /// Its keys that are mappings.
     pub const fn maps(self) -> &'static [&'static str] {
         match self {
-            Self::Stage => &[INPUTS, LENGTH, EMIT],
+            Self::Stage => &[OVER, INPUTS, LENGTH, EMIT],
             Self::Chain => &[OVER, CARRY, START, HOLD, LENGTH, EMIT],
             Self::Decode => &[CARRY, FEED, START, UNTIL, HOLD, LENGTH, EMIT],
             Self::Tree => &[OVER, HOLD, LENGTH, CHILD, EMIT],
