@@ -102,7 +102,7 @@ fn double(pool: &Arc<Pool>) -> (Arc<ModelHandle>, Arc<Double>) {
 }
 
 fn recipe() -> Recipe {
-    Recipe { rows: 1, lengths: None, integers_below: 100, fills: [].into(), seed: 5 }
+    Recipe { rows: 1, sizes: None, integers_below: 100, fills: [].into(), seed: 5 }
 }
 
 /// All requests at the start.
