@@ -51,7 +51,8 @@ impl Kind {
             let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1 }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
-            return Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks: 5, frontier: true });
+            let (max_tasks, frontier, merge_requests) = (5, true, None);
+            return Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests });
         }
         match self.lengths {
             0 => Policy::Window(WindowKnobs::default()),

@@ -23,6 +23,8 @@ pub(super) struct Cellular {
     rounds: Vec<Round>,
     /// Requests that have boarded, by their targets; none where the version has no objective.
     targets: BTreeSet<(Ns, Slot)>,
+    /// Requests that have run, but whose replies leave with those of the requests that they were merged with.
+    merged: BTreeSet<Slot>,
 }
 
 /// Tasks of one type that a lane was given in a row.
@@ -36,7 +38,7 @@ struct Round {
 impl Cellular {
     pub(super) fn new(knobs: &CellularKnobs) -> Self {
         let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
-        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new() }
+        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new(), merged: BTreeSet::new() }
     }
 
     /// Why a request can never board.
@@ -56,6 +58,31 @@ impl Cellular {
     pub(super) fn left(&mut self, request: Slot, target: Ns) {
         self.targets.remove(&(target, request));
         self.cells.drop(request);
+    }
+
+    /// Whether requests are merged and some of them still run.
+    pub(super) fn is_merged(&self) -> bool {
+        self.knobs.merge_requests.is_some() && self.cells.under_way() > 0
+    }
+
+    /// A request has run, of whose merged graph others still run: whether its reply waits for them.
+    pub(super) fn keep_reply(&mut self, request: Slot) -> bool {
+        self.is_merged() && self.merged.insert(request)
+    }
+
+    /// Whether a request's reply waits for others.
+    pub(super) fn keeps_reply(&self, request: Slot) -> bool {
+        self.merged.contains(&request)
+    }
+
+    /// Forgets a request whose reply waited, if it did.
+    pub(super) fn reply_left(&mut self, request: Slot) {
+        self.merged.remove(&request);
+    }
+
+    /// The requests whose replies waited for others, all of which have run now.
+    pub(super) fn merged_replies(&mut self) -> BTreeSet<Slot> {
+        if self.is_merged() { BTreeSet::new() } else { std::mem::take(&mut self.merged) }
     }
 
     /// The request aboard whose target comes first.
@@ -93,10 +120,11 @@ impl Group {
         let waiting = self.pending.requests as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
         let free = cellular.cells.free_slots();
-        let fits = first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
+        let is_closed = cellular.is_merged();
+        let fits = !is_closed && first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
         let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
         let Some(cell) = cellular.choose(lane, waiting) else { return Answer::Nothing };
-        if cell == cellular.cells.first() {
+        if cell == cellular.cells.first() && !is_closed {
             self.board_cells(turn, cell, lane.id);
         }
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
@@ -112,12 +140,16 @@ impl Group {
         self.pending.lines.iter().find_map(|(_, line)| line.iter(turn.ledger).next())
     }
 
-    /// Lets requests board, in the order of their queue, until a task of the first type is full or there is no room for more state.
+    /// Lets requests board, in the order of their queue, until a task of the first type is full, or as many are merged as may be, or there is
+    /// no room for more state.
     fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
         while let Some(slot) = self.first_waiting(turn) {
             let Some(cellular) = &mut self.cellular else { return };
             let most = u64::from(cellular.knobs.cells[usize::from(cell.0)].max_rows);
-            let is_full = cellular.cells.ready(cell, lane) >= most;
+            let is_full = match cellular.knobs.merge_requests {
+                Some(requests) => cellular.cells.under_way() >= requests,
+                None => cellular.cells.ready(cell, lane) >= most,
+            };
             if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
                 return;
             }

@@ -97,6 +97,9 @@ pub struct CellularKnobs {
     pub max_tasks: u16,
     /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section 4.4).
     pub frontier: bool,
+    /// The graphs of at most so many requests, at least one, are merged: others board, and replies leave, when all of them have run. That is
+    /// what TensorFlow Fold and DyNet do (section 7.5), to compare with; none: requests board and leave at any task.
+    pub merge_requests: Option<u32>,
 }
 
 /// One cell type: program, weights and shapes of inputs (section 4.2).

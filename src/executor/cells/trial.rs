@@ -34,7 +34,7 @@ pub(in crate::executor) fn run_alone(
     let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph);
     let mut took_ns = vec![0; programs.count()];
     let (cells, segments) = cell_knobs(programs.unfolding());
-    let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, frontier: true };
+    let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, frontier: true, merge_requests: None };
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));

@@ -79,6 +79,8 @@ pub const CELLULAR_SLOTS: Knob<u64> = Knob::whole("batching.cellular.slots", 1, 
 pub const CELLULAR_TASKS: Knob<u64> = Knob::whole("batching.cellular.max_tasks", 1, 1_000);
 /// Whether inner nodes of a tree wait for their own children alone.
 pub const CELLULAR_FRONTIER: Knob<bool> = Knob::new("batching.cellular.frontier", Form::Flag);
+/// Most requests whose graphs are merged.
+pub const CELLULAR_MERGE: Knob<u64> = Knob::whole("batching.cellular.merge_requests", 1, 1 << 16);
 
 const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
 const ORDER: Form = Form::Word { words: &["depth-first", "pipelined"], refused: None };
@@ -88,7 +90,7 @@ const PREDICTOR: Form = Form::Word {
 };
 
 /// Every knob but the policy's name, with the form of its value.
-pub const ALL: [(&str, Form); 30] = [
+pub const ALL: [(&str, Form); 31] = [
     BUCKET_WIDTH.entry(),
     LATENCY_OBJECTIVE.entry(),
     WEIGHT.entry(),
@@ -118,6 +120,7 @@ pub const ALL: [(&str, Form); 30] = [
     CELLULAR_SLOTS.entry(),
     CELLULAR_TASKS.entry(),
     CELLULAR_FRONTIER.entry(),
+    CELLULAR_MERGE.entry(),
     (params::POLICY, Form::Text),
 ];
 

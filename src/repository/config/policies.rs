@@ -124,6 +124,7 @@ impl Source<'_> {
             slots: knobs::CELLULAR_SLOTS.read(config, origin)?.map_or(DEFAULT_SLOTS, narrow),
             max_tasks: max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
             frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(true),
+            merge_requests: knobs::CELLULAR_MERGE.read(config, origin)?.map(narrow),
         })
     }
 

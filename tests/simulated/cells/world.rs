@@ -131,7 +131,8 @@ fn model(rng: &mut Rng) -> Knobs {
     let stages = StageKnobs::chain(cells.len() as u16);
     let slots = rng.within(6, 60) as u32;
     let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
-    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier });
+    let merge_requests = rng.permille(200).then(|| rng.within(1, 8) as u32);
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests });
     let objective_ns = rng.permille(300).then_some(20_000);
     Knobs { stages, policy, max_in_flight: rng.within(1, 8) as u32, objective_ns, ..Knobs::default() }
 }

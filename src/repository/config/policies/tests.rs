@@ -50,19 +50,20 @@ const CELL: [(&str, &str); 3] = [("cells.c.program", "c.onnx"), ("unfold.0.kind"
 
 #[test]
 fn a_model_of_cells_is_cellular() {
-    let cellular = |slots, max_tasks, frontier| {
+    let cellular = |slots, max_tasks, frontier, merge_requests| {
         let (cells, segments) = (Vec::new(), Vec::new());
-        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier }))
+        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests }))
     };
-    assert_eq!(policy("", &CELL), cellular(65_536, 5, true));
-    assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true));
-    assert_eq!(named("auto", &CELL), cellular(65_536, 5, true));
+    assert_eq!(policy("", &CELL), cellular(65_536, 5, true, None));
+    assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true, None));
+    assert_eq!(named("auto", &CELL), cellular(65_536, 5, true, None));
     let given = [
         ("batching.cellular.slots", "9"),
         ("batching.cellular.max_tasks", "2"),
         ("batching.cellular.frontier", "false"),
+        ("batching.cellular.merge_requests", "64"),
     ];
-    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false));
+    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false, Some(64)));
     for other in ["serial", "window", "adaptive", "lazy", "diversity"] {
         let expected = format!("the policy '{other}' does not go with cells: expected auto or cellular");
         assert!(refusal(other, &CELL).ends_with(&expected), "{other}");
