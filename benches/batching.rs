@@ -51,8 +51,15 @@ impl Kind {
             let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1 }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
-            let (max_tasks, frontier, merge_requests) = (5, true, None);
-            return Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests });
+            return Policy::Cellular(CellularKnobs {
+                cells,
+                segments,
+                slots,
+                max_tasks: 5,
+                frontier: true,
+                merge_requests: None,
+                sequences: None,
+            });
         }
         match self.lengths {
             0 => Policy::Window(WindowKnobs::default()),
@@ -139,6 +146,7 @@ impl Load {
             board_by: None,
             expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
+            sequence: None,
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

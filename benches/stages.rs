@@ -94,7 +94,14 @@ fn bring_up(pool: &Arc<Pool>, runtime: Option<&Runtime>, stages: usize) -> Arc<M
 fn request(rows: usize) -> InferRequest {
     let shape = Dims::from_slice(&[rows as i64, WIDTH as i64]);
     let input = InputTensor { shape, data: Bytes::from(vec![0; rows * WIDTH * 4]) };
-    InferRequest { rows: rows as u32, inputs: vec![Some(input)], priority: 0, queue_timeout: None, deadline: None }
+    InferRequest {
+        rows: rows as u32,
+        inputs: vec![Some(input)],
+        priority: 0,
+        queue_timeout: None,
+        deadline: None,
+        sequence: None,
+    }
 }
 
 fn boundaries(criterion: &mut Criterion) {

@@ -113,6 +113,7 @@ fn request(values: &[f32]) -> InferRequest {
         priority: 0,
         queue_timeout: None,
         deadline: None,
+        sequence: None,
     }
 }
 

@@ -117,7 +117,7 @@ impl Group {
     // ## open lane => task
     pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
         let first = self.first_waiting(turn);
-        let waiting = self.pending.requests as u64;
+        let waiting = self.pending.ready() as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
         let free = cellular.cells.free_slots();
         let is_closed = cellular.is_merged();

@@ -86,6 +86,9 @@ impl Core {
         while let Some(slot) = self.timers.pop_due(self.now, &mut self.ledger) {
             self.with_request(slot, actions, Group::alarm);
         }
+        while let Some((group, sequence)) = self.timers.due_sequence(self.now) {
+            self.with_group(group, actions, |entry, turn| entry.reclaim(turn, group, sequence));
+        }
         self.arbiter.call_due(self.now);
     }
 
@@ -163,6 +166,7 @@ impl Core {
             self.groups.remove(group);
             self.by_model.remove(&model);
             self.arbiter.forget(group);
+            self.timers.forget(group);
             actions.push(Action::Drained(model));
         } else if entry.wants_lane() {
             self.arbiter.call(group);

@@ -55,6 +55,8 @@ pub struct Counters {
     pub late: u64,
     /// Requests ended `Rejected(NoMemory)` (total).
     pub no_memory: u64,
+    /// Requests ended `Rejected(NotStarted)` (total).
+    pub not_started: u64,
     /// Requests ended `Expired` (total).
     pub expired: u64,
     /// Requests ended `Cancelled` (total).
@@ -70,6 +72,7 @@ impl Counters {
             End::Rejected(Rejection::QueueTimeout) => &mut self.queue_timeout,
             End::Rejected(Rejection::Late) => &mut self.late,
             End::Rejected(Rejection::NoMemory) => &mut self.no_memory,
+            End::Rejected(Rejection::NotStarted) => &mut self.not_started,
             End::Expired => &mut self.expired,
             End::Cancelled => &mut self.cancelled,
         } += 1;
@@ -83,6 +86,7 @@ impl Counters {
             + self.queue_timeout
             + self.late
             + self.no_memory
+            + self.not_started
             + self.expired
             + self.cancelled
     }

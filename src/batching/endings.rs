@@ -96,10 +96,14 @@ impl Group {
         if end == End::Completed && turn.ledger[slot].target(self.objective_ns) < turn.now {
             self.totals.slack_misses += 1;
         }
-        let Request { req, .. } = turn.ledger.remove(slot);
+        let Request { req, group, sequence, .. } = turn.ledger.remove(slot);
         self.live -= 1;
         self.totals.count_end(end);
         turn.actions.push(Action::Finish { req, end });
+        if let (Some(sequences), Some(sequence)) = (&mut self.sequences, sequence) {
+            let change = sequences.left(turn.now, sequence, slot, end == End::Completed);
+            self.apply(turn, group, change);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use super::Knobs;
-use crate::model::unfold::Unfolded;
+use crate::model::{InSequence, unfold::Unfolded};
 
 /// Nanoseconds since an epoch of the driver's choosing.
 pub type Ns = u64;
@@ -23,6 +23,10 @@ pub struct CellId(pub u16);
 /// One in-order queue on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u16);
+
+/// One sequence of a version, from its first request to its end. Never reused by a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceNo(pub u64);
 
 /// One run of a cell over some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -110,6 +114,8 @@ pub struct Arrival {
     pub expiry: Option<Ns>,
     /// What it unfolds into, segment by segment; empty for a version whose requests travel in batches.
     pub graph: Box<[Unfolded]>,
+    /// Its sequence, if its version has any; none for all others, whatever the client said.
+    pub sequence: Option<InSequence>,
 }
 
 /// What happened.
@@ -206,6 +212,21 @@ pub enum Action {
         /// How many responses went before.
         step: u32,
     },
+    /// A request was taken in: what it reads and leaves of the version's state is this sequence's. Those of one sequence run one after the
+    /// other; what a request leaves counts from its `Finish` on, and only if it completed.
+    Joined {
+        /// The request.
+        req: ReqId,
+        /// Its sequence, which begins with its first request.
+        sequence: SequenceNo,
+    },
+    /// A sequence is over: nothing reads its state any more.
+    SequenceOver {
+        /// The version.
+        model: ModelId,
+        /// The sequence.
+        sequence: SequenceNo,
+    },
     /// A request ended: answer it. Its rows may still be in a running task, whose results for it are to be dropped.
     Finish {
         /// The request.
@@ -248,4 +269,7 @@ pub enum Rejection {
     Late,
     /// It needs more state than there is room for.
     NoMemory,
+    /// Its sequence is not open, and it does not start it: there was no first request, that did not complete, the last has come, or
+    /// the sequence was idle for too long.
+    NotStarted,
 }

@@ -2,7 +2,8 @@
 //! requests that wait is here; how batches travel is in `travel`, how requests end in `endings`.
 
 use super::{
-    Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId, TimeoutAction,
+    Action, Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId,
+    TimeoutAction,
     arbiter::{GroupIx, Lane},
     batch::Seat,
     cellular::Cellular,
@@ -11,10 +12,11 @@ use super::{
     ledger::{Ledger, NEVER, Request, Slot, Stand},
     lengths::LengthGroups,
     list::{InOrder, Links, List},
-    pending::{LineIx, Mates, Pending, Rounding},
+    pending::{HELD, LineIx, Mates, Pending, Rounding},
     pipeline::Pipeline,
     policy::{Decision, Passengers, Policy},
     queue_rules::QueueRules,
+    sequences::Sequences,
     table::BatchTable,
     timers::Timers,
 };
@@ -71,6 +73,8 @@ pub(super) struct Group {
     pub(super) pipeline: Pipeline,
     /// In place of batches, where requests unfold into cells.
     pub(super) cellular: Option<Cellular>,
+    /// Where requests belong to sequences.
+    pub(super) sequences: Option<Sequences>,
     /// All live requests in order of arrival, when replies are to leave in that order.
     pub(super) order: Option<List<InOrder>>,
     draining: bool,
@@ -88,9 +92,11 @@ impl Group {
         let serial = knobs.policy == knobs::Policy::Serial;
         let max_rows = knobs.max_batch_rows.max(1);
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
-        let cellular = match &knobs.policy {
-            knobs::Policy::Cellular(cellular) => Some(Cellular::new(cellular)),
-            _ => None,
+        let (cellular, sequences) = match &knobs.policy {
+            knobs::Policy::Cellular(cellular) => {
+                (Some(Cellular::new(cellular)), cellular.sequences.map(Sequences::new))
+            }
+            _ => (None, None),
         };
         Self {
             model,
@@ -108,7 +114,9 @@ impl Group {
             policy: Policy::new(knobs),
             table: BatchTable::new(pipeline.stages(), max_rows),
             pipeline,
-            order: knobs.queueing.preserve_ordering.then(List::new),
+            // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
+            order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
+            sequences,
             draining: false,
             untidy: false,
             live: 0,
@@ -129,7 +137,7 @@ impl Group {
     /// Whether a lane would be of use, as far as can be told without a decision of the policy.
     pub(super) fn wants_lane(&self) -> bool {
         let has_ready = || self.cellular.as_ref().is_some_and(Cellular::has_ready);
-        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.requests > 0 || has_ready())
+        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.ready() > 0 || has_ready())
     }
 
     /// Whether what it has ready may be bound to a lane.
@@ -166,6 +174,7 @@ impl Group {
             left: arrival.rows,
             lengths: arrival.lengths,
             graph: arrival.graph,
+            sequence: None,
             level,
             arrived: turn.now,
             boarded: NEVER,
@@ -188,8 +197,14 @@ impl Group {
             return;
         }
         self.policy.arrived(turn.now, turn.ledger[slot].rows);
-        let line = self.pending.line_for(mates);
+        let line = if arrival.sequence.is_some() { HELD } else { self.pending.line_for(mates) };
         self.pending.push(turn.ledger, slot, line);
+        if let (Some(sequences), Some(request)) = (&mut self.sequences, &arrival.sequence) {
+            let (ix, sequence, change) = sequences.join(turn.now, slot, request);
+            turn.ledger[slot].sequence = Some(ix);
+            turn.actions.push(Action::Joined { req: arrival.req, sequence });
+            self.apply(turn, group, change);
+        }
         turn.timers.arm(turn.ledger, slot, board_by.min(expiry));
         if board_by <= turn.now {
             turn.timers.disarm(turn.ledger, slot);
@@ -209,6 +224,13 @@ impl Group {
         }
         if let Some(end) = self.cellular.as_ref().and_then(|cellular| cellular.refusal(arrival)) {
             return Some(end);
+        }
+        match (&self.sequences, &arrival.sequence) {
+            (Some(sequences), Some(request)) if !sequences.admits(request) => {
+                return Some(End::Rejected(Rejection::NotStarted));
+            }
+            (Some(_), None) | (None, Some(_)) => return Some(End::Failed),
+            _ => {}
         }
         self.pending.is_full(level).then_some(End::Rejected(Rejection::QueueFull))
     }

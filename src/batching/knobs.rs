@@ -100,6 +100,17 @@ pub struct CellularKnobs {
     /// The graphs of at most so many requests, at least one, are merged: others board, and replies leave, when all of them have run. That is
     /// what TensorFlow Fold and DyNet do (section 7.5), to compare with; none: requests board and leave at any task.
     pub merge_requests: Option<u32>,
+    /// Requests belong to sequences, whose state lives on between them; none: each is by itself.
+    pub sequences: Option<SequenceKnobs>,
+}
+
+/// Triton's `sequence_batching`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SequenceKnobs {
+    /// Most sequences that hold state at once, at least 1; requests of others wait until one of these ends.
+    pub max_sequences: u32,
+    /// A sequence of which no request has been under way or waiting for so long is over.
+    pub max_idle_ns: Ns,
 }
 
 /// One cell type: program, weights and shapes of inputs (section 4.2).

@@ -18,6 +18,7 @@ use super::{
     cells::NodeRow,
     list::Links,
     pending::LineIx,
+    sequences::SequenceIx,
 };
 use crate::model::unfold::Unfolded;
 
@@ -40,6 +41,7 @@ pub(super) struct Request {
     pub(super) lengths: Lengths,
     /// What it unfolds into, until it boards.
     pub(super) graph: Box<[Unfolded]>,
+    pub(super) sequence: Option<SequenceIx>,
     /// Priority level, 1 = highest.
     pub(super) level: u32,
     pub(super) arrived: Ns,

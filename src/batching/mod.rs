@@ -7,8 +7,8 @@
 //! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has a lane for the group, its
 //! `policy` decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`: *new*,
 //! *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`travel`, `leasing`);
-//! what the task's rows bring decides whether they go on, end or start again alone (`landing`, `endings`). `timers` hold
-//! queue timeouts and deadlines; `invariants` say what holds between two steps.
+//! what the task's rows bring decides whether they go on, end or start again alone (`landing`, `endings`). Requests of one of the
+//! `sequences` board one after the other. `timers` hold queue timeouts, deadlines and when a sequence has been idle for too long; `invariants` say what holds between two steps.
 
 mod arbiter;
 mod batch;
@@ -34,6 +34,7 @@ mod pipeline;
 mod policy;
 mod queue_rules;
 mod rate;
+mod sequences;
 mod slack;
 mod table;
 mod timers;
@@ -47,10 +48,10 @@ pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
     Action, Actions, Arrival, BatchKey, Bucket, CellId, End, Event, LaneId, LaneKnobs, Lease, Lengths, ModelId, Next,
-    Ns, Rejection, ReqId, RowOutcome, RowSpan, ShapeClass, Task, TaskId,
+    Ns, Rejection, ReqId, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
     AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyKnobs, LoadDiversity,
-    OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, StageKnobs,
-    TimeoutAction, WindowKnobs,
+    OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs, SequenceKnobs,
+    StageKnobs, TimeoutAction, WindowKnobs,
 };

@@ -20,6 +20,9 @@ use super::{
 /// Index of a line among its group's lines.
 pub(super) type LineIx = u32;
 
+/// The line of requests whose turn in their sequence has not come: none of them boards.
+pub(super) const HELD: LineIx = LineIx::MAX;
+
 /// How lengths are rounded up; requests of equal rounded lengths are mates.
 #[derive(Debug)]
 pub(super) enum Rounding {
@@ -79,7 +82,7 @@ pub(super) struct Level {
 pub(super) type Rank = (u32, bool, u64);
 
 /// Requests that may share a batch.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) mates: Mates,
     /// Levels with requests, highest first.
@@ -157,6 +160,8 @@ impl Line {
 pub(super) struct Pending {
     pub(super) rules: QueueRules,
     pub(super) lines: Slab<Line>,
+    /// Requests behind others of their sequence; they count as those in lines do.
+    pub(super) held: Line,
     pub(super) by_mates: BTreeMap<Mates, LineIx>,
     /// The line of the latest arrival: most arrivals are its mates and need no search.
     recent: Option<LineIx>,
@@ -166,6 +171,8 @@ pub(super) struct Pending {
     pub(super) by_level: SmallVec<[(u32, u32); 1]>,
     pub(super) requests: usize,
     pub(super) rows: u64,
+    /// Of the requests, those that are held.
+    held_requests: usize,
 }
 
 impl Pending {
@@ -173,17 +180,28 @@ impl Pending {
         Self {
             rules,
             lines: Slab::new(),
+            held: Line::default(),
             by_mates: BTreeMap::new(),
             recent: None,
             spare: None,
             by_level: SmallVec::new(),
             requests: 0,
             rows: 0,
+            held_requests: 0,
         }
     }
 
     pub(super) fn line(&self, line: LineIx) -> Option<&Line> {
         self.lines.get(line as usize)
+    }
+
+    fn line_mut(&mut self, line: LineIx) -> &mut Line {
+        if line == HELD { &mut self.held } else { &mut self.lines[line as usize] }
+    }
+
+    /// Requests that may board.
+    pub(super) fn ready(&self) -> usize {
+        self.requests - self.held_requests
     }
 
     /// The highest level at which a request waits.
@@ -229,12 +247,13 @@ impl Pending {
         let request = &mut ledger[slot];
         request.stand = Stand::Queued { line, delayed: false };
         let (level, rows) = (request.level, u64::from(request.rows));
-        let entry = &mut self.lines[line as usize];
+        let entry = self.line_mut(line);
         entry.rows += rows;
         entry.level_mut(level).fresh.push_back(ledger, slot);
         *self.waiting_mut(level) += 1;
         self.requests += 1;
         self.rows += rows;
+        self.held_requests += usize::from(line == HELD);
         if self.spare == Some(line) {
             self.spare = None;
         }
@@ -248,7 +267,7 @@ impl Pending {
             return;
         };
         let (level, rows) = (request.level, u64::from(request.rows));
-        let entry = &mut self.lines[line as usize];
+        let entry = self.line_mut(line);
         entry.rows -= rows;
         let lists = entry.level_mut(level);
         if delayed {
@@ -260,6 +279,7 @@ impl Pending {
         *self.waiting_mut(level) -= 1;
         self.requests -= 1;
         self.rows -= rows;
+        self.held_requests -= usize::from(line == HELD);
     }
 
     /// Takes the request out of `line` that boards next.
@@ -271,7 +291,7 @@ impl Pending {
 
     /// Moves a fresh request behind the others of its level (`DELAY`).
     pub(super) fn delay(&mut self, ledger: &mut Ledger, slot: Slot, line: LineIx) {
-        let level = self.lines[line as usize].level_mut(ledger[slot].level);
+        let level = self.line_mut(line).level_mut(ledger[slot].level);
         level.fresh.remove(ledger, slot);
         level.delayed.push_back(ledger, slot);
         ledger[slot].stand = Stand::Queued { line, delayed: true };
@@ -279,7 +299,7 @@ impl Pending {
 
     /// Forgets a line if it is empty, or keeps it as the spare one instead of the last.
     pub(super) fn retire(&mut self, line: LineIx) {
-        if self.spare == Some(line) || !self.lines[line as usize].is_empty() {
+        if line == HELD || self.spare == Some(line) || !self.lines[line as usize].is_empty() {
             return;
         }
         if let Some(previous) = self.spare.replace(line) {

@@ -1,13 +1,18 @@
-//! Alarms of requests: queue timeouts and clients' deadlines.
+//! Alarms of requests, queue timeouts and clients' deadlines; and when sequences have been idle for as long as they may.
 //!
 //! A request has at most one armed alarm, kept in its ledger entry. Disarming leaves the heap's entry where it is; stale
 //! entries are dropped at the top, and all at once when they are the greater part, so that they stay bounded.
 
-use std::{cmp::Reverse, collections::BinaryHeap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, BinaryHeap},
+};
 
 use super::{
     Ns, ReqId,
+    arbiter::GroupIx,
     ledger::{Ledger, NEVER, Slot},
+    sequences::SequenceIx,
 };
 
 /// Stale entries that are always tolerated, so that small heaps are not rebuilt all the time.
@@ -31,6 +36,8 @@ impl Alarm {
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<Alarm>>,
     stale: usize,
+    /// Idle sequences, by when they are over.
+    idle: BTreeSet<(Ns, GroupIx, SequenceIx)>,
 }
 
 impl Timers {
@@ -56,7 +63,7 @@ impl Timers {
 
     /// The next request whose alarm is due, disarmed.
     pub(super) fn pop_due(&mut self, now: Ns, ledger: &mut Ledger) -> Option<Slot> {
-        if self.earliest(ledger)? > now {
+        if self.earliest_alarm(ledger)? > now {
             return None;
         }
         let Reverse(alarm) = self.heap.pop()?;
@@ -64,8 +71,38 @@ impl Timers {
         Some(alarm.slot)
     }
 
-    /// When the next alarm goes off.
+    /// A sequence becomes idle, and is over at this time.
+    pub(super) fn rest(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
+        self.idle.insert((until, group, sequence));
+    }
+
+    /// A sequence is idle no more.
+    pub(super) fn rouse(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
+        self.idle.remove(&(until, group, sequence));
+    }
+
+    /// The next sequence that has been idle for long enough; it stays idle.
+    pub(super) fn due_sequence(&self, now: Ns) -> Option<(GroupIx, SequenceIx)> {
+        self.idle.first().filter(|(until, ..)| *until <= now).map(|&(_, group, sequence)| (group, sequence))
+    }
+
+    /// A group is gone, and its sequences with it.
+    pub(super) fn forget(&mut self, group: GroupIx) {
+        self.idle.retain(|(_, own, _)| *own != group);
+    }
+
+    /// Idle sequences of a group.
+    pub(super) fn idle(&self, group: GroupIx) -> impl Iterator<Item = (Ns, SequenceIx)> + '_ {
+        self.idle.iter().filter(move |(_, own, _)| *own == group).map(|&(until, _, sequence)| (until, sequence))
+    }
+
+    /// When the next alarm goes off, or the next sequence is over.
     pub(super) fn earliest(&mut self, ledger: &Ledger) -> Option<Ns> {
+        let idle = self.idle.first().map(|&(until, ..)| until);
+        self.earliest_alarm(ledger).into_iter().chain(idle).min()
+    }
+
+    fn earliest_alarm(&mut self, ledger: &Ledger) -> Option<Ns> {
         loop {
             let Reverse(alarm) = self.heap.peek()?;
             if alarm.is_armed(ledger) {

@@ -48,6 +48,7 @@ impl Target {
                     priority: 0,
                     queue_timeout: None,
                     deadline: None,
+                    sequence: None,
                 });
                 Box::pin(
                     async move { ticket.await.map(|response| response.outputs).map_err(|error| error.to_string()) },

@@ -12,7 +12,7 @@ use crate::{
         config::{
             params::{self, PolicyName},
             pb::{ModelConfig, model_config::SchedulingChoice},
-            unfold,
+            sequences, unfold,
         },
     },
 };
@@ -71,7 +71,7 @@ pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
 /// How a model's requests are batched.
 fn policy(config: &ModelConfig) -> &'static str {
     match (params::policy(config), &config.scheduling_choice) {
-        _ if unfold::is_given(config) => PolicyName::Cellular.as_str(),
+        _ if unfold::is_given(config) || sequences::given(config).is_some() => PolicyName::Cellular.as_str(),
         (Ok(Some(name @ (PolicyName::Adaptive | PolicyName::Lazy | PolicyName::Diversity))), _) => name.as_str(),
         (_, Some(SchedulingChoice::DynamicBatching(_))) => "window",
         _ => "serial",

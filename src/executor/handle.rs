@@ -32,6 +32,8 @@ pub struct ModelHandle {
     pub(super) hangs: Arc<Hangs>,
     /// Into which its requests unfold.
     pub(super) cells: Option<Arc<CellPrograms>>,
+    /// Whether its requests belong to sequences.
+    pub(super) has_sequences: bool,
 }
 
 impl ModelHandle {

@@ -1,16 +1,17 @@
 //! One loaded version, as admission and lanes need it.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use super::{
     admit::Admission,
     boundary::BoundaryRows,
     brevity::Brevity,
+    cells::SequenceState,
     hangs::Hangs,
     stages::{Programs, StagePrograms},
 };
 use crate::{
-    batching::{Lease, Task},
+    batching::{Lease, SequenceNo, Task},
     model::ModelSpec,
     observe::ModelStats,
 };
@@ -48,11 +49,13 @@ pub(super) struct Version {
     max_batch_rows: u32,
     /// By lease: which batch holds it, and what it keeps there.
     pairs: Vec<(Lease, u64, Arc<BoundaryRows>)>,
+    /// Sequences that are not over, by their state.
+    sequences: HashMap<SequenceNo, Arc<SequenceState>>,
 }
 
 impl Version {
     pub(super) fn new(loaded: Arc<Loaded>, max_batch_rows: u32) -> Self {
-        Self { loaded, live: 0, max_batch_rows, pairs: Vec::new() }
+        Self { loaded, live: 0, max_batch_rows, pairs: Vec::new(), sequences: HashMap::new() }
     }
 
     /// What the task's batch keeps at a boundary that it reads; `None` if it keeps nothing there.
@@ -78,6 +81,16 @@ impl Version {
             pair.1 = batch;
         }
         Some(Arc::clone(&pair.2))
+    }
+
+    /// The state of a sequence, empty before its first request.
+    pub(super) fn sequence(&mut self, sequence: SequenceNo) -> Arc<SequenceState> {
+        Arc::clone(self.sequences.entry(sequence).or_default())
+    }
+
+    /// A sequence is over; its state, for its requests in flight may still hold it.
+    pub(super) fn sequence_over(&mut self, sequence: SequenceNo) -> Option<Arc<SequenceState>> {
+        self.sequences.remove(&sequence)
     }
 
     /// A request ended. What batches kept goes to `freed` with the last.

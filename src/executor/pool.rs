@@ -29,9 +29,9 @@ use super::{
     timer::Timer,
 };
 use crate::{
-    batching::{End, Event, Knobs, ModelId, Ns, ReqId, ShapeClass},
+    batching::{End, Event, Knobs, ModelId, Ns, Policy, ReqId, ShapeClass},
     device::{BufferPool, Device, DeviceError, Operation, StreamId, cpu::Cpu},
-    model::ModelSpec,
+    model::{ModelSpec, unfold::Unfolded},
     observe::{FailureReason, ModelStats, PoolStats, timeline::Timeline},
 };
 
@@ -117,8 +117,9 @@ impl Pool {
         let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, self.hang_after);
         let hangs = Arc::clone(&loaded.hangs);
         let cells = loaded.programs.cells().cloned();
+        let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after));
-        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, cells }
+        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, cells, has_sequences }
     }
 
     /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
@@ -144,7 +145,7 @@ impl Pool {
                 return Ok(vec![ran.took_ns()]);
             }
             Programs::Cells(cells) => {
-                let graph = unfold(cells, spec, rows, inputs).map_err(|fault| fault.to_string())?;
+                let graph = unfold(cells, spec, rows, inputs, None).map_err(|fault| fault.to_string())?;
                 return run_alone(spec, cells, graph, inputs, &self.buffers).map(|(_, took_ns)| took_ns);
             }
             Programs::Cut(stages) => stages,
@@ -219,18 +220,17 @@ impl Pool {
     pub(super) fn submit(
         self: &Arc<Self>,
         handle: &Arc<ModelHandle>,
-        request: InferRequest,
+        mut request: InferRequest,
         sink: Sink,
     ) -> Option<ReqId> {
-        let unfolded = match &handle.cells {
-            Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs),
-            None => Ok(Box::default()),
-        };
-        let graph = match unfolded {
+        if !handle.has_sequences {
+            request.sequence = None;
+        }
+        let graph = match graph_of(handle, &request) {
             Ok(graph) => graph,
             Err(fault) => {
                 handle.stats().failure(FailureReason::Other, 0);
-                sink.refuse(InferError::Invalid(fault.to_string()));
+                sink.refuse(InferError::Invalid(fault));
                 return None;
             }
         };
@@ -312,6 +312,7 @@ impl Pool {
         }
         drop(after.dropped);
         drop(after.freed);
+        drop(after.forgotten);
     }
 
     /// Gives tasks to their lanes. CPU lanes have no horizon, so no task waits for another, and what several threads issue
@@ -357,6 +358,22 @@ impl fmt::Debug for Pool {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("Pool").field("lanes", &self.cpu.streams()).finish_non_exhaustive()
     }
+}
+
+/// What a request unfolds into.
+///
+/// # Errors
+/// When its sender is at fault.
+fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolded]>, String> {
+    if handle.has_sequences && request.sequence.is_none() {
+        let model = &handle.spec.name;
+        return Err(format!(
+            "inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
+        ));
+    }
+    let Some(cells) = &handle.cells else { return Ok(Box::default()) };
+    unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
+        .map_err(|fault| fault.to_string())
 }
 
 /// A stopped pool has answered all requests; nothing else is ever refused, since lanes are the device's own streams.

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     batching::{End, Lengths, Ns, Rejection, ReqId},
+    model::CorrelationId,
     observe::{ExecutionTimings, FailureReason, RequestTimings},
 };
 
@@ -38,6 +39,8 @@ pub(super) struct Record {
     pub(super) req: ReqId,
     pub(super) handle: Arc<ModelHandle>,
     pub(super) payload: Arc<Payload>,
+    /// Its sequence, where its version has any.
+    pub(super) sequence: Option<CorrelationId>,
     /// Its way through its cells, where it unfolds.
     pub(super) walk: Option<Arc<Walk>>,
     pub(super) sink: Sink,
@@ -142,6 +145,7 @@ impl Record {
             End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
             End::Rejected(Rejection::Late) => Some(Err(InferError::Late)),
             End::Rejected(Rejection::NoMemory) => Some(Err(InferError::NoMemory)),
+            End::Rejected(Rejection::NotStarted) => Some(Err(self.not_started())),
             End::Expired => Some(Err(InferError::Expired)),
             End::Cancelled => Some(Err(InferError::Cancelled)),
         };
@@ -152,6 +156,14 @@ impl Record {
             (Sink::Stream(sender), Some(reply)) => drop(sender.send(reply)),
             (_, None) => {}
         }
+    }
+
+    fn not_started(&self) -> InferError {
+        let model = &self.handle.spec.name;
+        let sequence = self.sequence.as_ref().map_or_else(String::new, |id| format!(" for sequence {id}"));
+        InferError::Invalid(format!(
+            "inference request{sequence} to model '{model}' must specify the START flag on the first request of the sequence"
+        ))
     }
 
     fn count(&self, error: Option<&InferError>, now: Ns) {

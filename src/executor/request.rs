@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::model::Dims;
+use crate::model::{Dims, InSequence};
 
 /// One admitted request, already checked against the model's specification.
 #[derive(Clone, Debug)]
@@ -19,6 +19,8 @@ pub struct InferRequest {
     pub queue_timeout: Option<Duration>,
     /// The client's deadline.
     pub deadline: Option<Instant>,
+    /// Its sequence, if the client named one; of no account to versions without sequences.
+    pub sequence: Option<InSequence>,
 }
 
 /// One input of a request in wire form.

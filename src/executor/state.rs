@@ -11,7 +11,7 @@ use slab::Slab;
 use super::{
     InferRequest, ModelHandle,
     boundary::BoundaryRows,
-    cells::Walk,
+    cells::{SequenceState, Walk},
     lane::{Finished, Job, Member, Ran},
     loaded::{Loaded, Version},
     record::{Payload, Record, Sink},
@@ -35,6 +35,8 @@ pub(super) struct After {
     pub(super) dropped: Vec<Version>,
     /// Memory of batches that are over.
     pub(super) freed: Vec<Arc<BoundaryRows>>,
+    /// State of sequences that are over.
+    pub(super) forgotten: Vec<Arc<SequenceState>>,
     pub(super) wake_at: Option<Ns>,
     /// When to look for tasks that hang.
     pub(super) watch_at: Option<Ns>,
@@ -119,7 +121,8 @@ impl State {
         let walk = match &version.loaded.programs.0 {
             Programs::Cells(cells) => {
                 let has_batch_axis = version.loaded.spec.has_batch_axis();
-                Some(Arc::new(Walk::new(cells, has_batch_axis, Arc::clone(&payload), &graph)))
+                let sequence = request.sequence.clone();
+                Some(Arc::new(Walk::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence)))
             }
             Programs::Whole(_) | Programs::Cut(_) => None,
         };
@@ -127,6 +130,7 @@ impl State {
             req,
             handle: Arc::clone(handle),
             payload,
+            sequence: request.sequence.as_ref().map(|sequence| sequence.id.clone()),
             walk,
             sink,
             responses: VecDeque::new(),
@@ -149,6 +153,7 @@ impl State {
             board_by: due.board_by,
             expiry: due.expiry,
             graph,
+            sequence: request.sequence,
         };
         self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
         self.step(now, Event::Arrived(arrival), after);
@@ -257,9 +262,24 @@ impl State {
                         record.emit(step);
                     }
                 }
+                Action::Joined { req, sequence } => {
+                    let walk = self.record(req).and_then(|record| Some((record.handle.id, record.walk.clone()?)));
+                    if let Some((model, walk)) = walk
+                        && let Some(version) = self.models.get_mut(&model)
+                    {
+                        walk.join(version.sequence(sequence));
+                    }
+                }
+                Action::SequenceOver { model, sequence } => {
+                    let version = self.models.get_mut(&model);
+                    after.forgotten.extend(version.and_then(|version| version.sequence_over(sequence)));
+                }
                 Action::Finish { req, end } => {
                     if self.record(req).is_some() {
                         let record = self.requests.remove(place(req));
+                        if let (End::Completed, Some(walk)) = (end, &record.walk) {
+                            walk.commit();
+                        }
                         if let Some(version) = self.models.get_mut(&record.handle.id) {
                             version.left(&mut after.freed);
                         }

@@ -3,12 +3,14 @@
 //! Nothing here knows the wire, the scheduler or a device.
 
 mod datatype;
+mod sequence;
 mod spec;
 mod stages;
 mod tensor;
 pub mod unfold;
 
 pub use datatype::DataType;
+pub use sequence::{CorrelationId, InSequence};
 pub use spec::{ModelSpec, SymbolId};
 pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};
 pub use tensor::{Dims, TensorSpec, element_count};

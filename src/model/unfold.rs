@@ -3,6 +3,8 @@
 //!
 //! Plain data, checked when the version is loaded. A request's own graph is made of it by [`Unfolding::unfold`].
 
+use bytes::Bytes;
+
 use super::TensorSpec;
 
 mod expression;
@@ -108,7 +110,8 @@ pub struct Tree {
 pub struct NodeType {
     /// Their type.
     pub cell: usize,
-    /// For each input of the cell, where it comes from. [`Source::Step`] counts nodes; never [`Source::Carried`].
+    /// For each input of the cell, where it comes from. [`Source::Step`] counts nodes; never [`Source::Carried`], [`Source::Grown`] or
+    /// [`Source::GrownLength`].
     pub inputs: Vec<Source>,
 }
 
@@ -134,7 +137,28 @@ pub enum Source {
         output: usize,
         /// Before the first step.
         start: Start,
+        /// Whether it lives on between requests of a sequence: the first step of a later one reads what the last step of the one before
+        /// gave.
+        is_kept: bool,
     },
+    /// What the request says of its sequence, in each element.
+    Control {
+        /// What is asked.
+        control: Control,
+        /// The value for no.
+        no: f64,
+        /// The value for yes.
+        yes: f64,
+    },
+    /// The request's correlation id, as one integer.
+    CorrelationId,
+    /// What all steps before gave at this output, one behind the other along a new first axis, which is 0 long at the first step.
+    Grown {
+        /// The cell's output.
+        output: usize,
+    },
+    /// How long that axis is, as one INT32 or INT64: the number of steps before.
+    GrownLength,
     /// What a child gave.
     Child {
         /// Which child, from 0.
@@ -144,11 +168,24 @@ pub enum Source {
     },
 }
 
+/// What a model can be told of a request's place in its sequence (Triton's control inputs).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// It is the first.
+    Start,
+    /// It is the last.
+    End,
+    /// The row is a request's. Batches have no other rows.
+    Ready,
+}
+
 /// What is carried into the first step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Start {
     /// This value in each element.
     Value(f64),
+    /// These elements in wire form.
+    Elements(Bytes),
     /// A tensor as it is.
     Tensor(Tensor),
 }

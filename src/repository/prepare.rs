@@ -9,6 +9,8 @@ use std::{
     sync::Arc,
 };
 
+use bytes::Bytes;
+
 use super::{
     CellProgram, EngineKind, LoadRequest, Loader, Overrides,
     config::{
@@ -16,7 +18,7 @@ use super::{
         automatic::Automatic,
         check, complete, convert, json, knobs, latencies, pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt,
+        pbtxt, sequences,
         unfold::{self, UnfoldRequest},
         yaml,
     },
@@ -126,8 +128,12 @@ impl Plan {
         check::consistent(&config, signature.as_ref(), origin).map_err(text)?;
         let labels = self.labels(&config)?;
         let (spec, mut knobs, stages) = convert::model(&config, version, &labels, origin).map_err(text)?;
-        let unfold = unfold::read(&config, origin).map_err(text)?;
-        let cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
+        let mut unfold = unfold::read(&config, origin).map_err(text)?;
+        let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
+        if unfold.is_none() && sequences::given(&config).is_some() {
+            unfold = sequences::as_cells(&config, &self.initial_states(&config)?, origin).map_err(text)?;
+            cells.push(CellProgram { file: program.clone(), bytes: override_bytes.clone() });
+        }
         // Cells stand where a pipeline has its stages.
         let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
         knobs.latencies = self.latencies(&config, stage_count)?;
@@ -193,6 +199,19 @@ impl Plan {
         let table = latencies::parse(&text, stages);
         let named = table.map_err(|fault| file.map_or(fault.clone(), |name| format!("{name}: {fault}")));
         named.map(Some).map_err(refuse)
+    }
+
+    /// What the states of sequences are before their first requests, by input, where files say it.
+    fn initial_states(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Bytes>, String> {
+        let states = sequences::files(config).map(|(input, name)| {
+            let refuse = |fault: String| self.origin.error("sequence_batching.state", fault).to_string();
+            let Some(directory) = &self.directory else {
+                return Err(refuse("a model without a directory has no file of an initial state".to_owned()));
+            };
+            let bytes = read_limited(&directory.join(sequences::INITIAL_STATE).join(name)).map_err(refuse)?;
+            Ok((input.to_owned(), Bytes::from(bytes)))
+        });
+        states.collect()
     }
 
     fn labels(&self, config: &pb::ModelConfig) -> Result<BTreeMap<String, Vec<String>>, String> {

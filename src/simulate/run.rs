@@ -191,6 +191,7 @@ impl<'s> Run<'s> {
             board_by: None,
             expiry: None,
             graph: Box::default(),
+            sequence: None,
         };
         self.step(usize::from(device), Event::Arrived(arrival));
     }
@@ -253,8 +254,8 @@ impl<'s> Run<'s> {
                     self.due.push(Reverse((at, Due::Wake(device))));
                     self.devices[device].wake = Some(at);
                 }
-                // No model of a run is decoupled, and none is unloaded.
-                Action::Emit { .. } | Action::Drained(_) => {}
+                // No model of a run is decoupled or has sequences, and none is unloaded.
+                Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => {}
             }
         }
     }

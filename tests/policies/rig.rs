@@ -226,6 +226,7 @@ impl Client {
             priority: 0,
             queue_timeout: None,
             deadline: None,
+            sequence: None,
         })
     }
 

@@ -125,7 +125,8 @@ impl Served {
 
     async fn send(&self, input: InputTensor) -> Result<Response, InferError> {
         let inputs = vec![Some(input)];
-        let request = InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None };
+        let request =
+            InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None, sequence: None };
         self.handle().submit(request).await
     }
 }

@@ -28,7 +28,6 @@ SPARE_STEPS = 20
 ELEMENTS = {1: "<f4", 6: "<i4", 7: "<i8", 9: "?"}
 HEAD = 64
 LAYERS = 2
-WINDOW = 32
 EPSILON = 1e-5
 
 Decoded = namedtuple("Decoded", "tokens lead")
@@ -299,7 +298,7 @@ def transformer(folder, source):
             layer = decoder.within(f"layer{number}")
             for kept, name in zip(past[number], ("keys", "values")):
                 kept.append(layer.dense(name, x))
-            keys, values = (np.stack(kept[-WINDOW:]) for kept in past[number])
+            keys, values = (np.stack(kept) for kept in past[number])
             attended = _attend_by_heads(layer.dense("query", x)[None], keys, values)[0]
             x = _normalise(layer, "attended", x + layer.dense("attention", attended))
             attended = _attend_by_heads(layer.dense("memory_query", x)[None], *memory[number])[0]
@@ -375,6 +374,7 @@ Kind = namedtuple("Kind", "compute inputs output draw")
 MODELS = {
     "lstm": Kind(lstm, ["tokens"], "hidden", random_tokens),
     "lstm-projected": Kind(lstm_projected, ["tokens"], "hidden", random_tokens),
+    "lstm-sequence": Kind(lstm, ["tokens"], "hidden", random_tokens),
     "seq2seq": Kind(seq2seq, ["source"], "tokens", random_tokens),
     "seq2seq-stream": Kind(seq2seq, ["source"], "tokens", random_tokens),
     "tree-lstm": Kind(tree_lstm, ["tokens", "children"], "root", random_tree),

@@ -1,4 +1,4 @@
-"""Where answers differ from the recorded ones of Triton 2.51 on purpose, and what is left for later.
+"""Where answers differ from the recorded ones of Triton 2.51 on purpose.
 
 The same tables, for readers, are in docs/protocol.md. A case that is listed as different and is not fails the test,
 so that the lists stay true.
@@ -36,14 +36,5 @@ MESSAGE = {
     "infer.unknown_dtype": "the datatype is quoted as it was sent; Triton says '<invalid>'",
 }
 
-#: case -> what it waits for
-WAITING = {
-    "infer.seq.after_end": "sequences",
-    "infer.seq.empty_string": "sequences",
-    "infer.seq.string_start_end": "sequences",
-    "model_config.seq": "sequences",
-}
-
-#: Models of the measurement that the replayed repository leaves out: the LSTM has no case of its own, the other waits
-#: for sequences.
-ABSENT_MODELS = {"lstm_exact", "lstm_pad", "lstm_ragged", "ident_seq"}
+#: Models of the measurement that the replayed repository leaves out: the LSTM has no case of its own.
+ABSENT_MODELS = {"lstm_exact", "lstm_pad", "lstm_ragged"}

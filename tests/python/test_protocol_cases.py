@@ -13,7 +13,7 @@ import pytest
 import tritonclient.grpc as triton
 from clients import ROW, change, eventually, pending, raw_channel, rows, statistics, tensor
 from conftest import NOTES
-from protocol_differences import ABSENT_MODELS, CONTENT, MESSAGE, STATUS, WAITING
+from protocol_differences import ABSENT_MODELS, CONTENT, MESSAGE, STATUS
 from protocol_replay import (
     Answer,
     asked,
@@ -50,7 +50,7 @@ def tally():
     """Counts how the cases compare, and tells it at the end of the run."""
     counts = Counter()
     yield counts
-    lines = [f"{counts[kind]:4} {kind}" for kind in ("same", "listed differences", "waiting", "different")]
+    lines = [f"{counts[kind]:4} {kind}" for kind in ("same", "listed differences", "different")]
     NOTES.append(("protocol cases", lines))
 
 
@@ -269,9 +269,6 @@ def content_differences(name, case, answer):
 @pytest.mark.parametrize("name", CASES)
 def test_case(name, request, tally):
     case = CASES[name]
-    if name in WAITING:
-        tally["waiting"] += 1
-        pytest.skip(f"{name} waits for {WAITING[name]}")
     tally["different"] += 1
     answer = answer_to(name, request)
     assert answer is not None, "the case is neither recorded with its request nor scripted"
@@ -292,4 +289,4 @@ def test_case(name, request, tally):
 
 
 def test_the_lists_name_recorded_cases_only():
-    assert {*STATUS, *CONTENT, *MESSAGE, *WAITING} <= set(CASES)
+    assert {*STATUS, *CONTENT, *MESSAGE} <= set(CASES)

@@ -259,6 +259,7 @@ impl<'s> Driver<'s> {
                 }
                 Action::WakeAt(at) => self.wake = Some(at),
                 Action::Drained(model) => self.drained.push(model),
+                Action::Joined { .. } | Action::SequenceOver { .. } => return Err("no model has sequences".to_owned()),
             }
         }
         if self.rare.steps.is_multiple_of(self.check_every) {

@@ -176,6 +176,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
         board_by: None,
         expiry: None,
         graph: Box::default(),
+        sequence: None,
     };
     let scenario = Scenario {
         seed: 0,

@@ -216,6 +216,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 board_by: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
                 expiry: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
                 graph: Box::default(),
+                sequence: None,
             };
             (now, arrival)
         })

@@ -9,7 +9,8 @@ use super::{
     arbiter::{GroupIx, Waiting},
     core::Core,
     group::Group,
-    ledger::{NEVER, Request, Slot, Stand},
+    ledger::{Ledger, NEVER, Request, Slot, Stand},
+    pending::{HELD, Line, LineIx},
     timers::Timers,
 };
 
@@ -37,6 +38,7 @@ pub(super) fn check(core: &Core) -> Result<(), Broken> {
         group.policy.check(&group.pending, &core.ledger)?;
         travel::check(core, ix, group)?;
         cells(core, ix, group)?;
+        sequences(core, ix, group)?;
         order(core, ix, group)?;
         progress(core, ix, group)?;
     }
@@ -80,7 +82,8 @@ fn lanes(core: &Core) -> Result<(), Broken> {
 /// Every instant at which something is due has been announced, and the heap of alarms is bounded by the armed ones.
 fn wakes(core: &Core) -> Result<(), Broken> {
     let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != NEVER);
-    let earliest = alarms().chain(core.arbiter.earliest()).min();
+    let idle = core.groups.iter().flat_map(|(ix, _)| core.timers.idle(ix)).map(|(until, _)| until);
+    let earliest = alarms().chain(core.arbiter.earliest()).chain(idle).min();
     if let Some(due) = earliest {
         let announced = core.announced();
         hold!(announced.is_some_and(|at| at <= due), "{due} is due, but a wake is announced for {announced:?}");
@@ -131,37 +134,60 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Each queued request stands once, in its own line and level, fresh ones in order of arrival.
 fn lines(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
+    let held = line_of(&core.ledger, HELD, &group.pending.held, true)?;
     for (at, line) in &group.pending.lines {
         let found = group.pending.by_mates.get(&line.mates).map(|&found| found as usize);
         hold!(found == Some(at), "line {at} of group {ix} is not found by its mates");
         empty += usize::from(line.is_empty());
-        let mut rows = 0;
-        let mut level_before = 0;
-        for level in &line.levels {
-            hold!(level.level > level_before, "levels of line {at} of group {ix} are out of order");
-            level_before = level.level;
-            let mut newest = None;
-            for (late, slot) in level
-                .fresh
-                .iter(&core.ledger)
-                .map(|slot| (false, slot))
-                .chain(level.delayed.iter(&core.ledger).map(|slot| (true, slot)))
-            {
-                let request = &core.ledger[slot];
-                let stand = Stand::Queued { line: at as u32, delayed: late };
-                hold!(request.stand == stand, "{:?} stands at {stand:?} as {:?}", request.req, request.stand);
-                hold!(request.level == level.level, "{:?} stands at level {}", request.req, level.level);
-                hold!(late || newest < Some(request.seq), "{:?} stands behind a later one", request.req);
-                newest = Some(request.seq);
-                rows += u64::from(request.rows);
-                seen += 1;
-            }
-        }
-        hold!(rows == line.rows, "line {at} of group {ix} counts {} rows of {rows}", line.rows);
+        // Requests of sequences stand there in the order in which their turns came.
+        seen += line_of(&core.ledger, at as LineIx, line, group.sequences.is_none())?;
     }
+    let ready = group.pending.ready();
+    hold!(seen == ready, "group {ix} counts {ready} requests that may board, of {seen}");
+    seen += held;
     hold!(seen == group.pending.requests, "lines of group {ix} hold {seen} of {} requests", group.pending.requests);
     hold!(empty <= 1, "group {ix} keeps {empty} empty lines");
     hold!(group.pending.lines.len() == group.pending.by_mates.len(), "group {ix} knows a line that is gone");
+    Ok(())
+}
+
+/// Requests of one line, each of which stands where it says.
+fn line_of(ledger: &Ledger, at: LineIx, line: &Line, by_arrival: bool) -> Result<usize, Broken> {
+    let (mut seen, mut rows, mut level_before) = (0, 0, 0);
+    for level in &line.levels {
+        hold!(level.level > level_before, "levels of line {at} are out of order");
+        level_before = level.level;
+        let mut newest = None;
+        let fresh = level.fresh.iter(ledger).map(|slot| (false, slot));
+        for (late, slot) in fresh.chain(level.delayed.iter(ledger).map(|slot| (true, slot))) {
+            let request = &ledger[slot];
+            let stand = Stand::Queued { line: at, delayed: late };
+            hold!(request.stand == stand, "{:?} stands at {stand:?} as {:?}", request.req, request.stand);
+            hold!(request.level == level.level, "{:?} stands at level {}", request.req, level.level);
+            let in_order = late || !by_arrival || newest < Some(request.seq);
+            hold!(in_order, "{:?} stands behind a later one", request.req);
+            newest = Some(request.seq);
+            rows += u64::from(request.rows);
+            seen += 1;
+        }
+    }
+    hold!(rows == line.rows, "line {at} counts {} rows of {rows}", line.rows);
+    Ok(seen)
+}
+
+/// Requests of a sequence have their turns one after the other, slots are counted, and idle sequences are waited for.
+fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(sequences) = &group.sequences else { return Ok(()) };
+    let is_ready = |slot: Slot| {
+        let request = own(core, ix).find(|(own, _)| *own == slot).map(|(_, request)| request);
+        request.map(|request| !matches!(request.stand, Stand::Queued { line: HELD, .. }))
+    };
+    sequences.check(is_ready).map_err(|broken| format!("group {ix}: {broken}"))?;
+    let mut idle: Vec<_> = sequences.idle().collect();
+    let mut timed: Vec<_> = core.timers.idle(ix).collect();
+    idle.sort_unstable();
+    timed.sort_unstable();
+    hold!(idle == timed, "group {ix} has the idle sequences {idle:?}, but those timed are {timed:?}");
     Ok(())
 }
 

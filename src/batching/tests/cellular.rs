@@ -25,8 +25,15 @@ fn cell(max_rows: u32, priority: u32) -> CellKnobs {
 
 fn cellular(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32) -> Knobs {
     let (cells, segments) = (cells.to_vec(), segments.to_vec());
-    let policy =
-        Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks: 5, frontier: true, merge_requests: None });
+    let policy = Policy::Cellular(CellularKnobs {
+        cells,
+        segments,
+        slots,
+        max_tasks: 5,
+        frontier: true,
+        merge_requests: None,
+        sequences: None,
+    });
     Knobs { max_in_flight: 64, policy, ..Knobs::default() }
 }
 
@@ -34,7 +41,7 @@ fn chain(max_rows: u32, slots: u32) -> Knobs {
     cellular(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], slots)
 }
 
-fn core(knobs: Knobs, lanes: u16, lane: LaneKnobs) -> Core {
+pub(super) fn core(knobs: Knobs, lanes: u16, lane: LaneKnobs) -> Core {
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));
     for id in 0..lanes {
@@ -43,11 +50,11 @@ fn core(knobs: Knobs, lanes: u16, lane: LaneKnobs) -> Core {
     core
 }
 
-fn request(req: u64, graph: Vec<Unfolded>) -> Arrival {
+pub(super) fn request(req: u64, graph: Vec<Unfolded>) -> Arrival {
     Arrival { graph: graph.into(), ..arrival(req) }
 }
 
-fn said(actions: &Actions) -> String {
+pub(super) fn said(actions: &Actions) -> String {
     let one = |action: &Action| match action {
         Action::Launch(task) => {
             let rows = task.rows.iter().map(|row| format!(" {}.{}", row.req.0, row.start));
@@ -59,7 +66,7 @@ fn said(actions: &Actions) -> String {
     actions.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-fn done(task: u64) -> Event<'static> {
+pub(super) fn done(task: u64) -> Event<'static> {
     Event::Completed { task: TaskId(task), rows: &[] }
 }
 

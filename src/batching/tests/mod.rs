@@ -25,6 +25,7 @@ mod queues;
 mod retries;
 mod ride;
 mod script;
+mod sequences;
 mod serial;
 mod shares;
 mod slack;

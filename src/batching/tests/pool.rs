@@ -65,6 +65,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         board_by: None,
         expiry: None,
         graph: Box::default(),
+        sequence: None,
     }
 }
 
@@ -168,6 +169,7 @@ impl Pool {
             }
             Action::Emit { req, step } => self.oracle.emit(*req, *step),
             Action::Finish { req, end } => self.oracle.finish(*req, *end),
+            Action::Joined { .. } | Action::SequenceOver { .. } => panic!("no version here has sequences"),
             Action::Drained(model) => {
                 assert!(self.draining.remove(model), "{model:?} drained without being asked to");
                 assert!(!self.oracle.is_busy(*model), "{model:?} has a request or a task left and is drained");

@@ -203,7 +203,7 @@ impl Ride {
                 self.wake = Some(at);
                 None
             }
-            Action::Emit { .. } | Action::Drained(_) => None,
+            Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => None,
         }
     }
 

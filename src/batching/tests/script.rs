@@ -91,6 +91,8 @@ fn name_action(action: &Action) -> String {
         Action::Emit { req, step } => format!("response {step} of {}", letter(*req)),
         Action::Finish { req, end } => format!("{} {}", letter(*req), name_end(*end)),
         Action::Drained(model) => format!("model {} drained", model.0),
+        Action::Joined { req, sequence } => format!("{} joins sequence {}", letter(*req), sequence.0),
+        Action::SequenceOver { sequence, .. } => format!("sequence {} is over", sequence.0),
         Action::WakeAt(at) => format!("wake at {at}"),
     }
 }
@@ -122,6 +124,7 @@ fn name_end(end: End) -> &'static str {
         End::Rejected(Rejection::QueueTimeout) => "rejected: queue timeout",
         End::Rejected(Rejection::Late) => "rejected: late",
         End::Rejected(Rejection::NoMemory) => "rejected: no memory",
+        End::Rejected(Rejection::NotStarted) => "rejected: not started",
         End::Expired => "expired",
         End::Cancelled => "cancelled",
     }

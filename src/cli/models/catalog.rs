@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Raised whenever a program changes, so that what an older version wrote is written anew.
-const CONTENT_VERSION: u32 = 1;
+const CONTENT_VERSION: u32 = 2;
 
 /// A set of models.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -235,6 +235,7 @@ fn replay() -> Vec<Recipe> {
         Recipe::graph("ident_str", "identity of strings", Pbtxt(configs::EIGHT), strings),
         Recipe::graph("ident_var", "identity of any length", Pbtxt(configs::BATCHED), variable),
         Recipe::graph("ident_prio", "identity with priorities", Pbtxt(configs::PRIORITIES), identity),
+        Recipe::graph("ident_seq", "identity with sequences", Pbtxt(configs::SEQUENCES), identity),
         Recipe::graph("addsub", "sum and difference", Pbtxt(configs::BATCHED), add_sub),
         Recipe::graph("slow_onnx", "about a second of work", Pbtxt(configs::ONE_INSTANCE), slow),
         Recipe::graph("slow_q", "the same with a short queue", Pbtxt(configs::SHORT_QUEUE), slow),
@@ -258,6 +259,8 @@ fn tests() -> Vec<Recipe> {
         Recipe::graph("padded", "identity of any length, padded with -1", Yaml(configs::PADDED), padded),
         Recipe::graph("scale", "input × 2", Pbtxt(configs::BATCHED), || Ok(zoo::scale(2.0)?)),
         Recipe::graph("lookup", "fails for indices outside −16…15", Pbtxt(configs::LOOKUP), || Ok(zoo::lookup()?)),
+        Recipe::graph("total", "sums of each sequence", Pbtxt(configs::TOTAL), || Ok(zoo::running_total()?)),
+        Recipe::graph("corrid", "the sequence's id", Pbtxt(configs::CORRELATION_ID), || Ok(zoo::correlation_id()?)),
         Recipe::graph("slow", "about a second of work", Pbtxt(configs::ONE_INSTANCE), slow),
         Recipe::graph("runaway", "never ends by itself", Pbtxt(configs::ONE_INSTANCE), || Ok(zoo::runaway()?)),
         Recipe::repeat("repeat", Pbtxt(configs::REPEAT)),

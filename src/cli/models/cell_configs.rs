@@ -22,6 +22,29 @@ unfold:
       emit: { hidden: last(h_next) }
 ";
 
+/// The same over streams.
+pub(super) const LSTM_SEQUENCE: &str = r"# An LSTM over streams: each request brings the next tokens of its sequence (sequence_id, sequence_start, sequence_end),
+# and gets the hidden state behind the last of them. The state lives on between them.
+inputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: hidden
+    dtype: FP32
+    dims: [HIDDEN]
+cells:
+  step: { program: step.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64] }
+unfold:
+  - chain:
+      cell: step
+      over: tokens
+      as: x
+      keep: { h: h_next, c: c_next }
+      emit: { hidden: last(h_next) }
+sequence_batching: { max_candidate_sequences: 1024, max_sequence_idle_us: 60000000 }
+";
+
 /// One cell a token, behind one that reads all tokens at once.
 pub(super) const LSTM_PROJECTED: &str = r"# The LSTM of the model lstm, with the same weights. What tokens add to the gates does not hang on the steps before
 # them: one run of 'project' multiplies all tokens of the waiting requests with their weights, and a step adds the
@@ -250,9 +273,9 @@ unfold:
       emit: { tokens: all(next_token) }
 "#;
 
-/// A stage over the whole source, and a decoder with a window of its own past.
+/// A stage over the whole source, and a decoder whose past grows.
 pub(super) const TRANSFORMER: &str = r#"# Translation by a Transformer: the encoder reads the whole source at once, the decoder writes token by token. It sees
-# the last 32 of its own positions, a window of fixed size that it carries along, and all of the source.
+# all of the source, and all of its own past: the keys and values of each step are kept for those behind it.
 inputs:
   - name: source
     dtype: INT64
@@ -269,19 +292,14 @@ unfold:
   - decode:
       cell: decoder
       feed: { token: next_token }
-      carry:
-        position: position_next
-        keys_0: keys_0_next
-        values_0: values_0_next
-        keys_1: keys_1_next
-        values_1: values_1_next
       start: { token: 1 }
+      grow: { keys_0: key_0, values_0: value_0, keys_1: key_1, values_1: value_1 }
       hold:
         memory_keys_0: encoder.memory_keys_0
         memory_values_0: encoder.memory_values_0
         memory_keys_1: encoder.memory_keys_1
         memory_values_1: encoder.memory_values_1
-      length: { memory_length: encoder.memory_keys_0 }
+      length: { past_length: grow.keys_0, memory_length: encoder.memory_keys_0 }
       until: { next_token: 2 }
       max_steps: "len(source) + 20"
       emit: { tokens: all(next_token) }

@@ -44,6 +44,12 @@ pub(super) fn recipes() -> Vec<Recipe> {
             LSTM_PROJECTED,
         ),
         recipe(
+            "lstm-sequence",
+            "the same over streams: requests of one sequence_id share state",
+            wide(configs::LSTM_SEQUENCE),
+            LSTM,
+        ),
+        recipe(
             "seq2seq",
             "translation by two LSTMs, tokens INT64 of any length",
             Config::Yaml(configs::SEQ2SEQ),

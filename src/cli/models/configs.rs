@@ -115,6 +115,36 @@ pub(super) const EIGHT: &str = r#"backend: "onnxruntime"
 max_batch_size: 8
 "#;
 
+pub(super) const SEQUENCES: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+sequence_batching { max_sequence_idle_microseconds: 5000000 }
+"#;
+
+/// A state and two control inputs, which clients do not see.
+pub(super) const TOTAL: &str = r#"backend: "onnxruntime"
+max_batch_size: 8
+sequence_batching {
+  max_sequence_idle_microseconds: 60000000
+  oldest { max_candidate_sequences: 4 }
+  control_input [
+    { name: "START" control [ { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } ] },
+    { name: "END" control [ { kind: CONTROL_SEQUENCE_END fp32_false_true: [ 0, 1 ] } ] }
+  ]
+  state [ { input_name: "total" output_name: "total_next" data_type: TYPE_INT64 dims: [ 1 ] } ]
+}
+"#;
+
+pub(super) const CORRELATION_ID: &str = r#"backend: "onnxruntime"
+max_batch_size: 4
+sequence_batching {
+  direct { }
+  control_input [
+    { name: "READY" control [ { kind: CONTROL_SEQUENCE_READY bool_false_true: [ false, true ] } ] },
+    { name: "CORRID" control [ { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 } ] }
+  ]
+}
+"#;
+
 pub(super) const NO_BATCH: &str = r#"backend: "onnxruntime"
 max_batch_size: 0
 "#;

@@ -5,12 +5,16 @@
 //! task, or copied where a tree would pin them for long. Rows that stay together from task to task are read where they were written.
 //! How many requests may hold state at once the core decides, before they board.
 
+mod gather;
 mod plan;
+mod resolve;
+mod sequence;
 mod task;
 mod trial;
 mod walk;
 
 pub use plan::{CellPrograms, cell_knobs};
+pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
 pub(super) use trial::run_alone;
 pub(super) use walk::Walk;
@@ -18,7 +22,7 @@ pub(super) use walk::Walk;
 use crate::{
     executor::InputTensor,
     model::{
-        ModelSpec,
+        InSequence, ModelSpec,
         unfold::{Given, UnfoldError, Unfolded},
     },
 };
@@ -32,9 +36,13 @@ pub(super) fn unfold(
     spec: &ModelSpec,
     rows: u32,
     inputs: &[Option<InputTensor>],
+    sequence: Option<&InSequence>,
 ) -> Result<Box<[Unfolded]>, UnfoldError> {
     if rows != 1 {
         return Err(UnfoldError::Rows(rows));
+    }
+    if let Some((sequence, datatype)) = sequence.and_then(|own| Some((own, sequence::unreadable(programs, own)?))) {
+        return Err(UnfoldError::CorrelationId { id: sequence.id.clone(), datatype });
     }
     let batch_axes = usize::from(spec.has_batch_axis());
     let given = inputs.iter().map(|input| {

@@ -6,16 +6,16 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
+    gather::{Gathered, NodeRow, gather, groups},
     plan::{Cell, CellPrograms, From, Initially, Role},
     walk::{Place, Row, Walk},
 };
 use crate::{
     batching::{Next, RowOutcome},
-    device::{Buffer, BufferPool},
+    device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, RowFailure},
     executor::{
         Response,
-        gather::{copy_block, fill},
         lane::{Ran, nanos},
     },
     model::{DataType, Dims, TensorSpec, element_count, unfold::Which},
@@ -39,14 +39,6 @@ struct Node<'a> {
     role: usize,
 }
 
-/// A row of a run.
-struct NodeRow {
-    /// The node among those of the task. One that goes over the rows of tensors has several rows, one behind the other.
-    node: usize,
-    /// By the cell's inputs.
-    inputs: SmallVec<[Row; 4]>,
-}
-
 /// What a run gave a node.
 struct Given<'a> {
     outputs: &'a [BatchOutput],
@@ -67,28 +59,6 @@ impl Given<'_> {
         }
         dims.extend_from_slice(&shape[1..]);
         Row { dims, of: data.clone(), at: self.at.start * len, len: rows * len }
-    }
-}
-
-/// One input of a run, all rows together.
-struct Gathered {
-    shape: Dims,
-    data: Data,
-}
-
-enum Data {
-    /// Rows that lie where a task wrote them side by side.
-    Shared(Bytes),
-    Copied(Buffer),
-}
-
-impl Gathered {
-    fn as_input(&self) -> BatchInput<'_> {
-        let data = match &self.data {
-            Data::Shared(bytes) => bytes,
-            Data::Copied(buffer) => buffer.as_slice(),
-        };
-        BatchInput::Dense { shape: &self.shape, data }
     }
 }
 
@@ -128,7 +98,7 @@ impl<'a> CellTask<'a> {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
         for group in groups(cell, rows) {
-            self.run_group(cell, &nodes, &group, &mut ran)?;
+            self.run_group(cell, &nodes, group, &mut ran)?;
         }
         Ok(ran)
     }
@@ -186,20 +156,29 @@ impl<'a> CellTask<'a> {
             }
             From::Length(tensor) => {
                 let (dims, _) = walk.tensor(*tensor)?;
-                let length = dims.first().copied().unwrap_or(1);
-                let bytes = match spec.datatype {
-                    DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
-                    _ => Bytes::copy_from_slice(&length.to_le_bytes()),
-                };
-                Ok(own(&bytes))
+                Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
+            From::Grown { keep } => {
+                let mut dims = Dims::from_slice(&[place.node as i64]);
+                dims.extend_from_slice(&spec.dims[1..]);
+                let steps = walk.steps(place.segment, *keep);
+                let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
+                Ok(Row::alone(dims, steps))
+            }
+            From::GrownLength => Ok(own(&length(spec, place.node as i64))),
             From::Carried { keep, .. } if place.node > 0 => {
                 let row = walk.carried(place.segment, *keep);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
             }
-            From::Carried { start: Initially::Row(row), .. } => Ok(own(row)),
-            From::Carried { start: Initially::Tensor(tensor), .. } => {
-                walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data))
+            From::Carried { start, kept, .. } => match (kept.and_then(|kept| walk.kept(kept)), start) {
+                (Some(row), _) => Ok(row),
+                (None, Initially::Row(row)) => Ok(own(row)),
+                (None, Initially::Tensor(tensor)) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+            },
+            From::Control { control, no, yes } => Ok(own(if walk.is(*control) { yes } else { no })),
+            From::CorrelationId => {
+                let bytes = walk.correlation_id(spec.datatype);
+                bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
             }
             From::Child { child, keep, none } => match walk.children(place).get(*child) {
                 None => Ok(own(none)),
@@ -211,31 +190,35 @@ impl<'a> CellTask<'a> {
     }
 
     /// Runs rows whose inputs fit together.
-    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], group: &[NodeRow], ran: &mut Ran) -> Result<(), String> {
+    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], rows: Vec<NodeRow>, ran: &mut Ran) -> Result<(), String> {
         let started = Instant::now();
-        let count = group.len();
+        let count = rows.len();
+        let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
         let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
-            let of_input: SmallVec<[&Row; 32]> = group.iter().map(|row| &row.inputs[input]).collect();
+            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
             gather(spec, &of_input, self.buffers)
         });
         let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> =
             cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
-        let steps: SmallVec<[u32; 32]> = group.iter().map(|row| nodes[row.node].place.node as u32).collect();
+        let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
         let gathered_at = Instant::now();
         let batch =
             Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
         let execution = cell.program.run(&batch).map_err(|error| error.0)?;
         let ran_at = Instant::now();
+        // What grows is appended to where it lies once nobody reads it any more.
+        drop(inputs);
+        drop((gathered, rows));
         for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
         let mut at = 0;
-        for rows in group.chunk_by(|one, two| one.node == two.node) {
+        for rows in of_nodes.chunk_by(|one, two| one == two) {
             let given = Given { outputs: &execution.outputs, count, at: at..at + rows.len() };
             at += rows.len();
-            let node = rows[0].node;
+            let node = rows[0];
             ran.outcomes[node] = self.leave(&nodes[node], node, &given, &mut ran.streamed)?;
         }
         ran.timings.compute_input_ns += nanos(started, gathered_at);
@@ -281,20 +264,6 @@ impl<'a> CellTask<'a> {
     }
 }
 
-/// Rows that may run together: all of them, where they have the same dims or are padded to one another, else those of the same dims.
-fn groups(cell: &Cell, rows: Vec<NodeRow>) -> SmallVec<[Vec<NodeRow>; 1]> {
-    let alike =
-        |one: &NodeRow, two: &NodeRow| one.inputs.iter().zip(&two.inputs).all(|(one, two)| one.dims == two.dims);
-    let mut groups: SmallVec<[Vec<NodeRow>; 1]> = SmallVec::new();
-    for row in rows {
-        match groups.iter_mut().find(|group| cell.pads || alike(&group[0], &row)) {
-            Some(group) => group.push(row),
-            None => groups.push(vec![row]),
-        }
-    }
-    groups
-}
-
 /// Whether a row is what the cell's input takes.
 fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
     let fits = row.dims.len() == spec.dims.len()
@@ -319,44 +288,6 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
     Ok(Row::alone(dims, data).part(number, rows))
 }
 
-/// One input of all rows: where they lie, if a task wrote them side by side; else copied, and padded to the longest.
-fn gather(spec: &TensorSpec, rows: &[&Row], buffers: &Arc<BufferPool>) -> Result<Gathered, String> {
-    let first = rows[0];
-    let mut dims = first.dims.clone();
-    for row in rows {
-        dims.iter_mut().zip(&row.dims).for_each(|(longest, own)| *longest = (*longest).max(*own));
-    }
-    let mut shape = Dims::from_slice(&[rows.len() as i64]);
-    shape.extend_from_slice(&dims);
-    let adjoin = |(at, row): (usize, &&Row)| {
-        row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == first.at + at * first.len
-    };
-    let size = spec.datatype.size_bytes().ok_or("strings cannot be gathered")?;
-    // A message's payload may lie anywhere.
-    let is_aligned = first.as_slice().as_ptr().addr().is_multiple_of(size);
-    let is_alike = rows.iter().all(|row| row.dims == dims);
-    if is_aligned && is_alike && first.len > 0 && rows.iter().enumerate().all(adjoin) {
-        let data = Data::Shared(first.of.slice(first.at..first.at + rows.len() * first.len));
-        return Ok(Gathered { shape, data });
-    }
-    let row_bytes = element_count(&dims).and_then(|count| count.checked_mul(size));
-    let row_bytes = row_bytes.ok_or_else(|| format!("input '{}' would be too large", spec.name))?;
-    let mut buffer = BufferPool::take(buffers, rows.len() * row_bytes);
-    if row_bytes > 0 {
-        for (into, row) in buffer.as_mut_slice().chunks_exact_mut(row_bytes).zip(rows) {
-            if row.len == row_bytes {
-                into.copy_from_slice(row.as_slice());
-            } else {
-                fill(into, spec.datatype, spec.pad_value);
-                if row.len > 0 {
-                    copy_block(row.as_slice(), &row.dims, into, &dims, size);
-                }
-            }
-        }
-    }
-    Ok(Gathered { shape, data: Data::Copied(buffer) })
-}
-
 /// Whether an output has a row for each node, of the dims that the cell promises.
 fn promised(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<(), String> {
     let (first, rest) = output.shape.split_first().unwrap_or((&0, &[]));
@@ -374,6 +305,14 @@ fn with_rows(rows: usize, row_dims: &[i64]) -> Option<Dims> {
     let mut shape = Dims::from_slice(&[rows as i64]);
     shape.extend_from_slice(row_dims);
     row_dims.iter().all(|dim| *dim >= 0).then_some(shape)
+}
+
+/// A length as the cell takes it.
+fn length(spec: &TensorSpec, length: i64) -> Bytes {
+    match spec.datatype {
+        DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
+        _ => Bytes::copy_from_slice(&length.to_le_bytes()),
+    }
 }
 
 /// One INT32 or INT64.

@@ -20,6 +20,9 @@ use crate::{
     },
 };
 
+mod grow;
+mod sequences;
+
 /// Makes the values of each output of a row from those of its inputs.
 type Row = fn(&[Vec<i64>]) -> Vec<Vec<i64>>;
 
@@ -94,7 +97,7 @@ fn row_of_input(input: usize) -> Source {
 }
 
 fn carried(output: usize, start: f64) -> Source {
-    Source::Carried { output, start: Start::Value(start) }
+    Source::Carried { output, start: Start::Value(start), is_kept: false }
 }
 
 /// Dims behind the batch, and values.
@@ -140,7 +143,7 @@ impl Tried {
     /// The outputs of a request alone, as dims behind the batch and values.
     fn alone(&self, given: &[(&[i64], &[i64])]) -> Result<Vec<Made>, String> {
         let inputs = self.inputs(given);
-        let graph = unfold(&self.programs, &self.spec, 1, &inputs).map_err(|fault| fault.to_string())?;
+        let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).map_err(|fault| fault.to_string())?;
         let (reply, _) = run_alone(&self.spec, &self.programs, graph, &inputs, &self.buffers)?;
         let outputs = reply.map_or(Vec::new(), |Response { outputs }| outputs);
         Ok(outputs.iter().map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
@@ -148,9 +151,9 @@ impl Tried {
 
     fn walk(&self, given: &[(&[i64], &[i64])]) -> Walk {
         let inputs = self.inputs(given);
-        let graph = unfold(&self.programs, &self.spec, 1, &inputs).expect("it unfolds");
+        let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).expect("it unfolds");
         let payload = Payload { rows: 1, lengths: Default::default(), inputs };
-        Walk::new(&self.programs, true, Arc::new(payload), &graph)
+        Walk::new(&self.programs, true, Arc::new(payload), &graph, None)
     }
 
     fn task(&self, cell: usize, nodes: &[(&Walk, u32)]) -> Result<Vec<Next>, String> {
@@ -256,7 +259,7 @@ fn counts(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 /// Counts from a number that the chain leaves, at most ten times, until 5.
 fn decoder(streams: bool) -> Result<Tried, String> {
     let start = Start::Tensor(Tensor::Emitted(emitted(0, 0)));
-    let source = Source::Carried { output: 0, start };
+    let source = Source::Carried { output: 0, start, is_kept: false };
     let count = Count::AtMost { most: Expression::Number(10), until: Some((0, 5)) };
     let decode = steps(1, vec![source], count);
     let unfolding = Unfolding {

@@ -31,10 +31,18 @@ pub(in crate::executor) fn run_alone(
     buffers: &Arc<BufferPool>,
 ) -> Result<(Option<Response>, Vec<Ns>), String> {
     let payload = Payload { rows: 1, lengths: Lengths::new(), inputs: inputs.to_vec() };
-    let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph);
+    let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None);
     let mut took_ns = vec![0; programs.count()];
     let (cells, segments) = cell_knobs(programs.unfolding());
-    let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, frontier: true, merge_requests: None };
+    let knobs = CellularKnobs {
+        cells,
+        segments,
+        slots: u32::MAX,
+        max_tasks: 1,
+        frontier: true,
+        merge_requests: None,
+        sequences: None,
+    };
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));
@@ -49,6 +57,7 @@ pub(in crate::executor) fn run_alone(
         board_by: None,
         expiry: None,
         graph,
+        sequence: None,
     };
     let mut tasks: VecDeque<Task> = VecDeque::new();
     let mut actions = core.step(0, Event::Arrived(arrival));
@@ -59,7 +68,11 @@ pub(in crate::executor) fn run_alone(
                 Action::Finish { end: End::Completed, .. } if spec.decoupled => return Ok((None, took_ns)),
                 Action::Finish { end: End::Completed, .. } => return Ok((Some(walk.reply()?), took_ns)),
                 Action::Finish { end, .. } => return Err(format!("the request ended {end:?}")),
-                Action::Emit { .. } | Action::Drained(_) | Action::WakeAt(_) => {}
+                Action::Emit { .. }
+                | Action::Joined { .. }
+                | Action::SequenceOver { .. }
+                | Action::Drained(_)
+                | Action::WakeAt(_) => {}
             }
         }
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;

@@ -1,17 +1,20 @@
 //! What a request keeps while it walks through its cells.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
-use super::plan::{CellPrograms, Keep};
+use super::{
+    plan::{CellPrograms, Keep},
+    sequence::{SequenceState, correlation_id},
+};
 use crate::{
     executor::{OutputTensor, Response, record::Payload},
     model::{
-        Dims,
-        unfold::{Emitted, Tensor, Topology, Unfolded, Which},
+        CorrelationId, DataType, Dims, InSequence,
+        unfold::{Control, Emitted, Tensor, Topology, Unfolded, Which},
     },
 };
 
@@ -27,6 +30,9 @@ pub(in crate::executor) struct Walk {
     topologies: SmallVec<[Option<Arc<Topology>>; 2]>,
     /// By segment, then by its keeps.
     left: Mutex<Vec<SmallVec<[Values; 2]>>>,
+    /// What it says of its sequence, and that one's state once it has joined it.
+    sequence: Option<InSequence>,
+    state: OnceLock<Arc<SequenceState>>,
 }
 
 /// Values of one output of a segment's nodes.
@@ -34,7 +40,7 @@ enum Values {
     /// That of the latest step.
     Last(Option<Row>),
     /// Those of all steps, one behind the other, and the latest.
-    Steps { dims: Dims, data: BytesMut, last: Option<Row> },
+    Steps { dims: Dims, data: Bytes, last: Option<Row> },
     /// By node of a tree.
     Nodes(Box<[Option<Row>]>),
     /// Those of all nodes, in order, once somebody has asked for them.
@@ -97,6 +103,7 @@ impl Walk {
         has_batch_axis: bool,
         payload: Arc<Payload>,
         graph: &[Unfolded],
+        sequence: Option<InSequence>,
     ) -> Self {
         let mut starts = SmallVec::new();
         let mut nodes = 0;
@@ -112,16 +119,53 @@ impl Walk {
         let left = programs.segments.iter().zip(graph).map(|(segment, unfolded)| {
             let values = |keep: &Keep| match unfolded {
                 Unfolded::Tree(_) => Values::Nodes(vec![None; unfolded.nodes() as usize].into()),
-                Unfolded::Steps(_) if keep.all => {
-                    Values::Steps { dims: Dims::new(), data: BytesMut::new(), last: None }
-                }
+                Unfolded::Steps(_) if keep.all => Values::Steps { dims: Dims::new(), data: Bytes::new(), last: None },
                 Unfolded::Steps(_) => Values::Last(None),
             };
             segment.keeps.iter().map(values).collect()
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
-        Self { programs: Arc::clone(programs), payload, has_batch_axis, starts, topologies, left }
+        let state = OnceLock::new();
+        Self { programs: Arc::clone(programs), payload, has_batch_axis, starts, topologies, left, sequence, state }
+    }
+
+    /// Reads and leaves the state of a sequence from now on; only the first call counts.
+    pub(in crate::executor) fn join(&self, state: Arc<SequenceState>) {
+        // A request joins one sequence.
+        let _ = self.state.set(state);
+    }
+
+    /// The request has completed: what its last steps gave is the state of its sequence.
+    pub(in crate::executor) fn commit(&self) {
+        let Some(state) = self.state.get() else { return };
+        let left = self.left.lock();
+        for (number, &(segment, keep)) in self.programs.kept.iter().enumerate() {
+            if let Some(row) = left[segment][keep].last() {
+                // A sequence rests for long, and would hold all rows of the task.
+                state.write(number, row.copied());
+            }
+        }
+    }
+
+    /// What the request before it in its sequence left.
+    pub(super) fn kept(&self, kept: usize) -> Option<Row> {
+        self.state.get()?.read(kept)
+    }
+
+    /// Whether a control is on. Outside of a sequence, as in the trial of a version, a request is a whole one.
+    pub(super) fn is(&self, control: Control) -> bool {
+        self.sequence.as_ref().is_none_or(|sequence| match control {
+            Control::Start => sequence.starts,
+            Control::End => sequence.ends,
+            Control::Ready => true,
+        })
+    }
+
+    /// The id of its sequence; 0 outside of one. `None` where it does not fit the type.
+    pub(super) fn correlation_id(&self, datatype: DataType) -> Option<Bytes> {
+        let outside = CorrelationId::Number(0);
+        correlation_id(datatype, self.sequence.as_ref().map_or(&outside, |sequence| &sequence.id))
     }
 
     /// Where a node stands.
@@ -174,8 +218,8 @@ impl Walk {
             return values.join(segment.keeps[keep].reversed, root).ok_or_else(name);
         }
         let row = match values {
-            Values::Last(last) | Values::Steps { last, .. } | Values::Joined { last, .. } => last.clone(),
             Values::Nodes(nodes) => self.root(emitted.segment).and_then(|root| nodes.get(root)?.clone()),
+            values => values.last().cloned(),
         };
         row.map(|row| (row.dims.clone(), row.bytes())).ok_or_else(name)
     }
@@ -188,9 +232,14 @@ impl Walk {
 
     /// What the step before left.
     pub(super) fn carried(&self, segment: usize, keep: usize) -> Option<Row> {
+        self.left.lock()[segment][keep].last().cloned()
+    }
+
+    /// What all steps so far left, one behind the other. Whoever holds it makes [`Self::keep`] copy it.
+    pub(super) fn steps(&self, segment: usize, keep: usize) -> Option<Bytes> {
         match &self.left.lock()[segment][keep] {
-            Values::Last(last) | Values::Steps { last, .. } => last.clone(),
-            Values::Nodes(_) | Values::Joined { .. } => None,
+            Values::Steps { data, .. } => Some(data.clone()),
+            _ => None,
         }
     }
 
@@ -215,7 +264,10 @@ impl Walk {
                 } else if *dims != row.dims {
                     return Err(format!("its rows have the dims {:?}, those before them {dims:?}", row.dims));
                 }
-                data.extend_from_slice(row.as_slice());
+                let so_far = std::mem::take(data).try_into_mut();
+                let mut all = so_far.unwrap_or_else(|shared| BytesMut::from(&*shared));
+                all.extend_from_slice(row.as_slice());
+                *data = all.freeze();
                 *last = Some(row);
             }
             // Nodes wait for others for long, and would hold all rows of their task.
@@ -253,6 +305,14 @@ impl Walk {
 }
 
 impl Values {
+    /// That of the latest step.
+    fn last(&self) -> Option<&Row> {
+        match self {
+            Self::Last(last) | Self::Steps { last, .. } | Self::Joined { last, .. } => last.as_ref(),
+            Self::Nodes(_) => None,
+        }
+    }
+
     /// All rows along a new first axis. Of a tree, `root` is the node that counts as the last.
     fn join(&mut self, reversed: bool, root: Option<usize>) -> Option<(Dims, Bytes)> {
         let (rows, row_dims, data, last) = match self {
@@ -260,7 +320,7 @@ impl Values {
             Self::Last(_) => return None,
             Self::Steps { dims, data, last } => {
                 let row_bytes = last.as_ref()?.len.max(1);
-                let data = std::mem::take(data).freeze();
+                let data = std::mem::take(data);
                 let rows = data.len() / row_bytes;
                 let data = if reversed { data.rchunks(row_bytes).flatten().copied().collect() } else { data };
                 (rows, std::mem::take(dims), data, last.take())

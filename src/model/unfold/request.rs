@@ -6,7 +6,7 @@ use super::{
     Count, Nodes, Source, Steps, Tensor, Tree, Unfolding,
     topology::{Topology, topology},
 };
-use crate::model::{DataType, TensorSpec};
+use crate::model::{CorrelationId, DataType, TensorSpec};
 
 /// Most steps of a segment: a client that asks for more is mistaken or means ill.
 const MOST_STEPS: u64 = 1 << 20;
@@ -42,6 +42,14 @@ pub struct Given<'a> {
 /// Why a request cannot be unfolded: its sender is at fault.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnfoldError {
+    /// Its sequence's id does not fit the cell that reads it.
+    #[error("expected a sequence_id that is {datatype}, as the model reads it, but found '{id}'")]
+    CorrelationId {
+        /// The id.
+        id: CorrelationId,
+        /// What it is read as.
+        datatype: DataType,
+    },
     /// More or fewer rows than one.
     #[error("expected a batch of 1, because each request unfolds by itself, but found {0}")]
     Rows(u32),

@@ -20,7 +20,7 @@ pub use bert::{bert_base, minilm};
 pub use linknet::linknet;
 pub use mobilenet::mobilenet;
 pub use resnet::resnet50;
-pub use small::{add_sub, identity, identity_of, lookup, runaway, scale, slow};
+pub use small::{add_sub, correlation_id, identity, identity_of, lookup, runaway, running_total, scale, slow};
 pub use unet::unet;
 pub use vgg::vgg19;
 

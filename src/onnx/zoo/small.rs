@@ -59,6 +59,47 @@ pub fn scale(factor: f32) -> Result<Model, BuildError> {
     graph.finish()
 }
 
+/// `OUTPUT0` INT64 `[batch, 1]` = `total` + `INPUT0`, and the same as `total_next`, beside what it is told: `is_first` = `START` INT32 and
+/// `is_last` = `END` FP32. A model whose state and control inputs the server fills in.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn running_total() -> Result<Model, BuildError> {
+    let shape = dims!["batch", 1];
+    let mut graph = Graph::new("running_total");
+    let input = graph.input("INPUT0", DataType::Int64, &shape);
+    let total = graph.input("total", DataType::Int64, &shape);
+    let sum = graph.op("Add", &[&total, &input]).named("OUTPUT0").value();
+    let next = graph.op("Identity", &[&sum]).named("total_next").value();
+    graph.output(&sum, DataType::Int64, &shape);
+    graph.output(&next, DataType::Int64, &shape);
+    for (control, datatype, told) in [("START", DataType::Int32, "is_first"), ("END", DataType::Fp32, "is_last")] {
+        let control = graph.input(control, datatype, &shape);
+        let told = graph.op("Identity", &[&control]).named(told).value();
+        graph.output(&told, datatype, &shape);
+    }
+    graph.finish()
+}
+
+/// What it is told of each row: `OUTPUT0` UINT64 `[batch, 1]` = `CORRID`, `is_ready` = `READY` BOOL; and `same` = `INPUT0` INT64.
+///
+/// # Errors
+/// Never in a correct build.
+pub fn correlation_id() -> Result<Model, BuildError> {
+    let shape = dims!["batch", 1];
+    let mut graph = Graph::new("correlation_id");
+    let input = graph.input("INPUT0", DataType::Int64, &shape);
+    let ready = graph.input("READY", DataType::Bool, &shape);
+    let id = graph.input("CORRID", DataType::Uint64, &shape);
+    for (input, name, datatype) in
+        [(&id, "OUTPUT0", DataType::Uint64), (&ready, "is_ready", DataType::Bool), (&input, "same", DataType::Int64)]
+    {
+        let output = graph.op("Identity", &[input]).named(name).value();
+        graph.output(&output, datatype, &shape);
+    }
+    graph.finish()
+}
+
 /// `OUTPUT0` FP32 `[batch, 1]` = the entry that `INPUT0` INT64 `[batch, 1]` names in a table of 100, 101, … 115. An
 /// index outside −16…15 fails the whole batch.
 ///

@@ -3,7 +3,7 @@
 use super::{
     Origin,
     params::{self, PolicyName},
-    pb,
+    pb, sequences,
     stages::{STAGES, StageCuts, StageRequest},
     unfold,
 };
@@ -20,13 +20,14 @@ pub struct Automatic {
 impl Automatic {
     /// Nothing, unless the configuration says `auto` of stages or policy in so many words; then also the other of the two
     /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that cannot be cut
-    /// or cannot batch, and of one of cells, nothing.
+    /// or cannot batch, and of one of cells or with sequences, nothing.
     pub fn of(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) -> Self {
         let said = config.parameters.get(STAGES).map(|parameter| parameter.string_value.trim());
         let policy = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));
         let is_asked_for = said == Some("auto") || policy && !origin.is_implied(&params::policy_path());
         let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
-        if !is_asked_for || config.max_batch_size < 1 || decoupled || unfold::is_given(config) {
+        let unfolds = unfold::is_given(config) || sequences::given(config).is_some();
+        if !is_asked_for || config.max_batch_size < 1 || decoupled || unfolds {
             return Self::default();
         }
         Self { stages: said.is_none_or(|said| said == "auto") && stages.cuts == StageCuts::Whole, policy }

@@ -9,7 +9,7 @@ use super::{
         self, model_config::SchedulingChoice, model_instance_group::Kind,
         model_optimization_policy::PinnedMemoryBuffer, model_version_policy as version_policy,
     },
-    unfold,
+    sequences, unfold,
 };
 use crate::onnx::{Port, PortDim, Signature};
 
@@ -82,12 +82,14 @@ pub fn from_graph(config: &mut pb::ModelConfig, signature: &Signature, origin: &
     }
     let batched = config.max_batch_size > 0;
     if config.input.is_empty() {
-        let tensors =
-            signature.inputs.iter().map(|port| pb::ModelInput { name: port.name.clone(), ..Default::default() });
+        let own: Vec<&str> = sequences::inputs(config).collect();
+        let ports = signature.inputs.iter().filter(|port| !own.contains(&port.name.as_str()));
+        let tensors = ports.map(|port| pb::ModelInput { name: port.name.clone(), ..Default::default() });
         config.input = tensors.collect();
     }
     if config.output.is_empty() {
-        let outputs = signature.outputs.iter();
+        let own: Vec<&str> = sequences::outputs(config).collect();
+        let outputs = signature.outputs.iter().filter(|port| !own.contains(&port.name.as_str()));
         let tensors = outputs.map(|port| pb::ModelOutput { name: port.name.clone(), ..Default::default() });
         config.output = tensors.collect();
     }

@@ -8,7 +8,8 @@ use smallvec::SmallVec;
 use super::{
     ConfigError, Origin, knobs, params,
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
-    policies::{self, from_ms, from_us, narrow},
+    policies::{self, from_ms, from_us, instances, narrow},
+    sequences,
     stages::{self, StageRequest},
     unfold::{self, UnfoldRequest},
 };
@@ -143,12 +144,13 @@ fn knobs(
     stages: &StageRequest,
     origin: &Origin,
 ) -> Result<Knobs, ConfigError> {
-    let counts = config.instance_group.iter().map(|group| u32::try_from(group.count).unwrap_or(0));
-    let max_in_flight = counts.fold(0_u32, u32::saturating_add).max(1);
     let policy = policies::read(config, stages, origin)?;
     let queueing = match (&policy, &config.scheduling_choice) {
         (Policy::Serial, _) => QueueingKnobs::default(),
         (_, Some(SchedulingChoice::DynamicBatching(batching))) => queueing(config, batching, origin)?,
+        (_, Some(SchedulingChoice::SequenceBatching(_))) => {
+            QueueingKnobs { default_queue: queue(&sequences::queue(config, origin)?), ..QueueingKnobs::default() }
+        }
         (_, _) => queueing(config, &pb::ModelDynamicBatching::default(), origin)?,
     };
     let default = Knobs::default();
@@ -158,7 +160,7 @@ fn knobs(
     Ok(Knobs {
         max_batch_rows: unfold.as_ref().map_or(max_batch_size.max(1), UnfoldRequest::max_rows),
         mergeable: max_batch_size > 0 || unfold.is_some(),
-        max_in_flight,
+        max_in_flight: instances(config),
         stages: cells.map_or(default.stages, StageKnobs::chain),
         buffer_pairs: pairs.unwrap_or(default.buffer_pairs),
         objective_ns: knobs::LATENCY_OBJECTIVE.read(config, origin)?.map(from_ms),

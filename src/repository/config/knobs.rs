@@ -82,6 +82,20 @@ pub const CELLULAR_FRONTIER: Knob<bool> = Knob::new("batching.cellular.frontier"
 /// Most requests whose graphs are merged.
 pub const CELLULAR_MERGE: Knob<u64> = Knob::whole("batching.cellular.merge_requests", 1, 1 << 16);
 
+/// What happens to requests of sequences whose queue timeout passes.
+pub const SEQUENCE_ACTION: Knob<&str> = Knob::new("batching.sequences.timeout_action", ACTION);
+/// Queue timeout of requests of sequences that bring none, in microseconds; 0: none.
+pub const SEQUENCE_TIMEOUT: Knob<u64> = Knob::whole("batching.sequences.default_timeout_us", 0, DAY_US);
+/// Whether a request's own timeout counts.
+pub const SEQUENCE_OVERRIDE: Knob<bool> = Knob::new("batching.sequences.allow_timeout_override", Form::Flag);
+/// Most requests that wait, those behind others of their sequence included; 0: no limit.
+pub const SEQUENCE_QUEUE: Knob<u64> = Knob::whole("batching.sequences.max_queue_size", 0, u32::MAX as u64);
+
+/// The knobs that only models with sequences have.
+pub const OF_SEQUENCES: [&str; 4] =
+    [SEQUENCE_ACTION.key, SEQUENCE_TIMEOUT.key, SEQUENCE_OVERRIDE.key, SEQUENCE_QUEUE.key];
+
+const ACTION: Form = Form::Word { words: &["reject", "delay"], refused: None };
 const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
 const ORDER: Form = Form::Word { words: &["depth-first", "pipelined"], refused: None };
 const PREDICTOR: Form = Form::Word {
@@ -90,7 +104,7 @@ const PREDICTOR: Form = Form::Word {
 };
 
 /// Every knob but the policy's name, with the form of its value.
-pub const ALL: [(&str, Form); 31] = [
+pub const ALL: [(&str, Form); 35] = [
     BUCKET_WIDTH.entry(),
     LATENCY_OBJECTIVE.entry(),
     WEIGHT.entry(),
@@ -121,6 +135,10 @@ pub const ALL: [(&str, Form); 31] = [
     CELLULAR_TASKS.entry(),
     CELLULAR_FRONTIER.entry(),
     CELLULAR_MERGE.entry(),
+    SEQUENCE_ACTION.entry(),
+    SEQUENCE_TIMEOUT.entry(),
+    SEQUENCE_OVERRIDE.entry(),
+    SEQUENCE_QUEUE.entry(),
     (params::POLICY, Form::Text),
 ];
 
@@ -384,10 +402,16 @@ mod tests {
     fn the_documentation_names_every_knob() {
         let text = include_str!("../../../docs/model-configuration.md");
         for (key, _) in ALL {
-            let name =
-                ["batching.adaptive.", "batching.lazy.", "batching.diversity.", "batching.cellular.", "batching."]
-                    .iter()
-                    .find_map(|section| key.strip_prefix(section));
+            let name = [
+                "batching.adaptive.",
+                "batching.lazy.",
+                "batching.diversity.",
+                "batching.cellular.",
+                "batching.sequences.",
+                "batching.",
+            ]
+            .iter()
+            .find_map(|section| key.strip_prefix(section));
             let name = name.expect("every key begins with 'batching.'");
             assert!(text.contains(&format!("`{name}`")) || key == params::POLICY, "'{key}' is not documented");
         }

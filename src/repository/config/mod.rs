@@ -2,7 +2,7 @@
 //! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
 //!
 //! Here live reading ([`pbtxt`], [`yaml`], [`json`]), completion ([`complete`]), validation ([`check`]), our own knobs
-//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`]), what they make of a policy ([`policies`], and
+//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
 //! [`policy_text`] for command lines), what
 //! they leave to a profile ([`automatic`]) and the conversion ([`convert`]). Here must not live: directories and versions,
 //! model states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
@@ -21,6 +21,7 @@ pub mod pbtxt;
 pub mod policies;
 pub mod policy_text;
 mod schema;
+pub mod sequences;
 pub mod stages;
 pub mod unfold;
 pub mod yaml;

@@ -6,12 +6,13 @@ use super::{
     knobs::{self, Knob},
     params::{self, PolicyName},
     pb::{self, model_config::SchedulingChoice},
+    sequences,
     stages::StageRequest,
     unfold,
 };
 use crate::batching::{
     AdaptiveKnobs, CellularKnobs, DiversityKnobs, InputDiversity, LazyKnobs, LoadDiversity, Ns, OperatorDiversity,
-    PartOrder, Policy, Predictor, WindowKnobs,
+    PartOrder, Policy, Predictor, SequenceKnobs, WindowKnobs,
 };
 
 /// Longer delays count as this: 292 years, which added to any clock still fits.
@@ -42,12 +43,14 @@ pub fn read(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) ->
         Some(SchedulingChoice::DynamicBatching(batching)) => Some(batching),
         _ => None,
     };
-    if unfold::is_given(config) {
+    let has_sequences = sequences::given(config).is_some();
+    if unfold::is_given(config) || has_sequences {
         return match named {
             None | Some(PolicyName::Auto | PolicyName::Cellular) => source.cellular(batching).map(Policy::Cellular),
             Some(name) => {
+                let what = if has_sequences { "sequences" } else { "cells" };
                 let message =
-                    format!("the policy '{}' does not go with cells: expected auto or cellular", name.as_str());
+                    format!("the policy '{}' does not go with {what}: expected auto or cellular", name.as_str());
                 Err(origin.error(&path, message))
             }
         };
@@ -125,7 +128,20 @@ impl Source<'_> {
             max_tasks: max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
             frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(true),
             merge_requests: knobs::CELLULAR_MERGE.read(config, origin)?.map(narrow),
+            sequences: self.sequences()?,
         })
+    }
+
+    fn sequences(self) -> Result<Option<SequenceKnobs>, ConfigError> {
+        let Self { config, origin } = self;
+        if sequences::given(config).is_none() {
+            return Ok(None);
+        }
+        let rows = match unfold::read(config, origin)? {
+            Some(unfold) => unfold.max_rows(),
+            None => u32::try_from(config.max_batch_size).unwrap_or(0),
+        };
+        Ok(sequences::limits(config, rows.max(1), instances(config)))
     }
 
     fn adaptive(self) -> Result<AdaptiveKnobs, ConfigError> {
@@ -281,6 +297,12 @@ impl Source<'_> {
         let message = "the mode 'paper' has its own: remove this, or choose the mode 'default'";
         Err(self.origin.error(&knob.path(), message))
     }
+}
+
+/// Instances of a completed configuration, at least 1.
+pub(super) fn instances(config: &pb::ModelConfig) -> u32 {
+    let counts = config.instance_group.iter().map(|group| u32::try_from(group.count).unwrap_or(0));
+    counts.fold(0_u32, u32::saturating_add).max(1)
 }
 
 /// A bounded number as `u32`.

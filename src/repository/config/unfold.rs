@@ -6,8 +6,13 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+
 use super::pb;
-use crate::model::{TensorSpec, unfold::Emit};
+use crate::model::{
+    TensorSpec,
+    unfold::{Control, Emit},
+};
 
 pub(super) mod keys;
 mod part;
@@ -190,6 +195,20 @@ pub enum SourceRequest {
         output: String,
         /// Before the first step.
         start: StartRequest,
+        /// Whether it lives on between requests of a sequence.
+        is_kept: bool,
+    },
+    /// What the request says of its sequence.
+    Control(ControlRequest),
+    /// What all steps before gave, one behind the other.
+    Grown {
+        /// Output of the cell.
+        output: String,
+    },
+    /// How long an input of the segment that grows is.
+    GrownLength {
+        /// That input.
+        input: String,
     },
     /// What a child gave.
     Child {
@@ -207,9 +226,29 @@ impl SourceRequest {
             Self::Step { of, .. } => Some(of),
             Self::Whole(tensor) | Self::Length(tensor) => Some(tensor),
             Self::Carried { start: StartRequest::Tensor(tensor), .. } => Some(tensor),
-            Self::Carried { .. } | Self::Child { .. } => None,
+            Self::Carried { .. }
+            | Self::Control(_)
+            | Self::Grown { .. }
+            | Self::GrownLength { .. }
+            | Self::Child { .. } => None,
         }
     }
+}
+
+/// What a cell is told of a request's sequence.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ControlRequest {
+    /// Yes or no, by these values.
+    Flag {
+        /// What is asked.
+        control: Control,
+        /// For no.
+        no: f64,
+        /// For yes.
+        yes: f64,
+    },
+    /// The correlation id.
+    CorrelationId,
 }
 
 /// What is carried into the first step.
@@ -217,6 +256,8 @@ impl SourceRequest {
 pub enum StartRequest {
     /// This value in each element.
     Value(f64),
+    /// These elements in wire form.
+    Elements(Bytes),
     /// A tensor as it is.
     Tensor(String),
 }

@@ -59,6 +59,7 @@ pub fn decode(
         priority: parameters.priority,
         queue_timeout: parameters.queue_timeout,
         deadline: None,
+        sequence: parameters.sequence,
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
     Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })

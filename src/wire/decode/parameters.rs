@@ -8,6 +8,7 @@ use super::super::{
     pb::{InferParameter, infer_parameter::ParameterChoice},
     shared_memory::RegionSlice,
 };
+use crate::model::{CorrelationId, InSequence};
 
 const EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 const REGION: &str = "shared_memory_region";
@@ -23,22 +24,30 @@ pub(super) struct RequestParameters {
     pub priority: u32,
     pub queue_timeout: Option<Duration>,
     pub enable_empty_final_response: bool,
+    /// None without an id that is a number above 0 or a text that is not empty.
+    pub sequence: Option<InSequence>,
 }
 
-/// Reads the parameters of a request. Those of sequences are checked and, as no model has sequences, left aside.
+/// Reads the parameters of a request.
 pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Fault> {
     let mut read = RequestParameters::default();
+    let (mut id, mut starts, mut ends) = (None, false, false);
     for (key, parameter) in parameters {
         let value = parameter.parameter_choice.as_ref();
         let wrong_type = |expected| Fault::ParameterType { key: key.clone(), expected };
         let negative = |got| Fault::ParameterNegative { key: key.clone(), got };
         match key.as_str() {
             "sequence_id" => match value {
-                Some(ParameterChoice::Int64Param(_) | ParameterChoice::StringParam(_)) => {}
+                Some(&ParameterChoice::Int64Param(0)) => {}
+                Some(&ParameterChoice::Int64Param(number)) => id = Some(CorrelationId::Number(number.cast_unsigned())),
+                Some(ParameterChoice::StringParam(text)) if text.is_empty() => {}
+                Some(ParameterChoice::StringParam(text)) => id = Some(CorrelationId::Text(text.as_str().into())),
                 _ => return Err(wrong_type("int64_param or string_param")),
             },
             "sequence_start" | "sequence_end" => match value {
-                Some(ParameterChoice::BoolParam(_)) => {}
+                Some(&ParameterChoice::BoolParam(flag)) => {
+                    *(if key == "sequence_start" { &mut starts } else { &mut ends }) = flag
+                }
                 _ => return Err(wrong_type("bool_param")),
             },
             "priority" => {
@@ -67,6 +76,7 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
             _ => {}
         }
     }
+    read.sequence = id.map(|id| InSequence { id, starts, ends });
     Ok(read)
 }
 
@@ -144,12 +154,22 @@ mod tests {
     }
 
     #[test]
-    fn sequence_parameters_are_checked_and_left_aside() {
-        let default = Ok(RequestParameters::default());
-        assert_eq!(read("sequence_id", Int64Param(7)), default);
-        assert_eq!(read("sequence_id", StringParam("s".to_owned())), default);
-        assert_eq!(read("sequence_start", BoolParam(true)), default);
-        assert_eq!(read("sequence_end", BoolParam(true)), default);
+    fn a_sequence_has_an_id_that_is_a_number_or_a_text_and_flags() {
+        let of = |id| read("sequence_id", id).map(|read| read.sequence);
+        let alone = |id| Ok(Some(InSequence { id, starts: false, ends: false }));
+        assert_eq!(of(Int64Param(7)), alone(CorrelationId::Number(7)));
+        assert_eq!(of(Int64Param(-1)), alone(CorrelationId::Number(u64::MAX)));
+        assert_eq!(of(StringParam("s".to_owned())), alone(CorrelationId::Text("s".into())));
+        for none in [Int64Param(0), StringParam(String::new())] {
+            assert_eq!(of(none), Ok(None));
+        }
+        let parameter = |choice| InferParameter { parameter_choice: Some(choice) };
+        let both =
+            [("sequence_id", Int64Param(7)), ("sequence_start", BoolParam(true)), ("sequence_end", BoolParam(true))];
+        let given = both.map(|(key, choice)| (key.to_owned(), parameter(choice))).into();
+        let whole = InSequence { id: CorrelationId::Number(7), starts: true, ends: true };
+        assert_eq!(request(&given).map(|read| read.sequence), Ok(Some(whole)));
+        assert_eq!(read("sequence_start", BoolParam(true)), Ok(RequestParameters::default()));
         for (key, value) in [
             ("sequence_id", Uint64Param(7)),
             ("sequence_id", BoolParam(true)),

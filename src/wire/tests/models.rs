@@ -58,13 +58,14 @@ pub fn every_datatype() -> ModelSpec {
     model("every_datatype", 0, inputs, tensors())
 }
 
-/// The model of a measured outcome; `None` for those that are not decoded: unknown ones, and sequence models.
+/// The model of a measured outcome; `None` for unknown ones.
 pub fn measured(name: &str) -> Option<ModelSpec> {
     match name {
         "identity_onnx" => Some(identity_onnx()),
         "identity_nobatch" => Some(identity_nobatch()),
         "ident_var" => Some(ident_var()),
         "ident_str" => Some(ident_str()),
+        "ident_seq" => Some(identity("ident_seq", 8, DataType::Fp32, &[16])),
         "ident_prio" => Some(identity("ident_prio", 8, DataType::Fp32, &[16])),
         "decoupled_py" => Some(decoupled_py()),
         "addsub" => Some(addsub()),

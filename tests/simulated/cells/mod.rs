@@ -4,6 +4,7 @@
 //! A `world` is drawn from a seed (models, lanes, requests, what fails), a `run` plays it.
 
 mod run;
+mod sequences;
 mod world;
 
 use std::{num::NonZero, ops::AddAssign, thread, time::Instant};
@@ -41,6 +42,14 @@ pub struct Rare {
     pub waited_for_merged: u64,
     /// A task failed while another one of its requests was in flight.
     pub failed_with_more_in_flight: u64,
+    /// Sequences were over because nobody came.
+    pub sequences_reclaimed: u64,
+    /// Sequences were begun anew before their end.
+    pub sequences_superseded: u64,
+    /// Sequences began while all slots were held.
+    pub sequences_waited: u64,
+    /// Requests waited behind a first one that did not complete.
+    pub requests_orphaned: u64,
 }
 
 impl AddAssign for Rare {
@@ -58,11 +67,15 @@ impl AddAssign for Rare {
         self.same_request_twice += other.same_request_twice;
         self.waited_for_merged += other.waited_for_merged;
         self.failed_with_more_in_flight += other.failed_with_more_in_flight;
+        self.sequences_reclaimed += other.sequences_reclaimed;
+        self.sequences_superseded += other.sequences_superseded;
+        self.sequences_waited += other.sequences_waited;
+        self.requests_orphaned += other.requests_orphaned;
     }
 }
 
 impl Rare {
-    fn each(&self) -> [(&'static str, u64); 10] {
+    fn each(&self) -> [(&'static str, u64); 14] {
         [
             ("moved to another lane", self.moved_lane),
             ("ran past the end of a loop", self.ran_past_the_end),
@@ -74,6 +87,10 @@ impl Rare {
             ("two nodes of one request in a task", self.same_request_twice),
             ("waited for merged requests", self.waited_for_merged),
             ("failed with more in flight", self.failed_with_more_in_flight),
+            ("sequence reclaimed", self.sequences_reclaimed),
+            ("sequence begun anew", self.sequences_superseded),
+            ("sequence waited for a slot", self.sequences_waited),
+            ("refused behind a first one", self.requests_orphaned),
         ]
     }
 }

@@ -16,6 +16,7 @@ use paternoster::{
 use super::{
     super::rng::{Rng, mix},
     Rare,
+    sequences::Sequences,
     world::{Asked, World, alone, last_root, value},
 };
 
@@ -71,6 +72,8 @@ pub struct Run {
     slots: Vec<u32>,
     /// By model: when those that are merged began to board.
     merged_since: Vec<u64>,
+    /// By model, where it has any.
+    sequences: Vec<Option<Sequences>>,
     rare: Rare,
 }
 
@@ -98,7 +101,12 @@ impl Run {
         let (slots, merged_since) = (vec![0; world.models.len()], vec![0; world.models.len()]);
         let rng = Rng::new(mix(seed));
         let (known, writing, rare) = (BTreeMap::new(), BTreeSet::new(), Rare::default());
-        Self { world, core, rng, now: 0, due, wake: None, lanes, known, writing, slots, merged_since, rare }
+        let sequences = world.models.iter().map(|knobs| match &knobs.policy {
+            Policy::Cellular(cellular) => cellular.sequences.map(Sequences::new),
+            _ => None,
+        });
+        let sequences = sequences.collect();
+        Self { world, core, rng, now: 0, due, wake: None, lanes, known, writing, slots, merged_since, sequences, rare }
     }
 
     pub fn play(mut self) -> Result<Rare, String> {
@@ -125,6 +133,15 @@ impl Run {
         if let Some((req, _)) = self.known.iter().find(|(_, known)| known.end.is_none()) {
             return Err(format!("request {req} waits for ever"));
         }
+        for sequences in self.sequences.iter().flatten() {
+            if !sequences.is_empty() {
+                return Err(format!("sequences are left: {sequences:?}"));
+            }
+            self.rare.sequences_reclaimed += sequences.reclaimed;
+            self.rare.sequences_superseded += sequences.superseded;
+            self.rare.requests_orphaned += sequences.orphans;
+            self.rare.sequences_waited += sequences.waited_for_slot;
+        }
         for model in 0..self.world.models.len() as u32 {
             let actions = self.core.step(self.now, Event::ModelDraining(ModelId(model)));
             let drained = actions.iter().any(|action| matches!(action, Action::Drained(_)));
@@ -149,9 +166,10 @@ impl Run {
             lengths: Default::default(),
             key: BatchKey::default(),
             priority: 0,
-            board_by: None,
+            board_by: asked.boards_within.map(|within| self.now + within),
             expiry: asked.expires_after.map(|after| self.now + after),
             graph: asked.graph.clone().into(),
+            sequence: asked.sequence.clone(),
         };
         let (model, needs) = (asked.model, slots(&asked.graph));
         let carried = vec![None; asked.graph.len()];
@@ -243,6 +261,16 @@ impl Run {
                     self.wake = Some(at.max(self.now));
                     self.due.push(Reverse((at.max(self.now), Due::Wake)));
                 }
+                Action::Joined { req, sequence } => {
+                    let asked = &self.known.get(&req.0).ok_or("a request joins that never came")?.asked;
+                    let request = asked.sequence.as_ref().ok_or("a request joins a sequence that named none")?;
+                    let sequences = self.sequences[asked.model].as_mut().ok_or("a model has no sequences")?;
+                    sequences.joined(self.now, req.0, request, sequence)?;
+                }
+                Action::SequenceOver { model, sequence } => {
+                    let sequences = self.sequences[model.0 as usize].as_mut().ok_or("a model has no sequences")?;
+                    sequences.over(self.now, sequence)?;
+                }
                 Action::Emit { .. } | Action::Drained(_) => {}
             }
         }
@@ -285,6 +313,9 @@ impl Run {
                 self.slots[model] += slots(&known.asked.graph);
             }
             known.flying += 1;
+            if let Some(sequences) = &mut self.sequences[model] {
+                sequences.launched(row.req.0)?;
+            }
             let moved = known.last_lane.is_some_and(|lane| lane != task.lane);
             self.rare.moved_lane += u64::from(moved);
             known.last_lane = Some(task.lane);
@@ -356,8 +387,14 @@ impl Run {
 
     /// What the segments before have left.
     fn before(&self, row: &RowSpan, segment: usize) -> Result<u64, String> {
-        let Some(last) = segment.checked_sub(1) else { return Ok(mix(row.req.0)) };
+        let Some(last) = segment.checked_sub(1) else { return Ok(mix(row.req.0) ^ self.state(row.req.0)) };
         self.left(row.req.0, last).ok_or_else(|| format!("{row:?} begins before segment {last} has ended"))
+    }
+
+    /// What its sequence has left for a request.
+    fn state(&self, req: u64) -> u64 {
+        let model = self.known[&req].asked.model;
+        self.sequences[model].as_ref().map_or(0, |sequences| sequences.state(req))
     }
 
     /// What a segment has left that has run to its end.
@@ -460,14 +497,17 @@ impl Run {
         let (model, needs) = (known.asked.model, slots(&known.asked.graph));
         self.rare.never_fits += u64::from(needs > self.room(model));
         self.give_back(req.0);
-        if end != End::Completed {
-            return Ok(());
+        let (asked, sequence) = (self.known[&req.0].asked.clone(), self.state(req.0));
+        let expected = alone(req.0, sequence, &asked);
+        if end == End::Completed {
+            match self.left(req.0, asked.graph.len() - 1) {
+                Some(found) if found == expected => {}
+                found => return Err(format!("{req:?} made {found:?}, alone {expected}")),
+            }
         }
-        let asked = &self.known[&req.0].asked;
-        let expected = alone(req.0, asked);
-        match self.left(req.0, asked.graph.len() - 1) {
-            Some(found) if found == expected => Ok(()),
-            found => Err(format!("{req:?} made {found:?}, alone {expected}")),
+        match (&mut self.sequences[model], &asked.sequence) {
+            (Some(sequences), Some(request)) => sequences.finished(self.now, req.0, request, end, expected),
+            _ => Ok(()),
         }
     }
 

@@ -3,8 +3,14 @@
 use std::{collections::VecDeque, sync::Arc};
 
 use paternoster::{
-    batching::{CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, Policy, SegmentKnobs, StageKnobs},
-    model::unfold::{Topology, Unfolded},
+    batching::{
+        CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, Policy, QueueKnobs, QueueingKnobs, SegmentKnobs,
+        SequenceKnobs, StageKnobs, TimeoutAction,
+    },
+    model::{
+        CorrelationId, InSequence,
+        unfold::{Topology, Unfolded},
+    },
 };
 
 use super::super::rng::{Rng, mix};
@@ -30,6 +36,8 @@ pub struct Asked {
     pub steps: Vec<u32>,
     pub cancelled_after: Option<u64>,
     pub expires_after: Option<u64>,
+    pub boards_within: Option<u64>,
+    pub sequence: Option<InSequence>,
 }
 
 impl Asked {
@@ -50,9 +58,9 @@ pub fn value(segment: usize, node: u32, reads: &[u64]) -> u64 {
     reads.iter().fold(mix(segment as u64 * 1_000_003 + u64::from(node)), |value, read| mix(value ^ read.rotate_left(7)))
 }
 
-/// The value of a request that runs alone.
-pub fn alone(req: u64, asked: &Asked) -> u64 {
-    let mut state = mix(req);
+/// The value of a request that runs alone behind what its sequence left.
+pub fn alone(req: u64, sequence: u64, asked: &Asked) -> u64 {
+    let mut state = mix(req) ^ sequence;
     for (segment, unfolded) in asked.graph.iter().enumerate() {
         match unfolded {
             Unfolded::Steps(_) => {
@@ -130,11 +138,22 @@ fn model(rng: &mut Rng) -> Knobs {
     }
     let stages = StageKnobs::chain(cells.len() as u16);
     let slots = rng.within(6, 60) as u32;
+    let sequences = rng
+        .permille(400)
+        .then(|| SequenceKnobs { max_sequences: rng.within(1, 5) as u32, max_idle_ns: rng.within(200, 20_000) });
     let (max_tasks, frontier) = (rng.within(1, 5) as u16, rng.coin());
     let merge_requests = rng.permille(200).then(|| rng.within(1, 8) as u32);
-    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests });
+    let cellular = CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests, sequences };
+    let policy = Policy::Cellular(cellular);
     let objective_ns = rng.permille(300).then_some(20_000);
-    Knobs { stages, policy, max_in_flight: rng.within(1, 8) as u32, objective_ns, ..Knobs::default() }
+    let default_queue = QueueKnobs {
+        timeout_action: if rng.coin() { TimeoutAction::Reject } else { TimeoutAction::Delay },
+        default_timeout_ns: 0,
+        allow_timeout_override: true,
+        max_queue_size: if rng.permille(200) { rng.within(3, 20) as u32 } else { 0 },
+    };
+    let queueing = QueueingKnobs { default_queue, ..QueueingKnobs::default() };
+    Knobs { queueing, stages, policy, max_in_flight: rng.within(1, 8) as u32, objective_ns, ..Knobs::default() }
 }
 
 fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
@@ -154,7 +173,16 @@ fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
     let graph = graph.collect();
     let cancelled_after = rng.permille(150).then(|| rng.exponential(2_000));
     let expires_after = rng.permille(100).then(|| 1 + rng.exponential(4_000));
-    Asked { at, model, graph, steps, cancelled_after, expires_after }
+    let boards_within = rng.permille(100).then(|| rng.exponential(2_000));
+    let sequence = cellular.sequences.is_some().then(|| in_sequence(rng));
+    Asked { at, model, graph, steps, cancelled_after, expires_after, boards_within, sequence }
+}
+
+/// One of a few ids, so that sequences have several requests, and some begin anew before they end.
+fn in_sequence(rng: &mut Rng) -> InSequence {
+    let number = rng.within(1, 8);
+    let id = if number < 6 { CorrelationId::Number(number) } else { CorrelationId::Text(number.to_string().into()) };
+    InSequence { id, starts: rng.permille(300), ends: rng.permille(150) }
 }
 
 /// A graph whose children have lower or, in the other half of cases, higher numbers; some with several parents.

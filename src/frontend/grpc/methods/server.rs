@@ -4,8 +4,9 @@ use super::Services;
 use crate::wire::pb;
 
 /// Extensions of the protocol that are implemented.
-const EXTENSIONS: [&str; 11] = [
+const EXTENSIONS: [&str; 12] = [
     "classification",
+    "sequence",
     "model_repository",
     "model_repository(unload_dependents)",
     "schedule_policy",

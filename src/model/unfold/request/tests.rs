@@ -31,7 +31,7 @@ fn steps(count: Count) -> Nodes {
 
 /// Steps that go over nothing.
 fn carried(count: Count) -> Nodes {
-    let source = Source::Carried { output: 0, start: Start::Value(0.0) };
+    let source = Source::Carried { output: 0, start: Start::Value(0.0), is_kept: false };
     Nodes::Steps(Steps { cell: 0, inputs: vec![source], count })
 }
 

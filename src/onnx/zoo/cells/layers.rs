@@ -157,10 +157,20 @@ impl Net {
 
     /// Which entries of an axis of `held` (axis 1) are within each row's length: BOOL `[batch, entries]`.
     pub(super) fn within(&mut self, held: &Value, length: &Value) -> Value {
-        let (zero, one, axis) = (self.graph.scalar(0_i64), self.graph.scalar(1_i64), self.graph.literal(&[1_i64]));
+        self.within_from(0, held, length)
+    }
+
+    /// The same of `past`, and one entry more before the others, the newest, which always counts: BOOL `[batch, 1 + entries]`.
+    pub(super) fn newest_and_within(&mut self, past: &Value, length: &Value) -> Value {
+        self.within_from(-1, past, length)
+    }
+
+    /// Which places from `first` to the end of `held` are below each row's length.
+    fn within_from(&mut self, first: i64, held: &Value, length: &Value) -> Value {
+        let (first, one, axis) = (self.graph.scalar(first), self.graph.scalar(1_i64), self.graph.literal(&[1_i64]));
         let shape = self.graph.op("Shape", &[held]).value();
         let entries = self.graph.op("Gather", &[&shape, &one]).value();
-        let places = self.graph.op("Range", &[&zero, &entries, &one]).value();
+        let places = self.graph.op("Range", &[&first, &entries, &one]).value();
         let length = self.graph.op("Unsqueeze", &[length, &axis]).value();
         self.graph.op("Less", &[&places, &length]).value()
     }

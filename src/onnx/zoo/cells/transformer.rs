@@ -1,9 +1,8 @@
 //! A Transformer (Vaswani et al., 2017) of two layers each way: the encoder is a stage over the whole source, the decoder a cell.
 //!
-//! The decoder's state does not grow: it attends to the last 32 positions, whose keys and values it carries as a window of fixed
-//! size, the newest at its end; a counter of positions tells how much of the window is filled. Later tokens therefore do not see the
-//! first ones of their own sequence, though they see the whole source. What the decoder reads of the source, its keys and values in
-//! each layer, is the same at every step, so the encoder makes it once.
+//! The decoder's state grows: it attends to all positions of its own sequence, whose keys and values it is given, and gives those of
+//! the newest alone. What it reads of the source, its keys and values in each layer, is the same at every step, so the encoder makes it
+//! once.
 
 use super::layers::{Ending, Widths, clock};
 use crate::{
@@ -22,8 +21,6 @@ const POSITIONS: usize = 512;
 const LAYERS: usize = 2;
 /// Width of a head.
 const HEAD: usize = 64;
-/// Positions that the decoder looks back at, its own included.
-const WINDOW: usize = 32;
 /// Variance gain for what is added to a token's own vector, which must not drown in it: else all tokens become alike.
 const ASIDE: f32 = 0.25;
 const ENDING: Ending = Ending { pull: 4.0, bias: -1.0 };
@@ -69,39 +66,41 @@ pub fn encoder(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `token`, `position` INT64 `[]`, `memory_length` INT64 `[]`, for each layer n `keys_n`, `values_n` FP32 `[32, hidden]` and
-/// `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]` of which the first `memory_length` are there → `next_token`,
-/// `position_next` INT64 `[]`, `keys_n_next`, `values_n_next` FP32 `[32, hidden]`.
+/// `token`, `past_length`, `memory_length` INT64 `[]`, for each layer n `keys_n`, `values_n` FP32 `[past, hidden]` of which the first
+/// `past_length` are there, and `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]` of which the first `memory_length` are →
+/// `next_token` INT64 `[]`, `key_n`, `value_n` FP32 `[hidden]`. The position is `past_length`.
 ///
 /// # Errors
 /// Never in a correct build.
 pub fn decoder(width: Width) -> Result<Model, BuildError> {
     let hidden = hidden(width);
     let mut net = Net::new("transformer/decoder");
-    let (token, position, length) = (net.number("token"), net.number("position"), net.number("memory_length"));
-    let windows: [[Value; 2]; LAYERS] = std::array::from_fn(|layer| {
-        ["keys", "values"].map(|part| net.matrix(&format!("{part}_{layer}"), WINDOW as i64, hidden))
-    });
-    let memory: [[Value; 2]; LAYERS] = std::array::from_fn(|layer| {
-        ["keys", "values"].map(|part| net.matrix(&format!("memory_{part}_{layer}"), "memory", hidden))
-    });
+    let (token, past, length) = (net.number("token"), net.number("past_length"), net.number("memory_length"));
+    let mut by_layer = |before: &str, rows: &str| -> [[Value; 2]; LAYERS] {
+        std::array::from_fn(|layer| {
+            ["keys", "values"].map(|part| net.matrix(&format!("{before}{part}_{layer}"), rows, hidden))
+        })
+    };
+    let (own, memory) = (by_layer("", "past"), by_layer("memory_", "memory"));
     let is_source = net.within(&memory[0][0], &length);
-    let is_filled = filled(&mut net, &position);
     let places = ticking_positions(&mut net, hidden);
-    let (one, last) = (net.graph.scalar(1_i64), net.graph.scalar(POSITIONS as i64 - 1));
-    let place = net.graph.op("Min", &[&position, &last]).value();
+    let is_past = net.newest_and_within(&own[0][0], &past);
+    let last = net.graph.scalar(POSITIONS as i64 - 1);
+    let place = net.graph.op("Min", &[&past, &last]).value();
     let place = net.graph.op("Gather", &[&places, &place]).value();
     let x = net.embed(&token, VOCABULARY, hidden);
     let mut x = net.add(&x, &place);
     for layer in 0..LAYERS {
         x = net.scope(format!("layer{layer}"), |net| {
             let query = net.project("query", &x, hidden, hidden);
-            let [keys, values] = ["keys", "values"].map(|part| {
-                let window = &windows[layer][usize::from(part == "values")];
-                let newest = net.project(part, &x, hidden, hidden);
-                moved_on(net, &format!("{part}_{layer}_next"), window, &newest, hidden)
-            });
-            let attended = net.attend_by_heads(&query, &keys, &values, Some(&is_filled), hidden);
+            let [past_keys, past_values] = &own[layer];
+            let [keys, values] =
+                [("keys", "key", past_keys), ("values", "value", past_values)].map(|(name, one, past)| {
+                    let newest = net.project(name, &x, hidden, hidden);
+                    net.output(&format!("{one}_{layer}"), &newest, &dims!["batch", hidden as i64]);
+                    net.newest_and(past, &newest)
+                });
+            let attended = net.attend_by_heads(&query, &keys, &values, Some(&is_past), hidden);
             let attended = net.project_by("attention", &attended, [hidden, hidden], ASIDE);
             let x = net.add_and_normalise("attended", &x, &attended, hidden);
             let query = net.project("memory_query", &x, hidden, hidden);
@@ -113,8 +112,6 @@ pub fn decoder(width: Width) -> Result<Model, BuildError> {
         });
     }
     net.next_token(&x, Widths { input: hidden, hidden, gain: 1.0 }, VOCABULARY, ENDING);
-    let next = net.graph.op("Add", &[&position, &one]).named("position_next").value();
-    net.graph.output(&next, DataType::Int64, &dims!["batch"]);
     net.graph.finish()
 }
 
@@ -125,26 +122,6 @@ fn ticking_positions(net: &mut Net, hidden: usize) -> Value {
         place[..clock(hidden)].fill(position.min(TICK.1) as f32 * TICK.0);
     }
     net.graph.constant("positions.weight", &[POSITIONS, hidden], &places)
-}
-
-/// Which places of the window are filled: BOOL `[batch, 32]`. At position p these are the last p + 1.
-fn filled(net: &mut Net, position: &Value) -> Value {
-    let places: [i64; WINDOW] = std::array::from_fn(|place| place as i64);
-    let (places, axis) = (net.graph.literal(&places), net.graph.literal(&[1_i64]));
-    let newest = net.graph.scalar(WINDOW as i64 - 1);
-    let position = net.graph.op("Unsqueeze", &[position, &axis]).value();
-    let reached = net.graph.op("Add", &[&places, &position]).value();
-    net.graph.op("GreaterOrEqual", &[&reached, &newest]).value()
-}
-
-/// A window without its oldest entry and with a newest one: an output of the cell.
-fn moved_on(net: &mut Net, name: &str, window: &Value, newest: &Value, hidden: usize) -> Value {
-    let (one, end) = (net.graph.literal(&[1_i64]), net.graph.literal(&[i64::MAX]));
-    let rest = net.graph.op("Slice", &[window, &one, &end, &one]).value();
-    let newest = net.graph.op("Unsqueeze", &[newest, &one]).value();
-    let moved = net.graph.op("Concat", &[&rest, &newest]).attr("axis", 1).named(name).value();
-    net.graph.output(&moved, DataType::Fp32, &dims!["batch", WINDOW as i64, hidden as i64]);
-    moved
 }
 
 impl Net {
@@ -159,6 +136,13 @@ impl Net {
         let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-2);
         let product = self.graph.op("MatMul", &[x, &weight]).value();
         self.add(&product, &bias)
+    }
+
+    /// A vector, and those of the past behind it: `[batch, 1 + past, hidden]`.
+    fn newest_and(&mut self, past: &Value, newest: &Value) -> Value {
+        let axis = self.graph.literal(&[1_i64]);
+        let newest = self.graph.op("Unsqueeze", &[newest, &axis]).value();
+        self.graph.op("Concat", &[&newest, past]).attr("axis", 1).value()
     }
 
     /// What queries attend to, head by head: queries `[batch, hidden]`, or `[batch, n, hidden]`; keys and values

@@ -7,8 +7,9 @@ use crate::repository::config::{
     params::{self, Meaning},
     pb::{
         self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
-        model_version_policy::PolicyChoice,
+        model_sequence_batching::StrategyChoice, model_version_policy::PolicyChoice,
     },
+    sequences,
 };
 
 /// A field without effect.
@@ -29,10 +30,7 @@ pub(super) fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) 
         Some(SchedulingChoice::EnsembleScheduling(_)) => {
             return refuse("ensemble_scheduling", "ensembles are not supported".to_owned());
         }
-        Some(SchedulingChoice::SequenceBatching(_)) => {
-            return refuse("sequence_batching", "sequence batching is not supported yet".to_owned());
-        }
-        Some(SchedulingChoice::DynamicBatching(_)) | None => {}
+        Some(SchedulingChoice::SequenceBatching(_) | SchedulingChoice::DynamicBatching(_)) | None => {}
     }
     if !["", ONNXRUNTIME, REPEAT].contains(&config.backend.as_str()) {
         let message = format!("the backend '{}' is not supported; expected {ONNXRUNTIME} or {REPEAT}", config.backend);
@@ -148,6 +146,26 @@ pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
     for (number, input) in config.input.iter().enumerate() {
         let formatted = input.format != i32::from(Format::None);
         hint(formatted, &format!("input[{number}].format"), "the tensor is passed on as it comes");
+    }
+    if let Some(batching) = sequences::given(config) {
+        let text = "a row runs as soon as a lane is free";
+        let (delay, preferred, ordering) = match &batching.strategy_choice {
+            Some(StrategyChoice::Direct(direct)) => {
+                let waits = direct.max_queue_delay_microseconds > 0 || direct.minimum_slot_utilization > 0.0;
+                (waits.then_some("direct"), false, false)
+            }
+            Some(StrategyChoice::Oldest(oldest)) => {
+                let waits = oldest.max_queue_delay_microseconds > 0;
+                (waits.then_some("oldest"), !oldest.preferred_batch_size.is_empty(), oldest.preserve_ordering)
+            }
+            None => (None, false, false),
+        };
+        if let Some(strategy) = delay {
+            hint(true, &format!("sequence_batching.{strategy}.max_queue_delay_microseconds"), text);
+        }
+        hint(preferred, "sequence_batching.oldest.preferred_batch_size", text);
+        let text = "each sequence is in order, and waits for no other";
+        hint(ordering, "sequence_batching.oldest.preserve_ordering", text);
     }
     for key in config.parameters.keys() {
         let onnx = params::meaning(config, key) == Meaning::OnnxRuntime;

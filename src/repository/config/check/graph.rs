@@ -2,7 +2,9 @@
 
 use crate::{
     onnx::{Port, PortDim, Signature},
-    repository::config::{ConfigError, Origin, complete::leads_with_batch, convert, nearest::suggestion, pb},
+    repository::config::{
+        ConfigError, Origin, complete::leads_with_batch, convert, nearest::suggestion, pb, sequences,
+    },
 };
 
 pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
@@ -12,7 +14,10 @@ pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Or
         let shape = input.reshape.as_ref().map_or(&input.dims, |reshape| &reshape.shape);
         fits(config, port, input.data_type, shape, &path, origin)?;
     }
-    let missing = signature.inputs.iter().find(|port| !config.input.iter().any(|input| input.name == port.name));
+    let known = |name: &str| {
+        config.input.iter().any(|input| input.name == name) || sequences::inputs(config).any(|own| own == name)
+    };
+    let missing = signature.inputs.iter().find(|port| !known(&port.name));
     if let Some(missing) = missing {
         return Err(origin.error("input", format!("the graph has an input '{}' that is not listed", missing.name)));
     }
@@ -25,7 +30,13 @@ pub(super) fn check(config: &pb::ModelConfig, signature: &Signature, origin: &Or
     Ok(())
 }
 
-fn find<'s>(ports: &'s [Port], name: &str, what: &str, path: &str, origin: &Origin) -> Result<&'s Port, ConfigError> {
+pub(super) fn find<'s>(
+    ports: &'s [Port],
+    name: &str,
+    what: &str,
+    path: &str,
+    origin: &Origin,
+) -> Result<&'s Port, ConfigError> {
     ports.iter().find(|port| port.name == name).ok_or_else(|| {
         let names: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
         let hint = suggestion(name, names.iter().copied());
@@ -34,7 +45,7 @@ fn find<'s>(ports: &'s [Port], name: &str, what: &str, path: &str, origin: &Orig
     })
 }
 
-fn fits(
+pub(super) fn fits(
     config: &pb::ModelConfig,
     port: &Port,
     data_type: i32,

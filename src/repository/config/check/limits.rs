@@ -1,6 +1,6 @@
 //! Numbers that must agree: batch sizes, priorities, parameters, warm-up.
 
-use super::stays_inside;
+use super::{sequences, stays_inside};
 use crate::repository::config::{
     ConfigError, Origin, knobs, latencies,
     params::{self, Meaning, PolicyName},
@@ -20,6 +20,8 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
     if let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice {
         dynamic_batching(config, batching, origin)?;
     }
+    sequences::check(config, origin)?;
+    sequences::files(config, origin)?;
     unfold::read(config, origin)?;
     let stages = stages::read(config, origin)?;
     policies::read(config, &stages, origin)?;
@@ -42,7 +44,7 @@ fn parameters(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigErr
     }
     let policy = params::policy(config).map_err(|fault| origin.error(&at(params::POLICY), fault))?;
     match (policy, &config.scheduling_choice) {
-        (Some(PolicyName::Serial), Some(_)) => {
+        (Some(PolicyName::Serial), Some(SchedulingChoice::DynamicBatching(_))) => {
             let message = "the policy 'serial' contradicts dynamic_batching";
             Err(origin.error(&at(params::POLICY), message))
         }

@@ -7,6 +7,7 @@
 mod features;
 mod graph;
 mod limits;
+mod sequences;
 mod tensors;
 
 use super::{ConfigError, Origin, pb};
@@ -36,6 +37,7 @@ pub fn consistent(config: &pb::ModelConfig, signature: Option<&Signature>, origi
     tensors::check(config, origin)?;
     if let Some(signature) = signature {
         graph::check(config, signature, origin)?;
+        sequences::fits(config, signature, origin)?;
     }
     tensors::padding(config, origin)
 }

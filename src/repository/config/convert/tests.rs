@@ -107,8 +107,15 @@ fn the_knobs_of_a_model_of_cells_wait_for_its_programs() {
                 unfold: [ stage: a, chain: { cell: b, over: x, as: x, emit: { y: last(y) } } ]\nmax_batch_size: 0\n";
     let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
     let (spec, knobs, stages) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
-    let (cells, segments) = (vec![], vec![]);
-    let cellular = CellularKnobs { cells, segments, slots: 65_536, max_tasks: 5, frontier: true, merge_requests: None };
+    let cellular = CellularKnobs {
+        cells: vec![],
+        segments: vec![],
+        slots: 65_536,
+        max_tasks: 5,
+        frontier: true,
+        merge_requests: None,
+        sequences: None,
+    };
     let expected = Knobs {
         max_batch_rows: 512,
         stages: StageKnobs::chain(2),

@@ -52,7 +52,8 @@ const CELL: [(&str, &str); 3] = [("cells.c.program", "c.onnx"), ("unfold.0.kind"
 fn a_model_of_cells_is_cellular() {
     let cellular = |slots, max_tasks, frontier, merge_requests| {
         let (cells, segments) = (Vec::new(), Vec::new());
-        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests }))
+        let sequences = None;
+        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests, sequences }))
     };
     assert_eq!(policy("", &CELL), cellular(65_536, 5, true, None));
     assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true, None));

@@ -25,8 +25,11 @@ pub const STREAM: &str = "stream";
 pub const INPUTS: &str = "inputs";
 pub const OVER: &str = "over";
 pub const CARRY: &str = "carry";
+pub const KEEP: &str = "keep";
+pub const CONTROL: &str = "control";
 pub const FEED: &str = "feed";
 pub const START: &str = "start";
+pub const GROW: &str = "grow";
 pub const HOLD: &str = "hold";
 pub const LENGTH: &str = "length";
 pub const CHILD: &str = "child";
@@ -40,12 +43,15 @@ pub const OF_CELLS: [&str; 4] = [PROGRAM, BATCH_SIZES, MIN_FOLLOWUP, PRIORITY];
 const PLAIN: [&str; 11] = [KIND, NAME, CELL, LEAF, INTERNAL, CHILDREN, MAX_NODES, STEPS, MAX_STEPS, REVERSE, STREAM];
 
 /// Keys of a segment that are mappings, and what the mapping is from.
-const MAPS: [(&str, &str); 10] = [
+const MAPS: [(&str, &str); 13] = [
     (INPUTS, "<input>"),
     (OVER, "<input>"),
     (CARRY, "<input>"),
+    (KEEP, "<input>"),
+    (CONTROL, "<input>"),
     (FEED, "<input>"),
     (START, "<input>"),
+    (GROW, "<input>"),
     (HOLD, "<input>"),
     (LENGTH, "<input>"),
     (CHILD, "<input>"),
@@ -98,10 +104,10 @@ impl Kind {
     /// Its keys that are mappings.
     pub const fn maps(self) -> &'static [&'static str] {
         match self {
-            Self::Stage => &[OVER, INPUTS, LENGTH, EMIT],
-            Self::Chain => &[OVER, CARRY, START, HOLD, LENGTH, EMIT],
-            Self::Decode => &[CARRY, FEED, START, UNTIL, HOLD, LENGTH, EMIT],
-            Self::Tree => &[OVER, HOLD, LENGTH, CHILD, EMIT],
+            Self::Stage => &[OVER, INPUTS, KEEP, START, LENGTH, CONTROL, EMIT],
+            Self::Chain => &[OVER, CARRY, KEEP, START, GROW, HOLD, LENGTH, CONTROL, EMIT],
+            Self::Decode => &[CARRY, FEED, KEEP, START, GROW, UNTIL, HOLD, LENGTH, CONTROL, EMIT],
+            Self::Tree => &[OVER, HOLD, LENGTH, CONTROL, CHILD, EMIT],
         }
     }
 
@@ -156,6 +162,11 @@ fn is_map(name: &str) -> bool {
 fn number(text: &str) -> Option<u16> {
     let number: u16 = text.parse().ok()?;
     (number.to_string() == text).then_some(number)
+}
+
+/// The input of `grow.<input>`, by which `length` names what a segment grows.
+pub fn grown(text: &str) -> Option<&str> {
+    text.strip_prefix(GROW)?.strip_prefix('.')
 }
 
 /// Whether a text can name a cell or a segment: letters, digits, `_` and `-`, so that it can stand before a dot.

@@ -10,7 +10,7 @@ use crate::{
     model::DataType,
     repository::config::{
         ConfigError, Origin, check::stays_inside, complete::REPEAT, convert, knobs, nearest::suggestion, params, pb,
-        stages,
+        sequences, stages,
     },
 };
 
@@ -205,10 +205,23 @@ impl<'c> Source<'c> {
                 self.check_tree(part, children, segment)?;
             }
             for (input, source) in &segment.sources {
+                let of_sequences = match source {
+                    SourceRequest::Carried { is_kept: true, .. } => Some(keys::KEEP),
+                    SourceRequest::Control(_) => Some(keys::CONTROL),
+                    _ => None,
+                };
+                if let (Some(map), None) = (of_sequences, sequences::given(self.config)) {
+                    let message = "requests belong to no sequences: expected 'sequence_batching' too";
+                    return Err(part.refuse(&format!("{map}.{input}"), message));
+                }
+                if let SourceRequest::GrownLength { input: grown } = source {
+                    let free = scope.is_free(&format!("{}.{grown}", keys::GROW));
+                    free.map_err(|fault| part.refuse(&format!("{}.{input}", keys::LENGTH), fault))?;
+                }
                 let Some(tensor) = source.tensor() else { continue };
                 let (map, found) = match source {
                     SourceRequest::Step { .. } => (keys::OVER, scope.steps_of(tensor)),
-                    SourceRequest::Length(_) => (keys::LENGTH, scope.tensor(tensor)),
+                    SourceRequest::Length(_) => (keys::LENGTH, scope.length_of(segment, tensor)),
                     SourceRequest::Carried { .. } => (keys::START, scope.tensor(tensor)),
                     _ if segment.nodes.kind() == Kind::Stage => (keys::INPUTS, scope.tensor(tensor)),
                     _ => (keys::HOLD, scope.tensor(tensor)),

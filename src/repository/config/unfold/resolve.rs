@@ -1,7 +1,7 @@
 //! From names of programs' inputs and outputs to numbers: an [`Unfolding`], once the programs are known.
 
 use super::{
-    CellPorts, Kind, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
+    CellPorts, ControlRequest, Kind, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
     scope::{Fault, Scope},
 };
 use crate::{
@@ -178,20 +178,24 @@ impl<'r> Resolver<'r> {
             }
             SourceRequest::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
             SourceRequest::Length(tensor) => Source::Length(self.tensor(tensor)?),
-            SourceRequest::Carried { output, start } => {
-                let output = self.output(cell, output)?;
-                agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
+            SourceRequest::Carried { output, start, is_kept } => {
+                let output = self.handed_on(cell, input, output)?;
                 let start = match start {
                     StartRequest::Value(value) => Start::Value(*value),
+                    StartRequest::Elements(elements) => Start::Elements(elements.clone()),
                     StartRequest::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
                 };
-                Source::Carried { output, start }
+                Source::Carried { output, start, is_kept: *is_kept }
             }
+            SourceRequest::Control(ControlRequest::CorrelationId) => Source::CorrelationId,
+            SourceRequest::Control(ControlRequest::Flag { control, no, yes }) => {
+                Source::Control { control: *control, no: *no, yes: *yes }
+            }
+            SourceRequest::Grown { output } => Source::Grown { output: self.handed_on(cell, input, output)? },
+            SourceRequest::GrownLength { .. } => Source::GrownLength,
             SourceRequest::Child { child, output } => {
                 for cell in request.nodes.cells() {
-                    let number = self.output(cell, output)?;
-                    agree(input, self.cells[cell].outputs[number].datatype)
-                        .map_err(|fault| format!("input {fault}"))?;
+                    self.handed_on(cell, input, output)?;
                 }
                 Source::Child { child: *child, output: output.clone() }
             }
@@ -214,6 +218,13 @@ impl<'r> Resolver<'r> {
             Tensor::Input(input) => self.spec.inputs[input].datatype,
             Tensor::Emitted(emitted) => self.emitted[emitted.segment][emitted.emit],
         }
+    }
+
+    /// An output that gives an input of a later node its elements.
+    fn handed_on(&self, cell: usize, input: &TensorSpec, name: &str) -> Result<usize, String> {
+        let output = self.output(cell, name)?;
+        agree(input, self.cells[cell].outputs[output].datatype).map_err(|fault| format!("input {fault}"))?;
+        Ok(output)
     }
 
     fn output(&self, cell: usize, name: &str) -> Result<usize, String> {

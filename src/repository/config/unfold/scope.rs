@@ -1,6 +1,6 @@
 //! The tensors that a segment may name, and how long they are known to be.
 
-use super::{Kind, NodesRequest, SegmentRequest, keys};
+use super::{Kind, NodesRequest, SegmentRequest, SourceRequest, keys};
 use crate::{
     model::unfold::{Emit, Emitted, Expression, Tensor, Which},
     repository::config::nearest::suggestion,
@@ -74,6 +74,35 @@ impl<'r> Scope<'r> {
                     "expected an input of the model or <segment>.<emit> of an earlier segment, but found '{name}'{hint}"
                 ))
             }
+        }
+    }
+
+    /// A tensor whose length a segment is told.
+    ///
+    /// # Errors
+    /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment grows.
+    pub(super) fn length_of(&self, segment: &SegmentRequest, name: &str) -> Result<Option<Tensor>, String> {
+        self.tensor(name).map_err(|fault| {
+            let grows = segment.sources.iter().filter(|(_, source)| matches!(source, SourceRequest::Grown { .. }));
+            let grown: Vec<String> = grows.map(|(input, _)| format!("{}.{input}", keys::GROW)).collect();
+            if keys::grown(name).is_none() || grown.is_empty() {
+                return fault;
+            }
+            let hint = suggestion(name, grown.iter().map(String::as_str));
+            format!("expected an input that the segment grows, {}, but found '{name}'{hint}", grown.join(" or "))
+        })
+    }
+
+    /// Whether no tensor has the name of what a segment grows.
+    ///
+    /// # Errors
+    /// When one has.
+    pub(super) fn is_free(&self, name: &str) -> Result<(), String> {
+        match self.tensor(name) {
+            Err(_) => Ok(()),
+            Ok(_) => Err(format!(
+                "'{name}' is what the segment grows, and another tensor too: expected that to be named otherwise"
+            )),
         }
     }
 

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    DEFAULT_MAX_NODES, Kind, MAX_NODES, NodesRequest, SegmentRequest, SourceRequest, StartRequest, keys, part::Part,
+    ControlRequest, DEFAULT_MAX_NODES, Kind, MAX_NODES, NodesRequest, SegmentRequest, SourceRequest, StartRequest,
+    keys, part::Part,
 };
 use crate::{
-    model::unfold::{Emit, Which},
+    model::unfold::{Control, Emit, Which},
     repository::config::{ConfigError, nearest::suggestion},
 };
 
@@ -107,12 +108,14 @@ fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest
             }
             let source = match map {
                 keys::OVER => SourceRequest::Step { of: text.to_owned(), reversed },
-                keys::LENGTH => SourceRequest::Length(text.to_owned()),
+                keys::LENGTH => length(part, text),
+                keys::GROW => SourceRequest::Grown { output: text.to_owned() },
                 keys::CHILD => child(text).map_err(|fault| part.refuse(&key, fault))?,
-                keys::CARRY | keys::FEED => {
+                keys::CARRY | keys::FEED | keys::KEEP => {
                     let start = starts.remove(input).map_or(StartRequest::Value(0.0), start);
-                    SourceRequest::Carried { output: text.to_owned(), start }
+                    SourceRequest::Carried { output: text.to_owned(), start, is_kept: map == keys::KEEP }
                 }
+                keys::CONTROL => SourceRequest::Control(control(text).map_err(|fault| part.refuse(&key, fault))?),
                 _ => SourceRequest::Whole(text.to_owned()),
             };
             sources.insert(input.to_owned(), source);
@@ -123,6 +126,26 @@ fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest
         return Err(part.refuse(&format!("{}.{input}", keys::START), message));
     }
     Ok(sources)
+}
+
+/// What a cell is told: flags are 0 for no and 1 for yes.
+fn control(text: &str) -> Result<ControlRequest, String> {
+    let control = match text {
+        "id" => return Ok(ControlRequest::CorrelationId),
+        "start" => Control::Start,
+        "end" => Control::End,
+        "ready" => Control::Ready,
+        _ => return Err(format!("expected start, end, ready or id, but found '{text}'")),
+    };
+    Ok(ControlRequest::Flag { control, no: 0.0, yes: 1.0 })
+}
+
+/// The length of a tensor, or of an input that the segment itself grows.
+fn length(part: &Part<'_>, text: &str) -> SourceRequest {
+    match keys::grown(text).filter(|_| part.text(text).is_some()) {
+        Some(input) => SourceRequest::GrownLength { input: input.to_owned() },
+        None => SourceRequest::Length(text.to_owned()),
+    }
 }
 
 fn start(text: &str) -> StartRequest {

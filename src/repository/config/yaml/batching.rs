@@ -13,7 +13,7 @@ use crate::repository::config::{
     latencies,
     params::{self, PolicyName},
     pb::{self, model_config::SchedulingChoice},
-    unfold,
+    sequences, unfold,
 };
 
 const KEYS: [&str; 12] = [
@@ -52,19 +52,19 @@ pub(super) fn policy(
         insert(config, params::POLICY.to_owned(), PolicyName::Auto.as_str().to_owned());
         return Ok(());
     };
-    let section = reader.section(value, &KEYS, &[])?;
+    let section = reader.section(value, &KEYS)?;
     let chosen = chosen(reader, &section)?;
     insert(config, params::POLICY.to_owned(), chosen.as_str().to_owned());
     reader.note("dynamic_batching", value);
     common(reader, &section, config)?;
     if let Some(serial) = section.get("serial") {
-        reader.section(serial, &[], &[])?;
+        reader.section(serial, &[])?;
     }
     for name in ["adaptive", "lazy", "diversity", "cellular"] {
         let Some(knobs) = section.get(name) else { continue };
         // Of a model of cells, auto is cellular.
-        let is_chosen =
-            chosen.as_str() == name || chosen == PolicyName::Auto && name == "cellular" && unfold::is_given(config);
+        let unfolds = unfold::is_given(config) || sequences::given(config).is_some();
+        let is_chosen = chosen.as_str() == name || chosen == PolicyName::Auto && name == "cellular" && unfolds;
         if !is_chosen {
             needs_choice(reader, knobs, chosen, name)?;
         }
@@ -75,6 +75,16 @@ pub(super) fn policy(
         if is_chosen {
             take(reader, config, given);
         }
+    }
+    if sequences::given(config).is_some() {
+        let stray = ["queueing", "window"].into_iter().find_map(|key| section.get(key));
+        return match stray {
+            Some(stray) => {
+                Err(reader
+                    .error(stray, "a model with sequences has its queue in sequence_batching: move or remove this"))
+            }
+            None => Ok(()),
+        };
     }
     let batching = scheduler(reader, &section, chosen, config)?;
     if chosen == PolicyName::Serial || chosen == PolicyName::Auto && section.get("queueing").is_none() {
@@ -152,7 +162,7 @@ fn knob(reader: &Reader<'_>, value: &Value<'_>, form: Form) -> Result<String, Co
 /// The knobs of a section whose keys begin with `prefix` as parameters.
 fn knob_section<'n>(reader: &Reader<'_>, value: &Value<'n>, prefix: &str) -> Result<Vec<Given<'n>>, ConfigError> {
     let known: Vec<&str> = knobs::within(prefix).map(|(name, _)| name).collect();
-    let section = reader.section(value, &known, &[])?;
+    let section = reader.section(value, &known)?;
     let given = knobs::within(prefix).filter_map(|(name, form)| Some((name, form, section.get(name)?)));
     given
         .map(|(name, form, value)| Ok((format!("{prefix}.{name}"), knob(reader, value, form)?, value.clone())))
@@ -163,7 +173,7 @@ fn knob_section<'n>(reader: &Reader<'_>, value: &Value<'n>, prefix: &str) -> Res
 fn diversity<'n>(reader: &Reader<'_>, value: &Value<'n>) -> Result<Vec<Given<'n>>, ConfigError> {
     let prefix = format!("{BATCHING}.diversity");
     let known: Vec<&str> = knobs::within(&prefix).map(|(name, _)| name).collect();
-    let section = reader.section(value, &known, &[])?;
+    let section = reader.section(value, &known)?;
     let mut given = Vec::new();
     for (name, kind) in section.entries() {
         let key = format!("{prefix}.{name}");
@@ -189,7 +199,7 @@ fn latency_table(reader: &Reader<'_>, value: &Value<'_>) -> Result<String, Confi
     }
     let mut text = format!("{}\n", latencies::HEADER);
     for line in reader.list(value)? {
-        let section = reader.section(&line, &LATENCY, &[])?;
+        let section = reader.section(&line, &LATENCY)?;
         let required =
             |name: &str| section.get(name).ok_or_else(|| reader.error(&line, format!("expected the key '{name}'")));
         let count = 0..=i128::from(u32::MAX);
@@ -216,7 +226,7 @@ fn scheduler(
             let message = "the policy 'serial' has no such queue: remove this, or choose a policy that batches";
             return Err(reader.error(value, message));
         }
-        let keys = reader.section(value, &queueing::KEYS, &[])?;
+        let keys = reader.section(value, &queueing::KEYS)?;
         reader.note("dynamic_batching", value);
         queueing::read(reader, &keys, true)?.give(config, &mut batching);
     }
@@ -224,7 +234,7 @@ fn scheduler(
     needs_choice(reader, value, chosen, "window")?;
     let is_chosen = chosen == PolicyName::Window;
     let known: Vec<&str> = OWN_OF_WINDOW.into_iter().chain(queueing::KEYS).collect();
-    let keys = reader.section(value, &known, &[])?;
+    let keys = reader.section(value, &known)?;
     let twice = keys.entries().iter().find(|(name, _)| queueing::KEYS.contains(name));
     if let (Some((name, entry)), Some(_)) = (twice, section.get("queueing")) {
         let message = format!("expected '{name}' in batching.queueing, with the queue's other keys");

@@ -7,6 +7,7 @@
 mod batching;
 mod queueing;
 mod read;
+mod sequences;
 mod stages;
 mod tensors;
 mod tree;
@@ -24,7 +25,7 @@ use super::{
 /// More text than any model needs; the YAML reader takes quadratic time over brackets that are never closed.
 const MAX_BYTES: usize = 128 << 10;
 
-const KEYS: [&str; 16] = [
+const KEYS: [&str; 17] = [
     "name",
     "backend",
     "program",
@@ -38,6 +39,7 @@ const KEYS: [&str; 16] = [
     "exits",
     "cells",
     "unfold",
+    "sequence_batching",
     "batching",
     "warmup",
     "parameters",
@@ -60,7 +62,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
 
     let mut reader = Reader::new(file, text);
     let mut config = pb::ModelConfig::default();
-    let top = reader.section(&Reader::root(&root), &KEYS, &[])?;
+    let top = reader.section(&Reader::root(&root), &KEYS)?;
     identity(&mut reader, &top, &mut config)?;
     if let Some(value) = top.get("version_policy") {
         config.version_policy = Some(versions(&reader, value)?);
@@ -102,6 +104,9 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
     if let Some(value) = top.get("unfold") {
         unfold::segments(&mut reader, value, &mut config)?;
     }
+    if let Some(value) = top.get("sequence_batching") {
+        sequences::batching(&mut reader, value, &mut config)?;
+    }
     batching::policy(&mut reader, top.get("batching"), &mut config)?;
     Ok((config, reader.origin))
 }
@@ -135,7 +140,7 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
             _ => Err(reader.error(value, format!("expected latest, all or a mapping, but found '{word}'"))),
         };
     }
-    let section = reader.section(value, &["latest", "specific"], &[])?;
+    let section = reader.section(value, &["latest", "specific"])?;
     match (section.get("latest"), section.get("specific")) {
         (Some(count), None) => {
             let num_versions = reader.int(count, 1..=i128::from(u32::MAX))?;
@@ -152,7 +157,7 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
 }
 
 fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
-    let section = reader.section(value, &["devices", "count"], &[])?;
+    let section = reader.section(value, &["devices", "count"])?;
     if let Some(devices) = section.get("devices") {
         for device in reader.list(devices)? {
             let name = reader.text(&device)?;

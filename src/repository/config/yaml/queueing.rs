@@ -10,7 +10,9 @@ use crate::repository::config::{
 pub(super) const KEYS: [&str; 6] =
     ["preserve_ordering", "bucket_width", "priority_levels", "default_priority_level", "queue", "priority_queues"];
 
-const QUEUE: [&str; 4] = ["timeout_action", "default_timeout_us", "allow_timeout_override", "max_queue_size"];
+/// The keys of a queue's limits.
+pub(super) const QUEUE: [&str; 4] =
+    ["timeout_action", "default_timeout_us", "allow_timeout_override", "max_queue_size"];
 
 /// What a section says of the queue.
 #[derive(Debug, Default)]
@@ -76,8 +78,9 @@ pub(super) fn read(reader: &mut Reader<'_>, section: &Section<'_>, chosen: bool)
     Ok(Queueing { batching: queue, bucket_width })
 }
 
-fn queue_policy(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelQueuePolicy, ConfigError> {
-    let section = reader.section(value, &QUEUE, &[])?;
+/// A queue's limits.
+pub(super) fn queue_policy(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelQueuePolicy, ConfigError> {
+    let section = reader.section(value, &QUEUE)?;
     let mut queue = pb::ModelQueuePolicy::default();
     if let Some(action) = section.get("timeout_action") {
         queue.timeout_action = match reader.text(action)?.as_str() {

@@ -67,18 +67,10 @@ impl<'t> Reader<'t> {
         self.error(value, format!("expected {what}, but found {}", value.node.describe()))
     }
 
-    /// A mapping with keys out of `known`; `later` are keys that a later version will know. Null is an empty mapping.
-    pub(super) fn section<'n>(
-        &self,
-        value: &Value<'n>,
-        known: &[&str],
-        later: &[&str],
-    ) -> Result<Section<'n>, ConfigError> {
+    /// A mapping with keys out of `known`. Null is an empty mapping.
+    pub(super) fn section<'n>(&self, value: &Value<'n>, known: &[&str]) -> Result<Section<'n>, ConfigError> {
         let section = self.mapping(value)?;
         for (name, entry) in &section.entries {
-            if later.contains(name) {
-                return Err(self.error(entry, "not supported by this version"));
-            }
             if !known.contains(name) {
                 let hint = suggestion(name, known.iter().copied());
                 return Err(self.error(entry, format!("unknown key '{name}'{hint}")));

@@ -44,7 +44,7 @@ pub(super) fn exits(
     config: &mut pb::ModelConfig,
 ) -> Result<(), ConfigError> {
     for (number, item) in reader.list(value)?.iter().enumerate() {
-        let section = reader.section(item, &EXIT, &[])?;
+        let section = reader.section(item, &EXIT)?;
         let exit = format!("{EXITS}.{number}");
         for name in ["stage", "value", "at_least"] {
             if section.get(name).is_none() {

@@ -30,7 +30,7 @@ pub(super) fn inputs(
 ) -> Result<(), ConfigError> {
     reader.note("input", value);
     for (number, item) in reader.list(value)?.iter().enumerate() {
-        let section = reader.section(item, &["name", "dtype", "dims", "reshape", "optional", "pad"], &[])?;
+        let section = reader.section(item, &["name", "dtype", "dims", "reshape", "optional", "pad"])?;
         let common = tensor(reader, config, item, &section, &format!("input[{number}]"))?;
         let optional = section.get("optional").map(|flag| reader.flag(flag)).transpose()?.unwrap_or(false);
         if let Some(given) = section.get("pad") {
@@ -52,7 +52,7 @@ pub(super) fn outputs(
 ) -> Result<(), ConfigError> {
     reader.note("output", value);
     for (number, item) in reader.list(value)?.iter().enumerate() {
-        let section = reader.section(item, &["name", "dtype", "dims", "reshape", "labels"], &[])?;
+        let section = reader.section(item, &["name", "dtype", "dims", "reshape", "labels"])?;
         let path = format!("output[{number}]");
         let common = tensor(reader, config, item, &section, &path)?;
         let mut label_filename = String::new();
@@ -132,7 +132,7 @@ fn dims(reader: &Reader<'_>, value: &Value<'_>) -> Result<(Vec<i64>, Vec<Option<
 }
 
 fn pad(reader: &Reader<'_>, value: &Value<'_>) -> Result<Pad, ConfigError> {
-    let section = reader.section(value, &["axis", "axes", "value"], &[])?;
+    let section = reader.section(value, &["axis", "axes", "value"])?;
     let axis = |item: &Value<'_>| {
         let name = match item.node {
             Node::Int(number) => {

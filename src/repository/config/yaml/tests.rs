@@ -79,8 +79,6 @@ fn repeated_keys_are_named_with_both_lines() {
 
 #[test]
 fn what_a_later_version_will_know_is_refused_by_name() {
-    let growing = "unfold: [ decode: { cell: c, max_steps: 9, emit: { y: all(y) }, grow: { k: k } } ]";
-    assert_eq!(refusal_of(growing), "model.yaml:1:65: unfold[0].decode.grow: not supported by this version");
     assert!(refusal_of("instance: { devices: [cuda] }").contains("'cuda' is not supported by this version"));
 }
 
@@ -228,7 +226,8 @@ unfold:
 - stage: { cell: conv, name: two, inputs: { x: frames }, length: { n: frames }, emit: { y: all(y) } }
 - chain: { cell: step, over: tokens, as: x, carry: { h: h_next }, start: { h: 0.5, c: two.y }, reverse: true, steps: 4,
            hold: { memory: encoder.hidden }, emit: { hidden: last(h_next) }, stream: false }
-- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\", emit: { y.1: all(next) } }
+- decode: { cell: step, feed: { token: next }, until: { next: -2 }, max_steps: \"len(source) + 50\", emit: { y.1: all(next) },
+            grow: { keys: key }, length: { past: grow.keys } }
 - tree: { leaf: leaf, internal: node, children: table, over: { a: tokens, b: other }, child: { left: 0.h }, max_nodes: 256,
           emit: { root: root(h) } }
 ";
@@ -259,7 +258,9 @@ unfold:
         ("unfold.3.cell", "step"),
         ("unfold.3.emit.y.1", "all(next)"),
         ("unfold.3.feed.token", "next"),
+        ("unfold.3.grow.keys", "key"),
         ("unfold.3.kind", "decode"),
+        ("unfold.3.length.past", "grow.keys"),
         ("unfold.3.max_steps", "len(source) + 50"),
         ("unfold.3.until.next", "-2"),
         ("unfold.4.child.left", "0.h"),

@@ -19,9 +19,6 @@ use crate::repository::config::{
 /// The cell's input that `over` gives its rows, where `over` is no mapping.
 const AS: &str = "as";
 
-/// Growing state is for a later version.
-const LATER: [&str; 1] = ["grow"];
-
 /// Reads `cells`, a mapping.
 pub(super) fn cells(
     reader: &mut Reader<'_>,
@@ -37,7 +34,7 @@ pub(super) fn cells(
             let message = format!("expected a name of letters, digits, '_' and '-', but found '{cell}'");
             return Err(reader.error(own, message));
         }
-        let section = reader.section(own, &OF_CELLS, &[])?;
+        let section = reader.section(own, &OF_CELLS)?;
         required(reader, own, &section, &[PROGRAM])?;
         for (key, entry) in section.entries() {
             let text = match *key {
@@ -67,7 +64,7 @@ pub(super) fn segments(
         return Err(reader.error(value, "expected at least one segment"));
     }
     for (number, item) in items.iter().enumerate() {
-        let choice = reader.section(item, &Kind::ALL.map(Kind::as_str), &[])?;
+        let choice = reader.section(item, &Kind::ALL.map(Kind::as_str))?;
         let [(word, own)] = choice.entries() else {
             return Err(reader.error(item, "expected one of stage, chain, decode and tree"));
         };
@@ -94,7 +91,7 @@ fn segment(
     let steps_over = kind.maps().contains(&OVER);
     let own = kind.plain().iter().chain(kind.maps()).copied();
     let known: Vec<&str> = own.chain(steps_over.then_some(AS)).collect();
-    let section = reader.section(value, &known, &LATER)?;
+    let section = reader.section(value, &known)?;
     required(reader, value, &section, kind.required())?;
     for (key, entry) in section.entries() {
         let path = format!("{prefix}.{key}");

@@ -18,7 +18,7 @@ pub(super) fn samples(
     reader.note("model_warmup", value);
     for (number, item) in reader.list(value)?.iter().enumerate() {
         let path = format!("model_warmup[{number}]");
-        let section = reader.section(item, &["name", "batch_size", "count", "inputs"], &[])?;
+        let section = reader.section(item, &["name", "batch_size", "count", "inputs"])?;
         let mut sample = pb::ModelWarmup { name: format!("warmup {number}"), ..Default::default() };
         reader.note(path.as_str(), item);
         if let Some(name) = section.get("name") {
@@ -44,7 +44,7 @@ pub(super) fn samples(
 }
 
 fn input(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::model_warmup::Input, ConfigError> {
-    let section = reader.section(value, &["dtype", "dims", "data", "file"], &[])?;
+    let section = reader.section(value, &["dtype", "dims", "data", "file"])?;
     let Some(dtype) = section.get("dtype") else { return Err(reader.error(value, "expected the key 'dtype'")) };
     let Some(dims) = section.get("dims") else { return Err(reader.error(value, "expected the key 'dims'")) };
     let data_type = datatype_to_pb(datatype(reader, dtype)?).into();

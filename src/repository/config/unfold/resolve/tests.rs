@@ -18,7 +18,7 @@ outputs: [ { name: tokens, dtype: INT64, dims: [-1] } ]
 cells: { encode: { program: e.onnx, batch_sizes: [512] }, decode: { program: d.onnx, batch_sizes: [256] } }
 unfold:
 - chain: { cell: encode, name: encoder, over: source, as: word, reverse: true, carry: { h: h_next }, emit: { h: last(h_next), all: all(h_next) } }
-- decode: { cell: decode, feed: { token: next }, carry: { h: h_next }, start: { token: 1, h: encoder.h }, hold: { memory: encoder.all }, length: { words: encoder.all }, until: { next: 2 }, max_steps: \"len(encoder.all) + 50\", emit: { tokens: all(next) } }
+- decode: { cell: decode, feed: { token: next }, carry: { h: h_next }, start: { token: 1, h: encoder.h }, hold: { memory: encoder.all }, length: { words: encoder.all, count: grow.past }, grow: { past: key }, until: { next: 2 }, max_steps: \"len(encoder.all) + 50\", emit: { tokens: all(next) } }
 ";
 
 fn translate_ports() -> Vec<CellPorts> {
@@ -29,10 +29,10 @@ fn translate_ports() -> Vec<CellPorts> {
         port("next", DataType::Int64, &[]),
     );
     let mut decoder = floats(&["h", "memory"]);
-    decoder.extend([token, words]);
+    decoder.extend([token, words, port("past", DataType::Fp32, &[-1, 8]), port("count", DataType::Int64, &[])]);
     vec![
         CellPorts { inputs: vec![word, floats(&["h"])[0].clone()], outputs: floats(&["h_next"]) },
-        CellPorts { inputs: decoder, outputs: vec![floats(&["h_next"])[0].clone(), next] },
+        CellPorts { inputs: decoder, outputs: vec![floats(&["h_next"])[0].clone(), next, floats(&["key"])[0].clone()] },
     ]
 }
 
@@ -60,7 +60,7 @@ fn names_become_numbers() {
         cell: 0,
         inputs: vec![
             Source::Step { of: Tensor::Input(0), reversed: true },
-            Source::Carried { output: 0, start: Start::Value(0.0) },
+            Source::Carried { output: 0, start: Start::Value(0.0), is_kept: false },
         ],
         count: Count::Exactly(Expression::Length(0)),
     };
@@ -70,10 +70,12 @@ fn names_become_numbers() {
     let expected = Steps {
         cell: 1,
         inputs: vec![
-            Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)) },
+            Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
             Source::Whole(emitted(0, 0)),
-            Source::Carried { output: 1, start: Start::Value(1.0) },
+            Source::Carried { output: 1, start: Start::Value(1.0), is_kept: false },
             Source::Length(emitted(0, 0)),
+            Source::Grown { output: 2 },
+            Source::GrownLength,
         ],
         count: Count::AtMost { most: Expression::Joined(Operator::Plus, Box::new(most)), until: Some((1, 2)) },
     };
@@ -96,8 +98,8 @@ fn what_programs_do_not_have_is_refused_with_what_they_have() {
         (
             "carry: { h: h_next }, emit",
             "emit",
-            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, hold, \
-             length",
+            "segment 'encoder': nothing gives the input 'h' of the cell 'encode': expected it in one of over, carry, keep, \
+             grow, hold, length, control",
         ),
         (
             "carry: { h: h_next }, emit",
@@ -112,13 +114,19 @@ fn what_programs_do_not_have_is_refused_with_what_they_have() {
         (
             "until: { next: 2 }",
             "until: { last: 2 }",
-            "segment 'decode': expected an output of 'decode': h_next, next, but found 'last'",
+            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'last'",
         ),
         ("feed: { token: next }", "feed: { token: h_next }", "segment 'decode': input 'token' is INT64, but gets FP32"),
         (
             "hold: { memory: encoder.all }",
             "hold: { memory: source }",
             "segment 'decode': input 'memory' is FP32, but gets INT64 of 'source'",
+        ),
+        ("grow: { past: key }", "grow: { past: next }", "segment 'decode': input 'past' is FP32, but gets INT64"),
+        (
+            "grow: { past: key }",
+            "grow: { past: keys }",
+            "segment 'decode': expected an output of 'decode': h_next, next, key, but found 'keys'; did you mean 'key'?",
         ),
         ("all(next)", "all(h_next)", "output 'tokens' is INT64, but gets FP32"),
     ];
@@ -196,7 +204,7 @@ unfold:
     let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
     assert_eq!(
         resolve(text, &[unknown, step.clone()]),
-        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, length"
+        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, keep, length, control"
             .to_owned())
     );
     let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };
@@ -231,7 +239,7 @@ fn a_stage_may_go_over_rows_and_leaves_as_many() {
     assert_eq!(
         resolve(&text, &[more, step]),
         Err("segment 'project': nothing gives the input 'frames' of the cell 'project': expected it in one of over, \
-             inputs, length"
+             inputs, keep, length, control"
             .to_owned())
     );
 }

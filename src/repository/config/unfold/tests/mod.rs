@@ -30,10 +30,11 @@ unfold:
     carry: { h: h_next }
     start: { token: 1, h: encoder.h }
     hold: { memory: encoder.all }
-    length: { words: encoder.all }
+    length: { words: encoder.all, past_words: grow.past }
     until: { next: 2 }
     max_steps: \"2 * len(encoder.all) + 50\"
     emit: { tokens: all(next) }
+    grow: { past: key }
 ";
 
 const TREE: &str = "\

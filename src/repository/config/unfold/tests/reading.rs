@@ -10,7 +10,7 @@ fn tensor(name: &str) -> StartRequest {
 }
 
 fn carried(output: &str, start: StartRequest) -> SourceRequest {
-    SourceRequest::Carried { output: output.to_owned(), start }
+    SourceRequest::Carried { output: output.to_owned(), start, is_kept: false }
 }
 
 fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String, SourceRequest> {
@@ -39,6 +39,8 @@ fn every_key_of_chain_and_decode_is_read() {
             ("h", carried("h_next", tensor("encoder.h"))),
             ("memory", SourceRequest::Whole("encoder.all".to_owned())),
             ("words", SourceRequest::Length("encoder.all".to_owned())),
+            ("past", SourceRequest::Grown { output: "key".to_owned() }),
+            ("past_words", SourceRequest::GrownLength { input: "past".to_owned() }),
         ]),
         emits: vec![emit("tokens", "next", Which::All)],
         streams: false,

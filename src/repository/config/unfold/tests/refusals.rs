@@ -18,7 +18,7 @@ fn segments_that_lack_a_key_or_have_one_too_many_are_refused_with_their_place() 
             "f:16:3: unfold[1].decode: expected the key 'max_steps'",
         ),
         ("    reverse: true", "    until: { h: 1 }", "f:14:5: unfold[0].chain.until: unknown key 'until'"),
-        ("    reverse: true", "    grow: { k: k }", "f:14:5: unfold[0].chain.grow: not supported by this version"),
+        ("grow: { past: key }", "grow: {}", "f:26:5: unfold[1].decode.grow: expected at least one entry"),
         (
             "    as: word\n",
             "",
@@ -160,6 +160,22 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
             "f:13:14: unfold[0].chain.start.g: only what is carried from step to step has a start, but 'g' is not",
         ),
         (
+            "past_words: grow.past",
+            "past_words: grow.pasts",
+            "f:22:35: unfold[1].decode.length.past_words: expected an input that the segment grows, grow.past, but found \
+             'grow.pasts'; did you mean 'grow.past'?",
+        ),
+        (
+            "start: { token: 1,",
+            "start: { past: 1,",
+            "f:20:14: unfold[1].decode.start.past: only what is carried from step to step has a start, but 'past' is not",
+        ),
+        (
+            "grow: { past: key }",
+            "grow: { h: key }",
+            "f:26:13: unfold[1].decode.grow.h: expected one source of the input 'h', but 'carry' has it too",
+        ),
+        (
             "feed: { token: next }",
             "feed: { h: next }",
             "f:18:13: unfold[1].decode.feed.h: expected one source of the input 'h', but 'carry' has it too",
@@ -195,6 +211,33 @@ fn names_of_what_is_not_there_are_refused_with_the_nearest() {
         "f:21:13: unfold[1].decode.hold.memory: 'encoder.all' is an input of the model, and an emit too: expected one of \
          them to be named otherwise"
     );
+}
+
+#[test]
+fn what_grows_is_named_by_nothing_else() {
+    let grows =
+        "grow: { past: key }\n- chain: { cell: encode, name: second, over: source, as: word, grow: { past: h },";
+    let grows = format!("{grows} length: {{ n: grow.past }}, emit: {{ y: all(h) }} }}");
+    let twice = changed(TRANSLATE, "grow: { past: key }", &grows);
+    assert!(from_yaml(&twice).is_ok(), "each segment has its own");
+    let renamed = [
+        ("name: encoder", "name: grow"),
+        ("encoder.all", "grow.past"),
+        ("encoder.h", "grow.h"),
+        ("all: all(", "past: all("),
+    ];
+    let also = renamed.iter().fold(TRANSLATE.to_owned(), |text, (from, to)| text.replace(from, to));
+    assert_eq!(
+        from_yaml(&also).expect_err("a segment of this name has it too"),
+        "f:22:33: unfold[1].decode.length.past_words: 'grow.past' is what the segment grows, and another tensor too: \
+         expected that to be named otherwise"
+    );
+    assert_eq!(
+        refusal(TRANSLATE, "    grow: { past: key }\n", ""),
+        "f:22:35: unfold[1].decode.length.past_words: expected an input of the model or <segment>.<emit> of an earlier \
+         segment, but found 'grow.past'"
+    );
+    assert_eq!(refusal(TREE, "max_nodes: 31", "grow: { left: h }"), "f:14:5: unfold[0].tree.grow: unknown key 'grow'");
 }
 
 #[test]

@@ -1,0 +1,73 @@
+//! What requests of sequences read and leave.
+
+use super::*;
+use crate::{
+    executor::cells::SequenceState,
+    model::{CorrelationId, InSequence, unfold::Control},
+};
+
+/// A chain of digits whose state lives on, and which is told the request's place in its sequence.
+fn digits_of_a_sequence() -> Tried {
+    let told = |control| Source::Control { control, no: 0.0, yes: 1.0 };
+    let kept = Source::Carried { output: 0, start: Start::Elements(bytes(&[9])), is_kept: true };
+    let sources = vec![
+        Source::Step { of: Tensor::Input(0), reversed: false },
+        kept,
+        told(Control::Start),
+        told(Control::End),
+        told(Control::Ready),
+        Source::CorrelationId,
+    ];
+    let one: &[i64] = &[1];
+    let cell =
+        cell("step", &[("x", &[]), ("h", one), ("s", one), ("e", one), ("r", one), ("id", one)], &["h_next", "told"]);
+    let emits = vec![emit("y0", "h_next", Which::Last), emit("y1", "told", Which::Last)];
+    let segments = vec![segment("digits", steps(0, sources, Count::Exactly(Expression::Length(0))), emits)];
+    let unfolding = Unfolding { cells: vec![cell], segments, outputs: vec![emitted(0, 0), emitted(0, 1)] };
+    let row: Row = |inputs| {
+        let told = 1000 * inputs[5][0] + 100 * inputs[2][0] + 10 * inputs[3][0] + inputs[4][0];
+        vec![vec![10 * inputs[1][0] + inputs[0][0]], vec![told]]
+    };
+    Tried::new(model(&[("x", &[-1])], 2), unfolding, &[row]).expect("the cell fits")
+}
+
+fn in_sequence(id: u64, starts: bool, ends: bool) -> InSequence {
+    InSequence { id: CorrelationId::Number(id), starts, ends }
+}
+
+#[test]
+fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
+    let tried = digits_of_a_sequence();
+    let states = [Arc::new(SequenceState::default()), Arc::new(SequenceState::default())];
+    let run = |sequence: usize, digits: &[i64], place: InSequence, completes: bool| {
+        let inputs = tried.inputs(&[(&[digits.len() as i64], digits)]);
+        let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&place)).expect("it unfolds");
+        let payload = Payload { rows: 1, lengths: Default::default(), inputs };
+        let walk = Walk::new(&tried.programs, true, Arc::new(payload), &graph, Some(place));
+        walk.join(Arc::clone(&states[sequence]));
+        for node in 0..digits.len() as u32 {
+            tried.task(0, &[(&walk, node)]).expect("it runs");
+        }
+        if completes {
+            walk.commit();
+        }
+        let outputs = walk.reply().expect("it has run").outputs;
+        (values(&outputs[0].data)[0], values(&outputs[1].data)[0])
+    };
+    assert_eq!(run(0, &[1, 2], in_sequence(7, true, false), true), (912, 7101), "the state begins with 9");
+    assert_eq!(run(1, &[5], in_sequence(8, true, false), true), (95, 8101));
+    assert_eq!(run(0, &[3], in_sequence(7, false, false), false), (9123, 7001), "given up before its end");
+    assert_eq!(run(0, &[4], in_sequence(7, false, true), true), (9124, 7011), "nothing of it is left");
+    assert_eq!(run(1, &[6], in_sequence(8, true, true), true), (956, 8111));
+}
+
+#[test]
+fn an_id_that_its_cell_cannot_read_is_the_senders_fault() {
+    let tried = digits_of_a_sequence();
+    let inputs = tried.inputs(&[(&[1], &[1])]);
+    let text = InSequence { id: CorrelationId::Text("a".into()), starts: true, ends: false };
+    let fault = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&text)).expect_err("it is no number");
+    assert_eq!(fault.to_string(), "expected a sequence_id that is INT64, as the model reads it, but found 'a'");
+    let reply = tried.alone(&[(&[1], &[1])]).expect("outside of a sequence");
+    assert_eq!(reply[1].1, [111], "a trial is a whole sequence");
+}

@@ -1,0 +1,195 @@
+//! `sequence_batching`: models whose requests belong to sequences. A model of cells says itself what its state is; of any other, the whole
+//! program is the one cell of its requests, and Triton's `state` and `control_input` say what it reads beside the model's inputs.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+
+use super::{
+    ConfigError, Origin, convert, knobs, pb,
+    pb::{
+        model_config::SchedulingChoice,
+        model_queue_policy::TimeoutAction,
+        model_sequence_batching::{
+            Control as PbControl, InitialState, StrategyChoice, control::Kind, initial_state::StateData,
+        },
+    },
+    policies::{from_us, narrow},
+    unfold::{
+        self, CellRequest, ControlRequest, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
+    },
+};
+use crate::{
+    batching::SequenceKnobs,
+    model::{
+        DataType,
+        unfold::{Control, Emit, Which},
+    },
+};
+
+/// Triton's default of `max_sequence_idle_microseconds`.
+const DEFAULT_IDLE_US: u64 = 1_000_000;
+
+/// The directory of a model in which `data_file` of an initial state is looked up.
+pub const INITIAL_STATE: &str = "initial_state";
+
+/// The name of the one cell of a model without cells of its own.
+const PROGRAM: &str = "program";
+
+/// What a configuration says of sequences.
+pub fn given(config: &pb::ModelConfig) -> Option<&pb::ModelSequenceBatching> {
+    match &config.scheduling_choice {
+        Some(SchedulingChoice::SequenceBatching(batching)) => Some(batching),
+        _ => None,
+    }
+}
+
+/// Inputs of the program that are not the model's: state and controls.
+pub fn inputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
+    let batching = given(config).into_iter();
+    batching.flat_map(|batching| {
+        let states = batching.state.iter().map(|state| state.input_name.as_str());
+        states.chain(batching.control_input.iter().map(|control| control.name.as_str()))
+    })
+}
+
+/// Outputs of the program that are state, and the model's only where it lists them.
+pub fn outputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
+    given(config).into_iter().flat_map(|batching| batching.state.iter().map(|state| state.output_name.as_str()))
+}
+
+/// The limits of sequences. `rows` is the largest batch.
+pub fn limits(config: &pb::ModelConfig, rows: u32, instances: u32) -> Option<SequenceKnobs> {
+    let batching = given(config)?;
+    let idle_us = match batching.max_sequence_idle_microseconds {
+        0 => DEFAULT_IDLE_US,
+        idle_us => idle_us,
+    };
+    let candidates = match &batching.strategy_choice {
+        Some(StrategyChoice::Oldest(oldest)) => u32::try_from(oldest.max_candidate_sequences).ok(),
+        Some(StrategyChoice::Direct(_)) | None => None,
+    };
+    // Each row of each instance's batch is a slot.
+    let slots = candidates.filter(|candidates| *candidates > 0).unwrap_or(rows.saturating_mul(instances));
+    Some(SequenceKnobs { max_sequences: slots.max(1), max_idle_ns: from_us(idle_us) })
+}
+
+/// The queue of requests that wait for their turn, which Triton's sequence batcher has no fields for.
+///
+/// # Errors
+/// For knobs that are not of their form.
+pub fn queue(config: &pb::ModelConfig, origin: &Origin) -> Result<pb::ModelQueuePolicy, ConfigError> {
+    let action = match knobs::SEQUENCE_ACTION.read(config, origin)? {
+        Some("delay") => TimeoutAction::Delay,
+        _ => TimeoutAction::Reject,
+    };
+    Ok(pb::ModelQueuePolicy {
+        timeout_action: action.into(),
+        default_timeout_microseconds: knobs::SEQUENCE_TIMEOUT.read(config, origin)?.unwrap_or(0),
+        allow_timeout_override: knobs::SEQUENCE_OVERRIDE.read(config, origin)?.unwrap_or(true),
+        max_queue_size: knobs::SEQUENCE_QUEUE.read(config, origin)?.map_or(0, narrow),
+    })
+}
+
+/// Files that initial states name, by the state's input.
+pub fn files(config: &pb::ModelConfig) -> impl Iterator<Item = (&str, &str)> {
+    let states = given(config).into_iter().flat_map(|batching| &batching.state);
+    states.filter_map(|state| match state.initial_state.first()?.state_data.as_ref()? {
+        StateData::DataFile(file) => Some((state.input_name.as_str(), file.as_str())),
+        StateData::ZeroData(_) => None,
+    })
+}
+
+/// A checked model without cells of its own as one of a single cell, its program. `initial` holds the bytes of [`files`].
+///
+/// # Errors
+/// When an initial state has not as many bytes as its dims.
+pub fn as_cells(
+    config: &pb::ModelConfig,
+    initial: &BTreeMap<String, Bytes>,
+    origin: &Origin,
+) -> Result<Option<UnfoldRequest>, ConfigError> {
+    let Some(batching) = given(config).filter(|_| !unfold::is_given(config)) else { return Ok(None) };
+    let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
+    let mut sources: BTreeMap<String, SourceRequest> = BTreeMap::new();
+    for input in &config.input {
+        sources.insert(input.name.clone(), SourceRequest::Whole(input.name.clone()));
+    }
+    for (number, state) in batching.state.iter().enumerate() {
+        let start = match (initial.get(&state.input_name), state.initial_state.first()) {
+            (Some(bytes), Some(given)) => {
+                let path = format!("sequence_batching.state[{number}].initial_state");
+                elements(given, bytes).map_err(|fault| origin.error(&path, fault))?
+            }
+            _ => StartRequest::Value(0.0),
+        };
+        let source = SourceRequest::Carried { output: state.output_name.clone(), start, is_kept: true };
+        sources.insert(state.input_name.clone(), source);
+    }
+    for input in &batching.control_input {
+        if let Some(source) = input.control.first().and_then(control) {
+            sources.insert(input.name.clone(), source);
+        }
+    }
+    let emit = |output: &pb::ModelOutput| {
+        let name = output.name.clone();
+        Emit { output: name.clone(), name, which: Which::Last }
+    };
+    let cell = CellRequest {
+        name: PROGRAM.to_owned(),
+        program: config.default_model_filename.clone(),
+        batch_sizes: vec![max_rows],
+        min_followup: (max_rows / 4).max(1),
+        priority: 1,
+    };
+    let segment = SegmentRequest {
+        name: PROGRAM.to_owned(),
+        nodes: NodesRequest::Stage { cell: 0 },
+        sources,
+        emits: config.output.iter().map(emit).collect(),
+        streams: false,
+    };
+    Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment] }))
+}
+
+fn elements(state: &InitialState, bytes: &Bytes) -> Result<StartRequest, String> {
+    let size = convert::datatype(state.data_type).and_then(DataType::size_bytes);
+    let count = state.dims.iter().try_fold(1_usize, |count, dim| count.checked_mul(usize::try_from(*dim).ok()?));
+    let expected = size.zip(count).and_then(|(size, count)| size.checked_mul(count));
+    if expected == Some(bytes.len()) {
+        return Ok(StartRequest::Elements(bytes.clone()));
+    }
+    let expected = expected.map_or("fixed dims of numbers".to_owned(), |expected| format!("{expected} bytes"));
+    Err(format!("expected {expected}, but the file has {} bytes", bytes.len()))
+}
+
+/// What a control input reads; `None` where it names nothing to read.
+pub fn control(control: &PbControl) -> Option<SourceRequest> {
+    let kind = match Kind::try_from(control.kind).ok()? {
+        Kind::ControlSequenceCorrid => return Some(SourceRequest::Control(ControlRequest::CorrelationId)),
+        Kind::ControlSequenceStart => Control::Start,
+        Kind::ControlSequenceEnd => Control::End,
+        Kind::ControlSequenceReady => Control::Ready,
+    };
+    let (_, no, yes) = values(control)?;
+    Some(SourceRequest::Control(ControlRequest::Flag { control: kind, no, yes }))
+}
+
+/// The datatype of a flag, and its values for no and yes; `None` unless exactly one pair of them is given.
+pub fn values(control: &PbControl) -> Option<(DataType, f64, f64)> {
+    let number = |flag: &bool| f64::from(u8::from(*flag));
+    let pairs = [
+        (DataType::Int32, control.int32_false_true.iter().map(|value| f64::from(*value)).collect::<Vec<_>>()),
+        (DataType::Fp32, control.fp32_false_true.iter().map(|value| f64::from(*value)).collect()),
+        (DataType::Bool, control.bool_false_true.iter().map(number).collect()),
+    ];
+    let mut given = pairs.into_iter().filter(|(_, values)| !values.is_empty());
+    let (datatype, values) = given.next().filter(|_| given.next().is_none())?;
+    match values[..] {
+        [no, yes] => Some((datatype, no, yes)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,185 @@
+use super::*;
+use crate::{
+    batching::{Policy, QueueKnobs},
+    repository::config::{check, complete, convert, pbtxt, yaml},
+};
+
+const TENSORS: &str = "max_batch_size: 8
+input { name: \"x\" data_type: TYPE_INT64 dims: [ 1 ] }
+output { name: \"y\" data_type: TYPE_INT64 dims: [ 1 ] }
+";
+const STATE: &str = "state { input_name: \"total\" output_name: \"total_next\" data_type: TYPE_INT64 dims: [ 1 ] }";
+
+fn completed(text: &str) -> (pb::ModelConfig, Origin) {
+    let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+    complete::defaults(&mut config, "m");
+    (config, origin)
+}
+
+fn refusal(text: &str) -> String {
+    let (config, origin) = completed(&format!("{TENSORS}{text}"));
+    check::consistent(&config, None, &origin).expect_err("it should be refused").to_string()
+}
+
+fn policy(config: &pb::ModelConfig, origin: &Origin) -> (SequenceKnobs, QueueKnobs) {
+    check::consistent(config, None, origin).unwrap_or_else(|fault| panic!("{fault}"));
+    let (_, knobs, _) = convert::model(config, 1, &BTreeMap::new(), origin).unwrap_or_else(|fault| panic!("{fault}"));
+    let Policy::Cellular(cellular) = knobs.policy else { panic!("sequences run by cells") };
+    (cellular.sequences.expect("it has sequences"), knobs.queueing.default_queue)
+}
+
+#[test]
+fn a_row_of_each_instance_is_a_slot_unless_candidates_are_counted() {
+    let limits = |text: &str| {
+        let (config, origin) = completed(&format!("{TENSORS}{text}"));
+        policy(&config, &origin).0
+    };
+    let second = 1_000_000_000;
+    let direct = SequenceKnobs { max_sequences: 16, max_idle_ns: second };
+    assert_eq!(limits("sequence_batching { }"), direct);
+    assert_eq!(limits("sequence_batching { direct { } }"), direct);
+    let one = "instance_group { count: 1 } sequence_batching { max_sequence_idle_microseconds: 5 }";
+    assert_eq!(limits(one), SequenceKnobs { max_sequences: 8, max_idle_ns: 5_000 });
+    let oldest = "sequence_batching { oldest { max_candidate_sequences: 3 } }";
+    assert_eq!(limits(oldest), SequenceKnobs { max_sequences: 3, ..direct });
+}
+
+#[test]
+fn a_program_is_the_one_cell_of_its_requests_with_state_and_controls_beside_their_inputs() {
+    let text = format!(
+        "{TENSORS}sequence_batching {{ {STATE}
+           control_input {{ name: \"START\" control {{ kind: CONTROL_SEQUENCE_START int32_false_true: [ 3, 4 ] }} }}
+           control_input {{ name: \"ID\" control {{ kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_UINT64 }} }} }}"
+    );
+    let (config, origin) = completed(&text);
+    policy(&config, &origin);
+    let request = as_cells(&config, &BTreeMap::new(), &origin).expect("it is sound").expect("it has sequences");
+    assert_eq!((request.cells.len(), request.cells[0].program.as_str(), request.max_rows()), (1, "model.onnx", 8));
+    let sources = &request.segments[0].sources;
+    assert_eq!(sources["x"], SourceRequest::Whole("x".to_owned()));
+    let start = StartRequest::Value(0.0);
+    let total = SourceRequest::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    assert_eq!(sources["total"], total);
+    let flag = ControlRequest::Flag { control: Control::Start, no: 3.0, yes: 4.0 };
+    assert_eq!(sources["START"], SourceRequest::Control(flag));
+    assert_eq!(sources["ID"], SourceRequest::Control(ControlRequest::CorrelationId));
+    assert_eq!(inputs(&config).collect::<Vec<_>>(), ["total", "START", "ID"]);
+    assert_eq!(outputs(&config).collect::<Vec<_>>(), ["total_next"]);
+}
+
+#[test]
+fn an_initial_state_is_as_long_as_its_dims() {
+    let initial = "initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"seven\" }";
+    let state = STATE.replace("dims: [ 1 ] }", &format!("dims: [ 1 ] {initial} }}"));
+    let (config, origin) = completed(&format!("{TENSORS}sequence_batching {{ {state} }}"));
+    policy(&config, &origin);
+    assert_eq!(files(&config).collect::<Vec<_>>(), [("total", "seven")]);
+    let with = |bytes: &'static [u8]| {
+        as_cells(&config, &BTreeMap::from([("total".to_owned(), Bytes::from_static(bytes))]), &origin)
+    };
+    let request = with(&[7; 8]).expect("it is long enough").expect("it has sequences");
+    let start = StartRequest::Elements(Bytes::from_static(&[7; 8]));
+    let expected = SourceRequest::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    assert_eq!(request.segments[0].sources["total"], expected);
+    let fault = with(&[7; 9]).expect_err("it is too long").to_string();
+    assert!(fault.contains("expected 8 bytes, but the file has 9 bytes"), "{fault}");
+}
+
+#[test]
+fn model_yaml_says_the_same_and_has_a_queue_beside_it() {
+    let text = "
+cells: { step: { program: step.onnx, batch_sizes: [1, 32] } }
+inputs: [{ name: tokens, dtype: INT64, dims: [-1] }]
+outputs: [{ name: hidden, dtype: FP32, dims: [4] }]
+unfold: [{ chain: { cell: step, over: tokens, as: x, keep: { h: h_next }, emit: { hidden: last(h_next) } } }]
+sequence_batching:
+  max_sequence_idle_us: 250
+  queue: { timeout_action: delay, default_timeout_us: 9, max_queue_size: 5 }
+";
+    let (mut config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+    complete::defaults(&mut config, "m");
+    let (limits, queue) = policy(&config, &origin);
+    assert_eq!(limits, SequenceKnobs { max_sequences: 32, max_idle_ns: 250_000 }, "rows of the one instance");
+    let expected = QueueKnobs {
+        timeout_action: crate::batching::TimeoutAction::Delay,
+        default_timeout_ns: 9_000,
+        allow_timeout_override: true,
+        max_queue_size: 5,
+    };
+    assert_eq!(queue, expected);
+    let counted = text.replace("max_sequence_idle_us: 250", "max_candidate_sequences: 7");
+    let (mut config, origin) = yaml::parse("model.yaml", counted.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+    complete::defaults(&mut config, "m");
+    assert_eq!(policy(&config, &origin).0.max_sequences, 7);
+    let alone = text
+        .replace("sequence_batching:", "warmup: []\n#")
+        .replace("\n  max_sequence", "\n#")
+        .replace("\n  queue", "\n#");
+    let (config, origin) = yaml::parse("model.yaml", alone.as_bytes()).unwrap_or_else(|fault| panic!("{fault}"));
+    let fault = unfold::read(&config, &origin).expect_err("what is kept needs sequences").to_string();
+    assert!(fault.contains("keep") && fault.contains("expected 'sequence_batching' too"), "{fault}");
+    let elsewhere = format!("{text}batching: {{ queueing: {{ preserve_ordering: true }} }}\n");
+    let fault = yaml::parse("model.yaml", elsewhere.as_bytes()).expect_err("there are two queues").to_string();
+    assert!(fault.contains("has its queue in sequence_batching"), "{fault}");
+}
+
+#[test]
+fn what_sequences_cannot_have_is_refused_with_its_place() {
+    let cases = [
+        ("sequence_batching { iterative_sequence: true }", "iterative_sequence: iterative sequences are not supported"),
+        ("sequence_batching { oldest { } }", "oldest.max_candidate_sequences: expected at least 1, but found 0"),
+        (
+            "sequence_batching { state { input_name: \"x\" output_name: \"n\" data_type: TYPE_INT64 } }",
+            "state[0].input_name: the input 'x' is there twice",
+        ),
+        (
+            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ -1 ] } }",
+            "state[0].dims: expected fixed dims for 's', but found [-1]",
+        ),
+        (
+            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_STRING dims: [ 1 ] } }",
+            "state[0].data_type: expected a data_type of numbers for 's'",
+        ),
+        (
+            "sequence_batching { state { input_name: \"s\" data_type: TYPE_INT64 dims: [ 1 ] } }",
+            "state[0].output_name: expected the name of an output of the program",
+        ),
+        (
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_START } } }",
+            "control_input[0].control: expected two values, for false and true, in one of",
+        ),
+        (
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_END int32_false_true: [ 0 ] } } }",
+            "control_input[0].control: expected two values",
+        ),
+        (
+            "sequence_batching { control_input { name: \"c\" control { kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING } } }",
+            "control_input[0].control: expected an integer as data_type of a correlation id, but found BYTES",
+        ),
+        ("sequence_batching { control_input { name: \"c\" } }", "expected one control for 'c', but found 0"),
+        (
+            "sequence_batching { } parameters { key: \"batching.policy\" value { string_value: \"window\" } }",
+            "the policy 'window' does not go with sequences: expected auto or cellular",
+        ),
+        (
+            "sequence_batching { } parameters { key: \"stages\" value { string_value: \"2\" } }",
+            "requests of sequences are neither cut into stages nor padded: remove this",
+        ),
+        (
+            "parameters { key: \"batching.sequences.max_queue_size\" value { string_value: \"2\" } }",
+            "expected 'sequence_batching', which this is of",
+        ),
+        (
+            "sequence_batching { state { input_name: \"s\" output_name: \"n\" data_type: TYPE_INT64 dims: [ 1 ]
+               initial_state { data_type: TYPE_INT64 dims: [ 1 ] data_file: \"../x\" } } }",
+            "expected a file in the directory 'initial_state' of the model for 's', but found '../x'",
+        ),
+    ];
+    for (text, expected) in cases {
+        let refusal = refusal(text);
+        assert!(refusal.contains(expected), "{text}: {refusal}");
+    }
+    let (config, origin) = completed(&format!("{}sequence_batching {{ }}", TENSORS.replace("size: 8", "size: 0")));
+    let fault = check::consistent(&config, None, &origin).expect_err("there is no batch").to_string();
+    assert!(fault.contains("sequences need a max_batch_size of at least 1, but it is 0"), "{fault}");
+}

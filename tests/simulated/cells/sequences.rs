@@ -1,0 +1,176 @@
+//! What is known of a model's sequences apart from the core: which requests belong together, whose turn it is, what their state is, and who may
+//! hold a slot.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use paternoster::{
+    batching::{End, Rejection, SequenceKnobs, SequenceNo},
+    model::{CorrelationId, InSequence},
+};
+
+#[derive(Debug)]
+struct Sequence {
+    id: CorrelationId,
+    /// In order of arrival.
+    requests: Vec<u64>,
+    live: BTreeSet<u64>,
+    state: u64,
+    /// A later request is none of it.
+    is_closed: bool,
+    /// Its first request ended without having completed.
+    is_broken: bool,
+    /// A row of it was launched, so that it has a slot.
+    has_slot: bool,
+    idle_since: u64,
+}
+
+/// The sequences of one model.
+#[derive(Debug)]
+pub struct Sequences {
+    knobs: SequenceKnobs,
+    open: BTreeMap<CorrelationId, SequenceNo>,
+    all: BTreeMap<SequenceNo, Sequence>,
+    of: BTreeMap<u64, SequenceNo>,
+    seen: BTreeSet<SequenceNo>,
+    /// What was rare.
+    pub reclaimed: u64,
+    pub superseded: u64,
+    pub orphans: u64,
+    pub waited_for_slot: u64,
+}
+
+impl Sequences {
+    pub fn new(knobs: SequenceKnobs) -> Self {
+        Self {
+            knobs,
+            open: BTreeMap::new(),
+            all: BTreeMap::new(),
+            of: BTreeMap::new(),
+            seen: BTreeSet::new(),
+            reclaimed: 0,
+            superseded: 0,
+            orphans: 0,
+            waited_for_slot: 0,
+        }
+    }
+
+    /// The core says that a request, which has just arrived, is of a sequence.
+    pub fn joined(&mut self, now: u64, req: u64, request: &InSequence, number: SequenceNo) -> Result<(), String> {
+        let open = self.open.get(&request.id).copied();
+        match (open, request.starts) {
+            (Some(open), false) if open == number => {}
+            (_, true) if self.seen.insert(number) => {
+                if let Some(open) = open.and_then(|open| self.all.get_mut(&open)) {
+                    open.is_closed = true;
+                    self.superseded += 1;
+                }
+                self.open.insert(request.id.clone(), number);
+                let (requests, live) = (Vec::new(), BTreeSet::new());
+                let sequence = Sequence {
+                    id: request.id.clone(),
+                    requests,
+                    live,
+                    state: 0,
+                    is_closed: false,
+                    is_broken: false,
+                    has_slot: false,
+                    idle_since: now,
+                };
+                self.all.insert(number, sequence);
+                let held = self.all.values().filter(|sequence| sequence.has_slot).count();
+                self.waited_for_slot += u64::from(held >= self.knobs.max_sequences as usize);
+            }
+            _ => return Err(format!("{req} {request:?} joins {number:?} while {open:?} is open")),
+        }
+        let sequence = self.all.get_mut(&number).ok_or_else(|| format!("{number:?} is over"))?;
+        sequence.requests.push(req);
+        sequence.live.insert(req);
+        if request.ends {
+            sequence.is_closed = true;
+            self.open.remove(&request.id);
+        }
+        self.of.insert(req, number);
+        Ok(())
+    }
+
+    /// A row of a request is launched.
+    pub fn launched(&mut self, req: u64) -> Result<(), String> {
+        let Some(sequence) = self.of.get(&req).and_then(|number| self.all.get_mut(number)) else { return Ok(()) };
+        if let Some(before) = sequence.live.iter().find(|other| **other < req) {
+            return Err(format!("{req} runs before {before}, which arrived before it in its sequence"));
+        }
+        sequence.has_slot = true;
+        let held = self.all.values().filter(|sequence| sequence.has_slot).count();
+        if held > self.knobs.max_sequences as usize {
+            return Err(format!("{held} sequences hold state, of {}", self.knobs.max_sequences));
+        }
+        Ok(())
+    }
+
+    /// What a request reads of its sequence.
+    pub fn state(&self, req: u64) -> u64 {
+        self.of.get(&req).and_then(|number| self.all.get(number)).map_or(0, |sequence| sequence.state)
+    }
+
+    /// A request has ended, with this state left if it completed.
+    pub fn finished(&mut self, now: u64, req: u64, request: &InSequence, end: End, left: u64) -> Result<(), String> {
+        let Some(number) = self.of.get(&req).copied() else {
+            let may_start = request.starts || self.open.contains_key(&request.id);
+            return match end {
+                End::Rejected(Rejection::NotStarted) if may_start => Err(format!("{req} is refused, but may join")),
+                End::Rejected(Rejection::QueueFull | Rejection::NoMemory | Rejection::NotStarted) | End::Expired => {
+                    Ok(())
+                }
+                _ => Err(format!("{req} ends {end:?} and joined no sequence")),
+            };
+        };
+        let sequence = self.all.get_mut(&number).ok_or_else(|| format!("{req} ends behind its sequence"))?;
+        if !sequence.live.remove(&req) {
+            return Err(format!("{req} ends twice"));
+        }
+        sequence.idle_since = now;
+        let is_first = sequence.requests.first() == Some(&req);
+        if end == End::Completed {
+            sequence.state = left;
+        } else if is_first {
+            sequence.is_broken = true;
+            if !std::mem::replace(&mut sequence.is_closed, true) {
+                self.open.remove(&sequence.id);
+            }
+        }
+        if end == End::Rejected(Rejection::NotStarted) {
+            self.orphans += 1;
+            if !sequence.is_broken || is_first {
+                return Err(format!("{req} is refused, but its sequence began"));
+            }
+        }
+        Ok(())
+    }
+
+    /// The core says that a sequence is over.
+    pub fn over(&mut self, now: u64, number: SequenceNo) -> Result<(), String> {
+        let sequence = self.all.remove(&number).ok_or_else(|| format!("{number:?} is over twice"))?;
+        // Those behind a first request that did not complete are refused next.
+        if !sequence.is_broken && !sequence.live.is_empty() {
+            return Err(format!("{number:?} is over with {:?} to go", sequence.live));
+        }
+        if sequence.is_broken {
+            self.all.insert(number, Sequence { has_slot: false, ..sequence });
+            return Ok(());
+        }
+        if !sequence.is_closed {
+            let idle_ns = now - sequence.idle_since;
+            if idle_ns < self.knobs.max_idle_ns {
+                return Err(format!("{number:?} is over after {idle_ns} of {}", self.knobs.max_idle_ns));
+            }
+            self.reclaimed += 1;
+            self.open.remove(&sequence.id);
+        }
+        Ok(())
+    }
+
+    /// Nothing is left once nobody has come for long.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.all.values().all(|sequence| sequence.is_broken && sequence.live.is_empty())
+    }
+}
