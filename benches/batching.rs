@@ -51,15 +51,7 @@ impl Kind {
             let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1 }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
-            return Policy::Cellular(CellularKnobs {
-                cells,
-                segments,
-                slots,
-                max_tasks: 5,
-                frontier: true,
-                sequences: None,
-                lazy: None,
-            });
+            return Policy::Cellular(CellularKnobs { cells, segments, slots, ..CellularKnobs::default() });
         }
         match self.lengths {
             0 => Policy::Window(WindowKnobs::default()),

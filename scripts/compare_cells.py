@@ -1,176 +1,229 @@
-"""An LSTM by cells beside the same LSTM as one graph whose requests are padded to share a batch: tables of docs/benchmarks/cells.md.
+"""Models by cells beside the same models batched otherwise: tables and plots of docs/benchmarks/cells.md.
 
-    python scripts/compare_cells.py [--seconds 8] [--rounds 3] [--skip closed,open]
+    python scripts/compare_cells.py [--parts projection,closed,wmt15,…] [--seconds 4] [--rounds 3]
 
-Closed loop over gRPC: 32 clients with the lengths `closed-22`, beside the bare step of the cell at batch 32, measured in the same run. Open loop in
-process: Poisson arrivals at parts of the peak that cells reach, lengths `wmt15` and others, against `window` with length buckets of 1, 10
-and 40. Both runs of a round follow one another. Commands are printed as they can be typed.
+- projection: the LSTM whose cell does all of a step beside the one whose inputs are multiplied ahead (`lstm-projected`).
+- closed: over gRPC, 32 clients with the lengths `closed-22`, beside the LSTM as one padded graph and the bare step of the cell at batch 32,
+  measured in the same run.
+- wmt15, wmt15-50, wmt15-100, fixed-24: in process, Poisson arrivals at parts of the peak that cells reach, against `window` with length
+  buckets of 1, 10 and 40 (BatchMaker, figures 7 to 9 and 11).
+- trees, trees-16: against merged graphs of 64 requests (figures 14 and 15).
+- seq2seq: translation with largest batches of 512 and 256 in encoder and decoder, and of 256 in both; a quarter as wide.
+
+A run lasts a second more than `--seconds`, and some for its answers beforehand: all of it about twenty minutes. What is above a line's own
+peak is left out. Commands are printed as they can be typed.
 """
 
 import argparse
 import csv
-import sys
 import tempfile
+import time
+from collections import namedtuple
 from pathlib import Path
 
-import numpy as np
+from cells_models import BATCH, write_models
 from compare_policies import called
+from line_plot import write_svg
 from server import ROOT, Server, binary
-
-sys.path.insert(0, str(ROOT / "tests" / "python"))
-import cells_reference  # noqa: E402
-import onnx_bytes as onnx  # noqa: E402
 
 CLIENTS = 32
 #: Of `closed-22`.
 MEAN_LENGTH = 22
-LOADS = (0.25, 0.5, 0.9)
-WORKLOADS = ("wmt15", "wmt15-50", "fixed-24")
-BUCKETS = (1, 10, 40)
-BATCH = 64
-#: Words that the model knows, of which 0 is padding to the whole graph.
+LOADS = (0.25, 0.5, 0.75, 0.9)
+#: Rates up to so many times a line's own peak are measured.
+ABOVE_PEAK = 1.1
+IN_FLIGHT = 2 * BATCH
+#: Words that the models know, of which 0 is padding to the whole graph.
 WORDS = 2_000
+#: Different requests, each answered alone beforehand.
+SAMPLES = 128
+#: Kept of a timeline: those of some seconds, with room.
+EVENTS = 2_000_000
 TABLE = ROOT / "benches" / "tables" / "cpu-cells.csv"
+PLOTS = ROOT / "docs" / "benchmarks" / "cells"
+FIGURES = ("requests_per_s", "p50_ms", "p90_ms", "p99_ms")
 
-PADDED_YAML = f"""max_batch_size: {BATCH}
-inputs: [{{ name: tokens, dtype: INT64, dims: [-1], pad: {{ axis: length, value: 0 }} }}]
-outputs: [{{ name: hidden, dtype: FP32, dims: [1024] }}]
-batching: {{ policy: window }}
-"""
-STEP_YAML = f"""max_batch_size: {BATCH}
-inputs:
-  - {{ name: x, dtype: INT64, dims: [] }}
-  - {{ name: h, dtype: FP32, dims: [1024] }}
-  - {{ name: c, dtype: FP32, dims: [1024] }}
-outputs: [{{ name: h_next, dtype: FP32, dims: [1024] }}, {{ name: c_next, dtype: FP32, dims: [1024] }}]
-"""
+#: One line: its name, its model, and further words.
+Line = namedtuple("Line", "name model words", defaults=[()])
+#: A part of open loops: the workload, its lines, the requests in flight at the peak, the loads, and of which load and lines timelines
+#: are drawn.
+Part = namedtuple("Part", "workload lines in_flight loads recorded", defaults=[IN_FLIGHT, LOADS, None])
 
 
-def whole_graph(step):
-    """The LSTM over [batch, length] tokens as ONNX's own operator, told each row's length: that of its tokens above 0."""
-    weights = cells_reference.read_weights(str(step))
-    hidden = weights["lstm.bias"].size // 4
-    # The cell has the gates i, f, g, o side by side, the operator i, o, f, c above one another.
-    order = np.concatenate([np.arange(gate * hidden, (gate + 1) * hidden) for gate in (0, 3, 1, 2)])
-    gates = weights["lstm.weight"][:, order].T
-    bias = np.concatenate([weights["lstm.bias"][order], np.zeros(4 * hidden, np.float32)])
-    nodes = [
-        onnx.node("Gather", ["embedding", "tokens"], ["embedded"]),
-        onnx.node("Transpose", ["embedded"], ["by_step"], perm=[1, 0, 2]),
-        onnx.node("Greater", ["tokens", "none"], ["is_word"]),
-        onnx.node("Cast", ["is_word"], ["words"], to=onnx.ELEMENT["INT32"]),
-        onnx.node("ReduceSum", ["words", "second"], ["lengths"], keepdims=0),
-        onnx.node("LSTM", ["by_step", "W", "R", "B", "lengths"], ["", "last"], hidden_size=hidden),
-        onnx.node("Squeeze", ["last", "first"], ["hidden"]),
-    ]
-    constants = [
-        onnx.constant("embedding", weights["embedding.weight"]),
-        onnx.constant("W", gates[np.newaxis, :, :hidden]),
-        onnx.constant("R", gates[np.newaxis, :, hidden:]),
-        onnx.constant("B", bias[np.newaxis]),
-        onnx.constant("none", np.int64(0)),
-        onnx.constant("first", np.array([0])),
-        onnx.constant("second", np.array([1])),
-    ]
-    inputs = [onnx.port("tokens", "INT64", ("batch", "length"))]
-    return onnx.model(nodes, inputs, [onnx.port("hidden", "FP32", ("batch", hidden))], constants)
+def buckets(width):
+    policy = f"window, queueing: {{ bucket_width: {width} }}, max_batch_size: {BATCH}"
+    return Line(f"buckets of {width}", "lstm-padded", ("--policy", policy))
 
 
-def write_models(program, folder):
-    """The cells; the same as one graph; and the bare step as a model."""
-    called(program, "models", "--out", folder, "--only", "lstm")
-    step = folder / "lstm" / "1" / "step.onnx"
-    for name, yaml, graph in (("lstm-padded", PADDED_YAML, whole_graph(step)), ("step", STEP_YAML, step.read_bytes())):
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "model.yaml").write_text(yaml)
-        (folder / name / "1" / "model.onnx").write_bytes(graph)
+CELLS = Line("cells", "lstm")
+PROJECTED = Line("cells, projected", "lstm-projected")
+TREES = (Line("cells", "tree-lstm"), Line("merged", "tree-lstm", ("--policy", "cellular: { merge_requests: 64 }")))
+TRANSLATION = (Line("512, 256", "seq2seq"), Line("256, 256", "seq2seq-256"))
+LSTM = (CELLS, buckets(1), buckets(10), buckets(40))
+OPEN = {
+    "wmt15": Part("wmt15", (*LSTM, PROJECTED), recorded=(0.25, ("cells", "buckets of 10"))),
+    "wmt15-50": Part("wmt15-50", LSTM),
+    "wmt15-100": Part("wmt15-100", LSTM),
+    # All buckets are the same.
+    "fixed-24": Part("fixed-24", (CELLS, buckets(10))),
+    "trees": Part("trees", TREES, recorded=(0.5, ("cells", "merged"))),
+    "trees-16": Part("trees-16", TREES),
+    "seq2seq": Part("wmt15", TRANSLATION, in_flight=1_024, loads=(0.5, 0.9)),
+}
 
 
-def bare_step_ms(program, models, scratch):
+class Bench:
+    """Runs of `paternoster bench` with models of a folder."""
+
+    def __init__(self, program, models, given):
+        self.program, self.models, self.given = program, models, given
+
+    def run(self, line, workload, *words):
+        """The figures of a line in this process."""
+        place = ["--model-repository", self.models, "--cpu-lanes", 1]
+        return self.figures(line, *place, "--workload", workload, *line.words, *words)
+
+    def figures(self, line, *words):
+        common = ["--integers-below", WORDS, "--samples", SAMPLES, "--rounds", 1, "--warm-up-seconds", 1, "--json"]
+        report = called(self.program, "bench", "--model", line.model, *words, *common, "--seconds", self.given.seconds)
+        return report["loads"][0]["policies"][0]["total"]
+
+
+def shown(*values):
+    print("| " + " | ".join(str(value) for value in values) + " |", flush=True)
+
+
+def titled(*titles):
+    print()
+    shown(*titles)
+    shown(*("---" for _ in titles))
+
+
+def projection(bench, _):
+    """Both forms of the cell in turn: 32 always waiting, then at a quarter of what the first carried."""
+    found = []
+    for _ in range(bench.given.rounds):
+        peaks = [bench.run(line, "closed-22", "--concurrency", CLIENTS) for line in (CELLS, PROJECTED)]
+        rate = ["--rate", round(peaks[0]["requests_per_s"] / 4, 1)]
+        lows = [bench.run(line, "wmt15", *rate) for line in (CELLS, PROJECTED)]
+        found.append((peaks, lows))
+    titled("32 waiting: cells, projected", "ratio", "low load: p50", "p90", "p99")
+    for (one, other), lows in found:
+        rates = f"{one['requests_per_s']:.0f}, {other['requests_per_s']:.0f}"
+        latencies = (", ".join(f"{run[key]:.1f}" for run in lows) + " ms" for key in FIGURES[1:])
+        shown(rates, f"{other['requests_per_s'] / one['requests_per_s']:.2f}", *latencies)
+
+
+def bare_step_ms(bench, scratch):
     """Medians of the step at batch 1, 8 and 32."""
     # A directory of its own: what is kept in another is not measured again.
-    place = ["--model-repository", models, "--model", "step", "--profile-directory", tempfile.mkdtemp(dir=scratch)]
-    report = called(program, "profile", *place, "--budget-s", 10, "--json")
+    place = ["--model-repository", bench.models, "--model", "step", "--profile-directory", tempfile.mkdtemp(dir=scratch)]
+    report = called(bench.program, "profile", *place, "--budget-s", 10, "--json")
     (stage,) = report["profile"]["cuts"][0]["stages"]
     return {point["rows"]: point["median_ns"] / 1e6 for point in stage}
 
 
-def measured(program, *words):
-    """The figures of one run."""
-    words = [*words, "--integers-below", WORDS, "--rounds", 1, "--json"]
-    return called(program, "bench", *words)["loads"][0]["policies"][0]["total"]
-
-
-def closed(program, models, scratch, given):
+def closed(bench, scratch):
+    lines = (CELLS, PROJECTED, Line("one padded graph", "lstm-padded"))
     found = []
-    for _ in range(given.rounds):
-        step_ms = bare_step_ms(program, models, scratch)
-        runs = {}
-        with Server(models, program=program) as server:
-            for model in ("lstm", "lstm-padded"):
-                words = ["--url", server.grpc, "--model", model, "--workload", "closed-22", "--concurrency", CLIENTS]
-                runs[model] = measured(program, *words, "--seconds", given.seconds)
-        limit = CLIENTS / (MEAN_LENGTH * step_ms[CLIENTS] / 1e3)
-        found.append((step_ms, runs, runs["lstm"]["requests_per_s"] / limit))
-    print("\n| t1, t8/8, t32/32 | cells: requests/s, p50 | of 32 / (22 t32) | one padded graph | cells / padded |")
-    print("|---|---|---|---|---|")
-    for step_ms, runs, share in found:
-        cells, padded = runs["lstm"], runs["lstm-padded"]
+    for _ in range(bench.given.rounds):
+        step_ms = bare_step_ms(bench, scratch)
+        with Server(bench.models, program=bench.program) as server:
+            words = ["--url", server.grpc, "--workload", "closed-22", "--concurrency", CLIENTS]
+            runs = [bench.figures(line, *words) for line in lines]
+        found.append((step_ms, runs))
+    titled("t1, t8/8, t32/32", *(f"{line.name}: requests/s, p50" for line in lines), "cells of 32 / (22 t32)", "cells / padded")
+    for step_ms, runs in found:
         steps = f"{step_ms[1]:.2f}, {step_ms[8] / 8:.3f}, {step_ms[32] / 32:.3f} ms"
-        ratio = cells["requests_per_s"] / padded["requests_per_s"]
-        figures = [f"{run['requests_per_s']:.0f}, {run['p50_ms']:.1f} ms" for run in (cells, padded)]
-        print(f"| {steps} | {figures[0]} | {share:.2f} | {figures[1]} | {ratio:.2f} |", flush=True)
+        rates = [run["requests_per_s"] for run in runs]
+        limit = CLIENTS / (MEAN_LENGTH * step_ms[CLIENTS] / 1e3)
+        figures = [f"{run['requests_per_s']:.0f}, {run['p50_ms']:.1f} ms" for run in runs]
+        shown(steps, *figures, f"{rates[0] / limit:.2f}", f"{rates[0] / rates[2]:.2f}")
 
 
-def opened(program, models, given):
-    """Peaks, and latencies at parts of that of cells; the table grows row by row."""
+def opened(bench, scratch, name, part):
+    """Peaks, and latencies at parts of the first line's; the table grows row by row."""
     rows = []
 
-    def took(workload, load, name, run):
-        figures = {key: f"{run[key]:.4g}" for key in ("requests_per_s", "p50_ms", "p90_ms", "p99_ms")}
-        rows.append({"workload": workload, "load": load, "policy": name} | figures)
-        print("| " + " | ".join(str(value) for value in rows[-1].values()) + " |", flush=True)
-        with TABLE.open("w", newline="") as file:
-            writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
+    def took(load, line, run):
+        rows.append({"workload": name, "load": load, "policy": line.name} | {key: f"{run[key]:.4g}" for key in FIGURES})
+        shown(*rows[-1].values())
+        keep(name, rows)
 
-    place = ["--model-repository", models, "--cpu-lanes", 1, "--seconds", given.seconds]
-    for workload in given.workloads.split(","):
-        full = [*place, "--workload", workload, "--concurrency", 2 * BATCH]
-        peaks = {"cells": measured(program, "--model", "lstm", *full)}
-        for width in BUCKETS:
-            peaks[f"buckets of {width}"] = measured(program, "--model", "lstm-padded", *full, "--policy", window(width))
-        for name, peak in peaks.items():
-            took(workload, "always waiting", name, peak)
-        for load in LOADS:
-            rate = ["--workload", workload, "--rate", round(load * peaks["cells"]["requests_per_s"], 1)]
-            took(workload, load, "cells", measured(program, "--model", "lstm", *place, *rate))
-            for width in BUCKETS:
-                padded = measured(program, "--model", "lstm-padded", *place, *rate, "--policy", window(width))
-                took(workload, load, f"buckets of {width}", padded)
+    titled("workload", "load", "policy", *FIGURES)
+    peaks = [bench.run(line, part.workload, "--concurrency", part.in_flight) for line in part.lines]
+    for line, peak in zip(part.lines, peaks):
+        took("always waiting", line, peak)
+    first = peaks[0]["requests_per_s"]
+    if first == 0:
+        raise SystemExit("nothing was answered in time: give more --seconds")
+    for load in part.loads:
+        rate = round(load * first, 1)
+        for line, peak in zip(part.lines, peaks):
+            if rate <= ABOVE_PEAK * peak["requests_per_s"]:
+                took(load, line, bench.run(line, part.workload, "--rate", rate))
+    draw(name, rows)
+    if part.recorded:
+        load, lines = part.recorded
+        record(bench, scratch, part, [line for line in part.lines if line.name in lines], round(load * first, 1))
 
 
-def window(width):
-    return f"window, queueing: {{ bucket_width: {width} }}, max_batch_size: {BATCH}"
+def keep(name, rows):
+    """Replaces the rows of a workload in the table."""
+    others = []
+    if TABLE.exists():
+        with TABLE.open() as file:
+            others = [row for row in csv.DictReader(file) if row["workload"] != name]
+    with TABLE.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys(), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(others + rows)
+
+
+def draw(name, rows):
+    """The p90 over the throughput, where requests do not always wait."""
+    lines = {}
+    for row in rows:
+        if row["load"] != "always waiting":
+            lines.setdefault(row["policy"], []).append((float(row["requests_per_s"]), float(row["p90_ms"])))
+    write_svg(PLOTS / f"{name}.svg", name, "requests/s", "p90 (ms)", lines)
+
+
+def record(bench, scratch, part, lines, rate):
+    """Plots of queueing, computing and sizes of tasks at one rate."""
+    files = [scratch / f"{line.name}.json" for line in lines]
+    for line, file in zip(lines, files):
+        bench.run(line, part.workload, "--rate", rate, "--timeline-file", file, "--timeline-events", EVENTS)
+    beside = [word for file in files[1:] for word in ("--beside", file)]
+    plots = ["--plots", PLOTS / part.workload, "--leave-out", SAMPLES]
+    called(bench.program, "timeline", files[0], *beside, *plots)
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=8)
-    parser.add_argument("--rounds", type=int, default=3, help="of the closed loop")
-    parser.add_argument("--workloads", default=",".join(WORKLOADS), help="lengths of the open loop")
-    parser.add_argument("--skip", default="", help="closed or open")
+    loops = {"projection": projection, "closed": closed}
+    parts = [*loops, *OPEN]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", default=",".join(parts), help="with commas")
+    parser.add_argument("--seconds", type=float, default=4, help="measured time of each run")
+    parser.add_argument("--rounds", type=int, default=3, help="of 'projection' and 'closed'")
     parser.add_argument("--binary", default=binary(), help="the program")
     given = parser.parse_args()
+    asked = given.parts.split(",")
+    unknown = [name for name in asked if name not in parts]
+    if unknown:
+        parser.error(f"there is no part '{unknown[0]}'; there are {', '.join(parts)}")
+    PLOTS.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
-        models = scratch / "models"
-        write_models(given.binary, models)
-        if "closed" not in given.skip:
-            closed(given.binary, models, scratch, given)
-        if "open" not in given.skip:
-            opened(given.binary, models, given)
+        bench = Bench(given.binary, scratch / "models", given)
+        write_models(given.binary, bench.models)
+        for name in asked:
+            began = time.monotonic()
+            if name in loops:
+                loops[name](bench, scratch)
+            else:
+                opened(bench, scratch, name, OPEN[name])
+            print(f"\n{name}: {time.monotonic() - began:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

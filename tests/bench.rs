@@ -137,6 +137,29 @@ fn the_best_window_of_a_sweep_stands_first() {
 }
 
 #[test]
+fn models_whose_requests_bring_trees_are_given_some() {
+    if !has_library() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let made = Command::new(env!("CARGO_BIN_EXE_paternoster"))
+        .args(["models", "--quarter", "--only", "tree-lstm", "--out"])
+        .arg(folder.path())
+        .status();
+    assert!(made.expect("the binary runs").success());
+    fs::rename(folder.path().join("tree-lstm"), folder.path().join("echo")).expect("it was written");
+    let load = ["--concurrency", "4", "--rounds", "1", "--seconds", "0.3"];
+    for workload in ["trees", "trees-16"] {
+        let printed = bench(folder.path(), &[&["--workload", workload][..], &load].concat());
+        let printed = printed.unwrap_or_else(|error| panic!("{workload}: {error}"));
+        assert!(printed.contains(&format!("trees '{workload}'")), "{printed}");
+    }
+    let refusal =
+        bench(folder.path(), &[&["--workload", "wmt15"][..], &load].concat()).expect_err("those are no trees");
+    assert!(refusal.contains("names the child"), "{refusal}");
+}
+
+#[test]
 fn a_model_is_measured_in_stages_and_under_every_policy() {
     if !has_library() {
         return;

@@ -26,6 +26,8 @@ pub(super) struct Cellular {
     targets: BTreeSet<(Ns, Slot)>,
     /// Under `lazy`.
     pub(super) catching: Option<Catching>,
+    /// Requests that have run, but whose replies leave with those of the requests that they were merged with.
+    merged: BTreeSet<Slot>,
 }
 
 /// Tasks of one type that a lane was given in a row.
@@ -40,7 +42,8 @@ impl Cellular {
     pub(super) fn new(knobs: &CellularKnobs) -> Self {
         let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let catching = knobs.lazy.map(|lazy| Catching::new(lazy, knobs.cells.len()));
-        Self { cells, knobs: knobs.clone(), rounds: Vec::new(), targets: BTreeSet::new(), catching }
+        let (rounds, targets, merged) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
+        Self { cells, knobs: knobs.clone(), rounds, targets, catching, merged }
     }
 
     /// Why a request can never board.
@@ -65,6 +68,31 @@ impl Cellular {
     /// Largest batch of a type.
     pub(super) fn most_rows(&self, cell: CellId) -> u32 {
         self.knobs.cells[usize::from(cell.0)].max_rows
+    }
+
+    /// Whether requests are merged and some of them still run.
+    pub(super) fn is_merged(&self) -> bool {
+        self.knobs.merge_requests.is_some() && self.cells.under_way() > 0
+    }
+
+    /// A request has run, of whose merged graph others still run: whether its reply waits for them.
+    pub(super) fn keep_reply(&mut self, request: Slot) -> bool {
+        self.is_merged() && self.merged.insert(request)
+    }
+
+    /// Whether a request's reply waits for others.
+    pub(super) fn keeps_reply(&self, request: Slot) -> bool {
+        self.merged.contains(&request)
+    }
+
+    /// Forgets a request whose reply waited, if it did.
+    pub(super) fn reply_left(&mut self, request: Slot) {
+        self.merged.remove(&request);
+    }
+
+    /// The requests whose replies waited for others, all of which have run now.
+    pub(super) fn merged_replies(&mut self) -> BTreeSet<Slot> {
+        if self.is_merged() { BTreeSet::new() } else { std::mem::take(&mut self.merged) }
     }
 
     /// The request aboard whose target comes first.
@@ -107,14 +135,15 @@ impl Group {
         let waiting = self.pending.ready() as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
         let free = cellular.cells.free_slots();
-        let fits = first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
+        let is_closed = cellular.is_merged();
+        let fits = !is_closed && first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
         let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
         let cell = match cellular.catching {
             Some(_) => self.choose_lazily(turn.now, turn.ledger, lane.id, waiting),
             None => cellular.choose(lane, waiting),
         };
         let (Some(cell), Some(cellular)) = (cell, &mut self.cellular) else { return Answer::Nothing };
-        if cell == cellular.cells.first() {
+        if cell == cellular.cells.first() && !is_closed {
             self.board_cells(turn, cell, lane.id);
         }
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
@@ -130,12 +159,15 @@ impl Group {
         self.pending.lines.iter().find_map(|(_, line)| line.iter(turn.ledger).next())
     }
 
-    /// Lets requests board, in the order of their queue, until a task of the first type is full or there is no room for more state.
+    /// Lets requests board, in the order of their queue, until a task of the first type is full, or as many are merged as may be, or there is
+    /// no room for more state.
     fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
         while let Some(slot) = self.first_waiting(turn) {
             let Some(cellular) = &mut self.cellular else { return };
-            let most = u64::from(cellular.most_rows(cell));
-            let is_full = cellular.cells.ready(cell, lane) >= most;
+            let is_full = match cellular.knobs.merge_requests {
+                Some(requests) => cellular.cells.under_way() >= requests,
+                None => cellular.cells.ready(cell, lane) >= u64::from(cellular.most_rows(cell)),
+            };
             if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
                 return;
             }

@@ -3,6 +3,7 @@
 
 use super::{
     Action, End,
+    cellular::Cellular,
     group::{Group, Turn},
     ledger::{Request, Slot, Stand},
     list::List,
@@ -26,16 +27,19 @@ impl Group {
             self.policy.touched(line, &self.pending, turn.ledger);
             self.pending.retire(line);
         }
+        let mut is_merged = false;
         if let (Stand::Aboard, Some(cellular)) = (turn.ledger[slot].stand, &mut self.cellular) {
             cellular.left(slot, turn.ledger[slot].target(self.objective_ns));
+            is_merged = end == End::Completed && cellular.keep_reply(slot);
         }
         self.untidy |= end != End::Completed && turn.ledger[slot].stand == Stand::Aboard;
         let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));
-        if in_order && self.is_behind_another(slot) {
+        if is_merged || (in_order && self.is_behind_another(slot)) {
             self.hold(turn, slot, end);
-            return;
+        } else {
+            self.finish(turn, slot, end);
         }
-        self.finish(turn, slot, end);
+        self.release_merged(turn);
         self.release_replies(turn);
     }
 
@@ -54,6 +58,18 @@ impl Group {
         self.order.as_ref().is_some_and(|order| order.head() != Some(slot))
     }
 
+    /// Lets out what was held for the last of the requests that were merged, unless it has to wait for an earlier one.
+    fn release_merged(&mut self, turn: &mut Turn<'_>) {
+        let merged = self.cellular.as_mut().map(Cellular::merged_replies).unwrap_or_default();
+        for slot in merged {
+            if let Stand::Held(end) = turn.ledger[slot].stand
+                && !self.is_behind_another(slot)
+            {
+                self.finish(turn, slot, end);
+            }
+        }
+    }
+
     /// Lets out what was held for the requests that are now the first.
     fn release_replies(&mut self, turn: &mut Turn<'_>) {
         while let Some(slot) = self.order.as_ref().and_then(List::head) {
@@ -62,6 +78,9 @@ impl Group {
                 emit_next(turn, slot);
             }
             let Stand::Held(end) = turn.ledger[slot].stand else { return };
+            if self.cellular.as_ref().is_some_and(|cellular| cellular.keeps_reply(slot)) {
+                return;
+            }
             self.finish(turn, slot, end);
         }
     }
@@ -69,6 +88,9 @@ impl Group {
     fn finish(&mut self, turn: &mut Turn<'_>, slot: Slot, end: End) {
         if let Some(order) = &mut self.order {
             order.remove(turn.ledger, slot);
+        }
+        if let Some(cellular) = &mut self.cellular {
+            cellular.reply_left(slot);
         }
         turn.timers.disarm(turn.ledger, slot);
         if end == End::Completed && turn.ledger[slot].target(self.objective_ns) < turn.now {

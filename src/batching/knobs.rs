@@ -97,10 +97,29 @@ pub struct CellularKnobs {
     pub max_tasks: u16,
     /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section 4.4).
     pub frontier: bool,
+    /// The graphs of at most so many requests, at least one, are merged: others board, and replies leave, when all of them have run. That is
+    /// what TensorFlow Fold and DyNet do (section 7.5), to compare with; none: requests board and leave at any task.
+    pub merge_requests: Option<u32>,
     /// Requests belong to sequences, whose state lives on between them; none: each is by itself.
     pub sequences: Option<SequenceKnobs>,
     /// Which type goes first is decided by slack and progress, as in LazyBatching, and not by algorithm 1.
     pub lazy: Option<LazyCellKnobs>,
+}
+
+impl Default for CellularKnobs {
+    /// BatchMaker's MaxTasksToSubmit, and as many slots as a host has memory for; cells and segments are still to come.
+    fn default() -> Self {
+        Self {
+            cells: Vec::new(),
+            segments: Vec::new(),
+            slots: 65_536,
+            max_tasks: 5,
+            frontier: true,
+            merge_requests: None,
+            sequences: None,
+            lazy: None,
+        }
+    }
 }
 
 /// LazyBatching over cells, section IV.

@@ -33,9 +33,10 @@ pub enum Load {
 /// How long a load lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// What is sent in the first of the time is not counted. Recorded arrivals count from the first.
+    /// What an open loop sends, and what a closed loop is answered, in the first of the time is not counted. Recorded arrivals count from
+    /// the first.
     pub warm_up: Duration,
-    /// What is sent then is counted; `None` is for recorded arrivals: until they end.
+    /// What is sent, or answered, then is counted; `None` is for recorded arrivals: until they end.
     pub measured: Option<Duration>,
     /// How long a closed loop waits for an answer, and an open loop at the end for all; then a request has failed.
     pub patience: Duration,
@@ -225,7 +226,8 @@ async fn closed(target: &Target, work: &Arc<Work>, concurrency: usize, timing: T
                 let answer = tokio::time::timeout(timing.patience, target.send(work.sample(number))).await;
                 let answer = answer.unwrap_or_else(|_| Err(format!("no answer within {:?}", timing.patience)));
                 let answered = Instant::now();
-                let counts = sent >= begin && answered <= end;
+                // Those sent then would be fewer than what is carried, by all that are in flight at its end.
+                let counts = (begin..=end).contains(&answered);
                 let failed = answer.is_err();
                 tally.count(&work, number, answer, answered, counts.then_some(sent));
                 if failed {

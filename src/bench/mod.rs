@@ -11,6 +11,7 @@ pub mod load;
 pub mod local;
 mod remote;
 pub mod samples;
+mod sizes;
 pub mod sweep;
 mod target;
 
@@ -18,4 +19,5 @@ mod target;
 mod tests;
 
 pub use remote::{Remote, RemoteError};
+pub use sizes::Sizes;
 pub use target::{Answer, Target};

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 
+use super::sizes::{Size, Sizes};
 use crate::{
     executor::InputTensor,
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
-    workload::Lengths,
 };
 
 /// How often a request that is the same as another is drawn anew before it is taken as it is: a BOOL has but two values.
@@ -70,13 +70,20 @@ impl Ports {
     }
 }
 
+impl Port {
+    /// Whether it can name the two children of each node of a tree.
+    fn takes_children(&self) -> bool {
+        matches!(self.datatype, DataType::Int32 | DataType::Int64) && *self.dims == [-1, 2]
+    }
+}
+
 /// How requests are made.
 #[derive(Clone, Debug)]
 pub struct Recipe {
     /// Rows of each request.
     pub rows: u32,
-    /// Lengths of the dimensions that vary, one a request; `None` for models without any.
-    pub lengths: Option<Lengths>,
+    /// How large the dimensions that vary are; `None` for models without any.
+    pub sizes: Option<Sizes>,
     /// Integers are drawn from 1 to below this: indices that the model's tables must have.
     pub integers_below: u32,
     /// Inputs of one value. Without an entry, inputs whose name says mask are 1, and those of token types 0.
@@ -116,6 +123,14 @@ pub enum SampleError {
         /// Rows that the model takes.
         most: u32,
     },
+    /// Nothing takes the trees' shape.
+    #[error(
+        "the workload gives trees: expected one input of whole numbers [-1, 2] that takes each node's children, but found {found}"
+    )]
+    NoChildren {
+        /// How many such inputs the model has.
+        found: usize,
+    },
     /// A constant for an input that the model has not.
     #[error("the model has no input '{input}' to fill; it has '{}'", known.join("', '"))]
     UnknownInput {
@@ -134,7 +149,7 @@ pub enum SampleError {
         /// Dimensions without the batch.
         dims: Dims,
     },
-    /// The distribution of the lengths gives none.
+    /// The workload is empty.
     #[error("the workload gives no lengths")]
     NoLength,
 }
@@ -147,20 +162,20 @@ impl Recipe {
     pub fn samples(&self, ports: &Ports, count: usize) -> Result<Vec<Sample>, SampleError> {
         self.check(ports)?;
         let mut random = ChaCha8Rng::seed_from_u64(self.seed);
-        let mut lengths = self.lengths.as_ref().map(|lengths| lengths.sampler(self.seed));
+        let mut sizes = self.sizes.as_ref().map(|sizes| sizes.sampler(self.seed));
         let mut seen = HashSet::new();
         let mut samples = Vec::with_capacity(count);
         for _ in 0..count {
-            let length = match &mut lengths {
-                Some(lengths) => Some(lengths.next().ok_or(SampleError::NoLength)?),
+            let size = match &mut sizes {
+                Some(sizes) => Some(sizes.next().ok_or(SampleError::NoLength)?),
                 None => None,
             };
-            let mut sample = self.sample(ports, length, &mut random)?;
+            let mut sample = self.sample(ports, size.as_ref(), &mut random)?;
             for _ in 1..DRAWS {
                 if seen.insert(key(&sample)) {
                     break;
                 }
-                sample = self.sample(ports, length, &mut random)?;
+                sample = self.sample(ports, size.as_ref(), &mut random)?;
             }
             samples.push(sample);
         }
@@ -177,29 +192,37 @@ impl Recipe {
             return Err(SampleError::UnknownInput { input: input.clone(), known: known() });
         }
         let varies = ports.inputs.iter().find(|port| port.dims.contains(&-1));
-        match (varies, &self.lengths) {
+        match (varies, &self.sizes) {
             (Some(port), None) => Err(SampleError::NoLengths { input: port.name.clone() }),
             (None, Some(_)) => Err(SampleError::NothingVaries),
+            (_, Some(Sizes::Trees(_))) => match ports.inputs.iter().filter(|port| port.takes_children()).count() {
+                1 => Ok(()),
+                found => Err(SampleError::NoChildren { found }),
+            },
             _ => Ok(()),
         }
     }
 
-    fn sample(&self, ports: &Ports, length: Option<u32>, random: &mut ChaCha8Rng) -> Result<Sample, SampleError> {
+    fn sample(&self, ports: &Ports, size: Option<&Size>, random: &mut ChaCha8Rng) -> Result<Sample, SampleError> {
+        let length = i64::from(size.map_or(1, Size::length));
         let inputs = ports.inputs.iter().map(|port| {
-            let length = i64::from(length.unwrap_or(1));
             let dims: Dims = port.dims.iter().map(|&dim| if dim < 0 { length } else { dim }).collect();
             let batch = ports.batched.then_some(i64::from(self.rows));
             let shape: Dims = batch.into_iter().chain(dims.iter().copied()).collect();
-            let size = port.datatype.size_bytes().unwrap_or(16);
-            let elements = element_count(&shape).filter(|count| count.saturating_mul(size) <= MAX_BYTES);
+            let element_bytes = port.datatype.size_bytes().unwrap_or(16);
+            let elements = element_count(&shape).filter(|count| count.saturating_mul(element_bytes) <= MAX_BYTES);
             let elements = elements.ok_or_else(|| {
                 let (input, rows) = (port.name.clone(), self.rows);
                 SampleError::TooLarge { input, rows, dims: dims.clone() }
             })?;
-            let mut data = Vec::with_capacity(elements * size);
-            for _ in 0..elements {
-                self.element(port, random, &mut data);
-            }
+            let children = size.filter(|_| port.takes_children()).and_then(|size| size.children(port.datatype));
+            let data = children.unwrap_or_else(|| {
+                let mut data = Vec::with_capacity(elements * element_bytes);
+                for _ in 0..elements {
+                    self.element(port, random, &mut data);
+                }
+                data
+            });
             Ok(InputTensor { shape, data: Bytes::from(data) })
         });
         Ok(Sample { rows: self.rows, inputs: inputs.collect::<Result<_, _>>()? })
@@ -247,6 +270,7 @@ fn key(sample: &Sample) -> Vec<(Dims, Bytes)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::workload::{Lengths, Trees};
 
     fn port(name: &str, datatype: DataType, dims: &[i64]) -> Port {
         Port { name: name.to_owned(), datatype, dims: Dims::from_slice(dims) }
@@ -262,8 +286,8 @@ mod tests {
     }
 
     fn recipe() -> Recipe {
-        let lengths = Some(Lengths::Recorded(vec![3, 5]));
-        Recipe { rows: 2, lengths, integers_below: 50, fills: BTreeMap::new(), seed: 1 }
+        let sizes = Some(Sizes::Lengths(Lengths::Recorded(vec![3, 5])));
+        Recipe { rows: 2, sizes, integers_below: 50, fills: BTreeMap::new(), seed: 1 }
     }
 
     fn int64s(tensor: &InputTensor) -> Vec<i64> {
@@ -283,6 +307,31 @@ mod tests {
     }
 
     #[test]
+    fn trees_come_as_a_token_and_two_children_a_node() {
+        let (tokens, children) = (port("tokens", DataType::Int64, &[-1]), port("children", DataType::Int32, &[-1, 2]));
+        let recipe = Recipe { rows: 1, sizes: Some(Sizes::Trees(Trees::Halved { leaves: 3 })), ..recipe() };
+        let samples = recipe.samples(&ports(vec![tokens.clone(), children.clone()]), 2).expect("the recipe suits");
+        let int32s = |tensor: &InputTensor| -> Vec<i32> {
+            tensor.data.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect()
+        };
+        for sample in &samples {
+            assert_eq!(sample.inputs[0].shape.as_slice(), [1, 5]);
+            assert_eq!(sample.inputs[1].shape.as_slice(), [1, 5, 2]);
+            assert_eq!(int32s(&sample.inputs[1]), [1, 2, -1, -1, 3, 4, -1, -1, -1, -1]);
+            assert!(int64s(&sample.inputs[0]).iter().all(|token| (1..50).contains(token)));
+        }
+        assert_ne!(int64s(&samples[0].inputs[0]), int64s(&samples[1].inputs[0]), "the tokens differ");
+        let wide = port("children", DataType::Int64, &[-1, 2]);
+        let samples = recipe.samples(&ports(vec![wide]), 1).expect("the recipe suits");
+        assert_eq!(int64s(&samples[0].inputs[0]), [1, 2, -1, -1, 3, 4, -1, -1, -1, -1]);
+        let refusal = |inputs: Vec<Port>| recipe.samples(&ports(inputs), 1).expect_err("it does not suit").to_string();
+        let expected = "the workload gives trees: expected one input of whole numbers [-1, 2] that takes each node's \
+                        children, but found";
+        assert_eq!(refusal(vec![tokens]), format!("{expected} 0"));
+        assert_eq!(refusal(vec![children.clone(), children]), format!("{expected} 2"));
+    }
+
+    #[test]
     fn the_seed_fixes_requests_and_all_differ() {
         let of = |seed| {
             let samples = Recipe { seed, ..recipe() }.samples(&bert(), 100).expect("the recipe suits");
@@ -292,7 +341,7 @@ mod tests {
         assert_ne!(of(1), of(2));
         assert_eq!(of(1).into_iter().collect::<HashSet<_>>().len(), 100);
         // Four values in two places make sixteen requests.
-        let narrow = Recipe { rows: 1, lengths: None, integers_below: 5, ..recipe() };
+        let narrow = Recipe { rows: 1, sizes: None, integers_below: 5, ..recipe() };
         let few = narrow.samples(&ports(vec![port("x", DataType::Int64, &[2])]), 10).expect("the recipe suits");
         assert_eq!(few.iter().map(key).collect::<HashSet<_>>().len(), 10);
     }
@@ -300,7 +349,7 @@ mod tests {
     #[test]
     fn every_datatype_has_elements_of_its_size() {
         for datatype in DataType::ALL {
-            let recipe = Recipe { rows: 1, lengths: None, ..recipe() };
+            let recipe = Recipe { rows: 1, sizes: None, ..recipe() };
             let samples = recipe.samples(&ports(vec![port("x", datatype, &[4])]), 1).expect("the recipe suits");
             let bytes = samples[0].inputs[0].data.len();
             match datatype.size_bytes() {
@@ -314,15 +363,15 @@ mod tests {
     fn a_recipe_that_does_not_suit_the_model_is_refused() {
         let fixed = ports(vec![port("x", DataType::Fp32, &[4])]);
         let refusal = |recipe: Recipe, ports: &Ports| recipe.samples(ports, 1).expect_err("it does not suit");
-        let without = Recipe { lengths: None, ..recipe() };
+        let without = Recipe { sizes: None, ..recipe() };
         assert_eq!(refusal(without.clone(), &bert()), SampleError::NoLengths { input: "input_ids".to_owned() });
         assert_eq!(refusal(recipe(), &fixed), SampleError::NothingVaries);
         assert_eq!(refusal(Recipe { rows: 9, ..recipe() }, &bert()), SampleError::TooManyRows { rows: 9, most: 8 });
         let unknown = refusal(Recipe { fills: [("z".to_owned(), 1.0)].into(), ..without }, &fixed);
         assert!(matches!(unknown, SampleError::UnknownInput { .. }), "{unknown}");
-        let huge = Recipe { lengths: Some(Lengths::Fixed(u32::MAX)), ..recipe() };
+        let huge = Recipe { sizes: Some(Sizes::Lengths(Lengths::Fixed(u32::MAX))), ..recipe() };
         assert!(matches!(refusal(huge, &bert()), SampleError::TooLarge { .. }));
-        let none = Recipe { lengths: Some(Lengths::Recorded(vec![])), ..recipe() };
+        let none = Recipe { sizes: Some(Sizes::Lengths(Lengths::Recorded(vec![]))), ..recipe() };
         assert_eq!(refusal(none, &bert()), SampleError::NoLength);
     }
 }

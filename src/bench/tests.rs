@@ -102,7 +102,7 @@ fn double(pool: &Arc<Pool>) -> (Arc<ModelHandle>, Arc<Double>) {
 }
 
 fn recipe() -> Recipe {
-    Recipe { rows: 1, lengths: None, integers_below: 100, fills: [].into(), seed: 5 }
+    Recipe { rows: 1, sizes: None, integers_below: 100, fills: [].into(), seed: 5 }
 }
 
 /// All requests at the start.
@@ -170,6 +170,25 @@ async fn a_closed_loop_keeps_its_number_in_flight() {
     assert!(figures.latencies.count() <= rig.rows() as u64);
     assert!(rig.rows() as u64 <= figures.latencies.count() + 4, "only the last of each client came too late to count");
     assert_eq!(rig.pool.in_flight(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_closed_loop_counts_what_is_answered_in_the_measured_time() {
+    let rig = Rig::start().await;
+    let program = Arc::clone(&rig.program);
+    let (locked, is_locked) = std::sync::mpsc::channel();
+    let gatekeeper = std::thread::spawn(move || {
+        let shut = program.gate.write();
+        locked.send(()).expect("the test waits for it");
+        // Long after the warm-up: what is sent in that is answered when it is over.
+        std::thread::sleep(Duration::from_millis(300));
+        drop(shut);
+    });
+    is_locked.recv().expect("the gate is shut");
+    let figures = rig.load(Load::Closed { concurrency: 2 }, timing(20, Some(600))).await;
+    gatekeeper.join().expect("the gate was opened");
+    assert!(rig.rows() as u64 <= figures.latencies.count() + 2, "only the last of each client came too late to count");
+    assert_eq!(figures.errors(), 0, "{:?}", figures.first_fault);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -13,7 +13,7 @@ use results::Results;
 use super::recording::{TimelineRecording, UnwritableTimeline};
 use crate::{
     bench::{
-        Remote, RemoteError, Target,
+        Remote, RemoteError, Sizes, Target,
         answers::{Unanswered, Work},
         compare::{self, Outcome, Point, Points, Subject},
         load::Timing,
@@ -127,7 +127,7 @@ struct Bench<'a> {
     local: Option<Local>,
     subjects: Vec<Subject>,
     arrivals: Arrivals,
-    lengths: Option<Lengths>,
+    sizes: Option<Sizes>,
     /// Requests of the trace, where there is one.
     traced: Option<usize>,
 }
@@ -138,9 +138,9 @@ impl<'a> Bench<'a> {
         let arrivals = trace.as_ref().map_or_else(shape, Trace::arrivals);
         let varies = subjects.first().is_some_and(|subject| subject.target.ports().vary());
         // A trace has lengths whatever the model is.
-        let traced = trace.as_ref().filter(|_| varies).map(Trace::lengths);
-        let lengths = traced.or_else(|| args.lengths());
-        Self { args, local, subjects, arrivals, lengths, traced: trace.map(|trace| trace.arrivals_ns.len()) }
+        let traced = trace.as_ref().filter(|_| varies).map(Trace::lengths).map(Sizes::Lengths);
+        let sizes = traced.or_else(|| args.sizes());
+        Self { args, local, subjects, arrivals, sizes, traced: trace.map(|trace| trace.arrivals_ns.len()) }
     }
 
     async fn measure(self) -> Result<Results, BenchError> {
@@ -194,7 +194,7 @@ impl<'a> Bench<'a> {
     async fn work(&self, target: &Target) -> Result<Arc<Work>, BenchError> {
         let recipe = Recipe {
             rows: self.args.rows,
-            lengths: self.lengths.clone(),
+            sizes: self.sizes.clone(),
             integers_below: self.args.integers_below,
             fills: self.args.fills.iter().cloned().collect(),
             seed: self.args.seed,
@@ -260,10 +260,12 @@ impl<'a> Bench<'a> {
             Some(url) => format!("at {url}, over gRPC"),
             None => format!("in process, {} lanes", args.device.cpu_lanes),
         };
-        let lengths = match (&self.traced, &self.lengths) {
+        let workload = args.workload.as_deref().unwrap_or_default();
+        let sizes = match (&self.traced, &self.sizes) {
             (Some(_), _) => "lengths and arrivals of the trace".to_owned(),
-            (None, Some(Lengths::Fixed(length))) => format!("length {length}"),
-            (None, Some(_)) => format!("lengths {}", args.workload.as_deref().unwrap_or_default()),
+            (None, Some(Sizes::Lengths(Lengths::Fixed(length)))) => format!("length {length}"),
+            (None, Some(Sizes::Lengths(_))) => format!("lengths {workload}"),
+            (None, Some(Sizes::Trees(_))) => format!("trees '{workload}'"),
             (None, None) => "one shape".to_owned(),
         };
         let load = if args.concurrency.is_empty() && self.traced.is_none() {
@@ -274,7 +276,7 @@ impl<'a> Bench<'a> {
         let seconds =
             timing.measured.map_or_else(|| "the trace".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()));
         format!(
-            "model '{}' ({}) {place}; {} different requests of {} row(s), {lengths}{load}, seed {}; {} round(s) of {seconds} \
+            "model '{}' ({}) {place}; {} different requests of {} row(s), {sizes}{load}, seed {}; {} round(s) of {seconds} \
              after {:.1} s that are not counted",
             args.model,
             target.ports().precision(),

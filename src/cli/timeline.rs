@@ -1,17 +1,28 @@
-//! `paternoster timeline`: draws a recorded timeline.
+//! `paternoster timeline`: draws a recorded timeline, or what several tell in sum.
 
-use std::{fs, io, path::PathBuf};
+mod plots;
 
-use crate::observe::timeline::{DrawError, Picture, ReadError, View};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use self::plots::Series;
+use crate::{
+    observe::timeline::{DrawError, Picture, ReadError, View},
+    report::plot::PlotError,
+};
 
 const NS_PER_MS: f64 = 1e6;
 
-/// Draws a timeline that a server recorded: requests as rows, stages as bars, the lanes beneath.
+/// Draws a timeline that a server recorded: requests as rows, stages as bars, the lanes beneath; or plots of how long requests waited and
+/// ran, and how large tasks were.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster serve --model-repository /models --timeline-file trace.json
   paternoster timeline trace.json --svg timeline.svg
   paternoster timeline trace.json --svg part.svg --from 1200 --to 1250
+  paternoster timeline cells.json --beside padded.json --plots wmt15
 
 The file itself opens in ui.perfetto.dev and chrome://tracing.")]
 pub struct TimelineArgs {
@@ -19,14 +30,24 @@ pub struct TimelineArgs {
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// File to draw to
-    #[arg(long, value_name = "SVG")]
-    pub svg: PathBuf,
+    #[arg(long, value_name = "SVG", required_unless_present = "plots")]
+    pub svg: Option<PathBuf>,
     /// Milliseconds after the first event at which the drawing begins
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub from: Option<f64>,
     /// Milliseconds after the first event at which it ends
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub to: Option<f64>,
+    /// Beginning of the names of three plots: PATH-queueing.svg and PATH-computing.svg, the distributions of the times from arrival to the
+    /// first task and from there to the reply, and PATH-batch-size.svg, the rows of tasks over time
+    #[arg(long, value_name = "PATH")]
+    pub plots: Option<PathBuf>,
+    /// Another timeline in the same plots; each is named as its file. May be given several times
+    #[arg(long, value_name = "FILE", requires = "plots")]
+    pub beside: Vec<PathBuf>,
+    /// Requests that plots leave out: so many that came first
+    #[arg(long, value_name = "N", requires = "plots", default_value_t = 0)]
+    pub leave_out: u32,
 }
 
 /// Why a timeline could not be drawn.
@@ -56,6 +77,17 @@ pub enum TimelineError {
         /// Why.
         error: DrawError,
     },
+    /// There is nothing to be told.
+    #[error("'{file}' has no request that ran behind the first {left_out}, which are left out")]
+    NoRequest {
+        /// The file.
+        file: String,
+        /// Requests that are left out.
+        left_out: u32,
+    },
+    /// A plot could not be written.
+    #[error(transparent)]
+    Plot(#[from] PlotError),
     /// The drawing could not be written.
     #[error("cannot write '{file}': {error}")]
     Unwritable {
@@ -71,14 +103,34 @@ pub enum TimelineError {
 /// # Errors
 /// When the file cannot be read or is no timeline, nothing happens in the part asked for, or the drawing cannot be written.
 pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
-    let file = args.file.display().to_string();
-    let json = fs::read(&args.file).map_err(|error| TimelineError::Unreadable { file: file.clone(), error })?;
-    let picture = Picture::read_chrome(&json).map_err(|error| TimelineError::Foreign { file: file.clone(), error })?;
+    let picture = read(&args.file)?;
+    if let Some(path) = &args.plots {
+        let mut series = vec![told(&args.file, &picture, args.leave_out)?];
+        for file in &args.beside {
+            series.push(told(file, &read(file)?, args.leave_out)?);
+        }
+        plots::write(path, &series)?;
+    }
+    let Some(svg) = &args.svg else { return Ok(()) };
     let ns = |ms: f64| (ms * NS_PER_MS).round() as u64;
     let view = View { from_ns: args.from.map(ns), to_ns: args.to.map(ns) };
-    let drawn = picture.to_svg(view).map_err(|error| TimelineError::Undrawable { file, error })?;
-    let unwritable = |error| TimelineError::Unwritable { file: args.svg.display().to_string(), error };
-    fs::write(&args.svg, drawn).map_err(unwritable)
+    let undrawable = |error| TimelineError::Undrawable { file: args.file.display().to_string(), error };
+    let drawn = picture.to_svg(view).map_err(undrawable)?;
+    let unwritable = |error| TimelineError::Unwritable { file: svg.display().to_string(), error };
+    fs::write(svg, drawn).map_err(unwritable)
+}
+
+fn read(file: &Path) -> Result<Picture, TimelineError> {
+    let name = || file.display().to_string();
+    let json = fs::read(file).map_err(|error| TimelineError::Unreadable { file: name(), error })?;
+    Picture::read_chrome(&json).map_err(|error| TimelineError::Foreign { file: name(), error })
+}
+
+/// What the timeline of a file tells in sum, under the file's name.
+fn told(file: &Path, picture: &Picture, left_out: u32) -> Result<Series, TimelineError> {
+    let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+    let series = Series::of(name, picture, left_out as usize);
+    series.ok_or_else(|| TimelineError::NoRequest { file: file.display().to_string(), left_out })
 }
 
 fn milliseconds(given: &str) -> Result<f64, String> {
@@ -91,13 +143,17 @@ mod tests {
     use tempfile::TempDir;
 
     use super::*;
-    use crate::observe::timeline::{RequestEnd, Timeline};
+    use crate::observe::timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline};
+
+    fn args(file: PathBuf) -> TimelineArgs {
+        TimelineArgs { file, svg: None, from: None, to: None, plots: None, beside: Vec::new(), leave_out: 0 }
+    }
 
     fn drawn(json: &[u8], from: Option<f64>) -> Result<String, String> {
         let directory = TempDir::new().expect("a directory for the test");
         let (file, svg) = (directory.path().join("trace.json"), directory.path().join("out.svg"));
         fs::write(&file, json).expect("a file for the test");
-        let args = TimelineArgs { file, svg: svg.clone(), from, to: None };
+        let args = TimelineArgs { svg: Some(svg.clone()), from, ..args(file) };
         run(&args).map_err(|error| error.to_string())?;
         Ok(fs::read_to_string(svg).expect("it was drawn"))
     }
@@ -129,8 +185,33 @@ mod tests {
         assert!(foreign.contains("trace.json") && foreign.contains("not a timeline of paternoster"), "{foreign}");
         let empty = refusal(&trace(), Some(3.0));
         assert!(empty.starts_with("cannot draw ") && empty.ends_with("the timeline is 2 ms long"), "{empty}");
-        let missing = TimelineArgs { file: "/no/such.json".into(), svg: "out.svg".into(), from: None, to: None };
+        let missing = args("/no/such.json".into());
         assert!(run(&missing).expect_err("no such file").to_string().starts_with("cannot read '/no/such.json': "));
+    }
+
+    #[test]
+    fn timelines_are_told_beside_each_other_under_their_files_names() {
+        let directory = TempDir::new().expect("a directory for the test");
+        let files = ["cells", "padded"].map(|name| directory.path().join(format!("{name}.json")));
+        let timeline = Timeline::on(10);
+        timeline.arrived(0, 1, 0, 1);
+        let (rows, launch) = (
+            TaskRows { req: 1, start: 0, count: 1, at: 0 },
+            TaskLaunch { task: 0, model: 0, stage: 0, lane: 0, batch: 0, bucket_rows: 1, lengths: &[] },
+        );
+        timeline.launched(2_000_000, &launch, [rows]);
+        timeline.completed(5_000_000, 0, false);
+        timeline.ended(5_000_000, 1, RequestEnd::Completed);
+        let mut ran = Vec::new();
+        timeline.recording().expect("it is on").picture().write_chrome(&mut ran).expect("a vector takes everything");
+        files.iter().for_each(|file| fs::write(file, &ran).expect("a file for the test"));
+        let plots = Some(directory.path().join("out"));
+        let both = TimelineArgs { plots, beside: vec![files[1].clone()], ..args(files[0].clone()) };
+        run(&both).expect("both are told");
+        let svg = fs::read_to_string(directory.path().join("out-queueing.svg")).expect("it was drawn");
+        assert!(svg.contains("cells") && svg.contains("padded"), "{svg}");
+        let none = run(&TimelineArgs { leave_out: 1, ..both }).expect_err("there is one request").to_string();
+        assert!(none.ends_with("cells.json' has no request that ran behind the first 1, which are left out"), "{none}");
     }
 
     #[test]

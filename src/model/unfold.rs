@@ -70,7 +70,7 @@ pub enum Nodes {
 pub struct Steps {
     /// Their type, by its number in [`Unfolding::cells`].
     pub cell: usize,
-    /// For each input of the cell, where it comes from. Never [`Source::Child`].
+    /// For each input of the cell, where it comes from. Never [`Source::Child`]; [`Source::Rows`] for all of them or for none.
     pub inputs: Vec<Source>,
     /// How many there are.
     pub count: Count,
@@ -127,6 +127,8 @@ pub enum Source {
     },
     /// A whole tensor, the same at each step.
     Whole(Tensor),
+    /// All rows of a tensor, each a row of the batch. The single node that reads them leaves as many rows.
+    Rows(Tensor),
     /// How many rows a tensor has along its first axis, as one INT32 or INT64.
     Length(Tensor),
     /// What the step before gave at this output; at the first step its start.

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster::{
     bench::{
-        Remote, RemoteError, Target,
+        Remote, RemoteError, Sizes, Target,
         answers::Work,
         load::{self, Load, Timing},
         samples::Recipe,
@@ -18,8 +18,8 @@ const TIMING: Timing =
     Timing { warm_up: Duration::ZERO, measured: Some(Duration::from_millis(300)), patience: Duration::from_secs(60) };
 
 fn recipe() -> Recipe {
-    let lengths = Some(Lengths::Recorded(vec![3, 1, 7]));
-    Recipe { rows: 2, lengths, integers_below: 10, fills: [].into(), seed: 1 }
+    let sizes = Some(Sizes::Lengths(Lengths::Recorded(vec![3, 1, 7])));
+    Recipe { rows: 2, sizes, integers_below: 10, fills: [].into(), seed: 1 }
 }
 
 #[tokio::test(flavor = "multi_thread")]

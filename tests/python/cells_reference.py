@@ -177,6 +177,15 @@ def lstm(folder, tokens):
     return states[-1]
 
 
+def lstm_projected(folder, tokens):
+    """The same of its two cells, joined to one again."""
+    project, step = Cell(folder, "project"), Cell(folder, "step")
+    weight = np.concatenate([project["input.weight"], step["state.weight"]])
+    project.converted |= {"lstm.weight": weight, "lstm.bias": project["input.bias"]}
+    states, _ = lstm_states(project, project.embed(tokens))
+    return states[-1]
+
+
 def seq2seq(folder, source):
     """INT64 [n] -> Decoded; `seq2seq-stream` gives the same tokens one by one."""
     encoder, decoder = Cell(folder, "encoder"), Cell(folder, "decoder")
@@ -364,6 +373,7 @@ def random_tree(rng):
 Kind = namedtuple("Kind", "compute inputs output draw")
 MODELS = {
     "lstm": Kind(lstm, ["tokens"], "hidden", random_tokens),
+    "lstm-projected": Kind(lstm_projected, ["tokens"], "hidden", random_tokens),
     "lstm-sequence": Kind(lstm, ["tokens"], "hidden", random_tokens),
     "seq2seq": Kind(seq2seq, ["source"], "tokens", random_tokens),
     "seq2seq-stream": Kind(seq2seq, ["source"], "tokens", random_tokens),

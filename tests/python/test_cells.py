@@ -17,7 +17,7 @@ REQUESTS = 1_000
 #: One in so many requests is cancelled.
 CANCELLED = 20
 TOLERANCE = 1e-4
-MODELS = ("lstm", "seq2seq", "tree-lstm", "gnmt", "deepspeech2", "las", "transformer")
+MODELS = ("lstm", "lstm-projected", "seq2seq", "tree-lstm", "gnmt", "deepspeech2", "las", "transformer")
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,8 @@ def test_requests_of_any_length_are_what_they_are_alone(server, repository, mode
     client.close()
 
 
-def test_requests_of_other_lengths_share_runs(server, repository):
+@pytest.mark.parametrize("model", ["lstm", "lstm-projected"])
+def test_requests_of_other_lengths_share_runs(server, model):
     requests = [np.full(length, 5, np.int64) for length in range(1, 33)]
     runs_before = metric(server, "nv_inference_exec_count", model="lstm")
     with triton.InferenceServerClient(server.grpc) as client:

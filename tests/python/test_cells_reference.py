@@ -81,6 +81,16 @@ def test_states_are_far_from_their_ends_and_differ(models):
             assert np.abs(reference.lstm(models / "lstm", one[::-1]) - other).max() > 0.1, "the order counts"
 
 
+def test_a_projected_lstm_is_the_same_lstm(models):
+    whole = reference.read_weights(str(models / "lstm/1/step.onnx"))
+    halves = [reference.read_weights(str(models / "lstm-projected/1" / name)) for name in ("project.onnx", "step.onnx")]
+    joined = np.concatenate([halves[0]["input.weight"], halves[1]["state.weight"]])
+    np.testing.assert_array_equal(joined, whole["lstm.weight"])
+    for tokens in SOURCES:
+        one, other = (reference.MODELS[name].compute(models / name, tokens) for name in ("lstm", "lstm-projected"))
+        np.testing.assert_array_equal(one, other)
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_most_sequences_end_by_themselves_and_differ(name, decoded):
     tokens = [one.tokens.tolist() for one in decoded[name]]

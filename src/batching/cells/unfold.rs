@@ -46,6 +46,8 @@ pub(in crate::batching) struct Cells {
     segments: Vec<SegmentKnobs>,
     queues: Queues,
     journeys: Slab<Journey>,
+    /// Those of them whose requests have not ended.
+    under_way: u32,
     /// By the request's slot.
     of_request: Vec<Option<JourneyIx>>,
     /// Slots for state, and those that nobody has.
@@ -61,6 +63,7 @@ impl Cells {
             segments: segments.to_vec(),
             queues: Queues::new(cells),
             journeys: Slab::new(),
+            under_way: 0,
             of_request: Vec::new(),
             slots,
             free_slots: slots,
@@ -74,7 +77,7 @@ impl Cells {
             self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
         aboard.sort_unstable();
         under_way.sort_unstable();
-        if aboard != under_way {
+        if aboard != under_way || aboard.len() != self.under_way as usize {
             return Err(format!("requests in slots {aboard:?} are aboard, but {under_way:?} are under way"));
         }
         let held: u32 = self.journeys.iter().map(|(_, journey)| slots(&journey.graph)).sum();
@@ -96,6 +99,7 @@ impl Cells {
     /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
     pub(in crate::batching) fn board(&mut self, request: Slot, graph: Box<[Unfolded]>) {
         self.free_slots -= slots(&graph);
+        self.under_way += 1;
         let ix = self.journeys.insert(Journey {
             request,
             graph,
@@ -120,6 +124,11 @@ impl Cells {
             Some(SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }) => *cell,
             None => CellId(0),
         }
+    }
+
+    /// Requests that have boarded and not ended.
+    pub(in crate::batching) fn under_way(&self) -> u32 {
+        self.under_way
     }
 
     /// Whether any node is ready, on whatever lane.
@@ -221,6 +230,7 @@ impl Cells {
         let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
         let journey = &mut self.journeys[ix as usize];
         journey.is_over = true;
+        self.under_way -= 1;
         for subgraph in std::mem::take(&mut journey.subgraphs) {
             self.queues.remove(subgraph);
         }
@@ -265,6 +275,7 @@ impl Cells {
             return false;
         }
         journey.is_over = true;
+        self.under_way -= 1;
         self.of_request[row.of.request as usize] = None;
         true
     }

@@ -195,13 +195,22 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(cellular) = &group.cellular else { return Ok(()) };
     let aboard = own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard).map(|(slot, _)| slot);
-    cellular.cells.check(aboard.collect()).map_err(|broken| format!("group {ix}: {broken}"))
+    cellular.cells.check(aboard.collect()).map_err(|broken| format!("group {ix}: {broken}"))?;
+    for (slot, request) in own(core, ix).filter(|(slot, _)| cellular.keeps_reply(*slot)) {
+        let waits = cellular.is_merged() && matches!(request.stand, Stand::Held(_));
+        hold!(waits, "the reply in slot {slot} of {:?} waits for nobody that it was merged with", request.req);
+    }
+    Ok(())
 }
 
-/// Replies held for order stand behind a request that is not over.
+/// Replies held for order stand behind a request that is not over; others that are held wait for those that they were merged with.
 fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let is_merged = |slot| group.cellular.as_ref().is_some_and(|cellular| cellular.keeps_reply(slot));
+    let is_held = |slot: Slot, request: &Request| {
+        (matches!(request.stand, Stand::Held(_)) && !is_merged(slot)) || request.unsent > 0
+    };
     let Some(order) = &group.order else {
-        let held = own(core, ix).any(|(_, request)| matches!(request.stand, Stand::Held(_)) || request.unsent > 0);
+        let held = own(core, ix).any(|(slot, request)| is_held(slot, request));
         hold!(!held, "group {ix} holds a reply back without keeping order");
         return Ok(());
     };
@@ -211,8 +220,7 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(ascending, "the order of group {ix} is not that of arrival");
     if let Some(&first) = slots.first() {
         let request = &core.ledger[first];
-        let held = matches!(request.stand, Stand::Held(_)) || request.unsent > 0;
-        hold!(!held, "{:?} is first in order and is held back", request.req);
+        hold!(!is_held(first, request), "{:?} is first in order and is held back", request.req);
     }
     Ok(())
 }

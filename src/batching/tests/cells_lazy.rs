@@ -19,10 +19,8 @@ fn knobs(max_catch_up_ns: Option<Ns>, reject_late: bool, objective_ns: Option<Ns
         cells: vec![cell.clone(), cell],
         segments: vec![SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }],
         slots: 100,
-        max_tasks: 5,
-        frontier: true,
-        sequences: None,
         lazy: Some(LazyCellKnobs { max_catch_up_ns, reject_late }),
+        ..CellularKnobs::default()
     });
     let points = |took_ns| [1, 4].map(|rows| CostPoint { rows, length: 0, took_ns }).to_vec();
     let latencies = Some(CostTable { stages: vec![points(ENCODES), points(DECODES)] });

@@ -25,15 +25,7 @@ fn cell(max_rows: u32, priority: u32) -> CellKnobs {
 
 fn cellular(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32) -> Knobs {
     let (cells, segments) = (cells.to_vec(), segments.to_vec());
-    let policy = Policy::Cellular(CellularKnobs {
-        cells,
-        segments,
-        slots,
-        max_tasks: 5,
-        frontier: true,
-        sequences: None,
-        lazy: None,
-    });
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots, ..CellularKnobs::default() });
     Knobs { max_in_flight: 64, policy, ..Knobs::default() }
 }
 
@@ -81,6 +73,66 @@ fn newcomers_board_at_the_next_cell_and_each_leaves_with_its_own_last() {
     assert_eq!(step(done(1)), "0 Completed; #2 cell 0: 1.1 2.0");
     assert_eq!(step(done(2)), "2 Completed; #3 cell 0: 1.2");
     assert_eq!(step(done(3)), "1 Completed");
+}
+
+/// The knobs, with the graphs of so many requests merged.
+fn merging(mut knobs: Knobs, requests: u32) -> Knobs {
+    if let Policy::Cellular(cellular) = &mut knobs.policy {
+        cellular.merge_requests = Some(requests);
+    }
+    knobs
+}
+
+#[test]
+fn merged_requests_board_together_and_their_replies_leave_together() {
+    let mut core = core(merging(chain(2, 9), 3), 1, LaneKnobs::default());
+    let mut step = |event| said(&core.step(0, event));
+    let mut arrives = |req, steps| step(Event::Arrived(request(req, vec![Unfolded::Steps(steps)])));
+    assert_eq!(arrives(0, 2), "#0 cell 0: 0.0");
+    for (req, steps) in [(1, 2), (2, 1), (3, 1), (4, 1)] {
+        assert_eq!(arrives(req, steps), "");
+    }
+    assert_eq!(step(done(0)), "#1 cell 0: 0.1", "there is a row left, but the graph is closed");
+    assert_eq!(step(done(1)), "0 Completed; #2 cell 0: 1.0 2.0", "three board, though a task has two rows");
+    assert_eq!(step(done(2)), "#3 cell 0: 1.1 3.0", "2 waits for its reply, 4 for all of them");
+    assert_eq!(step(Event::Cancelled(ReqId(2))), "2 Cancelled");
+    assert_eq!(step(done(3)), "1 Completed; 3 Completed; #4 cell 0: 4.0");
+}
+
+#[test]
+fn replies_of_merged_requests_leave_when_the_last_is_given_up_or_fails() {
+    for fails in [false, true] {
+        let mut core = core(merging(chain(2, 9), 3), 1, LaneKnobs::default());
+        let mut step = |event| said(&core.step(0, event));
+        step(Event::Arrived(request(0, vec![Unfolded::Steps(1)])));
+        step(Event::Arrived(request(1, vec![Unfolded::Steps(1)])));
+        step(Event::Arrived(request(2, vec![Unfolded::Steps(2)])));
+        assert_eq!(step(done(0)), "0 Completed; #1 cell 0: 1.0 2.0");
+        assert_eq!(step(done(1)), "#2 cell 0: 2.1");
+        step(Event::Arrived(request(3, vec![Unfolded::Steps(1)])));
+        if fails {
+            assert_eq!(step(Event::Failed { task: TaskId(2) }), "2 Failed; 1 Completed; #3 cell 0: 3.0");
+        } else {
+            assert_eq!(step(Event::Cancelled(ReqId(2))), "2 Cancelled; 1 Completed");
+            assert_eq!(step(done(2)), "#3 cell 0: 3.0");
+        }
+    }
+}
+
+#[test]
+fn merged_replies_keep_the_order_of_arrival_where_they_are_to() {
+    let mut knobs = merging(chain(2, 9), 2);
+    knobs.queueing.preserve_ordering = true;
+    let mut core = core(knobs, 1, LaneKnobs::default());
+    let mut step = |event| said(&core.step(0, event));
+    step(Event::Arrived(request(0, vec![Unfolded::Steps(1)])));
+    for (req, steps) in [(1, 1), (2, 3), (3, 1)] {
+        step(Event::Arrived(request(req, vec![Unfolded::Steps(steps)])));
+    }
+    assert_eq!(step(done(0)), "0 Completed; #1 cell 0: 1.0 2.0");
+    assert_eq!(step(done(1)), "#2 cell 0: 2.1", "the first in order waits for who is merged with it");
+    assert_eq!(step(done(2)), "#3 cell 0: 2.2");
+    assert_eq!(step(done(3)), "1 Completed; 2 Completed; #4 cell 0: 3.0");
 }
 
 #[test]
@@ -252,6 +304,7 @@ proptest! {
         lanes in 1_u16..4,
         ahead in any::<bool>(),
         slots in 6_u32..60,
+        merged in 0_u32..4,
         happenings in vec((0_u8..8, any::<u16>()), 1..300),
     ) {
         let first = match trees {
@@ -260,6 +313,7 @@ proptest! {
         };
         let segments = [first, SegmentKnobs::Steps { cell: CellId(2) }];
         let knobs = cellular(&[cell(4, 3), cell(4, 2), cell(3, 1)], &segments, slots);
+        let knobs = if merged > 0 { merging(knobs, merged) } else { knobs };
         let horizon = if ahead { LaneKnobs { horizon_ns: 1_000, depth: 5 } } else { LaneKnobs::default() };
         let mut driver = Driver { core: core(knobs, lanes, horizon), known: BTreeMap::new(), running: Vec::new(), max_rows: 4 };
         let mut next = 0;

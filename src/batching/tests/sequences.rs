@@ -16,10 +16,8 @@ fn knobs(max_sequences: u32, max_rows: u32) -> Knobs {
         cells: vec![CellKnobs { max_rows, min_followup: 1, priority: 1 }],
         segments: vec![SegmentKnobs::Steps { cell: CellId(0) }],
         slots: 100,
-        max_tasks: 5,
-        frontier: true,
         sequences: Some(SequenceKnobs { max_sequences, max_idle_ns: IDLE }),
-        lazy: None,
+        ..CellularKnobs::default()
     });
     Knobs { max_in_flight: 64, policy, ..Knobs::default() }
 }

@@ -2,11 +2,11 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{ArgGroup, Args};
+use clap::{ArgGroup, Args, builder::PossibleValuesParser};
 
 use crate::{
     bench::{
-        Target,
+        Sizes, Target,
         compare::Points,
         load::Timing,
         local::{Variant, VariantError},
@@ -72,8 +72,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = positive)]
     pub sweep_seconds: f64,
 
-    /// Lengths of requests
-    #[arg(long, value_name = "NAME", value_parser = Lengths::NAMES, help_heading = "Requests")]
+    /// Lengths of requests; 'trees' and 'trees-16' are for models whose requests bring binary trees
+    #[arg(long, value_name = "NAME", value_parser = workloads(), help_heading = "Requests")]
     pub workload: Option<String>,
     /// One length for all requests
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..), help_heading = "Requests")]
@@ -176,9 +176,9 @@ impl BenchArgs {
         if self.sweep_window { sweep::windows(target.ports().vary()) } else { Ok(Vec::new()) }
     }
 
-    pub(super) fn lengths(&self) -> Option<Lengths> {
-        let named = self.workload.as_deref().and_then(Lengths::named);
-        named.or(self.length.map(Lengths::Fixed))
+    pub(super) fn sizes(&self) -> Option<Sizes> {
+        let named = self.workload.as_deref().and_then(Sizes::named);
+        named.or_else(|| self.length.map(Lengths::Fixed).map(Sizes::Lengths))
     }
 
     pub(super) fn points(&self, traced: bool) -> Points {
@@ -204,6 +204,10 @@ impl BenchArgs {
             patience: Duration::from_secs(120),
         }
     }
+}
+
+fn workloads() -> PossibleValuesParser {
+    PossibleValuesParser::new(Sizes::names())
 }
 
 fn positive(text: &str) -> Result<f64, String> {

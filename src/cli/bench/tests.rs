@@ -57,7 +57,7 @@ fn words_that_do_not_go_together_are_refused() {
         assert!(refusal(&[&place[..], more].concat()).contains("cannot be used with"), "{more:?}");
     }
     for (more, expected) in [
-        (["--workload", "trees"], "wmt15"),
+        (["--workload", "wmt14"], "trees-16"),
         (["--arrivals", "often"], "poisson"),
         (["--load", "0"], "expected a number above 0"),
         (["--seconds", "NaN"], "expected a number above 0"),

@@ -45,6 +45,32 @@ unfold:
 sequence_batching: { max_candidate_sequences: 1024, max_sequence_idle_us: 60000000 }
 ";
 
+/// One cell a token, behind one that reads all tokens at once.
+pub(super) const LSTM_PROJECTED: &str = r"# The LSTM of the model lstm, with the same weights. What tokens add to the gates does not hang on the steps before
+# them: one run of 'project' multiplies all tokens of the waiting requests with their weights, and a step adds the
+# state's part alone.
+inputs:
+  - name: tokens
+    dtype: INT64
+    dims: [-1]
+outputs:
+  - name: hidden
+    dtype: FP32
+    dims: [HIDDEN]
+cells:
+  # Newcomers are projected first, so that they share the next step.
+  project: { program: project.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64], priority: 1 }
+  step: { program: step.onnx, batch_sizes: [1, 2, 4, 8, 16, 32, 64, 128, 256, 512], priority: 2 }
+unfold:
+  - stage: { cell: project, over: tokens, as: x }
+  - chain:
+      cell: step
+      over: project.gates
+      as: gates
+      carry: { h: h_next, c: c_next }
+      emit: { hidden: last(h_next) }
+";
+
 /// An encoder and a decoder, behind the first lines and with more about the decoder.
 macro_rules! seq2seq {
     ($first:literal, $decoder:literal) => {

@@ -7,6 +7,8 @@ use super::{
 use crate::onnx::zoo::cells::{deepspeech2, gnmt, las, lstm, seq2seq, transformer, tree_lstm};
 
 const LSTM: &[Cell] = &[Cell { name: "step", make: lstm::step }];
+const LSTM_PROJECTED: &[Cell] =
+    &[Cell { name: "project", make: lstm::project }, Cell { name: "step", make: lstm::projected_step }];
 const SEQ2SEQ: &[Cell] =
     &[Cell { name: "encoder", make: seq2seq::encoder }, Cell { name: "decoder", make: seq2seq::decoder }];
 const TREE_LSTM: &[Cell] =
@@ -35,6 +37,12 @@ pub(super) fn recipes() -> Vec<Recipe> {
     let wide = |text| Config::WideYaml { text, hidden: 1024 };
     vec![
         recipe("lstm", "LSTM over tokens INT64 of any length", wide(configs::LSTM), LSTM),
+        recipe(
+            "lstm-projected",
+            "the same LSTM, its inputs multiplied by their weights before the steps",
+            wide(configs::LSTM_PROJECTED),
+            LSTM_PROJECTED,
+        ),
         recipe(
             "lstm-sequence",
             "the same over streams: requests of one sequence_id share state",

@@ -35,18 +35,25 @@ impl Gathered {
     }
 }
 
-/// Nodes that may run together: those whose rows of each input have the same dims, or are padded to one another.
-pub(super) fn groups(cell: &Cell, rows: &[SmallVec<[Row; 4]>]) -> SmallVec<[SmallVec<[usize; 32]>; 1]> {
-    let alike = |one: &SmallVec<[Row; 4]>, two: &SmallVec<[Row; 4]>| {
-        one.iter().zip(two).zip(&cell.pads).all(|((one, two), pads)| *pads || one.dims == two.dims)
+/// A row of a run.
+pub(super) struct NodeRow {
+    /// The node among those of the task. One that goes over the rows of tensors has several rows, one behind the other.
+    pub(super) node: usize,
+    /// By the cell's inputs.
+    pub(super) inputs: SmallVec<[Row; 4]>,
+}
+
+/// Rows that may run together: those whose inputs have the same dims, or are padded to one another.
+pub(super) fn groups(cell: &Cell, rows: Vec<NodeRow>) -> SmallVec<[Vec<NodeRow>; 1]> {
+    let alike = |one: &NodeRow, two: &NodeRow| {
+        let inputs = one.inputs.iter().zip(&two.inputs).zip(&cell.pads);
+        inputs.into_iter().all(|((one, two), pads)| *pads || one.dims == two.dims)
     };
-    let mut groups: SmallVec<[SmallVec<[usize; 32]>; 1]> = SmallVec::new();
-    // Nodes that have failed have no rows.
-    for (number, own) in rows.iter().enumerate().filter(|(_, own)| own.len() == cell.spec.inputs.len()) {
-        let group = groups.iter_mut().find(|group| alike(&rows[group[0]], own));
-        match group {
-            Some(group) => group.push(number),
-            None => groups.push(SmallVec::from_elem(number, 1)),
+    let mut groups: SmallVec<[Vec<NodeRow>; 1]> = SmallVec::new();
+    for row in rows {
+        match groups.iter_mut().find(|group| alike(&group[0], &row)) {
+            Some(group) => group.push(row),
+            None => groups.push(vec![row]),
         }
     }
     groups

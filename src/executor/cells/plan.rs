@@ -51,6 +51,8 @@ pub(super) struct Role {
     pub(super) cell: usize,
     /// By the cell's inputs.
     pub(super) inputs: Vec<From>,
+    /// Whether a node reads all rows of tensors, and leaves as many.
+    pub(super) by_rows: bool,
 }
 
 /// Where an input comes from.
@@ -60,6 +62,8 @@ pub(super) enum From {
         reversed: bool,
     },
     Whole(Tensor),
+    /// All rows, each of which is a row of the run.
+    Rows(Tensor),
     Length(Tensor),
     Carried {
         keep: usize,

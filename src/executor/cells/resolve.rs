@@ -8,7 +8,7 @@ use crate::{
     executor::gather::pattern,
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
-        unfold::{CellSpec, Count, Emitted, Nodes, Source, Start, Tensor, Unfolding, Which},
+        unfold::{CellSpec, Count, Emitted, Nodes, Source, Start, Steps, Tensor, Unfolding, Which},
     },
 };
 
@@ -50,6 +50,7 @@ impl Resolver<'_> {
             streams: segment.streams,
             until,
         };
+        let is_single = matches!(&segment.nodes, Nodes::Steps(Steps { count: Count::One, .. }));
         let cells: SmallVec<[&CellSpec; 2]> = roles.iter().map(|(cell, _)| &self.unfolding.cells[*cell]).collect();
         for (cell, inputs) in &roles {
             let spec = &self.unfolding.cells[*cell];
@@ -64,7 +65,12 @@ impl Resolver<'_> {
                 self.input(kept, &mut built.keeps, &cells, input, source)
                     .map_err(|fault| format!("input '{}': {fault}", input.name))
             });
-            built.types.push(Role { cell: *cell, inputs: inputs.collect::<Result<_, _>>()? });
+            let inputs = inputs.collect::<Result<Vec<From>, String>>()?;
+            let of_rows = inputs.iter().filter(|input| matches!(input, From::Rows(_))).count();
+            if of_rows > 0 && (of_rows < inputs.len() || !is_single) {
+                return Err("expected a single node, all of whose inputs are rows, or none".to_owned());
+            }
+            built.types.push(Role { cell: *cell, inputs, by_rows: of_rows > 0 });
         }
         for emit in &segment.emits {
             let keep = keep(&mut built.keeps, &cells, &emit.output)?;
@@ -94,6 +100,7 @@ impl Resolver<'_> {
         Ok(match source {
             Source::Step { of, reversed } => From::Step { of: self.known(*of)?, reversed: *reversed },
             Source::Whole(tensor) => From::Whole(self.known(*tensor)?),
+            Source::Rows(tensor) => From::Rows(self.known(*tensor)?),
             Source::Length(tensor) => {
                 takes_length(input)?;
                 From::Length(self.known(*tensor)?)

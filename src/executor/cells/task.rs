@@ -1,12 +1,12 @@
 //! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it next.
 
-use std::{sync::Arc, time::Instant};
+use std::{ops::Range, sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    gather::{Gathered, gather, groups},
+    gather::{Gathered, NodeRow, gather, groups},
     plan::{Cell, CellPrograms, From, Initially, Role},
     walk::{Place, Row, Walk},
 };
@@ -39,6 +39,29 @@ struct Node<'a> {
     role: usize,
 }
 
+/// What a run gave a node.
+struct Given<'a> {
+    outputs: &'a [BatchOutput],
+    /// Rows of the run.
+    count: usize,
+    /// Those of the node.
+    at: Range<usize>,
+}
+
+impl Given<'_> {
+    /// A node's row of an output; all of them as one along a first axis, where it goes over rows.
+    fn row(&self, output: usize, by_rows: bool) -> Row {
+        let BatchOutput { shape, data } = &self.outputs[output];
+        let (len, rows) = (data.len() / self.count, self.at.len());
+        let mut dims = Dims::new();
+        if by_rows {
+            dims.push(rows as i64);
+        }
+        dims.extend_from_slice(&shape[1..]);
+        Row { dims, of: data.clone(), at: self.at.start * len, len: rows * len }
+    }
+}
+
 impl<'a> CellTask<'a> {
     /// Runs the nodes on the calling thread.
     ///
@@ -53,15 +76,14 @@ impl<'a> CellTask<'a> {
         let nodes = self.nodes.iter().map(|&(walk, number)| self.node(walk, number));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
-        // By node, then by input.
-        let mut rows: Vec<SmallVec<[Row; 4]>> = Vec::with_capacity(nodes.len());
+        let mut rows: Vec<NodeRow> = Vec::with_capacity(nodes.len());
         let mut failures = Vec::new();
-        for (row, node) in (0..).zip(&nodes) {
+        for (number, node) in nodes.iter().enumerate() {
             // What one request lacks is no reason for the others to fail.
-            rows.push(self.inputs(cell, node).unwrap_or_else(|fault| {
-                failures.push(RowFailure { row, reason: format!("cell '{}': {fault}", cell.spec.name) });
-                SmallVec::new()
-            }));
+            if let Err(fault) = self.rows(cell, node, number, &mut rows) {
+                let reason = format!("cell '{}': {fault}", cell.spec.name);
+                failures.push(RowFailure { row: number as u32, reason });
+            }
         }
         let mut ran = Ran {
             responses: Vec::new(),
@@ -75,9 +97,8 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        for group in groups(cell, &rows) {
-            let rows = group.iter().map(|&node| std::mem::take(&mut rows[node])).collect();
-            self.run_group(cell, &nodes, &group, rows, &mut ran)?;
+        for group in groups(cell, rows) {
+            self.run_group(cell, &nodes, group, &mut ran)?;
         }
         Ok(ran)
     }
@@ -92,23 +113,42 @@ impl<'a> CellTask<'a> {
         Ok(Node { walk, place, role })
     }
 
-    /// What a node reads, by the cell's inputs.
-    fn inputs(&self, cell: &Cell, node: &Node<'_>) -> Result<SmallVec<[Row; 4]>, String> {
-        let role: &Role = &self.programs.segments[node.place.segment].types[node.role];
-        let specs = cell.spec.inputs.iter().zip(&role.inputs);
-        let rows = specs.map(|(spec, from)| {
-            let row = self.input(node, spec, from)?;
+    /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
+    fn rows(&self, cell: &Cell, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
+        let role = self.role(node);
+        let mut count = 1;
+        let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
+        for (spec, from) in cell.spec.inputs.iter().zip(&role.inputs) {
+            let mut row = self.input(node, spec, from)?;
+            if role.by_rows {
+                let found = row.dims.first().copied().unwrap_or(0) as usize;
+                if found == 0 || (found != count && !inputs.is_empty()) {
+                    let expected =
+                        if inputs.is_empty() { "at least one row".to_owned() } else { format!("{count} rows") };
+                    return Err(format!("input '{}': expected {expected}, but found {found}", spec.name));
+                }
+                count = found;
+                row = row.part(0, count);
+            }
             fits(spec, &row)?;
-            Ok(row)
-        });
-        rows.collect::<Result<_, String>>()
+            inputs.push(row);
+        }
+        rows.extend((0..count).map(|at| {
+            let inputs = inputs.iter().map(|first| Row { at: first.at + at * first.len, ..first.clone() });
+            NodeRow { node: number, inputs: inputs.collect() }
+        }));
+        Ok(())
+    }
+
+    fn role(&self, node: &Node<'_>) -> &Role {
+        &self.programs.segments[node.place.segment].types[node.role]
     }
 
     fn input(&self, node: &Node<'_>, spec: &TensorSpec, from: &From) -> Result<Row, String> {
         let Node { walk, place, .. } = *node;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
         match from {
-            From::Whole(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+            From::Whole(tensor) | From::Rows(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
             From::Step { of, reversed } => {
                 let (dims, data) = walk.tensor(*of)?;
                 let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
@@ -149,26 +189,20 @@ impl<'a> CellTask<'a> {
         }
     }
 
-    /// Runs nodes whose inputs fit together.
-    fn run_group(
-        &self,
-        cell: &Cell,
-        nodes: &[Node<'_>],
-        group: &[usize],
-        rows: Vec<SmallVec<[Row; 4]>>,
-        ran: &mut Ran,
-    ) -> Result<(), String> {
+    /// Runs rows whose inputs fit together.
+    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], rows: Vec<NodeRow>, ran: &mut Ran) -> Result<(), String> {
         let started = Instant::now();
-        let count = group.len();
+        let count = rows.len();
+        let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
         let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
-            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|own| &own[input]).collect();
+            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
             gather(spec, &of_input, self.buffers)
         });
         let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> =
             cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
-        let steps: SmallVec<[u32; 32]> = group.iter().map(|&node| nodes[node].place.node as u32).collect();
+        let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
         let gathered_at = Instant::now();
         let batch =
             Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
@@ -180,8 +214,12 @@ impl<'a> CellTask<'a> {
         for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
-        for (at, &node) in group.iter().enumerate() {
-            ran.outcomes[node] = self.leave(&nodes[node], node, at, count, &execution.outputs, &mut ran.streamed)?;
+        let mut at = 0;
+        for rows in of_nodes.chunk_by(|one, two| one == two) {
+            let given = Given { outputs: &execution.outputs, count, at: at..at + rows.len() };
+            at += rows.len();
+            let node = rows[0];
+            ran.outcomes[node] = self.leave(&nodes[node], node, &given, &mut ran.streamed)?;
         }
         ran.timings.compute_input_ns += nanos(started, gathered_at);
         ran.timings.compute_infer_ns += nanos(gathered_at, ran_at);
@@ -194,20 +232,15 @@ impl<'a> CellTask<'a> {
         &self,
         node: &Node<'_>,
         number: usize,
-        at: usize,
-        count: usize,
-        outputs: &[BatchOutput],
+        given: &Given<'_>,
         streamed: &mut Vec<(usize, Response)>,
     ) -> Result<RowOutcome, String> {
         if node.walk.is_past_the_end(node.place) {
             return Ok(RowOutcome { next: Next::On, emitted: false });
         }
         let segment = &self.programs.segments[node.place.segment];
-        let row = |output: usize| {
-            let BatchOutput { shape, data } = &outputs[output];
-            let len = data.len() / count;
-            Row { dims: Dims::from_slice(&shape[1..]), of: data.clone(), at: at * len, len }
-        };
+        let by_rows = self.role(node).by_rows;
+        let row = |output: usize| given.row(output, by_rows);
         for (number, keep) in segment.keeps.iter().enumerate() {
             node.walk.keep(node.place, number, row(keep.outputs[node.role]))?;
         }
@@ -256,8 +289,7 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
     if number >= rows {
         return Err(format!("has no row {number}, but {rows}"));
     }
-    let len = data.len() / rows;
-    Ok(Row { dims: Dims::from_slice(&dims[1..]), of: data, at: number * len, len })
+    Ok(Row::alone(dims, data).part(number, rows))
 }
 
 /// Whether an output has a row for each node, of the dims that the cell promises.

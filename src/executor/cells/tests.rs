@@ -393,6 +393,63 @@ fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_a
     }
 }
 
+/// A stage that doubles each token, and the digits of what it leaves.
+fn doubled() -> Unfolding {
+    let over = Source::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
+    let chain = steps(1, vec![over, carried(0, 0.0)], Count::Exactly(Expression::Length(0)));
+    let stage = steps(0, vec![Source::Rows(Tensor::Input(0))], Count::One);
+    Unfolding {
+        cells: vec![cell("double", &[("x", &[])], &["y"]), cell("step", &[("x", &[1]), ("h", &[1])], &["h_next"])],
+        segments: vec![
+            segment("stage", stage, vec![emit("y", "y", Which::Last)]),
+            segment("chain", chain, vec![emit("last", "h_next", Which::Last)]),
+        ],
+        outputs: vec![emitted(1, 0), emitted(0, 0)],
+    }
+}
+
+fn doubles(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
+    vec![vec![2 * inputs[0][0]]]
+}
+
+#[test]
+fn rows_that_stages_go_over_share_a_run_and_come_back_to_their_requests() {
+    let spec = || model(&[("tokens", &[-1])], 2);
+    let tried = Tried::new(spec(), doubled(), &[doubles, digits]).expect("it fits");
+    let outputs = tried.alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
+    assert_eq!(outputs, [(vec![1], vec![246]), (vec![3, 1], vec![2, 4, 6])]);
+    let walks = [&[1, 2][..], &[3], &[4, 3, 2]].map(|x| tried.walk(&[(&[x.len() as i64], x)]));
+    let nodes: Vec<(&Walk, u32)> = walks.iter().map(|walk| (walk, 0)).collect();
+    assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 3]));
+    assert_eq!(*tried.rows[0].runs.lock(), [3, 6], "one alone, then all rows together");
+    tried.task(1, &[(&walks[0], 1), (&walks[1], 1), (&walks[2], 1)]).expect("the first steps");
+    tried.task(1, &[(&walks[2], 2), (&walks[0], 2)]).expect("the second ones");
+    tried.task(1, &[(&walks[2], 3)]).expect("the last one");
+    let found = walks.map(|walk| walk.reply().expect("it has run").outputs);
+    let found = found.map(|outputs| (values(&outputs[0].data), outputs[1].shape.to_vec(), values(&outputs[1].data)));
+    let expected = [
+        (vec![24], vec![1, 2, 1], vec![2, 4]),
+        (vec![6], vec![1, 1, 1], vec![6]),
+        (vec![864], vec![1, 3, 1], vec![8, 6, 4]),
+    ];
+    assert_eq!(found, expected);
+}
+
+#[test]
+fn tensors_that_a_stage_goes_over_are_equally_long() {
+    let mut unfolding = doubled();
+    unfolding.cells[0].inputs.push(tensor("z", &[]));
+    let stage = steps(0, vec![Source::Rows(Tensor::Input(0)), Source::Rows(Tensor::Input(1))], Count::One);
+    unfolding.segments[0].nodes = stage;
+    let spec = model(&[("tokens", &[-1]), ("others", &[-1])], 2);
+    let tried = Tried::new(spec, unfolding, &[|inputs| vec![vec![inputs[0][0] - inputs[1][0]]], digits]);
+    let tried = tried.expect("it fits");
+    let outputs = tried.alone(&[(&[2], &[7, 8]), (&[2], &[3, 5])]).expect("it runs");
+    assert_eq!(outputs[1], (vec![2, 1], vec![4, 3]));
+    let refusal = tried.alone(&[(&[2], &[7, 8]), (&[1], &[3])]).expect_err("a row is missing");
+    assert_eq!(refusal, "cell 'double': input 'z': expected 2 rows, but found 1");
+}
+
 #[test]
 fn what_does_not_fit_is_refused_with_its_segment_and_input() {
     let refusal = |change: fn(&mut Unfolding)| {
@@ -410,6 +467,13 @@ fn what_does_not_fit_is_refused_with_its_segment_and_input() {
     assert_eq!(refusal(other_dims), "segment 'chain': input 'h': is INT64 [1], but 'h_next' is INT64 [2]");
     let unknown = |unfolding: &mut Unfolding| unfolding.segments[0].emits[0].output = "h".to_owned();
     assert_eq!(refusal(unknown), "segment 'chain': cell 'step' has no output 'h'");
+    let rows_of_a_chain = |unfolding: &mut Unfolding| {
+        if let Nodes::Steps(steps) = &mut unfolding.segments[0].nodes {
+            steps.inputs[0] = Source::Rows(Tensor::Input(0));
+        }
+    };
+    let expected = "segment 'chain': expected a single node, all of whose inputs are rows, or none";
+    assert_eq!(refusal(rows_of_a_chain), expected);
     let missing = |unfolding: &mut Unfolding| unfolding.outputs.truncate(1);
     assert_eq!(refusal(missing), "expected an emit for each of 2 outputs");
 }

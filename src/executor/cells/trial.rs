@@ -34,8 +34,7 @@ pub(in crate::executor) fn run_alone(
     let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None);
     let mut took_ns = vec![0; programs.count()];
     let (cells, segments) = cell_knobs(programs.unfolding());
-    let knobs =
-        CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, frontier: true, sequences: None, lazy: None };
+    let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, ..CellularKnobs::default() };
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));

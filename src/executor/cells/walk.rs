@@ -84,6 +84,12 @@ impl Row {
         Self { dims, len: bytes.len(), of: bytes, at: 0 }
     }
 
+    /// The row of this number of those, so many, that it is made of along its first axis.
+    pub(super) fn part(self, number: usize, rows: usize) -> Self {
+        let len = self.len / rows;
+        Self { dims: Dims::from_slice(&self.dims[1..]), of: self.of, at: self.at + number * len, len }
+    }
+
     pub(super) fn bytes(&self) -> Bytes {
         self.of.slice(self.at..self.at + self.len)
     }

@@ -133,6 +133,7 @@ impl Unfolding {
             let (expression, least) = match &segment.nodes {
                 Nodes::Tree(tree) => return tree.unfold(specs, inputs).map(|tree| Unfolded::Tree(Arc::new(tree))),
                 Nodes::Steps(steps) => match &steps.count {
+                    Count::One if steps.has_no_rows(&length) => return Err(UnfoldError::Empty { segment: name() }),
                     Count::One => return Ok(Unfolded::Steps(1)),
                     Count::Exactly(expression) => (expression, 0),
                     // The first step is run in any case.
@@ -154,6 +155,12 @@ impl Unfolding {
 }
 
 impl Steps {
+    /// Whether an input all of whose rows are read has none.
+    fn has_no_rows(&self, length: &dyn Fn(usize) -> Option<u64>) -> bool {
+        let mut sources = self.inputs.iter();
+        sources.any(|source| matches!(source, Source::Rows(Tensor::Input(input)) if length(*input) == Some(0)))
+    }
+
     /// Whether every input that is gone over has a row for each step.
     fn has_rows(
         &self,

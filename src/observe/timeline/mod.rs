@@ -15,7 +15,7 @@ mod recorder;
 mod svg;
 
 pub use chrome::ReadError;
-pub use picture::{Picture, RanTask};
+pub use picture::{Picture, RanRequest, RanTask};
 pub use record::{Record, RequestEnd, TaskLaunch, TaskRows};
 pub use recorder::{Recording, Timeline, VersionName};
 pub use svg::{DrawError, View};

@@ -136,7 +136,37 @@ pub struct RanTask<'a> {
     pub to_ns: u64,
 }
 
+/// A request that ran to its end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RanRequest {
+    /// When it arrived.
+    pub arrived_ns: u64,
+    /// When its first task began.
+    pub began_ns: u64,
+    /// When its reply left.
+    pub ended_ns: u64,
+}
+
 impl Picture {
+    /// The requests that ran, in the order of their arrival, as far as that is known. Without those that had not ended.
+    pub fn requests(&self) -> Vec<RanRequest> {
+        // None: it has not ended.
+        let mut found: BTreeMap<(u64, u32), Option<RanRequest>> = BTreeMap::new();
+        let spans = self.spans.iter().filter(|span| span.kind != Kind::Task);
+        for Span { row, from_ns, to_ns, kind, facts } in spans {
+            let Some(number) = facts.request else { continue };
+            let began_ns = if *kind == Kind::Stage { *from_ns } else { u64::MAX };
+            let of_span = RanRequest { arrived_ns: *from_ns, began_ns, ended_ns: *to_ns };
+            let known = found.entry((number, row.process)).or_insert(Some(of_span));
+            *known = known.filter(|_| !facts.open).map(|known| RanRequest {
+                arrived_ns: known.arrived_ns.min(of_span.arrived_ns),
+                began_ns: known.began_ns.min(of_span.began_ns),
+                ended_ns: known.ended_ns.max(of_span.ended_ns),
+            });
+        }
+        found.into_values().flatten().filter(|request| request.began_ns < u64::MAX).collect()
+    }
+
     /// The tasks that ran, lane by lane in the order of time. Without those that failed, that had not ended, or whose requests are not
     /// in the picture.
     pub fn tasks(&self) -> Vec<RanTask<'_>> {

@@ -47,7 +47,12 @@ impl Conv {
 
 impl Net {
     pub fn new(name: &str) -> Self {
-        let seed = name.bytes().fold(0, |seed: u64, byte| seed << 8 ^ seed >> 56 ^ u64::from(byte));
+        Self::sharing(name, name)
+    }
+
+    /// A graph whose weights are drawn as those of another of this name.
+    pub fn sharing(name: &str, weights_of: &str) -> Self {
+        let seed = weights_of.bytes().fold(0, |seed: u64, byte| seed << 8 ^ seed >> 56 ^ u64::from(byte));
         Self { graph: Graph::new(name), weights: Seeded::new(seed) }
     }
 

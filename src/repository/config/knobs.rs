@@ -79,6 +79,8 @@ pub const CELLULAR_SLOTS: Knob<u64> = Knob::whole("batching.cellular.slots", 1, 
 pub const CELLULAR_TASKS: Knob<u64> = Knob::whole("batching.cellular.max_tasks", 1, 1_000);
 /// Whether inner nodes of a tree wait for their own children alone.
 pub const CELLULAR_FRONTIER: Knob<bool> = Knob::new("batching.cellular.frontier", Form::Flag);
+/// Most requests whose graphs are merged.
+pub const CELLULAR_MERGE: Knob<u64> = Knob::whole("batching.cellular.merge_requests", 1, 1 << 16);
 
 /// What happens to requests of sequences whose queue timeout passes.
 pub const SEQUENCE_ACTION: Knob<&str> = Knob::new("batching.sequences.timeout_action", ACTION);
@@ -102,7 +104,7 @@ const PREDICTOR: Form = Form::Word {
 };
 
 /// Every knob but the policy's name, with the form of its value.
-pub const ALL: [(&str, Form); 34] = [
+pub const ALL: [(&str, Form); 35] = [
     BUCKET_WIDTH.entry(),
     LATENCY_OBJECTIVE.entry(),
     WEIGHT.entry(),
@@ -132,6 +134,7 @@ pub const ALL: [(&str, Form); 34] = [
     CELLULAR_SLOTS.entry(),
     CELLULAR_TASKS.entry(),
     CELLULAR_FRONTIER.entry(),
+    CELLULAR_MERGE.entry(),
     SEQUENCE_ACTION.entry(),
     SEQUENCE_TIMEOUT.entry(),
     SEQUENCE_OVERRIDE.entry(),

@@ -18,12 +18,6 @@ use crate::batching::{
 /// Longer delays count as this: 292 years, which added to any clock still fits.
 const MAX_DELAY_NS: Ns = i64::MAX as Ns;
 
-/// Slots of a model of cells that does not say.
-const DEFAULT_SLOTS: u32 = 65_536;
-
-/// MaxTasksToSubmit of BatchMaker.
-const DEFAULT_MAX_TASKS: u16 = 5;
-
 /// A configuration, and where its parts came from.
 #[derive(Clone, Copy)]
 struct Source<'c> {
@@ -122,14 +116,14 @@ impl Source<'_> {
         let Self { config, origin } = self;
         self.without_window(PolicyName::Cellular, batching)?;
         let max_tasks = knobs::CELLULAR_TASKS.read(config, origin)?.and_then(|tasks| u16::try_from(tasks).ok());
+        let default = CellularKnobs::default();
         Ok(CellularKnobs {
-            cells: Vec::new(),
-            segments: Vec::new(),
-            slots: knobs::CELLULAR_SLOTS.read(config, origin)?.map_or(DEFAULT_SLOTS, narrow),
-            max_tasks: max_tasks.unwrap_or(DEFAULT_MAX_TASKS),
-            frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(true),
+            slots: knobs::CELLULAR_SLOTS.read(config, origin)?.map_or(default.slots, narrow),
+            max_tasks: max_tasks.unwrap_or(default.max_tasks),
+            frontier: knobs::CELLULAR_FRONTIER.read(config, origin)?.unwrap_or(default.frontier),
+            merge_requests: knobs::CELLULAR_MERGE.read(config, origin)?.map(narrow),
             sequences: self.sequences()?,
-            lazy: None,
+            ..default
         })
     }
 

@@ -144,6 +144,16 @@ pub enum NodesRequest {
     },
 }
 
+impl SegmentRequest {
+    /// The tensors whose rows it goes over, by the cell's input.
+    fn over(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.sources.iter().filter_map(|(input, source)| match source {
+            SourceRequest::Step { of, .. } => Some((input.as_str(), of.as_str())),
+            _ => None,
+        })
+    }
+}
+
 impl NodesRequest {
     /// The types: one, or leaf and internal.
     pub fn cells(&self) -> impl Iterator<Item = usize> + use<> {
@@ -168,7 +178,7 @@ impl NodesRequest {
 /// Where an input of a cell comes from. Tensors are inputs of the model, or `<segment>.<emit>` of an earlier segment.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SourceRequest {
-    /// The row of a tensor that has the step's number.
+    /// The row of a tensor that has the step's number; in a stage, all its rows.
     Step {
         /// The tensor.
         of: String,

@@ -37,15 +37,7 @@ fn tree_lstm() -> ModelTable {
 fn cellular(table: ModelTable) -> Setup {
     let cells = table.cells.as_ref().expect("it has cells");
     let (cells, segments) = (cells.cells.clone(), cells.segment_knobs());
-    let policy = Policy::Cellular(CellularKnobs {
-        cells,
-        segments,
-        slots: 1000,
-        max_tasks: 5,
-        frontier: true,
-        sequences: None,
-        lazy: None,
-    });
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, slots: 1000, ..CellularKnobs::default() });
     under(table, policy)
 }
 

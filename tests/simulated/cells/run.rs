@@ -70,6 +70,8 @@ pub struct Run {
     writing: BTreeSet<Written>,
     /// By model: slots that requests hold.
     slots: Vec<u32>,
+    /// By model: when those that are merged began to board.
+    merged_since: Vec<u64>,
     /// By model, where it has any.
     sequences: Vec<Option<Sequences>>,
     rare: Rare,
@@ -96,14 +98,15 @@ impl Run {
         }
         let mut due = BinaryHeap::new();
         due.extend(world.requests.iter().enumerate().map(|(number, asked)| Reverse((asked.at, Due::Arrives(number)))));
-        let (slots, rng) = (vec![0; world.models.len()], Rng::new(mix(seed)));
+        let (slots, merged_since) = (vec![0; world.models.len()], vec![0; world.models.len()]);
+        let rng = Rng::new(mix(seed));
         let (known, writing, rare) = (BTreeMap::new(), BTreeSet::new(), Rare::default());
         let sequences = world.models.iter().map(|knobs| match &knobs.policy {
             Policy::Cellular(cellular) => cellular.sequences.map(Sequences::new),
             _ => None,
         });
         let sequences = sequences.collect();
-        Self { world, core, rng, now: 0, due, wake: None, lanes, known, writing, slots, sequences, rare }
+        Self { world, core, rng, now: 0, due, wake: None, lanes, known, writing, slots, merged_since, sequences, rare }
     }
 
     pub fn play(mut self) -> Result<Rare, String> {
@@ -184,10 +187,44 @@ impl Run {
         };
         self.known.insert(req, known);
         self.act(Event::Arrived(arrival))?;
+        let merges = self.merge_requests(model).is_some();
+        self.rare.waited_for_merged += u64::from(merges && !self.known[&req].boarded && self.aboard(model) > 0);
         let idle = self.lanes.values().any(VecDeque::is_empty);
         let known = &self.known[&req];
         let waits = idle && !known.boarded && known.end.is_none();
         self.rare.waited_for_room += u64::from(waits && self.slots[model] + needs > self.room(model));
+        Ok(())
+    }
+
+    fn merge_requests(&self, model: usize) -> Option<usize> {
+        match &self.world.models[model].policy {
+            Policy::Cellular(cellular) => cellular.merge_requests.map(|requests| requests as usize),
+            _ => None,
+        }
+    }
+
+    /// Requests of a model that have boarded and not ended.
+    fn aboard(&self, model: usize) -> usize {
+        let is_aboard = |known: &&Known| known.asked.model == model && known.boarded && known.end.is_none();
+        self.known.values().filter(is_aboard).count()
+    }
+
+    /// Merged requests board together, and their replies leave together.
+    fn boards_merged(&mut self, req: u64, model: usize, most: usize) -> Result<(), String> {
+        let aboard = self.aboard(model);
+        if aboard == 0 {
+            self.merged_since[model] = self.now;
+        }
+        let asked = &self.known[&req].asked;
+        if asked.at > self.merged_since[model] {
+            return Err(format!(
+                "request {req} came at {}, and boards beside others since {}",
+                asked.at, self.merged_since[model]
+            ));
+        }
+        if aboard >= most {
+            return Err(format!("request {req} boards beside {aboard} others of at most {most}"));
+        }
         Ok(())
     }
 
@@ -207,10 +244,19 @@ impl Run {
     fn act(&mut self, event: Event<'_>) -> Result<(), String> {
         let actions = self.core.step(self.now, event);
         self.core.check()?;
+        let mut replied = BTreeSet::new();
         for action in actions {
             match action {
-                Action::Launch(task) => self.launch(task)?,
-                Action::Finish { req, end } => self.finish(req, end)?,
+                Action::Launch(task) => {
+                    self.all_have_replied(&mut replied)?;
+                    self.launch(task)?;
+                }
+                Action::Finish { req, end } => {
+                    self.finish(req, end)?;
+                    if end == End::Completed {
+                        replied.insert(self.known[&req.0].asked.model);
+                    }
+                }
                 Action::WakeAt(at) => {
                     self.wake = Some(at.max(self.now));
                     self.due.push(Reverse((at.max(self.now), Due::Wake)));
@@ -228,6 +274,19 @@ impl Run {
                 Action::Emit { .. } | Action::Drained(_) => {}
             }
         }
+        self.all_have_replied(&mut replied)
+    }
+
+    /// Replies of merged requests leave together.
+    fn all_have_replied(&self, models: &mut BTreeSet<usize>) -> Result<(), String> {
+        for model in std::mem::take(models) {
+            if self.merge_requests(model).is_some() && self.aboard(model) > 0 {
+                return Err(format!(
+                    "{} requests of model {model} run on behind the replies of others",
+                    self.aboard(model)
+                ));
+            }
+        }
         Ok(())
     }
 
@@ -242,6 +301,10 @@ impl Run {
         self.rare.same_request_twice += u64::from(requests.len() < task.rows.len());
         for row in &task.rows {
             let model = task.model.0 as usize;
+            let is_new = self.known.get(&row.req.0).is_some_and(|known| !known.boarded);
+            if let (true, Some(most)) = (is_new, self.merge_requests(model)) {
+                self.boards_merged(row.req.0, model, most)?;
+            }
             let known = self.known.get_mut(&row.req.0).ok_or("a request runs that never came")?;
             if known.end.is_some() {
                 return Err(format!("{row:?} runs behind the end of its request"));

@@ -68,6 +68,18 @@ fn what_is_gone_over_has_a_row_for_each_step() {
 }
 
 #[test]
+fn a_stage_that_goes_over_rows_is_one_node_and_has_a_row() {
+    let rows = Steps { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))], count: Count::One };
+    let unfolding = unfolding(vec![segment("stage", Nodes::Steps(rows))]);
+    let specs = [tensor("tokens", DataType::Int64, &[-1])];
+    let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
+    assert_eq!(graph.as_ref(), [Unfolded::Steps(1)]);
+    let refused = unfolding.unfold(&specs, &[given(&[0], &[])]).expect_err("there is none");
+    let expected = "segment 'stage' would have no step: expected an input of at least one element along its first axis";
+    assert_eq!(refused.to_string(), expected);
+}
+
+#[test]
 fn a_loop_runs_once_at_least() {
     let none = Expression::Joined(Operator::Minus, Box::new([Expression::Length(0), Expression::Number(50)]));
     let unfolding = unfolding(vec![segment("decode", steps(Count::AtMost { most: none, until: None }))]);

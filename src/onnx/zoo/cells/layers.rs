@@ -121,20 +121,14 @@ impl Net {
 
     fn lstm_with(&mut self, name: &str, x: &Value, state: &State, widths: Widths, next: &str, ticking: usize) -> State {
         let Widths { input, hidden, gain } = widths;
-        let bias: Vec<f32> = (0..4 * hidden)
-            .map(|gate| match (gate / hidden, gate % hidden < ticking) {
-                // A forget gate that begins open keeps what was read first for long (Jozefowicz et al., 2015).
-                (1, false) => 1.0,
-                // A unit that ticks keeps nearly all and adds a little at each step.
-                (0, true) => -2.0,
-                (1, true) => 4.0,
-                (2, true) => 0.5,
-                _ => 0.0,
-            })
-            .collect();
         let joined = self.join(&[x, &state.h]);
-        let gates = self.affine(name, &joined, input + hidden, gain, &bias);
-        let [i, f, g, o] = self.graph.op("Split", &[&gates]).attr("axis", 1).values();
+        let gates = self.affine(name, &joined, input + hidden, gain, &lstm_bias(hidden, ticking));
+        self.lstm_from(&gates, state, next)
+    }
+
+    /// The rest of such a step, once the gates have been summed up.
+    pub(super) fn lstm_from(&mut self, gates: &Value, state: &State, next: &str) -> State {
+        let [i, f, g, o] = self.graph.op("Split", &[gates]).attr("axis", 1).values();
         let (i, f, g, o) = (self.sigmoid(&i), self.sigmoid(&f), self.tanh(&g), self.sigmoid(&o));
         let (kept, added) = (self.multiply(&f, &state.c), self.multiply(&i, &g));
         let c = self.graph.op("Add", &[&kept, &added]).named(&format!("c{next}")).value();
@@ -220,4 +214,18 @@ impl Net {
         let token = call.named("next_token").value();
         self.graph.output(&token, DataType::Int64, &dims!["batch"]);
     }
+}
+
+/// The bias of the gates i, f, g, o of an LSTM whose first units tick.
+pub(super) fn lstm_bias(hidden: usize, ticking: usize) -> Vec<f32> {
+    let gates = (0..4 * hidden).map(|gate| match (gate / hidden, gate % hidden < ticking) {
+        // A forget gate that begins open keeps what was read first for long (Jozefowicz et al., 2015).
+        (1, false) => 1.0,
+        // A unit that ticks keeps nearly all and adds a little at each step.
+        (0, true) => -2.0,
+        (1, true) => 4.0,
+        (2, true) => 0.5,
+        _ => 0.0,
+    });
+    gates.collect()
 }

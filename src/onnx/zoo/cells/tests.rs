@@ -11,8 +11,10 @@ use crate::{
 
 type Make = fn(Width) -> Result<Model, BuildError>;
 
-const ALL: [(&str, Make); 18] = [
+const ALL: [(&str, Make); 20] = [
     ("lstm/step", lstm::step),
+    ("lstm/project", lstm::project),
+    ("lstm/projected_step", lstm::projected_step),
     ("seq2seq/encoder", seq2seq::encoder),
     ("seq2seq/decoder", seq2seq::decoder),
     ("tree-lstm/leaf", tree_lstm::leaf),
@@ -102,8 +104,10 @@ fn what_is_carried_goes_in_as_it_came_out() {
 
 #[test]
 fn cells_declare_what_they_promise() {
-    let promised: [(Make, &str, &str); 12] = [
+    let promised: [(Make, &str, &str); 14] = [
         (lstm::step, "x [], h [256], c [256]", "h_next [256], c_next [256]"),
+        (lstm::project, "x []", "gates [1024]"),
+        (lstm::projected_step, "gates [1024], h [256], c [256]", "h_next [256], c_next [256]"),
         (seq2seq::encoder, "token [], h [256], c [256]", "h_next [256], c_next [256]"),
         (seq2seq::decoder, "token [], h [256], c [256]", "next_token [], h_next [256], c_next [256]"),
         (tree_lstm::leaf, "token []", "h [256], c [256]"),
@@ -164,6 +168,8 @@ fn widths_scale_states_and_vocabularies() {
     let full = weights(lstm::step(Width::FULL).expect("sound"));
     assert_eq!(full, 2_000 * 1_024 + 2_048 * 4_096 + 4_096);
     assert_eq!(weights(made(lstm::step)), 2_000 * 256 + 512 * 1_024 + 1_024);
+    let halves = [lstm::project, lstm::projected_step].map(|make| weights(made(make)));
+    assert_eq!(halves, [2_000 * 256 + 256 * 1_024 + 1_024, 256 * 1_024], "together those of the step");
     let projected = 256 * 2_000 + 2_000;
     assert_eq!(weights(made(seq2seq::decoder)) - weights(made(seq2seq::encoder)), projected);
 }

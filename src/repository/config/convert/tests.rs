@@ -107,19 +107,10 @@ fn the_knobs_of_a_model_of_cells_wait_for_its_programs() {
                 unfold: [ stage: a, chain: { cell: b, over: x, as: x, emit: { y: last(y) } } ]\nmax_batch_size: 0\n";
     let (config, origin) = yaml::parse("model.yaml", text.as_bytes()).unwrap();
     let (spec, knobs, stages) = model(&config, 1, &BTreeMap::new(), &origin).unwrap();
-    let cellular = CellularKnobs {
-        cells: vec![],
-        segments: vec![],
-        slots: 65_536,
-        max_tasks: 5,
-        frontier: true,
-        sequences: None,
-        lazy: None,
-    };
     let expected = Knobs {
         max_batch_rows: 512,
         stages: StageKnobs::chain(2),
-        policy: Policy::Cellular(cellular),
+        policy: Policy::Cellular(CellularKnobs::default()),
         ..Knobs::default()
     };
     assert_eq!(knobs, expected, "which run together, though the model has no batch axis");

@@ -50,23 +50,25 @@ const CELL: [(&str, &str); 3] = [("cells.c.program", "c.onnx"), ("unfold.0.kind"
 
 #[test]
 fn a_model_of_cells_is_cellular() {
-    let cellular = |slots, max_tasks, frontier| {
+    let cellular = |slots, max_tasks, frontier, merge_requests| {
         let (cells, segments) = (Vec::new(), Vec::new());
-        Ok(Policy::Cellular(CellularKnobs { cells, segments, slots, max_tasks, frontier, sequences: None, lazy: None }))
+        let knobs =
+            CellularKnobs { cells, segments, slots, max_tasks, frontier, merge_requests, ..CellularKnobs::default() };
+        Ok(Policy::Cellular(knobs))
     };
-    assert_eq!(policy("", &CELL), cellular(65_536, 5, true));
-    assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true));
-    assert_eq!(named("auto", &CELL), cellular(65_536, 5, true));
+    assert_eq!(policy("", &CELL), cellular(65_536, 5, true, None));
+    assert_eq!(policy("dynamic_batching { preserve_ordering: true }", &CELL), cellular(65_536, 5, true, None));
+    assert_eq!(named("auto", &CELL), cellular(65_536, 5, true, None));
     let given = [
         ("batching.cellular.slots", "9"),
         ("batching.cellular.max_tasks", "2"),
         ("batching.cellular.frontier", "false"),
+        ("batching.cellular.merge_requests", "64"),
     ];
-    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false));
+    assert_eq!(named("cellular", &[&CELL[..], &given].concat()), cellular(9, 2, false, Some(64)));
     let lazy = [("batching.lazy.max_catch_up_ms", "2"), ("batching.cellular.slots", "9")];
-    let Ok(Policy::Cellular(expected)) = cellular(9, 5, true) else { panic!("it is cellular") };
     let knobs = LazyCellKnobs { max_catch_up_ns: Some(2_000_000), reject_late: false };
-    let expected = CellularKnobs { lazy: Some(knobs), ..expected };
+    let expected = CellularKnobs { lazy: Some(knobs), slots: 9, ..CellularKnobs::default() };
     assert_eq!(named("lazy", &[&CELL[..], &lazy].concat()), Ok(Policy::Cellular(expected)));
     let of_batches = [&CELL[..], &[("batching.lazy.max_depth", "2")]].concat();
     assert!(

@@ -104,7 +104,7 @@ impl Kind {
     /// Its keys that are mappings.
     pub const fn maps(self) -> &'static [&'static str] {
         match self {
-            Self::Stage => &[INPUTS, KEEP, START, LENGTH, CONTROL, EMIT],
+            Self::Stage => &[OVER, INPUTS, KEEP, START, LENGTH, CONTROL, EMIT],
             Self::Chain => &[OVER, CARRY, KEEP, START, GROW, HOLD, LENGTH, CONTROL, EMIT],
             Self::Decode => &[CARRY, FEED, KEEP, START, GROW, UNTIL, HOLD, LENGTH, CONTROL, EMIT],
             Self::Tree => &[OVER, HOLD, LENGTH, CONTROL, CHILD, EMIT],

@@ -147,7 +147,8 @@ impl<'r> Resolver<'r> {
     fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
         let kind = request.nodes.kind();
         let maps: Vec<&str> = kind.sources().collect();
-        let own = if kind == Kind::Stage { self.scope.input(&input.name) } else { None };
+        let takes_whole = kind == Kind::Stage && request.over().next().is_none();
+        let own = if takes_whole { self.scope.input(&input.name) } else { None };
         let own = own.ok_or_else(|| {
             let name = &self.request.cells[cell].name;
             format!(
@@ -169,7 +170,11 @@ impl<'r> Resolver<'r> {
         Ok(match source {
             SourceRequest::Step { of, reversed } => {
                 self.scope.steps_of(of)?;
-                Source::Step { of: self.read(input, of)?, reversed: *reversed }
+                let of = self.read(input, of)?;
+                match request.nodes.kind() {
+                    Kind::Stage => Source::Rows(of),
+                    _ => Source::Step { of, reversed: *reversed },
+                }
             }
             SourceRequest::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
             SourceRequest::Length(tensor) => Source::Length(self.tensor(tensor)?),

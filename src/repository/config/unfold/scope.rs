@@ -130,18 +130,13 @@ impl<'r> Scope<'r> {
     pub(super) fn count(&self, segment: &SegmentRequest) -> Result<Option<Expression>, Fault> {
         let parse = |key: &str, text: &str| self.expression(text).map(Some).map_err(|fault| (key.to_owned(), fault));
         match &segment.nodes {
-            NodesRequest::Stage { .. } => Ok(None),
+            NodesRequest::Stage { .. } => Ok(segment.over().find_map(|(_, of)| self.rows(of))),
             NodesRequest::Chain { steps: Some(text), .. } => parse(keys::STEPS, text),
             NodesRequest::Decode { max_steps, .. } => parse(keys::MAX_STEPS, max_steps),
             NodesRequest::Tree { children, .. } => Ok(self.rows(children)),
             NodesRequest::Chain { steps: None, .. } => {
-                let over = segment.sources.iter().filter_map(|(input, source)| match source {
-                    SourceRequest::Step { of, .. } => Some((input, of)),
-                    _ => None,
-                });
-                let over: Vec<(&String, &String)> = over.collect();
-                let known = over.iter().find_map(|(_, of)| self.rows(of));
-                match (known, over.first()) {
+                let known = segment.over().find_map(|(_, of)| self.rows(of));
+                match (known, segment.over().next()) {
                     (Some(known), _) => Ok(Some(known)),
                     (None, Some((input, of))) => Err((
                         format!("{}.{input}", keys::OVER),
@@ -212,12 +207,15 @@ impl<'r> Scope<'r> {
 
     /// Rows of a tensor along its first axis, where they are known before it is there.
     fn rows(&self, name: &str) -> Option<Expression> {
-        match self.tensor(name).ok()?? {
-            Tensor::Input(input) => Some(Expression::Length(input)),
-            Tensor::Emitted(emitted) if self.which(emitted) == Some(Which::All) => {
-                self.segments[emitted.segment].rows.clone()
+        match self.tensor(name).ok()? {
+            Some(Tensor::Input(input)) => Some(Expression::Length(input)),
+            Some(Tensor::Emitted(emitted)) => {
+                let Left { segment, rows, .. } = &self.segments[emitted.segment];
+                let has_all = self.which(emitted) == Some(Which::All) || segment.nodes.kind() == Kind::Stage;
+                if has_all { rows.clone() } else { None }
             }
-            Tensor::Emitted(_) => None,
+            // An output of a stage that names none: each has the stage's rows.
+            None => self.segments.iter().find(|left| name.split('.').next() == Some(&left.segment.name))?.rows.clone(),
         }
     }
 }

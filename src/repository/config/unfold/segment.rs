@@ -102,6 +102,10 @@ fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest
                 let message = format!("expected one source of the input '{input}', but '{other}' has it too");
                 return Err(part.refuse(&key, message));
             }
+            if kind == Kind::Stage && map != keys::OVER && places.values().any(|other| *other == keys::OVER) {
+                let message = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
+                return Err(part.refuse(&key, message));
+            }
             let source = match map {
                 keys::OVER => SourceRequest::Step { of: text.to_owned(), reversed },
                 keys::LENGTH => length(part, text),

@@ -280,10 +280,11 @@ unfold:
 
 #[test]
 fn auto_is_cellular_where_there_are_cells() {
-    let knobs = "batching: { cellular: { slots: 9, max_tasks: 2, frontier: false } }";
+    let knobs = "batching: { cellular: { slots: 9, max_tasks: 2, frontier: false, merge_requests: 64 } }";
     let expected = [
         ("batching.cellular.frontier", "false"),
         ("batching.cellular.max_tasks", "2"),
+        ("batching.cellular.merge_requests", "64"),
         ("batching.cellular.slots", "9"),
         ("cells.c.program", "c.onnx"),
         ("unfold.0.cell", "c"),

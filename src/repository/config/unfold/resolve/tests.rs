@@ -204,12 +204,42 @@ unfold:
     let unknown = CellPorts { inputs: floats(&["audio"]), ..conv.clone() };
     assert_eq!(
         resolve(text, &[unknown, step.clone()]),
-        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of inputs, keep, length, control"
+        Err("segment 'conv': nothing gives the input 'audio' of the cell 'conv': expected it in one of over, inputs, keep, length, control"
             .to_owned())
     );
     let twice = CellPorts { outputs: floats(&["last", "features"]), ..conv };
     assert_eq!(
         resolve(text, &[twice, step]),
         Err("expected one segment to emit 'last', but found 'conv' and 'step'".to_owned())
+    );
+}
+
+const PROJECT: &str = "\
+inputs: [ { name: x, dtype: FP32, dims: [n, 8] } ]
+outputs: [ { name: last, dtype: FP32, dims: [8] } ]
+cells: { project: { program: p.onnx }, step: { program: s.onnx } }
+unfold:
+- stage: { cell: project, over: x, as: x }
+- chain: { cell: step, over: project.gates, as: g, emit: { last: last(y) } }
+";
+
+#[test]
+fn a_stage_may_go_over_rows_and_leaves_as_many() {
+    let project = CellPorts { inputs: floats(&["x"]), outputs: floats(&["gates"]) };
+    let step = CellPorts { inputs: floats(&["g"]), outputs: floats(&["y"]) };
+    let resolved = resolve(PROJECT, &[project.clone(), step.clone()]).unwrap();
+    let Nodes::Steps(stage) = &resolved.segments[0].nodes else { panic!("a stage") };
+    assert_eq!(stage, &Steps { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))], count: Count::One });
+    let Nodes::Steps(chain) = &resolved.segments[1].nodes else { panic!("a chain") };
+    assert_eq!(chain.count, Count::Exactly(Expression::Length(0)), "known before the stage has run");
+    let named = PROJECT.replace("as: x }", "as: x, emit: { gates: all(gates) } }");
+    assert_eq!(resolve(&named, &[project.clone(), step.clone()]), Ok(resolved));
+    let more = CellPorts { inputs: floats(&["frames", "x"]), ..project };
+    let text = PROJECT.replace("{ name: x,", "{ name: frames, dtype: FP32, dims: [8] }, { name: x,");
+    assert_eq!(
+        resolve(&text, &[more, step]),
+        Err("segment 'project': nothing gives the input 'frames' of the cell 'project': expected it in one of over, \
+             inputs, keep, length, control"
+            .to_owned())
     );
 }

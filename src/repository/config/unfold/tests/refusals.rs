@@ -271,6 +271,16 @@ fn a_chain_whose_length_nobody_knows_is_refused() {
 }
 
 #[test]
+fn a_stage_that_goes_over_rows_reads_nothing_else() {
+    let with = |more: &str| {
+        refusal(SPEECH, "- stage: conv", &format!("- stage: {{ cell: conv, over: frames, as: frames, {more} }}"))
+    };
+    let expected = "a stage that goes over rows reads nothing else: expected all inputs in 'over'";
+    assert_eq!(with("inputs: { x: frames }"), format!("f:5:60: unfold[0].stage.inputs.x: {expected}"));
+    assert_eq!(with("length: { n: frames }"), format!("f:5:60: unfold[0].stage.length.n: {expected}"));
+}
+
+#[test]
 fn expressions_do_not_grow_without_end() {
     let long = format!("max_steps: \"{}1\"", "1+".repeat(200));
     let refused = refusal(TRANSLATE, "max_steps: \"2 * len(encoder.all) + 50\"", &long);
