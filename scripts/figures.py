@@ -194,8 +194,9 @@ V100 = options(table="v100", boundary_us=65, horizon_us=1250)
 #: As many requests as the paper draws.
 DRAWN = options(requests=100_000, seeds=2)
 CELLULAR = "BatchMaker=cellular"
-#: On trees: as in section 4.4, where inner nodes wait for all leaves, and as by default.
-ON_TREES = ("BatchMaker=cellular: { frontier: false }", "frontier=cellular")
+#: On trees: as in section 4.4, where inner nodes wait for all leaves, as by default, and as TensorFlow Fold and DyNet merge requests.
+MERGED = "Merging=cellular: { merge_requests: 64, frontier: false }"
+ON_TREES = ("BatchMaker=cellular: { frontier: false }", "frontier=cellular", MERGED)
 
 
 def padding(width):

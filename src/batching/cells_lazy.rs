@@ -10,6 +10,7 @@ use super::{
     cost::{Costs, Quantile},
     group::Group,
     ledger::{Ledger, Slot},
+    slack::single_input_exec_time,
 };
 use crate::model::unfold::Unfolded;
 
@@ -44,13 +45,18 @@ impl Catching {
     }
 }
 
-/// What nodes take one after the other, each in a task of so many rows.
-fn time_of(costs: &Costs, nodes: &[(CellId, u32)], rows: impl Fn(CellId) -> u32, quantile: Quantile) -> Option<Ns> {
-    let each = nodes.iter().map(|&(cell, nodes)| {
-        let one_ns = costs.predict(cell, rows(cell).max(1), &ShapeClass::default(), quantile)?;
-        Some(one_ns.saturating_mul(u64::from(nodes)))
+/// What a request takes (LazyBatching, algorithm 1) whose nodes run in tasks of so many rows.
+pub(super) fn time_of(
+    costs: &Costs,
+    nodes: &[(CellId, u32)],
+    rows: impl Fn(CellId) -> u32,
+    quantile: Quantile,
+) -> Option<Ns> {
+    let nodes = nodes.iter().map(|&(cell, times)| {
+        let latency_ns = costs.predict(cell, rows(cell).max(1), &ShapeClass::default(), quantile)?;
+        Some((latency_ns, times))
     });
-    each.sum()
+    nodes.collect::<Option<SmallVec<[(Ns, u32); 4]>>>().map(single_input_exec_time)
 }
 
 impl Group {

@@ -9,7 +9,7 @@ use super::{
     Task, TaskId,
     arbiter::{GroupIx, Lane},
     cells::{Cells, NodeRow, slots},
-    cells_lazy::Catching,
+    cells_lazy::{Catching, time_of},
     cost::Quantile,
     group::{Answer, Group, Turn, seat},
     landing::Outcomes,
@@ -295,11 +295,7 @@ impl Group {
         let waiting = heads.map(|slot| (slot, cellular.cells.all_nodes(&ledger[slot].graph)));
         let aboard = cellular.first_target().map(|slot| (slot, cellular.cells.nodes_left(slot)));
         let slacks = waiting.chain(aboard).filter_map(|(slot, nodes)| {
-            let needs_ns = nodes.iter().map(|&(cell, nodes)| {
-                let one_ns = self.costs.predict(cell, 1, &ShapeClass::default(), Quantile::P99)?;
-                Some(one_ns.saturating_mul(u64::from(nodes)))
-            });
-            let needs_ns: Ns = needs_ns.sum::<Option<Ns>>()?;
+            let needs_ns = time_of(&self.costs, &nodes, |_| 1, Quantile::P99)?;
             ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
         });
         slacks.min()

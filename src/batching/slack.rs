@@ -30,36 +30,12 @@ fn signed(ns: Ns) -> SlackNs {
     SlackNs::try_from(ns).unwrap_or(SlackNs::MAX)
 }
 
-/// How often a graph node runs for one input (algorithm 1).
-#[cfg_attr(not(test), expect(dead_code, reason = "recurrent segments come with cells"))]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NodeType {
-    /// Once.
-    Static,
-    /// Once a time step of the input.
-    Encoder,
-    /// Once a time step of the output.
-    Decoder,
-}
-
-/// A graph node with its profiled latency for one input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Node {
-    pub(super) kind: NodeType,
-    pub(super) latency_ns: Ns,
-}
-
-/// Algorithm 1: graph-wide execution time of one input. `dec_timesteps` is the output length that covers N % of what was
-/// seen in training (N = 90 in the paper), so that slack is rather under- than overestimated.
-pub(super) fn single_input_exec_time(nodes: &[Node], enc_timesteps: u32, dec_timesteps: u32) -> Ns {
-    let times = |kind| match kind {
-        NodeType::Static => 1,
-        NodeType::Encoder => enc_timesteps,
-        NodeType::Decoder => dec_timesteps,
-    };
-    nodes
-        .iter()
-        .fold(0, |sum: Ns, node| sum.saturating_add(node.latency_ns.saturating_mul(u64::from(times(node.kind)))))
+/// Algorithm 1: graph-wide execution time of one input, of whose nodes each has its profiled latency for one input and the times that it runs:
+/// once if it is static, else once a time step of the input or of the output. The steps of the output are the most that there
+/// may be, so that slack is rather under- than overestimated (the paper: the length that covers 90 % of what was seen in training).
+pub(super) fn single_input_exec_time(nodes: impl IntoIterator<Item = (Ns, u32)>) -> Ns {
+    let times = nodes.into_iter().map(|(latency_ns, times)| latency_ns.saturating_mul(u64::from(times)));
+    times.fold(0, Ns::saturating_add)
 }
 
 /// Rows of the stack (the staircase of a batch) that have come equally far.
@@ -240,9 +216,8 @@ impl SlackPredictor<'_> {
     fn single_input_exec_time(&self) -> Option<Ns> {
         let stages = 0..self.costs.stages();
         let latencies = stages.map(|stage| self.costs.predict(CellId(stage), 1, self.class, Quantile::Mean));
-        let node = |latency_ns| Node { kind: NodeType::Static, latency_ns };
-        let nodes: Option<SmallVec<[Node; 16]>> = latencies.map(|latency| latency.map(node)).collect();
-        nodes.map(|nodes| single_input_exec_time(&nodes, 1, 1))
+        let nodes: Option<SmallVec<[(Ns, u32); 16]>> = latencies.map(|latency| Some((latency?, 1))).collect();
+        nodes.map(single_input_exec_time)
     }
 
     fn quantile(&self) -> Quantile {

@@ -91,3 +91,16 @@ def test_perf_analyzer_runs_through_and_its_figures_add_up(server, client, reque
     assert added["fail"] == 0
     assert added["success"] >= sum(one[4] for one in measured)
     assert added["inference"] == added["success"] == sum(size * count for size, count in added["batches"].items())
+
+
+def test_perf_analyzer_sends_sequences(server, client):
+    program = fetched(fetch.perf_analyzer)
+    before = statistics(client, "total")
+    # As many sequences at once as may hold state.
+    report = output(
+        [program, "-m", "total", "-i", "grpc", "-u", server.grpc, "--concurrency-range", "4", "--sequence-length", "5"]
+        + ["-p", "300", "-r", "3", "--stability-percentage", "1000"]
+    )
+    assert "Throughput:" in report, report
+    added = change(before, statistics(client, "total"))
+    assert added["fail"] == 0 and added["success"] > 0

@@ -10,9 +10,7 @@ use super::{
 use crate::batching::{
     CellId, Ns, ShapeClass,
     cost::Costs,
-    slack::{
-        Entry, Node, NodeType, Predictor, SlackPredictor, Waiting, single_input_exec_time, slack_alone, slack_batched,
-    },
+    slack::{Entry, Predictor, SlackPredictor, Waiting, single_input_exec_time, slack_alone, slack_batched},
 };
 
 #[test]
@@ -35,19 +33,17 @@ fn slack_is_negative_when_the_target_is_missed() {
 
 #[test]
 fn algorithm_1_counts_encoder_and_decoder_nodes_once_a_time_step() {
-    let node = |kind, latency_ns| Node { kind, latency_ns };
-    let nodes =
-        [node(NodeType::Static, 5), node(NodeType::Encoder, 3), node(NodeType::Decoder, 7), node(NodeType::Static, 1)];
-    assert_eq!(single_input_exec_time(&nodes, 20, 30), 5 + 3 * 20 + 7 * 30 + 1);
-    assert_eq!(single_input_exec_time(&nodes, 0, 0), 6);
-    assert_eq!(single_input_exec_time(&[node(NodeType::Static, 1); 8], 20, 30), 8, "figure 10, nodes A to H");
-    assert_eq!(single_input_exec_time(&[], 20, 30), 0);
+    let (enc_timesteps, dec_timesteps) = (20, 30);
+    let nodes = [(5, 1), (3, enc_timesteps), (7, dec_timesteps), (1, 1)];
+    assert_eq!(single_input_exec_time(nodes), 5 + 3 * 20 + 7 * 30 + 1);
+    assert_eq!(single_input_exec_time([(5, 1), (3, 0), (7, 0), (1, 1)]), 6);
+    assert_eq!(single_input_exec_time([(1, 1); 8]), 8, "figure 10, nodes A to H");
+    assert_eq!(single_input_exec_time([]), 0);
 }
 
 #[test]
 fn covering_fewer_output_lengths_makes_slack_look_larger() {
-    let decoder = [Node { kind: NodeType::Decoder, latency_ns: 1 }];
-    let slack = |dec_timesteps| slack_alone(60, 0, single_input_exec_time(&decoder, 0, dec_timesteps));
+    let slack = |dec_timesteps| slack_alone(60, 0, single_input_exec_time([(1, dec_timesteps)]));
     assert_eq!([slack(10), slack(32)], [50, 28]);
 }
 
