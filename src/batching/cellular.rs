@@ -258,8 +258,10 @@ impl Group {
                 continue;
             }
             let outcome = outcomes.get(at);
-            let counts = self.cellular.as_ref().is_some_and(|cellular| !cellular.cells.is_past_the_end(row));
-            if outcome.emitted && counts {
+            if self.is_past_the_end(row) {
+                continue;
+            }
+            if outcome.emitted {
                 self.emit(turn, row.request());
             }
             if outcome.next == Next::Failed {
@@ -274,11 +276,11 @@ impl Group {
         }
     }
 
-    /// Nothing can be said of the state of a failed task's rows: their requests fail.
+    /// Nothing can be said of the state of a failed task's rows: their requests fail, but for those whose loop had ended before.
     pub(super) fn fail_cells(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
         self.running -= 1;
         for row in &flight.nodes {
-            if self.is_live(row) {
+            if self.is_live(row) && !self.is_past_the_end(row) {
                 self.end(turn, row.request(), End::Failed);
             }
         }
@@ -299,6 +301,10 @@ impl Group {
             ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
         });
         slacks.min()
+    }
+
+    fn is_past_the_end(&self, row: &NodeRow) -> bool {
+        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.is_past_the_end(row))
     }
 
     fn is_live(&self, row: &NodeRow) -> bool {
