@@ -18,30 +18,41 @@ use crate::model::unfold::Unfolded;
 #[derive(Debug)]
 pub(super) struct Catching {
     knobs: LazyCellKnobs,
-    /// By type: when it last ran.
-    ran: Vec<Ns>,
+    /// Time that those who are further on may still wait for others; all that they may before anything has run. It comes back as they run, so
+    /// that a request waits for no longer in all.
+    credit_ns: Option<Ns>,
     /// Nodes of the request that boarded last, by type.
     latest: SmallVec<[(CellId, u32); 4]>,
 }
 
 impl Catching {
-    pub(super) fn new(knobs: LazyCellKnobs, cells: usize) -> Self {
-        Self { knobs, ran: vec![0; cells], latest: SmallVec::new() }
+    pub(super) fn new(knobs: LazyCellKnobs) -> Self {
+        Self { knobs, credit_ns: None, latest: SmallVec::new() }
     }
 
     pub(super) fn boarded(&mut self, cells: &Cells, graph: &[Unfolded]) {
         self.latest = cells.all_nodes(graph);
     }
 
-    pub(super) fn launched(&mut self, cell: CellId, now: Ns) {
-        if let Some(ran) = self.ran.get_mut(usize::from(cell.0)) {
-            *ran = now;
+    /// A type runs; `whole_ns` is what a request takes, 0 while that is not known.
+    fn runs(&mut self, task_ns: Ns, whole_ns: Ns, is_furthest: bool) {
+        if whole_ns == 0 {
+            return;
         }
+        let most_ns = self.most_ns(whole_ns);
+        let credit_ns = self.credit_ns.unwrap_or(most_ns);
+        self.credit_ns = Some(match is_furthest {
+            true => {
+                let earned_ns = u128::from(task_ns) * u128::from(most_ns) / u128::from(whole_ns);
+                credit_ns.saturating_add(Ns::try_from(earned_ns).unwrap_or(Ns::MAX)).min(most_ns)
+            }
+            false => credit_ns.saturating_sub(task_ns),
+        });
     }
 
-    /// Longest time that the furthest type waits for others: by default half of what a request takes whose cells run in their largest batches.
-    fn most_ns(&self, costs: &Costs, most_rows: impl Fn(CellId) -> u32) -> Option<Ns> {
-        self.knobs.max_catch_up_ns.or_else(|| Some(time_of(costs, &self.latest, most_rows, Quantile::Mean)? / 2))
+    /// Longest time in all that a request waits for others: by default half of what one takes whose cells run in their largest batches.
+    fn most_ns(&self, whole_ns: Ns) -> Ns {
+        self.knobs.max_catch_up_ns.unwrap_or(whole_ns / 2)
     }
 }
 
@@ -62,7 +73,7 @@ pub(super) fn time_of(
 impl Group {
     /// The type that a lane runs next: the first whose requests may catch up with the furthest, or the furthest. `waiting` are requests that may
     /// board.
-    pub(super) fn choose_lazily(&self, now: Ns, ledger: &Ledger, lane: LaneId, waiting: u64) -> Option<CellId> {
+    pub(super) fn choose_lazily(&mut self, now: Ns, ledger: &Ledger, lane: LaneId, waiting: u64) -> Option<CellId> {
         let cellular = self.cellular.as_ref()?;
         let catching = cellular.catching.as_ref()?;
         let ready = |cell: CellId| {
@@ -70,18 +81,27 @@ impl Group {
             cellular.cells.ready(cell, lane) + joined
         };
         let most_rows = |cell: CellId| cellular.most_rows(cell);
-        let types = (0..catching.ran.len()).map(|cell| CellId(cell as u16));
-        let ready_types: SmallVec<[CellId; 4]> = types.filter(|cell| ready(*cell) > 0).collect();
+        let ready_types: SmallVec<[CellId; 4]> = cellular.types().filter(|cell| ready(*cell) > 0).collect();
         let (&furthest, behind) = ready_types.split_last()?;
-        let waited_ns = now - catching.ran[usize::from(furthest.0)];
-        let may_run = |cell: &&CellId| {
-            let rows = ready(**cell).min(u64::from(most_rows(**cell))) as u32;
-            let task_ns = self.costs.predict(**cell, rows, &ShapeClass::default(), Quantile::P99);
-            let Some((task_ns, most_ns)) = task_ns.zip(catching.most_ns(&self.costs, most_rows)) else { return false };
-            let spare_ns = self.spare_ns(now, ledger, **cell);
-            waited_ns.saturating_add(task_ns) <= most_ns && spare_ns.is_none_or(|spare_ns| task_ns <= spare_ns)
+        let whole_ns = time_of(&self.costs, &catching.latest, most_rows, Quantile::Mean).unwrap_or(0);
+        let credit_ns = catching.credit_ns.unwrap_or(catching.most_ns(whole_ns));
+        let task_ns = |cell: CellId, quantile| {
+            let rows = ready(cell).min(u64::from(most_rows(cell))) as u32;
+            self.costs.predict(cell, rows, &ShapeClass::default(), quantile)
         };
-        Some(*behind.iter().find(may_run).unwrap_or(&furthest))
+        let may_run = |cell: &&CellId| {
+            let (Some(mean_ns), Some(p99_ns)) = (task_ns(**cell, Quantile::Mean), task_ns(**cell, Quantile::P99))
+            else {
+                return false;
+            };
+            mean_ns <= credit_ns && self.spare_ns(now, ledger, **cell).is_none_or(|spare_ns| p99_ns <= spare_ns)
+        };
+        let chosen = *behind.iter().find(may_run).unwrap_or(&furthest);
+        let chosen_ns = task_ns(chosen, Quantile::Mean).unwrap_or(0);
+        if let Some(catching) = self.cellular.as_mut().and_then(|cellular| cellular.catching.as_mut()) {
+            catching.runs(chosen_ns, whole_ns, chosen == furthest);
+        }
+        Some(chosen)
     }
 
     /// Time that the request aboard whose target comes first can spare for a task of another type; none where it has no node of another type

@@ -41,7 +41,7 @@ struct Round {
 impl Cellular {
     pub(super) fn new(knobs: &CellularKnobs) -> Self {
         let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
-        let catching = knobs.lazy.map(|lazy| Catching::new(lazy, knobs.cells.len()));
+        let catching = knobs.lazy.map(Catching::new);
         let (rounds, targets, merged) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
         Self { cells, knobs: knobs.clone(), rounds, targets, catching, merged }
     }
@@ -63,6 +63,11 @@ impl Cellular {
     pub(super) fn left(&mut self, request: Slot, target: Ns) {
         self.targets.remove(&(target, request));
         self.cells.drop(request);
+    }
+
+    /// All types, in the order in which segments name them.
+    pub(super) fn types(&self) -> impl Iterator<Item = CellId> + use<> {
+        (0..self.knobs.cells.len()).map(|cell| CellId(cell as u16))
     }
 
     /// Largest batch of a type.
@@ -201,9 +206,6 @@ impl Group {
         };
         let spans: Vec<RowSpan> = (0..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        if let Some(catching) = self.cellular.as_mut().and_then(|cellular| cellular.catching.as_mut()) {
-            catching.launched(cell, turn.now);
-        }
         self.running += 1;
         self.totals.tasks_launched += 1;
         self.totals.rows_launched += u64::from(rows);

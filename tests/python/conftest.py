@@ -4,6 +4,7 @@ other flags or models start their own, which takes a fraction of a second."""
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -69,12 +70,19 @@ def test_models(made_models):
     return made_models("examples", "--only", "minilm", "--minilm", fetch.minilm(), folder=folder)
 
 
-@pytest.fixture(scope="session")
-def session_server(program, test_models):
-    with Server(test_models, "--allow-client-shm=true", program=program) as running:
+@contextmanager
+def serving(repository, *flags, program):
+    """A server whose log speaks of no errors in the end."""
+    with Server(repository, *flags, program=program) as running:
         yield running
         complaints = running.complaints()
     assert complaints == [], "the server's log speaks of errors"
+
+
+@pytest.fixture(scope="session")
+def session_server(program, test_models):
+    with serving(test_models, "--allow-client-shm=true", program=program) as running:
+        yield running
 
 
 @pytest.fixture

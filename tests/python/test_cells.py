@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from clients import eventually, metric, pending
-from server import Server
+from conftest import serving
 from tritonclient.utils import InferenceServerException
 
 REQUESTS = 1_000
@@ -31,10 +31,8 @@ def repository(program, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(program, repository):
-    with Server(repository, program=program) as running:
+    with serving(repository, program=program) as running:
         yield running
-        complaints = running.complaints()
-    assert complaints == [], "the server's log speaks of errors"
 
 
 def inputs_of(request):

@@ -121,15 +121,17 @@ impl Asked {
     fn is_cellular(&self, model: &ModelTable) -> Result<bool, String> {
         let policy = self.batching.get("policy").and_then(Value::as_str).unwrap_or_default();
         let is_cellular = policy == PolicyName::Cellular.as_str();
+        let by_cells =
+            [PolicyName::Cellular, PolicyName::Auto, PolicyName::Lazy].map(PolicyName::as_str).contains(&policy);
         let refused = |why: &str| Err(format!("policy '{}': the model '{}' {why}", self.name, model.name));
         match &model.cells {
             None if is_cellular => {
                 refused("has no cells: expected a model whose requests unfold, as 'lstm' of the table 'v100'")
             }
-            Some(graph) if graph.has_trees() && !is_cellular && policy != PolicyName::Auto.as_str() => {
-                refused("has trees, which cannot be padded to share a batch: expected cellular")
+            Some(graph) if graph.has_trees() && !by_cells => {
+                refused("has trees, which cannot be padded to share a batch: expected cellular or lazy")
             }
-            cells => Ok(cells.is_some() && (is_cellular || policy == PolicyName::Auto.as_str())),
+            cells => Ok(cells.is_some() && by_cells),
         }
     }
 
@@ -234,7 +236,7 @@ mod tests {
         assert_eq!((knobs.max_batch_rows, knobs.queueing.bucket_width), (256, 10));
         assert_eq!(knobs.latencies.map(|table| table.stages.len()), Some(1));
         let refusal = of_cells("tree-lstm", "window", ALONE).expect_err("trees cannot");
-        let expected = "has trees, which cannot be padded to share a batch: expected cellular";
+        let expected = "has trees, which cannot be padded to share a batch: expected cellular or lazy";
         assert_eq!(refusal, format!("policy 'window': the model 'tree-lstm' {expected}"));
     }
 
