@@ -104,8 +104,8 @@ impl Group {
         Some(chosen)
     }
 
-    /// Time that the request aboard whose target comes first can spare for a task of another type; none where it has no node of another type
-    /// before one of this, no target, or none that can still be met.
+    /// Time that the request aboard whose target comes first can spare for a task of a type; none where it needs that type itself, or has no
+    /// target that can still be met.
     fn spare_ns(&self, now: Ns, ledger: &Ledger, cell: CellId) -> Option<Ns> {
         let cellular = self.cellular.as_ref()?;
         let slot = cellular.first_target()?;

@@ -133,10 +133,14 @@ impl Cellular {
 impl Group {
     // ## open lane => task
     pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
-        while let Some(late) = self.first_waiting(turn).filter(|slot| self.is_late(turn.now, turn.ledger, *slot)) {
-            self.end(turn, late, End::Rejected(Rejection::Late));
-        }
-        let first = self.first_waiting(turn);
+        let first = loop {
+            match self.first_waiting(turn) {
+                Some(slot) if self.is_late(turn.now, turn.ledger, slot) => {
+                    self.end(turn, slot, End::Rejected(Rejection::Late));
+                }
+                first => break first,
+            }
+        };
         let waiting = self.pending.ready() as u64;
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
         let free = cellular.cells.free_slots();
@@ -256,17 +260,14 @@ impl Group {
         }
         let outcomes = Outcomes::of_all(outcomes);
         for (at, row) in flight.nodes.iter().enumerate() {
-            if !self.is_live(row) {
+            let RowOutcome { next, emitted } = outcomes.get(at);
+            if !emitted && next != Next::Failed || !self.counts(row) {
                 continue;
             }
-            let outcome = outcomes.get(at);
-            if self.is_past_the_end(row) {
-                continue;
-            }
-            if outcome.emitted {
+            if emitted {
                 self.emit(turn, row.request());
             }
-            if outcome.next == Next::Failed {
+            if next == Next::Failed {
                 self.end(turn, row.request(), End::Failed);
             }
         }
@@ -282,7 +283,7 @@ impl Group {
     pub(super) fn fail_cells(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
         self.running -= 1;
         for row in &flight.nodes {
-            if self.is_live(row) && !self.is_past_the_end(row) {
+            if self.counts(row) {
                 self.end(turn, row.request(), End::Failed);
             }
         }
@@ -305,11 +306,7 @@ impl Group {
         slacks.min()
     }
 
-    fn is_past_the_end(&self, row: &NodeRow) -> bool {
-        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.is_past_the_end(row))
-    }
-
-    fn is_live(&self, row: &NodeRow) -> bool {
-        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.is_live(row))
+    fn counts(&self, row: &NodeRow) -> bool {
+        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.counts(row))
     }
 }

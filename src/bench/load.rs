@@ -89,7 +89,7 @@ impl Figures {
 pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing, seed: u64) -> Figures {
     match load {
         Load::Open(arrivals) => open(target, work, arrivals, timing, seed, Instant::now()).await,
-        Load::Closed { concurrency } => closed(target, work, *concurrency, timing).await,
+        Load::Closed { concurrency } => closed(target, work, *concurrency, timing, Instant::now()).await,
     }
 }
 
@@ -208,8 +208,15 @@ impl Pacer {
     }
 }
 
-async fn closed(target: &Target, work: &Arc<Work>, concurrency: usize, timing: Timing) -> Figures {
-    let begin = Instant::now() + timing.warm_up;
+/// A closed loop whose warm-up counts from `start`.
+pub(super) async fn closed(
+    target: &Target,
+    work: &Arc<Work>,
+    concurrency: usize,
+    timing: Timing,
+    start: Instant,
+) -> Figures {
+    let begin = start + timing.warm_up;
     let end = begin + timing.measured.unwrap_or_default();
     let tally = Tally::new(begin);
     let next = Arc::new(AtomicUsize::new(0));

@@ -177,15 +177,18 @@ async fn a_closed_loop_counts_what_is_answered_in_the_measured_time() {
     let rig = Rig::start().await;
     let program = Arc::clone(&rig.program);
     let (locked, is_locked) = std::sync::mpsc::channel();
+    let (start, timing) = (Instant::now(), timing(20, Some(300)));
+    // What is sent while warming up is answered when that is over.
     let gatekeeper = std::thread::spawn(move || {
         let shut = program.gate.write();
         locked.send(()).expect("the test waits for it");
-        // Long after the warm-up: what is sent in that is answered when it is over.
-        std::thread::sleep(Duration::from_millis(300));
+        while Instant::now() < start + timing.warm_up {
+            std::thread::yield_now();
+        }
         drop(shut);
     });
     is_locked.recv().expect("the gate is shut");
-    let figures = rig.load(Load::Closed { concurrency: 2 }, timing(20, Some(600))).await;
+    let figures = load::closed(&rig.target, &rig.work, 2, timing, start).await;
     gatekeeper.join().expect("the gate was opened");
     assert!(rig.rows() as u64 <= figures.latencies.count() + 2, "only the last of each client came too late to count");
     assert_eq!(figures.errors(), 0, "{:?}", figures.first_fault);

@@ -11,7 +11,6 @@ use super::{
 };
 use crate::{
     batching::{End, Lengths, Ns, Rejection, ReqId},
-    model::CorrelationId,
     observe::{ExecutionTimings, FailureReason, RequestTimings},
 };
 
@@ -39,8 +38,6 @@ pub(super) struct Record {
     pub(super) req: ReqId,
     pub(super) handle: Arc<ModelHandle>,
     pub(super) payload: Arc<Payload>,
-    /// Its sequence, where its version has any.
-    pub(super) sequence: Option<CorrelationId>,
     /// Its way through its cells, where it unfolds.
     pub(super) walk: Option<Arc<Walk>>,
     pub(super) sink: Sink,
@@ -160,7 +157,8 @@ impl Record {
 
     fn not_started(&self) -> InferError {
         let model = &self.handle.spec.name;
-        let sequence = self.sequence.as_ref().map_or_else(String::new, |id| format!(" for sequence {id}"));
+        let id = self.walk.as_ref().and_then(|walk| walk.sequence());
+        let sequence = id.map_or_else(String::new, |id| format!(" for sequence {id}"));
         InferError::Invalid(format!(
             "inference request{sequence} to model '{model}' must specify the START flag on the first request of the sequence"
         ))

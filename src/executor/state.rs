@@ -130,7 +130,6 @@ impl State {
             req,
             handle: Arc::clone(handle),
             payload,
-            sequence: request.sequence.as_ref().map(|sequence| sequence.id.clone()),
             walk,
             sink,
             responses: VecDeque::new(),

@@ -156,13 +156,12 @@ impl Cells {
         rows
     }
 
-    /// Whether a row ran past the outcome that ended its loop.
-    pub(in crate::batching) fn is_past_the_end(&self, row: &NodeRow) -> bool {
-        self.queues.get(row.subgraph).nodes.has_ended()
+    /// Whether what becomes of a row counts: its request is under way, and no earlier outcome has ended its loop.
+    pub(in crate::batching) fn counts(&self, row: &NodeRow) -> bool {
+        self.is_live(row) && !self.queues.get(row.subgraph).nodes.has_ended()
     }
 
-    /// Whether a row's request is still under way.
-    pub(in crate::batching) fn is_live(&self, row: &NodeRow) -> bool {
+    fn is_live(&self, row: &NodeRow) -> bool {
         !self.journeys[row.of.journey as usize].is_over
     }
 
@@ -181,15 +180,14 @@ impl Cells {
         self.queues.land(cell, rows);
         let mut done = SmallVec::new();
         for row in rows {
-            let journey = &self.journeys[row.of.journey as usize];
+            let journey = &mut self.journeys[row.of.journey as usize];
+            journey.rows -= 1;
             // A row before it may have been the last of the same subgraph.
             let is_under_way = !journey.is_over && journey.subgraphs.contains(&row.subgraph);
             if is_under_way && self.queues.is_complete(row.subgraph) && self.passed(row) {
                 done.push(row.of.request);
             }
-        }
-        for row in rows {
-            self.journeys[row.of.journey as usize].rows -= 1;
+            // It has no further row in any task, then.
             self.forget_if_over(row.of.journey);
         }
         done

@@ -156,6 +156,11 @@ impl Walk {
         }
     }
 
+    /// The id of its sequence.
+    pub(in crate::executor) fn sequence(&self) -> Option<&CorrelationId> {
+        self.sequence.as_ref().map(|sequence| &sequence.id)
+    }
+
     /// What the request before it in its sequence left.
     pub(super) fn kept(&self, kept: usize) -> Option<Row> {
         self.state.get()?.read(kept)
@@ -173,7 +178,7 @@ impl Walk {
     /// The id of its sequence; 0 outside of one. `None` where it does not fit the type.
     pub(super) fn correlation_id(&self, datatype: DataType) -> Option<Bytes> {
         let outside = CorrelationId::Number(0);
-        correlation_id(datatype, self.sequence.as_ref().map_or(&outside, |sequence| &sequence.id))
+        correlation_id(datatype, self.sequence().unwrap_or(&outside))
     }
 
     /// Where a node stands.

@@ -44,12 +44,8 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
                 Some(ParameterChoice::StringParam(text)) => id = Some(CorrelationId::Text(text.as_str().into())),
                 _ => return Err(wrong_type("int64_param or string_param")),
             },
-            "sequence_start" | "sequence_end" => match value {
-                Some(&ParameterChoice::BoolParam(flag)) => {
-                    *(if key == "sequence_start" { &mut starts } else { &mut ends }) = flag
-                }
-                _ => return Err(wrong_type("bool_param")),
-            },
+            "sequence_start" => starts = flag(value).ok_or_else(|| wrong_type("bool_param"))?,
+            "sequence_end" => ends = flag(value).ok_or_else(|| wrong_type("bool_param"))?,
             "priority" => {
                 let priority = match value {
                     Some(ParameterChoice::Uint64Param(priority)) => *priority,
@@ -66,10 +62,9 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
                 let timeout_us = given.try_into().map_err(|_| negative(given))?;
                 read.queue_timeout = (timeout_us > 0).then(|| Duration::from_micros(timeout_us));
             }
-            EMPTY_FINAL_RESPONSE => match value {
-                Some(&ParameterChoice::BoolParam(enable)) => read.enable_empty_final_response = enable,
-                _ => return Err(wrong_type("bool_param")),
-            },
+            EMPTY_FINAL_RESPONSE => {
+                read.enable_empty_final_response = flag(value).ok_or_else(|| wrong_type("bool_param"))?;
+            }
             reserved if reserved.starts_with("triton_") => {
                 return Err(Fault::ParameterReserved { key: key.clone(), allowed: EMPTY_FINAL_RESPONSE });
             }
@@ -78,6 +73,13 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
     }
     read.sequence = id.map(|id| InSequence { id, starts, ends });
     Ok(read)
+}
+
+fn flag(value: Option<&ParameterChoice>) -> Option<bool> {
+    match value {
+        Some(&ParameterChoice::BoolParam(flag)) => Some(flag),
+        _ => None,
+    }
 }
 
 /// The shared memory that a tensor's parameters name, if they do.
