@@ -4,10 +4,7 @@ use std::collections::BTreeMap;
 
 use slab::Slab;
 
-use super::{
-    nodes::Nodes,
-    ready::{Places, first_of},
-};
+use super::{nodes::Nodes, ready::Places};
 use crate::batching::{CellId, CellKnobs, LaneId, ledger::Slot};
 
 /// Index of a subgraph; never reused while a task names it.
@@ -151,15 +148,17 @@ impl Queues {
         let place = queue.places.len() as u32;
         queue.places.push(ix);
         queue.live += 1;
-        self.subgraphs.insert(Subgraph { nodes, of, cell, place, pinned: None, tasks: 0, counted: 0, dropped: false });
-        self.count(ix);
+        let mut subgraph = Subgraph { nodes, of, cell, place, pinned: None, tasks: 0, counted: 0, dropped: false };
+        queue.count(&mut subgraph, None);
+        self.subgraphs.insert(subgraph);
         ix
     }
 
     /// Changes the nodes of a subgraph from outside: something that they wait for is there, or they end early.
     pub(super) fn change(&mut self, subgraph: SubgraphIx, change: impl FnOnce(&mut Nodes)) {
-        change(&mut self.subgraphs[subgraph as usize].nodes);
-        self.count(subgraph);
+        let subgraph = &mut self.subgraphs[subgraph as usize];
+        change(&mut subgraph.nodes);
+        self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
     }
 
     /// Whether any node is ready, on whatever lane.
@@ -192,36 +191,46 @@ impl Queues {
     /// Forms a task of at most the type's largest batch, in the order of its queue (lines 24 to 32); the nodes count as done for those
     /// of their subgraphs that wait for them (line 18), which stay on the lane until their last task has ended (line 20).
     pub(super) fn form(&mut self, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
-        let most = self.queues[usize::from(cell.0)].knobs.max_rows;
-        let mut rows = Vec::with_capacity(self.ready(cell, lane).min(u64::from(most)) as usize);
+        let ready = self.ready(cell, lane);
+        let queue = &mut self.queues[usize::from(cell.0)];
+        let most = queue.knobs.max_rows as usize;
+        let mut rows = Vec::with_capacity(ready.min(most as u64) as usize);
         let mut from = 0;
-        while let Some((place, ix)) = self.queues[usize::from(cell.0)].next(lane, from)
-            && rows.len() < most as usize
+        while let Some((word, mut places)) = queue.next_places(lane, from)
+            && rows.len() < most
         {
-            from = place + 1;
-            let subgraph = &mut self.subgraphs[ix as usize];
-            let room = most as usize - rows.len();
-            for _ in 0..(subgraph.nodes.ready() as usize).min(room) {
-                let Some(node) = subgraph.nodes.submit() else { break };
-                rows.push(NodeRow { subgraph: ix, of: subgraph.of, node });
+            from = word + 1;
+            // What is done with one place changes no other.
+            while places != 0 && rows.len() < most {
+                let place = word * Places::WORD + places.trailing_zeros() as usize;
+                places &= places - 1;
+                let ix = queue.places[place];
+                let subgraph = &mut self.subgraphs[ix as usize];
+                for _ in 0..(subgraph.nodes.ready() as usize).min(most - rows.len()) {
+                    let Some(node) = subgraph.nodes.submit() else { break };
+                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node });
+                }
+                subgraph.tasks += 1;
+                queue.count(subgraph, Some(lane));
             }
-            subgraph.tasks += 1;
-            self.pin(ix, Some(lane));
         }
-        self.queues[usize::from(cell.0)].running += u32::from(!rows.is_empty());
+        queue.running += u32::from(!rows.is_empty());
         rows
     }
 
     /// A task has ended. Its subgraphs in turn; those that no task is left of may go to any lane again.
     pub(super) fn land(&mut self, cell: CellId, rows: &[NodeRow]) {
-        self.queues[usize::from(cell.0)].running -= 1;
+        let queue = &mut self.queues[usize::from(cell.0)];
+        queue.running -= 1;
         for of_subgraph in rows.chunk_by(|one, other| one.subgraph == other.subgraph) {
-            let ix = of_subgraph[0].subgraph;
-            let subgraph = &mut self.subgraphs[ix as usize];
+            let ix = of_subgraph[0].subgraph as usize;
+            let subgraph = &mut self.subgraphs[ix];
             subgraph.tasks -= 1;
             if subgraph.tasks == 0 {
-                self.pin(ix, None);
-                self.forget_if_over(ix);
+                queue.count(subgraph, None);
+                if subgraph.dropped {
+                    self.subgraphs.remove(ix);
+                }
             }
         }
     }
@@ -234,48 +243,14 @@ impl Queues {
 
     /// Takes a subgraph out of its queue; it is forgotten when its last task has ended.
     pub(super) fn remove(&mut self, ix: SubgraphIx) {
-        self.discount(ix);
         let subgraph = &mut self.subgraphs[ix as usize];
-        subgraph.dropped = true;
         let queue = &mut self.queues[usize::from(subgraph.cell.0)];
+        subgraph.dropped = true;
+        queue.count(subgraph, subgraph.pinned);
         queue.places[subgraph.place as usize] = NOBODY;
         queue.live -= 1;
-        self.forget_if_over(ix);
-    }
-
-    fn forget_if_over(&mut self, ix: SubgraphIx) {
-        let subgraph = &self.subgraphs[ix as usize];
-        if subgraph.dropped && subgraph.tasks == 0 {
+        if subgraph.tasks == 0 {
             self.subgraphs.remove(ix as usize);
-        }
-    }
-
-    fn pin(&mut self, ix: SubgraphIx, lane: Option<LaneId>) {
-        self.discount(ix);
-        self.subgraphs[ix as usize].pinned = lane;
-        self.count(ix);
-    }
-
-    /// Counts the ready nodes of a subgraph in its queue anew.
-    fn count(&mut self, ix: SubgraphIx) {
-        self.discount(ix);
-        let subgraph = &mut self.subgraphs[ix as usize];
-        let nodes = if subgraph.dropped { 0 } else { subgraph.nodes.ready() };
-        subgraph.counted = nodes;
-        if nodes > 0 {
-            let ready = self.queues[usize::from(subgraph.cell.0)].ready_mut(subgraph.pinned);
-            ready.places.insert(subgraph.place);
-            ready.nodes += u64::from(nodes);
-        }
-    }
-
-    fn discount(&mut self, ix: SubgraphIx) {
-        let subgraph = &mut self.subgraphs[ix as usize];
-        let nodes = std::mem::take(&mut subgraph.counted);
-        if nodes > 0 {
-            let ready = self.queues[usize::from(subgraph.cell.0)].ready_mut(subgraph.pinned);
-            ready.places.remove(subgraph.place);
-            ready.nodes -= u64::from(nodes);
         }
     }
 
@@ -287,13 +262,14 @@ impl Queues {
             return;
         }
         let order: Vec<SubgraphIx> = queue.places.iter().copied().filter(|ix| *ix != NOBODY).collect();
-        order.iter().for_each(|ix| self.discount(*ix));
-        let queue = &mut self.queues[usize::from(cell.0)];
         queue.places.clear();
         queue.places.extend(&order);
+        queue.free = Ready::default();
+        queue.pinned.clear();
         for (place, ix) in (0..).zip(order) {
-            self.subgraphs[ix as usize].place = place;
-            self.count(ix);
+            let subgraph = &mut self.subgraphs[ix as usize];
+            (subgraph.place, subgraph.counted) = (place, 0);
+            queue.count(subgraph, subgraph.pinned);
         }
     }
 }
@@ -317,11 +293,32 @@ impl Queue {
         &mut self.pinned[at].1
     }
 
-    /// The first subgraph from a place on that has nodes for the lane.
-    fn next(&self, lane: LaneId, from: u32) -> Option<(u32, SubgraphIx)> {
+    /// Sets a subgraph's pin, and counts its ready nodes anew.
+    fn count(&mut self, subgraph: &mut Subgraph, pinned: Option<LaneId>) {
+        let nodes = if subgraph.dropped { 0 } else { subgraph.nodes.ready() };
+        let counted = std::mem::replace(&mut subgraph.counted, nodes);
+        let before = std::mem::replace(&mut subgraph.pinned, pinned);
+        let stays = before == pinned && counted > 0;
+        if counted > 0 {
+            let ready = self.ready_mut(before);
+            ready.nodes -= u64::from(counted);
+            if !stays || nodes == 0 {
+                ready.places.remove(subgraph.place);
+            }
+        }
+        if nodes > 0 {
+            let ready = self.ready_mut(pinned);
+            ready.nodes += u64::from(nodes);
+            if !stays {
+                ready.places.insert(subgraph.place);
+            }
+        }
+    }
+
+    /// The first word of places, from one on, of which any has nodes for the lane.
+    fn next_places(&self, lane: LaneId, from: usize) -> Option<(usize, u64)> {
         let none = Places::default();
         let own = self.pinned(lane).map_or(&none, |ready| &ready.places);
-        let place = first_of(&self.free.places, own, from)?;
-        Some((place, self.places[place as usize]))
+        self.free.places.next_word(own, from)
     }
 }

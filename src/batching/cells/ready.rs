@@ -1,8 +1,6 @@
 //! Which places of a queue have something ready: a set of small numbers from which the first is found in a few steps, however many
 //! places there are.
 
-const WORD: u32 = u64::BITS;
-
 /// A set of places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
@@ -13,12 +11,15 @@ pub(super) struct Places {
 }
 
 impl Places {
+    /// Places of a word.
+    pub(super) const WORD: usize = u64::BITS as usize;
+
     /// Adds a place; whether it was not there.
     pub(super) fn insert(&mut self, place: u32) -> bool {
         let (word, bit) = split(place);
         if self.words.len() <= word {
             self.words.resize(word + 1, 0);
-            self.summary.resize(word / WORD as usize + 1, 0);
+            self.summary.resize(word / Self::WORD + 1, 0);
         }
         let was = self.words[word] & bit != 0;
         self.words[word] |= bit;
@@ -39,6 +40,12 @@ impl Places {
         true
     }
 
+    /// The first word, from one on, that holds a place of either set, and those of its places that do.
+    pub(super) fn next_word(&self, other: &Self, from: usize) -> Option<(usize, u64)> {
+        let at = self.first_word(from).into_iter().chain(other.first_word(from)).min()?;
+        Some((at, self.words.get(at).unwrap_or(&0) | other.words.get(at).unwrap_or(&0)))
+    }
+
     fn first_word(&self, from: usize) -> Option<usize> {
         let (above, bit) = split(from as u32);
         let first = self.summary.get(above)? & !(bit - 1);
@@ -46,24 +53,12 @@ impl Places {
             0 => self.summary.iter().enumerate().skip(above + 1).find(|(_, entry)| **entry != 0),
             _ => Some((above, &first)),
         };
-        found.map(|(at, entry)| at * WORD as usize + entry.trailing_zeros() as usize)
+        found.map(|(at, entry)| at * Self::WORD + entry.trailing_zeros() as usize)
     }
-}
-
-/// The first place at or behind `from` that is in either set.
-pub(super) fn first_of(one: &Places, two: &Places, from: u32) -> Option<u32> {
-    let (word, bit) = split(from);
-    let both = |word: usize| one.words.get(word).unwrap_or(&0) | two.words.get(word).unwrap_or(&0);
-    let rest = both(word) & !(bit - 1);
-    if rest != 0 {
-        return Some(word as u32 * WORD + rest.trailing_zeros());
-    }
-    let next = one.first_word(word + 1).into_iter().chain(two.first_word(word + 1)).min()?;
-    Some(next as u32 * WORD + both(next).trailing_zeros())
 }
 
 fn split(place: u32) -> (usize, u64) {
-    ((place / WORD) as usize, 1 << (place % WORD))
+    (place as usize / Places::WORD, 1 << (place as usize % Places::WORD))
 }
 
 #[cfg(test)]
@@ -73,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_place_is_found_as_in_a_sorted_set() {
+    fn the_next_word_is_found_as_in_a_sorted_set() {
         let (mut one, mut two, mut sorted) = (Places::default(), Places::default(), BTreeSet::new());
         let mut seed = 3_u64;
         for _ in 0..20_000 {
@@ -85,8 +80,14 @@ mod tests {
             } else {
                 assert_eq!(set.remove(place), sorted.remove(&place));
             }
-            let from = (seed >> 20) as u32 % 10_000;
-            assert_eq!(first_of(&one, &two, from), sorted.range(from..).next().copied(), "from {from}");
+            let from = (seed >> 20) as u32 % 160;
+            let word_of = |place: u32| place / u64::BITS;
+            let first = sorted.range(from * u64::BITS..).next().map(|&place| word_of(place));
+            let expected = first.map(|word| {
+                let own = sorted.iter().filter(|&&place| word_of(place) == word);
+                (word as usize, own.fold(0, |bits, place| bits | 1 << (place % u64::BITS)))
+            });
+            assert_eq!(one.next_word(&two, from as usize), expected, "from {from}");
         }
     }
 }

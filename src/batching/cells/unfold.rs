@@ -182,9 +182,12 @@ impl Cells {
         for row in rows {
             let journey = &mut self.journeys[row.of.journey as usize];
             journey.rows -= 1;
-            // A row before it may have been the last of the same subgraph.
-            let is_under_way = !journey.is_over && journey.subgraphs.contains(&row.subgraph);
-            if is_under_way && self.queues.is_complete(row.subgraph) && self.passed(row) {
+            if !journey.is_over {
+                // A row before it may have been the last of the same subgraph.
+                let is_there = journey.subgraphs.contains(&row.subgraph);
+                if !is_there || !self.queues.is_complete(row.subgraph) || !self.passed(row) {
+                    continue;
+                }
                 done.push(row.of.request);
             }
             // It has no further row in any task, then.
