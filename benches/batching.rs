@@ -48,7 +48,7 @@ const KINDS: [Kind; 6] = [
 impl Kind {
     fn policy(self, batch_rows: u32) -> Policy {
         if self.nodes > 0 {
-            let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1 }];
+            let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1, kind: None }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
             return Policy::Cellular(CellularKnobs { cells, segments, slots, ..CellularKnobs::default() });

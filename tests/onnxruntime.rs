@@ -153,6 +153,32 @@ fn outputs_are_written_where_the_caller_says() {
     assert!(error.0.contains("192 bytes") && error.0.contains("'OUTPUT1'"), "{error}");
 }
 
+#[test]
+fn programs_of_one_graph_are_of_one_origin_and_stop_alone() {
+    let Some(runtime) = runtime() else { return };
+    let compile = |model: &Model| {
+        let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
+        let spec = spec(vec![tensor("INPUT0"), tensor("INPUT1")], vec![tensor("OUTPUT0"), tensor("OUTPUT1")]);
+        OnnxProgram::compile(runtime, &model.to_bytes(), &spec).expect("the model compiles")
+    };
+    let model = zoo::add_sub().expect("the graph is sound");
+    let (one, two) = (compile(&model), compile(&model));
+    assert!(one.origin().is_some());
+    assert_eq!(one.origin(), two.origin());
+    let values = fp32(&[1.0; 16]);
+    let buffers = BufferPool::new(0);
+    let runs = |program: &OnnxProgram| {
+        let inputs = [(); 2].map(|()| BatchInput::Dense { shape: &[1, 16], data: &values });
+        let batch = Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &[None, None], buffers: &buffers };
+        program.run(&batch).is_ok()
+    };
+    assert!(runs(&one) && runs(&two));
+    one.terminate();
+    assert!(!runs(&one) && runs(&two), "the other goes on");
+    drop(one);
+    assert!(runs(&two), "the session is there for as long as anybody has it");
+}
+
 #[tokio::test]
 async fn what_the_graph_does_not_have_is_refused_by_name() {
     let Some(runtime) = runtime() else { return };

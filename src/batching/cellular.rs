@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use super::{
-    Action, Arrival, Bucket, CellId, CellularKnobs, End, LaneId, Next, Ns, Rejection, RowOutcome, RowSpan, ShapeClass,
-    Task, TaskId,
+    Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Next, Ns, Rejection, RowOutcome, RowSpan,
+    ShapeClass, Task, TaskId,
     arbiter::{GroupIx, Lane},
     cells::{Cells, NodeRow, slots},
     cells_lazy::{Catching, time_of},
@@ -36,6 +36,15 @@ struct Round {
     lane: LaneId,
     cell: CellId,
     tasks: u16,
+}
+
+/// Where nodes take off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) lane: LaneId,
+    pub(super) task: TaskId,
+    /// Rows that the task has by then.
+    pub(super) at: u32,
 }
 
 impl Cellular {
@@ -68,6 +77,12 @@ impl Cellular {
     /// All types, in the order in which segments name them.
     pub(super) fn types(&self) -> impl Iterator<Item = CellId> + use<> {
         (0..self.knobs.cells.len()).map(|cell| CellId(cell as u16))
+    }
+
+    /// The kind of a type whose tasks may be shared.
+    pub(super) fn kind(&self, cell: CellId) -> Option<CellKind> {
+        let shares = self.catching.is_none() && self.knobs.merge_requests.is_none();
+        self.knobs.cells[usize::from(cell.0)].kind.filter(|_| shares)
     }
 
     /// Largest batch of a type.
@@ -106,25 +121,30 @@ impl Cellular {
     }
 
     /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are requests that may
-    /// board, each with a node of the first type at least.
-    fn choose(&mut self, lane: &Lane, waiting: u64) -> Option<CellId> {
+    /// board, each with a node of the first type at least; `brought` are nodes of other versions that would share a task of a type.
+    fn choose(&mut self, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
         let first = self.cells.first();
         let joined = |cell: CellId| if cell == first { waiting } else { 0 };
+        let brought = |cell: CellId| brought.iter().find(|(own, _)| *own == cell).map_or(0, |(_, nodes)| *nodes);
         let at = self.rounds.iter().position(|round| round.lane == lane.id).unwrap_or_else(|| {
             self.rounds.push(Round { lane: lane.id, cell: first, tasks: 0 });
             self.rounds.len() - 1
         });
         let round = &mut self.rounds[at];
-        let ready = self.cells.ready(round.cell, lane.id) + joined(round.cell);
+        let own = self.cells.ready(round.cell, lane.id) + joined(round.cell);
         let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
         // A lane that nothing is on is scheduled anew: the round is for submitting ahead.
-        if !lane.is_idle() && (1..self.knobs.max_tasks).contains(&round.tasks) && ready >= enough {
+        if !lane.is_idle()
+            && (1..self.knobs.max_tasks).contains(&round.tasks)
+            && own > 0
+            && own + brought(round.cell) >= enough
+        {
             round.tasks += 1;
             return Some(round.cell);
         }
         // A lane that takes one task at a time never has one on it when the next is chosen: that of the last would always go first.
         let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
-        let cell = self.cells.choose(lane.id, last, joined)?;
+        let cell = self.cells.choose(lane.id, last, joined, brought)?;
         *round = Round { lane: lane.id, cell, tasks: 1 };
         Some(cell)
     }
@@ -132,50 +152,128 @@ impl Cellular {
 
 impl Group {
     // ## open lane => task
-    pub(super) fn offer_cells(&mut self, turn: &mut Turn<'_>, group: GroupIx, lane: &Lane, id: TaskId) -> Answer {
-        let first = loop {
-            match self.first_waiting(turn) {
-                Some(slot) if self.is_late(turn.now, turn.ledger, slot) => {
-                    self.end(turn, slot, End::Rejected(Rejection::Late));
-                }
-                first => break first,
-            }
-        };
-        let waiting = self.pending.ready() as u64;
+    pub(super) fn offer_cells(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        lane: &Lane,
+        id: TaskId,
+        brought: &[(CellId, u64)],
+    ) -> Answer {
+        self.refuse_late(turn);
+        let waiting = self.may_board(turn.ledger);
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
-        let free = cellular.cells.free_slots();
-        let is_closed = cellular.is_merged();
-        let fits = !is_closed && first.is_some_and(|slot| slots(&turn.ledger[slot].graph) <= free);
-        let waiting = if fits { waiting.min(u64::from(free)) } else { 0 };
         let cell = match cellular.catching {
             Some(_) => self.choose_lazily(turn.now, turn.ledger, lane.id, waiting),
-            None => cellular.choose(lane, waiting),
+            None => cellular.choose(lane, waiting, brought),
         };
-        let (Some(cell), Some(cellular)) = (cell, &mut self.cellular) else { return Answer::Nothing };
-        if cell == cellular.cells.first() && !is_closed {
-            self.board_cells(turn, cell, lane.id);
-        }
-        let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
-        let nodes = cellular.cells.form(cell, lane.id);
-        if nodes.is_empty() {
+        let (Some(cell), Some(cellular)) = (cell, &self.cellular) else { return Answer::Nothing };
+        let most = cellular.most_rows(cell);
+        let spans = self.take_off(turn, group, Place { lane: lane.id, task: id, at: 0 }, cell, most);
+        if spans.is_empty() {
             return Answer::Nothing;
         }
-        Answer::Launched(self.launch_cells(turn, group, lane, id, cell, nodes))
+        Answer::Launched(self.launch_cells(turn, lane, id, cell, spans))
+    }
+
+    /// Nodes that the group would bring to a task of another, of a cell of the same kind.
+    pub(super) fn would_bring(&self, ledger: &Ledger, cell: CellId, lane: LaneId) -> u64 {
+        let Some(cellular) = self.cellular.as_ref().filter(|_| self.running < self.max_in_flight) else { return 0 };
+        let waiting = if cell == cellular.cells.first() { self.may_board(ledger) } else { 0 };
+        cellular.cells.ready(cell, lane) + waiting
+    }
+
+    /// Joins a task of another group with at most so many nodes of a cell of the same kind.
+    pub(super) fn join_task(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        place: Place,
+        cell: CellId,
+        most: u32,
+    ) -> Vec<RowSpan> {
+        if self.running >= self.max_in_flight {
+            return Vec::new();
+        }
+        self.refuse_late(turn);
+        self.take_off(turn, group, place, cell, most)
+    }
+
+    /// Turns away whoever could not meet its target any more, as far as anybody is next.
+    fn refuse_late(&mut self, turn: &mut Turn<'_>) {
+        while let Some(slot) = self.first_waiting(turn.ledger)
+            && self.is_late(turn.now, turn.ledger, slot)
+        {
+            self.end(turn, slot, End::Rejected(Rejection::Late));
+        }
+    }
+
+    /// Requests that wait and may board, as far as there is room for their state.
+    pub(super) fn may_board(&self, ledger: &Ledger) -> u64 {
+        let Some(cellular) = &self.cellular else { return 0 };
+        let free = cellular.cells.free_slots();
+        let first = self.first_waiting(ledger);
+        let fits = !cellular.is_merged() && first.is_some_and(|slot| slots(&ledger[slot].graph) <= free);
+        if fits { (self.pending.ready() as u64).min(u64::from(free)) } else { 0 }
     }
 
     /// Who boards next.
-    fn first_waiting(&self, turn: &Turn<'_>) -> Option<Slot> {
-        self.pending.lines.iter().find_map(|(_, line)| line.iter(turn.ledger).next())
+    fn first_waiting(&self, ledger: &Ledger) -> Option<Slot> {
+        self.pending.lines.iter().find_map(|(_, line)| line.iter(ledger).next())
     }
 
-    /// Lets requests board, in the order of their queue, until a task of the first type is full, or as many are merged as may be, or there is
-    /// no room for more state.
-    fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId) {
-        while let Some(slot) = self.first_waiting(turn) {
+    /// Gives a lane's task at most so many nodes of a type, behind those that it has: whoever may board does so by that.
+    pub(super) fn take_off(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        place: Place,
+        cell: CellId,
+        most: u32,
+    ) -> Vec<RowSpan> {
+        let is_first = |cellular: &Cellular| cell == cellular.cells.first() && !cellular.is_merged();
+        if self.cellular.as_ref().is_some_and(is_first) {
+            self.board_cells(turn, cell, place.lane, most);
+        }
+        let Some(cellular) = &mut self.cellular else { return Vec::new() };
+        let nodes = cellular.cells.form(cell, place.lane, most);
+        if nodes.is_empty() {
+            return Vec::new();
+        }
+        let span = |(at, row): (u32, &NodeRow)| {
+            let req = turn.ledger[row.request()].req;
+            RowSpan { req, start: row.number(), count: 1, at }
+        };
+        let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
+        let rows = spans.len() as u32;
+        self.running += 1;
+        self.totals.tasks_launched += 1;
+        self.totals.rows_launched += u64::from(rows);
+        turn.ledger.take_off(Flight {
+            task: place.task,
+            lane: place.lane,
+            group,
+            batch: 0,
+            lineage: place.task.0,
+            cell,
+            requests: rows,
+            rows,
+            launched: turn.now,
+            class: ShapeClass::default(),
+            ahead: Vec::new(),
+            nodes,
+        });
+        spans
+    }
+
+    /// Lets requests board, in the order of their queue, until there are so many nodes for a task of the first type, or as many are merged as
+    /// may be, or there is no room for more state.
+    fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId, most: u32) {
+        while let Some(slot) = self.first_waiting(turn.ledger) {
             let Some(cellular) = &mut self.cellular else { return };
             let is_full = match cellular.knobs.merge_requests {
                 Some(requests) => cellular.cells.under_way() >= requests,
-                None => cellular.cells.ready(cell, lane) >= u64::from(cellular.most_rows(cell)),
+                None => cellular.cells.ready(cell, lane) >= u64::from(most),
             };
             if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
                 return;
@@ -198,43 +296,17 @@ impl Group {
     fn launch_cells(
         &mut self,
         turn: &mut Turn<'_>,
-        group: GroupIx,
         lane: &Lane,
         id: TaskId,
         cell: CellId,
-        nodes: Vec<NodeRow>,
+        spans: Vec<RowSpan>,
     ) -> Option<Ns> {
-        let span = |(at, row): (u32, &NodeRow)| {
-            let req = turn.ledger[row.request()].req;
-            RowSpan { req, start: row.number(), count: 1, at }
-        };
-        let spans: Vec<RowSpan> = (0..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        self.running += 1;
-        self.totals.tasks_launched += 1;
-        self.totals.rows_launched += u64::from(rows);
-        let class = ShapeClass::default();
-        turn.ledger.take_off(Flight {
-            task: id,
-            lane: lane.id,
-            group,
-            batch: 0,
-            lineage: id.0,
-            cell,
-            requests: rows,
-            rows,
-            launched: turn.now,
-            class: class.clone(),
-            ahead: Vec::new(),
-            nodes,
-        });
-        let predicted_ns =
-            if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
         turn.actions.push(Action::Launch(Task {
             id,
             model: self.model,
             cell,
-            bucket: Bucket { rows, class },
+            bucket: Bucket { rows, class: ShapeClass::default() },
             lane: lane.id,
             batch: id.0,
             rows: spans,
@@ -242,7 +314,13 @@ impl Group {
             writes: None,
             after: SmallVec::new(),
         }));
-        predicted_ns
+        self.predict_cells(lane, cell, rows)
+    }
+
+    /// How long a task will have a lane that takes work ahead.
+    pub(super) fn predict_cells(&self, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
+        let predict = || self.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+        lane.looks_ahead().then(predict).flatten()
     }
 
     // ## running => (ready again | ended), row by row

@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::{
     Action, Actions, Arrival, Counters, End, Event, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
-    arbiter::{Arbiter, GroupIx},
+    arbiter::{Arbiter, GroupIx, Lane},
     group::{Answer, Around, Group, Turn},
     invariants,
     ledger::{Flight, Ledger, Slot},
+    sharing::Kin,
     timers::Timers,
 };
 
@@ -23,11 +25,12 @@ pub struct Core {
     pub(super) ledger: Ledger,
     pub(super) groups: Slab<Group>,
     by_model: BTreeMap<ModelId, GroupIx>,
+    pub(super) kin: Kin,
     pub(super) arbiter: Arbiter,
     pub(super) timers: Timers,
     /// The `WakeAt` that the driver has yet to answer.
     announced: Option<Ns>,
-    now: Ns,
+    pub(super) now: Ns,
     tasks: u64,
 }
 
@@ -107,23 +110,37 @@ impl Core {
     }
 
     fn completed(&mut self, task: TaskId, rows: &[RowOutcome], actions: &mut Actions) {
-        if let Some((flight, used_ns)) = self.land(task) {
-            self.with_group(flight.group, actions, |group, turn| group.complete(turn, &flight, rows, used_ns));
+        let (flights, used_ns) = self.land(task);
+        let mut outcomes = rows;
+        for flight in &flights {
+            let own;
+            (own, outcomes) = match flights.len() {
+                1 => (outcomes, &[][..]),
+                _ => outcomes.split_at(flight.nodes.len().min(outcomes.len())),
+            };
+            self.with_group(flight.group, actions, |group, turn| group.complete(turn, flight, own, used_ns));
         }
     }
 
     fn failed(&mut self, task: TaskId, actions: &mut Actions) {
-        if let Some((flight, _)) = self.land(task) {
+        for flight in self.land(task).0 {
             self.with_group(flight.group, actions, |group, turn| group.fail(turn, &flight));
         }
     }
 
-    /// Takes a task off its lane, and tells how long it had it.
-    fn land(&mut self, task: TaskId) -> Option<(Flight, Ns)> {
-        let flight = self.ledger.land(task)?;
-        let used_ns = self.arbiter.landed(flight.lane, flight.launched, self.now);
-        self.arbiter.charge(flight.group, used_ns);
-        Some((flight, used_ns))
+    /// Takes a task off its lane, and tells how long it had it. Groups that shared it pay by their rows.
+    fn land(&mut self, task: TaskId) -> (SmallVec<[Flight; 1]>, Ns) {
+        let flights = self.ledger.land(task);
+        let Some(first) = flights.first() else { return (flights, 0) };
+        let used_ns = self.arbiter.landed(first.lane, first.launched, self.now);
+        for flight in &flights {
+            let share_ns = match flights.len() {
+                1 => used_ns,
+                _ => used_ns / Ns::from(flight.rows) * flight.nodes.len() as Ns,
+            };
+            self.arbiter.charge(flight.group, share_ns);
+        }
+        (flights, used_ns)
     }
 
     fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
@@ -135,7 +152,11 @@ impl Core {
 
     fn model_up(&mut self, model: ModelId, group: Group) {
         let weight = group.weight;
-        let ix = *self.by_model.entry(model).or_insert_with(|| self.groups.insert(group));
+        let ix = *self.by_model.entry(model).or_insert_with(|| {
+            let ix = self.groups.insert(group);
+            self.kin.came_up(ix, &self.groups[ix]);
+            ix
+        });
         self.arbiter.weigh(ix, weight);
     }
 
@@ -164,6 +185,7 @@ impl Core {
         if entry.is_drained() {
             let model = entry.model;
             self.groups.remove(group);
+            self.kin.forget(group);
             self.by_model.remove(&model);
             self.arbiter.forget(group);
             self.timers.forget(group);
@@ -183,15 +205,14 @@ impl Core {
             let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(self.now, &self.ledger)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
             let lanes = self.arbiter.lanes().count() as u32;
-            let around = Around { neighbours_slack_ns, lanes, idle_besides };
-            let entry = &mut self.groups[group];
-            let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-            let (mut lane, id) = (lane, TaskId(self.tasks));
-            let mut answer = entry.offer(&mut turn, group, lane, id, around);
-            if matches!(answer, Answer::Nothing) && entry.has_pins() {
+            let around = Around { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
+            let mut lane = lane;
+            let mut answer = self.offer(group, lane, around, actions);
+            if matches!(answer, Answer::Nothing) && self.groups[group].has_pins() {
                 // What is ready may be bound to another lane.
-                for other in self.arbiter.open_lanes(self.now).filter(|other| other.id != lane.id) {
-                    answer = entry.offer(&mut turn, group, other, id, around);
+                let open: SmallVec<[Lane; 8]> = self.arbiter.open_lanes(self.now).collect();
+                for other in open.into_iter().filter(|other| other.id != lane.id) {
+                    answer = self.offer(group, other, around, actions);
                     if !matches!(answer, Answer::Nothing) {
                         lane = other;
                         break;
@@ -202,13 +223,26 @@ impl Core {
                 Answer::Launched(predicted_ns) => {
                     self.tasks += 1;
                     self.arbiter.took_off(lane.id, self.now, predicted_ns);
-                    if entry.wants_lane() {
+                    if self.groups[group].wants_lane() {
                         self.arbiter.call(group);
                     }
                 }
                 Answer::NotBefore(due) => self.arbiter.defer(group, due),
                 Answer::Nothing => {}
             }
+        }
+    }
+
+    /// Offers a group a lane; what room its task has left goes to others.
+    fn offer(&mut self, group: GroupIx, lane: Lane, around: Around<'_>, actions: &mut Actions) -> Answer {
+        let id = TaskId(self.tasks);
+        let brought = self.brought(group, lane.id);
+        let around = Around { brought: &brought, ..around };
+        let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+        let answer = self.groups[group].offer(&mut turn, group, lane, id, around);
+        match answer {
+            Answer::Launched(predicted_ns) => Answer::Launched(self.fill_up(group, lane, predicted_ns, actions)),
+            Answer::NotBefore(_) | Answer::Nothing => answer,
         }
     }
 

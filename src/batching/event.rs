@@ -188,7 +188,8 @@ pub struct Task {
     pub lane: LaneId,
     /// Number of its batch, the same for all parts of a split one: what travels together.
     pub batch: u64,
-    /// Its rows by their place in the batch; never empty.
+    /// Its rows by their place in the batch; never empty. Where its cell is of a [kind](super::CellKind), requests of other versions may be
+    /// among them, behind its own.
     pub rows: Vec<RowSpan>,
     /// Buffers of earlier stages that it reads, at its rows' places. The first stage reads the requests themselves.
     pub reads: SmallVec<[Lease; 2]>,

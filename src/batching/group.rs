@@ -32,13 +32,15 @@ pub(super) struct Turn<'a> {
 
 /// What a group sees of the pool as it is offered a lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around {
+pub(super) struct Around<'a> {
     /// Time that other models can spare before one of their targets is missed; none without targets.
     pub(super) neighbours_slack_ns: Option<Ns>,
     /// Lanes there are.
     pub(super) lanes: u32,
     /// Other lanes that have nothing to do.
     pub(super) idle_besides: u32,
+    /// By cell type: nodes of other versions that would share a task of it; only those that some would.
+    pub(super) brought: &'a [(CellId, u64)],
 }
 
 /// What a group makes of an offered lane.
@@ -270,13 +272,13 @@ impl Group {
         group: GroupIx,
         lane: Lane,
         id: TaskId,
-        around: Around,
+        around: Around<'_>,
     ) -> Answer {
         if self.running >= self.max_in_flight {
             return Answer::Nothing;
         }
         if self.cellular.is_some() {
-            return self.offer_cells(turn, group, &lane, id);
+            return self.offer_cells(turn, group, &lane, id, around.brought);
         }
         loop {
             let (batch, waiting) = match self.decide(turn, &lane, around) {

@@ -150,7 +150,14 @@ pub struct CellKnobs {
     pub min_followup: u32,
     /// Which type goes first, 1 = highest.
     pub priority: u32,
+    /// Cells of one kind share tasks, whatever versions they are of; none: the type is this version's alone. Of no account under `lazy` and
+    /// `merge_requests`.
+    pub kind: Option<CellKind>,
 }
+
+/// Equal where program, weights and shapes of inputs are: what makes cells one type (section 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CellKind(pub u128);
 
 /// One segment of what a version's requests unfold into.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,6 +10,7 @@ use std::{
 };
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::{
     CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
@@ -83,7 +84,7 @@ pub(super) enum Stand {
     Held(End),
 }
 
-/// A task in flight.
+/// A task in flight, as far as it is of one group.
 #[derive(Debug)]
 pub(super) struct Flight {
     pub(super) task: TaskId,
@@ -93,7 +94,7 @@ pub(super) struct Flight {
     /// Number of the batch's lineage.
     pub(super) lineage: u64,
     pub(super) cell: CellId,
-    /// Requests and rows that were in it when it was launched.
+    /// Requests and rows that were in it when it was launched; of nodes all rows, also those of other groups.
     pub(super) requests: u32,
     pub(super) rows: u32,
     pub(super) launched: Ns,
@@ -163,9 +164,14 @@ impl Ledger {
         self.flights.push(flight);
     }
 
-    pub(super) fn land(&mut self, task: TaskId) -> Option<Flight> {
-        let at = self.flights.iter().position(|flight| flight.task == task)?;
-        Some(self.flights.swap_remove(at))
+    /// Takes a task out: what each group has in it, in the order of its rows.
+    pub(super) fn land(&mut self, task: TaskId) -> SmallVec<[Flight; 1]> {
+        self.flights.extract_if(.., |flight| flight.task == task).collect()
+    }
+
+    /// A task has so many rows in all, of several groups.
+    pub(super) fn shared(&mut self, task: TaskId, rows: u32) {
+        self.flights.iter_mut().filter(|flight| flight.task == task).for_each(|flight| flight.rows = rows);
     }
 
     /// Takes the tasks of a lane that is lost.

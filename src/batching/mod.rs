@@ -36,6 +36,7 @@ mod policy;
 mod queue_rules;
 mod rate;
 mod sequences;
+mod sharing;
 mod slack;
 mod table;
 mod timers;
@@ -52,7 +53,7 @@ pub use event::{
     Ns, Rejection, ReqId, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    AdaptiveKnobs, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyCellKnobs, LazyKnobs,
+    AdaptiveKnobs, CellKind, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyCellKnobs, LazyKnobs,
     LoadDiversity, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs,
     SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
 };

@@ -17,7 +17,7 @@ use super::{
 
 impl Group {
     /// Asks the policy what to do with a lane.
-    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane, around: Around) -> Decision {
+    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane, around: Around<'_>) -> Decision {
         let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
         let enterable = self.pending.requests > 0 && self.can_enter(lane);
         let (now, ledger) = (turn.now, &*turn.ledger);

@@ -133,6 +133,11 @@ pub trait Program: Send + Sync {
         false
     }
 
+    /// What the program was made of: those of equal origins compute the same. `None`: nobody knows.
+    fn origin(&self) -> Option<[u8; 32]> {
+        None
+    }
+
     /// Makes runs in progress, and all later ones, fail soon: the server ends, or a run does not. Returns at once.
     fn terminate(&self) {}
 

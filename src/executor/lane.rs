@@ -22,7 +22,7 @@ use crate::{
     device::{BufferPool, WorkFailure},
     engine::{Batch, BatchInput, Execution, Program, RowFailure},
     model::ModelSpec,
-    observe::ExecutionTimings,
+    observe::{ExecutionTimings, ModelStats},
 };
 
 /// A task with what it needs to run.
@@ -45,6 +45,22 @@ pub(super) struct Member {
     pub(super) walk: Option<Arc<Walk>>,
     /// How often the request ran before.
     pub(super) step: u32,
+    /// Where it is of another version than the task.
+    pub(super) guest: Option<Guest>,
+}
+
+/// The version of a request in a task of another, both of which have cells of one kind.
+pub(super) struct Guest {
+    stats: Arc<ModelStats>,
+    cell: u16,
+}
+
+impl Guest {
+    /// Of a node of a version's request.
+    pub(super) fn new(stats: &Arc<ModelStats>, walk: Option<&Arc<Walk>>, node: u32) -> Self {
+        let cell = walk.and_then(|walk| walk.cell(node)).unwrap_or(0);
+        Self { stats: Arc::clone(stats), cell: cell as u16 }
+    }
 }
 
 /// What became of a task.
@@ -82,6 +98,17 @@ impl Job {
             row < end
         });
         member.map(|member| member.span.req)
+    }
+
+    /// Members of each version, with its counters and the number that the task's cell has there.
+    pub(super) fn by_version(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
+        let of = |member: &Member| member.guest.as_ref().map(|guest| (Arc::as_ptr(&guest.stats), guest.cell));
+        self.members.chunk_by(move |one, other| of(one) == of(other)).map(|members| {
+            let guest = members.first().and_then(|member| member.guest.as_ref());
+            let own = (&*self.model.stats, self.task.cell.0);
+            let (stats, cell) = guest.map_or(own, |guest| (&*guest.stats, guest.cell));
+            (stats, cell, members)
+        })
     }
 
     /// What is said of a task that failed.
@@ -123,7 +150,9 @@ impl Job {
         };
         // Batch sizes tell of the batches that requests leave in.
         if ends_rows {
-            model.stats.execution(parts.iter().map(|part| part.count).sum(), &ran.timings);
+            for (stats, _, members) in self.by_version() {
+                stats.execution(members.iter().map(|member| member.span.count).sum(), &ran.timings);
+            }
         }
         model.brevity.ran(ran.took_ns());
         Ok(ran)

@@ -31,7 +31,7 @@ mod state;
 mod timer;
 mod watch;
 
-pub use cells::{CellPrograms, cell_knobs};
+pub use cells::CellPrograms;
 pub use dispatch::{Order, Tickets, issue};
 pub use handle::{ModelHandle, ResponseStream, Ticket};
 pub use pool::{Pool, PoolOptions};

@@ -12,7 +12,7 @@ use super::{
     InferRequest, ModelHandle,
     boundary::BoundaryRows,
     cells::{SequenceState, Walk},
-    lane::{Finished, Job, Member, Ran},
+    lane::{Finished, Guest, Job, Member, Ran},
     loaded::{Loaded, Version},
     record::{Payload, Record, Sink},
     stages::Programs,
@@ -200,25 +200,28 @@ impl State {
             }
         }
         let mut responses = responses.into_iter();
-        let (mut first_row, mut queue_ns) = (0, 0);
-        for member in &job.members {
-            let response = responses.next();
-            let rows = first_row..first_row + member.span.count as usize;
-            first_row = rows.end;
-            let Some(record) = self.record(member.span.req) else { continue };
-            queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
-            record.ran(started, now, &timings);
-            let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
-            if let Some(response) = response
-                && (emitted || matches!(record.sink, Sink::Once(_)))
-            {
-                let start = member.span.start;
-                record.take(response, start..start + member.span.count);
+        let run_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
+        let mut end = 0;
+        for (stats, cell, members) in job.by_version() {
+            let (first_row, mut queue_ns) = (end, 0);
+            for member in members {
+                let response = responses.next();
+                let rows = end..end + member.span.count as usize;
+                end = rows.end;
+                let Some(record) = self.record(member.span.req) else { continue };
+                queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
+                record.ran(started, now, &timings);
+                let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
+                if let Some(response) = response
+                    && (emitted || matches!(record.sink, Sink::Once(_)))
+                {
+                    let start = member.span.start;
+                    record.take(response, start..start + member.span.count);
+                }
             }
-        }
-        if let Some(stage) = job.model.stats.stage(job.task.cell.0) {
-            let run_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
-            stage.ran(first_row as u32, queue_ns, run_ns);
+            if let Some(stage) = stats.stage(cell) {
+                stage.ran((end - first_row) as u32, queue_ns, run_ns);
+            }
         }
         self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);
     }
@@ -232,9 +235,9 @@ impl State {
             hang.began();
             let before = after.ended.len();
             self.step(now, Event::LaneLost(lane), after);
-            let reason = hang.reason();
             for (record, _) in &mut after.ended[before..] {
-                record.error.get_or_insert_with(|| reason.clone());
+                let model = &record.handle.spec.name;
+                record.error.get_or_insert_with(|| hang.reason(model));
             }
             after.hangs.push(hang);
         }
@@ -303,7 +306,9 @@ impl State {
             let Some(record) = self.record(span.req) else { continue };
             record.launched();
             let (payload, walk) = (Arc::clone(&record.payload), record.walk.clone());
-            members.push(Member { span, payload, walk, step: record.step });
+            let is_guest = record.handle.id != task.model;
+            let guest = is_guest.then(|| Guest::new(&record.handle.stats, walk.as_ref(), span.start));
+            members.push(Member { span, payload, walk, step: record.step, guest });
         }
         let flight = Flight { loaded: Arc::clone(&model), stage: task.cell.0, since: now };
         if let Some(look) = self.watch.launched(task.lane, flight) {

@@ -104,11 +104,10 @@ impl Hang {
         }
     }
 
-    /// What the requests of the task are told.
-    pub(super) fn reason(&self) -> String {
-        let Flight { loaded, .. } = &self.flight;
-        let reason = loaded.hangs.reason().unwrap_or_default();
-        format!("model '{}' does not respond: {reason}", loaded.spec.name)
+    /// What requests of the task are told, that are of this model: some may be of others than the task.
+    pub(super) fn reason(&self, model: &str) -> String {
+        let reason = self.flight.loaded.hangs.reason().unwrap_or_default();
+        format!("model '{model}' does not respond: {reason}")
     }
 
     /// Writes it into the log.

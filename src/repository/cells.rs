@@ -14,7 +14,7 @@ use crate::{
         Program,
         onnxruntime::{OnnxProgram, Runtime},
     },
-    executor::{CellPrograms, InputTensor, Pool, StagePrograms, cell_knobs},
+    executor::{CellPrograms, InputTensor, Pool, StagePrograms},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
         unfold::{Nodes, Tree, Unfolding},
@@ -55,11 +55,12 @@ pub(super) fn compile(
         let program = OnnxProgram::compile_ports(runtime, &name, graph, &inputs, &outputs);
         programs.push(Arc::new(program.map_err(|error| format!("cell '{}': {error}", cell.name))?));
     }
-    if let Policy::Cellular(knobs) = &mut request.knobs.policy {
-        (knobs.cells, knobs.segments) = cell_knobs(&unfolding);
-    }
     let example = example(&request.spec, &unfolding)?;
-    let programs = StagePrograms::from(CellPrograms::new(&request.spec, unfolding, programs)?);
+    let programs = CellPrograms::new(&request.spec, unfolding, programs)?;
+    if let Policy::Cellular(knobs) = &mut request.knobs.policy {
+        (knobs.cells, knobs.segments) = programs.knobs();
+    }
+    let programs = StagePrograms::from(programs);
     let tried = pool.warm_up(&request.spec, &programs, 1, &example);
     tried.map_err(|fault| format!("an example request failed: {fault}"))?;
     Ok(programs)

@@ -1,9 +1,12 @@
 """Recurrent and decoding models, quarter-wide, served live: random requests that arrive at random are what NumPy makes of each alone, and
 whoever goes away leaves nothing behind. Counts are judged, never times."""
 
+import json
 import queue
+import shutil
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import cells_reference
 import numpy as np
@@ -81,16 +84,57 @@ def test_requests_of_any_length_are_what_they_are_alone(server, repository, mode
     client.close()
 
 
+def answers_to(client, model, requests):
+    """What requests that leave at once are answered, in their order."""
+    answered = queue.Queue()
+
+    def take(number):
+        return lambda result, error: answered.put((number, result, error))
+
+    for number, request in enumerate(requests):
+        client.async_infer(model, inputs_of(request), take(number))
+    answers = [answered.get(timeout=60) for _ in requests]
+    assert [error for *_, error in answers if error] == []
+    return [result for _, result, _ in sorted(answers, key=lambda answer: answer[0])]
+
+
 @pytest.mark.parametrize("model", ["lstm", "lstm-projected"])
 def test_requests_of_other_lengths_share_runs(server, model):
     requests = [np.full(length, 5, np.int64) for length in range(1, 33)]
-    runs_before = metric(server, "nv_inference_exec_count", model="lstm")
+    runs_before = metric(server, "nv_inference_exec_count", model=model)
     with triton.InferenceServerClient(server.grpc) as client:
-        calls = [client.async_infer("lstm", inputs_of({"tokens": tokens}), lambda *_: None) for tokens in requests]
-        [call.get_result() if hasattr(call, "get_result") else None for call in calls]
-        eventually("all have ended", lambda: pending(server, "lstm") == 0)
-    runs = metric(server, "nv_inference_exec_count", model="lstm") - runs_before
+        answers_to(client, model, [{"tokens": tokens} for tokens in requests])
+    runs = metric(server, "nv_inference_exec_count", model=model) - runs_before
     assert runs < sum(len(tokens) for tokens in requests), "no two of them ever shared a run"
+
+
+def test_models_with_the_same_cells_share_tasks(program, repository, tmp_path):
+    folder = tmp_path / "repository"
+    for name in ("lstm", "lstm-again"):
+        shutil.copytree(repository / "lstm", folder / name)
+    reference = cells_reference.load(repository / "lstm")
+    requests = [{"tokens": np.full(length, length, np.int64)} for length in range(20, 36)]
+    recording = tmp_path / "timeline.json"
+    with (
+        serving(folder, "--cpu-lanes=1", "--timeline-file", recording, program=program) as server,
+        triton.InferenceServerClient(server.grpc) as one,
+        triton.InferenceServerClient(server.grpc) as two,
+        ThreadPoolExecutor(2) as threads,
+    ):
+        calls = [threads.submit(answers_to, one, "lstm", requests), threads.submit(answers_to, two, "lstm-again", requests)]
+        for call in calls:
+            for request, answer in zip(requests, call.result()):
+                for name, value in reference.answer(request).items():
+                    np.testing.assert_allclose(answer.as_numpy(name)[0], value, rtol=TOLERANCE, atol=TOLERANCE)
+        status, body = server.get("/v2/timeline")
+    assert status == 200
+    events = json.loads(body)["traceEvents"]
+    names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
+    tasks = {name: set() for name in names.values()}
+    for event in events:
+        if event["ph"] == "X" and "task" in event.get("args", {}):
+            tasks[names[event["pid"]]].add(event["args"]["task"])
+    assert tasks["lstm · version 1"] & tasks["lstm-again · version 1"], "no task had nodes of both"
 
 
 BAD = [

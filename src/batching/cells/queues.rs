@@ -173,9 +173,15 @@ impl Queues {
     }
 
     /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority; without such, of
-    /// those that nothing runs of; else of any. `waiting` are nodes of requests that are in no queue yet. `last` is the type that counts as
-    /// running although nothing is on the lane.
-    pub(super) fn choose(&self, lane: LaneId, last: Option<CellId>, waiting: impl Fn(CellId) -> u64) -> Option<CellId> {
+    /// those that nothing runs of; else of any. `waiting` are nodes of requests that are in no queue yet, `brought` those in queues of other
+    /// versions. `last` is the type that counts as running although nothing is on the lane.
+    pub(super) fn choose(
+        &self,
+        lane: LaneId,
+        last: Option<CellId>,
+        waiting: impl Fn(CellId) -> u64,
+        brought: impl Fn(CellId) -> u64,
+    ) -> Option<CellId> {
         let ready = |cell: CellId| self.ready(cell, lane) + waiting(cell);
         let cells = || (0..self.queues.len()).map(|cell| CellId(cell as u16)).filter(|cell| ready(*cell) > 0);
         let queue = |cell: CellId| &self.queues[usize::from(cell.0)];
@@ -183,17 +189,17 @@ impl Queues {
         let best = |of: &dyn Fn(CellId) -> bool| {
             cells().filter(|cell| of(*cell)).min_by_key(|cell| queue(*cell).knobs.priority)
         };
-        best(&|cell| ready(cell) >= u64::from(queue(cell).knobs.max_rows))
+        best(&|cell| ready(cell) + brought(cell) >= u64::from(queue(cell).knobs.max_rows))
             .or_else(|| best(&|cell| queue(cell).running == 0 && last != Some(cell)))
             .or_else(|| best(&|_| true))
     }
 
-    /// Forms a task of at most the type's largest batch, in the order of its queue (lines 24 to 32); the nodes count as done for those
+    /// Forms a task of at most so many rows, and no more than the type's largest batch, in the order of its queue (lines 24 to 32); the nodes count as done for those
     /// of their subgraphs that wait for them (line 18), which stay on the lane until their last task has ended (line 20).
-    pub(super) fn form(&mut self, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
+    pub(super) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
         let ready = self.ready(cell, lane);
         let queue = &mut self.queues[usize::from(cell.0)];
-        let most = queue.knobs.max_rows as usize;
+        let most = most.min(queue.knobs.max_rows) as usize;
         let mut rows = Vec::with_capacity(ready.min(most as u64) as usize);
         let mut from = 0;
         while let Some((word, mut places)) = queue.next_places(lane, from)

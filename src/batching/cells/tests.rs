@@ -13,7 +13,7 @@ const OTHER: LaneId = LaneId(1);
 const SLOTS: u32 = 100;
 
 fn cell(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: 1, priority }
+    CellKnobs { max_rows, min_followup: 1, priority, kind: None }
 }
 
 fn chain(max_rows: u32) -> Cells {
@@ -24,8 +24,13 @@ fn requests(rows: &[NodeRow]) -> Vec<Slot> {
     rows.iter().map(|row| row.of.request).collect()
 }
 
+/// A task as large as it may be.
+fn form(cells: &mut Cells, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
+    cells.form(cell, lane, u32::MAX)
+}
+
 fn run(cells: &mut Cells, cell: CellId, lane: LaneId) -> (Vec<Slot>, Vec<Slot>) {
-    let rows = cells.form(cell, lane);
+    let rows = form(cells, cell, lane);
     let mut done = cells.completed(cell, &rows, |_| false).to_vec();
     done.sort_unstable();
     (requests(&rows), done)
@@ -42,7 +47,7 @@ fn requests_join_and_leave_at_every_step() {
         for (request, steps, _) in lengths.iter().filter(|(_, _, at)| *at == tick) {
             cells.board(*request, Box::new([Unfolded::Steps(*steps)]));
         }
-        let Some(cell) = cells.choose(LANE, None, |_| 0) else { break };
+        let Some(cell) = cells.choose(LANE, None, |_| 0, |_| 0) else { break };
         let (rows, done) = run(&mut cells, cell, LANE);
         tasks.push(rows);
         ended.extend(done.into_iter().map(|request| (request, tick + 1)));
@@ -71,7 +76,7 @@ fn a_tree_of_16_leaves_has_15_inner_nodes() {
     let mut cells = trees(64, false);
     cells.board(0, Box::new([Unfolded::Tree(complete(16))]));
     let mut sizes = Vec::new();
-    while let Some(cell) = cells.choose(LANE, None, |_| 0) {
+    while let Some(cell) = cells.choose(LANE, None, |_| 0, |_| 0) {
         let (rows, done) = run(&mut cells, cell, LANE);
         sizes.push((cell.0, rows.len(), done.len()));
     }
@@ -83,15 +88,15 @@ fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
     for (frontier, then) in [(false, (0, 2)), (true, (1, 1))] {
         let mut cells = trees(2, frontier);
         cells.board(0, Box::new([Unfolded::Tree(complete(4))]));
-        let first = cells.choose(LANE, None, |_| 0).expect("leaves are ready");
+        let first = cells.choose(LANE, None, |_| 0, |_| 0).expect("leaves are ready");
         assert_eq!(run(&mut cells, first, LANE).0.len(), 2);
-        let mut one = cells.choose(LANE, None, |_| 0).expect("there is more");
+        let mut one = cells.choose(LANE, None, |_| 0, |_| 0).expect("there is more");
         if frontier {
             // The other two leaves fill a batch, which goes first.
             assert_eq!((one, run(&mut cells, one, LANE).0.len()), (CellId(0), 2));
-            one = cells.choose(LANE, None, |_| 0).expect("there is more");
+            one = cells.choose(LANE, None, |_| 0, |_| 0).expect("there is more");
         }
-        let rows = cells.form(one, LANE).len();
+        let rows = form(&mut cells, one, LANE).len();
         assert_eq!((one.0, rows), if frontier { (1, 2) } else { then });
     }
 }
@@ -100,15 +105,15 @@ fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
 fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
     let mut cells = chain(4);
     cells.board(0, Box::new([Unfolded::Steps(3)]));
-    let one = cells.form(CellId(0), LANE);
+    let one = form(&mut cells, CellId(0), LANE);
     assert_eq!(cells.ready(CellId(0), LANE), 1, "the next step is ready where the first runs");
     assert_eq!(cells.ready(CellId(0), OTHER), 0);
-    let two = cells.form(CellId(0), LANE);
+    let two = form(&mut cells, CellId(0), LANE);
     assert!(cells.completed(CellId(0), &one, |_| false).is_empty());
     assert_eq!(cells.ready(CellId(0), OTHER), 0, "the second is still there");
     assert!(cells.completed(CellId(0), &two, |_| false).is_empty());
     assert_eq!(cells.ready(CellId(0), OTHER), 1, "it may go anywhere");
-    let three = cells.form(CellId(0), OTHER);
+    let three = form(&mut cells, CellId(0), OTHER);
     assert_eq!(cells.completed(CellId(0), &three, |_| false).as_slice(), [0]);
 }
 
@@ -116,8 +121,8 @@ fn a_subgraph_stays_on_its_lane_until_its_last_task_has_ended() {
 fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
     let mut cells = chain(4);
     cells.board(7, Box::new([Unfolded::Steps(9)]));
-    let one = cells.form(CellId(0), LANE);
-    let two = cells.form(CellId(0), LANE);
+    let one = form(&mut cells, CellId(0), LANE);
+    let two = form(&mut cells, CellId(0), LANE);
     let free = cells.free_slots();
     assert_eq!(
         cells.completed(CellId(0), &one, |_| true).as_slice(),
@@ -136,17 +141,15 @@ fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let both = |first| -> Box<[Unfolded]> { Box::new([Unfolded::Steps(first), Unfolded::Steps(5)]) };
     cells.board(0, both(1));
     cells.board(1, both(2));
-    assert_eq!(cells.choose(LANE, None, |_| 0), Some(CellId(0)));
+    assert_eq!(cells.choose(LANE, None, |_| 0, |_| 0), Some(CellId(0)));
     let (_, done) = run(&mut cells, CellId(0), LANE);
     assert!(done.is_empty());
-    assert_eq!(cells.choose(LANE, None, |_| 0), Some(CellId(1)), "one each: the decoder has priority");
-    assert_eq!(
-        cells.choose(LANE, None, |cell| u64::from(cell.0 == 0)),
-        Some(CellId(0)),
-        "with who waits, a full batch"
-    );
-    let decoding = cells.form(CellId(1), LANE);
-    assert_eq!(cells.choose(OTHER, None, |_| 0), Some(CellId(0)), "nothing runs of it");
+    assert_eq!(cells.choose(LANE, None, |_| 0, |_| 0), Some(CellId(1)), "one each: the decoder has priority");
+    let one = |cell: CellId| u64::from(cell.0 == 0);
+    assert_eq!(cells.choose(LANE, None, one, |_| 0), Some(CellId(0)), "with who waits, a full batch");
+    assert_eq!(cells.choose(LANE, None, |_| 0, one), Some(CellId(0)), "with what others bring, a full batch");
+    let decoding = form(&mut cells, CellId(1), LANE);
+    assert_eq!(cells.choose(OTHER, None, |_| 0, |_| 0), Some(CellId(0)), "nothing runs of it");
     cells.completed(CellId(1), &decoding, |_| false);
 }
 
@@ -156,7 +159,7 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     for request in 0..3 {
         cells.board(request, Box::new([Unfolded::Steps(2)]));
     }
-    let rows = cells.form(CellId(0), LANE);
+    let rows = form(&mut cells, CellId(0), LANE);
     cells.drop(1);
     assert_eq!(cells.free_slots(), SLOTS - 3, "a task names its slot");
     // Another request in the same slot is not the one that runs.
@@ -165,7 +168,7 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     let (rows, done) = run(&mut cells, CellId(0), LANE);
     assert_eq!((rows, done), (vec![0, 2, 1], vec![0, 1, 2]));
     assert_eq!(cells.free_slots(), SLOTS);
-    assert_eq!(cells.choose(LANE, None, |_| 0), None);
+    assert_eq!(cells.choose(LANE, None, |_| 0, |_| 0), None);
 }
 
 #[test]

@@ -136,22 +136,24 @@ impl Cells {
         self.queues.has_ready()
     }
 
-    /// The type that a lane runs next, given the one that it ran last and how many nodes requests would bring that have not boarded.
+    /// The type that a lane runs next, given the one that it ran last, and how many nodes requests would bring that have not boarded, and
+    /// other versions.
     pub(in crate::batching) fn choose(
         &self,
         lane: LaneId,
         last: Option<CellId>,
         waiting: impl Fn(CellId) -> u64,
+        brought: impl Fn(CellId) -> u64,
     ) -> Option<CellId> {
-        self.queues.choose(lane, last, waiting)
+        self.queues.choose(lane, last, waiting, brought)
     }
 
     pub(in crate::batching) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {
         self.queues.ready(cell, lane)
     }
 
-    pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
-        let rows = self.queues.form(cell, lane);
+    pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
+        let rows = self.queues.form(cell, lane, most);
         rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
         rows
     }

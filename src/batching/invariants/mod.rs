@@ -3,7 +3,7 @@
 
 mod travel;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
     arbiter::{GroupIx, Waiting},
@@ -63,14 +63,15 @@ fn requests(core: &Core) -> Result<(), Broken> {
 /// A lane runs as many tasks as it may at most, and counts them; a group has no more than it may.
 fn lanes(core: &Core) -> Result<(), Broken> {
     let flights = core.ledger.flights();
+    let tasks_on: BTreeSet<_> = flights.iter().map(|flight| (flight.lane, flight.task)).collect();
     let mut known = 0;
     for (lane, tasks) in core.arbiter.lanes() {
-        let own = flights.iter().filter(|flight| flight.lane == lane.id).count();
+        let own = tasks_on.iter().filter(|(on, _)| *on == lane.id).count();
         hold!(own == usize::from(tasks), "{:?} counts {tasks} tasks of {own}", lane.id);
         hold!(tasks <= lane.knobs.depth.max(1), "{:?} has {tasks} tasks", lane.id);
         known += own;
     }
-    hold!(known == flights.len(), "{} tasks are on lanes that are not there", flights.len() - known);
+    hold!(known == tasks_on.len(), "{} tasks are on lanes that are not there", tasks_on.len() - known);
     for (ix, group) in &core.groups {
         let running = flights.iter().filter(|flight| flight.group == ix).count();
         hold!(running == group.running as usize, "group {ix} counts {} tasks of {running}", group.running);

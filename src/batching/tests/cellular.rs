@@ -11,8 +11,8 @@ use smallvec::SmallVec;
 use super::pool::arrival;
 use crate::{
     batching::{
-        Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs,
-        ModelId, Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, Task, TaskId,
+        Action, Actions, Arrival, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable, End, Event, Knobs,
+        LaneId, LaneKnobs, ModelId, Next, Policy, Rejection, ReqId, RowOutcome, SegmentKnobs, StageKnobs, Task, TaskId,
     },
     model::unfold::{Topology, Unfolded},
 };
@@ -20,7 +20,7 @@ use crate::{
 const MODEL: ModelId = ModelId(0);
 
 fn cell(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: 1, priority }
+    CellKnobs { max_rows, min_followup: 1, priority, kind: None }
 }
 
 fn cellular(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32) -> Knobs {
@@ -175,6 +175,39 @@ fn what_a_lane_ran_past_the_end_of_a_loop_is_not_emitted() {
     assert_eq!(step(Event::Completed { task: TaskId(3), rows: &on }), "");
     let last = step(Event::Completed { task: TaskId(4), rows: &[] });
     assert_eq!(last, "0 Completed");
+}
+
+#[test]
+fn a_round_ends_after_so_many_tasks_or_when_too_few_rows_are_left() {
+    let ahead = LaneKnobs { horizon_ns: 1_000, depth: 4 };
+    let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
+    let later = [
+        (1, ["#5 cell 1: 0.5", "#6 cell 1: 0.6", "#7 cell 0: 1.0 2.0"]),
+        // With fewer rows than that it is the turn of the type that nothing runs of.
+        (2, ["#5 cell 0: 1.0 2.0", "#6 cell 0: 1.1 2.1", "#7 cell 0: 1.2 2.2"]),
+    ];
+    for (min_followup, expected) in later {
+        let cells = [cell(8, 2), CellKnobs { min_followup, ..cell(8, 1) }];
+        let mut knobs = cellular(&cells, &segments, 9);
+        let takes = |took_ns| vec![CostPoint { rows: 1, length: 0, took_ns }];
+        knobs.latencies = Some(CostTable { stages: vec![takes(10), takes(10)] });
+        knobs.stages = StageKnobs::chain(2);
+        if let Policy::Cellular(cellular) = &mut knobs.policy {
+            cellular.max_tasks = 3;
+        }
+        let mut core = core(knobs, 1, ahead);
+        let mut step = |event| said(&core.step(0, event));
+        assert_eq!(step(Event::Arrived(request(0, vec![Unfolded::Steps(1), Unfolded::Steps(9)]))), "#0 cell 0: 0.0");
+        let three = "#1 cell 1: 0.1; #2 cell 1: 0.2; #3 cell 1: 0.3";
+        assert_eq!(step(done(0)), format!("{three}; #4 cell 1: 0.4"), "alone it goes on, in a second round");
+        for req in [1, 2] {
+            let both = vec![Unfolded::Steps(3), Unfolded::Steps(1)];
+            assert_eq!(step(Event::Arrived(request(req, both))), "", "the lane has no room");
+        }
+        for (task, expected) in (1..).zip(expected) {
+            assert_eq!(step(done(task)), expected, "at least {min_followup}");
+        }
+    }
 }
 
 #[test]

@@ -29,6 +29,7 @@ mod script;
 mod sequences;
 mod serial;
 mod shares;
+mod sharing;
 mod slack;
 mod staged;
 mod timeline;

@@ -3,12 +3,16 @@
 use std::{
     env,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     logging::LogLevel,
+    session::Session,
 };
+
+use super::sessions::Sessions;
 
 /// File name of the library.
 const LIBRARY: &str = "libonnxruntime.so";
@@ -28,6 +32,7 @@ pub struct RuntimeOptions {
 #[derive(Clone, Debug)]
 pub struct Runtime {
     environment: Environment,
+    sessions: Arc<Sessions<Session>>,
     path: PathBuf,
     threads: usize,
 }
@@ -83,12 +88,17 @@ impl Runtime {
             .map_err(setup)?;
         // Every status is reported where it belongs: in the answer, and once in our own log.
         environment.set_log_level(LogLevel::Fatal);
-        Ok(Self { environment, path, threads })
+        Ok(Self { environment, sessions: Arc::default(), path, threads })
     }
 
     /// The environment that sessions are made in.
     pub(super) fn environment(&self) -> &Environment {
         &self.environment
+    }
+
+    /// The sessions in it.
+    pub(super) fn sessions(&self) -> &Sessions<Session> {
+        &self.sessions
     }
 
     /// Where the library was loaded from.

@@ -7,6 +7,7 @@
 
 mod library;
 mod program;
+mod sessions;
 mod status;
 mod value;
 

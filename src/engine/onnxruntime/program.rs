@@ -5,13 +5,15 @@ use std::{ffi::CString, ptr, sync::Arc};
 use bytes::Bytes;
 use ort::{
     AsPointer,
-    session::{RunOptions, Session, SharedSessionInner, builder::GraphOptimizationLevel},
+    session::{RunOptions, Session, builder::GraphOptimizationLevel},
     sys,
 };
+use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::{
     library::Runtime,
+    sessions::Origin,
     status::check,
     value::{HostMemory, Tensor, element_type},
 };
@@ -22,14 +24,16 @@ use crate::{
     onnx::Model,
 };
 
-/// A session shared by all lanes; ONNX Runtime allows concurrent runs.
+/// A session shared by all lanes, and by all programs of the same graph: ONNX Runtime allows concurrent runs. Options are each program's
+/// own, so that one that is told to stop leaves the others alone.
 pub struct OnnxProgram {
-    session: Arc<SharedSessionInner>,
+    session: Arc<Session>,
     options: RunOptions,
     host: HostMemory,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
     steady: bool,
+    origin: Origin,
     _runtime: Runtime,
 }
 
@@ -65,16 +69,15 @@ impl OnnxProgram {
         inputs: &[ProgramPort<'_>],
         outputs: &[ProgramPort<'_>],
     ) -> Result<Self, EngineError> {
-        let session = Session::builder(runtime.environment())
-            .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
-            .and_then(|mut builder| builder.commit_from_memory(model))
-            .map_err(refused)?;
+        let origin = Sha256::digest(model).into();
+        let session = runtime.sessions().of(origin, || compile_session(runtime, model))?;
         let inputs = ports("input", inputs, session.inputs())?;
         let outputs = ports("output", outputs, session.outputs())?;
         let small = (model.len() <= SMALL_MODEL_BYTES).then(|| Model::from_bytes(name, Bytes::copy_from_slice(model)));
         Ok(Self {
             steady: small.is_some_and(|model| model.is_ok_and(|model| model.is_straight_line())),
-            session: session.inner(),
+            session,
+            origin,
             options: RunOptions::new().map_err(refused)?,
             host: HostMemory::new()?,
             inputs,
@@ -82,6 +85,13 @@ impl OnnxProgram {
             _runtime: runtime.clone(),
         })
     }
+}
+
+fn compile_session(runtime: &Runtime, model: &[u8]) -> Result<Session, EngineError> {
+    Session::builder(runtime.environment())
+        .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
+        .and_then(|mut builder| builder.commit_from_memory(model))
+        .map_err(refused)
 }
 
 fn refused(error: ort::Error) -> EngineError {
@@ -149,6 +159,10 @@ impl Program for OnnxProgram {
 
     fn is_steady(&self) -> bool {
         self.steady
+    }
+
+    fn origin(&self) -> Option<[u8; 32]> {
+        Some(self.origin)
     }
 
     fn terminate(&self) {

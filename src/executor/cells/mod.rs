@@ -13,7 +13,7 @@ mod task;
 mod trial;
 mod walk;
 
-pub use plan::{CellPrograms, cell_knobs};
+pub use plan::CellPrograms;
 pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
 pub(super) use trial::run_alone;

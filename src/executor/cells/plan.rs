@@ -3,11 +3,12 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::resolve::Resolver;
 use crate::{
-    batching::{CellKnobs, SegmentKnobs, StageKnobs},
+    batching::{CellId, CellKind, CellKnobs, SegmentKnobs, StageKnobs},
     engine::{Program, ProgramPort},
     model::{
         DataType, ModelSpec,
@@ -30,6 +31,8 @@ pub(super) struct Cell {
     pub(super) program: Arc<dyn Program>,
     /// By input: whether nodes with other lengths of it may share a run, because the cell is told each one's own.
     pub(super) pads: SmallVec<[bool; 8]>,
+    /// Nodes of cells of one kind may share a run.
+    pub(super) kind: Option<CellKind>,
 }
 
 /// A segment as tasks see it.
@@ -134,7 +137,7 @@ impl CellPrograms {
             let roles: SmallVec<[&Role; 4]> =
                 segments.iter().flat_map(|segment| &segment.types).filter(|role| role.cell == number).collect();
             let pads = (0..spec.inputs.len()).map(|input| roles.iter().all(|role| role.tells(input))).collect();
-            Cell { spec: spec.clone(), program, pads }
+            Cell::new(spec.clone(), program, pads)
         });
         Ok(Self { cells: cells.collect(), unfolding, segments, kept })
     }
@@ -168,9 +171,43 @@ impl CellPrograms {
         self.cells.get(cell).map(|cell| &*cell.program)
     }
 
+    /// What the core has to know of the unfolding: its cell types and its segments.
+    pub fn knobs(&self) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) {
+        let cell = |Cell { spec, kind, .. }: &Cell| CellKnobs {
+            max_rows: spec.max_rows.max(1),
+            min_followup: spec.min_followup,
+            priority: spec.priority,
+            kind: *kind,
+        };
+        let id = |cell: usize| CellId(cell as u16);
+        let segments = self.unfolding.segments.iter().map(|segment| match &segment.nodes {
+            Nodes::Steps(steps) => SegmentKnobs::Steps { cell: id(steps.cell) },
+            Nodes::Tree(tree) => SegmentKnobs::Tree { leaf: id(tree.leaf.cell), inner: id(tree.inner.cell) },
+        });
+        (self.cells.iter().map(cell).collect(), segments.collect())
+    }
+
+    /// Whether a node of one of these cells may run in a task of a cell of other programs.
+    pub(super) fn runs_as(&self, cell: usize, other: &Self, number: usize) -> bool {
+        let (own, theirs) = (&self.cells[cell], &other.cells[number]);
+        std::ptr::eq(own, theirs) || (own.kind.is_some() && own.kind == theirs.kind)
+    }
+
     /// What the core has to know of the cells, which stand where a pipeline has its stages.
     pub(in crate::executor) fn stage_knobs(&self) -> Vec<StageKnobs> {
         StageKnobs::chain(self.cells.len() as u16)
+    }
+}
+
+impl Cell {
+    fn new(spec: CellSpec, program: Arc<dyn Program>, pads: SmallVec<[bool; 8]>) -> Self {
+        let kind = program.origin().map(|origin| {
+            let mut hash = Sha256::new_with_prefix(origin);
+            hash.update(format!("{:?} {:?} {pads:?}", spec.inputs, spec.outputs));
+            let digest: [u8; 32] = hash.finalize().into();
+            CellKind(digest[..16].iter().fold(0, |kind, byte| kind << 8 | u128::from(*byte)))
+        });
+        Self { spec, program, pads, kind }
     }
 }
 
@@ -190,19 +227,4 @@ impl fmt::Debug for CellPrograms {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.debug_struct("CellPrograms").field("unfolding", &self.unfolding).finish_non_exhaustive()
     }
-}
-
-/// What the core has to know of an unfolding: its cell types and its segments.
-pub fn cell_knobs(unfolding: &Unfolding) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) {
-    let cell = |cell: &CellSpec| CellKnobs {
-        max_rows: cell.max_rows.max(1),
-        min_followup: cell.min_followup,
-        priority: cell.priority,
-    };
-    let id = |cell: usize| crate::batching::CellId(cell as u16);
-    let segments = unfolding.segments.iter().map(|segment| match &segment.nodes {
-        Nodes::Steps(steps) => SegmentKnobs::Steps { cell: id(steps.cell) },
-        Nodes::Tree(tree) => SegmentKnobs::Tree { leaf: id(tree.leaf.cell), inner: id(tree.inner.cell) },
-    });
-    (unfolding.cells.iter().map(cell).collect(), segments.collect())
 }

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::{
     gather::{Gathered, NodeRow, gather, groups},
-    plan::{Cell, CellPrograms, From, Initially, Role},
+    plan::{Cell, CellPrograms, From, Initially, Role, Segment},
     walk::{Place, Row, Walk},
 };
 use crate::{
@@ -22,8 +22,9 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// Nodes of one cell type, of any requests.
+/// Nodes of one cell type, of any requests of any versions.
 pub(in crate::executor) struct CellTask<'a> {
+    /// Those of the version that leads.
     pub(in crate::executor) programs: &'a CellPrograms,
     pub(in crate::executor) cell: usize,
     /// Each node's request, and its number there.
@@ -105,21 +106,21 @@ impl<'a> CellTask<'a> {
 
     fn node(&self, walk: &'a Walk, number: u32) -> Result<Node<'a>, String> {
         let place = walk.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
-        let segment = &self.programs.segments[place.segment];
-        let role = usize::from(segment.is_tree && !walk.is_leaf(place));
-        if segment.types[role].cell != self.cell {
-            return Err(format!("node {number} of a request is of cell {}", segment.types[role].cell));
+        let role = walk.role(place);
+        let cell = walk.programs.segments[place.segment].types[role].cell;
+        if !walk.programs.runs_as(cell, self.programs, self.cell) {
+            return Err(format!("node {number} of a request is of cell {cell}"));
         }
         Ok(Node { walk, place, role })
     }
 
     /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
     fn rows(&self, cell: &Cell, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
-        let role = self.role(node);
+        let role = node.own();
         let mut count = 1;
         let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
         for (spec, from) in cell.spec.inputs.iter().zip(&role.inputs) {
-            let mut row = self.input(node, spec, from)?;
+            let mut row = node.input(spec, from)?;
             if role.by_rows {
                 let found = row.dims.first().copied().unwrap_or(0) as usize;
                 if found == 0 || (found != count && !inputs.is_empty()) {
@@ -140,12 +141,58 @@ impl<'a> CellTask<'a> {
         Ok(())
     }
 
-    fn role(&self, node: &Node<'_>) -> &Role {
-        &self.programs.segments[node.place.segment].types[node.role]
+    /// Runs rows whose inputs fit together.
+    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], rows: Vec<NodeRow>, ran: &mut Ran) -> Result<(), String> {
+        let started = Instant::now();
+        let count = rows.len();
+        let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
+        let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
+            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
+            gather(spec, &of_input, self.buffers)
+        });
+        let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
+        let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
+        let shapes: SmallVec<[Option<Dims>; 4]> =
+            cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
+        let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
+        let gathered_at = Instant::now();
+        let batch =
+            Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
+        let execution = cell.program.run(&batch).map_err(|error| error.0)?;
+        let ran_at = Instant::now();
+        // What grows is appended to where it lies once nobody reads it any more.
+        drop(inputs);
+        drop((gathered, rows));
+        for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
+            promised(spec, output, count)?;
+        }
+        let mut at = 0;
+        for rows in of_nodes.chunk_by(|one, two| one == two) {
+            let given = Given { outputs: &execution.outputs, count, at: at..at + rows.len() };
+            at += rows.len();
+            let node = rows[0];
+            ran.outcomes[node] = nodes[node].leave(node, &given, &mut ran.streamed)?;
+        }
+        ran.timings.compute_input_ns += nanos(started, gathered_at);
+        ran.timings.compute_infer_ns += nanos(gathered_at, ran_at);
+        ran.timings.compute_output_ns += nanos(ran_at, Instant::now());
+        Ok(())
+    }
+}
+
+impl Node<'_> {
+    fn segment(&self) -> &Segment {
+        &self.walk.programs.segments[self.place.segment]
     }
 
-    fn input(&self, node: &Node<'_>, spec: &TensorSpec, from: &From) -> Result<Row, String> {
-        let Node { walk, place, .. } = *node;
+    /// What it does in its segment.
+    fn own(&self) -> &Role {
+        &self.segment().types[self.role]
+    }
+
+    /// What it reads.
+    fn input(&self, spec: &TensorSpec, from: &From) -> Result<Row, String> {
+        let Node { walk, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
         match from {
             From::Whole(tensor) | From::Rows(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
@@ -189,72 +236,34 @@ impl<'a> CellTask<'a> {
         }
     }
 
-    /// Runs rows whose inputs fit together.
-    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], rows: Vec<NodeRow>, ran: &mut Ran) -> Result<(), String> {
-        let started = Instant::now();
-        let count = rows.len();
-        let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
-        let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
-            let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
-            gather(spec, &of_input, self.buffers)
-        });
-        let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
-        let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
-        let shapes: SmallVec<[Option<Dims>; 4]> =
-            cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
-        let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
-        let gathered_at = Instant::now();
-        let batch =
-            Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
-        let execution = cell.program.run(&batch).map_err(|error| error.0)?;
-        let ran_at = Instant::now();
-        // What grows is appended to where it lies once nobody reads it any more.
-        drop(inputs);
-        drop((gathered, rows));
-        for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
-            promised(spec, output, count)?;
-        }
-        let mut at = 0;
-        for rows in of_nodes.chunk_by(|one, two| one == two) {
-            let given = Given { outputs: &execution.outputs, count, at: at..at + rows.len() };
-            at += rows.len();
-            let node = rows[0];
-            ran.outcomes[node] = self.leave(&nodes[node], node, &given, &mut ran.streamed)?;
-        }
-        ran.timings.compute_input_ns += nanos(started, gathered_at);
-        ran.timings.compute_infer_ns += nanos(gathered_at, ran_at);
-        ran.timings.compute_output_ns += nanos(ran_at, Instant::now());
-        Ok(())
-    }
-
-    /// Keeps what a node gave, and says whether it was the last of its loop.
+    /// Keeps what the node gave, and says whether it was the last of its loop.
     fn leave(
         &self,
-        node: &Node<'_>,
         number: usize,
         given: &Given<'_>,
         streamed: &mut Vec<(usize, Response)>,
     ) -> Result<RowOutcome, String> {
-        if node.walk.is_past_the_end(node.place) {
+        if self.walk.is_past_the_end(self.place) {
             return Ok(RowOutcome { next: Next::On, emitted: false });
         }
-        let segment = &self.programs.segments[node.place.segment];
-        let by_rows = self.role(node).by_rows;
+        let programs = &self.walk.programs;
+        let segment = self.segment();
+        let by_rows = self.own().by_rows;
         let row = |output: usize| given.row(output, by_rows);
         for (number, keep) in segment.keeps.iter().enumerate() {
-            node.walk.keep(node.place, number, row(keep.outputs[node.role]))?;
+            self.walk.keep(self.place, number, row(keep.outputs[self.role]))?;
         }
         let mut outcome = RowOutcome { next: Next::On, emitted: segment.streams };
         if segment.streams {
-            let own = self.programs.unfolding.outputs.iter().map(|emitted| {
+            let own = programs.unfolding.outputs.iter().map(|emitted| {
                 let (keep, which) = segment.emits[emitted.emit];
-                let row = row(segment.keeps[keep].outputs[node.role]);
+                let row = row(segment.keeps[keep].outputs[self.role]);
                 let mut dims = Dims::new();
                 if which == Which::All {
                     dims.push(1);
                 }
                 dims.extend_from_slice(&row.dims);
-                node.walk.output(&dims, Bytes::copy_from_slice(row.as_slice()))
+                self.walk.output(&dims, Bytes::copy_from_slice(row.as_slice()))
             });
             streamed.push((number, Response { outputs: own.collect() }));
         }
@@ -262,7 +271,7 @@ impl<'a> CellTask<'a> {
             && integer(row(output).as_slice()) == Some(last)
         {
             outcome.next = Next::Done;
-            node.walk.end(node.place);
+            self.walk.end(self.place);
         }
         Ok(outcome)
     }

@@ -23,6 +23,7 @@ use crate::{
 mod grow;
 mod loops;
 mod sequences;
+mod sharing;
 
 /// Makes the values of each output of a row from those of its inputs.
 type Row = fn(&[Vec<i64>]) -> Vec<Vec<i64>>;
@@ -55,6 +56,12 @@ impl Program for Rows {
             BatchOutput { shape, data: bytes(&values) }
         });
         Ok(Execution { outputs: outputs.collect(), ..Execution::default() })
+    }
+
+    fn origin(&self) -> Option<[u8; 32]> {
+        let mut origin = [0; 32];
+        origin[..8].copy_from_slice(&(self.row as usize as u64).to_le_bytes());
+        Some(origin)
     }
 }
 

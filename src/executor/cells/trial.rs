@@ -2,11 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    plan::{CellPrograms, cell_knobs},
-    task::CellTask,
-    walk::Walk,
-};
+use super::{plan::CellPrograms, task::CellTask, walk::Walk};
 use crate::{
     batching::{
         Action, Arrival, BatchKey, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns,
@@ -33,7 +29,7 @@ pub(in crate::executor) fn run_alone(
     let payload = Payload { rows: 1, lengths: Lengths::new(), inputs: inputs.to_vec() };
     let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None);
     let mut took_ns = vec![0; programs.count()];
-    let (cells, segments) = cell_knobs(programs.unfolding());
+    let (cells, segments) = programs.knobs();
     let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, ..CellularKnobs::default() };
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();

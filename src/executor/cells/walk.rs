@@ -20,7 +20,7 @@ use crate::{
 
 /// A request on its way through its cells: where its nodes stand, and what they have left.
 pub(in crate::executor) struct Walk {
-    programs: Arc<CellPrograms>,
+    pub(super) programs: Arc<CellPrograms>,
     payload: Arc<Payload>,
     /// The model's tensors carry the batch as axis 0.
     has_batch_axis: bool,
@@ -189,8 +189,19 @@ impl Walk {
         Some(Place { segment, node: (number - start) as usize, nodes: (end - start) as usize })
     }
 
+    /// The number of a node's cell.
+    pub(in crate::executor) fn cell(&self, number: u32) -> Option<usize> {
+        let place = self.place(number)?;
+        Some(self.programs.segments[place.segment].types[self.role(place)].cell)
+    }
+
+    /// Which of its segment's types a node is.
+    pub(super) fn role(&self, place: Place) -> usize {
+        usize::from(self.programs.segments[place.segment].is_tree && !self.is_leaf(place))
+    }
+
     /// Whether a node of a tree has no children.
-    pub(super) fn is_leaf(&self, place: Place) -> bool {
+    fn is_leaf(&self, place: Place) -> bool {
         self.children(place).is_empty()
     }
 

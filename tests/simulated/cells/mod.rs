@@ -38,6 +38,8 @@ pub struct Rare {
     pub waited_for_room: u64,
     /// A task had nodes of one request twice.
     pub same_request_twice: u64,
+    /// A task had nodes of several versions, or of several cells of one.
+    pub shared_tasks: u64,
     /// Requests came while others were merged, and waited for all of them.
     pub waited_for_merged: u64,
     /// A task failed while another one of its requests was in flight.
@@ -65,6 +67,7 @@ impl AddAssign for Rare {
         self.never_fits += other.never_fits;
         self.waited_for_room += other.waited_for_room;
         self.same_request_twice += other.same_request_twice;
+        self.shared_tasks += other.shared_tasks;
         self.waited_for_merged += other.waited_for_merged;
         self.failed_with_more_in_flight += other.failed_with_more_in_flight;
         self.sequences_reclaimed += other.sequences_reclaimed;
@@ -75,7 +78,7 @@ impl AddAssign for Rare {
 }
 
 impl Rare {
-    fn each(&self) -> [(&'static str, u64); 14] {
+    fn each(&self) -> [(&'static str, u64); 15] {
         [
             ("moved to another lane", self.moved_lane),
             ("ran past the end of a loop", self.ran_past_the_end),
@@ -85,6 +88,7 @@ impl Rare {
             ("never fits", self.never_fits),
             ("waited for room", self.waited_for_room),
             ("two nodes of one request in a task", self.same_request_twice),
+            ("shared by versions", self.shared_tasks),
             ("waited for merged requests", self.waited_for_merged),
             ("failed with more in flight", self.failed_with_more_in_flight),
             ("sequence reclaimed", self.sequences_reclaimed),

@@ -7,8 +7,8 @@ use std::{
 
 use paternoster::{
     batching::{
-        Action, Arrival, BatchKey, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RowOutcome, RowSpan, Task,
-        TaskId,
+        Action, Arrival, BatchKey, CellularKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RowOutcome,
+        RowSpan, Task, TaskId,
     },
     model::unfold::Unfolded,
 };
@@ -292,15 +292,11 @@ impl Run {
 
     fn launch(&mut self, task: Task) -> Result<(), String> {
         self.rare.tasks += 1;
-        let Policy::Cellular(cellular) = &self.world.models[task.model.0 as usize].policy else { return Ok(()) };
-        let most = cellular.cells[usize::from(task.cell.0)].max_rows;
-        if task.rows.is_empty() || task.rows.len() > most as usize {
-            return Err(format!("{:?} has {} rows of at most {most}", task.id, task.rows.len()));
-        }
+        self.is_of_one_type(&task)?;
         let requests: BTreeSet<u64> = task.rows.iter().map(|row| row.req.0).collect();
         self.rare.same_request_twice += u64::from(requests.len() < task.rows.len());
         for row in &task.rows {
-            let model = task.model.0 as usize;
+            let model = self.known.get(&row.req.0).map_or(0, |known| known.asked.model);
             let is_new = self.known.get(&row.req.0).is_some_and(|known| !known.boarded);
             if let (true, Some(most)) = (is_new, self.merge_requests(model)) {
                 self.boards_merged(row.req.0, model, most)?;
@@ -320,14 +316,46 @@ impl Run {
             self.rare.moved_lane += u64::from(moved);
             known.last_lane = Some(task.lane);
         }
-        let model = task.model.0 as usize;
-        if self.slots[model] > self.room(model) {
+        if let Some(model) = (0..self.slots.len()).find(|model| self.slots[*model] > self.room(*model)) {
             return Err(format!("{} slots are held of {}", self.slots[model], self.room(model)));
         }
         let lane = task.lane.0;
         let queue = self.lanes.get_mut(&lane).ok_or_else(|| format!("lane {lane} is lost"))?;
         queue.push_back(Flying { task, writes: None });
         if queue.len() == 1 { self.begin(lane) } else { Ok(()) }
+    }
+
+    /// The rows of a task are nodes of its cell, or of cells of the same kind that others share with it; no more than any of them takes.
+    fn is_of_one_type(&mut self, task: &Task) -> Result<(), String> {
+        let leader = self.cellular(task.model.0 as usize)?;
+        let own = &leader.cells[usize::from(task.cell.0)];
+        let (mut most, mut is_shared) = (own.max_rows, false);
+        for row in &task.rows {
+            let asked = &self.known.get(&row.req.0).ok_or("a request runs that never came")?.asked;
+            let theirs = self.cellular(asked.model)?;
+            let (id, cell) = asked.cell(row.start, theirs);
+            most = most.min(cell.max_rows);
+            if (asked.model, id) == (task.model.0 as usize, task.cell) {
+                continue;
+            }
+            is_shared = true;
+            let shares = |of: &CellularKnobs| of.lazy.is_none() && of.merge_requests.is_none();
+            if own.kind.is_none() || own.kind != cell.kind || !shares(leader) || !shares(theirs) {
+                return Err(format!("{row:?} is no node of cell {} of model {}", task.cell.0, task.model.0));
+            }
+        }
+        if task.rows.is_empty() || task.rows.len() > most as usize || task.bucket.rows as usize != task.rows.len() {
+            return Err(format!("{:?} has {} rows of at most {most}", task.id, task.rows.len()));
+        }
+        self.rare.shared_tasks += u64::from(is_shared);
+        Ok(())
+    }
+
+    fn cellular(&self, model: usize) -> Result<&CellularKnobs, String> {
+        match &self.world.models[model].policy {
+            Policy::Cellular(cellular) => Ok(cellular),
+            _ => Err(format!("model {model} has no cells")),
+        }
     }
 
     /// The first task of a lane begins: its nodes read.

@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc};
 
 use paternoster::{
     batching::{
-        CellId, CellKnobs, CellularKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
+        CellId, CellKind, CellKnobs, CellularKnobs, Knobs, LaneKnobs, LazyCellKnobs, Policy, QueueKnobs, QueueingKnobs,
         SegmentKnobs, SequenceKnobs, StageKnobs, TimeoutAction,
     },
     model::{
@@ -50,6 +50,19 @@ impl Asked {
     pub fn place(&self, number: u32) -> (usize, u32) {
         let segment = (0..self.graph.len()).rfind(|&segment| self.first(segment) <= number).unwrap_or(0);
         (segment, number - self.first(segment))
+    }
+
+    /// The cell that a node of this number is of, in a model of these.
+    pub fn cell<'a>(&self, number: u32, cellular: &'a CellularKnobs) -> (CellId, &'a CellKnobs) {
+        let (segment, node) = self.place(number);
+        let cell =
+            match (&cellular.segments[segment], &self.graph[segment]) {
+                (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
+                    if topology.children_of(node).is_empty() { leaf } else { inner }
+                }
+                (SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }, _) => cell,
+            };
+        (*cell, &cellular.cells[usize::from(cell.0)])
     }
 }
 
@@ -97,7 +110,7 @@ pub fn last_root(topology: &Topology) -> u32 {
 
 impl World {
     pub fn draw(rng: &mut Rng) -> Self {
-        let models: Vec<Knobs> = (0..rng.within(1, 2)).map(|_| model(rng)).collect();
+        let models: Vec<Knobs> = (0..rng.within(1, 3)).map(|_| model(rng)).collect();
         let ahead = rng.coin();
         let lane = |rng: &mut Rng| match ahead {
             true => LaneKnobs { horizon_ns: rng.within(100, 3_000), depth: rng.within(2, 5) as u16 },
@@ -122,7 +135,8 @@ fn model(rng: &mut Rng) -> Knobs {
     let mut cell = |rng: &mut Rng| {
         let max_rows = rng.within(1, 6) as u32;
         let min_followup = rng.within(0, u64::from(max_rows)) as u32;
-        cells.push(CellKnobs { max_rows, min_followup, priority: rng.within(1, 3) as u32 });
+        let kind = rng.permille(400).then(|| CellKind(u128::from(rng.below(2))));
+        cells.push(CellKnobs { max_rows, min_followup, priority: rng.within(1, 3) as u32, kind });
         CellId(cells.len() as u16 - 1)
     };
     let mut segments = Vec::new();

@@ -1,0 +1,97 @@
+//! Cells of one kind share tasks, whatever versions they are of (BatchMaker section 4.2). Each version has queues of its own: the one
+//! whose turn it is leads a task, and the room that it leaves goes to the others, in the order in which they came up.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::{
+    Action, Actions, CellId, CellKind, LaneId, Ns,
+    arbiter::{GroupIx, Lane},
+    cellular::Place,
+    core::Core,
+    group::{Group, Turn},
+};
+
+/// Who has cells of which kinds.
+#[derive(Debug, Default)]
+pub(super) struct Kin {
+    by_kind: BTreeMap<CellKind, Vec<(GroupIx, CellId)>>,
+}
+
+impl Kin {
+    pub(super) fn came_up(&mut self, group: GroupIx, entry: &Group) {
+        let Some(cellular) = &entry.cellular else { return };
+        for cell in cellular.types() {
+            if let Some(kind) = cellular.kind(cell) {
+                self.by_kind.entry(kind).or_default().push((group, cell));
+            }
+        }
+    }
+
+    pub(super) fn forget(&mut self, group: GroupIx) {
+        self.by_kind.retain(|_, kin| {
+            kin.retain(|(own, _)| *own != group);
+            !kin.is_empty()
+        });
+    }
+
+    /// Those that would share a task of a group's cell.
+    fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
+        let kind = entry.cellular.as_ref().and_then(|cellular| cellular.kind(cell));
+        let kin = kind.and_then(|kind| self.by_kind.get(&kind));
+        kin.into_iter().flatten().copied().filter(move |own| *own != (group, cell))
+    }
+}
+
+impl Core {
+    /// By a group's cells: nodes that others would bring to a task on a lane.
+    pub(super) fn brought(&self, group: GroupIx, lane: LaneId) -> SmallVec<[(CellId, u64); 2]> {
+        let entry = &self.groups[group];
+        let types = entry.cellular.as_ref().filter(|_| !self.kin.by_kind.is_empty()).map(|cellular| cellular.types());
+        let brought = types.into_iter().flatten().map(|cell| {
+            let others = self.kin.of(group, entry, cell);
+            (cell, others.map(|(other, cell)| self.groups[other].would_bring(&self.ledger, cell, lane)).sum())
+        });
+        brought.filter(|(_, nodes)| *nodes > 0).collect()
+    }
+
+    /// Gives what room is left in the task that a group has just launched to others; how long it is predicted to take then.
+    pub(super) fn fill_up(
+        &mut self,
+        group: GroupIx,
+        lane: Lane,
+        predicted_ns: Option<Ns>,
+        actions: &mut Actions,
+    ) -> Option<Ns> {
+        let Some(Action::Launch(task)) = actions.last() else { return predicted_ns };
+        let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.bucket.rows);
+        let entry = &self.groups[group];
+        let kin: SmallVec<[(GroupIx, CellId); 2]> = self.kin.of(group, entry, cell).collect();
+        let mut most = entry.cellular.as_ref().map_or(own, |cellular| cellular.most_rows(cell));
+        let (mut rows, mut guests) = (own, Vec::new());
+        for (other, cell) in kin {
+            let largest = self.groups[other].cellular.as_ref().map_or(0, |cellular| cellular.most_rows(cell));
+            if rows >= most.min(largest) {
+                continue;
+            }
+            let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+            let place = Place { lane: lane.id, task: id, at: rows };
+            let joined = self.groups[other].join_task(&mut turn, other, place, cell, most.min(largest) - rows);
+            if !joined.is_empty() {
+                most = most.min(largest);
+                rows += joined.len() as u32;
+                guests.extend(joined);
+            }
+        }
+        if guests.is_empty() {
+            return predicted_ns;
+        }
+        self.ledger.shared(id, rows);
+        if let Some(Action::Launch(task)) = actions.get_mut(at) {
+            task.rows.extend(guests);
+            task.bucket.rows = rows;
+        }
+        self.groups[group].predict_cells(&lane, cell, rows)
+    }
+}

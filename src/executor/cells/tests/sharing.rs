@@ -1,0 +1,124 @@
+//! Nodes of several versions in one task.
+
+use std::sync::mpsc;
+
+use tokio::runtime::Builder;
+
+use super::*;
+use crate::{
+    batching::{CellularKnobs, Knobs, Policy},
+    executor::{InferRequest, ModelHandle, Pool, PoolOptions},
+};
+
+/// A version whose digits come in this order, and whose cell is this program.
+fn version(reversed: bool, program: Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
+    let unfolding = Unfolding {
+        cells: vec![digit_cell()],
+        segments: vec![segment("chain", chain(reversed), vec![emit("last", "h_next", Which::Last)])],
+        outputs: vec![emitted(0, 0)],
+    };
+    let spec = model(&[("tokens", &[-1])], 1);
+    let programs = CellPrograms::new(&spec, unfolding, vec![program]).expect("it fits");
+    (spec, programs)
+}
+
+fn rows(row: super::Row) -> Arc<Rows> {
+    Arc::new(Rows { row, runs: Mutex::default() })
+}
+
+#[test]
+fn a_run_has_rows_of_several_versions_each_of_which_keeps_its_own() {
+    let program = rows(digits);
+    let forth = Tried { rows: vec![Arc::clone(&program)], ..digit_chain(false) };
+    let (spec, programs) = version(true, rows(digits));
+    let back = Tried { spec, programs: Arc::new(programs), rows: Vec::new(), buffers: BufferPool::new(0) };
+    let (one, two) = (forth.walk(&[(&[2], &[1, 2])]), back.walk(&[(&[2], &[3, 4])]));
+    forth.task(0, &[(&one, 0), (&two, 0)]).expect("it runs");
+    back.task(0, &[(&two, 1), (&one, 1)]).expect("it runs");
+    let last = |walk: &Walk| values(&walk.reply().expect("it has run").outputs[0].data);
+    assert_eq!((last(&one), last(&two)), (vec![12], vec![43]));
+}
+
+#[test]
+fn nodes_of_other_programs_or_shapes_are_refused() {
+    let forth = digit_chain(false);
+    let (spec, programs) = version(false, rows(|inputs| vec![inputs[1].clone()]));
+    let other = Tried { spec, programs: Arc::new(programs), rows: Vec::new(), buffers: BufferPool::new(0) };
+    let walk = other.walk(&[(&[2], &[3, 4])]);
+    assert_eq!(forth.task(0, &[(&walk, 0)]), Err("cell 'step': node 0 of a request is of cell 0".to_owned()));
+    let kind = |tried: &Tried| tried.programs.knobs().0[0].kind;
+    assert!(kind(&forth).is_some() && kind(&other).is_some());
+    assert_ne!(kind(&forth), kind(&other), "of another origin");
+    assert_eq!(kind(&forth), kind(&digit_chain(true)), "how requests unfold is of no account");
+    let mut wide = forth.programs.unfolding().clone();
+    wide.cells[0].max_rows = 3;
+    let same = CellPrograms::new(&forth.spec, wide.clone(), vec![rows(digits)]).expect("it fits");
+    assert_eq!(same.knobs().0[0].kind, kind(&forth), "nor how many run together");
+    wide.cells[0].outputs.push(tensor("more", &[1]));
+    let more = CellPrograms::new(&forth.spec, wide, vec![rows(digits)]).expect("it fits");
+    assert_ne!(more.knobs().0[0].kind, kind(&forth), "it gives something else");
+}
+
+/// A program whose first run waits.
+struct Held {
+    rows: Arc<Rows>,
+    until: Mutex<Option<mpsc::Receiver<()>>>,
+}
+
+impl Program for Held {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        let until = self.until.lock().take();
+        until.into_iter().for_each(|until| until.recv().expect("the test goes on"));
+        self.rows.run(batch)
+    }
+
+    fn origin(&self) -> Option<[u8; 32]> {
+        self.rows.origin()
+    }
+}
+
+fn up(pool: &Arc<Pool>, reversed: bool, program: Arc<dyn Program>) -> Arc<ModelHandle> {
+    let (spec, programs) = version(reversed, program);
+    let (cells, segments) = programs.knobs();
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
+    Arc::new(pool.bring_up(spec, Knobs { policy, ..Knobs::default() }, programs))
+}
+
+fn request(digits: &[i64]) -> InferRequest {
+    let shape = Dims::from_slice(&[1, digits.len() as i64]);
+    InferRequest {
+        rows: 1,
+        inputs: vec![Some(InputTensor { shape, data: bytes(digits) })],
+        priority: 0,
+        queue_timeout: None,
+        deadline: None,
+        sequence: None,
+    }
+}
+
+#[test]
+fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
+    let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+    let (go_on, until) = mpsc::channel();
+    let (first, second) = (rows(digits), rows(digits));
+    let held = Held { rows: Arc::clone(&first), until: Mutex::new(Some(until)) };
+    let (one, two) = (up(&pool, false, Arc::new(held)), up(&pool, true, Arc::clone(&second) as _));
+    let tickets = [one.submit(request(&[1, 2, 3])), two.submit(request(&[4, 5])), two.submit(request(&[6, 7]))];
+    go_on.send(()).expect("the first run waits");
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let answers = tickets.map(|ticket| {
+        let response = runtime.block_on(ticket).expect("it runs");
+        values(&response.outputs[0].data)
+    });
+    assert_eq!(answers, [[123], [54], [76]]);
+    // The first alone, then twice all three.
+    let runs: Vec<u32> = [&first, &second].iter().flat_map(|rows| rows.runs.lock().clone()).collect();
+    assert_eq!(runs.iter().sum::<u32>(), 7);
+    assert_eq!(runs.len(), 3, "{runs:?}");
+    let counted = |handle: &ModelHandle| {
+        let stats = handle.stats().snapshot();
+        (stats.inference_count, stats.execution_count, stats.batch_stats.iter().map(|own| own.batch_size).max())
+    };
+    assert_eq!(counted(&one), (1, 3, Some(1)));
+    assert_eq!(counted(&two), (2, 2, Some(2)));
+}
