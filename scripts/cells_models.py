@@ -1,4 +1,4 @@
-"""Models for comparisons with cells: the example LSTM as one graph, its bare step, and translation with other batches."""
+"""Models for comparisons with cells: the same weights as one graph, the LSTM's bare step, and translation with other batches."""
 
 import sys
 
@@ -10,62 +10,229 @@ sys.path.insert(0, str(ROOT / "tests" / "python"))
 import cells_reference  # noqa: E402
 import onnx_bytes as onnx  # noqa: E402
 
-#: Largest batch of the whole graph.
+#: Largest batch of the whole graphs.
 BATCH = 64
+#: Leaves of the tree whose structure one graph is written for.
+LEAVES = 16
 
 PADDED_YAML = f"""max_batch_size: {BATCH}
 inputs: [{{ name: tokens, dtype: INT64, dims: [-1], pad: {{ axis: length, value: 0 }} }}]
-outputs: [{{ name: hidden, dtype: FP32, dims: [1024] }}]
+outputs: [{{ name: hidden, dtype: FP32, dims: [HIDDEN] }}]
 batching: {{ policy: window }}
 """
 STEP_YAML = f"""max_batch_size: {BATCH}
 inputs:
   - {{ name: x, dtype: INT64, dims: [] }}
-  - {{ name: h, dtype: FP32, dims: [1024] }}
-  - {{ name: c, dtype: FP32, dims: [1024] }}
-outputs: [{{ name: h_next, dtype: FP32, dims: [1024] }}, {{ name: c_next, dtype: FP32, dims: [1024] }}]
+  - {{ name: h, dtype: FP32, dims: [HIDDEN] }}
+  - {{ name: c, dtype: FP32, dims: [HIDDEN] }}
+outputs: [{{ name: h_next, dtype: FP32, dims: [HIDDEN] }}, {{ name: c_next, dtype: FP32, dims: [HIDDEN] }}]
+"""
+TREE_YAML = f"""max_batch_size: {BATCH}
+inputs: [{{ name: tokens, dtype: INT64, dims: [-1] }}, {{ name: children, dtype: INT32, dims: [-1, 2] }}]
+outputs: [{{ name: root, dtype: FP32, dims: [HIDDEN] }}]
+batching: {{ policy: window }}
+"""
+TRANSLATION_YAML = f"""max_batch_size: {BATCH}
+inputs: [{{ name: source, dtype: INT64, dims: [-1], pad: {{ axis: length, value: 0 }} }}]
+outputs: [{{ name: words, dtype: INT64, dims: [] }}, {{ name: sum, dtype: INT64, dims: [] }}]
+batching: {{ policy: window }}
 """
 
 
-def whole_graph(step):
-    """The LSTM over [batch, length] tokens as ONNX's own operator, told each row's length: that of its tokens above 0."""
-    weights = cells_reference.read_weights(str(step))
+def lengths(tokens):
+    """Nodes that count each row's tokens above 0, as INT32."""
+    return [
+        onnx.node("Greater", [tokens, "zero"], ["is_word"]),
+        onnx.node("Cast", ["is_word"], ["words_of"], to=onnx.ELEMENT["INT32"]),
+        onnx.node("ReduceSum", ["words_of", "second"], ["lengths"], keepdims=0),
+    ], [onnx.constant("zero", np.int64(0)), onnx.constant("second", np.array([1]))]
+
+
+def lstm(weights, tokens, last):
+    """Nodes that run ONNX's own operator over [batch, length] tokens, told each row's `lengths`, and what it leaves: h, c or both."""
     hidden = weights["lstm.bias"].size // 4
     # The cell has the gates i, f, g, o side by side, the operator i, o, f, c above one another.
     order = np.concatenate([np.arange(gate * hidden, (gate + 1) * hidden) for gate in (0, 3, 1, 2)])
     gates = weights["lstm.weight"][:, order].T
     bias = np.concatenate([weights["lstm.bias"][order], np.zeros(4 * hidden, np.float32)])
+    left = [f"{name}_of_all" for name in last]
     nodes = [
-        onnx.node("Gather", ["embedding", "tokens"], ["embedded"]),
+        onnx.node("Gather", ["embedding", tokens], ["embedded"]),
         onnx.node("Transpose", ["embedded"], ["by_step"], perm=[1, 0, 2]),
-        onnx.node("Greater", ["tokens", "none"], ["is_word"]),
-        onnx.node("Cast", ["is_word"], ["words"], to=onnx.ELEMENT["INT32"]),
-        onnx.node("ReduceSum", ["words", "second"], ["lengths"], keepdims=0),
-        onnx.node("LSTM", ["by_step", "W", "R", "B", "lengths"], ["", "last"], hidden_size=hidden),
-        onnx.node("Squeeze", ["last", "first"], ["hidden"]),
+        onnx.node("LSTM", ["by_step", "W", "R", "B", "lengths"], ["", *left], hidden_size=hidden),
+        *(onnx.node("Squeeze", [all_layers, "first"], [name]) for all_layers, name in zip(left, last)),
     ]
     constants = [
         onnx.constant("embedding", weights["embedding.weight"]),
         onnx.constant("W", gates[np.newaxis, :, :hidden]),
         onnx.constant("R", gates[np.newaxis, :, hidden:]),
         onnx.constant("B", bias[np.newaxis]),
-        onnx.constant("none", np.int64(0)),
         onnx.constant("first", np.array([0])),
-        onnx.constant("second", np.array([1])),
     ]
+    return nodes, constants
+
+
+def whole_lstm(folder):
+    """The LSTM over tokens of which those of 0 are padding."""
+    weights = cells_reference.read_weights(str(folder / "1" / "step.onnx"))
+    (counting, few), (running, own) = lengths("tokens"), lstm(weights, "tokens", ["hidden"])
     inputs = [onnx.port("tokens", "INT64", ("batch", "length"))]
-    return onnx.model(nodes, inputs, [onnx.port("hidden", "FP32", ("batch", hidden))], constants)
+    outputs = [onnx.port("hidden", "FP32", ("batch", weights["lstm.bias"].size // 4))]
+    return onnx.model(counting + running, inputs, outputs, few + own)
+
+
+def gated(gates, names, tanhs):
+    """Nodes that split sums into gates and squash them: by `Tanh` those named in `tanhs`."""
+    split = onnx.node("Split", [gates, f"parts{len(names)}"], [f"{name}_sum" for name in names], axis=1)
+    squash = (onnx.node("Tanh" if name in tanhs else "Sigmoid", [f"{name}_sum"], [name]) for name in names)
+    return [split, *squash]
+
+
+def whole_tree(folder):
+    """The tree LSTM over complete trees of LEAVES leaves, level by level, all of a batch at once; whatever `children` says."""
+    leaf, inner = (cells_reference.read_weights(str(folder / "1" / f"{name}.onnx")) for name in ("leaf", "node"))
+    hidden = leaf["leaf.bias"].size // 3
+    nodes = [
+        onnx.node("Gather", ["tokens", "leaves"], ["of_leaves"], axis=1),
+        onnx.node("Reshape", ["of_leaves", "flat"], ["words"]),
+        onnx.node("Gather", ["embedding", "words"], ["embedded"]),
+        onnx.node("Gemm", ["embedded", "leaf.weight", "leaf.bias"], ["leaf.sums"]),
+        *gated("leaf.sums", ["leaf.i", "leaf.o", "leaf.u"], ["leaf.u"]),
+        onnx.node("Mul", ["leaf.i", "leaf.u"], [f"c{LEAVES}"]),
+        onnx.node("Tanh", [f"c{LEAVES}"], ["leaf.squashed"]),
+        onnx.node("Mul", ["leaf.o", "leaf.squashed"], [f"h{LEAVES}"]),
+    ]
+    level = LEAVES
+    while level > 1:
+        below, level = level, level // 2
+        at = f"{level}."
+        names = [at + gate for gate in ("i", "left", "right", "o", "u")]
+        nodes += [
+            # Two children stand side by side.
+            onnx.node("Reshape", [f"h{below}", "pairs"], [at + "joined"]),
+            onnx.node("Gemm", [at + "joined", "node.weight", "node.bias"], [at + "sums"]),
+            *gated(at + "sums", names, [at + "u"]),
+            onnx.node("Reshape", [f"c{below}", "pairs"], [at + "memories"]),
+            onnx.node("Split", [at + "memories", "halves"], [at + "c_left", at + "c_right"], axis=1),
+            onnx.node("Mul", [at + "left", at + "c_left"], [at + "kept_left"]),
+            onnx.node("Mul", [at + "right", at + "c_right"], [at + "kept_right"]),
+            onnx.node("Mul", [at + "i", at + "u"], [at + "own"]),
+            onnx.node("Sum", [at + "own", at + "kept_left", at + "kept_right"], [f"c{level}"]),
+            onnx.node("Tanh", [f"c{level}"], [at + "squashed"]),
+            onnx.node("Mul", [at + "o", at + "squashed"], [f"h{level}"]),
+        ]
+    nodes.append(onnx.node("Identity", ["h1"], ["root"]))
+    constants = [
+        onnx.constant("embedding", leaf["embedding.weight"]),
+        *(onnx.constant(name, leaf[name]) for name in ("leaf.weight", "leaf.bias")),
+        *(onnx.constant(name, inner[name]) for name in ("node.weight", "node.bias")),
+        onnx.constant("leaves", np.array(leaves_of_complete(LEAVES))),
+        onnx.constant("flat", np.array([-1])),
+        onnx.constant("pairs", np.array([-1, 2 * hidden])),
+        onnx.constant("halves", np.full(2, hidden)),
+        onnx.constant("parts3", np.full(3, hidden)),
+        onnx.constant("parts5", np.full(5, hidden)),
+    ]
+    inputs = [onnx.port("tokens", "INT64", ("batch", "nodes")), onnx.port("children", "INT32", ("batch", "nodes", 2))]
+    return onnx.model(nodes, inputs, [onnx.port("root", "FP32", ("batch", hidden))], constants)
+
+
+def leaves_of_complete(leaves, first=0):
+    """The numbers of a complete tree's leaves from left to right, each node before its left part and that before its right one."""
+    if leaves == 1:
+        return [first]
+    half = leaves // 2
+    return leaves_of_complete(half, first + 1) + leaves_of_complete(half, first + leaves)
+
+
+def whole_translation(folder):
+    """Reads all of a padded batch, then writes until the last of it has ended: how many words each has written, and their sum."""
+    encoder, decoder = (cells_reference.read_weights(str(folder / "1" / f"{name}.onnx")) for name in ("encoder", "decoder"))
+    hidden = decoder["lstm.bias"].size // 4
+    (counting, few), (reading, own) = lengths("source"), lstm(encoder, "source", ["h", "c"])
+    body = [
+        onnx.node("Gather", ["decoder.embedding", "token_in"], ["x"]),
+        onnx.node("Concat", ["x", "h_in"], ["joined"], axis=1),
+        onnx.node("Gemm", ["joined", "decoder.weight", "decoder.bias"], ["sums"]),
+        *gated("sums", ["i", "f", "g", "o"], ["g"]),
+        onnx.node("Mul", ["f", "c_in"], ["kept"]),
+        onnx.node("Mul", ["i", "g"], ["added"]),
+        onnx.node("Add", ["kept", "added"], ["c_out"]),
+        onnx.node("Tanh", ["c_out"], ["squashed"]),
+        onnx.node("Mul", ["o", "squashed"], ["h_out"]),
+        onnx.node("Gemm", ["h_out", "projection.weight", "projection.bias"], ["scores"]),
+        onnx.node("ArgMax", ["scores"], ["token_out"], axis=1, keepdims=0),
+        # A row that has ended writes nothing more, but is computed for as long as any other writes.
+        onnx.node("Add", ["count_in", "writes_in"], ["count_out"]),
+        onnx.node("Mul", ["token_out", "writes_in"], ["written"]),
+        onnx.node("Add", ["sum_in", "written"], ["sum_out"]),
+        onnx.node("Equal", ["token_out", "end"], ["says_end"]),
+        onnx.node("GreaterOrEqual", ["count_out", "most"], ["has_most"]),
+        onnx.node("Or", ["says_end", "has_most"], ["ends"]),
+        onnx.node("Not", ["ends"], ["goes_on"]),
+        onnx.node("Cast", ["goes_on"], ["goes_on_number"], to=onnx.ELEMENT["INT64"]),
+        onnx.node("Mul", ["writes_in", "goes_on_number"], ["writes_out"]),
+        onnx.node("ReduceMax", ["writes_out"], ["any_writes"], keepdims=0),
+        onnx.node("Cast", ["any_writes"], ["again_out"], to=onnx.ELEMENT["BOOL"]),
+    ]
+    numbers = [("token", "INT64", ("batch",)), ("count", "INT64", ("batch",)), ("sum", "INT64", ("batch",))]
+    state = [*numbers, ("writes", "INT64", ("batch",)), ("h", "FP32", ("batch", hidden)), ("c", "FP32", ("batch", hidden))]
+    again = ("again", "BOOL", ())
+    ports = [[onnx.port(f"{name}_{side}", kind, dims) for name, kind, dims in (again, *state)] for side in ("in", "out")]
+    loop = onnx.graph(body, [onnx.port("turn", "INT64", ()), *ports[0]], ports[1])
+    nodes = [
+        *counting,
+        *reading,
+        onnx.node("Cast", ["lengths"], ["read"], to=onnx.ELEMENT["INT64"]),
+        onnx.node("Add", ["read", "spare"], ["most"]),
+        onnx.node("Mul", ["read", "zero"], ["none"]),
+        onnx.node("Add", ["none", "start"], ["start_of_all"]),
+        onnx.node("Cast", ["start"], ["yes"], to=onnx.ELEMENT["BOOL"]),
+        onnx.node(
+            "Loop",
+            ["", "yes", "start_of_all", "none", "none", "start_of_all", "h", "c"],
+            ["last", "words", "sum", "writing", "last_h", "last_c"],
+            body=loop,
+        ),
+    ]
+    constants = [
+        *few,
+        *own,
+        onnx.constant("decoder.embedding", decoder["embedding.weight"]),
+        onnx.constant("decoder.weight", decoder["lstm.weight"]),
+        onnx.constant("decoder.bias", decoder["lstm.bias"]),
+        *(onnx.constant(name, decoder[name]) for name in ("projection.weight", "projection.bias")),
+        onnx.constant("parts4", np.full(4, hidden)),
+        onnx.constant("spare", np.int64(cells_reference.SPARE_STEPS)),
+        # Also the number of those that write at first: each one.
+        onnx.constant("start", np.int64(cells_reference.START)),
+        onnx.constant("end", np.int64(cells_reference.END)),
+    ]
+    outputs = [onnx.port(name, "INT64", ("batch",)) for name in ("words", "sum")]
+    return onnx.model(nodes, [onnx.port("source", "INT64", ("batch", "length"))], outputs, constants)
+
+
+def write_whole(folder):
+    """Beside the models `lstm`, `tree-lstm` and `seq2seq` of a folder: each as one graph, and the LSTM's bare step as a model."""
+    step = folder / "lstm" / "1" / "step.onnx"
+    hidden = cells_reference.read_weights(str(step))["lstm.bias"].size // 4
+    made = (
+        ("lstm-padded", PADDED_YAML, whole_lstm(folder / "lstm")),
+        ("step", STEP_YAML, step.read_bytes()),
+        (f"tree-{LEAVES}", TREE_YAML, whole_tree(folder / "tree-lstm")),
+        ("seq2seq-padded", TRANSLATION_YAML, whole_translation(folder / "seq2seq")),
+    )
+    for name, yaml, graph in made:
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "model.yaml").write_text(yaml.replace("HIDDEN", str(hidden)))
+        (folder / name / "1" / "model.onnx").write_bytes(graph)
 
 
 def write_models(program, folder):
-    """Cells; the LSTM as one graph; its bare step as a model; and translation, a quarter as wide, with other batches."""
+    """Cells; each as one graph; the LSTM's bare step; and translation, a quarter as wide, with other batches."""
     called(program, "models", "--out", folder, "--only", "lstm,lstm-projected,tree-lstm")
-    step = folder / "lstm" / "1" / "step.onnx"
-    for name, yaml, graph in (("lstm-padded", PADDED_YAML, whole_graph(step)), ("step", STEP_YAML, step.read_bytes())):
-        (folder / name / "1").mkdir(parents=True)
-        (folder / name / "model.yaml").write_text(yaml)
-        (folder / name / "1" / "model.onnx").write_bytes(graph)
     called(program, "models", "--out", folder, "--only", "seq2seq", "--quarter")
+    write_whole(folder)
     text = (folder / "seq2seq" / "model.yaml").read_text()
     (folder / "seq2seq-256").mkdir()
     (folder / "seq2seq-256" / "model.yaml").write_text(text.replace(", 256, 512]", ", 256]"))

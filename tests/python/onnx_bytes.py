@@ -1,4 +1,4 @@
-"""ONNX graphs of one operator, written byte by byte, for models that tests make up as they go.
+"""ONNX graphs of a few operators, written byte by byte, for models that tests make up as they go.
 
 A protobuf message is a row of fields: a key (field number and wire type) and a number or a length-prefixed text.
 The field numbers are those of onnx.proto.
@@ -40,7 +40,7 @@ def port(name, datatype, dims):
 
 
 def node(operator, inputs, outputs, **attributes):
-    """Attributes are integers, or lists of them."""
+    """Attributes are integers, lists of them, or graphs."""
     named = b"".join(text(1, name) for name in inputs) + b"".join(text(2, name) for name in outputs) + text(4, operator)
     return named + b"".join(text(5, attribute(name, value)) for name, value in attributes.items())
 
@@ -48,22 +48,29 @@ def node(operator, inputs, outputs, **attributes):
 def attribute(name, value):
     if isinstance(value, int):
         return text(1, name) + number(3, value) + number(20, 2)
+    if isinstance(value, bytes):
+        return text(1, name) + text(6, value) + number(20, 5)
     return text(1, name) + b"".join(number(8, one) for one in value) + number(20, 7)
 
 
 def constant(name, values):
     """A tensor of FP32, or of INT64 where integers are given."""
-    values = np.ascontiguousarray(values)
+    values = np.asarray(values)
     datatype, kind = ("INT64", "<i8") if np.issubdtype(values.dtype, np.integer) else ("FP32", "<f4")
     sizes = b"".join(number(1, size) for size in values.shape)
     return sizes + number(2, ELEMENT[datatype]) + text(8, name) + text(9, values.astype(kind).tobytes())
 
 
+def graph(nodes, inputs, outputs, constants=()):
+    """A GraphProto: what a model is made of, and the body of a loop, which may read what stands around it."""
+    made = b"".join(text(1, one) for one in nodes) + text(2, "test")
+    made += b"".join(text(5, one) for one in constants)
+    return made + b"".join(text(11, one) for one in inputs) + b"".join(text(12, one) for one in outputs)
+
+
 def model(nodes, inputs, outputs, constants=()):
-    graph = b"".join(text(1, one) for one in nodes) + text(2, "test")
-    graph += b"".join(text(5, one) for one in constants)
-    graph += b"".join(text(11, one) for one in inputs) + b"".join(text(12, one) for one in outputs)
-    return number(1, IR_VERSION) + text(7, graph) + text(8, number(2, OPSET))
+    made = graph(nodes, inputs, outputs, constants)
+    return number(1, IR_VERSION) + text(7, made) + text(8, number(2, OPSET))
 
 
 def identity(datatype="FP32", dims=("batch", 16)):

@@ -8,6 +8,7 @@ import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import cells_models
 import cells_reference
 import numpy as np
 import pytest
@@ -135,6 +136,48 @@ def test_models_with_the_same_cells_share_tasks(program, repository, tmp_path):
         if event["ph"] == "X" and "task" in event.get("args", {}):
             tasks[names[event["pid"]]].add(event["args"]["task"])
     assert tasks["lstm · version 1"] & tasks["lstm-again · version 1"], "no task had nodes of both"
+
+
+@pytest.fixture(scope="module")
+def whole(program, repository, tmp_path_factory):
+    """Models of cells as one graph each, which are measured beside them."""
+    folder = tmp_path_factory.mktemp("whole")
+    for name in ("lstm", "tree-lstm", "seq2seq"):
+        (folder / name).symlink_to(repository / name)
+    cells_models.write_whole(folder)
+    with serving(folder, program=program) as running:
+        yield running
+
+
+def complete_tree(leaves):
+    """The children of a complete tree's nodes, each node before its left part and that before its right one."""
+    if leaves == 1:
+        return [[-1, -1]]
+    half = complete_tree(leaves // 2)
+    left, right = ([[child + first if child >= 0 else -1 for child in row] for row in half] for first in (1, leaves))
+    return [[1, leaves], *left, *right]
+
+
+def translated(tokens):
+    return {"words": len(tokens), "sum": int(tokens.sum())}
+
+
+def test_whole_graphs_give_what_cells_give(whole, repository):
+    rng = np.random.default_rng(5)
+    words = [rng.integers(1, 2_000, length) for length in (3, 7, 7, 12)]
+    children = np.array(complete_tree(cells_models.LEAVES), np.int32)
+    trees = [{"tokens": rng.integers(1, 2_000, len(children)), "children": children} for _ in range(3)]
+    cases = [
+        ("lstm", "lstm-padded", [{"tokens": tokens} for tokens in words], dict),
+        ("tree-lstm", f"tree-{cells_models.LEAVES}", trees, dict),
+        ("seq2seq", "seq2seq-padded", [{"source": tokens} for tokens in words], lambda answer: translated(answer["tokens"])),
+    ]
+    with triton.InferenceServerClient(whole.grpc) as client:
+        for model, graph, requests, expected in cases:
+            reference = cells_reference.load(repository / model)
+            for request, answer in zip(requests, answers_to(client, graph, requests)):
+                for name, value in expected(reference.answer(request)).items():
+                    np.testing.assert_allclose(answer.as_numpy(name)[0], value, rtol=TOLERANCE, atol=TOLERANCE)
 
 
 BAD = [

@@ -57,10 +57,12 @@ pub fn read(config: &pb::ModelConfig, origin: &Origin) -> Result<Option<UnfoldRe
     Ok(Some(UnfoldRequest { cells, segments: requests }))
 }
 
-/// Later segments go first, so that requests that are nearly done are done: the number of segments from the last that runs the cell.
+/// Types that come later in a request go first, so that those that are nearly done are done (BatchMaker section 4.3): the number of places
+/// from the last of the cell to the end. A segment is one place, a tree two: its leaves, then its inner nodes.
 fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
-    let last = segments.iter().rposition(|segment| segment.nodes.cells().any(|own| own == cell)).unwrap_or(0);
-    u32::try_from(segments.len() - last).unwrap_or(u32::MAX)
+    let places: Vec<usize> = segments.iter().flat_map(|segment| segment.nodes.cells()).collect();
+    let last = places.iter().rposition(|own| *own == cell).unwrap_or(0);
+    u32::try_from(places.len() - last).unwrap_or(u32::MAX)
 }
 
 /// A cell, whose priority counts only where it is given beside it.

@@ -119,7 +119,7 @@ fn cells_of_later_segments_go_first_unless_the_configuration_says_otherwise() {
     let priorities = |text: &str| sound(text).cells.iter().map(|cell| cell.priority).collect::<Vec<_>>();
     assert_eq!(priorities(SPEECH), [3, 2, 1]);
     assert_eq!(priorities(TRANSLATE), [7, 1]);
-    assert_eq!(priorities(TREE), [1, 1]);
+    assert_eq!(priorities(TREE), [2, 1], "inner nodes come later than leaves");
     let twice = changed(SPEECH, "cell: dense, inputs: { x: step.h }", "cell: conv, name: again, inputs: { x: step.h }");
     assert_eq!(priorities(&changed(&twice, ", dense: { program: dense.onnx }", "")), [1, 2], "by its last segment");
 }
