@@ -178,25 +178,9 @@ impl Group {
 
     /// Nodes that the group would bring to a task of another, of a cell of the same kind.
     pub(super) fn would_bring(&self, ledger: &Ledger, cell: CellId, lane: LaneId) -> u64 {
-        let Some(cellular) = self.cellular.as_ref().filter(|_| self.running < self.max_in_flight) else { return 0 };
+        let Some(cellular) = self.cellular.as_ref().filter(|_| self.may_run()) else { return 0 };
         let waiting = if cell == cellular.cells.first() { self.may_board(ledger) } else { 0 };
         cellular.cells.ready(cell, lane) + waiting
-    }
-
-    /// Joins a task of another group with at most so many nodes of a cell of the same kind.
-    pub(super) fn join_task(
-        &mut self,
-        turn: &mut Turn<'_>,
-        group: GroupIx,
-        place: Place,
-        cell: CellId,
-        most: u32,
-    ) -> Vec<RowSpan> {
-        if self.running >= self.max_in_flight {
-            return Vec::new();
-        }
-        self.refuse_late(turn);
-        self.take_off(turn, group, place, cell, most)
     }
 
     /// Turns away whoever could not meet its target any more, as far as anybody is next.

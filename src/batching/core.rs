@@ -183,16 +183,20 @@ impl Core {
         change(entry, &mut turn);
         entry.tidy(&turn);
         if entry.is_drained() {
-            let model = entry.model;
-            self.groups.remove(group);
-            self.kin.forget(group);
-            self.by_model.remove(&model);
-            self.arbiter.forget(group);
-            self.timers.forget(group);
-            actions.push(Action::Drained(model));
+            self.forget(group, actions);
         } else if entry.wants_lane() {
             self.arbiter.call(group);
         }
+    }
+
+    /// A group is drained.
+    fn forget(&mut self, group: GroupIx, actions: &mut Actions) {
+        let model = self.groups.remove(group).model;
+        self.kin.forget(group);
+        self.by_model.remove(&model);
+        self.arbiter.forget(group);
+        self.timers.forget(group);
+        actions.push(Action::Drained(model));
     }
 
     fn give_out_lanes(&mut self, actions: &mut Actions) {
@@ -228,6 +232,8 @@ impl Core {
                     }
                 }
                 Answer::NotBefore(due) => self.arbiter.defer(group, due),
+                // What it had may all have been refused.
+                Answer::Nothing if self.groups[group].is_drained() => self.forget(group, actions),
                 Answer::Nothing => {}
             }
         }

@@ -136,10 +136,15 @@ impl Group {
         self.draining && self.live == 0 && self.running == 0
     }
 
+    /// Whether it may have one more task in flight.
+    pub(super) fn may_run(&self) -> bool {
+        self.running < self.max_in_flight
+    }
+
     /// Whether a lane would be of use, as far as can be told without a decision of the policy.
     pub(super) fn wants_lane(&self) -> bool {
         let has_ready = || self.cellular.as_ref().is_some_and(Cellular::has_ready);
-        self.running < self.max_in_flight && (self.table.has_queued() || self.pending.ready() > 0 || has_ready())
+        self.may_run() && (self.table.has_queued() || self.pending.ready() > 0 || has_ready())
     }
 
     /// Whether what it has ready may be bound to a lane.
@@ -274,7 +279,7 @@ impl Group {
         id: TaskId,
         around: Around<'_>,
     ) -> Answer {
-        if self.running >= self.max_in_flight {
+        if !self.may_run() {
             return Answer::Nothing;
         }
         if self.cellular.is_some() {

@@ -71,13 +71,14 @@ impl Core {
         let mut most = entry.cellular.as_ref().map_or(own, |cellular| cellular.most_rows(cell));
         let (mut rows, mut guests) = (own, Vec::new());
         for (other, cell) in kin {
-            let largest = self.groups[other].cellular.as_ref().map_or(0, |cellular| cellular.most_rows(cell));
-            if rows >= most.min(largest) {
+            let entry = &mut self.groups[other];
+            let largest = entry.cellular.as_ref().map_or(0, |cellular| cellular.most_rows(cell));
+            if rows >= most.min(largest) || !entry.may_run() {
                 continue;
             }
             let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
             let place = Place { lane: lane.id, task: id, at: rows };
-            let joined = self.groups[other].join_task(&mut turn, other, place, cell, most.min(largest) - rows);
+            let joined = entry.take_off(&mut turn, other, place, cell, most.min(largest) - rows);
             if !joined.is_empty() {
                 most = most.min(largest);
                 rows += joined.len() as u32;

@@ -229,6 +229,7 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one. A group of which
 /// nothing runs can always launch what it has.
 fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    hold!(!group.is_drained(), "group {ix} is drained, but not gone");
     let waiting = core.arbiter.is_waiting(ix);
     let idle = core.arbiter.idle_lanes() > 0;
     hold!(!(idle && waiting == Waiting::ForLane), "group {ix} waits for a lane while one is idle");

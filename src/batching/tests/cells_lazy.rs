@@ -3,8 +3,8 @@
 use super::cellular::{core, done, request, said};
 use crate::{
     batching::{
-        CellId, CellKnobs, CellularKnobs, CostPoint, CostTable, Event, Knobs, LaneKnobs, LazyCellKnobs, Ns, Policy,
-        SegmentKnobs, StageKnobs,
+        Arrival, CellId, CellKnobs, CellularKnobs, CostPoint, CostTable, Event, Knobs, LaneKnobs, LazyCellKnobs,
+        ModelId, Ns, Policy, SegmentKnobs, StageKnobs,
     },
     model::unfold::Unfolded,
 };
@@ -102,4 +102,17 @@ fn a_request_that_cannot_meet_its_target_is_refused_where_such_are() {
     };
     assert_eq!(late(true), "0 Rejected(Late)");
     assert_eq!(late(false), "#0 cell 0: 0.0");
+}
+
+#[test]
+fn a_draining_version_whose_last_request_is_refused_is_gone() {
+    let mut core = core(knobs(None, true, Some(99)), 1, LaneKnobs::default());
+    core.step(0, Event::ModelUp(ModelId(1), knobs(None, true, Some(99))));
+    let of =
+        |req, model| Arrival { model: ModelId(model), ..request(req, vec![Unfolded::Steps(1), Unfolded::Steps(1)]) };
+    core.step(0, Event::Arrived(of(0, 0)));
+    core.step(1, Event::Arrived(of(1, 1)));
+    assert_eq!(said(&core.step(2, Event::ModelDraining(ModelId(1)))), "");
+    let actions = said(&core.step(90, done(0)));
+    assert!(actions.contains("1 Rejected(Late); Drained(ModelId(1))"), "{actions}");
 }
