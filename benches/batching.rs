@@ -13,7 +13,7 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster::{
     batching::{
-        Action, Actions, Arrival, BatchKey, CellId, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
+        Action, Actions, Arrival, BatchKey, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
         DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId,
         SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
     },
@@ -48,7 +48,7 @@ const KINDS: [Kind; 6] = [
 impl Kind {
     fn policy(self, batch_rows: u32) -> Policy {
         if self.nodes > 0 {
-            let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1, kind: None }];
+            let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1, kind: Some(CellKind(0)) }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
             return Policy::Cellular(CellularKnobs { cells, segments, slots, ..CellularKnobs::default() });

@@ -114,10 +114,7 @@ impl Core {
         let mut outcomes = rows;
         for flight in &flights {
             let own;
-            (own, outcomes) = match flights.len() {
-                1 => (outcomes, &[][..]),
-                _ => outcomes.split_at(flight.nodes.len().min(outcomes.len())),
-            };
+            (own, outcomes) = outcomes.split_at(outcomes.len().min(flight.own_rows() as usize));
             self.with_group(flight.group, actions, |group, turn| group.complete(turn, flight, own, used_ns));
         }
     }
@@ -134,11 +131,8 @@ impl Core {
         let Some(first) = flights.first() else { return (flights, 0) };
         let used_ns = self.arbiter.landed(first.lane, first.launched, self.now);
         for flight in &flights {
-            let share_ns = match flights.len() {
-                1 => used_ns,
-                _ => used_ns / Ns::from(flight.rows) * flight.nodes.len() as Ns,
-            };
-            self.arbiter.charge(flight.group, share_ns);
+            let share_ns = u128::from(used_ns) * u128::from(flight.own_rows()) / u128::from(flight.rows.max(1));
+            self.arbiter.charge(flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
         }
         (flights, used_ns)
     }

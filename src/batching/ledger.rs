@@ -105,6 +105,13 @@ pub(super) struct Flight {
     pub(super) nodes: Vec<NodeRow>,
 }
 
+impl Flight {
+    /// Rows of its group, which may have them all.
+    pub(super) fn own_rows(&self) -> u32 {
+        if self.nodes.is_empty() { self.rows } else { self.nodes.len() as u32 }
+    }
+}
+
 /// All live requests and all tasks in flight.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {

@@ -17,6 +17,8 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct Kin {
     by_kind: BTreeMap<CellKind, Vec<(GroupIx, CellId)>>,
+    /// Whether any kind is of more than one.
+    are_there: bool,
 }
 
 impl Kin {
@@ -24,7 +26,9 @@ impl Kin {
         let Some(cellular) = &entry.cellular else { return };
         for cell in cellular.types() {
             if let Some(kind) = cellular.kind(cell) {
-                self.by_kind.entry(kind).or_default().push((group, cell));
+                let kin = self.by_kind.entry(kind).or_default();
+                kin.push((group, cell));
+                self.are_there |= kin.len() > 1;
             }
         }
     }
@@ -34,11 +38,13 @@ impl Kin {
             kin.retain(|(own, _)| *own != group);
             !kin.is_empty()
         });
+        self.are_there = self.by_kind.values().any(|kin| kin.len() > 1);
     }
 
     /// Those that would share a task of a group's cell.
     fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
-        let kind = entry.cellular.as_ref().and_then(|cellular| cellular.kind(cell));
+        let cellular = entry.cellular.as_ref().filter(|_| self.are_there);
+        let kind = cellular.and_then(|cellular| cellular.kind(cell));
         let kin = kind.and_then(|kind| self.by_kind.get(&kind));
         kin.into_iter().flatten().copied().filter(move |own| *own != (group, cell))
     }
@@ -48,7 +54,7 @@ impl Core {
     /// By a group's cells: nodes that others would bring to a task on a lane.
     pub(super) fn brought(&self, group: GroupIx, lane: LaneId) -> SmallVec<[(CellId, u64); 2]> {
         let entry = &self.groups[group];
-        let types = entry.cellular.as_ref().filter(|_| !self.kin.by_kind.is_empty()).map(|cellular| cellular.types());
+        let types = entry.cellular.as_ref().filter(|_| self.kin.are_there).map(|cellular| cellular.types());
         let brought = types.into_iter().flatten().map(|cell| {
             let others = self.kin.of(group, entry, cell);
             (cell, others.map(|(other, cell)| self.groups[other].would_bring(&self.ledger, cell, lane)).sum())

@@ -194,8 +194,9 @@ impl Queues {
             .or_else(|| best(&|_| true))
     }
 
-    /// Forms a task of at most so many rows, and no more than the type's largest batch, in the order of its queue (lines 24 to 32); the nodes count as done for those
-    /// of their subgraphs that wait for them (line 18), which stay on the lane until their last task has ended (line 20).
+    /// Forms a task of at most so many rows, and no more than the type's largest batch, in the order of its queue (lines 24 to 32); the
+    /// nodes count as done for those of their subgraphs that wait for them (line 18), which stay on the lane until their last task has
+    /// ended (line 20).
     pub(super) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
         let ready = self.ready(cell, lane);
         let queue = &mut self.queues[usize::from(cell.0)];
