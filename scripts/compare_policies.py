@@ -33,6 +33,7 @@ CASES = {
     "linknet": Case("linknet", longer=3),
 }
 QUARTER_WIDE = ("bert-base", "mobilenet", "resnet50", "vgg19", "unet", "linknet")
+LOADS = "0.25,0.6,0.9"
 #: Batches of which T(n) is told in the table.
 TOGETHER = 8
 #: What stands beside `auto` where requests always wait: as Triton has it, and padded to buckets.
@@ -71,7 +72,7 @@ def compare(program, models, profiles, name, case, given):
     alone_ms, together_ms = times_ms(report)
     if case.workload:
         common += ["--workload", case.workload]
-    words = ["--policy", "auto", "--sweep-window", "--sweep-seconds", case.longer]
+    words = ["--policy", "auto", "--load", LOADS, "--follow-peak", "--sweep-window", "--sweep-seconds", case.longer]
     words += ["--rounds", given.rounds, "--warm-up-seconds", 0.3, "--seconds", given.seconds * case.longer]
     rows = []
     for load in called(program, "bench", *common, *words)["loads"]:
@@ -119,7 +120,9 @@ def rounded(row):
 
 
 def described(policy):
-    rules = [rule for rule in ("input", "load") if policy[rule]]
+    if policy == "serial":
+        return policy
+    rules = [rule for rule in ("input", "load") if policy["diversity"][rule]]
     return " ".join(["diversity", *rules, "operator"])
 
 

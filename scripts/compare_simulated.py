@@ -32,6 +32,7 @@ WARM_UP_S = 2
 #: The run that tells how the device behaves.
 QUIET_LOAD = 0.25
 FIGURES = ("mean_ms", "p99_ms")
+ONE_LANE = ["--cpu-lanes", 1]
 
 
 class Pair:
@@ -42,7 +43,7 @@ class Pair:
         self.trace, self.quiet, self.timeline = (scratch / name for name in ("trace.csv", "quiet.json", "timeline.json"))
         model, profiles = ["--model", case.model, "--json"], scratch / case.model
         self.served = ["--model-repository", scratch / "models", "--profile-directory", profiles, *model]
-        called(program, "profile", *self.served, "--budget-s", 30)
+        called(program, "profile", *self.served, "--budget-s", 30, *ONE_LANE)
         (table,) = profiles.glob("*.json")
         self.table = ["--table", table, "--seeds", 1, *model]
         self.peak = called(program, "simulate", *self.table, "--load", 0.5, "--policy", "window")["peak"]
@@ -62,7 +63,7 @@ class Pair:
 
     def measure(self, policy, timeline):
         words = ["--trace", self.trace, "--policy", policy, "--timeline-file", timeline]
-        alone = ["--cpu-lanes", 1, "--rounds", 1, "--warm-up-seconds", WARM_UP_S]
+        alone = [*ONE_LANE, "--rounds", 1, "--warm-up-seconds", WARM_UP_S]
         return called(self.program, "bench", *self.served, *words, *alone)["loads"][0]["policies"][0]["total"]
 
     def simulate(self, policy, counted, *device):

@@ -81,9 +81,9 @@ fn closed_loops_and_shares_of_the_peak_are_measured() {
         return;
     }
     let folder = repository(BATCHED);
-    for load in [["--concurrency", "4"], ["--load", "0.2"]] {
+    for load in [&["--concurrency", "4"][..], &["--load", "0.2"], &["--load", "0.2", "--follow-peak"]] {
         let words = ["--seconds", "0.3", "--rounds", "1", "--workload", "glue-short", "--objective-ms", "1000"];
-        let run = bench(folder.path(), &[&load[..], &words].concat());
+        let run = bench(folder.path(), &[load, &words].concat());
         run.unwrap_or_else(|error| panic!("{load:?}: {error}"));
     }
 }

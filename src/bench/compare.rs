@@ -73,12 +73,12 @@ impl Outcome {
     }
 }
 
-/// Measures all subjects at one load, so many rounds; every second round in the opposite order, and each round with the
-/// same arrivals for all. `done` is told after each run.
+/// Measures all subjects, so many rounds; every second round in the opposite order, and each round with the same arrivals for all, of
+/// what `load` gives for it. `done` is told after each run.
 pub async fn measure(
     subjects: &[Subject],
     work: &Arc<Work>,
-    load: &Load,
+    mut load: impl AsyncFnMut() -> Load,
     timing: Timing,
     rounds: u64,
     seed: u64,
@@ -91,8 +91,9 @@ pub async fn measure(
         if round % 2 == 1 {
             order.reverse();
         }
+        let load = load().await;
         for index in order {
-            let figures = load::run(&subjects[index].target, work, load, timing, seed.wrapping_add(round)).await;
+            let figures = load::run(&subjects[index].target, work, &load, timing, seed.wrapping_add(round)).await;
             outcomes[index].rounds.push(figures);
             done();
         }
@@ -103,6 +104,32 @@ pub async fn measure(
 /// Requests per second that a target answers when there are always so many in flight.
 pub async fn peak(target: &Target, work: &Arc<Work>, concurrency: usize, timing: Timing) -> Figures {
     load::run(target, work, &Load::Closed { concurrency }, timing, 0).await
+}
+
+/// How fast the machine is, as part of how fast it was at first: what a target answers with some requests in flight.
+#[derive(Debug)]
+pub struct Pace {
+    target: Target,
+    work: Arc<Work>,
+    timing: Timing,
+    at_first: f64,
+}
+
+impl Pace {
+    const IN_FLIGHT: usize = 16;
+
+    /// Begins with how fast it is now.
+    pub async fn start(target: Target, work: Arc<Work>, timing: Timing) -> Self {
+        let mut pace = Self { target, work, timing, at_first: 1.0 };
+        pace.at_first = pace.now().await;
+        pace
+    }
+
+    /// How fast it is now; as at first, where nothing was answered.
+    pub async fn now(&self) -> f64 {
+        let figures = peak(&self.target, &self.work, Self::IN_FLIGHT, self.timing).await;
+        if figures.latencies.count() == 0 { 1.0 } else { figures.throughput() / self.at_first }
+    }
 }
 
 /// Loads at which to measure, as the user says them.
@@ -183,6 +210,8 @@ mod tests {
         assert_eq!(loads(Points::Shares(vec![0.25, 0.9])), [poisson(50.0), poisson(180.0)]);
         assert_eq!(loads(Points::Rates(vec![7.0])), [poisson(7.0)]);
         assert_eq!(loads(Points::AsTheyAre), [poisson(1.0)]);
-        assert_eq!(loads(Points::Concurrencies(vec![8])), [Load::Closed { concurrency: 8 }]);
+        let closed = Load::Closed { concurrency: 8 };
+        assert_eq!(loads(Points::Concurrencies(vec![8])), std::slice::from_ref(&closed));
+        assert_eq!((poisson(50.0).times(0.5), closed.clone().times(0.5)), (poisson(25.0), closed));
     }
 }

@@ -30,6 +30,20 @@ pub enum Load {
     },
 }
 
+impl Load {
+    /// The same at so many times the rate; closed loops have none.
+    #[must_use]
+    pub fn times(self, factor: f64) -> Self {
+        match self {
+            Self::Open(arrivals) => match arrivals.mean_rate() {
+                Some(rate) => Self::Open(arrivals.scaled(rate * factor)),
+                None => Self::Open(arrivals),
+            },
+            closed @ Self::Closed { .. } => closed,
+        }
+    }
+}
+
 /// How long a load lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {

@@ -250,10 +250,19 @@ async fn policies_are_measured_in_alternating_order_with_the_same_arrivals() {
     let other = Subject { name: "second".to_owned(), target: Target::local(handle) };
     let mut sent = Vec::new();
     let done = || sent.push((rig.rows(), second.rows.load(Ordering::SeqCst)));
-    let outcomes = compare::measure(&[first, other], &rig.work, &at_once(10), timing(0, None), 2, 3, done).await;
-    assert_eq!(sent, [(10, 0), (10, 10), (10, 20), (20, 20)], "the second round is the other way round");
+    let mut rounds = 0;
+    let load = async || {
+        rounds += 1;
+        at_once(10 * rounds)
+    };
+    let outcomes = compare::measure(&[first, other], &rig.work, load, timing(0, None), 2, 3, done).await;
+    assert_eq!(
+        sent,
+        [(10, 0), (10, 10), (10, 30), (30, 30)],
+        "the second round is the other way round, and twice as much"
+    );
     assert_eq!(outcomes.iter().map(|outcome| outcome.name.as_str()).collect::<Vec<_>>(), ["first", "second"]);
-    assert!(outcomes.iter().all(|outcome| outcome.total().latencies.count() == 20));
+    assert!(outcomes.iter().all(|outcome| outcome.total().latencies.count() == 30));
 }
 
 #[test]

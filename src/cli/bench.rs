@@ -15,8 +15,8 @@ use crate::{
     bench::{
         Remote, RemoteError, Sizes, Target,
         answers::{Unanswered, Work},
-        compare::{self, Outcome, Point, Points, Subject},
-        load::Timing,
+        compare::{self, Outcome, Pace, Points, Subject},
+        load::{Load, Timing},
         local::{Loaded, Local, LocalError, Variant, VariantError},
         samples::{Recipe, SampleError},
         sweep,
@@ -153,8 +153,11 @@ impl<'a> Bench<'a> {
             Points::Shares(_) => Some(self.peak(&target, &work).await?),
             _ => None,
         };
+        let pace = match self.args.follow_peak {
+            true => Some(self.pace(target.clone(), &work).await),
+            false => None,
+        };
         let points = asked.resolve(&self.arrivals, peak);
-        drop(reference);
 
         let windows = self.args.windows(&target)?;
         let rounds = u64::from(self.args.rounds);
@@ -172,7 +175,11 @@ impl<'a> Bench<'a> {
         let mut measured = Vec::with_capacity(points.len());
         for (number, point) in points.into_iter().enumerate() {
             bar.set_message(point.name.clone());
-            let outcomes = self.at(&point, best.get(number), &work, timing, || bar.inc(1)).await?;
+            let load = async || match &pace {
+                Some(pace) => point.load.clone().times(pace.now().await),
+                None => point.load.clone(),
+            };
+            let outcomes = self.at(load, best.get(number), &work, timing, || bar.inc(1)).await?;
             measured.push((point, outcomes));
         }
         bar.finish_and_clear();
@@ -228,10 +235,17 @@ impl<'a> Bench<'a> {
         }
     }
 
+    /// Half as long as a round: it takes turns with them.
+    async fn pace(&self, target: Target, work: &Arc<Work>) -> Pace {
+        let timing = self.args.timing(false);
+        let measured = timing.measured.map(|measured| measured / 2);
+        Pace::start(target, Arc::clone(work), Timing { measured, ..timing }).await
+    }
+
     /// Measures all policies at one load, the best window first.
     async fn at(
         &self,
-        point: &Point,
+        load: impl AsyncFnMut() -> Load,
         best: Option<&Variant>,
         work: &Arc<Work>,
         timing: Timing,
@@ -245,7 +259,7 @@ impl<'a> Bench<'a> {
             window = Some((loaded, best));
         }
         let (rounds, seed) = (u64::from(self.args.rounds), self.args.seed);
-        let outcomes = compare::measure(&subjects, work, &point.load, timing, rounds, seed, done).await;
+        let outcomes = compare::measure(&subjects, work, load, timing, rounds, seed, done).await;
         if let Some((loaded, best)) = window {
             let variant = best.to_string();
             loaded.unload().await.map_err(|source| LocalError::Load { variant, source })?;

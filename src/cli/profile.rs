@@ -10,11 +10,11 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::table::Table;
+use super::{flags::DeviceArgs, table::Table};
 use crate::{
     engine::onnxruntime::{Runtime, RuntimeOptions},
     executor::{Pool, PoolOptions},
-    profile::{Choice, CutTable, Findings, Halt, Key, Profile, Store, StoreError, choose, default_directory},
+    profile::{Choice, CutTable, Findings, Halt, Key, Point, Profile, Store, StoreError, choose, default_directory},
     report::plot::{Lines, PlotError},
     repository::{PoolLoader, Trials, joining_pays, read_model},
 };
@@ -48,12 +48,9 @@ pub struct ProfileArgs {
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
-    /// Threads that ONNX Runtime shares among all batches, as the server will have; 0: as many as there are cores
-    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=1024))]
-    pub cpu_threads: u32,
-    /// File of the ONNX Runtime library; looked for as the server does where not given
-    #[arg(long, value_name = "FILE")]
-    pub onnxruntime_library: Option<PathBuf>,
+    /// As the server will have it
+    #[command(flatten)]
+    pub device: DeviceArgs,
 }
 
 /// Why a model was not profiled.
@@ -102,8 +99,8 @@ struct Report<'a> {
 /// # Errors
 /// When the model cannot be found, compiled or run, or the profile not be kept.
 pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
-    let library = args.onnxruntime_library.clone();
-    let runtime = Runtime::load(&RuntimeOptions { library, threads: args.cpu_threads as usize });
+    let library = args.device.onnxruntime_library.clone();
+    let runtime = Runtime::load(&RuntimeOptions { library, threads: args.device.cpu_threads as usize });
     let runtime = runtime.map_err(|error| ProfileError::Model(error.to_string()))?;
     run_with(args, runtime, &mut io::stdout().lock())
 }
@@ -115,7 +112,7 @@ pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
 pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Result<(), ProfileError> {
     let directory = args.profile_directory.clone().or_else(default_directory).ok_or(ProfileError::NoDirectory)?;
     let store = Store::new(directory);
-    let options = PoolOptions { cpu_lanes: 1, ..PoolOptions::default() };
+    let options = PoolOptions { cpu_lanes: args.device.cpu_lanes, ..PoolOptions::default() };
     let pool = Pool::start(&options).map_err(ProfileError::Threads)?;
     let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime));
     let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
@@ -184,7 +181,11 @@ fn describe(profile: &Profile, key: &Key, out: &mut dyn Write) -> io::Result<()>
     writeln!(out, "model '{}' on {}", profile.model, key.device)?;
     for cut in &profile.cuts {
         writeln!(out, "\n{}", title(cut))?;
-        writeln!(out, "{}", latencies(cut, &shown_lengths(cut)))?;
+        writeln!(out, "{}", latencies(&cut.stages, &shown_lengths(cut)))?;
+    }
+    if !profile.side_by_side.is_empty() {
+        writeln!(out, "\nwhole, on every lane at once")?;
+        writeln!(out, "{}", latencies(std::slice::from_ref(&profile.side_by_side), &[0]))?;
     }
     Ok(())
 }
@@ -199,6 +200,9 @@ fn describe_choice(profile: &Profile, found: &Findings, choice: &Choice, out: &m
     for (cut, rows) in profile.cuts.iter().zip(&found.preferred_rows) {
         writeln!(out, "  preferred rows, {}: {rows:?}", title(cut))?;
     }
+    if let Some(rows) = found.preferred_side_by_side {
+        writeln!(out, "  preferred rows, on every lane at once: [{rows}]")?;
+    }
     writeln!(out, "\nchosen: stages {}, policy {}", choice.stages, choice.policy.describe())?;
     choice.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))
 }
@@ -211,9 +215,9 @@ fn title(cut: &CutTable) -> String {
     }
 }
 
-fn latencies(cut: &CutTable, lengths: &[u32]) -> Table {
+fn latencies(stages: &[Vec<Point>], lengths: &[u32]) -> Table {
     let mut table = Table::new(&["Stage", "Length", "Rows", "Median µs", "p99 µs", "µs a row", "Runs"]);
-    for (stage, points) in cut.stages.iter().enumerate() {
+    for (stage, points) in stages.iter().enumerate() {
         for &length in lengths {
             for point in points.iter().filter(|point| point.length == length) {
                 let (median_us, p99_us) = (point.median_ns as f64 / 1e3, point.p99_ns as f64 / 1e3);
@@ -245,8 +249,7 @@ mod tests {
             profile_directory: Some("/profiles".into()),
             svg: None,
             json: false,
-            cpu_threads: 1,
-            onnxruntime_library: Some("/no/such.so".into()),
+            device: DeviceArgs { cpu_lanes: 2, cpu_threads: 1, onnxruntime_library: Some("/no/such.so".into()) },
         };
         let refused = run(&args).expect_err("there is no library").to_string();
         assert_eq!(refused, "ONNX Runtime library '/no/such.so' (from --onnxruntime-library) does not exist");

@@ -122,6 +122,11 @@ impl Pool {
         ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, cells, has_sequences }
     }
 
+    /// Tasks that may run at the same time.
+    pub fn lanes(&self) -> u16 {
+        self.cpu.streams()
+    }
+
     /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
     /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
     /// another, exits or not. Gives how long each stage took, as it would on a lane: inputs gathered, run, outputs taken apart.

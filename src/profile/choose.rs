@@ -26,28 +26,36 @@ pub struct Choice {
     pub reasons: Vec<String>,
 }
 
-/// `diversity`, with Policy II on: it splits only what runs as fast in parts.
+/// The policies that are chosen from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct ChosenPolicy {
-    /// Policy I.
-    pub input: bool,
-    /// Policy III.
-    pub load: bool,
+#[serde(rename_all = "lowercase")]
+pub enum ChosenPolicy {
+    /// `serial`.
+    Serial,
+    /// `diversity`, with Policy II on: it splits only what runs as fast in parts.
+    Diversity {
+        /// Policy I.
+        input: bool,
+        /// Policy III.
+        load: bool,
+    },
 }
 
 impl ChosenPolicy {
     /// The policy as the core takes it.
     pub fn knobs(self) -> Policy {
+        let Self::Diversity { input, load } = self else { return Policy::Serial };
         Policy::Diversity(DiversityKnobs {
-            input: self.input.then(InputDiversity::default),
+            input: input.then(InputDiversity::default),
             operator: Some(OperatorDiversity::default()),
-            load: self.load.then(LoadDiversity::default),
+            load: load.then(LoadDiversity::default),
         })
     }
 
     /// In the words of `model.yaml`.
     pub fn describe(self) -> String {
-        let kinds = [("input", self.input), ("operator", true), ("load", self.load)];
+        let Self::Diversity { input, load } = self else { return "serial".to_owned() };
+        let kinds = [("input", input), ("operator", true), ("load", load)];
         let on: Vec<&str> = kinds.into_iter().filter_map(|(name, on)| on.then_some(name)).collect();
         format!("diversity ({})", on.join(", "))
     }
@@ -55,8 +63,10 @@ impl ChosenPolicy {
 
 /// Chooses by a profile; `fixed` is the number of stages where the configuration names it.
 ///
-/// The policy is always `diversity`: each of its rules acts only where the measured times say that completion times become shorter by
-/// it, so that it is `window` with delay 0 where none does. What is chosen is which rules have something to do, and the stages:
+/// Where lanes that all run the model do best with one row each, the policy is `serial`: they have the device to share already, and batches
+/// only make requests wait for each other. Else it is `diversity`: each of its rules acts only where the measured times say that completion
+/// times become shorter by it, so that it is `window` with delay 0 where none does. What is chosen is which rules have something to do, and
+/// the stages:
 ///
 /// - Policy II, always. With one stage it boards no more than the device takes as well in parts.
 /// - Policy I where requests differ in length. Its groups run in parallel, which resolves load diversity too (DVABatch section
@@ -76,28 +86,41 @@ pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {
     )];
     let stages = match fixed {
         Some(stages) => stages,
-        None if !found.load_diversity => {
+        None if !found.load_diversity || found.runs_best_one_by_one() => {
             reasons.push("one stage: boundaries would cost and nobody would join at them".to_owned());
             1
         }
         None if found.input_diversity => stages_by_operators(profile, &found, &mut reasons),
         None => stages_by_wait(profile, &found, &mut reasons),
     };
+    let policy = policy(&found, stages);
+    reasons.extend(why(policy).iter().map(|&reason| reason.to_owned()));
+    Some(Choice { stages, batch_buckets: row_buckets(profile.max_rows), policy, reasons })
+}
+
+fn policy(found: &Findings, stages: u16) -> ChosenPolicy {
     let input = found.input_diversity;
-    let load = !input && found.load_diversity && stages > 1;
-    match (input, load) {
-        (true, _) => reasons.push(
-            "requests differ in length: those of like length travel together, where that is faster than padding"
-                .to_owned(),
-        ),
-        (_, true) => reasons.push("lengths are alike: newcomers join the newest batch (it is stretched)".to_owned()),
-        (false, false) => {
-            reasons.push("lengths are alike and nobody joins on the way: what waits boards at once".to_owned())
+    match !input && found.runs_best_one_by_one() {
+        true => ChosenPolicy::Serial,
+        false => ChosenPolicy::Diversity { input, load: !input && found.load_diversity && stages > 1 },
+    }
+}
+
+fn why(policy: ChosenPolicy) -> &'static [&'static str] {
+    const PARTS: &str = "no more boards together, or stays together, than the device takes as well in parts";
+    match policy {
+        ChosenPolicy::Serial => &["while all lanes are busy, no batch is 5 % faster a row than requests one by one"],
+        ChosenPolicy::Diversity { input: true, .. } => &[
+            "requests differ in length: those of like length travel together, where that is faster than padding",
+            PARTS,
+        ],
+        ChosenPolicy::Diversity { load: true, .. } => {
+            &["lengths are alike: newcomers join the newest batch (it is stretched)", PARTS]
+        }
+        ChosenPolicy::Diversity { .. } => {
+            &["lengths are alike and nobody joins on the way: what waits boards at once", PARTS]
         }
     }
-    reasons.push("no more boards together, or stays together, than the device takes as well in parts".to_owned());
-    let batch_buckets = row_buckets(profile.max_rows);
-    Some(Choice { stages, batch_buckets, policy: ChosenPolicy { input, load }, reasons })
 }
 
 /// The fewest stages in which it pays to run batches of different sizes; one where it does not.

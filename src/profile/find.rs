@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::{CutTable, Profile};
+use super::{CutTable, Point, Profile};
 use crate::batching::Ns;
 
 /// A batch size is preferred where its throughput is within this of the best (DVABatch section 7.2).
@@ -32,6 +32,8 @@ pub struct Findings {
     pub together_row_ns: f64,
     /// For each cut that was measured, by its number of stages: the preferred batch size of each stage.
     pub preferred_rows: Vec<Vec<u32>>,
+    /// The preferred batch size of the whole model while every lane runs it; `None` where that was not measured.
+    pub preferred_side_by_side: Option<u32>,
     /// Requests differ in length: an axis is padded.
     pub input_diversity: bool,
     /// In some cut a stage's preferred batch size is at least twice another's, and running each at its own makes rows cheaper.
@@ -53,6 +55,7 @@ impl Findings {
             measured.rev().find_map(|rows| Some((rows, whole.total_ns(rows, length)?)))?;
         let together_row_ns = together_ns as f64 / f64::from(together_rows);
         let preferred_rows: Vec<Vec<u32>> = profile.cuts.iter().map(|cut| preferred(cut, length)).collect();
+        let side_by_side = profile.side_by_side.iter().map(rate).collect::<Vec<_>>();
         Some(Self {
             length,
             alone_ns,
@@ -62,7 +65,13 @@ impl Findings {
             operator_diversity: profile.cuts.iter().any(|cut| are_diverse(profile, cut, length)),
             load_diversity: together_rows > 1 && together_row_ns <= JOINING_PAYS * alone_ns as f64,
             preferred_rows,
+            preferred_side_by_side: (!side_by_side.is_empty()).then(|| smallest_near_best(&side_by_side)),
         })
+    }
+
+    /// Whether lanes that all run the model do best with one row each: they share the device already.
+    pub fn runs_best_one_by_one(&self) -> bool {
+        self.preferred_side_by_side == Some(1)
     }
 
     /// T(n)/n as a share of T(1).
@@ -89,8 +98,11 @@ pub(super) fn are_diverse(profile: &Profile, cut: &CutTable, length: u32) -> boo
 /// By rows, ascending: a stage's throughput, of sizes with at least so many runs.
 fn rates(cut: &CutTable, stage: usize, length: u32, runs: u32) -> Vec<(u32, f64)> {
     let point = |rows| cut.point(stage, rows, length).filter(|point| point.runs >= runs);
-    let rate = |rows| Some((rows, f64::from(rows) / point(rows)?.median_ns as f64));
-    cut.rows().into_iter().filter_map(rate).collect()
+    cut.rows().into_iter().filter_map(|rows| point(rows).map(rate)).collect()
+}
+
+fn rate(point: &Point) -> (u32, f64) {
+    (point.rows, f64::from(point.rows) / point.median_ns as f64)
 }
 
 fn best(rates: &[(u32, f64)]) -> f64 {
@@ -99,10 +111,10 @@ fn best(rates: &[(u32, f64)]) -> f64 {
 
 /// By stage: the smallest batch size whose throughput is within 5 % of the best.
 pub(super) fn preferred(cut: &CutTable, length: u32) -> Vec<u32> {
-    let of_stage = |stage: usize| {
-        let rates = rates(cut, stage, length, 1);
-        let best = best(&rates);
-        rates.into_iter().find(|(_, rate)| *rate >= NEAR_BEST * best).map_or(1, |(rows, _)| rows)
-    };
-    (0..cut.stages.len()).map(of_stage).collect()
+    (0..cut.stages.len()).map(|stage| smallest_near_best(&rates(cut, stage, length, 1))).collect()
+}
+
+fn smallest_near_best(rates: &[(u32, f64)]) -> u32 {
+    let best = best(rates);
+    rates.iter().find(|(_, rate)| *rate >= NEAR_BEST * best).map_or(1, |(rows, _)| *rows)
 }

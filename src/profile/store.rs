@@ -14,7 +14,7 @@ use tempfile::NamedTempFile;
 use super::Profile;
 
 /// The form of the files. Those of another form are measured again.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// No profile is larger.
 const MAX_BYTES: u64 = 16 << 20;
 

@@ -16,6 +16,8 @@ pub struct Profile {
     pub padded_axes: u32,
     /// The whole model first, then the model cut into stages, by ascending number of them.
     pub cuts: Vec<CutTable>,
+    /// The whole model, by ascending rows, while every other lane runs batches of the same size; empty where that was not measured.
+    pub side_by_side: Vec<Point>,
 }
 
 /// Latencies of a model cut in one way.
@@ -73,7 +75,7 @@ impl Profile {
         let point = |point: &Point| point.rows > 0 && point.median_ns > 0 && point.median_ns <= point.p99_ns;
         let stage = |points: &Vec<Point>| !points.is_empty() && points.iter().all(point);
         let cut = |cut: &CutTable| !cut.stages.is_empty() && cut.stages.iter().all(stage) && cut.scatter.is_sorted();
-        self.whole().is_some() && self.cuts.iter().all(cut)
+        self.whole().is_some() && self.cuts.iter().all(cut) && self.side_by_side.iter().all(point)
     }
 }
 

@@ -17,7 +17,7 @@ fn key() -> Key {
 fn profile() -> Profile {
     let point = |rows| Point { rows, length: 0, median_ns: 100 * Ns::from(rows), p99_ns: 900, runs: 20 };
     let cut = CutTable { at: Vec::new(), stages: vec![vec![point(1), point(4)]], scatter: Vec::new() };
-    Profile { model: "m".to_owned(), max_rows: 4, padded_axes: 0, cuts: vec![cut] }
+    Profile { model: "m".to_owned(), max_rows: 4, padded_axes: 0, cuts: vec![cut], side_by_side: vec![point(1)] }
 }
 
 /// Measures a model whose run of a size takes what `took_ns` says, on a clock that only its runs move.
@@ -177,7 +177,7 @@ fn a_damaged_or_old_file_counts_as_none() {
     let path = store.write(&key(), &profile()).expect("it is written");
     let text = fs::read_to_string(&path).expect("it is there");
     let senseless = text.replace("\"median_ns\":100,", "\"median_ns\":0,");
-    let old = text.replace("\"format\":2", "\"format\":1");
+    let old = text.replace("\"format\":3", "\"format\":2");
     let foreign = text.replace("\"engine\":\"an engine\"", "\"engine\":\"another\"");
     for (why, damaged) in [("cut off", &text[..40]), ("no time", &senseless), ("old", &old), ("foreign", &foreign)] {
         assert_ne!(damaged, text, "{why}");

@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     io,
+    panic::resume_unwind,
     path::Path,
     thread,
     time::{Duration, Instant},
@@ -10,7 +11,7 @@ use std::{
 
 use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, directory, prepare, warmup};
 use crate::{
-    batching::Policy,
+    batching::{Ns, Policy},
     executor::StagePrograms,
     observe::machine,
     profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, choose, digest, measure, sizes},
@@ -19,8 +20,14 @@ use crate::{
 /// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
 pub const STAGE_COUNTS: [u16; 3] = [2, 4, 8];
 
-/// Share of the budget that the whole model gets; the cuts share the rest evenly.
+/// Shares of the budget that the whole model gets, alone and on all lanes at once; the cuts share the rest evenly.
 const WHOLE_SHARE: f64 = 0.4;
+const SIDE_BY_SIDE_SHARE: f64 = 0.2;
+
+/// Largest batch that is measured side by side, and runs in a row on each lane: while the first begins and the last ends, others may be
+/// alone.
+const MOST_SIDE_BY_SIDE: u32 = 8;
+const RUNS_IN_A_ROW: u32 = 4;
 
 /// Longest pause after a run, and longest wait for requests in flight, of measurements beside a server.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
@@ -39,7 +46,7 @@ pub struct Trials<'a> {
 
 /// Whether batching gains enough by a profile of the whole model for stages to be of use.
 pub fn joining_pays(profile: &Profile) -> bool {
-    Findings::of(profile).is_some_and(|found| found.load_diversity)
+    Findings::of(profile).is_some_and(|found| found.load_diversity && !found.runs_best_one_by_one())
 }
 
 /// Reads the latest version of a model in a repository, as it would be loaded.
@@ -79,11 +86,15 @@ impl PoolLoader {
             StageCuts::At(tensors) => format!(", cut at {}", tensors.join(", ")),
         };
         let padded = request.spec.symbols.join(", ");
+        let lanes = self.pool.lanes();
         Ok(Key {
             model_sha256: digest(&request.program).map_err(unreadable)?,
             device: machine(),
             engine: format!("{}, {} threads", runtime.description(), runtime.threads()),
-            configuration: format!("batches of {}, padded axes [{padded}]{cuts}", request.spec.max_batch_size),
+            configuration: format!(
+                "batches of {} on {lanes} lanes, padded axes [{padded}]{cuts}",
+                request.spec.max_batch_size
+            ),
         })
     }
 
@@ -180,14 +191,23 @@ impl PoolLoader {
         let spec = &request.spec;
         let budget = trials.budget;
         let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };
-        let whole = self.measure_cut(request, StageCuts::Whole, lengths, budget.mul_f64(WHOLE_SHARE), trials)?;
+        let all = sizes(spec.max_batch_size, lengths);
+        let whole = self.measure_cut(request, StageCuts::Whole, &all, budget.mul_f64(WHOLE_SHARE), 1, trials)?;
         let few = if spec.symbols.is_empty() { Vec::new() } else { whole.few_lengths() };
         let mut profile = Profile {
             model: spec.name.clone(),
             max_rows: spec.max_batch_size,
             padded_axes: u32::try_from(spec.symbols.len()).unwrap_or(u32::MAX),
             cuts: vec![whole],
+            side_by_side: Vec::new(),
         };
+        let lanes = self.pool.lanes();
+        if spec.has_batch_axis() && spec.symbols.is_empty() && lanes > 1 {
+            let small = sizes(spec.max_batch_size.min(MOST_SIDE_BY_SIDE), &[]);
+            let share = budget.mul_f64(SIDE_BY_SIDE_SHARE);
+            let mut table = self.measure_cut(request, StageCuts::Whole, &small, share, lanes, trials)?;
+            profile.side_by_side = table.stages.pop().unwrap_or_default();
+        }
         let is_open = request.stages.cuts == StageCuts::Whole;
         let cuts = match &request.stages.cuts {
             StageCuts::Whole if spec.has_batch_axis() && !spec.decoupled && (trials.wants_stages)(&profile) => {
@@ -196,9 +216,9 @@ impl PoolLoader {
             StageCuts::Whole => Vec::new(),
             asked => vec![asked.clone()],
         };
-        let share = budget.mul_f64((1.0 - WHOLE_SHARE) / cuts.len().max(1) as f64);
+        let share = budget.mul_f64((1.0 - WHOLE_SHARE - SIDE_BY_SIDE_SHARE) / cuts.len().max(1) as f64);
         for cut in cuts {
-            match self.measure_cut(request, cut, &few, share, trials) {
+            match self.measure_cut(request, cut, &sizes(spec.max_batch_size, &few), share, 1, trials) {
                 Ok(table) => profile.cuts.push(table),
                 // Not every graph has so many places to cut at.
                 Err(Halt::Failed(reason)) if is_open => tracing::debug!(model = spec.name, "not measured: {reason}"),
@@ -208,12 +228,14 @@ impl PoolLoader {
         Ok(profile)
     }
 
+    /// One way to cut it, on so many threads at the same time.
     fn measure_cut(
         &self,
         request: &LoadRequest,
         cuts: StageCuts,
-        lengths: &[u32],
+        sizes: &[Size],
         budget: Duration,
+        at_once: u16,
         trials: Trials<'_>,
     ) -> Result<CutTable, Halt> {
         let spec = &request.spec;
@@ -226,6 +248,7 @@ impl PoolLoader {
         wanted.stages.cuts = cuts;
         let programs: StagePrograms = self.compile(&wanted).map_err(Halt::Failed)?;
         let what = match programs.count() {
+            1 if at_once > 1 => format!("{at_once} side by side"),
             1 => "whole".to_owned(),
             count => format!("{count} stages"),
         };
@@ -233,7 +256,7 @@ impl PoolLoader {
         let mut inputs = None;
         let table = measure(
             programs.count(),
-            &sizes(spec.max_batch_size, lengths),
+            sizes,
             budget,
             || began.elapsed(),
             |size| {
@@ -244,9 +267,23 @@ impl PoolLoader {
                     inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
                 }
                 let made = inputs.as_ref().map_or(&[][..], |(_, made)| made);
-                self.pool.warm_up(spec, &programs, size.rows, made).map_err(Halt::Failed)
+                let run = || self.pool.warm_up(spec, &programs, size.rows, made);
+                let took_ns = if at_once > 1 { side_by_side(at_once, run).map(|ns| vec![ns]) } else { run() };
+                took_ns.map_err(Halt::Failed)
             },
         )?;
         Ok(CutTable { at, ..table })
     }
+}
+
+/// How long a run takes while so many threads run it again and again.
+fn side_by_side<T>(threads: u16, run: impl Fn() -> Result<T, String> + Sync) -> Result<Ns, String> {
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let in_a_row = || (0..RUNS_IN_A_ROW).try_for_each(|_| run().map(drop));
+        let running: Vec<_> = (0..threads).map(|_| scope.spawn(in_a_row)).collect();
+        let ended = running.into_iter().map(|thread| thread.join().unwrap_or_else(|panic| resume_unwind(panic)));
+        ended.collect::<Result<Vec<()>, String>>()
+    })?;
+    Ok(Ns::try_from(began.elapsed().as_nanos()).unwrap_or(Ns::MAX) / Ns::from(RUNS_IN_A_ROW))
 }

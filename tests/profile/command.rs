@@ -3,7 +3,10 @@
 use std::path::PathBuf;
 
 use paternoster::{
-    cli::profile::{ProfileArgs, ProfileError, run_with},
+    cli::{
+        DeviceArgs,
+        profile::{ProfileArgs, ProfileError, run_with},
+    },
     onnx::zoo::{self, Width},
 };
 
@@ -14,6 +17,10 @@ use crate::{
 
 /// What the command prints about a model; `None` where there is no runtime.
 fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, ProfileError>> {
+    printed_of(place, model, json, 2)
+}
+
+fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<Result<String, ProfileError>> {
     let args = ProfileArgs {
         model_repository: place.repository(),
         model: model.to_owned(),
@@ -21,8 +28,7 @@ fn printed(place: &Place, model: &str, json: bool) -> Option<Result<String, Prof
         profile_directory: Some(place.profiles()),
         svg: Some(plot(place)),
         json,
-        cpu_threads: 1,
-        onnxruntime_library: None,
+        device: DeviceArgs { cpu_lanes, cpu_threads: 1, onnxruntime_library: None },
     };
     let mut out = Vec::new();
     let done = run_with(&args, runtime()?.clone(), &mut out);
@@ -68,6 +74,26 @@ fn stages_that_the_configuration_names_are_measured() {
     assert!(shown.contains("\nwhole\n") && shown.contains("\n3 stages of even time\n"), "{shown}");
     assert!(shown.contains("| 2     | -      | 1    | "), "{shown}");
     assert!(shown.contains("\nchosen: stages 3, policy "), "{shown}");
+}
+
+#[test]
+fn lanes_are_measured_side_by_side() {
+    let place = Place::new();
+    place.add("mobilenet", "max_batch_size: 2\n", &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
+    let report = |cpu_lanes| -> Option<serde_json::Value> {
+        let json = printed_of(&place, "mobilenet", true, cpu_lanes)?.expect("it is measured");
+        Some(serde_json::from_str(&json).expect("it is JSON"))
+    };
+    let Some(alone) = report(1) else { return };
+    assert_eq!(alone["profile"]["side_by_side"], serde_json::json!([]), "one lane has none beside it");
+    let two = report(2).expect("there is a runtime");
+    let points = two["profile"]["side_by_side"].as_array().expect("it is a list");
+    let rows: Vec<_> = points.iter().map(|point| point["rows"].as_u64()).collect();
+    assert_eq!(rows, [Some(1), Some(2)]);
+    // Which of them does better here is the machine's affair.
+    let serves_one_by_one = two["findings"]["preferred_side_by_side"] == 1;
+    assert_eq!(two["choice"]["policy"] == "serial", serves_one_by_one, "{two}");
+    assert_eq!(place.kept().len(), 2, "another number of lanes has another profile");
 }
 
 #[test]

@@ -19,7 +19,8 @@ fn profile() -> Profile {
         stages: (0..count).map(|_| stage(count)).collect(),
         scatter: Vec::new(),
     };
-    Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts: [1, 2, 4, 8].map(cut).to_vec() }
+    let cuts = [1, 2, 4, 8].map(cut).to_vec();
+    Profile { model: "model".to_owned(), max_rows: 8, padded_axes: 0, cuts, side_by_side: Vec::new() }
 }
 
 /// Keeps the profile as that of the model as it is configured.

@@ -33,11 +33,6 @@ struct Arrangement {
 }
 
 impl Arrangement {
-    /// Sum over its rows of the time until each is done, and over the rows `behind` of the time until all are.
-    fn delay_ns(&self, behind: f64) -> f64 {
-        self.row_ns + behind * self.ns
-    }
-
     fn is_no_worse_than(&self, other: &Self) -> bool {
         self.ns <= other.ns && (self.row_ns, self.parts) <= (other.row_ns, other.parts)
     }
@@ -88,6 +83,9 @@ impl Costs {
     ///
     /// Parts are acceptable when T_remain(rows) ≥ `threshold` · Σ T_remain(part). Of the acceptable ones those are taken that
     /// complete earliest on average over the rows, and the fewest of those.
+    ///
+    /// The search is dynamic programming over the rows that are left, which keeps what completes early beside what takes little; for batches
+    /// above [`TRY_ALL_SIZES`] rows it tries sizes for which times are kept, even parts, and any remainder.
     pub(in crate::batching) fn best_split(
         &self,
         from: CellId,
@@ -95,33 +93,10 @@ impl Costs {
         class: &ShapeClass,
         threshold: f64,
     ) -> Option<Parts> {
-        self.search(from, rows, length_of(class), 1.0 / threshold, 0.0)
-    }
-
-    /// The parts in which a batch is best run while `behind` rows wait for their end, of other requests or of such as will come
-    /// meanwhile: the sum of completion times over all of them is least. None when that is the batch in one piece, or something is
-    /// not known.
-    pub(in crate::batching) fn best_parts(
-        &self,
-        from: CellId,
-        rows: u32,
-        class: &ShapeClass,
-        behind: f64,
-    ) -> Option<Parts> {
-        // Parts bring the completion times of their rows to a half at best: more than that is not to be won by making others wait.
-        let longest = 1.0 + f64::from(rows) / (2.0 * behind).max(f64::from(rows));
-        self.search(from, rows, length_of(class), longest, behind)
-    }
-
-    /// The parts with the least sum of their rows' completion times and `behind` times the last one's, among those that take at most
-    /// `longest` times as long as the whole; none if the whole has less.
-    ///
-    /// The search is dynamic programming over the rows that are left; for batches above [`TRY_ALL_SIZES`] rows it tries sizes for which
-    /// times are kept, even parts, and any remainder.
-    fn search(&self, from: CellId, rows: u32, length: u64, longest: f64, behind: f64) -> Option<Parts> {
+        let length = length_of(class);
         let time = |part: u32| self.remaining_ns(from, part, length);
         let whole_ns = time(rows).filter(|&ns| ns > 0.0 && rows > 1)?;
-        let budget_ns = whole_ns * longest * (1.0 + ROUNDING);
+        let budget_ns = whole_ns / threshold * (1.0 + ROUNDING);
 
         let known = self.known_rows(from);
         let fastest = self.fastest_ns_per_row(from, rows, length, &known)?;
@@ -129,7 +104,7 @@ impl Costs {
             return None;
         }
         let mut sizes: SmallVec<[(u32, f64); 16]> = SmallVec::new();
-        for size in part_sizes(rows, &known) {
+        for size in part_sizes(rows, rows.div_ceil(MOST_EQUAL_PARTS), &known) {
             sizes.push((size, time(size)?));
         }
 
@@ -150,8 +125,48 @@ impl Costs {
             }
             table[left as usize] = found;
         }
-        let whole = Arrangement { ns: whole_ns, row_ns: f64::from(rows) * whole_ns, parts: 1, first: rows, rest: 0 };
-        unroll(&table, rows, behind, whole.delay_ns(behind))
+        unroll(&table, rows, f64::from(rows) * whole_ns)
+    }
+
+    /// The parts in which rows that have not begun are best run while `behind` rows wait for their end, of other requests or of such as
+    /// will come meanwhile: the sum of completion times over all of them is least, and of the ways with the least the one that begins with the
+    /// most rows. None when that is all in one piece, or something is not known.
+    ///
+    /// Any part delays all that are behind it, whatever those do then. So the best way to run some rows is a first part, and the best way
+    /// to run the others.
+    pub(in crate::batching) fn best_parts(
+        &self,
+        from: CellId,
+        rows: u32,
+        class: &ShapeClass,
+        behind: f64,
+    ) -> Option<Parts> {
+        let length = length_of(class);
+        let time = |part: u32| self.remaining_ns(from, part, length);
+        let mut sizes: SmallVec<[(u32, f64); 32]> = SmallVec::new();
+        for size in part_sizes(rows, 1, &self.known_rows(from)) {
+            sizes.push((size, time(size)?));
+        }
+        // By rows that are left: the first part, and the delay of all by these.
+        let mut best: Vec<(u32, f64)> = vec![(0, 0.0)];
+        for left in 1..=rows {
+            let delay_ns = |first_ns: f64, rest: u32| first_ns * (f64::from(left) + behind) + best[rest as usize].1;
+            let mut least = (left, delay_ns(time(left)?, 0));
+            for &(first, first_ns) in sizes.iter().rev().skip_while(|(size, _)| *size >= left) {
+                let delay_ns = delay_ns(first_ns, left - first);
+                if delay_ns < least.1 {
+                    least = (first, delay_ns);
+                }
+            }
+            best.push(least);
+        }
+        let mut parts = Parts::new();
+        let mut left = rows;
+        while left > 0 {
+            parts.push(best[left as usize].0);
+            left -= best[left as usize].0;
+        }
+        (parts.len() > 1).then_some(parts)
     }
 
     /// Policy II as the paper has it (figure 13): a batch is split into halves when T_remain(b) ≥ 2 · T_remain(b / 2), and
@@ -197,16 +212,15 @@ impl Costs {
     }
 }
 
-/// Sizes of parts that others may follow, ascending.
-fn part_sizes(rows: u32, known: &[u32]) -> SmallVec<[u32; 16]> {
-    let least = rows.div_ceil(MOST_EQUAL_PARTS);
+/// Sizes of parts that others may follow, ascending, from the least on.
+fn part_sizes(rows: u32, least: u32, known: &[u32]) -> SmallVec<[u32; 32]> {
     if rows <= TRY_ALL_SIZES {
         return (least..rows).collect();
     }
     let even = (2..=MOST_EQUAL_PARTS).flat_map(|parts| [rows / parts, rows.div_ceil(parts)]);
     let thinned = known.iter().copied().step_by(known.len().div_ceil(TRY_ALL_SIZES as usize).max(1));
     let sizes = thinned.chain(even);
-    let mut sizes: SmallVec<[u32; 16]> = sizes.filter(|size| (least..rows).contains(size)).collect();
+    let mut sizes: SmallVec<[u32; 32]> = sizes.filter(|size| (least..rows).contains(size)).collect();
     sizes.sort_unstable();
     sizes.dedup();
     sizes
@@ -221,14 +235,12 @@ fn keep(found: &mut Vec<Arrangement>, new: Arrangement, affordable_ns: f64) {
     found.push(new);
 }
 
-/// The arrangement of all rows that delays least, if less than `whole_ns`.
-fn unroll(table: &[Vec<Arrangement>], rows: u32, behind: f64, whole_ns: f64) -> Option<Parts> {
-    let delay_ns = |arrangement: &Arrangement| arrangement.delay_ns(behind);
+/// The arrangement of all rows that completes earliest on average, if that is earlier than `whole_row_ns`.
+fn unroll(table: &[Vec<Arrangement>], rows: u32, whole_row_ns: f64) -> Option<Parts> {
     let all = table[rows as usize].iter().enumerate();
-    let least =
-        all.min_by(|(_, one), (_, two)| delay_ns(one).total_cmp(&delay_ns(two)).then(one.parts.cmp(&two.parts)));
-    let (mut index, best) = least?;
-    if delay_ns(best) >= whole_ns {
+    let earliest = all.min_by(|(_, one), (_, two)| one.row_ns.total_cmp(&two.row_ns).then(one.parts.cmp(&two.parts)));
+    let (mut index, best) = earliest?;
+    if best.row_ns >= whole_row_ns {
         return None;
     }
     let (mut parts, mut left) = (Parts::new(), rows);

@@ -149,14 +149,15 @@ impl Diversity {
     }
 
     /// How many rows wait for the end of these: those in the queue behind them, and those that will come before the device is idle again.
-    /// At a load of ρ that takes W / (1 − ρ), where W is the work that is there.
+    /// At a load of ρ that takes W / (1 − ρ), where W is the work that is there. Of several lanes each makes its share of them wait.
     fn behind(&self, view: &View<'_>, party: &Party) -> Option<Behind> {
-        let best = view.costs.best_throughput(view.max_rows, &party.bound)?;
+        let lanes = f64::from(view.lanes.max(1));
+        let best = lanes * view.costs.best_throughput(view.max_rows, &party.bound)?;
         let whole_ns = f64::from(party.rows) / view.costs.throughput(party.rows, &party.bound)?;
         let queued = view.pending.rows.saturating_sub(u64::from(party.rows)) as f64;
         let rate = self.rate.at(view.now);
         let load = (rate / best).min(MOST_LOAD);
-        Some(Behind::of(queued + rate * (whole_ns + queued / best) / (1.0 - load)))
+        Some(Behind::of((queued + rate * (whole_ns + queued / best) / (1.0 - load)) / lanes))
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and

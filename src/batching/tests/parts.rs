@@ -124,6 +124,15 @@ fn parts_that_take_little_longer_but_complete_later_are_not_taken() {
 }
 
 #[test]
+fn before_the_first_stage_rows_run_one_by_one_where_that_is_fastest_however_many_wait() {
+    let costs = costs(&[&[(1, 30), (2, 78), (4, 154), (8, 312), (32, 1248)]]);
+    for rows in [2, 9, 16, 25, 32] {
+        let parts = costs.best_parts(ONLY, rows, &lengths(&[]), 100.0).expect("it is parted");
+        assert!(parts.iter().all(|&part| part == 1), "{rows} rows in {parts:?}");
+    }
+}
+
+#[test]
 fn a_batch_of_one_row_or_of_unknown_time_stays_whole() {
     assert_eq!(best_split(&costs(&[&[(1, 100)]]), 1), None);
     assert_eq!(best_split(&Costs::new(1, 64, None), 8), None);

@@ -100,6 +100,10 @@ pub struct BenchArgs {
     /// Mean rates as shares of the measured peak of the first policy [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
     pub load: Vec<f64>,
+    /// Measure before each round how fast the machine is, and let the loads stay the same shares of that: for a machine whose speed
+    /// changes
+    #[arg(long, requires = "load", help_heading = "Load")]
+    pub follow_peak: bool,
     /// Mean rates in requests per second
     #[arg(long, value_name = "RATE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
     pub rate: Vec<f64>,

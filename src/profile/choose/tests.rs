@@ -11,7 +11,7 @@ fn cut(length: u32, stages: &[[Ns; 4]]) -> CutTable {
 }
 
 fn profile_of(padded_axes: u32, cuts: Vec<CutTable>) -> Profile {
-    Profile { model: "m".to_owned(), max_rows: 8, padded_axes, cuts }
+    Profile { model: "m".to_owned(), max_rows: 8, padded_axes, cuts, side_by_side: Vec::new() }
 }
 
 /// A row in a batch of eight takes a quarter of a row alone.
@@ -19,9 +19,9 @@ const GAINS: [Ns; 4] = [1000, 1100, 1500, 2000];
 /// It takes as long.
 const LINE: [Ns; 4] = [1000, 2000, 4000, 8000];
 
-const INPUT: ChosenPolicy = ChosenPolicy { input: true, load: false };
-const LOAD: ChosenPolicy = ChosenPolicy { input: false, load: true };
-const NEITHER: ChosenPolicy = ChosenPolicy { input: false, load: false };
+const INPUT: ChosenPolicy = ChosenPolicy::Diversity { input: true, load: false };
+const LOAD: ChosenPolicy = ChosenPolicy::Diversity { input: false, load: true };
+const NEITHER: ChosenPolicy = ChosenPolicy::Diversity { input: false, load: false };
 
 fn even(count: u64) -> CutTable {
     cut(0, &vec![GAINS.map(|us| us / count); usize::try_from(count).expect("it is small")])
@@ -50,6 +50,21 @@ fn where_batching_gains_little_nothing_waits_and_nothing_is_cut() {
     assert!(choice.reasons[0].contains("gains little: T(8)/8 is 1.00 of T(1) = 1000 µs"), "{:?}", choice.reasons);
     let padded = choose(&profile_of(1, vec![cut(64, &[LINE])]), None).expect("it was measured");
     assert_eq!((padded.stages, padded.policy), (1, INPUT), "padding costs all the more");
+}
+
+#[test]
+fn where_busy_lanes_do_best_with_one_row_each_requests_run_one_by_one() {
+    // Alone, eight rows take 6 % less a row; on two lanes at once, `us` for two rows where one takes 1500.
+    let side_by_side = |padded_axes, eight, us| {
+        let points = cut(0, &[[1500, us, 6600, 13_000]]).stages.remove(0);
+        let profile = profile_of(padded_axes, vec![cut(0, &[[1000, 1900, 3800, eight]])]);
+        choose(&Profile { side_by_side: points, ..profile }, None).expect("it was measured").policy
+    };
+    assert_eq!(side_by_side(0, 7520, 2860), ChosenPolicy::Serial, "4.7 % less a row is noise");
+    assert_eq!(side_by_side(0, 7520, 2840), NEITHER);
+    assert_eq!(side_by_side(0, 2000, 2860), ChosenPolicy::Serial, "whatever batches gain on a device of their own");
+    assert_eq!(side_by_side(1, 7520, 2860), INPUT, "what lengths change was not measured");
+    assert_eq!(ChosenPolicy::Serial.knobs(), Policy::Serial);
 }
 
 #[test]
