@@ -1,7 +1,7 @@
 """What the simulator says beside what is measured on this machine, for the same recorded arrivals and lengths: a table of
 docs/benchmarks/cpu.md.
 
-    python scripts/compare_simulated.py [--rounds 3] [--seconds 10]
+    python scripts/compare_simulated.py [--rounds 5] [--seconds 10]
 
 Of each model a profile, and in each round for each load a trace that `paternoster bench` plays on the model, and `paternoster simulate` on
 the profile, twice: with what a quiet run of its own told of the device beforehand (scatter, idle lanes, and what a request spends
@@ -10,6 +10,7 @@ each: lanes that share cores are slower than the simulator's.
 """
 
 import argparse
+import csv
 import json
 import statistics
 import tempfile
@@ -28,9 +29,9 @@ COMPARED = {
 }
 #: glue-short of docs/benchmarks/README.md.
 LENGTHS = {"mu": 2.4, "sigma": 0.6, "least": 3, "most": 128}
-WARM_UP_S = 2
-#: The run that tells how the device behaves.
+#: The run that tells how the device behaves, and the quantiles of what requests spend outside of the core.
 QUIET_LOAD = 0.25
+PARTS = np.linspace(0, 1, 101)
 FIGURES = ("mean_ms", "p99_ms")
 ONE_LANE = ["--cpu-lanes", 1]
 
@@ -40,57 +41,61 @@ class Pair:
 
     def __init__(self, program, scratch, case, seconds):
         self.program, self.seconds = program, seconds
-        self.trace, self.quiet, self.timeline = (scratch / name for name in ("trace.csv", "quiet.json", "timeline.json"))
+        names = ("trace.csv", "quiet.json", "timeline.json", "requests.csv")
+        self.trace, self.quiet, self.timeline, self.requests = (scratch / name for name in names)
         model, profiles = ["--model", case.model, "--json"], scratch / case.model
         self.served = ["--model-repository", scratch / "models", "--profile-directory", profiles, *model]
         called(program, "profile", *self.served, "--budget-s", 30, *ONE_LANE)
         (table,) = profiles.glob("*.json")
         self.table = ["--table", table, "--seeds", 1, *model]
         self.peak = called(program, "simulate", *self.table, "--load", 0.5, "--policy", "window")["peak"]
-        requests, _ = self.write_trace(QUIET_LOAD * self.peak, seed=0)
-        measured = self.measure("window", self.quiet)
-        self.front_us = max(0.0, measured["mean_ms"] * 1e3 - mean_in_core_us(self.quiet, requests))
+        self.write_trace(QUIET_LOAD * self.peak, seed=0)
+        self.measure("window", self.quiet)
+        self.front_us = np.quantile(outside_us(self.quiet, self.requests), PARTS)
 
     def write_trace(self, rate, seed):
-        """Poisson arrivals and lengths; how many there are, and how many of them are the warm-up's."""
+        """Poisson arrivals and lengths; how many there are."""
         rng = np.random.default_rng(seed)
-        arrivals = np.cumsum(rng.exponential(1 / rate, int(rate * (WARM_UP_S + self.seconds))))
+        arrivals = np.cumsum(rng.exponential(1 / rate, int(rate * self.seconds)))
         lengths = np.exp(rng.normal(LENGTHS["mu"], LENGTHS["sigma"], len(arrivals)))
         lengths = np.clip(np.rint(lengths), LENGTHS["least"], LENGTHS["most"]).astype(int)
         # A model without lengths does not look at them.
         self.trace.write_text("".join(f"{at:.6f},{length}\n" for at, length in zip(arrivals, lengths)))
-        return len(arrivals), int(np.sum(arrivals < WARM_UP_S))
+        return len(arrivals)
 
     def measure(self, policy, timeline):
-        words = ["--trace", self.trace, "--policy", policy, "--timeline-file", timeline]
-        alone = [*ONE_LANE, "--rounds", 1, "--warm-up-seconds", WARM_UP_S]
-        return called(self.program, "bench", *self.served, *words, *alone)["loads"][0]["policies"][0]["total"]
+        words = ["--trace", self.trace, "--policy", policy, "--rounds", 1, *ONE_LANE]
+        words += ["--timeline-file", timeline, "--requests-csv", self.requests]
+        return called(self.program, "bench", *self.served, *words)["loads"][0]["policies"][0]["total"]
 
-    def simulate(self, policy, counted, *device):
-        requests, warm_up = counted
-        words = ["--trace", self.trace, "--policy", policy, "--requests", requests, "--warm-up", warm_up]
-        words += ["--front-us", round(self.front_us), *device]
+    def simulate(self, policy, requests, *device):
+        words = ["--trace", self.trace, "--policy", policy, "--requests", requests, "--warm-up", 0]
+        words += ["--front-us", ",".join(f"{us:.0f}" for us in self.front_us), *device]
         (run,) = called(self.program, "simulate", *self.table, *words)["runs"]
         return run
 
     def compare(self, rate, policy, simulated, seed):
         """What was measured, foretold and replayed for one trace."""
-        counted = self.write_trace(rate, seed)
+        requests = self.write_trace(rate, seed)
         measured = self.measure(policy, self.timeline)
-        foretold = self.simulate(simulated, counted, "--recorded", self.quiet)
-        return measured, foretold, self.simulate(simulated, counted, "--replay", self.timeline)
+        foretold = self.simulate(simulated, requests, "--recorded", self.quiet)
+        return measured, foretold, self.simulate(simulated, requests, "--replay", self.timeline)
 
 
-def mean_in_core_us(timeline, requests):
-    """How long the last so many requests of a recorded timeline were in the core on average; those before were tried alone."""
+def outside_us(timeline, requests):
+    """What each request of a run took beyond its time in the core. The last of the timeline are those of the run, in the order in
+    which they were sent; those before were tried alone."""
+    with requests.open(newline="") as file:
+        sent = sorted((float(row["sent_s"]), float(row["latency_us"])) for row in csv.DictReader(file))
     begun, ended = {}, {}
     for event in json.loads(timeline.read_text())["traceEvents"]:
         request = event.get("args", {}).get("request")
         if event["ph"] == "X" and request is not None:
             begun[request] = min(event["ts"], begun.get(request, event["ts"]))
             ended[request] = max(event["ts"] + event["dur"], ended.get(request, 0))
-    last = sorted(begun, key=begun.get)[-requests:]
-    return statistics.mean(ended[request] - begun[request] for request in last)
+    last = sorted(begun, key=begun.get)[-len(sent) :]
+    in_core = [ended[request] - begun[request] for request in last]
+    return [max(0.0, latency - core) for (_, latency), core in zip(sent, in_core)]
 
 
 def compare(pair, name, rounds):
@@ -100,7 +105,8 @@ def compare(pair, name, rounds):
             for policy, simulated in COMPARED[name].items():
                 found = pair.compare(load * pair.peak, policy, simulated, seed=round(100 * load) + number)
                 figures.setdefault((load, policy), []).append(found)
-    print(f"{name}: {pair.front_us:.0f} µs a request outside of the core")
+    mean, p99 = statistics.mean(pair.front_us), pair.front_us[-2]
+    print(f"{name}: {mean:.0f} µs a request outside of the core, p99 {p99:.0f}")
     for (load, policy), found in figures.items():
         cells = []
         for figure in FIGURES:
@@ -114,7 +120,7 @@ def compare(pair, name, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--only", default="", help="models, or their beginnings, with semicolons")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=10, help="measured time of each run")
     parser.add_argument("--binary", default=binary(), help="the program")
     given = parser.parse_args()

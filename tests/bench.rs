@@ -95,11 +95,19 @@ fn a_trace_gives_arrivals_and_lengths() {
     }
     let folder = repository(BATCHED);
     let [trace, csv] = ["trace.csv", "out.csv"].map(|name| folder.path().join(name));
-    let words = ["--rounds", "1", "--trace", trace.to_str().expect("text"), "--csv", csv.to_str().expect("text")];
+    let each = folder.path().join("each.csv");
+    let files = ["--csv", csv.to_str().expect("text"), "--requests-csv", each.to_str().expect("text")];
+    let words = [&["--rounds", "1", "--trace", trace.to_str().expect("text")][..], &files].concat();
     fs::write(&trace, "arrival_s,length\n0,3\n0.01,5\n0.01,2\n").expect("a file");
     bench(folder.path(), &words).expect("all answers are right");
     let written = fs::read_to_string(&csv).expect("it is there");
     assert!(written.contains(",as configured,1,3,"), "each of the three requests was answered: {written}");
+    let each = fs::read_to_string(&each).expect("it is there");
+    let titles_and_times: Vec<&str> = each.lines().map(|line| line.split(',').nth(3).expect("a column")).collect();
+    assert_eq!(titles_and_times[0], "sent_s");
+    let mut times = titles_and_times[1..].to_vec();
+    times.sort_unstable();
+    assert_eq!(times, ["0.000000", "0.010000", "0.010000"], "{each}");
     fs::write(&trace, "0,3\nsoon,5\n").expect("a file");
     let refusal = bench(folder.path(), &words).expect_err("it is no trace");
     assert!(refusal.contains("line 2: found 'soon'"), "{refusal}");

@@ -54,6 +54,17 @@ pub struct Timing {
     pub measured: Option<Duration>,
     /// How long a closed loop waits for an answer, and an open loop at the end for all; then a request has failed.
     pub patience: Duration,
+    /// Whether the latency of each request is kept too.
+    pub keeps_each: bool,
+}
+
+/// A right answer to a counted request.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Answered {
+    /// When the request was to be sent, in seconds from the first counted time; in a closed loop it may have been before that.
+    pub sent_s: f64,
+    /// How long it took from there.
+    pub latency_ns: u64,
 }
 
 /// What came of a load.
@@ -69,6 +80,8 @@ pub struct Figures {
     pub first_fault: Option<String>,
     /// From the first counted time to the end, or to the last counted answer if that was later.
     pub seconds: f64,
+    /// Each of the latencies, in the order of the answers, where they are kept.
+    pub each: Vec<Answered>,
 }
 
 impl Figures {
@@ -87,7 +100,7 @@ impl Figures {
         self.wrong + self.failed
     }
 
-    /// Adds another run's.
+    /// Adds another run's, but for each single one.
     pub fn merge(&mut self, other: &Self) {
         self.latencies.merge(&other.latencies);
         self.wrong += other.wrong;
@@ -110,11 +123,13 @@ pub async fn run(target: &Target, work: &Arc<Work>, load: &Load, timing: Timing,
 /// Figures while they come in.
 struct Tally {
     figures: Mutex<(Figures, Instant)>,
+    begin: Instant,
+    keeps_each: bool,
 }
 
 impl Tally {
-    fn new(begin: Instant) -> Arc<Self> {
-        Arc::new(Self { figures: Mutex::new((Figures::default(), begin)) })
+    fn new(begin: Instant, timing: Timing) -> Arc<Self> {
+        Arc::new(Self { figures: Mutex::new((Figures::default(), begin)), begin, keeps_each: timing.keeps_each })
     }
 
     /// Counts what became of a request: with `since`, also how long it took.
@@ -132,8 +147,13 @@ impl Tally {
         match answer {
             Ok(Ok(())) => {
                 if let Some(since) = since {
-                    figures.latencies.record(ns(answered.saturating_duration_since(since)));
+                    let latency_ns = ns(answered.saturating_duration_since(since));
+                    figures.latencies.record(latency_ns);
                     *last = answered.max(*last);
+                    if self.keeps_each {
+                        let (after, before) = (since.duration_since(self.begin), self.begin.duration_since(since));
+                        figures.each.push(Answered { sent_s: after.as_secs_f64() - before.as_secs_f64(), latency_ns });
+                    }
                 }
             }
             Ok(Err(difference)) => {
@@ -147,10 +167,11 @@ impl Tally {
         }
     }
 
-    fn figures(&self, begin: Instant, end: Instant) -> Figures {
-        let (mut figures, last) = self.figures.lock().clone();
-        figures.seconds = last.max(end).saturating_duration_since(begin).as_secs_f64();
-        figures
+    fn figures(&self, end: Instant) -> Figures {
+        let mut counted = self.figures.lock();
+        let last = counted.1;
+        let seconds = last.max(end).saturating_duration_since(self.begin).as_secs_f64();
+        Figures { seconds, ..std::mem::take(&mut counted.0) }
     }
 }
 
@@ -168,7 +189,7 @@ pub(super) async fn open(
     let measured = timing.measured.or((!recorded).then_some(Duration::ZERO));
     let until_ns = measured.map_or(u64::MAX, |measured| ns(warm_up + measured));
     let begin = start + warm_up;
-    let tally = Tally::new(begin);
+    let tally = Tally::new(begin, timing);
     let times = arrivals.times(seed).take_while(move |at| *at < until_ns);
     let pacer = Pacer { target: target.clone(), work: Arc::clone(work), tally: Arc::clone(&tally), start, begin };
     let runtime = Handle::current();
@@ -183,7 +204,7 @@ pub(super) async fn open(
         counted.0.first_fault.get_or_insert(reason);
     }
     let end = timing.measured.filter(|_| !recorded).map_or(last_due, |measured| begin + measured);
-    tally.figures(begin, end)
+    tally.figures(end)
 }
 
 /// Sends at the times that are due.
@@ -232,7 +253,7 @@ pub(super) async fn closed(
 ) -> Figures {
     let begin = start + timing.warm_up;
     let end = begin + timing.measured.unwrap_or_default();
-    let tally = Tally::new(begin);
+    let tally = Tally::new(begin, timing);
     let next = Arc::new(AtomicUsize::new(0));
     let mut clients = JoinSet::new();
     for _ in 0..concurrency {
@@ -259,7 +280,7 @@ pub(super) async fn closed(
         });
     }
     while clients.join_next().await.is_some() {}
-    tally.figures(begin, end)
+    tally.figures(end)
 }
 
 fn ns(duration: Duration) -> u64 {

@@ -115,6 +115,7 @@ fn timing(warm_up_ms: u64, measured_ms: Option<u64>) -> Timing {
         warm_up: Duration::from_millis(warm_up_ms),
         measured: measured_ms.map(Duration::from_millis),
         patience: PATIENCE,
+        keeps_each: true,
     }
 }
 
@@ -125,6 +126,11 @@ async fn an_open_loop_counts_each_arrival_once() {
     let figures = rig.load(Load::Open(Arrivals::At(times)), timing(0, None)).await;
     assert_eq!((figures.latencies.count(), figures.errors()), (500, 0), "{:?}", figures.first_fault);
     assert_eq!(rig.rows(), 500);
+    let mut sent: Vec<u128> = figures.each.iter().map(|one| (one.sent_s * 1e6).round() as u128).collect();
+    sent.sort_unstable();
+    assert!(sent.into_iter().eq((0..500).map(|number| number * 20)), "each was to be sent at its own time");
+    let total_ns: u64 = figures.each.iter().map(|one| one.latency_ns).sum();
+    assert!((total_ns as f64 / 500.0 / figures.latencies.mean_ns() - 1.0).abs() < 0.01);
     assert!(figures.seconds > 0.0 && figures.throughput() > 0.0);
 }
 

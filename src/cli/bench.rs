@@ -77,6 +77,9 @@ pub fn run(args: &BenchArgs) -> Result<(), BenchError> {
     if let Some(path) = &args.csv {
         results.write_csv(path).map_err(|source| io_error(&format!("write '{}'", path.display()), source))?;
     }
+    if let Some(path) = &args.requests_csv {
+        results.write_requests_csv(path).map_err(|source| io_error(&format!("write '{}'", path.display()), source))?;
+    }
     if let Some(path) = &args.svg {
         results.write_svg(path)?;
     }
@@ -166,7 +169,7 @@ impl<'a> Bench<'a> {
         let best = match &self.local {
             Some(local) if !windows.is_empty() => {
                 let measured = Some(Duration::from_secs_f64(self.args.sweep_seconds));
-                let (seed, sweep) = (self.args.seed, Timing { measured, ..timing });
+                let (seed, sweep) = (self.args.seed, Timing { measured, keeps_each: false, ..timing });
                 bar.set_message("sweep of window");
                 sweep::best(local, &windows, &work, &points, sweep, seed, || bar.inc(1)).await?
             }
@@ -239,7 +242,7 @@ impl<'a> Bench<'a> {
     async fn pace(&self, target: Target, work: &Arc<Work>) -> Pace {
         let timing = self.args.timing(false);
         let measured = timing.measured.map(|measured| measured / 2);
-        Pace::start(target, Arc::clone(work), Timing { measured, ..timing }).await
+        Pace::start(target, Arc::clone(work), Timing { measured, keeps_each: false, ..timing }).await
     }
 
     /// Measures all policies at one load, the best window first.

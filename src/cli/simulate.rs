@@ -71,9 +71,9 @@ pub struct SimulateArgs {
     /// Timeline that was recorded while 'bench' played the trace: at each moment the device is as fast as it was then
     #[arg(long, value_name = "FILE", requires = "trace", conflicts_with_all = ["after_idle_us", "recorded", "devices", "capacity"])]
     pub replay: Option<PathBuf>,
-    /// Microseconds that a request spends outside of queue and device, half of them before
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
-    pub front_us: f64,
+    /// Microseconds that a request spends outside of queue and device, half of them before; several are quantiles in even steps
+    #[arg(long, value_name = "US,…", value_delimiter = ',', value_parser = from_zero)]
+    pub front_us: Vec<f64>,
     /// Largest batch; the table's where it is left out
     #[arg(long, value_name = "ROWS", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_batch: Option<u32>,

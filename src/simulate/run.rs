@@ -27,6 +27,13 @@ enum Due {
     Wake(usize),
 }
 
+/// A request on its way to the core.
+struct Coming {
+    offered: Offered,
+    reaches: Ns,
+    back_ns: Ns,
+}
+
 /// A request that has arrived.
 #[derive(Clone, Debug)]
 struct Known {
@@ -37,6 +44,8 @@ struct Known {
     steps_run: u32,
     /// The last node of its output, where it decodes.
     last_node: Option<u32>,
+    /// How long its answer takes to come back.
+    back_ns: Ns,
     /// When its first task began.
     began: Option<Ns>,
 }
@@ -67,18 +76,21 @@ struct Run<'s> {
 /// In debug builds, when the core breaks one of its invariants.
 pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>) -> Figures {
     let mut run = Run::new(setup, seed);
-    let mut requests = requests.into_iter().peekable();
+    let mut requests = requests.into_iter();
+    let mut next = requests.next().map(|offered| run.send(offered, 0));
     loop {
         let due = run.due.peek().map(|Reverse((at, _))| *at);
-        match (due, requests.peek()) {
-            (Some(at), Some(offered)) if at <= run.reaches(offered) => run.happen(),
-            (None, None) => return run.end(),
-            (Some(_), None) => run.happen(),
-            (_, Some(_)) => {
-                if let Some(offered) = requests.next() {
-                    run.arrive(offered);
-                }
+        match (due, next) {
+            (Some(at), coming) if coming.as_ref().is_none_or(|coming| at <= coming.reaches) => {
+                next = coming;
+                run.happen();
             }
+            (_, Some(coming)) => {
+                let reaches = coming.reaches;
+                run.arrive(coming);
+                next = requests.next().map(|offered| run.send(offered, reaches));
+            }
+            (_, None) => return run.end(),
         }
     }
 }
@@ -107,13 +119,16 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// When a request comes to the core.
-    fn reaches(&self, offered: &Offered) -> Ns {
-        offered.at.saturating_add(self.setup.front_ns / 2)
+    /// Sends a request. It comes to the core no earlier than the one before.
+    fn send(&mut self, offered: Offered, last_reaches: Ns) -> Coming {
+        let front_ns = scattered(&self.setup.front, &mut self.random).unwrap_or(0.0).round() as Ns;
+        let reaches = offered.at.saturating_add(front_ns / 2).max(last_reaches);
+        Coming { offered, reaches, back_ns: front_ns.div_ceil(2) }
     }
 
-    fn arrive(&mut self, mut offered: Offered) {
-        self.now = self.now.max(self.reaches(&offered));
+    fn arrive(&mut self, coming: Coming) {
+        let Coming { mut offered, reaches, back_ns } = coming;
+        self.now = self.now.max(reaches);
         let least = (0..).zip(&self.devices).min_by_key(|(_, device)| device.in_flight);
         let device: u16 = least.map_or(0, |(device, _)| device);
         let req = ReqId(self.requests.len() as u64);
@@ -123,7 +138,7 @@ impl<'s> Run<'s> {
         let cells = served.table.cells.as_ref().filter(|_| served.is_cellular());
         let (graph, last_node) = cells.map(|cells| cells.unfold(&mut offered)).unwrap_or_default();
         let (model, at) = (offered.model, offered.at);
-        self.requests.push(Known { offered, device, steps_run: 0, last_node, began: None });
+        self.requests.push(Known { offered, device, steps_run: 0, last_node, back_ns, began: None });
         if self.is_counted(req) {
             self.figures.models[usize::from(model)].offered += 1;
         }
@@ -230,7 +245,7 @@ impl<'s> Run<'s> {
                 Some(replay) => replay.took_ns(lane, self.now, table_ns),
                 None => {
                     let late_ns = if has_rested { self.setup.after_idle_ns } else { 0 };
-                    table_ns * scattered(&served.table.scatter, &mut self.random) + late_ns as f64
+                    table_ns * scattered(&served.table.scatter, &mut self.random).unwrap_or(1.0) + late_ns as f64
                 }
             };
             let took_ns = (took_ns.round() as Ns).max(1);
@@ -247,8 +262,8 @@ impl<'s> Run<'s> {
         let (arrived, model) = (known.offered.at, usize::from(known.offered.model));
         let began = known.began.unwrap_or(self.now);
         self.devices[usize::from(known.device)].in_flight -= 1;
-        let answered = self.now + self.setup.front_ns.div_ceil(2);
-        self.last_end = answered;
+        let answered = self.now + known.back_ns;
+        self.last_end = self.last_end.max(answered);
         self.figures.served += u64::from(end == End::Completed);
         let latency_ns = answered - arrived;
         if let (Some(period), End::Completed) = (self.period_of(req), end) {
@@ -306,13 +321,13 @@ impl<'s> Run<'s> {
     }
 }
 
-/// A part of the table's time by its quantiles.
-fn scattered(quantiles: &[f64], random: &mut ChaCha8Rng) -> f64 {
-    let [first, .., last] = quantiles else { return quantiles.first().copied().unwrap_or(1.0) };
+/// A value by its quantiles, from the least to the most in even steps.
+fn scattered(quantiles: &[f64], random: &mut ChaCha8Rng) -> Option<f64> {
+    let [first, .., last] = quantiles else { return quantiles.first().copied() };
     let at = random.random::<f64>() * (quantiles.len() - 1) as f64;
     let below = at as usize;
     let (low, high) = (quantiles.get(below).unwrap_or(first), quantiles.get(below + 1).unwrap_or(last));
-    low + (high - low) * (at - below as f64)
+    Some(low + (high - low) * (at - below as f64))
 }
 
 impl Device {

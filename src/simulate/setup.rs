@@ -24,8 +24,9 @@ pub struct Setup {
     pub busy_watts: f64,
     /// What a task takes longer on a lane that had nothing to do: threads wake, and caches are cold.
     pub after_idle_ns: Ns,
-    /// What a request spends outside of queue and device, half of it before: front end, threads and the client.
-    pub front_ns: Ns,
+    /// What requests spend outside of queue and device, half of it before: front end, threads and the client. Quantiles from the least to
+    /// the most in even steps, of which one alone is everybody's; empty where it is nothing.
+    pub front: Vec<f64>,
     /// How slow the lanes are over time, in place of the tables' scatter and `after_idle_ns`.
     pub replay: Option<Replay>,
     /// So many requests at the beginning are not counted.

@@ -34,7 +34,7 @@ fn setup(table: ModelTable, policy: Policy) -> Setup {
         idle_watts: 10.0,
         busy_watts: 110.0,
         after_idle_ns: 0,
-        front_ns: 0,
+        front: Vec::new(),
         replay: None,
         warm_up: 0,
         period: 0,
@@ -120,6 +120,21 @@ fn tasks_scatter_by_the_quantiles_of_their_table() {
     assert!((1_100..=1_200).contains(&quantile(0.99)), "{}", quantile(0.99));
     setup.models[0].table.scatter = vec![2.0];
     assert_eq!(sum_ns(&run(&setup, 1, at(&[0])).all()), 600);
+}
+
+#[test]
+fn requests_spend_time_on_the_way_to_the_core_and_back() {
+    let on_the_way = |front: Vec<f64>| Setup { front, ..setup(model(&[(100, 120)]), Policy::Serial) };
+    assert_eq!(sum_ns(&run(&on_the_way(vec![41.0]), 1, at(&[0, 10])).all()), 141 + 231, "all alike, half of it before");
+    let setup = on_the_way(vec![0.0, 1_000.0, 3_000.0]);
+    let far_apart: Vec<Ns> = (0..4_000).map(|number| number * 10_000).collect();
+    let one = run(&setup, 1, at(&far_apart)).all();
+    let quantile = |part: f64| one.latencies.quantile_ns(part);
+    assert!((1_050..=1_150).contains(&quantile(0.5)) && (2_900..=3_100).contains(&quantile(0.99)), "{}", quantile(0.5));
+    assert_ne!(sum_ns(&one), sum_ns(&run(&setup, 2, at(&far_apart)).all()), "the seed decides");
+    // Those that are sent at the same time come one after the other, whatever each was to take.
+    let figures = run(&setup, 1, at(&[0; 500]));
+    assert_eq!((figures.all().completed, figures.busy_ns), (500, 50_000));
 }
 
 #[test]

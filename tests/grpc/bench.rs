@@ -14,8 +14,12 @@ use paternoster::{
 
 use crate::support::{Server, soon};
 
-const TIMING: Timing =
-    Timing { warm_up: Duration::ZERO, measured: Some(Duration::from_millis(300)), patience: Duration::from_secs(60) };
+const TIMING: Timing = Timing {
+    warm_up: Duration::ZERO,
+    measured: Some(Duration::from_millis(300)),
+    patience: Duration::from_secs(60),
+    keeps_each: false,
+};
 
 fn recipe() -> Recipe {
     let sizes = Some(Sizes::Lengths(Lengths::Recorded(vec![3, 1, 7])));

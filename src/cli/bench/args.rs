@@ -135,6 +135,9 @@ pub struct BenchArgs {
     /// File for the figures of every round
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub csv: Option<PathBuf>,
+    /// File for the latency of every request
+    #[arg(long, value_name = "FILE", help_heading = "Output")]
+    pub requests_csv: Option<PathBuf>,
     /// File for a plot of the latencies
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     pub svg: Option<PathBuf>,
@@ -206,6 +209,7 @@ impl BenchArgs {
             warm_up: Duration::from_secs_f64(self.warm_up_seconds),
             measured: seconds.map(Duration::from_secs_f64),
             patience: Duration::from_secs(120),
+            keeps_each: self.requests_csv.is_some(),
         }
     }
 }

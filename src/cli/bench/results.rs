@@ -20,6 +20,7 @@ use crate::{
 };
 
 const NS_PER_MS: f64 = 1e6;
+const NS_PER_US: f64 = 1e3;
 /// A figure of a run.
 type Figure = fn(&Figures) -> f64;
 
@@ -170,6 +171,21 @@ impl Results {
             of_point.collect::<Vec<_>>()
         });
         report::write_csv(path, &titles, rows)
+    }
+
+    pub(super) fn write_requests_csv(&self, path: &Path) -> io::Result<()> {
+        let rows = self.points.iter().flat_map(|(point, outcomes)| {
+            outcomes.iter().flat_map(move |outcome| {
+                outcome.rounds.iter().enumerate().flat_map(move |(round, figures)| {
+                    figures.each.iter().map(move |request| {
+                        let (sent, latency_us) = (request.sent_s, request.latency_ns as f64 / NS_PER_US);
+                        let head = [point.name.clone(), outcome.name.clone(), (round + 1).to_string()];
+                        head.into_iter().chain([format!("{sent:.6}"), format!("{latency_us:.1}")]).collect::<Vec<_>>()
+                    })
+                })
+            })
+        });
+        report::write_csv(path, &["load", "policy", "round", "sent_s", "latency_us"], rows)
     }
 
     fn csv_row(&self, point: &Point, policy: &str, round: usize, figures: &Figures) -> Vec<String> {

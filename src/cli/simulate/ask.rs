@@ -90,7 +90,9 @@ impl<'a> Ask<'a> {
                 let picture = tables::timeline("replay", path).map_err(SimulateError::Word)?;
                 let tables: Vec<&ModelTable> = models.iter().map(|model| &model.table).collect();
                 let (tasks, arrived_ns) = (picture.tasks(), picture.arrivals());
-                let reached_ns: Vec<u64> = trace.arrivals_ns.iter().map(|at_ns| at_ns + front_ns(args) / 2).collect();
+                let front = front_ns(args);
+                let before_ns = front.get(front.len() / 2).map_or(0, |front_ns| front_ns.round() as u64 / 2);
+                let reached_ns: Vec<u64> = trace.arrivals_ns.iter().map(|at_ns| at_ns + before_ns).collect();
                 let replay = Replay::of(&tables, args.lanes, &tasks, &arrived_ns, &reached_ns);
                 Some(replay.map_err(|fault| tells_nothing("replay", path, &fault))?)
             }
@@ -143,7 +145,7 @@ impl<'a> Ask<'a> {
             idle_watts: self.table.idle_watts,
             busy_watts: self.table.busy_watts,
             after_idle_ns: self.after_idle_ns,
-            front_ns: front_ns(args),
+            front: front_ns(args),
             replay: self.replay.clone(),
             warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
             period: self.period,
@@ -258,8 +260,10 @@ fn tells_nothing(option: &str, path: &Path, fault: &RecordedError) -> SimulateEr
     SimulateError::Word(format!("--{option}: '{}': {fault}", path.display()))
 }
 
-fn front_ns(args: &SimulateArgs) -> u64 {
-    (args.front_us * NS_PER_US).round() as u64
+fn front_ns(args: &SimulateArgs) -> Vec<f64> {
+    let mut quantiles: Vec<f64> = args.front_us.iter().map(|us| us * NS_PER_US).collect();
+    quantiles.sort_by(f64::total_cmp);
+    quantiles
 }
 
 fn boundary_ns(args: &SimulateArgs) -> u64 {
