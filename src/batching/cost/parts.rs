@@ -8,8 +8,8 @@ use crate::batching::{CellId, ShapeClass};
 /// Sizes in rows, in the order in which they run.
 pub(in crate::batching) type Parts = SmallVec<[u32; 8]>;
 
-/// No part but the last is smaller than this share of its batch: with eight equal parts in a row the mean completion time
-/// is 9/16 of the whole, and no number of parts brings it below 8/16.
+/// Of a split, no part but the last is smaller than this share of its batch: with eight equal parts in a row the mean completion
+/// time is 9/16 of the whole, and no number of parts brings it below 8/16.
 const MOST_EQUAL_PARTS: u32 = 8;
 
 /// Up to this batch size every part size is tried; above, at most so many of the sizes for which times are kept, and the
