@@ -142,7 +142,7 @@ impl Diversity {
     /// How many rows board where all would wait less if the batch ran in parts: those of the first one. The others stay in the queue,
     /// where they may still be joined, or find another lane.
     fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
-        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper)?;
+        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && party.rows > 1)?;
         let behind = self.behind(view, party)?;
         let parts = self.splits.parts(view, operator, behind, view.pipeline.entry(), party.rows, &party.bound)?;
         parts.first().copied()
