@@ -294,7 +294,7 @@ impl<'a> Bench<'a> {
             timing.measured.map_or_else(|| "the trace".to_owned(), |time| format!("{:.1} s", time.as_secs_f64()));
         format!(
             "model '{}' ({}) {place}; {} different requests of {} row(s), {sizes}{load}, seed {}; {} round(s) of {seconds} \
-             after {:.1} s that are not counted",
+             after {:.1} s that are not counted{}",
             args.model,
             target.ports().precision(),
             work.distinct(),
@@ -302,6 +302,7 @@ impl<'a> Bench<'a> {
             args.seed,
             args.rounds,
             timing.warm_up.as_secs_f64(),
+            if args.follow_peak { "; loads follow the peak" } else { "" },
         )
     }
 }

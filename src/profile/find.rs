@@ -32,7 +32,7 @@ pub struct Findings {
     pub together_row_ns: f64,
     /// For each cut that was measured, by its number of stages: the preferred batch size of each stage.
     pub preferred_rows: Vec<Vec<u32>>,
-    /// The preferred batch size of the whole model while every lane runs it; `None` where that was not measured.
+    /// The preferred batch size of the whole model while every lane runs it; `None` where that was not measured for several.
     pub preferred_side_by_side: Option<u32>,
     /// Requests differ in length: an axis is padded.
     pub input_diversity: bool,
@@ -65,7 +65,7 @@ impl Findings {
             operator_diversity: profile.cuts.iter().any(|cut| are_diverse(profile, cut, length)),
             load_diversity: together_rows > 1 && together_row_ns <= JOINING_PAYS * alone_ns as f64,
             preferred_rows,
-            preferred_side_by_side: (!side_by_side.is_empty()).then(|| smallest_near_best(&side_by_side)),
+            preferred_side_by_side: (side_by_side.len() > 1).then(|| smallest_near_best(&side_by_side)),
         })
     }
 

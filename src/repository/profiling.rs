@@ -192,7 +192,8 @@ impl PoolLoader {
         let budget = trials.budget;
         let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };
         let all = sizes(spec.max_batch_size, lengths);
-        let whole = self.measure_cut(request, StageCuts::Whole, &all, budget.mul_f64(WHOLE_SHARE), 1, trials)?;
+        let programs = self.compile_cut(request, StageCuts::Whole)?;
+        let whole = self.measure_cut(request, &programs, &all, budget.mul_f64(WHOLE_SHARE), 1, trials)?;
         let few = if spec.symbols.is_empty() { Vec::new() } else { whole.few_lengths() };
         let mut profile = Profile {
             model: spec.name.clone(),
@@ -205,9 +206,14 @@ impl PoolLoader {
         if spec.has_batch_axis() && spec.symbols.is_empty() && lanes > 1 {
             let small = sizes(spec.max_batch_size.min(MOST_SIDE_BY_SIDE), &[]);
             let share = budget.mul_f64(SIDE_BY_SIDE_SHARE);
-            let mut table = self.measure_cut(request, StageCuts::Whole, &small, share, lanes, trials)?;
-            profile.side_by_side = table.stages.pop().unwrap_or_default();
+            match self.measure_cut(request, &programs, &small, share, lanes, trials) {
+                Ok(mut table) => profile.side_by_side = table.stages.pop().unwrap_or_default(),
+                // Alone it runs, and may be all that the memory takes.
+                Err(Halt::Failed(reason)) => tracing::debug!(model = spec.name, "not measured side by side: {reason}"),
+                Err(halt) => return Err(halt),
+            }
         }
+        drop(programs);
         let is_open = request.stages.cuts == StageCuts::Whole;
         let cuts = match &request.stages.cuts {
             StageCuts::Whole if spec.has_batch_axis() && !spec.decoupled && (trials.wants_stages)(&profile) => {
@@ -218,8 +224,12 @@ impl PoolLoader {
         };
         let share = budget.mul_f64((1.0 - WHOLE_SHARE - SIDE_BY_SIDE_SHARE) / cuts.len().max(1) as f64);
         for cut in cuts {
-            match self.measure_cut(request, cut, &sizes(spec.max_batch_size, &few), share, 1, trials) {
-                Ok(table) => profile.cuts.push(table),
+            let at = if let StageCuts::At(tensors) = &cut { tensors.clone() } else { Vec::new() };
+            let measured = self.compile_cut(request, cut).and_then(|programs| {
+                self.measure_cut(request, &programs, &sizes(spec.max_batch_size, &few), share, 1, trials)
+            });
+            match measured {
+                Ok(table) => profile.cuts.push(CutTable { at, ..table }),
                 // Not every graph has so many places to cut at.
                 Err(Halt::Failed(reason)) if is_open => tracing::debug!(model = spec.name, "not measured: {reason}"),
                 Err(halt) => return Err(halt),
@@ -228,25 +238,27 @@ impl PoolLoader {
         Ok(profile)
     }
 
-    /// One way to cut it, on so many threads at the same time.
+    fn compile_cut(&self, request: &LoadRequest, cuts: StageCuts) -> Result<StagePrograms, Halt> {
+        let mut wanted = request.clone();
+        // Exits belong to stages that the configuration names: without those there are none.
+        if cuts != wanted.stages.cuts {
+            wanted.stages.exits.clear();
+        }
+        wanted.stages.cuts = cuts;
+        self.compile(&wanted).map_err(Halt::Failed)
+    }
+
+    /// Runs programs on so many threads at the same time.
     fn measure_cut(
         &self,
         request: &LoadRequest,
-        cuts: StageCuts,
+        programs: &StagePrograms,
         sizes: &[Size],
         budget: Duration,
         at_once: u16,
         trials: Trials<'_>,
     ) -> Result<CutTable, Halt> {
         let spec = &request.spec;
-        let mut wanted = request.clone();
-        let at = if let StageCuts::At(tensors) = &cuts { tensors.clone() } else { Vec::new() };
-        // Exits belong to stages that the configuration names: without those there are none.
-        if cuts != wanted.stages.cuts {
-            wanted.stages.exits.clear();
-        }
-        wanted.stages.cuts = cuts;
-        let programs: StagePrograms = self.compile(&wanted).map_err(Halt::Failed)?;
         let what = match programs.count() {
             1 if at_once > 1 => format!("{at_once} side by side"),
             1 => "whole".to_owned(),
@@ -254,7 +266,7 @@ impl PoolLoader {
         };
         let began = Instant::now();
         let mut inputs = None;
-        let table = measure(
+        measure(
             programs.count(),
             sizes,
             budget,
@@ -267,12 +279,11 @@ impl PoolLoader {
                     inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
                 }
                 let made = inputs.as_ref().map_or(&[][..], |(_, made)| made);
-                let run = || self.pool.warm_up(spec, &programs, size.rows, made);
+                let run = || self.pool.warm_up(spec, programs, size.rows, made);
                 let took_ns = if at_once > 1 { side_by_side(at_once, run).map(|ns| vec![ns]) } else { run() };
                 took_ns.map_err(Halt::Failed)
             },
-        )?;
-        Ok(CutTable { at, ..table })
+        )
     }
 }
 

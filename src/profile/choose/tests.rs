@@ -65,6 +65,9 @@ fn where_busy_lanes_do_best_with_one_row_each_requests_run_one_by_one() {
     assert_eq!(side_by_side(0, 2000, 2860), ChosenPolicy::Serial, "whatever batches gain on a device of their own");
     assert_eq!(side_by_side(1, 7520, 2860), INPUT, "what lengths change was not measured");
     assert_eq!(ChosenPolicy::Serial.knobs(), Policy::Serial);
+    let alone = cut(0, &[GAINS]).stages.remove(0)[..1].to_vec();
+    let gains = Profile { side_by_side: alone, ..profile_of(0, vec![cut(0, &[LINE])]) };
+    assert_eq!(choose(&gains, None).expect("it was measured").policy, NEITHER, "there was no time for larger ones");
 }
 
 #[test]
