@@ -171,9 +171,10 @@ fn on_a_busy_stream_the_calling_threads_launch_queues() {
 #[test]
 fn after_a_launch_in_the_calling_thread_the_streams_thread_takes_over() {
     let cpu = witnessed(1);
-    // Whether the stream's thread sleeps already is not for the test to say; in most turns it does.
-    for _ in 0..50 {
-        let (mut here, _sees) = Witness::new();
+    // After the first turn the stream's thread may be asleep, which is what most turns try, or may still be telling the
+    // end of the turn before: then it takes the launch as well.
+    for turn in 0..50 {
+        let (mut here, saw) = Witness::new();
         let (next, sees) = Witness::new();
         let (mut handle, early) = (cpu.clone(), sees.clone());
         let (tells, told) = crossbeam_channel::bounded(1);
@@ -182,7 +183,10 @@ fn after_a_launch_in_the_calling_thread_the_streams_thread_takes_over() {
             let _ = tells.send(early.is_empty());
         }));
         cpu.launch_here(STREAM, &[], here).expect("the launch is right");
-        assert_eq!(told.try_recv(), Ok(true), "the next waits until this one is done");
+        assert_eq!(told.recv_timeout(PATIENCE), Ok(true), "the next waits until this one is done");
+        let (thread, outcome) = saw.recv_timeout(PATIENCE).expect("every launch is told its end");
+        assert_eq!(outcome, Ok(()));
+        assert!(turn > 0 || thread == thread::current().id(), "a stream that never ran is idle");
         let (thread, outcome) = sees.recv_timeout(PATIENCE).expect("the stream's thread runs it");
         assert_eq!(outcome, Ok(()));
         assert_ne!(thread, thread::current().id());
