@@ -96,7 +96,7 @@ async fn a_dropped_server_is_gone() {
     soon(client.server_live(ServerLiveRequest {})).await.expect("OK");
     let address = server.address();
     drop(server.grpc);
-    let refused = async { while tokio::net::TcpStream::connect(address).await.is_ok() {} };
-    soon(refused).await;
-    soon(client.server_live(ServerLiveRequest {})).await.expect_err("no server");
+    // The port and the connections are closed by tasks of their own, in either order.
+    soon(async { while tokio::net::TcpStream::connect(address).await.is_ok() {} }).await;
+    soon(async { while client.server_live(ServerLiveRequest {}).await.is_ok() {} }).await;
 }
