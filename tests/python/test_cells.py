@@ -6,7 +6,6 @@ import queue
 import shutil
 import subprocess
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import cells_models
 import cells_reference
@@ -115,16 +114,22 @@ def test_models_with_the_same_cells_share_tasks(program, repository, tmp_path):
         shutil.copytree(repository / "lstm", folder / name)
     reference = cells_reference.load(repository / "lstm")
     requests = [{"tokens": np.full(length, length, np.int64)} for length in range(20, 36)]
+    # Runs as long as it takes the others to come and go, so that they meet it.
+    endless = {"tokens": np.full(100_000, 7, np.int64)}
     recording = tmp_path / "timeline.json"
     with (
         serving(folder, "--cpu-lanes=1", "--timeline-file", recording, program=program) as server,
-        triton.InferenceServerClient(server.grpc) as one,
-        triton.InferenceServerClient(server.grpc) as two,
-        ThreadPoolExecutor(2) as threads,
+        triton.InferenceServerClient(server.grpc) as client,
     ):
-        calls = [threads.submit(answers_to, one, "lstm", requests), threads.submit(answers_to, two, "lstm-again", requests)]
-        for call in calls:
-            for request, answer in zip(requests, call.result()):
+        ended = queue.Queue()
+        call = client.async_infer("lstm", inputs_of(endless), lambda result, error: ended.put((result, error)))
+        eventually("it runs", lambda: metric(server, "nv_inference_exec_count", model="lstm") > 0)
+        answers = {model: answers_to(client, model, requests) for model in ("lstm", "lstm-again")}
+        call.cancel()
+        result, error = ended.get(timeout=60)
+        assert result is None and "CANCELLED" in str(error), "it was there to the end"
+        for answered in answers.values():
+            for request, answer in zip(requests, answered):
                 for name, value in reference.answer(request).items():
                     np.testing.assert_allclose(answer.as_numpy(name)[0], value, rtol=TOLERANCE, atol=TOLERANCE)
         status, body = server.get("/v2/timeline")
