@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections import namedtuple
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +24,8 @@ NETWORKS = ("resnet50", "vgg19", "unet")
 MINILM = "minilm"
 #: Side of the pictures that a network takes.
 SIDES = {"resnet50": 224, "vgg19": 224, "unet": 256}
+#: Between two looks at a server under load, in seconds.
+WATCH_S = 0.02
 OUTPUTS = {"resnet50": "logits", "vgg19": "logits", "unet": "mask", MINILM: "sentence_embedding"}
 MINILM_TENSORS = """
 inputs:
@@ -166,22 +169,30 @@ async def send_at(client, stream, began):
     return await asyncio.gather(*running)
 
 
-def run(address, streams, look=None):
-    """Sends several streams at once; returns what became of every request, stream by stream. `look` is (second, function):
-    the function is called once, so many seconds after the start, while the load goes on."""
+def at_once(model, requests, count, seed):
+    """A stream of `count` requests that are all sent at the beginning. The seed fixes the samples."""
+    return Stream(model, requests, np.zeros(count), np.random.default_rng(seed).integers(0, len(requests), count))
 
-    async def look_at(began, second, function):
-        await asyncio.sleep(max(0.0, began + second - time.perf_counter()))
-        await asyncio.to_thread(function)
+
+def run(address, streams, watch=None):
+    """Sends several streams at once; returns what became of every request, stream by stream. The function `watch` is called
+    again and again while the load goes on."""
+
+    async def keep_watching():
+        while True:
+            await asyncio.to_thread(watch)
+            await asyncio.sleep(WATCH_S)
 
     async def all_streams():
         async with triton_aio.InferenceServerClient(address) as client:
             await client.is_server_ready()
+            watching = asyncio.ensure_future(keep_watching()) if watch else None
             began = time.perf_counter()
-            looking = asyncio.ensure_future(look_at(began, *look)) if look else None
             answered = await asyncio.gather(*(send_at(client, stream, began) for stream in streams))
-            if looking:
-                await looking
+            if watching:
+                watching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await watching
             return answered
 
     return asyncio.run(all_streams())

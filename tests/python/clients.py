@@ -65,17 +65,27 @@ def change(before, after):
     return {**added, "batches": {size: count for size, count in sizes.items() if count}}
 
 
-def metric(server, name, **labels):
-    """One value of the metrics page; labels not given are not compared. Several matching series are added up."""
+def scrape(server):
+    """The metrics page."""
     status, page = server.get("/metrics", port="metrics")
     assert status == 200, page
+    return page.decode()
+
+
+def on_page(page, name, **labels):
+    """One value of a metrics page; labels not given are not compared. Several matching series are added up."""
     found = [
         float(line.rsplit(" ", 1)[1])
-        for line in page.decode().splitlines()
+        for line in page.splitlines()
         if line.split("{")[0] == name and all(f'{key}="{value}"' in line for key, value in labels.items())
     ]
     assert found, f"no series {name} {labels}"
     return sum(found)
+
+
+def metric(server, name, **labels):
+    """One value of the metrics page as it is now."""
+    return on_page(scrape(server), name, **labels)
 
 
 def pending(server, model):
