@@ -24,8 +24,6 @@ NETWORKS = ("resnet50", "vgg19", "unet")
 MINILM = "minilm"
 #: Side of the pictures that a network takes.
 SIDES = {"resnet50": 224, "vgg19": 224, "unet": 256}
-#: Between two looks at a server under load, in seconds.
-WATCH_S = 0.02
 OUTPUTS = {"resnet50": "logits", "vgg19": "logits", "unet": "mask", MINILM: "sentence_embedding"}
 MINILM_TENSORS = """
 inputs:
@@ -48,6 +46,8 @@ UNET_LATENCIES = [
     *({"stage": 0, "rows": rows, "latency_us": 20_000 + 5_000 * rows} for rows in (1, 8)),
     *({"stage": stage, "rows": rows, "latency_us": 20_000 * rows**2} for stage in (1, 2) for rows in (1, 2, 4, 8)),
 ]
+#: Between two looks at a server under load, in seconds.
+WATCH_S = 0.02
 WHOLE = "batching: { policy: serial }"
 WINDOW = "batching: { policy: window, window: { max_queue_delay_us: 0 } }"
 #: How the networks are served in the scenarios of the documentation, as model.yaml says it.
