@@ -53,6 +53,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     fs::create_dir_all(&onnx_out)?;
     let mut options = Config::new();
     options.out_dir(&onnx_out).bytes([".onnx.TensorProto.raw_data"]);
+    // Most attributes are a number: unboxed, each would take the room of a graph and three tensors.
+    for rare in ["t", "g", "tp", "sparse_tensor"] {
+        options.boxed(format!(".onnx.AttributeProto.{rare}"));
+    }
     options.compile_fds(protox::compile(["onnx.proto"], ["proto"])?)?;
     Ok(())
 }

@@ -107,7 +107,7 @@ fn request(rows: usize) -> InferRequest {
 fn boundaries(criterion: &mut Criterion) {
     let library = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/onnxruntime/libonnxruntime.so");
     let library = library.exists().then_some(library);
-    let runtime = Runtime::load(&RuntimeOptions { library, threads: 1 });
+    let runtime = Runtime::load(&RuntimeOptions { library, threads: 1, ..RuntimeOptions::default() });
     if let Err(error) = &runtime {
         eprintln!("only programs of this crate's own: {error}");
     }

@@ -13,6 +13,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import urllib.error
@@ -32,11 +33,16 @@ class ServerFailed(Exception):
     """The server did not start, or ended by itself; the message holds the end of its log."""
 
 
-def binary(profile="release"):
-    """Where cargo puts the program in a profile ("release", or "debug" for cargo's dev profile)."""
+def target_directory():
+    """Where cargo puts what it builds."""
     command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--offline"]
     metadata = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE).stdout
-    return Path(json.loads(metadata)["target_directory"]) / profile / "paternoster"
+    return Path(json.loads(metadata)["target_directory"])
+
+
+def binary(profile="release"):
+    """Where cargo puts the program in a profile ("release", or "debug" for cargo's dev profile)."""
+    return target_directory() / profile / "paternoster"
 
 
 def free_ports(count):
@@ -57,20 +63,30 @@ def free_ports(count):
             one.close()
 
 
-def end_with_parent():
-    """Asks Linux to end the server if this process is killed, so that nothing is left running."""
+def end_with_parent(parent):
+    """Asks Linux to end this process if its parent is killed, so that nothing is left running."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        sys.exit("the parent has ended")
+
+
+def launch(parent, *command):
+    """Becomes a program that ends with its parent. `Popen`'s preexec_fn would run in a fork of the caller, for which gRPC's
+    fork handlers wait for its threads, at times without end."""
+    end_with_parent(int(parent))
+    os.execv(command[0], command)
 
 
 class Server:
     """One server process. `grpc`, `http` and `metrics` are its addresses, as host:port."""
 
-    def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None):
+    def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None, directory=None):
         self.repository = Path(repository)
         self.flags = [str(flag) for flag in flags]
-        self.program = Path(program or os.environ.get("PATERNOSTER") or binary())
+        self.program = Path(program or os.environ.get("PATERNOSTER") or binary()).absolute()
         self.library = library or os.environ.get("ORT_DYLIB_PATH") or ROOT / ".cache/onnxruntime/libonnxruntime.so"
         self.environment = environment or {}
+        self.directory = directory
         self.log = Path(log) if log else Path(tempfile.mkstemp(prefix="paternoster-", suffix=".log")[1])
         self.keep_log = log is not None
         self.process = None
@@ -103,7 +119,8 @@ class Server:
         return self.process.pid
 
     def start(self, until="ready", timeout_s=120):
-        """Starts the process and returns when it is "ready", or "live" where models are known to be broken."""
+        """Starts the process and returns when it is "ready", "live" where models are known to be broken, or "started" where
+        there is no repository."""
         for attempt in range(3):
             self.ports = free_ports(3)
             self.launch()
@@ -130,23 +147,24 @@ class Server:
         with open(self.log, "wb") as log:
             # A session of its own: an interrupt from the keyboard is for the script, which then stops the server.
             self.process = subprocess.Popen(
-                [str(part) for part in command],
+                [sys.executable, "-S", __file__, str(os.getpid()), *(str(part) for part in command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **self.environment},
+                cwd=self.directory,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
             )
 
     def wait(self, until, timeout_s):
         deadline = time.monotonic() + timeout_s
+        path = "/v2" if until == "started" else f"/v2/health/{until}"
         while True:
             status = self.process.poll()
             if status is not None:
                 raise ServerFailed(f"the server ended with status {status} before it was {until}\n{self.log_tail()}")
             # The metrics have a port of their own, which opens a moment later.
-            if self.get(f"/v2/health/{until}")[0] == 200 and self.get("/metrics", port="metrics")[0] == 200:
+            if self.get(path)[0] == 200 and self.get("/metrics", port="metrics")[0] == 200:
                 return
             if time.monotonic() > deadline:
                 raise ServerFailed(f"the server was not {until} after {timeout_s} s\n{self.log_tail()}")
@@ -187,3 +205,7 @@ class Server:
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
         raise ServerFailed("the server is not running")
+
+
+if __name__ == "__main__":
+    launch(*sys.argv[1:])

@@ -4,6 +4,9 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
+
 pub mod bench;
 pub mod cli;
 pub mod frontend;
@@ -24,5 +27,7 @@ pub mod model;
 pub mod onnx;
 
 pub mod observe;
+
+pub mod budget;
 pub mod report;
 pub mod workload;

@@ -168,13 +168,13 @@ async fn a_bad_request_fails_alone() {
     let good = model.handle.submit(request(&[3.0, 4.0]));
     let bad = model.handle.submit(request(&[POISON, 4.0]));
     let other = model.handle.submit(request(&[5.0, 6.0]));
-    // The first one's run, one of the three together, one of each alone.
-    model.let_pass(5);
+    // The first one's run, one of the three together, one of two of them, one of each alone.
+    model.let_pass(6);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 2.0]);
     assert_eq!(bad.await.expect_err("poison fails"), InferError::Engine("poison".to_owned()));
     assert_eq!(values(&good.await.expect("a stranger's fault is not its own")), [3.0, 4.0]);
     assert_eq!(values(&other.await.expect("a stranger's fault is not its own")), [5.0, 6.0]);
-    assert_eq!(model.begun.try_iter().collect::<Vec<_>>(), [3, 1, 1, 1]);
+    assert_eq!(model.begun.try_iter().collect::<Vec<_>>(), [3, 2, 1, 1, 1]);
 }
 
 /// Gives its input back; panics on poison.
@@ -293,26 +293,45 @@ impl Program for Steady {
     }
 }
 
+/// The name of the only lane's thread.
+const LANE: &str = "cpu-stream-0";
+
+/// Sends requests of one row, one after another, until one runs where it came in.
+async fn until_one_needs_no_lane(handle: &Arc<ModelHandle>, ran_on: &Receiver<Option<String>>) {
+    // How long a run takes is the machine's affair; among so many, enough in a row are short.
+    for index in 0..100_000_u32 {
+        let sent = [index as f32, 0.5];
+        assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
+        let thread = ran_on.recv().expect("each run is noted").unwrap_or_default();
+        assert!(index > 0 || thread == LANE, "nothing is known of the first run, but it ran on {thread}");
+        if thread != LANE {
+            return;
+        }
+    }
+    panic!("a lone request of a short program runs where it came in");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_short_run_of_a_lone_request_needs_no_lane() {
     let pool = one_lane();
     let (threads, ran_on) = crossbeam_channel::unbounded();
     let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Steady { threads })));
-    // How long a run takes is the machine's affair; among so many, enough in a row are short.
-    let needed_none = async {
-        for index in 0..100_000_u32 {
-            let sent = [index as f32, 0.5];
-            assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
-            let thread = ran_on.recv().expect("each run is noted").unwrap_or_default();
-            assert!(index > 0 || thread == "cpu-stream-0", "nothing is known of the first run, but it ran on {thread}");
-            if thread != "cpu-stream-0" {
-                return true;
-            }
-        }
-        false
-    };
-    assert!(needed_none.await, "a lone request of a short program runs where it came in");
+    until_one_needs_no_lane(&handle, &ran_on).await;
     assert_eq!(pool.in_flight(), 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lone_request_larger_than_those_known_to_be_short_goes_to_a_lane() {
+    const ROWS: usize = 1024;
+    let pool = one_lane();
+    let (threads, ran_on) = crossbeam_channel::unbounded();
+    let knobs = Knobs { max_batch_rows: ROWS as u32, ..zero_batch() };
+    let handle = Arc::new(pool.bring_up(spec(ROWS as u32), knobs, Arc::new(Steady { threads })));
+    until_one_needs_no_lane(&handle, &ran_on).await;
+    let sent = vec![1.0; ROWS * 2];
+    assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
+    let thread = ran_on.recv().expect("each run is noted");
+    assert_eq!(thread.as_deref(), Some(LANE), "one row tells nothing of {ROWS}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -338,14 +357,14 @@ async fn repeat_gives_as_many_responses_as_asked() {
     let program = Repeat::compile(&spec).expect("the specification fits");
     let handle = Arc::new(pool.bring_up(spec, zero_batch(), Arc::new(program)));
     for count in [0_u8, 1, 5] {
-        let mut stream = handle.submit_stream(request(&[f32::from(count), 7.0]));
+        let mut stream = handle.submit_stream(request(&[f32::from(count), 7.0]), pool.backlog());
         for step in 0..count {
             let response = stream.next().await.expect("a response is due").expect("repeat does not fail");
             assert_eq!(values(&response), [f32::from(count) + f32::from(step), 7.0 + f32::from(step)]);
         }
         assert!(stream.next().await.is_none(), "{count} responses are all");
     }
-    let mut refused = handle.submit_stream(request(&[-3.0, 0.0]));
+    let mut refused = handle.submit_stream(request(&[-3.0, 0.0]), pool.backlog());
     let error = refused.next().await.expect("an answer is due").expect_err("the count is negative");
     assert_eq!(error, InferError::Engine("negative count".to_owned()));
 }

@@ -13,14 +13,14 @@ use paternoster::{
     batching::{Knobs, Policy, WindowKnobs},
     device::BufferPool,
     engine::{
-        Batch, BatchInput, Program, ProgramPort,
+        Batch, BatchInput, Program, ProgramPort, StopSignal,
         onnxruntime::{OnnxProgram, Runtime},
     },
     executor::{InferError, InferRequest, InputTensor, ModelHandle, OutputTensor, Pool, PoolOptions},
     model::{DataType, Dims, ModelSpec, TensorSpec},
-    onnx::{Model, PortDim, zoo},
+    onnx::{Model, PortDim, build::Graph, zoo},
 };
-use runtime::runtime;
+use runtime::{MAX_MEMORY_BYTES, runtime};
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
     ModelSpec {
@@ -127,6 +127,130 @@ async fn shapes_that_the_specification_leaves_open_are_read_from_the_result() {
     }
 }
 
+#[tokio::test]
+async fn an_output_of_a_declared_size_that_no_memory_holds_fails_by_name() {
+    let Some(runtime) = runtime() else { return };
+    let pool = pool();
+    let dims = [PortDim::from("batch"), PortDim::from("n")];
+    let model = zoo::identity_of(DataType::Fp32, &dims).expect("the graph is sound");
+    let tensor = |name: &str, dims: &[i64]| TensorSpec::new(name, DataType::Fp32, dims);
+    for length in [1_i64 << 36, 1 << 50, i64::MAX] {
+        let spec = spec(vec![tensor("INPUT0", &[-1])], vec![tensor("OUTPUT0", &[length])]);
+        let handle = bring_up(&pool, runtime, &model, spec);
+        let Err(InferError::Engine(reason)) = infer(&handle, vec![(&[1, 2], fp32(&[1.0, 2.0]))]).await else {
+            panic!("{length} elements were served")
+        };
+        let bytes = i128::from(length) * 4;
+        assert!(
+            reason.starts_with(&format!(
+                "output 'OUTPUT0' of model 'model' would take {bytes} bytes for the shape [1, {length}]"
+            )),
+            "{reason}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn outputs_above_the_limit_fail_whoever_allocates_them_and_smaller_ones_are_served() {
+    let Some(runtime) = runtime() else { return };
+    let pool = Pool::start(&PoolOptions { max_output_bytes: 64, ..PoolOptions::default() }).expect("threads start");
+    let model =
+        zoo::identity_of(DataType::Fp32, &[PortDim::from("batch"), PortDim::from("n")]).expect("the graph is sound");
+    for (declared, takes) in [(9, "would take"), (-1, "takes")] {
+        let tensor = |name: &str, length| TensorSpec::new(name, DataType::Fp32, &[length]);
+        let spec = spec(vec![tensor("INPUT0", declared)], vec![tensor("OUTPUT0", declared)]);
+        let handle = bring_up(&pool, runtime, &model, spec);
+        let ask = |rows: i64| handle.submit(request(vec![(&[rows, 9], fp32(&vec![1.5; rows as usize * 9]))]));
+        let expected = InferError::Engine(format!(
+            "output 'OUTPUT0' of model 'model' {takes} 72 bytes for the shape [2, 9]: expected at most 64 bytes for all outputs of a \
+             batch (--max-output-bytes)"
+        ));
+        assert_eq!(ask(2).await.expect_err("two rows take 72 bytes"), expected);
+        ask(1).await.expect("one takes 36");
+    }
+}
+
+#[tokio::test]
+async fn a_run_that_needs_more_memory_than_there_is_fails_and_the_next_is_served() {
+    let Some(runtime) = runtime() else { return };
+    let pool = pool();
+    // A single number makes the graph as large as a client likes, whatever its inputs and outputs take.
+    let mut graph = Graph::new("sum of numbers");
+    let most = graph.input("INPUT0", DataType::Int64, &[PortDim::from("batch"), PortDim::from(1)]);
+    let (shape, zero, one) = (graph.literal(&[1_i64, -1]), graph.scalar(0_i64), graph.scalar(1_i64));
+    let axes = graph.literal(&[0_i64, 1]);
+    let limit = graph.op("Squeeze", &[&most, &axes]).value();
+    let numbers = graph.op("Range", &[&zero, &limit, &one]).value();
+    let row = graph.op("Reshape", &[&numbers, &shape]).value();
+    let last = graph.literal(&[1_i64]);
+    let sum = graph.op("ReduceSum", &[&row, &last]).attr("keepdims", 1).named("OUTPUT0").value();
+    graph.output(&sum, DataType::Int64, &[PortDim::from("batch"), PortDim::from(1)]);
+    let model = graph.finish().expect("the graph is sound");
+    let tensor = |name: &str| TensorSpec::new(name, DataType::Int64, &[1]);
+    let handle = bring_up(&pool, runtime, &model, spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]));
+    let ask = |numbers: i64| handle.submit(request(vec![(&[1, 1], numbers.to_le_bytes().to_vec())]));
+    for numbers in [MAX_MEMORY_BYTES as i64 / 8 + 1, 1 << 40, 1 << 60] {
+        let Err(InferError::Engine(reason)) = ask(numbers).await else { panic!("{numbers} numbers were summed") };
+        assert!(
+            reason.contains("Available memory of") && reason.contains("is smaller than requested bytes"),
+            "{reason}"
+        );
+        let response = ask(5).await.expect("five numbers take little");
+        assert_eq!(response.outputs[0].data, 10_i64.to_le_bytes().as_slice());
+    }
+}
+
+#[tokio::test]
+async fn shapes_that_differ_from_the_declaration_are_served_as_they_are() {
+    let Some(runtime) = runtime() else { return };
+    let pool = pool();
+    // As converters of tree ensembles declare their labels: one, however many rows there are.
+    let mut graph = Graph::new("labels");
+    let scores = graph.input("scores", DataType::Fp32, &[PortDim::from("n"), PortDim::from(2)]);
+    let label = graph.op("ArgMax", &[&scores]).attr("axis", 1).attr("keepdims", 0).named("label").value();
+    graph.output(&label, DataType::Int64, &[PortDim::from(1)]);
+    let model = graph.finish().expect("the graph is sound");
+    let inputs = vec![TensorSpec::new("scores", DataType::Fp32, &[-1, 2])];
+    let outputs = vec![TensorSpec::new("label", DataType::Int64, &[1])];
+    let handle = bring_up(&pool, runtime, &model, ModelSpec { max_batch_size: 0, ..spec(inputs, outputs) });
+    for rows in [1_i64, 3, 1, 2] {
+        let scores: Vec<f32> = (0..rows).flat_map(|row| if row % 2 == 0 { [1.0, 0.0] } else { [0.0, 1.0] }).collect();
+        let mut asked = request(vec![(&[rows, 2], fp32(&scores))]);
+        asked.rows = 1;
+        let outputs = handle.submit(asked).await.expect("labels of any number of rows").outputs;
+        assert_eq!(outputs[0].shape.as_slice(), [rows]);
+        let expected: Vec<u8> = (0..rows).flat_map(|row| (row % 2).to_le_bytes()).collect();
+        assert_eq!(outputs[0].data, expected);
+    }
+}
+
+#[tokio::test]
+async fn rows_are_wider_than_declared_but_not_fewer() {
+    let Some(runtime) = runtime() else { return };
+    let pool = pool();
+    let dims = [PortDim::from("batch"), PortDim::from("n")];
+    let model = zoo::identity_of(DataType::Fp32, &dims).expect("the graph is sound");
+    let tensor = |name: &str, dims: &[i64]| TensorSpec::new(name, DataType::Fp32, dims);
+    let handle = bring_up(&pool, runtime, &model, spec(vec![tensor("INPUT0", &[-1])], vec![tensor("OUTPUT0", &[1])]));
+    for width in [1_i64, 3, 1] {
+        let data = fp32(&vec![1.5; 2 * width as usize]);
+        let outputs = infer(&handle, vec![(&[2, width], data.clone())]).await.expect("identity runs");
+        assert_eq!((outputs[0].shape.as_slice(), &outputs[0].data[..]), ([2, width].as_slice(), &data[..]));
+    }
+    let mut graph = Graph::new("sum");
+    let input = graph.input("INPUT0", DataType::Fp32, &dims);
+    let axes = graph.literal(&[0_i64]);
+    let sum = graph.op("ReduceSum", &[&input, &axes]).attr("keepdims", 1).named("OUTPUT0").value();
+    graph.output(&sum, DataType::Fp32, &[PortDim::from("batch"), PortDim::from(1)]);
+    let model = graph.finish().expect("the graph is sound");
+    let handle = bring_up(&pool, runtime, &model, spec(vec![tensor("INPUT0", &[1])], vec![tensor("OUTPUT0", &[1])]));
+    infer(&handle, vec![(&[1, 1], fp32(&[1.0]))]).await.expect("the sum of one row is one row");
+    let Err(InferError::Engine(reason)) = infer(&handle, vec![(&[2, 1], fp32(&[1.0, 2.0]))]).await else {
+        panic!("one row was served as two")
+    };
+    assert_eq!(reason, "output 'OUTPUT0' of model 'model' has the shape [1, 1], expected 2 rows on axis 0");
+}
+
 #[test]
 fn outputs_are_written_where_the_caller_says() {
     let Some(runtime) = runtime() else { return };
@@ -140,7 +264,9 @@ fn outputs_are_written_where_the_caller_says() {
         let shape = [rows as i64, 16];
         let inputs = [&one, &other].map(|data| BatchInput::Dense { shape: &shape, data });
         let shapes = [Some(Dims::from_slice(&shape)), Some(Dims::from_slice(&shape))];
-        let batch = Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &shapes, buffers: &buffers };
+        let stop = StopSignal::default();
+        let batch =
+            Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &shapes, buffers: &buffers, stop: &stop };
         program.run_into(&batch, &mut [None, Some(memory)])
     };
     let mut rows = fp32(&[7.0; 48]);
@@ -154,7 +280,7 @@ fn outputs_are_written_where_the_caller_says() {
 }
 
 #[test]
-fn programs_of_one_graph_are_of_one_origin_and_stop_alone() {
+fn programs_of_one_graph_are_of_one_origin_and_runs_stop_alone() {
     let Some(runtime) = runtime() else { return };
     let compile = |model: &Model| {
         let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
@@ -167,16 +293,25 @@ fn programs_of_one_graph_are_of_one_origin_and_stop_alone() {
     assert_eq!(one.origin(), two.origin());
     let values = fp32(&[1.0; 16]);
     let buffers = BufferPool::new(0);
-    let runs = |program: &OnnxProgram| {
+    let runs = |program: &OnnxProgram, stop: &StopSignal| {
         let inputs = [(); 2].map(|()| BatchInput::Dense { shape: &[1, 16], data: &values });
-        let batch = Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &[None, None], buffers: &buffers };
+        let output_shapes = [None, None];
+        let batch =
+            Batch { rows: 1, inputs: &inputs, steps: &[], output_shapes: &output_shapes, buffers: &buffers, stop };
         program.run(&batch).is_ok()
     };
-    assert!(runs(&one) && runs(&two));
-    one.terminate();
-    assert!(!runs(&one) && runs(&two), "the other goes on");
+    let (lane, other) = (StopSignal::default(), StopSignal::default());
+    other.raise();
+    assert!(!runs(&one, &other), "it was told to stop before its first run");
+    assert!(runs(&one, &lane) && runs(&two, &lane));
+    lane.raise();
+    other.clear();
+    assert!(!runs(&one, &lane) && !runs(&two, &lane), "whatever runs there is to stop");
+    assert!(runs(&one, &other), "elsewhere the same program goes on");
+    lane.clear();
+    assert!(runs(&one, &lane));
     drop(one);
-    assert!(runs(&two), "the session is there for as long as anybody has it");
+    assert!(runs(&two, &lane), "the session is there for as long as anybody has it");
 }
 
 #[tokio::test]
@@ -193,7 +328,7 @@ async fn what_the_graph_does_not_have_is_refused_by_name() {
     assert!(mistyped.contains("INPUT0") && mistyped.contains("INT64"), "{mistyped}");
     assert_eq!(compile(TensorSpec::new("INPUT0", DataType::Fp32, &[16])), None);
     let garbage = OnnxProgram::compile(runtime, b"garbage", &spec(vec![], vec![])).err().expect("garbage is refused");
-    assert!(garbage.0.starts_with("onnx runtime error"), "{garbage}");
+    assert!(garbage.0.contains("is not an ONNX model"), "{garbage}");
 }
 
 #[tokio::test]
@@ -227,9 +362,26 @@ async fn a_loop_that_never_ends_is_stopped_with_the_pool() {
 }
 
 #[tokio::test]
+async fn a_loop_that_never_ends_is_stopped_when_its_client_is_gone() {
+    let Some(runtime) = runtime() else { return };
+    let options = PoolOptions { cpu_lanes: 1, task_time_limit: Duration::ZERO, ..PoolOptions::default() };
+    let pool = Pool::start(&options).expect("threads start");
+    let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
+    let ports = || spec(vec![tensor("INPUT0")], vec![tensor("OUTPUT0")]);
+    let endless = bring_up(&pool, runtime, &zoo::runaway().expect("the graph is sound"), ports());
+    let other = bring_up(&pool, runtime, &zoo::identity().expect("the graph is sound"), ports());
+    let row = || vec![(&[1_i64, 16][..], fp32(&[1.0; 16]))];
+    for _ in 0..5 {
+        drop(endless.submit(request(row())));
+        infer(&other, row()).await.expect("the only lane is free again");
+    }
+    assert!(pool.stop(Duration::from_secs(60)), "all threads end");
+}
+
+#[tokio::test]
 async fn a_loop_that_never_ends_is_stopped_when_its_time_is_over() {
     let Some(runtime) = runtime() else { return };
-    let options = PoolOptions { hang_after: Duration::from_millis(50), ..PoolOptions::default() };
+    let options = PoolOptions { task_time_limit: Duration::from_millis(50), ..PoolOptions::default() };
     let pool = Pool::start(&options).expect("threads start");
     let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
     let model = zoo::runaway().expect("the graph is sound");

@@ -5,12 +5,12 @@
 #[path = "common/runtime.rs"]
 mod runtime;
 
-use std::{collections::HashMap, path::PathBuf, sync::Arc};
+use std::{collections::HashMap, path::PathBuf};
 
 use paternoster::{
     device::BufferPool,
     engine::{
-        Batch, BatchInput, BatchOutput, Program,
+        Batch, BatchInput, BatchOutput, Program, StopSignal,
         onnxruntime::{OnnxProgram, Runtime},
     },
     model::{DataType, ModelSpec, TensorSpec},
@@ -84,8 +84,9 @@ impl Compiled {
             .collect();
         let inputs: Vec<_> = aligned.iter().map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
         let output_shapes = vec![None; self.outputs.len()];
+        let stop = StopSignal::default();
         let batch =
-            Batch { rows, inputs: &inputs, steps: &[], output_shapes: &output_shapes, buffers: &Arc::clone(&buffers) };
+            Batch { rows, inputs: &inputs, steps: &[], output_shapes: &output_shapes, buffers: &buffers, stop: &stop };
         let made = self.program.run(&batch).expect("the program runs").outputs;
         tensors.extend(self.outputs.iter().cloned().zip(made));
     }

@@ -53,8 +53,8 @@ impl Step {
     }
 }
 
-/// Where a queued batch stands among the others: retries first, then by the level of its first request, then by its turn;
-/// pipelined parts by how far they have come.
+/// Where a queued batch stands among the others: by the level of its first request, then by its turn; pipelined parts by how far they
+/// have come.
 pub(super) type BatchRank = (u32, u64, u16, BatchId);
 
 /// Requests that travel together.
@@ -62,9 +62,10 @@ pub(super) type BatchRank = (u32, u64, u16, BatchId);
 pub(super) struct Batch {
     pub(super) id: BatchId,
     pub(super) lineage: LineageIx,
-    /// Best priority level among its requests; 0 for requests that run once more alone.
+    /// Best priority level among its requests.
     pub(super) level: u32,
-    /// The oldest lineage first, but one that repeats a stage goes behind those that are there.
+    /// The oldest lineage first, but one that repeats a stage goes behind those that are there, and requests that start again have the turn
+    /// of the batch that failed.
     pub(super) turn: u64,
     /// Most advanced first.
     pub(super) steps: SmallVec<[Step; 1]>,

@@ -71,11 +71,14 @@ pub(super) fn time_of(
 }
 
 impl Group {
-    /// The type that a lane runs next: the first whose requests may catch up with the furthest, or the furthest. `waiting` are requests that may
-    /// board.
+    /// The type that a lane runs next: that of rows that are to run again, else the first whose requests may catch up with the
+    /// furthest, or the furthest. `waiting` are requests that may board.
     pub(super) fn choose_lazily(&mut self, now: Ns, ledger: &Ledger, lane: LaneId, waiting: u64) -> Option<CellId> {
         let cellular = self.cellular.as_ref()?;
         let catching = cellular.catching.as_ref()?;
+        if let Some(cell) = cellular.cells.first_retry(lane) {
+            return Some(cell);
+        }
         let ready = |cell: CellId| {
             let joined = if cell == cellular.cells.first() { waiting } else { 0 };
             cellular.cells.ready(cell, lane) + joined

@@ -1,18 +1,17 @@
-//! Groups whose requests unfold into cells (BatchMaker section 4.3): who boards, which task a lane is given, and what comes of it.
+//! Groups whose requests unfold into cells (BatchMaker section 4.3): who boards, and which task a lane is given.
 
 use std::collections::BTreeSet;
 
 use smallvec::SmallVec;
 
 use super::{
-    Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Next, Ns, Rejection, RowOutcome, RowSpan,
-    ShapeClass, Task, TaskId,
+    Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
+    TaskId,
     arbiter::{GroupIx, Lane},
     cells::{Cells, NodeRow, slots},
     cells_lazy::{Catching, time_of},
     cost::Quantile,
     group::{Answer, Group, Turn, seat},
-    landing::Outcomes,
     ledger::{Flight, Ledger, Slot, Stand},
 };
 
@@ -167,9 +166,14 @@ impl Group {
             Some(_) => self.choose_lazily(turn.now, turn.ledger, lane.id, waiting),
             None => cellular.choose(lane, waiting, brought),
         };
-        let (Some(cell), Some(cellular)) = (cell, &self.cellular) else { return Answer::Nothing };
+        let (Some(cell), Some(cellular)) = (cell, &mut self.cellular) else { return Answer::Nothing };
+        let place = Place { lane: lane.id, task: id, at: 0 };
+        if let Some(nodes) = cellular.cells.launch_retry(cell, lane.id) {
+            let spans = self.launch_nodes(turn, group, place, cell, nodes, true);
+            return Answer::Launched(self.launch_cells(turn, lane, id, cell, spans));
+        }
         let most = cellular.most_rows(cell);
-        let spans = self.take_off(turn, group, Place { lane: lane.id, task: id, at: 0 }, cell, most);
+        let spans = self.take_off(turn, group, place, cell, most);
         if spans.is_empty() {
             return Answer::Nothing;
         }
@@ -224,6 +228,19 @@ impl Group {
         if nodes.is_empty() {
             return Vec::new();
         }
+        self.launch_nodes(turn, group, place, cell, nodes, false)
+    }
+
+    /// Nodes are in a task from now on.
+    fn launch_nodes(
+        &mut self,
+        turn: &mut Turn<'_>,
+        group: GroupIx,
+        place: Place,
+        cell: CellId,
+        nodes: Vec<NodeRow>,
+        is_retry: bool,
+    ) -> Vec<RowSpan> {
         let span = |(at, row): (u32, &NodeRow)| {
             let req = turn.ledger[row.request()].req;
             RowSpan { req, start: row.number(), count: 1, at }
@@ -246,6 +263,7 @@ impl Group {
             class: ShapeClass::default(),
             ahead: Vec::new(),
             nodes,
+            is_retry,
         });
         spans
     }
@@ -307,53 +325,6 @@ impl Group {
         lane.looks_ahead().then(predict).flatten()
     }
 
-    // ## running => (ready again | ended), row by row
-    pub(super) fn complete_cells(
-        &mut self,
-        turn: &mut Turn<'_>,
-        flight: &Flight,
-        outcomes: &[RowOutcome],
-        took_ns: Ns,
-    ) {
-        self.running -= 1;
-        if self.learns {
-            self.costs.learn(flight.cell, flight.rows, &flight.class, took_ns);
-            self.learned += 1;
-        }
-        let outcomes = Outcomes::of_all(outcomes);
-        for (at, row) in flight.nodes.iter().enumerate() {
-            let RowOutcome { next, emitted } = outcomes.get(at);
-            if !emitted && next != Next::Failed || !self.counts(row) {
-                continue;
-            }
-            if emitted {
-                self.emit(turn, row.request());
-            }
-            if next == Next::Failed {
-                self.end(turn, row.request(), End::Failed);
-            }
-        }
-        let Some(cellular) = &mut self.cellular else { return };
-        let is_last = |at: usize| outcomes.get(at).next == Next::Done;
-        for slot in cellular.cells.completed(flight.cell, &flight.nodes, is_last) {
-            turn.ledger[slot].left = 0;
-            self.end(turn, slot, End::Completed);
-        }
-    }
-
-    /// Nothing can be said of the state of a failed task's rows: their requests fail, but for those whose loop had ended before.
-    pub(super) fn fail_cells(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
-        self.running -= 1;
-        for row in &flight.nodes {
-            if self.counts(row) {
-                self.end(turn, row.request(), End::Failed);
-            }
-        }
-        if let Some(cellular) = &mut self.cellular {
-            cellular.cells.completed(flight.cell, &flight.nodes, |_| false);
-        }
-    }
-
     /// Time that the group can spare before a target is missed that can still be met, by the first in each line and the first target of those
     /// aboard: a row alone for each node that is left.
     pub(super) fn cells_slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
@@ -366,9 +337,5 @@ impl Group {
             ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
         });
         slacks.min()
-    }
-
-    fn counts(&self, row: &NodeRow) -> bool {
-        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.counts(row))
     }
 }

@@ -53,6 +53,7 @@ impl Core {
         match event {
             Event::Arrived(arrival) => self.arrived(arrival, &mut actions),
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
+            Event::Resumed(req) => self.resumed(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
             Event::Failed { task } => self.failed(task, &mut actions),
             Event::LaneUp(lane, knobs) => self.arbiter.lane_up(lane, knobs),
@@ -106,6 +107,12 @@ impl Core {
     fn cancelled(&mut self, req: ReqId, actions: &mut Actions) {
         if let Some(slot) = self.ledger.find(req) {
             self.with_request(slot, actions, Group::cancel);
+        }
+    }
+
+    fn resumed(&mut self, req: ReqId, actions: &mut Actions) {
+        if let Some(slot) = self.ledger.find(req) {
+            self.with_request(slot, actions, Group::resume);
         }
     }
 

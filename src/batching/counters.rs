@@ -39,8 +39,9 @@ pub struct Counters {
     pub rows_launched: u64,
     /// Tasks that the engine failed (total).
     pub tasks_failed: u64,
-    /// Requests that ran once more alone after a task of several failed (total).
-    pub solo_retries: u64,
+    /// Parts of failed tasks that were put aside to run again, apart from all others (total): of a task of several requests, or nodes, one
+    /// half each.
+    pub retries: u64,
     /// Requests put behind the others by `DELAY` (total).
     pub delayed: u64,
     /// Requests ended `Completed` (total).

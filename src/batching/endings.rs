@@ -27,6 +27,7 @@ impl Group {
             self.policy.touched(line, &self.pending, turn.ledger);
             self.pending.retire(line);
         }
+        self.paused.remove(&slot);
         let mut is_merged = false;
         if let (Stand::Aboard, Some(cellular)) = (turn.ledger[slot].stand, &mut self.cellular) {
             cellular.left(slot, turn.ledger[slot].target(self.objective_ns));

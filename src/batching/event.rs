@@ -133,8 +133,9 @@ pub enum Event<'a> {
         /// that a shorter slice leaves out failed.
         rows: &'a [RowOutcome],
     },
-    /// The engine failed a task. If it held several requests, each runs once more alone, ahead of the queue, and only
-    /// those that fail alone end `Failed`.
+    /// The engine failed a task, which must have left nothing behind. If it held several requests, they run again in halves, which
+    /// nobody joins, until only those that fail alone end `Failed`; of requests that unfold into cells, nodes do. Nodes that were launched
+    /// ahead and need what the failed ones should have left are void: they are launched again, and what they give is to be dropped.
     Failed {
         /// The task.
         task: TaskId,
@@ -147,6 +148,8 @@ pub enum Event<'a> {
     ModelUp(ModelId, Knobs),
     /// Forget this version once no request and no task of it is left. Requests that still arrive until then are served.
     ModelDraining(ModelId),
+    /// The client of a request took the responses that its rows paused for ([`Next::Pause`]): they go on.
+    Resumed(ReqId),
     /// The time of the last `WakeAt` has come. Each `WakeAt` that is not replaced must be answered.
     Wake,
 }
@@ -169,6 +172,9 @@ pub enum Next {
     Done,
     /// Through the named stage (again).
     Skip(CellId),
+    /// Through the same stage again, but not before the client has taken the responses there are ([`Event::Resumed`]). Only
+    /// versions of one stage, whose rows hold no buffers, have rows that pause; all rows of a request pause together.
+    Pause,
     /// It failed alone; the others of its task did not.
     Failed,
 }

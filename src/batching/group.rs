@@ -1,6 +1,8 @@
 //! A group: the requests of one loaded version, from its pending queue through its batches to their ends. What happens to
 //! requests that wait is here; how batches travel is in `travel`, how requests end in `endings`.
 
+use std::collections::BTreeMap;
+
 use super::{
     Action, Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId,
     TimeoutAction,
@@ -73,6 +75,8 @@ pub(super) struct Group {
     pub(super) policy: Policy,
     pub(super) table: BatchTable,
     pub(super) pipeline: Pipeline,
+    /// Rows of requests whose clients have yet to take responses, in no batch meanwhile.
+    pub(super) paused: BTreeMap<Slot, Vec<Seat>>,
     /// In place of batches, where requests unfold into cells.
     pub(super) cellular: Option<Cellular>,
     /// Where requests belong to sequences.
@@ -116,6 +120,7 @@ impl Group {
             policy: Policy::new(knobs),
             table: BatchTable::new(pipeline.stages(), max_rows),
             pipeline,
+            paused: BTreeMap::new(),
             // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
             order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
             sequences,

@@ -1,19 +1,17 @@
-//! What comes of a task: its rows go on, are done, leave the order of stages, or start again alone.
+//! What comes of a task: its rows go on, are done, leave the order of stages, or start again in halves of the failed task.
 
 use smallvec::SmallVec;
 
 use super::{
     CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan,
-    batch::{BatchIx, Seat, Step},
+    batch::{Batch, BatchIx, Seat, Step},
     group::{Group, Turn},
     ledger::Flight,
+    pending::Mates,
     pipeline::Onward,
     table::Blueprint,
     travel::{best_level, longest},
 };
-
-/// Level of requests that run once more alone: ahead of all others.
-const RETRY_LEVEL: u32 = 0;
 
 /// Rows that go on, by the stage that they go to.
 type GoingOn = SmallVec<[(CellId, Vec<Seat>); 1]>;
@@ -98,7 +96,7 @@ impl Group {
             if outcomes.all.is_empty() {
                 match self.pipeline.onward(cell, Next::On) {
                     Onward::To(next) => stage_of(going_on, next, || self.table.blank()).push(*seat),
-                    Onward::Done | Onward::Failed => {
+                    Onward::Done | Onward::Paused | Onward::Failed => {
                         done += seat.span.count;
                         self.table.vacate(flight.batch, seat.span);
                     }
@@ -112,6 +110,10 @@ impl Group {
                 let onward = self.pipeline.onward(cell, outcome.next);
                 if let Onward::To(next) = onward {
                     go_on(going_on, next, seat, row, || self.table.blank());
+                    continue;
+                }
+                if onward == Onward::Paused {
+                    self.pause(seat, row);
                     continue;
                 }
                 let span = RowSpan { start: seat.span.start + row, count: 1, at: seat.span.at + row, ..seat.span };
@@ -152,7 +154,7 @@ impl Group {
         self.release_leases(turn.now);
     }
 
-    // ## running => (queued again, each request alone | failed)
+    // ## running => (queued again, in halves | failed)
     pub(super) fn fail(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
         self.totals.tasks_failed += 1;
         if !flight.nodes.is_empty() {
@@ -165,15 +167,17 @@ impl Group {
     pub(super) fn lose(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
         self.totals.tasks_failed += 1;
         if !flight.nodes.is_empty() {
-            return self.fail_cells(turn, flight);
+            return self.lose_cells(turn, flight);
         }
         self.fall(turn, flight, false);
     }
 
     fn fall(&mut self, turn: &mut Turn<'_>, flight: &Flight, once_more: bool) {
         self.landed(flight);
+        let place = self.place_of(flight);
         let step = self.table.take_running(flight.batch, flight.task);
         let ahead = step.is_none();
+        let mut again: SmallVec<[Vec<Seat>; 8]> = SmallVec::new();
         let rows = step.map_or_else(|| flight.ahead.clone(), |step| step.rows);
         for seats in rows.chunk_by(|one, other| one.span.req == other.span.req) {
             if !ahead {
@@ -186,13 +190,14 @@ impl Group {
             if !once_more {
                 self.end(turn, slot, End::Failed);
             } else if ahead {
-                let rows = self.recall(turn, seats[0]);
-                self.run_alone(turn, rows);
+                again.push(self.recall(turn, seats[0]));
             } else {
-                self.run_alone(turn, seats.to_vec());
+                again.push(seats.to_vec());
             }
         }
         self.table.recycle(rows);
+        again.retain(|rows| !rows.is_empty());
+        self.halve(turn, place, &again);
         if !ahead {
             self.after_step(turn, flight.batch);
         }
@@ -212,15 +217,33 @@ impl Group {
         rows
     }
 
-    /// Lets rows of a request start again in a batch of their own, ahead of the queue.
-    fn run_alone(&mut self, turn: &Turn<'_>, rows: Vec<Seat>) {
-        if rows.is_empty() {
-            return;
+    /// The turn of a task's batch, which may have gone on ahead to its end.
+    fn place_of(&self, flight: &Flight) -> u64 {
+        let is_its_own = |batch: &&Batch| self.table.lineages[batch.lineage].number == flight.lineage;
+        self.table.find(flight.batch).filter(is_its_own).map_or(flight.lineage, |batch| batch.turn)
+    }
+
+    /// Lets requests whose task has failed start again in two parts, so that those that fail alone are found.
+    fn halve(&mut self, turn: &Turn<'_>, place: u64, requests: &[Vec<Seat>]) {
+        let (first, second) = requests.split_at(requests.len().div_ceil(2));
+        for half in [first, second] {
+            let rows: Vec<Seat> = half.concat();
+            let count: u32 = rows.iter().map(|seat| seat.span.count).sum();
+            // Rows that had parted come together again, and others may have come into their places.
+            if count > self.max_rows {
+                self.halve(turn, place, half);
+            } else if count > 0 {
+                self.start_again(turn, place, rows);
+            }
         }
-        self.totals.solo_retries += 1;
-        let class = longest(&rows, turn.ledger);
-        let order = PartOrder::DepthFirst;
-        let plan = Blueprint { mates: Default::default(), class, level: RETRY_LEVEL, order, sealed: true };
+    }
+
+    /// Lets rows start again in a batch that nobody joins, at the level of its requests and at the turn that they had.
+    fn start_again(&mut self, turn: &Turn<'_>, place: u64, rows: Vec<Seat>) {
+        self.totals.retries += 1;
+        let (class, level) = (longest(&rows, turn.ledger), best_level(&rows, turn.ledger));
+        let (mates, order) = (Mates::default(), PartOrder::DepthFirst);
+        let plan = Blueprint { mates, class, level, turn: Some(place), order, sealed: true };
         let batch = self.table.new_batch(turn.now, plan, self.pipeline.entry(), rows);
         self.table.enqueue(batch);
     }
@@ -241,7 +264,11 @@ impl Group {
 
 /// Adds a row to those that go to `next`, joining it to the last seat where it follows on.
 fn go_on(going_on: &mut GoingOn, next: CellId, seat: &Seat, row: u32, blank: impl FnOnce() -> Vec<Seat>) {
-    let seats = stage_of(going_on, next, blank);
+    append(stage_of(going_on, next, blank), seat, row);
+}
+
+/// Adds a row of a seat to others, joining it to the last of them where it follows on.
+pub(super) fn append(seats: &mut Vec<Seat>, seat: &Seat, row: u32) {
     let span = RowSpan { start: seat.span.start + row, count: 1, at: seat.span.at + row, ..seat.span };
     match seats.last_mut() {
         Some(last)

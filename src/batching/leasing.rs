@@ -64,7 +64,8 @@ impl Group {
             for &ix in &lineages {
                 let Some(lineage) = self.table.lineages.get(ix) else { continue };
                 let reached = self.reached(lineage);
-                let closed = lineage.sealed || Some(ix) != newest || self.is_over(now, lineage);
+                let closed =
+                    lineage.sealed || Some(ix) != newest || self.is_over(now, lineage) || self.older_wait_to_enter();
                 let lineage = &mut self.table.lineages[ix];
                 if self.pipeline.release(lineage, reached, closed) {
                     lineage.sealed = true;
@@ -78,6 +79,16 @@ impl Group {
                 return;
             }
         }
+    }
+
+    /// Whether requests that start again wait for a buffer of the first stage: nobody else keeps one for newcomers, who are younger.
+    fn older_wait_to_enter(&self) -> bool {
+        let entry = self.pipeline.entry();
+        let waits = |batch| {
+            let holds = self.table.lineage_of(batch).leases[usize::from(entry.0)].is_some();
+            !holds && self.table.get(batch).foot().is_some_and(|foot| foot.next == entry)
+        };
+        self.table.all_queued().any(waits)
     }
 
     /// Whether no newcomer may join a lineage any more, by its size, age and progress.

@@ -103,6 +103,8 @@ pub(super) struct Flight {
     pub(super) ahead: Vec<Seat>,
     /// Its nodes, where requests unfold into cells.
     pub(super) nodes: Vec<NodeRow>,
+    /// These nodes are of a failed task, and run again.
+    pub(super) is_retry: bool,
 }
 
 impl Flight {
@@ -174,6 +176,12 @@ impl Ledger {
     /// Takes a task out: what each group has in it, in the order of its rows.
     pub(super) fn land(&mut self, task: TaskId) -> SmallVec<[Flight; 1]> {
         self.flights.extract_if(.., |flight| flight.task == task).collect()
+    }
+
+    /// Nodes of a group in flight.
+    pub(super) fn nodes_mut(&mut self, group: GroupIx) -> impl Iterator<Item = &mut NodeRow> {
+        let own = self.flights.iter_mut().filter(move |flight| flight.group == group);
+        own.flat_map(|flight| &mut flight.nodes)
     }
 
     /// A task has so many rows in all, of several groups.

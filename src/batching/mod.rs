@@ -7,12 +7,14 @@
 //! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has a lane for the group, its
 //! `policy` decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`: *new*,
 //! *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`travel`, `leasing`);
-//! what the task's rows bring decides whether they go on, end or start again alone (`landing`, `endings`). Requests of one of the
-//! `sequences` board one after the other. `timers` hold queue timeouts, deadlines and when a sequence has been idle for too long; `invariants` say what holds between two steps.
+//! what the task's rows bring decides whether they go on, end, wait for their client (`pausing`) or start again in halves of a failed
+//! task (`landing`, `endings`). Requests of one of the `sequences` board one after the other. `timers` hold queue timeouts, deadlines and
+//! when a sequence has been idle for too long; `invariants` say what holds between two steps.
 
 mod arbiter;
 mod batch;
 mod cells;
+mod cells_landing;
 mod cells_lazy;
 mod cellular;
 mod core;
@@ -30,6 +32,7 @@ mod lengths;
 mod lineage;
 mod list;
 mod monitor;
+mod pausing;
 mod pending;
 mod pipeline;
 mod policy;

@@ -47,6 +47,8 @@ pub(super) enum Onward {
     To(CellId),
     /// It is done.
     Done,
+    /// To where it came from, once its client has taken what there is.
+    Paused,
     /// It failed.
     Failed,
 }
@@ -121,7 +123,8 @@ impl Pipeline {
             Next::On if following < self.stages() => Onward::To(CellId(following)),
             Next::On | Next::Done => Onward::Done,
             Next::Skip(target) if target.0 < self.stages() && self.has_run(stage, target) => Onward::To(target),
-            Next::Skip(_) | Next::Failed => Onward::Failed,
+            Next::Pause if self.boundaries() == 0 => Onward::Paused,
+            Next::Skip(_) | Next::Pause | Next::Failed => Onward::Failed,
         }
     }
 

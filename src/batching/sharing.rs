@@ -73,7 +73,10 @@ impl Core {
         let Some(Action::Launch(task)) = actions.last() else { return predicted_ns };
         let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.bucket.rows);
         let entry = &self.groups[group];
-        let kin: SmallVec<[(GroupIx, CellId); 2]> = self.kin.of(group, entry, cell).collect();
+        // What runs again does so by itself.
+        let is_sealed = self.ledger.flights().last().is_some_and(|flight| flight.is_retry);
+        let kin = self.kin.of(group, entry, cell).filter(|_| !is_sealed);
+        let kin: SmallVec<[(GroupIx, CellId); 2]> = kin.collect();
         let mut most = entry.cellular.as_ref().map_or(own, |cellular| cellular.most_rows(cell));
         let (mut rows, mut guests) = (own, Vec::new());
         for (other, cell) in kin {

@@ -26,6 +26,8 @@ pub(super) struct Blueprint {
     pub(super) mates: Mates,
     pub(super) class: ShapeClass,
     pub(super) level: u32,
+    /// Its turn, if it has that of an earlier batch.
+    pub(super) turn: Option<u64>,
     pub(super) order: PartOrder,
     /// No newcomer may ever join.
     pub(super) sealed: bool,
@@ -86,7 +88,7 @@ impl BatchTable {
             id: BatchId(number),
             lineage,
             level: plan.level,
-            turn: number,
+            turn: plan.turn.unwrap_or(number),
             steps: SmallVec::from_buf([step]),
             queued_as: None,
         });

@@ -88,7 +88,7 @@ impl Group {
             Passengers::Heads(lines) => lines.iter().for_each(|&(line, _)| self.left(turn, line)),
             Passengers::First(_) | Passengers::Named(_) => self.left(turn, line),
         }
-        let plan = Blueprint { mates, class, level, order: self.policy.part_order(), sealed };
+        let plan = Blueprint { mates, class, level, turn: None, order: self.policy.part_order(), sealed };
         self.table.new_batch(turn.now, plan, self.pipeline.entry(), rows)
     }
 
@@ -189,6 +189,7 @@ impl Group {
             class: class.clone(),
             ahead,
             nodes: Vec::new(),
+            is_retry: false,
         });
         let predicted_ns =
             if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };

@@ -217,6 +217,8 @@ impl Local {
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,
+            config_name: None,
+            start_unreadable: false,
             load_threads: 1,
         };
         let loader = PoolLoader::new(pool, runtime);

@@ -10,7 +10,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 pub use args::BenchArgs;
 use results::Results;
 
-use super::recording::{TimelineRecording, UnwritableTimeline};
+use super::{
+    options,
+    recording::{TimelineRecording, UnwritableTimeline},
+};
 use crate::{
     bench::{
         Remote, RemoteError, Sizes, Target,
@@ -21,7 +24,7 @@ use crate::{
         samples::{Recipe, SampleError},
         sweep,
     },
-    engine::onnxruntime::{Runtime, RuntimeOptions},
+    engine::onnxruntime::Runtime,
     executor::PoolOptions,
     observe::machine,
     report::plot::PlotError,
@@ -116,10 +119,9 @@ async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Resu
 
 async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, LocalError> {
     let device = &args.device;
-    let library = device.onnxruntime_library.clone();
-    let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
+    let runtime = Runtime::load(&options::runtime(device));
     let timeline = Arc::clone(&recording.timeline);
-    let pool = PoolOptions { cpu_lanes: device.cpu_lanes, timeline, ..PoolOptions::default() };
+    let pool = PoolOptions { timeline, ..options::pool(device) };
     let repository = args.model_repository.clone().unwrap_or_default();
     Local::open(&repository, &args.model, runtime, &pool, args.profiles()).await
 }

@@ -1,5 +1,7 @@
 //! The flags of `paternoster serve`: tritonserver's names and forms, and a few of our own.
 
+mod grpc;
+
 use std::{
     fmt,
     net::{IpAddr, Ipv4Addr},
@@ -8,7 +10,8 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-use super::{AutoArgs, RecordArgs, tritonserver::Ignored};
+pub use self::grpc::{Compression, GrpcArgs};
+use super::{AutoArgs, LimitArgs, RecordArgs, tritonserver::Ignored};
 use crate::observe::LogFormat;
 
 const EXAMPLES: &str = "\
@@ -44,6 +47,9 @@ pub struct ServeArgs {
     pub http: HttpArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
+    pub limits: LimitArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
     pub device: DeviceArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -74,6 +80,18 @@ pub enum ControlMode {
     Explicit,
 }
 
+/// Which models are opened in a process of their own first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum IsolateModelLoad {
+    /// Those whose files come with a load request
+    #[default]
+    Uploaded,
+    /// All models
+    All,
+    /// None
+    Off,
+}
+
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Models")]
 #[allow(missing_docs)]
@@ -100,6 +118,10 @@ pub struct RepositoryArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub disable_auto_complete: bool,
 
+    /// Take a model's configuration from configs/NAME.pbtxt in its directory, where it has that file
+    #[arg(long = "model-config-name", value_name = "NAME", value_parser = config_name)]
+    pub config_name: Option<String>,
+
     /// Older name of --disable-auto-complete-config
     #[arg(long = "strict-model-config", value_name = "BOOL", value_parser = boolean, hide = true)]
     #[arg(num_args = 0..=1, default_missing_value = "true")]
@@ -110,112 +132,35 @@ pub struct RepositoryArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=MOST_THREADS))]
     pub load_threads: u32,
 
+    /// Models that are opened in a process of their own first, so that one that crashes, hangs or takes all memory is
+    /// refused and harms nothing
+    #[arg(long = "isolate-model-load", value_name = "MODELS", value_enum, default_value_t = IsolateModelLoad::Uploaded)]
+    pub isolate_load: IsolateModelLoad,
+
+    /// Address space of such a process, in bytes
+    #[arg(long = "isolate-model-load-memory-bytes", value_name = "BYTES", default_value_t = 16 << 30)]
+    #[arg(value_parser = clap::value_parser!(u64).range(64 << 20..))]
+    pub isolate_load_memory_bytes: u64,
+
+    /// Seconds that it has to open a model
+    #[arg(long = "isolate-model-load-timeout-secs", value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub isolate_load_timeout_secs: u32,
+
     /// Ready only when every model that should be loaded is
     #[arg(long = "strict-readiness", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub strict_readiness: bool,
 
-    /// End at start-up when a model fails to load (tritonserver's default is true)
+    /// True: end at start-up when a model fails to load or a repository cannot be read. False: neither ends the server,
+    /// which is not live while a repository cannot be read. Where not given, only a repository that cannot be read ends it
+    /// (tritonserver: as true)
     #[arg(long = "exit-on-error", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
-    pub exit_on_error: bool,
-}
-
-/// How far inference responses are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-#[allow(missing_docs)]
-pub enum Compression {
-    #[default]
-    None,
-    Low,
-    Medium,
-    High,
-}
-
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "gRPC")]
-#[allow(missing_docs)]
-pub struct GrpcArgs {
-    /// Serve gRPC
-    #[arg(long = "allow-grpc", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
-    pub allow_grpc: bool,
-
-    /// Address to listen on
-    #[arg(long = "grpc-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
-    pub grpc_address: IpAddr,
-
-    /// Port to listen on; 0: any free one
-    #[arg(long = "grpc-port", value_name = "PORT", default_value_t = 8001)]
-    pub grpc_port: u16,
-
-    /// Serve over TLS; needs --grpc-server-cert and --grpc-server-key
-    #[arg(long = "grpc-use-ssl", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
-    pub use_ssl: bool,
-
-    /// Serve over TLS and ask clients for a certificate; needs --grpc-root-cert too
-    #[arg(long = "grpc-use-ssl-mutual", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
-    pub use_ssl_mutual: bool,
-
-    /// PEM file of the server's certificate chain
-    #[arg(long = "grpc-server-cert", value_name = "FILE")]
-    pub server_cert: Option<PathBuf>,
-
-    /// PEM file of the server's private key
-    #[arg(long = "grpc-server-key", value_name = "FILE")]
-    pub server_key: Option<PathBuf>,
-
-    /// PEM file of the authorities that sign clients' certificates
-    #[arg(long = "grpc-root-cert", value_name = "FILE")]
-    pub root_cert: Option<PathBuf>,
-
-    /// Compression of inference responses, for clients that accept it
-    #[arg(long = "grpc-infer-response-compression-level", value_name = "LEVEL")]
-    #[arg(value_enum, default_value_t = Compression::None)]
-    pub compression: Compression,
-
-    /// Milliseconds of silence after which a connection is pinged
-    #[arg(long = "grpc-keepalive-time", value_name = "MS", default_value_t = 7_200_000)]
-    pub keepalive_time_ms: u64,
-
-    /// Milliseconds that a peer has to answer such a ping
-    #[arg(long = "grpc-keepalive-timeout", value_name = "MS", default_value_t = 20_000)]
-    pub keepalive_timeout_ms: u64,
-
-    /// Milliseconds after which a connection is told to go away; 0: never
-    #[arg(long = "grpc-max-connection-age", value_name = "MS", default_value_t = 0)]
-    pub max_age_ms: u64,
-
-    /// Milliseconds that calls in flight have from then on; 0: without limit
-    #[arg(long = "grpc-max-connection-age-grace", value_name = "MS", default_value_t = 0)]
-    pub max_age_grace_ms: u64,
-
-    /// Groups of calls, parted by commas, that ask for a header; may be given several times
-    #[arg(long = "grpc-restricted-protocol", value_name = "GROUPS:KEY=VALUE")]
-    pub restricted: Vec<String>,
-
-    /// Largest request in bytes
-    #[arg(long = "grpc-max-receive-message-bytes", value_name = "BYTES", default_value_t = MOST_MESSAGE_BYTES)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MESSAGE_BYTES)))]
-    pub max_receive_bytes: u32,
-
-    /// Largest response in bytes
-    #[arg(long = "grpc-max-send-message-bytes", value_name = "BYTES", default_value_t = MOST_MESSAGE_BYTES)]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_MESSAGE_BYTES)))]
-    pub max_send_bytes: u32,
-
-    /// Let clients register shared memory of this machine
-    #[arg(long = "allow-client-shm", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
-    pub allow_client_shm: bool,
+    #[arg(num_args = 0..=1, default_missing_value = "true")]
+    pub exit_on_error: Option<bool>,
 }
 
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-/// protobuf's own limit: 2 GiB less one byte.
-const MOST_MESSAGE_BYTES: u32 = i32::MAX as u32;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "HTTP and metrics")]
@@ -257,10 +202,26 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_lanes: u16,
 
+    /// Seconds that a batch may run before it is told to stop; 0: without limit. A model's batching.task_time_limit_ms
+    /// goes before it
+    #[arg(long = "task-time-limit-secs", value_name = "SECONDS", default_value_t = 60)]
+    pub task_time_limit_secs: u32,
+
     /// Threads that ONNX Runtime shares among all batches; 0: as many as there are cores
     #[arg(long = "cpu-threads", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u32).range(..=MOST_THREADS))]
     pub cpu_threads: u32,
+
+    /// Most bytes that all outputs of one batch may take; a batch that would take more fails. A quarter of the memory and
+    /// at most 8 GiB where not given
+    #[arg(long = "max-output-bytes", value_name = "BYTES")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_output_bytes: Option<u64>,
+
+    /// Most bytes that the tensors of all models may take in ONNX Runtime, weights included; a run that would need more fails.
+    /// 0: without a limit. Three quarters of the memory where not given
+    #[arg(long = "onnxruntime-memory-bytes", value_name = "BYTES")]
+    pub max_memory_bytes: Option<u64>,
 
     /// File of the ONNX Runtime library; looked for in ORT_DYLIB_PATH, beside the binary and in the system's paths
     /// where not given
@@ -392,6 +353,12 @@ pub(super) fn boolean(given: &str) -> Result<bool, String> {
         "false" | "0" => Ok(false),
         _ => Err("expected true, false, 1 or 0".to_owned()),
     }
+}
+
+/// A name of a file without its ending.
+fn config_name(given: &str) -> Result<String, String> {
+    let is_plain = !given.is_empty() && !given.contains(['/', '\\', ' ', '\0']) && given != "." && given != "..";
+    is_plain.then(|| given.to_owned()).ok_or_else(|| "expected a file name without '.pbtxt'".to_owned())
 }
 
 /// tritonserver takes booleans here too.

@@ -6,6 +6,7 @@
 mod auto;
 pub mod bench;
 mod flags;
+mod limits;
 pub mod models;
 mod options;
 mod pool;
@@ -24,10 +25,14 @@ use std::{ffi::OsString, fmt::Display, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
+use crate::repository;
+
 pub use auto::AutoArgs;
 pub use flags::{
-    Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, LifeArgs, LogArgs, RepositoryArgs, ServeArgs,
+    Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LifeArgs, LogArgs,
+    RepositoryArgs, ServeArgs,
 };
+pub use limits::LimitArgs;
 pub use recording::RecordArgs;
 pub use tritonserver::{IGNORED, Ignored};
 
@@ -53,9 +58,15 @@ enum Command {
     Slice(slice::SliceArgs),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
+    /// Open one model, as the server asks for it on standard input
+    #[command(name = OPEN_ALONE, hide = true)]
+    OpenAlone,
     /// See what policies would do on a device, and how many devices a load needs
     Simulate(Box<simulate::SimulateArgs>),
 }
+
+/// The subcommand by which the server runs itself to open a model in a process of its own.
+const OPEN_ALONE: &str = "open-alone";
 
 /// Runs the command line of the current process.
 pub fn main() -> ExitCode {
@@ -67,6 +78,7 @@ pub fn main() -> ExitCode {
         Ok(Command::Slice(args)) => exit_code(slice::run(&args)),
         Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
         Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
+        Ok(Command::OpenAlone) => repository::open_alone(),
         Err(error) => error.exit(),
     }
 }

@@ -2,13 +2,18 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use super::flags::{Compression, ControlMode, GrpcArgs, LogArgs, ServeArgs};
+use super::{
+    OPEN_ALONE,
+    flags::{Compression, ControlMode, DeviceArgs, GrpcArgs, IsolateModelLoad, LogArgs, RepositoryArgs, ServeArgs},
+};
 use crate::{
+    engine::onnxruntime::RuntimeOptions,
+    executor::{BacklogLimits, PoolOptions},
     frontend::grpc::{
         CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, RestrictedProtocol, RestrictionError, TlsConfig,
     },
-    observe::LogOptions,
-    repository,
+    observe::{LogOptions, memory_bytes},
+    repository::{self, Isolation, IsolationScope},
 };
 
 /// The log's settings.
@@ -30,7 +35,61 @@ pub(super) fn repository(args: &ServeArgs) -> repository::Options {
         mode,
         strict_readiness: models.strict_readiness,
         auto_complete: args.auto_complete(),
+        config_name: models.config_name.clone(),
+        start_unreadable: models.exit_on_error == Some(false),
         load_threads: models.load_threads as usize,
+    }
+}
+
+/// Most bytes that the outputs of a batch may take unless a flag says otherwise, on a machine with memory enough.
+const MAX_OUTPUT_BYTES: u64 = 8 << 30;
+
+/// The pool's settings.
+pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
+    let quarter = || memory_bytes().map_or(u64::MAX, |bytes| bytes / 4);
+    let max_output_bytes = args.max_output_bytes.unwrap_or_else(|| MAX_OUTPUT_BYTES.min(quarter()));
+    PoolOptions {
+        cpu_lanes: args.cpu_lanes,
+        max_output_bytes: usize::try_from(max_output_bytes).unwrap_or(usize::MAX),
+        task_time_limit: Duration::from_secs(u64::from(args.task_time_limit_secs)),
+        ..PoolOptions::default()
+    }
+}
+
+/// The engine's settings.
+pub(super) fn runtime(args: &DeviceArgs) -> RuntimeOptions {
+    let most = args.max_memory_bytes.unwrap_or_else(|| memory_bytes().map_or(0, |bytes| bytes / 4 * 3));
+    RuntimeOptions {
+        library: args.onnxruntime_library.clone(),
+        threads: args.cpu_threads as usize,
+        max_memory_bytes: usize::try_from(most).unwrap_or(usize::MAX),
+    }
+}
+
+/// How models are opened in a process of their own first, if they are.
+pub(super) fn isolation(models: &RepositoryArgs) -> Option<Isolation> {
+    let scope = match models.isolate_load {
+        IsolateModelLoad::Uploaded => IsolationScope::Uploaded,
+        IsolateModelLoad::All => IsolationScope::All,
+        IsolateModelLoad::Off => return None,
+    };
+    Some(Isolation {
+        // This program, even where its file was exchanged since the start.
+        program: PathBuf::from("/proc/self/exe"),
+        arguments: vec![OPEN_ALONE.to_owned()],
+        scope,
+        memory_bytes: models.isolate_load_memory_bytes,
+        time: Duration::from_secs(u64::from(models.isolate_load_timeout_secs)),
+    })
+}
+
+/// Bounds on replies that wait for their clients.
+pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
+    let bytes = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
+    BacklogLimits {
+        stream_bytes: bytes(args.stream_backlog_bytes),
+        connection_bytes: bytes(args.connection_backlog_bytes),
+        total_bytes: bytes(args.backlog_bytes),
     }
 }
 
@@ -50,6 +109,7 @@ pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
             keepalive_timeout: Duration::from_millis(args.keepalive_timeout_ms),
             max_age: some_ms(args.max_age_ms),
             max_age_grace: some_ms(args.max_age_grace_ms),
+            max_idle: some_ms(args.max_idle_ms),
             ..ConnectionLimits::default()
         },
         messages: MessageLimits {
@@ -99,6 +159,16 @@ mod tests {
     }
 
     #[test]
+    fn outputs_are_bounded_by_a_flag_or_by_the_memory() {
+        let most = |flags: &[&str]| pool(&serve(flags).device).max_output_bytes as u64;
+        assert_eq!(most(&["--max-output-bytes=1000"]), 1000);
+        let quarter = memory_bytes().expect("a machine with memory") / 4;
+        assert_eq!(most(&[]), quarter.min(8 << 30));
+        let all = |flags: &[&str]| runtime(&serve(flags).device).max_memory_bytes as u64;
+        assert_eq!((all(&["--onnxruntime-memory-bytes=0"]), all(&[])), (0, 3 * quarter));
+    }
+
+    #[test]
     fn a_client_certificate_is_asked_for_only_by_the_mutual_flag() {
         let files = ["--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r"];
         let tls = |flag: &[&str]| grpc(&serve(&[&files[..], flag].concat()).grpc).expect("no restrictions").tls;
@@ -109,13 +179,27 @@ mod tests {
 
     #[test]
     fn times_of_zero_mean_never_and_sizes_pass_through() {
-        let flags = ["--grpc-max-connection-age=1500", "--grpc-keepalive-time=0", "--grpc-max-receive-message-bytes=9"];
+        let flags = [
+            "--grpc-max-connection-age=1500",
+            "--grpc-max-connection-idle=0",
+            "--grpc-keepalive-time=0",
+            "--grpc-max-receive-message-bytes=9",
+        ];
         let config = grpc(&serve(&flags).grpc).expect("no restrictions");
         assert_eq!(config.connection.max_age, Some(Duration::from_millis(1500)));
         assert_eq!(config.connection.max_age_grace, None);
         assert_eq!(config.connection.keepalive_time, None);
+        assert_eq!(config.connection.max_idle, None);
         assert_eq!(config.messages.max_receive_bytes, 9);
         assert_eq!(config.messages.max_send_bytes, i32::MAX as usize);
+    }
+
+    #[test]
+    fn replies_that_wait_are_bounded_unless_it_is_said_otherwise() {
+        assert_eq!(backlog(&serve(&[]).grpc), BacklogLimits::default());
+        let flags = ["--grpc-stream-backlog-bytes=1", "--grpc-connection-backlog-bytes=2", "--grpc-backlog-bytes=3"];
+        let given = BacklogLimits { stream_bytes: 1, connection_bytes: 2, total_bytes: 3 };
+        assert_eq!(backlog(&serve(&flags).grpc), given);
     }
 
     #[test]

@@ -4,11 +4,11 @@ use std::{io, sync::Arc, time::Instant};
 
 use tracing::{info, warn};
 
-use super::{AutoArgs, DeviceArgs, recording::TimelineRecording, server::StartedPool};
+use super::{AutoArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
 use crate::{
-    engine::onnxruntime::{Runtime, RuntimeOptions},
-    executor::{Pool, PoolOptions},
-    repository::PoolLoader,
+    engine::onnxruntime::Runtime,
+    executor::{BacklogLimits, Pool, PoolOptions},
+    repository::{Isolation, PoolLoader},
 };
 
 /// Starts the executor pool on the CPU and gives what loads models into it.
@@ -21,20 +21,18 @@ use crate::{
 pub(super) fn start_pool(
     device: &DeviceArgs,
     auto: &AutoArgs,
+    isolation: Option<Isolation>,
+    backlog: BacklogLimits,
     recording: TimelineRecording,
 ) -> io::Result<StartedPool> {
     let began = Instant::now();
-    let library = device.onnxruntime_library.clone();
-    let runtime = Runtime::load(&RuntimeOptions { library, threads: device.cpu_threads as usize });
+    let runtime = Runtime::load(&options::runtime(device));
     match &runtime {
         Ok(runtime) => info!("ONNX Runtime is '{}': {}", runtime.path().display(), runtime.description()),
         Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
     }
-    let pool = Pool::start(&PoolOptions {
-        cpu_lanes: device.cpu_lanes,
-        timeline: Arc::clone(&recording.timeline),
-        ..PoolOptions::default()
-    })?;
-    let loader = auto.apply(PoolLoader::new(Arc::clone(&pool), runtime));
+    let timeline = Arc::clone(&recording.timeline);
+    let pool = Pool::start(&PoolOptions { timeline, backlog, ..options::pool(device) })?;
+    let loader = auto.apply(PoolLoader::new(Arc::clone(&pool), runtime).with_isolation(isolation));
     Ok(StartedPool { loader: Arc::new(loader), pool, recording, began })
 }

@@ -10,10 +10,10 @@ use std::{
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-use super::{flags::DeviceArgs, table::Table};
+use super::{flags::DeviceArgs, options, table::Table};
 use crate::{
-    engine::onnxruntime::{Runtime, RuntimeOptions},
-    executor::{Pool, PoolOptions},
+    engine::onnxruntime::Runtime,
+    executor::Pool,
     profile::{Choice, CutTable, Findings, Halt, Key, Point, Profile, Store, StoreError, choose, default_directory},
     report::plot::{Lines, PlotError},
     repository::{PoolLoader, Trials, joining_pays, read_model},
@@ -99,8 +99,7 @@ struct Report<'a> {
 /// # Errors
 /// When the model cannot be found, compiled or run, or the profile not be kept.
 pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
-    let library = args.device.onnxruntime_library.clone();
-    let runtime = Runtime::load(&RuntimeOptions { library, threads: args.device.cpu_threads as usize });
+    let runtime = Runtime::load(&options::runtime(&args.device));
     let runtime = runtime.map_err(|error| ProfileError::Model(error.to_string()))?;
     run_with(args, runtime, &mut io::stdout().lock())
 }
@@ -112,8 +111,7 @@ pub fn run(args: &ProfileArgs) -> Result<(), ProfileError> {
 pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Result<(), ProfileError> {
     let directory = args.profile_directory.clone().or_else(default_directory).ok_or(ProfileError::NoDirectory)?;
     let store = Store::new(directory);
-    let options = PoolOptions { cpu_lanes: args.device.cpu_lanes, ..PoolOptions::default() };
-    let pool = Pool::start(&options).map_err(ProfileError::Threads)?;
+    let pool = Pool::start(&options::pool(&args.device)).map_err(ProfileError::Threads)?;
     let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime));
     let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
     let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
@@ -249,7 +247,14 @@ mod tests {
             profile_directory: Some("/profiles".into()),
             svg: None,
             json: false,
-            device: DeviceArgs { cpu_lanes: 2, cpu_threads: 1, onnxruntime_library: Some("/no/such.so".into()) },
+            device: DeviceArgs {
+                cpu_lanes: 2,
+                task_time_limit_secs: 60,
+                cpu_threads: 1,
+                max_output_bytes: None,
+                max_memory_bytes: None,
+                onnxruntime_library: Some("/no/such.so".into()),
+            },
         };
         let refused = run(&args).expect_err("there is no library").to_string();
         assert_eq!(refused, "ONNX Runtime library '/no/such.so' (from --onnxruntime-library) does not exist");

@@ -58,7 +58,8 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     }
 
     let recording = TimelineRecording::start(&args.timeline)?;
-    let pool = start_pool(&args.device, &args.auto, recording).map_err(ServeError::Threads)?;
+    let (isolation, backlog) = (options::isolation(&args.repository), options::backlog(&args.grpc));
+    let pool = start_pool(&args.device, &args.auto, isolation, backlog, recording).map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
     let ended = runtime.block_on(until_signalled(args, log, pool));

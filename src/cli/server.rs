@@ -10,7 +10,7 @@ use std::{
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::{ServeArgs, options, recording::TimelineRecording, report};
+use super::{ServeArgs, limits, options, recording::TimelineRecording, report};
 use crate::{
     executor::Pool,
     frontend::{
@@ -84,11 +84,12 @@ impl Server {
         let StartedPool { pool, loader, recording, began } = started;
         // Mistakes in the flags show before anything is loaded.
         let grpc_config = options::grpc(&args.grpc)?;
+        let budgets = limits::budgets(&args.limits);
 
         let repository = Repository::start(options::repository(args), loader).await?;
         report::models(&repository, args.log.format);
         let failures = report::failures(&repository.index(false));
-        if args.repository.exit_on_error && !failures.is_empty() {
+        if args.repository.exit_on_error == Some(true) && !failures.is_empty() {
             return Err(StartError::Models(failures));
         }
 
@@ -108,8 +109,13 @@ impl Server {
             let services = Services {
                 repository: Arc::clone(&repository),
                 readiness: Arc::clone(&readiness),
-                shared_memory: Arc::new(SharedMemory::new(args.grpc.allow_client_shm)),
+                shared_memory: Arc::new(
+                    SharedMemory::new(args.grpc.allow_client_shm)
+                        .with_request_limit(u64::from(args.grpc.max_receive_bytes)),
+                ),
+                backlog: Arc::clone(pool.backlog()),
                 log,
+                budgets: budgets.clone(),
             };
             server.grpc = Some(GrpcServer::start(grpc_config, services).await?);
         }
@@ -120,8 +126,9 @@ impl Server {
                 counting.count_meta_operations();
                 Served::loaded_of(&loaded)
             };
-            let metrics = Metrics::new(versions, Arc::clone(pool.stats()))?;
-            let started = HttpServer::start_metrics(address, Arc::new(metrics)).await;
+            let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
+            let metrics = metrics.with_repository(repository.stats())?;
+            let started = HttpServer::start_metrics(address, Arc::new(metrics), budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
         // Last: whoever sees HTTP answer finds every other port open.
@@ -130,7 +137,7 @@ impl Server {
             let models = Arc::new(Served::new(Arc::clone(&repository), Arc::clone(&readiness)));
             let metadata = grpc::server_metadata(ServerMetadataRequest {});
             let timeline = Arc::clone(&server.recording.timeline);
-            let started = HttpServer::start(address, metadata, models, timeline).await;
+            let started = HttpServer::start(address, metadata, models, timeline, budgets.http_connections).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
         server.announce(&args.life.id, began.elapsed());

@@ -7,7 +7,7 @@ use std::{
 
 use super::table::Table;
 use crate::onnx::{
-    self, Model,
+    self, SealedModel,
     cut::{CutError, Cuts, LegalCut, StageGraph, cut, legal_cuts},
 };
 
@@ -75,14 +75,15 @@ pub fn run(args: &SliceArgs) -> Result<(), SliceError> {
 /// As [`run`].
 pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError> {
     let path = program(&args.model)?;
-    let model = Model::read(&path)?;
+    let sealed = SealedModel::read(&path)?;
+    let model = sealed.model();
     let Some(count) = args.stages else {
-        let places = legal_cuts(&model);
+        let places = legal_cuts(model);
         return Ok(if args.json { places_json(&places, out) } else { places_table(&places, out) }?);
     };
     let cuts = Cuts::Parts(usize::from(count));
     let refused = |source| SliceError::Cut { path: path.display().to_string(), source };
-    let stages = cut(&model, cuts, &[]).map_err(refused)?;
+    let stages = cut(model, cuts, &[]).map_err(refused)?;
     let stages: Vec<Stage> = stages.iter().enumerate().map(|(number, stage)| Stage::new(number, stage)).collect();
     if args.json {
         serde_json::to_writer_pretty(&mut *out, &stages).map_err(io::Error::from)?;
@@ -176,7 +177,10 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::onnx::zoo::{self, Width};
+    use crate::onnx::{
+        Model,
+        zoo::{self, Width},
+    };
 
     fn shown(model: &Path, stages: Option<u16>, json: bool) -> Result<String, String> {
         let mut out = Vec::new();

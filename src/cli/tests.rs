@@ -84,6 +84,7 @@ const OF_TRITONSERVER: &[&str] = &[
     "metrics-interval-ms",
     "metrics-port",
     "min-supported-compute-capability",
+    "model-config-name",
     "model-control-mode",
     "model-load-gpu-limit",
     "model-load-retry-count",
@@ -169,9 +170,9 @@ fn booleans_take_words_digits_or_nothing() {
         assert_eq!(serve(flags).repository.strict_readiness, expected, "{flags:?}");
     }
     let alone = serve(&["--exit-on-error", "--http-port", "9000"]);
-    assert!(alone.repository.exit_on_error, "the flag alone means true");
+    assert_eq!(alone.repository.exit_on_error, Some(true), "the flag alone means true");
     assert_eq!(alone.http.http_port, 9000, "the next flag is not its value");
-    assert!(!serve(&[]).repository.exit_on_error, "unlike tritonserver, a bad model does not end the server");
+    assert_eq!(serve(&[]).repository.exit_on_error, None, "unlike tritonserver, a bad model does not end the server");
 }
 
 #[test]
@@ -308,6 +309,7 @@ fn values_reach_their_fields() {
         "5",
         "--drain-delay-secs=2",
         "--cpu-lanes=3",
+        "--task-time-limit-secs=600",
         "--cpu-threads",
         "4",
         "--onnxruntime-library=lib.so",
@@ -326,6 +328,7 @@ fn values_reach_their_fields() {
     assert_eq!(args.log.format, crate::observe::LogFormat::Iso8601);
     assert_eq!((args.life.exit_timeout_secs, args.life.drain_delay_secs), (5, 2));
     assert_eq!((args.device.cpu_lanes, args.device.cpu_threads), (3, 4));
+    assert_eq!(args.device.task_time_limit_secs, 600);
     assert_eq!(args.device.onnxruntime_library.as_deref(), Some(Path::new("lib.so")));
     assert_eq!((args.timeline.file.as_deref(), args.timeline.events), (Some(Path::new("trace.json")), 500));
     assert_eq!(args.life.id, "west");

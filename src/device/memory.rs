@@ -28,6 +28,7 @@ pub(super) const LARGEST_BYTES: usize = ALIGNMENT_BYTES << (CLASSES - 1);
 pub struct BufferPool {
     free: Mutex<Free>,
     retain_bytes: usize,
+    max_output_bytes: usize,
 }
 
 struct Free {
@@ -39,8 +40,19 @@ struct Free {
 impl BufferPool {
     /// A pool that keeps at most `retain_bytes` of unused buffers.
     pub fn new(retain_bytes: usize) -> Arc<Self> {
+        Self::with_output_limit(retain_bytes, LARGEST_BYTES)
+    }
+
+    /// As [`Self::new`], for runs whose outputs take at most `max_output_bytes` each time.
+    pub fn with_output_limit(retain_bytes: usize, max_output_bytes: usize) -> Arc<Self> {
         let free = Free { by_class: std::array::from_fn(|_| Vec::new()), retained_bytes: 0, in_use_bytes: 0 };
-        Arc::new(Self { free: Mutex::new(free), retain_bytes })
+        let max_output_bytes = max_output_bytes.min(LARGEST_BYTES);
+        Arc::new(Self { free: Mutex::new(free), retain_bytes, max_output_bytes })
+    }
+
+    /// Most bytes that all outputs of one run may take. Who runs a program sees to it.
+    pub fn max_output_bytes(&self) -> usize {
+        self.max_output_bytes
     }
 
     /// A buffer of `len_bytes`. Its contents are whatever was there before: the caller writes all of it.

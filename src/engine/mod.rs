@@ -6,6 +6,8 @@
 pub mod onnxruntime;
 mod program;
 mod repeat;
+mod stop;
 
 pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowFailure};
 pub use repeat::Repeat;
+pub use stop::StopSignal;

@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use super::StopSignal;
 use crate::{
     batching::RowOutcome,
     device::BufferPool,
-    model::{DataType, Dims, TensorSpec},
+    model::{DataType, Dims, IndexRange, TensorSpec},
 };
 
 /// One batch to run.
@@ -24,6 +25,8 @@ pub struct Batch<'a> {
     pub output_shapes: &'a [Option<Dims>],
     /// Where output memory comes from.
     pub buffers: &'a Arc<BufferPool>,
+    /// Stops the run before its end.
+    pub stop: &'a StopSignal,
 }
 
 /// One input of a batch, all rows together.
@@ -103,7 +106,7 @@ pub trait Program: Send + Sync {
     /// Runs one batch.
     ///
     /// # Errors
-    /// When the program fails as a whole; a row that fails alone is reported in its outcome.
+    /// When the program fails as a whole, or is stopped; a row that fails alone is reported in its outcome.
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError>;
 
     /// Runs one batch, as [`Self::run`] does, but writes outputs into memory of the caller's: where `given` holds some for an
@@ -133,16 +136,15 @@ pub trait Program: Send + Sync {
         false
     }
 
+    /// By input, as far as it is known: the indices that every run takes there. Any other makes it fail, whatever else it is given.
+    fn index_ranges(&self) -> &[Option<IndexRange>] {
+        &[]
+    }
+
     /// What the program was made of: those of equal origins compute the same. `None`: nobody knows.
     fn origin(&self) -> Option<[u8; 32]> {
         None
     }
-
-    /// Makes runs in progress, and all later ones, fail soon: the server ends, or a run does not. Returns at once.
-    fn terminate(&self) {}
-
-    /// Takes [`Self::terminate`] back: later runs are as good as before. Returns at once.
-    fn resume(&self) {}
 }
 
 #[cfg(test)]
@@ -161,7 +163,8 @@ mod tests {
 
     fn run_into(memory: &mut [u8]) -> Result<Execution, EngineError> {
         let buffers = BufferPool::new(0);
-        let batch = Batch { rows: 1, inputs: &[], steps: &[0], output_shapes: &[], buffers: &buffers };
+        let stop = StopSignal::default();
+        let batch = Batch { rows: 1, inputs: &[], steps: &[0], output_shapes: &[], buffers: &buffers, stop: &stop };
         Three.run_into(&batch, &mut [Some(memory)])
     }
 

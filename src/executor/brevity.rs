@@ -9,56 +9,119 @@ const SHORT_NS: u64 = 50_000;
 /// A run not known to be short.
 const UNKNOWN: u64 = u64::MAX;
 
-/// The longest of the recent runs of one program: it rises at once, and falls by a sixteenth a run.
+/// How much a task gives its program to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    pub(super) rows: u32,
+    pub(super) input_bytes: usize,
+}
+
+/// The longest of the recent runs of one program: it rises at once, and falls by a sixteenth a run. And the largest run that
+/// was short: of a larger one nothing is known.
 #[derive(Debug)]
 pub(super) struct Brevity {
     longest_ns: AtomicU64,
+    /// Rows in the upper half, bytes of inputs in the lower; 0 before the first short run.
+    largest_short: AtomicU64,
     /// Whether past runs tell anything of the next.
     steady: bool,
 }
 
 impl Brevity {
     pub(super) fn new(steady: bool) -> Self {
-        Self { longest_ns: AtomicU64::new(UNKNOWN), steady }
+        Self { longest_ns: AtomicU64::new(UNKNOWN), largest_short: AtomicU64::new(0), steady }
     }
 
     /// Takes note of a run.
-    pub(super) fn ran(&self, ns: u64) {
+    pub(super) fn ran(&self, size: impl FnOnce() -> Size, ns: u64) {
+        if !self.steady {
+            return;
+        }
         let before = self.longest_ns.load(Ordering::Relaxed);
         let longest = if before == UNKNOWN { ns } else { ns.max(before - before / 16) };
         // Lanes may lose each other's note; the next run makes it again.
         self.longest_ns.store(longest, Ordering::Relaxed);
+        let largest = self.largest_short.load(Ordering::Relaxed);
+        let size = size();
+        match packed(size) {
+            Some(ran) if ns <= SHORT_NS && covers(ran, largest) => self.largest_short.store(ran, Ordering::Relaxed),
+            // What was short before is not any more: it is learned again.
+            Some(ran) if ns > SHORT_NS && covers(largest, ran) => self.largest_short.store(0, Ordering::Relaxed),
+            _ => {}
+        }
     }
 
-    /// Whether the next run can be expected to be short.
-    pub(super) fn is_short(&self) -> bool {
-        self.steady && self.longest_ns.load(Ordering::Relaxed) <= SHORT_NS
+    /// Whether the next run can be expected to be short, if it has this size.
+    pub(super) fn is_short(&self, size: impl FnOnce() -> Size) -> bool {
+        self.steady
+            && self.longest_ns.load(Ordering::Relaxed) <= SHORT_NS
+            && packed(size()).is_some_and(|size| covers(self.largest_short.load(Ordering::Relaxed), size))
     }
+}
+
+/// A size as one number; `None` where it has none, which is not short anyway.
+fn packed(Size { rows, input_bytes }: Size) -> Option<u64> {
+    u32::try_from(input_bytes).ok().map(|bytes| u64::from(rows) << 32 | u64::from(bytes))
+}
+
+/// Whether neither the rows nor the bytes of the second are more than those of the first.
+fn covers(first: u64, second: u64) -> bool {
+    let (rows, bytes) = (|size: u64| size >> 32, |size: u64| size & u64::from(u32::MAX));
+    rows(second) <= rows(first) && bytes(second) <= bytes(first)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    const fn rows(rows: u32) -> Size {
+        Size { rows, input_bytes: rows as usize * 64 }
+    }
+
     #[test]
     fn only_steady_programs_with_short_runs_are_short() {
         let (steady, unsteady) = (Brevity::new(true), Brevity::new(false));
-        assert!(!steady.is_short(), "nothing is known before the first run");
+        assert!(!steady.is_short(|| rows(1)), "nothing is known before the first run");
         for brevity in [&steady, &unsteady] {
-            brevity.ran(10_000);
+            brevity.ran(|| rows(1), 10_000);
         }
-        assert!(steady.is_short() && !unsteady.is_short());
+        assert!(steady.is_short(|| rows(1)) && !unsteady.is_short(|| rows(1)));
     }
 
     #[test]
     fn one_long_run_counts_for_a_while() {
         let brevity = Brevity::new(true);
-        brevity.ran(200_000);
-        brevity.ran(10_000);
-        assert!(!brevity.is_short(), "the long run was just now");
+        brevity.ran(|| rows(1), 200_000);
+        brevity.ran(|| rows(1), 10_000);
+        assert!(!brevity.is_short(|| rows(1)), "the long run was just now");
         for _ in 0..30 {
-            brevity.ran(10_000);
+            brevity.ran(|| rows(1), 10_000);
         }
-        assert!(brevity.is_short());
+        assert!(brevity.is_short(|| rows(1)));
+    }
+
+    #[test]
+    fn nothing_is_known_of_more_rows_or_bytes_than_were_short() {
+        let brevity = Brevity::new(true);
+        brevity.ran(|| rows(4), 10_000);
+        assert!(brevity.is_short(|| rows(4)) && brevity.is_short(|| rows(1)));
+        assert!(!brevity.is_short(|| rows(5)));
+        assert!(!brevity.is_short(|| Size { rows: 1, input_bytes: 4 * 64 + 1 }), "one row may bring long strings");
+        brevity.ran(|| Size { rows: 1, input_bytes: 1 << 20 }, 10_000);
+        assert!(!brevity.is_short(|| Size { rows: 4, input_bytes: 1 << 20 }), "no run had as much of both");
+        assert!(!brevity.is_short(|| Size { rows: 1, input_bytes: 1 << 32 }));
+        brevity.ran(|| rows(8), 10_000);
+        assert!(brevity.is_short(|| rows(8)));
+    }
+
+    #[test]
+    fn a_size_whose_runs_become_long_is_not_short_again_until_it_was_seen_so() {
+        let brevity = Brevity::new(true);
+        brevity.ran(|| rows(8), 10_000);
+        brevity.ran(|| rows(8), 60_000);
+        for _ in 0..30 {
+            brevity.ran(|| rows(1), 10_000);
+        }
+        assert!(brevity.is_short(|| rows(1)) && !brevity.is_short(|| rows(8)));
     }
 }

@@ -2,22 +2,26 @@
 
 use std::{
     fmt,
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, ready},
 };
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    CellPrograms, InferError, InferRequest, Response,
+    Backlog, CellPrograms, InferError, InferRequest, Response,
     hangs::Hangs,
+    indices::IndexChecks,
     pool::Pool,
-    record::{Reply, Sink},
+    record::{Sink, Waiting},
 };
 use crate::{
-    batching::{ModelId, ReqId},
+    batching::{ModelId, Ns, ReqId},
     model::ModelSpec,
     observe::ModelStats,
 };
@@ -30,8 +34,12 @@ pub struct ModelHandle {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) hangs: Arc<Hangs>,
+    /// How long its tasks may run; `None`: as long as they like.
+    pub(super) limit_ns: Option<Ns>,
     /// Into which its requests unfold.
     pub(super) cells: Option<Arc<CellPrograms>>,
+    /// What is checked of a request before it is admitted.
+    pub(super) indices: IndexChecks,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
 }
@@ -59,16 +67,30 @@ impl ModelHandle {
 
     /// Submits a request with exactly one response. Dropping the ticket cancels the request.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> Ticket {
+        self.submit_one(request, None)
+    }
+
+    /// Submits a request with exactly one response, which counts in the backlog until the ticket gives it out.
+    pub fn submit_counted(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> Ticket {
+        self.submit_one(request, Some(Arc::clone(backlog)))
+    }
+
+    fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> Ticket {
         let (sender, receiver) = oneshot::channel();
-        let req = self.pool.submit(self, request, Sink::Once(sender));
+        let req = self.pool.submit(self, request, backlog, Sink::Once(sender));
         Ticket { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
-    pub fn submit_stream(self: &Arc<Self>, request: InferRequest) -> ResponseStream {
+    ///
+    /// Responses that the stream has not given out count in the backlog. Where that is full, the request pauses until the
+    /// stream has given out all that there are; one that unfolds into cells fails instead.
+    pub fn submit_stream(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseStream {
         let (sender, receiver) = mpsc::unbounded_channel();
-        let req = self.pool.submit(self, request, Sink::Stream(sender));
-        ResponseStream { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
+        let paused = Arc::new(AtomicBool::new(false));
+        let sink = Sink::Stream { sender, paused: Arc::clone(&paused) };
+        let req = self.pool.submit(self, request, Some(Arc::clone(backlog)), sink);
+        ResponseStream { receiver, paused, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
     }
 }
 
@@ -108,7 +130,7 @@ impl Drop for CancelOnDrop {
 /// The future answer of a request.
 #[derive(Debug)]
 pub struct Ticket {
-    receiver: oneshot::Receiver<Reply>,
+    receiver: oneshot::Receiver<Waiting>,
     cancel: CancelOnDrop,
 }
 
@@ -116,16 +138,17 @@ impl Future for Ticket {
     type Output = Result<Response, InferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = std::task::ready!(Pin::new(&mut self.receiver).poll(context));
+        let answer = ready!(Pin::new(&mut self.receiver).poll(context));
         self.cancel.req = None;
-        Poll::Ready(answer.unwrap_or(Err(InferError::ShuttingDown)))
+        Poll::Ready(answer.map_or(Err(InferError::ShuttingDown), |waiting| waiting.reply))
     }
 }
 
 /// The responses of a decoupled request in order.
 #[derive(Debug)]
 pub struct ResponseStream {
-    receiver: mpsc::UnboundedReceiver<Reply>,
+    receiver: mpsc::UnboundedReceiver<Waiting>,
+    paused: Arc<AtomicBool>,
     cancel: CancelOnDrop,
 }
 
@@ -135,10 +158,22 @@ impl ResponseStream {
     /// # Errors
     /// When the request ended otherwise; nothing follows.
     pub async fn next(&mut self) -> Option<Result<Response, InferError>> {
-        let reply = self.receiver.recv().await;
+        poll_fn(|context| self.poll_next(context)).await
+    }
+
+    /// As [`Self::next`].
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, InferError>>> {
+        let reply = ready!(self.receiver.poll_recv(context)).map(|waiting| waiting.reply);
         if !matches!(reply, Some(Ok(_))) {
             self.cancel.req = None;
         }
-        reply
+        // A request says that it pauses before it sends its last response, so this cannot be missed.
+        if let Some(req) = self.cancel.req
+            && self.receiver.is_empty()
+            && self.paused.swap(false, Ordering::AcqRel)
+        {
+            self.cancel.handle.pool.resume(req);
+        }
+        Poll::Ready(reply)
     }
 }

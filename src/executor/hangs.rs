@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-/// Tasks of one version that ran past the pool's limit and have not come back.
+/// Tasks of one version that ran past its limit and hold their lanes.
 #[derive(Debug)]
 pub(super) struct Hangs {
     by_stage: Box<[AtomicU32]>,
@@ -24,16 +24,22 @@ impl Hangs {
         }
     }
 
-    /// One of them came back; whether it was the last of its stage.
-    pub(super) fn ended(&self, stage: u16) -> bool {
-        let hanging = self.by_stage.get(usize::from(stage));
-        hanging.is_some_and(|hanging| hanging.fetch_sub(1, Ordering::Relaxed) == 1)
+    /// One of them holds its lane no longer.
+    pub(super) fn ended(&self, stage: u16) {
+        if let Some(hanging) = self.by_stage.get(usize::from(stage)) {
+            hanging.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// What is wrong with the version, if a task of it hangs.
     pub(super) fn reason(&self) -> Option<String> {
         let stage = self.by_stage.iter().position(|hanging| hanging.load(Ordering::Relaxed) > 0)?;
+        Some(self.reason_of(stage))
+    }
+
+    /// What is wrong with a version of which a task of this stage hangs.
+    pub(super) fn reason_of(&self, stage: usize) -> String {
         let task = if self.by_stage.len() > 1 { format!("a task of stage {stage}") } else { "a task".to_owned() };
-        Some(format!("{task} has not ended within {:?}", self.limit))
+        format!("{task} has not ended within {:?}", self.limit)
     }
 }

@@ -8,9 +8,11 @@ use tracing::{debug, error};
 use super::{
     Response,
     boundary::{BoundaryRows, Places},
+    brevity::Size,
     cells::{CellPrograms, CellTask, Walk},
     gather::{Part, gather},
     loaded::Loaded,
+    output_bytes::{check_declared, check_made},
     pieces::Piece,
     record::Payload,
     scatter::{expected_shapes, scatter},
@@ -20,10 +22,13 @@ use super::{
 use crate::{
     batching::{Lengths, Next, Ns, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
     device::{BufferPool, WorkFailure},
-    engine::{Batch, BatchInput, Execution, Program, RowFailure},
+    engine::{Batch, BatchInput, Execution, Program, RowFailure, StopSignal},
     model::ModelSpec,
     observe::{ExecutionTimings, ModelStats},
 };
+
+/// A part of this share of a batch, or a smaller one, is copied when its reply has to wait.
+const SMALL_PART: u32 = 2;
 
 /// A task with what it needs to run.
 pub(super) struct Job {
@@ -35,6 +40,8 @@ pub(super) struct Job {
     pub(super) reads: SmallVec<[(u16, Arc<BoundaryRows>); 1]>,
     /// Where it keeps what the task writes.
     pub(super) writes: Option<Arc<BoundaryRows>>,
+    /// Stops it before its end.
+    pub(super) stop: Arc<StopSignal>,
 }
 
 /// Consecutive rows of one request in a task.
@@ -100,6 +107,18 @@ impl Job {
         member.map(|member| member.span.req)
     }
 
+    /// The request that all rows are of, if it is one.
+    pub(super) fn only_member(&self) -> Option<ReqId> {
+        let req = self.members.first()?.span.req;
+        self.members.iter().all(|member| member.span.req == req).then_some(req)
+    }
+
+    /// Rows and bytes of inputs of the requests in it. Requests that are split count with all their bytes.
+    pub(super) fn size(&self) -> Size {
+        let inputs = self.members.iter().flat_map(|member| member.payload.inputs.iter().flatten());
+        Size { rows: self.task.bucket.rows, input_bytes: inputs.map(|input| input.data.len()).sum() }
+    }
+
     /// Members of each version, with its counters and the number that the task's cell has there.
     pub(super) fn by_version(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
         let of = |member: &Member| member.guest.as_ref().map(|guest| (Arc::as_ptr(&guest.stats), guest.cell));
@@ -118,8 +137,7 @@ impl Job {
             error!(model = %spec.name, version = spec.version, "the program panicked: {panic}");
             return format!("the program of model '{}' panicked", spec.name);
         }
-        // A program that was told to stop because a run of it hangs fails in other words.
-        let reason = self.model.hangs.reason().unwrap_or_else(|| failure.to_string());
+        let reason = failure.to_string();
         // Clients can bring this about at will, and hear of it: no place for a warning.
         debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
         reason
@@ -134,37 +152,56 @@ impl Job {
         let parts: SmallVec<[Part<'_>; 8]> = self.members.iter().map(Member::part).collect();
         let lengths: SmallVec<[_; 8]> = self.members.iter().map(|member| &member.payload.lengths).collect();
         let class = &self.task.bucket.class;
-        let (ran, ends_rows) = match &model.programs.0 {
+        let on = RunContext { buffers, stop: &self.stop };
+        let (mut ran, ends_rows) = match &model.programs.0 {
             Programs::Whole(program) => {
                 let steps: SmallVec<[u32; 64]> =
                     self.members.iter().flat_map(|member| (0..member.span.count).map(|_| member.step)).collect();
-                let ran = run_parts(&model.spec, &**program, class, &parts, &lengths, &steps, buffers)?;
+                let ran = run_parts(&model.spec, &**program, class, &parts, &lengths, &steps, on)?;
                 (ran, true)
             }
-            Programs::Cells(cells) => (self.run_cell(cells, buffers)?, true),
+            Programs::Cells(cells) => (self.run_cell(cells, on)?, true),
             Programs::Cut(stages) => {
-                let ran = self.run_stage(stages, &parts, &lengths, buffers)?;
+                let ran = self.run_stage(stages, &parts, &lengths, on)?;
                 let done = ran.outcomes.iter().any(|outcome| outcome.next == Next::Done);
                 (ran, done || usize::from(self.task.cell.0) + 1 == stages.stages.len())
             }
         };
+        self.detach_replies(&mut ran);
         // Batch sizes tell of the batches that requests leave in.
         if ends_rows {
             for (stats, _, members) in self.by_version() {
                 stats.execution(members.iter().map(|member| member.span.count).sum(), &ran.timings);
             }
         }
-        model.brevity.ran(ran.took_ns());
+        model.brevity.ran(|| self.size(), ran.took_ns());
         Ok(ran)
     }
 
-    fn run_cell(&self, programs: &CellPrograms, buffers: &Arc<BufferPool>) -> Result<Ran, String> {
+    /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the whole batch.
+    fn detach_replies(&self, ran: &mut Ran) {
+        let rows = self.task.bucket.rows;
+        let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();
+        for (member, response) in self.members.iter().zip(&mut ran.responses) {
+            if is_kept(member) {
+                response.detach();
+            }
+        }
+        for (part, piece) in &mut ran.pieces {
+            if self.members.get(*part).is_some_and(is_kept) {
+                piece.tensor.detach();
+            }
+        }
+    }
+
+    fn run_cell(&self, programs: &CellPrograms, on: RunContext<'_>) -> Result<Ran, String> {
         let mut nodes: SmallVec<[(&Walk, u32); 32]> = SmallVec::with_capacity(self.members.len());
         for member in &self.members {
             let Some(walk) = member.walk.as_deref() else { return Err("a request has not unfolded".to_owned()) };
             nodes.push((walk, member.span.start));
         }
-        CellTask { programs, cell: usize::from(self.task.cell.0), nodes: &nodes, buffers }.run()
+        let cell = usize::from(self.task.cell.0);
+        CellTask { programs, cell, nodes: &nodes, buffers: on.buffers, stop: on.stop }.run()
     }
 
     fn run_stage(
@@ -172,7 +209,7 @@ impl Job {
         stages: &Stages,
         parts: &[Part<'_>],
         lengths: &[&Lengths],
-        buffers: &Arc<BufferPool>,
+        on: RunContext<'_>,
     ) -> Result<Ran, String> {
         let (spec, number) = (&*self.model.spec, usize::from(self.task.cell.0));
         if number >= stages.stages.len() {
@@ -189,10 +226,20 @@ impl Job {
             places: &places,
             reads: &self.reads,
             writes: self.writes.as_ref(),
-            buffers,
+            buffers: on.buffers,
+            stop: on.stop,
         };
         task.run()
     }
+}
+
+/// What a run needs besides its rows.
+#[derive(Clone, Copy)]
+pub(super) struct RunContext<'a> {
+    /// Where its memory comes from.
+    pub(super) buffers: &'a Arc<BufferPool>,
+    /// Stops it before its end.
+    pub(super) stop: &'a StopSignal,
 }
 
 /// Gathers a batch, runs it on the calling thread and takes its outputs apart.
@@ -206,19 +253,22 @@ pub(super) fn run_parts(
     parts: &[Part<'_>],
     lengths: &[&Lengths],
     steps: &[u32],
-    buffers: &Arc<BufferPool>,
+    RunContext { buffers, stop }: RunContext<'_>,
 ) -> Result<Ran, String> {
     let started = Instant::now();
     let rows = steps.len() as u32;
     let gathered = gather(spec, class, parts, buffers)?;
     let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(|input| input.as_input()).collect();
     let output_shapes = expected_shapes(spec, class, rows);
+    let of = format_args!(" of model '{}'", spec.name);
+    check_declared(spec.outputs.iter().zip(&output_shapes), buffers, of)?;
     let gathered_at = Instant::now();
 
-    let batch = Batch { rows, inputs: &inputs, steps, output_shapes: &output_shapes, buffers };
+    let batch = Batch { rows, inputs: &inputs, steps, output_shapes: &output_shapes, buffers, stop };
     let execution = program.run(&batch).map_err(|error| error.0)?;
     let ran_at = Instant::now();
 
+    check_made(spec.outputs.iter().zip(&execution.outputs), buffers, of)?;
     let responses = scatter(spec, parts, lengths, &execution.outputs)?;
     let timings = ExecutionTimings {
         compute_input_ns: nanos(started, gathered_at),

@@ -11,7 +11,7 @@ use super::{
     stages::{Programs, StagePrograms},
 };
 use crate::{
-    batching::{Lease, SequenceNo, Task},
+    batching::{Lease, Ns, SequenceNo, Task},
     model::ModelSpec,
     observe::ModelStats,
 };
@@ -24,6 +24,8 @@ pub(super) struct Loaded {
     pub(super) brevity: Brevity,
     pub(super) admission: Admission,
     pub(super) hangs: Arc<Hangs>,
+    /// How long a task may run; `None`: as long as it likes.
+    pub(super) limit_ns: Option<Ns>,
 }
 
 impl Loaded {
@@ -31,13 +33,19 @@ impl Loaded {
         spec: Arc<ModelSpec>,
         stats: Arc<ModelStats>,
         programs: StagePrograms,
-        hang_after: Duration,
+        task_time_limit: Duration,
     ) -> Arc<Self> {
         let admission = Admission::new(&spec);
         let brevity = Brevity::new(admission.is_fixed() && programs.is_steady());
-        let hangs = Arc::new(Hangs::new(programs.count(), hang_after));
-        Arc::new(Self { spec, stats, programs, brevity, admission, hangs })
+        let hangs = Arc::new(Hangs::new(programs.count(), task_time_limit));
+        let limit_ns = Ns::try_from(task_time_limit.as_nanos()).ok().filter(|&limit_ns| limit_ns > 0);
+        Arc::new(Self { spec, stats, programs, brevity, admission, hangs, limit_ns })
     }
+}
+
+/// The longer of two limits; none is longer than any.
+pub(super) fn longer(one_ns: Option<Ns>, other_ns: Option<Ns>) -> Option<Ns> {
+    one_ns.zip(other_ns).map(|(one_ns, other_ns)| one_ns.max(other_ns))
 }
 
 /// A loaded version on its pool: what changes with its requests and tasks.

@@ -8,8 +8,10 @@
 //!
 //! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that their
 //! batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`). What stages make of a request's reply is kept in pieces until its end.
+//! Replies that wait for their clients are counted in a `backlog`, which bounds them.
 
 mod admit;
+mod backlog;
 mod boundary;
 mod brevity;
 mod cells;
@@ -17,9 +19,12 @@ mod dispatch;
 mod gather;
 mod handle;
 mod hangs;
+mod indices;
 mod lane;
 mod lane_work;
+mod lanes;
 mod loaded;
+mod output_bytes;
 mod pieces;
 mod pool;
 mod record;
@@ -29,11 +34,14 @@ mod stage_task;
 mod stages;
 mod state;
 mod timer;
+mod warm_up;
 mod watch;
 
+pub use backlog::{Backlog, BacklogLimits, Held, Unread};
 pub use cells::CellPrograms;
 pub use dispatch::{Order, Tickets, issue};
 pub use handle::{ModelHandle, ResponseStream, Ticket};
+pub use lanes::Responsiveness;
 pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};
 pub use stages::StagePrograms;

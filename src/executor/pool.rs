@@ -13,26 +13,23 @@ use tokio::sync::watch;
 use tracing::error;
 
 use super::{
-    InferError, InferRequest, InputTensor, ModelHandle, StagePrograms,
-    admit::Admission,
-    boundary::{BoundaryRows, Places},
-    cells::{run_alone, unfold},
+    Backlog, BacklogLimits, InferError, InferRequest, ModelHandle, StagePrograms,
+    cells::unfold,
     dispatch::{Tickets, issue},
-    gather::Part,
-    lane::{Finished, Job, run_parts},
+    indices::IndexChecks,
+    lane::{Finished, Job},
     lane_work::LaneWork,
+    lanes::{Replacement, Responsiveness},
     loaded::Loaded,
     record::Sink,
-    stage_task::StageTask,
-    stages::Programs,
     state::{After, Asked, Due, State},
     timer::Timer,
 };
 use crate::{
-    batching::{End, Event, Knobs, ModelId, Ns, Policy, ReqId, ShapeClass},
+    batching::{End, Event, Knobs, ModelId, Ns, Policy, ReqId},
     device::{BufferPool, Device, DeviceError, Operation, StreamId, cpu::Cpu},
     model::{ModelSpec, unfold::Unfolded},
-    observe::{FailureReason, ModelStats, PoolStats, timeline::Timeline},
+    observe::{ModelStats, PoolStats, timeline::Timeline},
 };
 
 /// How a pool is set up.
@@ -42,16 +39,31 @@ pub struct PoolOptions {
     pub cpu_lanes: u16,
     /// Unused batch memory kept for later, in bytes.
     pub retain_bytes: usize,
-    /// A task that runs longer than this is taken to hang: it is reported, its requests fail, its program is told to stop,
-    /// and its model is not ready until it has come back. Zero: never.
-    pub hang_after: Duration,
+    /// Most bytes that all outputs of one batch may take; a batch that would take more fails.
+    pub max_output_bytes: usize,
+    /// A task that runs longer than this is told to stop; its requests run again in halves, and one that was alone fails. Zero:
+    /// never. For versions that do not say it themselves.
+    pub task_time_limit: Duration,
+    /// A task that runs on for this long after it was told to stop is left to itself: its lane gets a new thread, as long as
+    /// no more than [`Self::cpu_lanes`] tasks are left so. Other lanes are lost until their tasks end.
+    pub stop_grace: Duration,
     /// Records requests and tasks, if it is on.
     pub timeline: Arc<Timeline>,
+    /// Bounds on replies that wait for their clients.
+    pub backlog: BacklogLimits,
 }
 
 impl Default for PoolOptions {
     fn default() -> Self {
-        Self { cpu_lanes: 2, retain_bytes: 64 << 20, hang_after: Duration::from_secs(60), timeline: Arc::default() }
+        Self {
+            cpu_lanes: 2,
+            retain_bytes: 64 << 20,
+            max_output_bytes: 4 << 30,
+            task_time_limit: Duration::from_secs(60),
+            stop_grace: Duration::from_secs(5),
+            timeline: Arc::default(),
+            backlog: BacklogLimits::default(),
+        }
     }
 }
 
@@ -64,9 +76,9 @@ pub struct Pool {
     timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
-    hang_after: Duration,
-    /// Counts how often a version became responsive or ceased to be.
-    responsiveness: watch::Sender<u64>,
+    backlog: Arc<Backlog>,
+    task_time_limit: Duration,
+    responsiveness: watch::Sender<Responsiveness>,
     epoch: Instant,
     /// Disconnected once the timer's thread has ended.
     timer_ended: Receiver<()>,
@@ -79,18 +91,19 @@ impl Pool {
     /// When a thread cannot be started.
     pub fn start(options: &PoolOptions) -> io::Result<Arc<Self>> {
         let count = options.cpu_lanes.max(1);
-        let hang_after_ns = (!options.hang_after.is_zero()).then(|| duration_ns(options.hang_after));
         let (alive, timer_ended) = crossbeam_channel::bounded::<()>(0);
-        let buffers = BufferPool::new(options.retain_bytes);
+        let buffers = BufferPool::with_output_limit(options.retain_bytes, options.max_output_bytes);
+        let stats = Arc::default();
         let pool = Arc::new(Self {
-            state: Mutex::new(State::new(count, hang_after_ns, Arc::clone(&options.timeline))),
+            state: Mutex::new(State::new(count, duration_ns(options.stop_grace), Arc::clone(&options.timeline))),
             cpu: Cpu::start(count, Arc::clone(&buffers))?,
             tickets: Mutex::default(),
             timer: Timer::default(),
             buffers,
-            stats: Arc::default(),
-            hang_after: options.hang_after,
-            responsiveness: watch::Sender::new(0),
+            backlog: Backlog::new(options.backlog, &stats),
+            stats,
+            task_time_limit: options.task_time_limit,
+            responsiveness: watch::Sender::default(),
             epoch: Instant::now(),
             timer_ended,
         });
@@ -107,19 +120,33 @@ impl Pool {
     pub fn bring_up(
         self: &Arc<Self>,
         spec: ModelSpec,
-        mut knobs: Knobs,
+        knobs: Knobs,
         programs: impl Into<StagePrograms>,
     ) -> ModelHandle {
+        self.bring_up_within(spec, knobs, programs, None)
+    }
+
+    /// As [`Self::bring_up`], with a time limit of its own for the version's tasks, if there is one
+    /// ([`PoolOptions::task_time_limit`]).
+    pub fn bring_up_within(
+        self: &Arc<Self>,
+        spec: ModelSpec,
+        mut knobs: Knobs,
+        programs: impl Into<StagePrograms>,
+        task_time_limit: Option<Duration>,
+    ) -> ModelHandle {
+        let task_time_limit = task_time_limit.unwrap_or(self.task_time_limit);
         let programs = programs.into();
         knobs.stages = programs.knobs();
         let spec = Arc::new(spec);
         let stats = Arc::new(ModelStats::with_stages(knobs.max_batch_rows, programs.count()));
-        let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, self.hang_after);
-        let hangs = Arc::clone(&loaded.hangs);
+        let loaded = Loaded::new(Arc::clone(&spec), Arc::clone(&stats), programs, task_time_limit);
+        let (hangs, limit_ns) = (Arc::clone(&loaded.hangs), loaded.limit_ns);
         let cells = loaded.programs.cells().cloned();
+        let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after));
-        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, cells, has_sequences }
+        ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, limit_ns, cells, indices, has_sequences }
     }
 
     /// Tasks that may run at the same time.
@@ -127,59 +154,8 @@ impl Pool {
         self.cpu.streams()
     }
 
-    /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
-    /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
-    /// another, exits or not. Gives how long each stage took, as it would on a lane: inputs gathered, run, outputs taken apart.
-    ///
-    /// # Errors
-    /// When a program fails or its outputs are not what the specification or the plan promises.
-    pub fn warm_up(
-        &self,
-        spec: &ModelSpec,
-        programs: &StagePrograms,
-        rows: u32,
-        inputs: &[Option<InputTensor>],
-    ) -> Result<Vec<Ns>, String> {
-        let (lengths, _) = Admission::new(spec).measure(inputs);
-        let class = ShapeClass(lengths.clone());
-        let (parts, lengths) = ([Part { inputs, rows, start: 0, count: rows }], [&lengths]);
-        let stages = match &programs.0 {
-            Programs::Whole(program) => {
-                let steps = vec![0; rows as usize];
-                let ran = run_parts(spec, &**program, &class, &parts, &lengths, &steps, &self.buffers)?;
-                return Ok(vec![ran.took_ns()]);
-            }
-            Programs::Cells(cells) => {
-                let graph = unfold(cells, spec, rows, inputs, None).map_err(|fault| fault.to_string())?;
-                return run_alone(spec, cells, graph, inputs, &self.buffers).map(|(_, took_ns)| took_ns);
-            }
-            Programs::Cut(stages) => stages,
-        };
-        let places = Places::new([(0, rows)].into_iter());
-        let boundaries = stages.boundaries.iter().map(|tensors| BoundaryRows::new(rows, tensors.len()));
-        let kept: Vec<(u16, Arc<BoundaryRows>)> = (0..).zip(boundaries).collect();
-        let mut took_ns = Vec::with_capacity(stages.stages.len());
-        for number in 0..stages.stages.len() {
-            let task = StageTask {
-                spec,
-                stages,
-                number,
-                class: &class,
-                parts: &parts,
-                lengths: &lengths,
-                places: &places,
-                reads: &kept,
-                writes: kept.get(number).map(|(_, rows)| rows),
-                buffers: &self.buffers,
-            };
-            took_ns.push(task.run()?.took_ns());
-        }
-        Ok(took_ns)
-    }
-
-    /// A counter that grows whenever a version ceases to be [responsive](ModelHandle::is_responsive), and when it is so
-    /// again.
-    pub fn responsiveness(&self) -> watch::Receiver<u64> {
+    /// Whether versions and lanes respond.
+    pub fn responsiveness(&self) -> watch::Receiver<Responsiveness> {
         self.responsiveness.subscribe()
     }
 
@@ -194,6 +170,11 @@ impl Pool {
         for (stats, meta) in counted {
             stats.set_meta(meta);
         }
+    }
+
+    /// Replies that wait for their clients.
+    pub fn backlog(&self) -> &Arc<Backlog> {
+        &self.backlog
     }
 
     /// Batch memory.
@@ -211,10 +192,7 @@ impl Pool {
     pub fn stop(&self, patience: Duration) -> bool {
         let (records, models) = self.state.lock().stop();
         // Their channels close, which is the answer.
-        drop(records);
-        for model in models {
-            model.loaded.programs.terminate();
-        }
+        drop((records, models));
         self.timer.stop();
         let began = Instant::now();
         let lanes_ended = self.cpu.clone().stop(patience);
@@ -226,6 +204,7 @@ impl Pool {
         self: &Arc<Self>,
         handle: &Arc<ModelHandle>,
         mut request: InferRequest,
+        backlog: Option<Arc<Backlog>>,
         sink: Sink,
     ) -> Option<ReqId> {
         if !handle.has_sequences {
@@ -234,7 +213,6 @@ impl Pool {
         let graph = match graph_of(handle, &request) {
             Ok(graph) => graph,
             Err(fault) => {
-                handle.stats().failure(FailureReason::Other, 0);
                 sink.refuse(InferError::Invalid(fault));
                 return None;
             }
@@ -244,13 +222,14 @@ impl Pool {
         handle.stats().admitted();
         let ((req, alone), mut after) = self.change(|state, now, after| {
             let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-            let req = state.submit(now, handle, Asked { request, graph }, Due { board_by, expiry }, sink, after);
+            let req =
+                state.submit(now, handle, Asked { request, graph, backlog }, Due { board_by, expiry }, sink, after);
             (req, state.in_flight() == 1)
         });
         if req.is_none() {
             handle.stats().left_queue();
         }
-        let here = after.launches.pop_if(|job| alone && job.model.brevity.is_short());
+        let here = after.launches.pop_if(|job| alone && job.model.brevity.is_short(|| job.size()));
         self.settle(after);
         if let Some(job) = here {
             // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run. It has run
@@ -259,6 +238,11 @@ impl Pool {
             check(self.cpu.launch_here(stream, &[], LaneWork::new(self, job)));
         }
         req
+    }
+
+    /// The client has taken the responses of a request that paused.
+    pub(super) fn resume(self: &Arc<Self>, req: ReqId) {
+        self.event(Event::Resumed(req));
     }
 
     pub(super) fn cancel(self: &Arc<Self>, req: ReqId) {
@@ -273,7 +257,7 @@ impl Pool {
     fn ring(self: &Arc<Self>) {
         self.drive(|state, now, after| {
             state.step(now, Event::Wake, after);
-            state.look_for_hangs(now, after);
+            state.look_at_lanes(now, after);
         });
     }
 
@@ -305,9 +289,11 @@ impl Pool {
             self.timer.set(self.epoch + Duration::from_nanos(at));
         }
         let now = self.now();
-        for hang in &after.hangs {
-            hang.report(now);
-            self.responsiveness.send_modify(|changes| *changes += 1);
+        for incident in &after.incidents {
+            incident.report(now);
+        }
+        if after.lanes_changed || !after.incidents.is_empty() {
+            self.publish_lanes(after.incidents.len() as u64);
         }
         for (record, end) in after.ended {
             if matches!(end, End::Rejected(_)) {
@@ -318,6 +304,34 @@ impl Pool {
         drop(after.dropped);
         drop(after.freed);
         drop(after.forgotten);
+        for replacement in after.replacements {
+            self.replace(replacement);
+        }
+    }
+
+    /// Publishes the lanes' counts, and that so many changes may have changed readiness.
+    fn publish_lanes(&self, changes: u64) {
+        self.responsiveness.send_if_modified(|known| {
+            // Under the channel's lock, so that what is published last is the latest.
+            let counts = self.state.lock().lane_counts();
+            known.changes += changes;
+            known.stuck_lanes = counts.stuck;
+            self.stats.set_lanes(counts);
+            changes > 0
+        });
+    }
+
+    /// Gives a lane a new thread, so that it goes on without its task.
+    fn replace(self: &Arc<Self>, replacement: Replacement) {
+        let lane = replacement.lane;
+        self.tickets.lock().landed(replacement.flight.task);
+        match self.cpu.replace_thread(StreamId(lane.0)) {
+            Ok(()) => self.drive(|state, now, after| state.lane_up(now, lane, after)),
+            Err(error) => {
+                error!(lane = lane.0, "cannot start a thread: {error}");
+                self.drive(|state, now, after| state.lane_not_replaced(now, replacement, after));
+            }
+        }
     }
 
     /// Gives tasks to their lanes. CPU lanes have no horizon, so no task waits for another, and what several threads issue
@@ -376,9 +390,13 @@ fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolde
             "inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
         ));
     }
-    let Some(cells) = &handle.cells else { return Ok(Box::default()) };
-    unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
-        .map_err(|fault| fault.to_string())
+    let graph = match &handle.cells {
+        None => Box::default(),
+        Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
+            .map_err(|fault| fault.to_string())?,
+    };
+    handle.indices.check(&handle.spec, &request.inputs, &graph)?;
+    Ok(graph)
 }
 
 /// A stopped pool has answered all requests; nothing else is ever refused, since lanes are the device's own streams.

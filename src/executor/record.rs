@@ -1,28 +1,47 @@
 //! What the pool keeps of a request while it is in flight.
 
-use std::{collections::VecDeque, ops::Range, sync::Arc};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::{
-    InferError, InputTensor, ModelHandle, Response,
+    Backlog, Held, InferError, InputTensor, ModelHandle, Response, Unread,
     cells::Walk,
     pieces::{Piece, assemble},
 };
 use crate::{
-    batching::{End, Lengths, Ns, Rejection, ReqId},
+    batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome},
     observe::{ExecutionTimings, FailureReason, RequestTimings},
 };
 
 /// What a client hears of its request.
 pub(super) type Reply = Result<Response, InferError>;
 
+/// A reply that counts among those that wait for its client for as long as it is kept with this.
+#[derive(Debug)]
+pub(super) struct Waiting {
+    pub(super) reply: Reply,
+    pub(super) _held: Option<Held>,
+}
+
 /// Where a request's answer goes.
 pub(super) enum Sink {
     /// Exactly one answer.
-    Once(oneshot::Sender<Reply>),
+    Once(oneshot::Sender<Waiting>),
     /// Any number of responses, then the channel closes.
-    Stream(mpsc::UnboundedSender<Reply>),
+    Stream {
+        sender: mpsc::UnboundedSender<Waiting>,
+        /// The request makes no further response before the client has taken those that were made: set before the last of
+        /// them is sent, reset by the receiver that then resumes it.
+        paused: Arc<AtomicBool>,
+    },
 }
 
 /// The inputs of a request, shared with the tasks that run it.
@@ -31,6 +50,8 @@ pub(super) struct Payload {
     /// The request's own lengths along padded axes.
     pub(super) lengths: Lengths,
     pub(super) inputs: Vec<Option<InputTensor>>,
+    /// Where its responses count while they wait for the client; none where they are not counted.
+    pub(super) backlog: Option<Arc<Backlog>>,
 }
 
 /// A request in flight.
@@ -42,11 +63,13 @@ pub(super) struct Record {
     pub(super) walk: Option<Arc<Walk>>,
     pub(super) sink: Sink,
     /// Responses that its tasks made and the core has not let go yet.
-    pub(super) responses: VecDeque<Response>,
+    pub(super) responses: VecDeque<(Response, Option<Held>)>,
     /// What its tasks made of its reply, where each makes a part of it only.
     pub(super) pieces: Vec<Piece>,
     /// What the engine said when a task of it failed.
     pub(super) error: Option<String>,
+    /// A response that might not wait failed it.
+    pub(super) unread: Option<Unread>,
     /// How often it ran.
     pub(super) step: u32,
     pub(super) arrived: Ns,
@@ -61,11 +84,23 @@ pub(super) struct Record {
 impl Sink {
     /// Answers a request that is not admitted.
     pub(super) fn refuse(self, error: InferError) {
+        self.send(Waiting { reply: Err(error), _held: None });
+    }
+
+    /// Sends the last reply.
+    fn send(self, waiting: Waiting) {
         // A receiver that is gone needs no answer.
         match self {
-            Self::Once(sender) => drop(sender.send(Err(error))),
-            Self::Stream(sender) => drop(sender.send(Err(error))),
+            Self::Once(sender) => drop(sender.send(waiting)),
+            Self::Stream { sender, .. } => drop(sender.send(waiting)),
         }
+    }
+}
+
+impl Payload {
+    /// Whether replies wait before those that it makes now.
+    pub(super) fn waits_behind_others(&self) -> bool {
+        self.backlog.as_ref().is_some_and(|backlog| backlog.waiting_bytes() > 0)
     }
 }
 
@@ -92,29 +127,53 @@ impl Record {
         self.compute.compute_output_ns += timings.compute_output_ns;
     }
 
-    /// A task of it failed: if it runs again, then from the start.
-    pub(super) fn failed(&mut self, reason: &str) {
-        self.error = Some(reason.to_owned());
-        self.pieces.clear();
-    }
-
     /// Takes the response of a task; `rows` are those of the request that it answers for.
     pub(super) fn take(&mut self, response: Response, rows: Range<u32>) {
         if rows == (0..self.payload.rows) {
-            self.responses.push_back(response);
+            let held = self.payload.backlog.as_ref().map(|backlog| backlog.hold(response.kept_bytes()));
+            self.responses.push_back((response, held));
             return;
         }
         let outputs = response.outputs.into_iter().enumerate();
         self.pieces.extend(outputs.map(|(output, tensor)| Piece { output, rows: rows.clone(), tensor }));
     }
 
+    /// Takes a response of a request that cannot pause; false where it fails because its client leaves too many unread.
+    pub(super) fn take_streamed(&mut self, response: Response) -> bool {
+        let held = self.payload.backlog.as_ref().map(|backlog| backlog.try_hold_streamed(response.kept_bytes()));
+        match held.transpose() {
+            Ok(held) => self.responses.push_back((response, held)),
+            Err(unread) => self.unread = Some(unread),
+        }
+        self.unread.is_none()
+    }
+
+    /// Lets rows that made a response and would make another pause where too much waits for the client.
+    pub(super) fn pause(&self, outcomes: &mut [RowOutcome]) {
+        let Sink::Stream { paused, .. } = &self.sink else { return };
+        let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_));
+        if let Some(backlog) = self.payload.backlog.as_ref().filter(|backlog| backlog.is_full())
+            && outcomes.iter().any(goes_on)
+        {
+            backlog.paused();
+            paused.store(true, Ordering::Release);
+            outcomes.iter_mut().filter(|outcome| goes_on(outcome)).for_each(|outcome| outcome.next = Next::Pause);
+        }
+    }
+
     /// The one response of a request that has run to its end.
     fn reply(&mut self) -> Reply {
         if let Some(walk) = &self.walk {
-            return walk.reply().map_err(InferError::Engine);
+            let mut reply = walk.reply().map_err(InferError::Engine);
+            if let Ok(response) = &mut reply
+                && self.payload.waits_behind_others()
+            {
+                response.detach();
+            }
+            return reply;
         }
         let response = match self.responses.pop_back() {
-            Some(response) => Ok(response),
+            Some((response, _)) => Ok(response),
             None if self.pieces.is_empty() => Err("the model ended without a response".to_owned()),
             None => assemble(&self.handle.spec, self.payload.rows, &self.pieces),
         };
@@ -123,11 +182,11 @@ impl Record {
 
     /// Sends the oldest response that was held.
     pub(super) fn emit(&mut self, step: u32) {
-        let Some(response) = self.responses.pop_front() else { return };
+        let Some((response, held)) = self.responses.pop_front() else { return };
         self.handle.stats.response(step, false, &self.compute);
-        if let Sink::Stream(sender) = &self.sink {
+        if let Sink::Stream { sender, .. } = &self.sink {
             // A client that is gone has cancelled, or will.
-            let _ = sender.send(Ok(response));
+            let _ = sender.send(Waiting { reply: Ok(response), _held: held });
         }
     }
 
@@ -135,9 +194,12 @@ impl Record {
     pub(super) fn finish(mut self, end: End, now: Ns) {
         let reply = match end {
             // All responses of a stream have left.
-            End::Completed if matches!(self.sink, Sink::Stream(_)) => None,
+            End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
             End::Completed => Some(self.reply()),
-            End::Failed => Some(Err(InferError::Engine(self.error.take().unwrap_or_default()))),
+            End::Failed => Some(Err(match self.unread {
+                Some(unread) => unread.into(),
+                None => InferError::Engine(self.error.take().unwrap_or_default()),
+            })),
             End::Rejected(Rejection::QueueFull) => Some(Err(InferError::QueueFull)),
             End::Rejected(Rejection::QueueTimeout) => Some(Err(InferError::QueueTimeout)),
             End::Rejected(Rejection::Late) => Some(Err(InferError::Late)),
@@ -146,12 +208,21 @@ impl Record {
             End::Expired => Some(Err(InferError::Expired)),
             End::Cancelled => Some(Err(InferError::Cancelled)),
         };
-        self.count(reply.as_ref().and_then(|reply| reply.as_ref().err()), now);
-        // A receiver that is gone needs no answer.
-        match (self.sink, reply) {
-            (Sink::Once(sender), Some(reply)) => drop(sender.send(reply)),
-            (Sink::Stream(sender), Some(reply)) => drop(sender.send(reply)),
-            (_, None) => {}
+        let waiting = reply.map(|reply| self.waiting(reply));
+        self.count(waiting.as_ref().and_then(|waiting| waiting.reply.as_ref().err()), now);
+        if let Some(waiting) = waiting {
+            self.sink.send(waiting);
+        }
+    }
+
+    /// Lets a reply wait for the client, or an error in its place.
+    fn waiting(&self, reply: Reply) -> Waiting {
+        match (reply, &self.payload.backlog) {
+            (Ok(response), Some(backlog)) => match backlog.try_hold(response.kept_bytes()) {
+                Ok(held) => Waiting { reply: Ok(response), _held: Some(held) },
+                Err(unread) => Waiting { reply: Err(unread.into()), _held: None },
+            },
+            (reply, _) => Waiting { reply, _held: None },
         }
     }
 
@@ -188,9 +259,11 @@ impl Record {
 fn failure_reason(error: &InferError) -> FailureReason {
     match error {
         InferError::Engine(_) => FailureReason::Backend,
-        InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::NoMemory => {
-            FailureReason::Rejected
-        }
+        InferError::QueueFull
+        | InferError::QueueTimeout
+        | InferError::Late
+        | InferError::NoMemory
+        | InferError::Unread(_) => FailureReason::Rejected,
         InferError::Invalid(_) => FailureReason::Other,
         InferError::Expired => FailureReason::Expired,
         InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,

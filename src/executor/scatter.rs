@@ -83,7 +83,8 @@ fn too_short(spec: &ModelSpec, output: &TensorSpec, batch: &BatchOutput) -> Stri
     )
 }
 
-/// A row's dimensions on the wire, out of the shape that the graph gave.
+/// A row's dimensions on the wire, out of the shape that the graph gave. Dimensions need not be those declared, unless they are
+/// reshaped or cut back: some converters declare one label, however many there are.
 fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> Result<Dims, String> {
     let graph_dims = if spec.has_batch_axis() {
         match shape.split_first() {
@@ -101,7 +102,8 @@ fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> 
     let declared = output.reshape.as_ref().unwrap_or(&output.dims);
     let fits = declared.len() == graph_dims.len()
         && declared.iter().zip(graph_dims).all(|(&declared, &given)| declared < 0 || declared == given);
-    if !fits {
+    let is_padded = output.symbols.iter().any(Option::is_some);
+    if !fits && (output.reshape.is_some() || is_padded) {
         return Err(format!(
             "output '{}' of model '{}' has the shape {shape:?}, expected dims {declared:?}",
             output.name, spec.name
@@ -234,6 +236,24 @@ mod tests {
         let batch = output(&[1, 2], &[1, 2]);
         let error = scatter(&spec, &[part(2)], &[&Lengths::new()], &batch).expect_err("one row is missing");
         assert!(error.contains("'y'") && error.contains("2 rows"), "{error}");
+    }
+
+    #[test]
+    fn dims_that_are_not_those_declared_are_taken_as_they_are_unless_they_are_changed_on_the_way() {
+        let lengths = [&Lengths::new(), &Lengths::new()];
+        let plain = TensorSpec::new("y", DataType::Uint8, &[1]);
+        let wide = output(&[2, 3], &[1, 2, 3, 4, 5, 6]);
+        let responses =
+            scatter(&model(plain.clone()), &[part(1), part(1)], &lengths, &wide).expect("two rows are there");
+        assert_eq!(responses[1].outputs[0].shape.as_slice(), [1, 3]);
+        assert_eq!(&responses[1].outputs[0].data[..], [4, 5, 6]);
+        let reshaped = TensorSpec { reshape: Some(Dims::from_slice(&[1, 1])), ..plain.clone() };
+        let padded = TensorSpec { symbols: SmallVec::from_slice(&[Some(SymbolId(0))]), ..plain };
+        for tensor in [reshaped, padded] {
+            let error =
+                scatter(&model(tensor), &[part(1), part(1)], &lengths, &wide).expect_err("dims [1] were declared");
+            assert!(error.contains("'y'") && error.contains("[2, 3]"), "{error}");
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::{
     boundary::{BoundaryRows, Places, ReadRows, WriteRows, row_dims},
     gather::{Gathered, Part, gather_input},
     lane::{Ran, nanos},
+    output_bytes::{check_declared, check_made},
     pieces::Piece,
     scatter::{expected_shape, scatter_output},
     stages::{Output, Stages},
@@ -16,7 +17,7 @@ use super::{
 use crate::{
     batching::{CellId, Lengths, Next, RowOutcome, ShapeClass},
     device::BufferPool,
-    engine::{Batch, BatchInput, BatchOutput},
+    engine::{Batch, BatchInput, BatchOutput, StopSignal},
     model::{Dims, Exit, ExitTo, ModelSpec, Source},
     observe::ExecutionTimings,
 };
@@ -37,6 +38,7 @@ pub(super) struct StageTask<'a> {
     /// What it keeps at the stage's own boundary; none behind the last stage.
     pub(super) writes: Option<&'a Arc<BoundaryRows>>,
     pub(super) buffers: &'a Arc<BufferPool>,
+    pub(super) stop: &'a StopSignal,
 }
 
 /// One input of the stage, all rows together.
@@ -87,6 +89,9 @@ impl<'a> StageTask<'a> {
         let inputs = inputs.collect::<Result<SmallVec<[Input<'_>; 4]>, String>>()?;
         let batch_inputs: SmallVec<[BatchInput<'_>; 4]> = inputs.iter().map(Input::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> = stage.outputs.iter().map(|output| self.shape(output)).collect();
+        let tensors = || stage.outputs.iter().map(|output| &output.tensor);
+        let of = format_args!(" of stage {} of model '{}'", self.number, self.spec.name);
+        check_declared(tensors().zip(&shapes), self.buffers, of)?;
         let mut rooms = stage
             .outputs
             .iter()
@@ -97,13 +102,15 @@ impl<'a> StageTask<'a> {
 
         // No cell of a cut version repeats: every row runs it for the first time.
         let steps: SmallVec<[u32; 64]> = SmallVec::from_elem(0, rows as usize);
-        let batch = Batch { rows, inputs: &batch_inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
+        let (inputs, steps, output_shapes) = (&batch_inputs[..], &steps[..], &shapes[..]);
+        let batch = Batch { rows, inputs, steps, output_shapes, buffers: self.buffers, stop: self.stop };
         let mut given: SmallVec<[Option<&mut [u8]>; 4]> =
             rooms.iter_mut().map(|room| room.as_mut().map(WriteRows::as_mut_slice)).collect();
         let execution = stage.program.run_into(&batch, &mut given).map_err(|error| error.0)?;
         drop(given);
         let ran_at = Instant::now();
 
+        check_made(tensors().zip(&execution.outputs), self.buffers, of)?;
         for ((output, room), made) in stage.outputs.iter().zip(rooms).zip(&execution.outputs) {
             match room {
                 Some(room) => room.commit(),

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::CellPrograms;
+use super::{CellPrograms, indices::IndexChecks};
 use crate::{
     batching::StageKnobs,
     engine::{Program, ProgramPort},
@@ -77,6 +77,14 @@ impl StagePrograms {
         (inputs, outputs)
     }
 
+    /// Checks that padding is what the programs take.
+    ///
+    /// # Errors
+    /// When an input that indexes a table is padded with what is no index of it.
+    pub fn admit_padding(&self, spec: &ModelSpec) -> Result<(), String> {
+        IndexChecks::new(self).admit_padding(spec)
+    }
+
     /// How many stages, or cell types, there are.
     pub fn count(&self) -> usize {
         match &self.0 {
@@ -109,21 +117,6 @@ impl StagePrograms {
             Programs::Cells(cells) => Some(cells),
             Programs::Whole(_) | Programs::Cut(_) => None,
         }
-    }
-
-    /// A stage's program.
-    pub(super) fn program(&self, stage: u16) -> Option<&dyn Program> {
-        match &self.0 {
-            Programs::Whole(program) => Some(&**program),
-            Programs::Cut(stages) => stages.stages.get(usize::from(stage)).map(|stage| &*stage.program),
-            Programs::Cells(cells) => cells.program(usize::from(stage)),
-        }
-    }
-
-    /// Makes all runs fail soon.
-    pub(super) fn terminate(&self) {
-        let stages = 0..self.count() as u16;
-        stages.filter_map(|stage| self.program(stage)).for_each(Program::terminate);
     }
 
     /// Whether past runs tell how long the next one takes, as far as the programs have a say. Stages follow one another on

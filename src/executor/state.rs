@@ -9,17 +9,21 @@ use std::{
 use slab::Slab;
 
 use super::{
-    InferRequest, ModelHandle,
+    Backlog, InferRequest, ModelHandle,
     boundary::BoundaryRows,
     cells::{SequenceState, Walk},
     lane::{Finished, Guest, Job, Member, Ran},
-    loaded::{Loaded, Version},
+    lanes::{Incident, Replacement},
+    loaded::{Loaded, Version, longer},
     record::{Payload, Record, Sink},
     stages::Programs,
-    watch::{Flight, Hang, Watch},
+    watch::{Flight, Returned, StopReason, Watch},
 };
 use crate::{
-    batching::{Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Ns, ReqId, RowSpan, Task},
+    batching::{
+        Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Next, Ns, ReqId, RowOutcome,
+        RowSpan, Task,
+    },
     model::unfold::Unfolded,
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
@@ -38,10 +42,14 @@ pub(super) struct After {
     /// State of sequences that are over.
     pub(super) forgotten: Vec<Arc<SequenceState>>,
     pub(super) wake_at: Option<Ns>,
-    /// When to look for tasks that hang.
+    /// When to look for tasks that do not end.
     pub(super) watch_at: Option<Ns>,
-    /// Tasks found to hang, and those that came back after all.
-    pub(super) hangs: Vec<Hang>,
+    /// What happened to tasks that were told to stop.
+    pub(super) incidents: Vec<Incident>,
+    /// Lanes that go on without their tasks.
+    pub(super) replacements: Vec<Replacement>,
+    /// Whether the lanes' counts changed besides.
+    pub(super) lanes_changed: bool,
 }
 
 /// Times of a request that count from its submission, in the pool's time.
@@ -55,22 +63,24 @@ pub(super) struct Due {
 pub(super) struct Asked {
     pub(super) request: InferRequest,
     pub(super) graph: Box<[Unfolded]>,
+    /// Where its responses count while they wait for the client.
+    pub(super) backlog: Option<Arc<Backlog>>,
 }
 
 pub(super) struct State {
     core: Core,
-    requests: Slab<Record>,
+    pub(super) requests: Slab<Record>,
     /// Makes each request's id unique: the upper half, above its place in `requests`.
     serial: u32,
     models: HashMap<ModelId, Version>,
     next_model: u32,
-    watch: Watch,
+    pub(super) watch: Watch,
     timeline: Arc<Timeline>,
-    stopped: bool,
+    pub(super) stopped: bool,
 }
 
 impl State {
-    pub(super) fn new(lanes: u16, hang_after_ns: Option<Ns>, timeline: Arc<Timeline>) -> Self {
+    pub(super) fn new(lanes: u16, stop_grace_ns: Ns, timeline: Arc<Timeline>) -> Self {
         let mut core = Core::new();
         for lane in 0..lanes {
             core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
@@ -81,7 +91,7 @@ impl State {
             serial: 0,
             models: HashMap::new(),
             next_model: 0,
-            watch: Watch::new(lanes, hang_after_ns),
+            watch: Watch::new(lanes, stop_grace_ns),
             timeline,
             stopped: false,
         }
@@ -105,7 +115,7 @@ impl State {
         &mut self,
         now: Ns,
         handle: &Arc<ModelHandle>,
-        Asked { request, graph }: Asked,
+        Asked { request, graph, backlog }: Asked,
         due: Due,
         sink: Sink,
         after: &mut After,
@@ -116,7 +126,7 @@ impl State {
         self.serial = self.serial.wrapping_add(1);
         let entry = self.requests.vacant_entry();
         let req = ReqId(u64::from(self.serial) << 32 | entry.key() as u64);
-        let payload = Payload { rows: request.rows, lengths: lengths.clone(), inputs: request.inputs };
+        let payload = Payload { rows: request.rows, lengths: lengths.clone(), inputs: request.inputs, backlog };
         let payload = Arc::new(payload);
         let walk = match &version.loaded.programs.0 {
             Programs::Cells(cells) => {
@@ -135,6 +145,7 @@ impl State {
             responses: VecDeque::new(),
             pieces: Vec::new(),
             error: None,
+            unread: None,
             step: 0,
             arrived: now,
             waiting_since: now,
@@ -162,28 +173,46 @@ impl State {
     /// Takes the result of a task that its lane began at `started`.
     pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
         let (task, lane) = (job.task.id, job.task.lane);
-        let returned = self.watch.landed(lane);
+        let returned = self.watch.returned(lane, task);
         self.timeline.completed(now, task.0, matches!(finished, Finished::Failed(_)));
+        if let Returned::Abandoned(flight) = returned {
+            after.incidents.push(Incident::returned(lane, flight));
+            // There is room for another one.
+            return self.abandon_lost(after);
+        }
         match finished {
-            Finished::Failed(reason) => {
-                for member in &job.members {
-                    if let Some(record) = self.record(member.span.req) {
-                        record.failed(&reason);
-                    }
-                }
-                self.step(now, Event::Failed { task }, after);
-            }
+            Finished::Failed(reason) => self.failed(now, job, reason, &returned, after),
             Finished::Ran(ran) => self.ran(started, now, job, ran, after),
         }
-        if let Some(hang) = returned {
-            hang.ended(!self.stopped);
-            self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
-            after.hangs.push(hang);
+        if let Returned::Stopped { flight, reason, lost } = returned {
+            if reason == StopReason::Overdue {
+                flight.loaded.hangs.ended(flight.stage);
+            }
+            if lost {
+                self.lane_up(now, lane, after);
+            }
+            if lost || reason == StopReason::Overdue {
+                after.incidents.push(Incident::returned(lane, flight));
+            }
         }
     }
 
+    fn failed(&mut self, now: Ns, job: &Job, reason: String, returned: &Returned, after: &mut After) {
+        // The reason may name what another request brought: only one that is alone is told.
+        if let Some(record) = job.only_member().and_then(|req| self.record(req)) {
+            record.error = Some(match returned {
+                // The program says in other words that it was stopped.
+                Returned::Stopped { flight, reason: StopReason::Overdue, .. } => {
+                    flight.overdue_reason(&record.handle.spec.name)
+                }
+                _ => reason,
+            });
+        }
+        self.step(now, Event::Failed { task: job.task.id }, after);
+    }
+
     fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
-        let Ran { responses, pieces, streamed, outcomes, failures, timings } = ran;
+        let Ran { responses, pieces, streamed, mut outcomes, failures, timings } = ran;
         for failure in failures {
             if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
                 record.error = Some(failure.reason);
@@ -196,7 +225,12 @@ impl State {
         }
         for (part, response) in streamed {
             if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
-                record.responses.push_back(response);
+                // Each row of the task is a part of its own.
+                if !record.take_streamed(response)
+                    && let Some(outcome) = outcomes.get_mut(part)
+                {
+                    *outcome = RowOutcome { next: Next::Failed, emitted: false };
+                }
             }
         }
         let mut responses = responses.into_iter();
@@ -211,12 +245,16 @@ impl State {
                 let Some(record) = self.record(member.span.req) else { continue };
                 queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
                 record.ran(started, now, &timings);
-                let emitted = outcomes.get(rows).is_some_and(|rows| rows.iter().any(|row| row.emitted));
+                let outcomes = outcomes.get_mut(rows).unwrap_or_default();
+                let emitted = outcomes.iter().any(|row| row.emitted);
                 if let Some(response) = response
                     && (emitted || matches!(record.sink, Sink::Once(_)))
                 {
                     let start = member.span.start;
                     record.take(response, start..start + member.span.count);
+                }
+                if emitted {
+                    record.pause(outcomes);
                 }
             }
             if let Some(stage) = stats.stage(cell) {
@@ -226,27 +264,11 @@ impl State {
         self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);
     }
 
-    /// Looks for tasks that have run too long: their lanes are lost until they come back.
-    pub(super) fn look_for_hangs(&mut self, now: Ns, after: &mut After) {
-        if self.stopped {
-            return;
-        }
-        for (lane, hang) in self.watch.overdue(now) {
-            hang.began();
-            let before = after.ended.len();
-            self.step(now, Event::LaneLost(lane), after);
-            for (record, _) in &mut after.ended[before..] {
-                let model = &record.handle.spec.name;
-                record.error.get_or_insert_with(|| hang.reason(model));
-            }
-            after.hangs.push(hang);
-        }
-        after.watch_at = self.watch.next_look();
-    }
-
-    /// Takes no further request, and gives up those in flight: their records and the loaded versions.
+    /// Takes no further request, tells tasks to stop, and gives up the requests in flight: their records and the loaded
+    /// versions.
     pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Version>) {
         self.stopped = true;
+        self.watch.stop_all();
         let records = std::mem::take(&mut self.requests).into_iter().map(|(_, record)| record).collect();
         (records, std::mem::take(&mut self.models).into_values().collect())
     }
@@ -256,6 +278,7 @@ impl State {
         if self.stopped {
             return;
         }
+        let mut gave_up = false;
         for action in self.core.step(now, event) {
             match action {
                 Action::Launch(task) => self.launch(now, task, after),
@@ -277,6 +300,7 @@ impl State {
                     after.forgotten.extend(version.and_then(|version| version.sequence_over(sequence)));
                 }
                 Action::Finish { req, end } => {
+                    gave_up |= matches!(end, End::Cancelled | End::Expired | End::Failed);
                     if self.record(req).is_some() {
                         let record = self.requests.remove(place(req));
                         if let (End::Completed, Some(walk)) = (end, &record.walk) {
@@ -293,6 +317,9 @@ impl State {
                 Action::WakeAt(at) => after.wake_at = Some(at),
             }
         }
+        if gave_up {
+            self.stop_unwanted(now, after);
+        }
     }
 
     fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
@@ -302,20 +329,23 @@ impl State {
         let reads = task.reads.iter().filter_map(kept).collect();
         let writes = version.keep(&task, &mut after.freed);
         let mut members = Vec::with_capacity(task.rows.len());
+        let mut limit_ns = model.limit_ns;
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
             record.launched();
             let (payload, walk) = (Arc::clone(&record.payload), record.walk.clone());
             let is_guest = record.handle.id != task.model;
             let guest = is_guest.then(|| Guest::new(&record.handle.stats, walk.as_ref(), span.start));
+            if is_guest {
+                limit_ns = longer(limit_ns, record.handle.limit_ns);
+            }
             members.push(Member { span, payload, walk, step: record.step, guest });
         }
-        let flight = Flight { loaded: Arc::clone(&model), stage: task.cell.0, since: now };
-        if let Some(look) = self.watch.launched(task.lane, flight) {
-            after.watch_at = Some(look);
-        }
+        let flight = Flight { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
+        let (stop, look) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
+        after.watch_at = look.or(after.watch_at);
         self.record_launch(now, &task);
-        after.launches.push(Job { task, model, members, reads, writes });
+        after.launches.push(Job { task, model, members, reads, writes, stop });
     }
 
     fn record_launch(&self, now: Ns, task: &Task) {
@@ -352,6 +382,11 @@ impl State {
     fn record(&mut self, req: ReqId) -> Option<&mut Record> {
         self.requests.get_mut(place(req)).filter(|record| record.req == req)
     }
+}
+
+/// The record of a request that has not ended.
+pub(super) fn find(requests: &Slab<Record>, req: ReqId) -> Option<&Record> {
+    requests.get(place(req)).filter(|record| record.req == req)
 }
 
 fn place(req: ReqId) -> usize {

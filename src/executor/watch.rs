@@ -1,198 +1,236 @@
-//! Finds tasks that do not end.
+//! What runs on each lane: whether a live request needs it, whether it ends in time, and whether it stops when it should.
 
-use std::{sync::Arc, time::Duration};
-
-use tracing::{error, info};
+use std::sync::Arc;
 
 use super::loaded::Loaded;
-use crate::batching::{LaneId, Ns};
+use crate::{
+    batching::{LaneId, Ns, ReqId, TaskId},
+    engine::StopSignal,
+    observe::LaneCounts,
+};
 
-/// The tasks on all lanes, and since when they are there.
+/// The tasks on all lanes, and those that lanes have left behind.
 pub(super) struct Watch {
-    /// How long a task may be on its lane; `None`: as long as it likes.
-    limit_ns: Option<Ns>,
-    /// By lane.
-    flights: Vec<Option<(Flight, Standing)>>,
-    /// Whether somebody looks once the limit of a task may have passed.
-    looking: bool,
+    lanes: Vec<Lane>,
+    /// Time in which a task must return once its stop signal is raised.
+    grace_ns: Ns,
+    /// Tasks that did not return in time, whose lanes go on without them.
+    abandoned: Vec<(Flight, StopReason)>,
+    /// Most of them at a time.
+    most_abandoned: usize,
+    /// When the next look is due; none where it would find nothing.
+    look_at: Option<Ns>,
+    counts: LaneCounts,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Standing {
-    InTime,
-    Overdue,
+#[derive(Default)]
+struct Lane {
+    stop: Arc<StopSignal>,
+    /// The requests of its task, each as often as the task has spans of it.
+    requests: Vec<ReqId>,
+    task: Option<(Flight, Progress)>,
 }
 
 /// A task on a lane.
 #[derive(Clone)]
 pub(super) struct Flight {
+    pub(super) task: TaskId,
     pub(super) loaded: Arc<Loaded>,
     pub(super) stage: u16,
     pub(super) since: Ns,
+    /// How long it may be on its lane; `None`: without limit.
+    pub(super) limit_ns: Option<Ns>,
+}
+
+/// ## Running => Stopping => (returned | Lost => (returned | abandoned => returned))
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Progress {
+    Running,
+    /// Its stop signal was raised at this time.
+    Stopping(StopReason, Ns),
+    /// It did not stop, and the core does without its lane.
+    Lost(StopReason),
+}
+
+/// Why a task is to stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum StopReason {
+    /// All its requests have ended.
+    Unwanted,
+    /// It ran past its time limit.
+    Overdue,
+}
+
+/// How a task returned: in time or after its stop signal was raised.
+pub(super) enum Returned {
+    /// Without a stop signal.
+    InTime,
+    /// After its stop signal was raised; `lost`: the core does without its lane by now.
+    Stopped { flight: Flight, reason: StopReason, lost: bool },
+    /// After its lane went on without it.
+    Abandoned(Flight),
+}
+
+/// What a look finds: a task whose stop signal it raises, or one that has not returned within the grace.
+pub(super) enum Found {
+    Overdue(Flight),
+    Lost(Flight, StopReason),
 }
 
 impl Watch {
-    pub(super) fn new(lanes: u16, limit_ns: Option<Ns>) -> Self {
-        Self { limit_ns, flights: (0..lanes).map(|_| None).collect(), looking: false }
+    /// Lanes without tasks, of which as many as there are lanes may be abandoned at a time.
+    pub(super) fn new(lanes: u16, grace_ns: Ns) -> Self {
+        Self {
+            lanes: (0..lanes).map(|_| Lane::default()).collect(),
+            grace_ns,
+            abandoned: Vec::new(),
+            most_abandoned: usize::from(lanes),
+            look_at: None,
+            counts: LaneCounts::default(),
+        }
     }
 
-    /// A task went to a lane. When to look for it, if nobody looks by then.
-    pub(super) fn launched(&mut self, lane: LaneId, flight: Flight) -> Option<Ns> {
-        let due = flight.since.saturating_add(self.limit_ns?);
-        *self.flights.get_mut(usize::from(lane.0))? = Some((flight, Standing::InTime));
-        (!std::mem::replace(&mut self.looking, true)).then_some(due)
+    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next look if that becomes earlier.
+    pub(super) fn launched(
+        &mut self,
+        lane: LaneId,
+        flight: Flight,
+        requests: impl Iterator<Item = ReqId>,
+    ) -> (Arc<StopSignal>, Option<Ns>) {
+        let look = flight.limit_ns.and_then(|limit_ns| self.arm(flight.since.saturating_add(limit_ns)));
+        let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) else { return (Arc::default(), look) };
+        lane.requests.clear();
+        lane.requests.extend(requests);
+        lane.task = Some((flight, Progress::Running));
+        (Arc::clone(&lane.stop), look)
     }
 
-    /// A lane's task is over; what it was, if it had been found to hang.
-    pub(super) fn landed(&mut self, lane: LaneId) -> Option<Hang> {
-        let (flight, standing) = self.flights.get_mut(usize::from(lane.0))?.take()?;
-        (standing == Standing::Overdue).then_some(Hang { lane, flight, over: true })
-    }
-
-    /// Tasks whose limit has passed since the last look.
-    pub(super) fn overdue(&mut self, now: Ns) -> Vec<(LaneId, Hang)> {
-        let Some(limit_ns) = self.limit_ns else { return Vec::new() };
-        let mut overdue = Vec::new();
-        for (lane, flight) in (0..).map(LaneId).zip(&mut self.flights) {
-            if let Some((flight, standing @ Standing::InTime)) = flight
-                && flight.since.saturating_add(limit_ns) <= now
+    /// Stops tasks that have no live request any more. Returns how many, and the time of the next look if that becomes
+    /// earlier.
+    pub(super) fn stop_unwanted(&mut self, now: Ns, is_live: impl Fn(ReqId) -> bool) -> (usize, Option<Ns>) {
+        let mut stopped = 0;
+        for Lane { stop, requests, task } in &mut self.lanes {
+            if let Some((_, progress @ Progress::Running)) = task
+                && !requests.iter().any(|&req| is_live(req))
             {
-                *standing = Standing::Overdue;
-                overdue.push((lane, Hang { lane, flight: flight.clone(), over: false }));
+                stop.raise();
+                *progress = Progress::Stopping(StopReason::Unwanted, now);
+                stopped += 1;
             }
         }
-        overdue
+        self.counts.unwanted += stopped as u64;
+        let look = if stopped == 0 { None } else { self.arm(now.saturating_add(self.grace_ns)) };
+        (stopped, look)
     }
 
-    /// When to look again; nobody looks while there is nothing to be seen.
-    pub(super) fn next_look(&mut self) -> Option<Ns> {
-        let limit_ns = self.limit_ns?;
-        let in_time = self.flights.iter().flatten().filter(|(_, standing)| *standing == Standing::InTime);
-        let first = in_time.map(|(flight, _)| flight.since).min();
-        self.looking = first.is_some();
-        first.map(|since| since.saturating_add(limit_ns))
-    }
-}
-
-/// A task that ran past the limit.
-pub(super) struct Hang {
-    lane: LaneId,
-    flight: Flight,
-    /// Whether it came back.
-    over: bool,
-}
-
-impl Hang {
-    /// Marks the version and tells the program to stop.
-    pub(super) fn began(&self) {
-        let Flight { loaded, stage, .. } = &self.flight;
-        loaded.hangs.began(*stage);
-        if let Some(program) = loaded.programs.program(*stage) {
-            program.terminate();
-        }
-    }
-
-    /// The task came back: the version is as good as before once the last of its stage has. `resume`: its program is to
-    /// run again.
-    pub(super) fn ended(&self, resume: bool) {
-        let Flight { loaded, stage, .. } = &self.flight;
-        if loaded.hangs.ended(*stage)
-            && resume
-            && let Some(program) = loaded.programs.program(*stage)
+    /// Takes a task off its lane.
+    pub(super) fn returned(&mut self, lane: LaneId, task: TaskId) -> Returned {
+        let entry = self.lanes.get_mut(usize::from(lane.0));
+        if let Some(entry) = entry
+            && let Some((flight, progress)) = entry.task.take_if(|(flight, _)| flight.task == task)
         {
-            program.resume();
+            let (reason, lost) = match progress {
+                Progress::Running => return Returned::InTime,
+                Progress::Stopping(reason, _) => (reason, false),
+                Progress::Lost(reason) => (reason, true),
+            };
+            entry.stop.clear();
+            return Returned::Stopped { flight, reason, lost };
         }
+        let at = self.abandoned.iter().position(|(flight, _)| flight.task == task);
+        at.map_or(Returned::InTime, |at| Returned::Abandoned(self.abandoned.swap_remove(at).0))
     }
 
-    /// What requests of the task are told, that are of this model: some may be of others than the task.
-    pub(super) fn reason(&self, model: &str) -> String {
-        let reason = self.flight.loaded.hangs.reason().unwrap_or_default();
-        format!("model '{model}' does not respond: {reason}")
+    /// Stops tasks whose time is over, and gives up those that have not returned within the grace.
+    pub(super) fn look(&mut self, now: Ns) -> Vec<(LaneId, Found)> {
+        let mut found = Vec::new();
+        for (id, Lane { stop, task, .. }) in (0..).map(LaneId).zip(&mut self.lanes) {
+            let Some((flight, progress)) = task else { continue };
+            if due(flight, *progress, self.grace_ns).is_none_or(|due| now < due) {
+                continue;
+            }
+            match *progress {
+                Progress::Running => {
+                    stop.raise();
+                    *progress = Progress::Stopping(StopReason::Overdue, now);
+                    self.counts.overdue += 1;
+                    found.push((id, Found::Overdue(flight.clone())));
+                }
+                Progress::Stopping(reason, _) => {
+                    *progress = Progress::Lost(reason);
+                    found.push((id, Found::Lost(flight.clone(), reason)));
+                }
+                Progress::Lost(_) => {}
+            }
+        }
+        found
     }
 
-    /// Writes it into the log.
-    pub(super) fn report(&self, now: Ns) {
-        let Flight { loaded, stage, since } = &self.flight;
-        let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
-        let seconds = Duration::from_nanos(now.saturating_sub(*since)).as_secs_f64();
-        if self.over {
-            info!(model = %model, version, stage, lane, seconds, "a task that did not end has ended");
-        } else {
-            error!(model = %model, version, stage, lane, seconds, "a task does not end; its model is not ready");
+    /// When to look again.
+    pub(super) fn next_look(&mut self) -> Option<Ns> {
+        let tasks = self.lanes.iter().filter_map(|lane| lane.task.as_ref());
+        self.look_at = tasks.filter_map(|(flight, progress)| due(flight, *progress, self.grace_ns)).min();
+        self.look_at
+    }
+
+    /// Takes the task off a lost lane, which goes on without it, unless too many tasks are abandoned already. Returns the lane,
+    /// its task, and why that was to stop.
+    pub(super) fn abandon(&mut self) -> Option<(LaneId, Flight, StopReason)> {
+        if self.abandoned.len() >= self.most_abandoned {
+            return None;
         }
+        let is_lost = |lane: &Lane| matches!(lane.task, Some((_, Progress::Lost(_))));
+        let at = self.lanes.iter().position(is_lost)?;
+        let Some((flight, Progress::Lost(reason))) = self.lanes[at].task.take() else { return None };
+        // The task keeps its own signal, which stays raised.
+        self.lanes[at].stop = Arc::default();
+        let lane = LaneId(at as u16);
+        self.abandoned.push((flight.clone(), reason));
+        self.counts.replaced += 1;
+        Some((lane, flight, reason))
+    }
+
+    /// Takes [`Self::abandon`] back. Returns why the task was to stop, unless it has returned meanwhile.
+    pub(super) fn keep(&mut self, lane: LaneId, task: TaskId) -> Option<StopReason> {
+        self.counts.replaced -= 1;
+        let at = self.abandoned.iter().position(|(flight, _)| flight.task == task)?;
+        let (flight, reason) = self.abandoned.swap_remove(at);
+        self.lanes[usize::from(lane.0)].task = Some((flight, Progress::Lost(reason)));
+        Some(reason)
+    }
+
+    /// Raises the stop signals of all lanes.
+    pub(super) fn stop_all(&self) {
+        self.lanes.iter().for_each(|lane| lane.stop.raise());
+    }
+
+    /// How the lanes are.
+    pub(super) fn counts(&self) -> LaneCounts {
+        let is_stuck = |lane: &&Lane| {
+            matches!(lane.task, Some((_, Progress::Stopping(StopReason::Overdue, _) | Progress::Lost(_))))
+        };
+        let stuck = self.lanes.iter().filter(is_stuck).count() as u64;
+        LaneCounts { stuck, abandoned: self.abandoned.len() as u64, ..self.counts }
+    }
+
+    /// Brings the next look forward. Returns its time, unless there is one by then.
+    fn arm(&mut self, at: Ns) -> Option<Ns> {
+        if self.look_at.is_some_and(|look_at| look_at <= at) {
+            return None;
+        }
+        self.look_at = Some(at);
+        self.look_at
+    }
+}
+
+/// When the next look after a task is due.
+fn due(flight: &Flight, progress: Progress, grace_ns: Ns) -> Option<Ns> {
+    match progress {
+        Progress::Running => Some(flight.since.saturating_add(flight.limit_ns?)),
+        Progress::Stopping(_, told) => Some(told.saturating_add(grace_ns)),
+        Progress::Lost(_) => None,
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{engine::Repeat, model::ModelSpec, observe::ModelStats};
-
-    fn flight(since: Ns) -> Flight {
-        let spec = ModelSpec {
-            name: "m".to_owned(),
-            version: 1,
-            max_batch_size: 1,
-            inputs: vec![],
-            outputs: vec![],
-            symbols: vec![],
-            decoupled: false,
-        };
-        let stats = Arc::new(ModelStats::new(1));
-        let loaded = Loaded::new(Arc::new(spec), stats, Arc::new(Repeat).into(), Duration::from_nanos(100));
-        Flight { loaded, stage: 0, since }
-    }
-
-    #[test]
-    fn a_task_is_overdue_once_when_its_limit_has_passed() {
-        let mut watch = Watch::new(2, Some(100));
-        assert_eq!(watch.launched(LaneId(0), flight(10)), Some(110));
-        assert_eq!(watch.launched(LaneId(1), flight(50)), None, "somebody looks already");
-        assert!(watch.overdue(109).is_empty());
-        let overdue: Vec<LaneId> = watch.overdue(110).into_iter().map(|(lane, _)| lane).collect();
-        assert_eq!(overdue, [LaneId(0)]);
-        assert_eq!(watch.next_look(), Some(150));
-        assert!(watch.overdue(149).is_empty(), "it was found before");
-    }
-
-    #[test]
-    fn only_a_task_that_was_found_to_hang_comes_back_as_one() {
-        let mut watch = Watch::new(2, Some(100));
-        watch.launched(LaneId(0), flight(0));
-        watch.launched(LaneId(1), flight(90));
-        assert_eq!(watch.overdue(100).len(), 1);
-        assert!(watch.landed(LaneId(0)).is_some());
-        assert!(watch.landed(LaneId(1)).is_none());
-        assert!(watch.landed(LaneId(1)).is_none(), "the lane is empty");
-    }
-
-    #[test]
-    fn nobody_looks_while_all_lanes_are_idle() {
-        let mut watch = Watch::new(1, Some(100));
-        watch.launched(LaneId(0), flight(0));
-        watch.landed(LaneId(0));
-        assert_eq!(watch.next_look(), None);
-        assert_eq!(watch.launched(LaneId(0), flight(500)), Some(600));
-    }
-
-    #[test]
-    fn without_a_limit_nothing_is_overdue() {
-        let mut watch = Watch::new(1, None);
-        assert_eq!(watch.launched(LaneId(0), flight(0)), None);
-        assert!(watch.overdue(Ns::MAX).is_empty());
-        assert_eq!(watch.next_look(), None);
-    }
-
-    #[test]
-    fn a_version_is_marked_until_the_last_hanging_task_of_a_stage_is_back() {
-        let flight = flight(0);
-        let hang = Hang { lane: LaneId(0), flight: flight.clone(), over: false };
-        assert_eq!(flight.loaded.hangs.reason(), None);
-        hang.began();
-        hang.began();
-        hang.ended(true);
-        assert_eq!(flight.loaded.hangs.reason(), Some("a task has not ended within 100ns".to_owned()));
-        hang.ended(true);
-        assert_eq!(flight.loaded.hangs.reason(), None);
-    }
-}
+mod tests;

@@ -4,5 +4,6 @@
 pub mod grpc;
 pub mod http;
 mod readiness;
+mod turn_away;
 
 pub use readiness::Readiness;

@@ -5,26 +5,33 @@ use std::sync::Arc;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use crate::repository::Repository;
+use crate::{executor::Responsiveness, repository::Repository};
 
-/// Readiness of the whole server: every model that should be loaded is and responds, and no shutdown has begun.
+/// Readiness of the whole server: every model that should be loaded is and responds, no lane is stuck, and no shutdown has
+/// begun.
 #[derive(Debug)]
 pub struct Readiness {
     repository: Arc<Repository>,
-    responsiveness: watch::Receiver<u64>,
+    responsiveness: watch::Receiver<Responsiveness>,
     draining: CancellationToken,
 }
 
 impl Readiness {
     /// Readiness over a repository, which knows whether its models count (`--strict-readiness`). `responsiveness` changes
-    /// when a loaded model ceases to respond, or responds again.
-    pub fn new(repository: Arc<Repository>, responsiveness: watch::Receiver<u64>) -> Arc<Self> {
+    /// when a loaded model or a lane ceases to respond, or responds again.
+    pub fn new(repository: Arc<Repository>, responsiveness: watch::Receiver<Responsiveness>) -> Arc<Self> {
         Arc::new(Self { repository, responsiveness, draining: CancellationToken::new() })
+    }
+
+    /// Whether the server came up: every repository could be read at least once.
+    pub fn live(&self) -> bool {
+        self.repository.live()
     }
 
     /// Whether the server is ready now.
     pub fn ready(&self) -> bool {
-        !self.draining.is_cancelled() && self.repository.ready()
+        let lanes_respond = self.responsiveness.borrow().stuck_lanes == 0;
+        !self.draining.is_cancelled() && lanes_respond && self.repository.ready()
     }
 
     /// Turns readiness off for good, so that load balancers take the server out before it stops accepting.
@@ -46,7 +53,7 @@ impl Readiness {
 #[derive(Debug)]
 pub struct ReadinessChanges {
     models: watch::Receiver<u64>,
-    responsiveness: watch::Receiver<u64>,
+    responsiveness: watch::Receiver<Responsiveness>,
     draining: CancellationToken,
 }
 

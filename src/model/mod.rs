@@ -3,6 +3,7 @@
 //! Nothing here knows the wire, the scheduler or a device.
 
 mod datatype;
+mod indices;
 mod sequence;
 mod spec;
 mod stages;
@@ -10,6 +11,7 @@ mod tensor;
 pub mod unfold;
 
 pub use datatype::DataType;
+pub use indices::IndexRange;
 pub use sequence::{CorrelationId, InSequence};
 pub use spec::{ModelSpec, SymbolId};
 pub use stages::{BoundaryDim, BoundaryTensor, Exit, ExitTo, Sink, Source, StagePlan, StageSpec};

@@ -1,6 +1,9 @@
 //! CPU and memory of the machine, read from `/proc`. On a system without it there is nothing to report.
 
-use std::fs;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use parking_lot::Mutex;
 
@@ -10,6 +13,37 @@ pub fn machine() -> String {
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = processor(&info).unwrap_or(std::env::consts::ARCH);
     format!("{cores} {} of {name}", if cores == 1 { "core" } else { "cores" })
+}
+
+/// Memory that this process may use, in bytes: the machine's, or less where its control group has a limit.
+pub fn memory_bytes() -> Option<u64> {
+    let machine = Machine::memory()?.total;
+    let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    Some(
+        group_limits(&group)
+            .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
+            .fold(machine, u64::min),
+    )
+}
+
+/// Files that may hold a limit on the memory of the process, of its control group and of those around it: version 2's,
+/// and version 1's as containers see it. A file without a limit holds a word or an enormous number.
+fn group_limits(cgroup: &str) -> impl Iterator<Item = PathBuf> {
+    let own = cgroup.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
+    let groups: Vec<PathBuf> =
+        Path::new(own).ancestors().map(|group| Path::new("/sys/fs/cgroup").join(group).join("memory.max")).collect();
+    groups.into_iter().chain([PathBuf::from("/sys/fs/cgroup/memory/memory.limit_in_bytes")])
+}
+
+/// Files, connections among them, that this process may have open at once.
+pub fn open_files_limit() -> Option<u64> {
+    open_files(&fs::read_to_string("/proc/self/limits").ok()?)
+}
+
+/// The soft limit in `/proc/self/limits`.
+fn open_files(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    line.split_whitespace().next()?.parse().ok()
 }
 
 fn processor(cpuinfo: &str) -> Option<&str> {
@@ -116,6 +150,21 @@ mod tests {
         assert_eq!(processor("processor\t: 0\nmodel name\t: AMD EPYC\nmodel name\t: other"), Some("AMD EPYC"));
         assert_eq!(processor("processor\t: 0\nBogoMIPS\t: 2\n"), None);
         assert!(machine().contains(" of "), "there is always something to say");
+    }
+
+    #[test]
+    fn the_limits_of_all_groups_around_the_process_count() {
+        let files: Vec<_> = group_limits("1:cpu:/other\n0::/pods/server\n").collect();
+        let expected = ["pods/server/memory.max", "pods/memory.max", "memory.max", "memory/memory.limit_in_bytes"];
+        assert_eq!(files, expected.map(|file| Path::new("/sys/fs/cgroup").join(file)));
+        assert!(memory_bytes() <= Machine::memory().map(|memory| memory.total), "never more than the machine has");
+    }
+
+    #[test]
+    fn the_soft_limit_of_open_files_counts() {
+        let limits = "Limit    Soft Limit  Hard Limit  Units\nMax open files            1024     524288     files\n";
+        assert_eq!(open_files(limits), Some(1024));
+        assert_eq!(open_files("Max open files   unlimited  unlimited files"), None);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Statistics, Prometheus metrics and logging. May be used anywhere but in `batching`.
 //!
 //! Here lives what the server says about itself: [`ModelStats`] counts what happens to one loaded version,
-//! [`PoolStats`] what the scheduler does, [`Metrics`] renders both as Prometheus text at scrape time, [`timeline`] records
+//! [`PoolStats`] what the scheduler does, [`RepositoryStats`] what the repository's disk does, [`Metrics`] renders both as Prometheus text at scrape time, [`timeline`] records
 //! requests and tasks one by one, and [`Logging`] installs the log and changes its settings while the server runs. Here
 //! must not live: anything that decides, and anything that knows the wire, the repository or the executor. The list of
 //! loaded versions comes in as a closure.
@@ -12,6 +12,7 @@ mod logging;
 mod machine;
 mod metrics;
 mod pool;
+mod repository;
 mod snapshot;
 mod stages;
 mod stats;
@@ -20,9 +21,10 @@ pub mod timeline;
 pub use histogram::Histogram;
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging};
-pub use machine::machine;
+pub use machine::{machine, memory_bytes, open_files_limit};
 pub use metrics::{LoadedVersion, Metrics};
-pub use pool::{PoolSnapshot, PoolStats};
+pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
+pub use repository::RepositoryStats;
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
 pub use stats::{ExecutionTimings, FailureReason, ModelStats, RequestTimings, VersionReading};

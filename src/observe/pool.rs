@@ -1,6 +1,9 @@
 //! Statistics of the executor pool: how much the scheduler does and how long it takes.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
 
 use parking_lot::Mutex;
 
@@ -14,6 +17,25 @@ pub struct PoolStats {
     tasks_started: AtomicU64,
     tasks_ended: AtomicU64,
     rejections: Mutex<Histogram>,
+    lanes: Mutex<LaneCounts>,
+    waiting_reply_bytes: Arc<AtomicUsize>,
+    replies_paused: AtomicU64,
+    replies_refused: AtomicU64,
+}
+
+/// How the lanes of a pool are, and what became of tasks that were told to stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaneCounts {
+    /// Lanes that a task holds whose time is over, or that are lost to one.
+    pub stuck: u64,
+    /// Tasks that did not stop and run on beside the lanes.
+    pub abandoned: u64,
+    /// Tasks that were told to stop because all their requests had ended.
+    pub unwanted: u64,
+    /// Tasks that were told to stop because their time was over.
+    pub overdue: u64,
+    /// Times that a lane got a new thread because its task did not stop.
+    pub replaced: u64,
 }
 
 /// The counters of a pool at about one instant.
@@ -29,6 +51,14 @@ pub struct PoolSnapshot {
     pub tasks_running: u64,
     /// From admission to the answer of rejected requests, in nanoseconds.
     pub rejections: Histogram,
+    /// The lanes, as of the last change.
+    pub lanes: LaneCounts,
+    /// Bytes of replies that wait for their clients.
+    pub waiting_reply_bytes: u64,
+    /// Times that a request paused because its client left too many responses unread.
+    pub replies_paused: u64,
+    /// Replies that failed because their client left too many unread.
+    pub replies_refused: u64,
 }
 
 impl Default for PoolStats {
@@ -39,6 +69,10 @@ impl Default for PoolStats {
             tasks_started: AtomicU64::new(0),
             tasks_ended: AtomicU64::new(0),
             rejections: Mutex::new(Histogram::of_durations()),
+            lanes: Mutex::default(),
+            waiting_reply_bytes: Arc::default(),
+            replies_paused: AtomicU64::new(0),
+            replies_refused: AtomicU64::new(0),
         }
     }
 }
@@ -65,6 +99,26 @@ impl PoolStats {
         self.rejections.lock().record(ns);
     }
 
+    /// The lanes changed; `lanes` replaces what was said before.
+    pub fn set_lanes(&self, lanes: LaneCounts) {
+        *self.lanes.lock() = lanes;
+    }
+
+    /// Bytes of replies that wait for their clients, for who counts them.
+    pub fn waiting_reply_bytes(&self) -> &Arc<AtomicUsize> {
+        &self.waiting_reply_bytes
+    }
+
+    /// A request paused because its client left too many responses unread.
+    pub fn reply_paused(&self) {
+        self.replies_paused.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A reply failed because its client left too many unread.
+    pub fn reply_refused(&self) {
+        self.replies_refused.fetch_add(1, Ordering::Relaxed);
+    }
+
     /// The counters now.
     pub fn snapshot(&self) -> PoolSnapshot {
         // Ends are read before starts, so that a task that ends in between is never subtracted without being counted.
@@ -76,6 +130,10 @@ impl PoolStats {
             tasks: started,
             tasks_running: started.saturating_sub(ended),
             rejections: self.rejections.lock().clone(),
+            lanes: *self.lanes.lock(),
+            waiting_reply_bytes: self.waiting_reply_bytes.load(Ordering::Relaxed) as u64,
+            replies_paused: self.replies_paused.load(Ordering::Relaxed),
+            replies_refused: self.replies_refused.load(Ordering::Relaxed),
         }
     }
 }
@@ -93,10 +151,15 @@ mod tests {
         stats.task_started();
         stats.task_ended();
         stats.rejected(60_000);
+        stats.waiting_reply_bytes().fetch_add(7, Ordering::Relaxed);
+        stats.reply_paused();
+        stats.reply_refused();
+        stats.reply_refused();
 
         let read = stats.snapshot();
         assert_eq!((read.steps, read.step_ns), (2, 500));
         assert_eq!((read.tasks, read.tasks_running), (2, 1));
         assert_eq!((read.rejections.count(), read.rejections.sum()), (1, 60_000));
+        assert_eq!((read.waiting_reply_bytes, read.replies_paused, read.replies_refused), (7, 1, 2));
     }
 }

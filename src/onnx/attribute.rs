@@ -41,7 +41,7 @@ impl Attribute {
                 AttributeType::Ints
             }
             Self::Graph(graph, inner) => {
-                proto.g = Some(*graph);
+                proto.g = Some(graph);
                 lengths.extend(inner);
                 AttributeType::Graph
             }

@@ -31,6 +31,14 @@ pub enum Error {
         /// What is wrong, and at which byte where that is known.
         reason: String,
     },
+    /// The model is one that an engine must not open.
+    #[error("cannot use '{file}': {reason}")]
+    Unusable {
+        /// The file as it was named.
+        file: String,
+        /// What it asks for, and what is allowed.
+        reason: String,
+    },
     /// The content exceeds what one protobuf message may hold.
     #[error("'{file}' would take {bytes} bytes, but a protobuf message holds at most 2147483647")]
     TooLarge {

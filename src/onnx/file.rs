@@ -78,7 +78,7 @@ impl Model {
         written.map_err(|source| Error::Write { file: label(), source })
     }
 
-    fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn write_to(&self, out: &mut impl Write) -> io::Result<()> {
         let model = &self.0;
         let head = pb::ModelProto {
             ir_version: model.ir_version,

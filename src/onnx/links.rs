@@ -147,7 +147,7 @@ impl<'g> Links<'g> {
 
 /// The bodies of a node: branches, loops.
 pub(super) fn subgraphs(node: &pb::NodeProto) -> impl Iterator<Item = &pb::GraphProto> {
-    node.attribute.iter().flat_map(|attribute| attribute.g.iter().chain(&attribute.graphs))
+    node.attribute.iter().flat_map(|attribute| attribute.g.as_deref().into_iter().chain(&attribute.graphs))
 }
 
 /// Names that a sub-graph uses and does not define.
@@ -202,10 +202,10 @@ mod tests {
     fn what_a_body_takes_from_outside_counts_as_read() {
         let inner = pb::GraphProto { node: vec![node("Add", &["own", "deep"], &["sum"])], ..Default::default() };
         let mut branch = node("If", &["own"], &["chosen"]);
-        branch.attribute.push(pb::AttributeProto { g: Some(inner), ..Default::default() });
+        branch.attribute.push(pb::AttributeProto { g: Some(Box::new(inner)), ..Default::default() });
         let body = pb::GraphProto { node: vec![node("Relu", &["outer"], &["own"]), branch], ..Default::default() };
         let mut looped = node("Loop", &["times"], &["result"]);
-        looped.attribute.push(pb::AttributeProto { g: Some(body), ..Default::default() });
+        looped.attribute.push(pb::AttributeProto { g: Some(Box::new(body)), ..Default::default() });
         let graph = pb::GraphProto { node: vec![looped], ..Default::default() };
         let links = Links::new(&graph);
         let reads: HashSet<&str> = links.node(0).reads.iter().map(|&tensor| links.name(tensor)).collect();

@@ -5,6 +5,9 @@ use std::fmt;
 use super::pb::{self, tensor_proto::DataType as Elem, tensor_shape_proto::dimension, type_proto};
 use crate::model::DataType;
 
+/// The type of what converters of scikit-learn and LightGBM models write for probabilities, unless they are told otherwise.
+const SEQUENCE_OF_MAPS: &str = "sequence of maps";
+
 /// One input or output of a graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
@@ -12,7 +15,7 @@ pub struct Port {
     pub name: String,
     /// Element type; `None` where the port is no dense tensor or its type has no counterpart in the protocol.
     pub datatype: Option<DataType>,
-    /// What the file calls the type, for messages: `FLOAT`, `FLOAT8E4M3FN`, `sequence`, …
+    /// What the file calls the type, for messages: `FLOAT`, `FLOAT8E4M3FN`, `sequence of maps`, …
     pub type_name: &'static str,
     /// Dimensions, batch included; `None` where not even their number is known.
     pub dims: Option<Vec<PortDim>>,
@@ -64,12 +67,28 @@ impl Port {
         Self { name: name.to_owned(), datatype: Some(datatype), type_name, dims: Some(dims.to_vec()) }
     }
 
+    /// Why a port that is no tensor of the protocol's datatypes cannot be served, and what to do about it.
+    pub fn refusal(&self) -> String {
+        let Self { name, type_name, .. } = self;
+        match *type_name {
+            SEQUENCE_OF_MAPS => format!(
+                "the graph gives '{name}' as a sequence of maps, expected a tensor: convert the model with zipmap=False \
+                 (skl2onnx: options={{'zipmap': False}}), or list the other outputs alone"
+            ),
+            _ => format!("the graph has the type {type_name} for '{name}', which the protocol does not have"),
+        }
+    }
+
     pub(super) fn decode(info: pb::ValueInfoProto) -> Self {
         let name = info.name.unwrap_or_default();
         let declared = info.r#type.and_then(|declared| declared.value);
         let (elem, shape, type_name) = match declared {
             Some(type_proto::Value::TensorType(tensor)) => (tensor.elem_type, tensor.shape, None),
-            Some(type_proto::Value::SequenceType(_)) => (None, None, Some("sequence")),
+            Some(type_proto::Value::SequenceType(sequence)) => {
+                let element = sequence.elem_type.and_then(|element| element.value);
+                let of_maps = matches!(element, Some(type_proto::Value::MapType(_)));
+                (None, None, Some(if of_maps { SEQUENCE_OF_MAPS } else { "sequence" }))
+            }
             Some(type_proto::Value::MapType(_)) => (None, None, Some("map")),
             Some(type_proto::Value::OptionalType(_)) => (None, None, Some("optional")),
             Some(type_proto::Value::SparseTensorType(_)) => (None, None, Some("sparse tensor")),

@@ -12,10 +12,12 @@ use std::{
 
 use prost::Message;
 
-use super::{Error, Port, pb};
+use super::{Error, Port, infer::infer, outline::outline_of, pb};
 
 /// Most bytes of declarations (inputs, outputs, operator sets, names) that are read; real models have a few hundred.
 const DECLARATIONS_MAX_BYTES: u64 = 4 << 20;
+/// How a file begins that Git LFS left in place of a large one.
+const LFS_POINTER: &[u8] = b"version https://git-lfs.github.com/spec/";
 /// What each declaration counts for at least: an empty one takes memory too.
 const DECLARATION_MIN_BYTES: u64 = 16;
 
@@ -24,7 +26,7 @@ const DECLARATION_MIN_BYTES: u64 = 16;
 pub struct Signature {
     /// Inputs that a caller must give, in the file's order; names that are weights are left out.
     pub inputs: Vec<Port>,
-    /// Outputs in the file's order.
+    /// Outputs in the file's order; dimensions that the file does not declare are those that follow from its nodes.
     pub outputs: Vec<Port>,
     /// Version of the standard operator set; `None` where the model uses none.
     pub opset: Option<i64>,
@@ -56,8 +58,26 @@ impl Signature {
         Self::walk(Cursor::new(bytes), bytes.len() as u64).map_err(|fault| fault.of(label.to_owned()))
     }
 
-    fn walk(source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
-        let mut wire = Wire { source: BufReader::new(source), at: 0, budget: DECLARATIONS_MAX_BYTES };
+    fn walk(mut source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
+        refuse_pointer(&mut source)?;
+        let mut found = Self::declared(&mut source, length)?;
+        if found.outputs.iter().any(|port| port.dims.is_none() && port.datatype.is_some()) {
+            source.rewind()?;
+            found.infer_outputs(source, length);
+        }
+        Ok(found)
+    }
+
+    /// Fills in what the file does not declare of the outputs, as far as it follows from the nodes.
+    fn infer_outputs(&mut self, source: impl Read + Seek, length: u64) {
+        let Some(inference) = outline_of(source, length).as_ref().map(infer) else { return };
+        for port in self.outputs.iter_mut().filter(|port| port.dims.is_none()) {
+            port.dims = inference.tensor(&port.name).and_then(|info| info.dims.clone());
+        }
+    }
+
+    fn declared(source: impl Read + Seek, length: u64) -> Result<Self, Fault> {
+        let mut wire = Wire::new(source, DECLARATIONS_MAX_BYTES);
         let mut found =
             Self { inputs: Vec::new(), outputs: Vec::new(), opset: None, ir_version: 0, producer: String::new() };
         let mut has_graph = false;
@@ -116,15 +136,27 @@ impl Signature {
     }
 }
 
+/// Refuses a file that only stands for a model.
+fn refuse_pointer(source: &mut (impl Read + Seek)) -> Result<(), Fault> {
+    let mut head = Vec::with_capacity(LFS_POINTER.len());
+    source.take(LFS_POINTER.len() as u64).read_to_end(&mut head)?;
+    source.rewind()?;
+    if head != LFS_POINTER {
+        return Ok(());
+    }
+    let reason = "it is a pointer of Git LFS, which stands for the model: run 'git lfs pull' where it was cloned";
+    Err(Fault::Bad(reason.to_owned()))
+}
+
 /// One field of a protobuf message.
 #[derive(Clone, Copy)]
-struct Field {
-    number: u64,
-    body: Body,
+pub(super) struct Field {
+    pub(super) number: u64,
+    pub(super) body: Body,
 }
 
 #[derive(Clone, Copy)]
-enum Body {
+pub(super) enum Body {
     Varint(u64),
     /// Four or eight bytes, already passed.
     Fixed,
@@ -132,7 +164,7 @@ enum Body {
     Bytes(u64),
 }
 
-enum Fault {
+pub(super) enum Fault {
     Io(io::Error),
     Bad(String),
 }
@@ -153,7 +185,7 @@ impl From<io::Error> for Fault {
 }
 
 /// A protobuf reader over a seekable source.
-struct Wire<S> {
+pub(super) struct Wire<S> {
     source: BufReader<S>,
     /// Offset of the next byte.
     at: u64,
@@ -162,8 +194,18 @@ struct Wire<S> {
 }
 
 impl<S: Read + Seek> Wire<S> {
+    /// Reads from the begin of `source`, and keeps at most `budget` bytes.
+    pub(super) fn new(source: S, budget: u64) -> Self {
+        Self { source: BufReader::new(source), at: 0, budget }
+    }
+
+    /// Offset of the next byte.
+    pub(super) fn at(&self) -> u64 {
+        self.at
+    }
+
     /// The next field of a message that ends at `end`; `None` at its end.
-    fn field(&mut self, end: u64) -> Result<Option<Field>, Fault> {
+    pub(super) fn field(&mut self, end: u64) -> Result<Option<Field>, Fault> {
         if self.at == end {
             return Ok(None);
         }
@@ -219,7 +261,19 @@ impl<S: Read + Seek> Wire<S> {
         Err(Fault::Bad(format!("the number at byte {start} is longer than ten bytes")))
     }
 
-    fn skip_to(&mut self, offset: u64) -> Result<(), Fault> {
+    /// Packed numbers up to `end`.
+    pub(super) fn numbers(&mut self, end: u64) -> Result<Vec<i64>, Fault> {
+        let packed = self.bytes(end)?;
+        let mut numbers = Vec::new();
+        let mut rest = packed.as_slice();
+        while !rest.is_empty() {
+            let number = prost::decode_length_delimiter(&mut rest).map_err(|error| Fault::Bad(error.to_string()))?;
+            numbers.push((number as u64).cast_signed());
+        }
+        Ok(numbers)
+    }
+
+    pub(super) fn skip_to(&mut self, offset: u64) -> Result<(), Fault> {
         let distance = i64::try_from(offset - self.at).map_err(|_| Fault::Bad("it is too long".to_owned()))?;
         self.source.seek_relative(distance)?;
         self.at = offset;
@@ -239,13 +293,13 @@ impl<S: Read + Seek> Wire<S> {
         Ok(bytes)
     }
 
-    fn text(&mut self, end: u64) -> Result<String, Fault> {
+    pub(super) fn text(&mut self, end: u64) -> Result<String, Fault> {
         let start = self.at;
         let bytes = self.bytes(end)?;
         String::from_utf8(bytes).map_err(|_| Fault::Bad(format!("the text at byte {start} is not UTF-8")))
     }
 
-    fn message<M: Message + Default>(&mut self, end: u64) -> Result<M, Fault> {
+    pub(super) fn message<M: Message + Default>(&mut self, end: u64) -> Result<M, Fault> {
         let start = self.at;
         let bytes = self.bytes(end)?;
         M::decode(bytes.as_slice()).map_err(|error| Fault::Bad(format!("the message at byte {start}: {error}")))

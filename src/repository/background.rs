@@ -48,7 +48,7 @@ impl Control {
     /// Whether requests still come to a version; those in flight may keep one that was unloaded.
     fn serves(&self, version: &Weak<ModelVersion>) -> bool {
         let serving = self.serving.load();
-        let mut versions = serving.models.values().flatten();
+        let mut versions = serving.models.values().flat_map(|versions| &versions.ready);
         versions.any(|serving| std::ptr::eq(Arc::as_ptr(serving), version.as_ptr()))
     }
 

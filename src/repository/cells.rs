@@ -1,19 +1,17 @@
 //! Compiles the cells of a version whose requests unfold, and tries them with one small request.
 
-use std::{fs, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 
 use super::{
-    CellProgram, LoadRequest,
+    LoadRequest, StageRequest,
     config::unfold::{CellPorts, UnfoldRequest},
+    opening::Opener,
 };
 use crate::{
     batching::Policy,
-    engine::{
-        Program,
-        onnxruntime::{OnnxProgram, Runtime},
-    },
+    engine::{Program, onnxruntime::OnnxProgram},
     executor::{CellPrograms, InputTensor, Pool, StagePrograms},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
@@ -31,28 +29,24 @@ const EXAMPLE_LENGTH: i64 = 2;
 /// When a program cannot be read or compiled, the segments do not fit the cells, or the example fails; with the cell or segment.
 pub(super) fn compile(
     pool: &Pool,
-    runtime: &Runtime,
+    opener: &Opener<'_>,
     request: &mut LoadRequest,
     unfold: &UnfoldRequest,
 ) -> Result<StagePrograms, String> {
     let mut graphs = Vec::with_capacity(unfold.cells.len());
-    for (cell, CellProgram { file, bytes }) in unfold.cells.iter().zip(&request.cells) {
-        let file_name = file.display().to_string();
-        let graph = match bytes {
-            Some(bytes) => bytes.clone(),
-            None => Bytes::from(fs::read(file).map_err(|error| format!("cannot read '{file_name}': {error}"))?),
-        };
-        let signature = Signature::from_bytes(&file_name, &graph).map_err(|fault| fault.to_string())?;
-        let ports = ports(&signature).map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
-        graphs.push((ports, graph));
+    for (cell, program) in unfold.cells.iter().zip(&request.cells) {
+        let graph = program.read()?;
+        let signature = Signature::from_bytes(&program.file.display().to_string(), &graph);
+        let ports = ports(&signature.map_err(|fault| fault.to_string())?);
+        let ports = ports.map_err(|fault| format!("cell '{}': {fault}", cell.name))?;
+        graphs.push((ports, opener.open(program, graph, &StageRequest::default())?));
     }
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, _)| ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
     let mut programs: Vec<Arc<dyn Program>> = Vec::with_capacity(graphs.len());
     for (cell, (_, graph)) in unfolding.cells.iter().zip(&graphs) {
-        let name = format!("{} cell {}", request.spec.name, cell.name);
         let (inputs, outputs) = CellPrograms::ports(cell);
-        let program = OnnxProgram::compile_ports(runtime, &name, graph, &inputs, &outputs);
+        let program = OnnxProgram::compile_sealed(opener.runtime, graph, &inputs, &outputs);
         programs.push(Arc::new(program.map_err(|error| format!("cell '{}': {error}", cell.name))?));
     }
     let example = example(&request.spec, &unfolding)?;

@@ -2,8 +2,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use arc_swap::ArcSwap;
@@ -17,11 +20,13 @@ use super::{
     ControlError, LoadRequest, Loader, ModelVersion, Options, Overrides,
     background::Unprofiled,
     config::{Origin, pb},
-    directory::{self, Found},
+    directory::{self, Fingerprint},
     prepare::{self, Plan},
+    scan::{self, Found},
     serving::Serving,
     table::{Retired, Table},
 };
+use crate::observe::RepositoryStats;
 
 /// What loads, unloads and polls share. The table is the truth; `serving` is the part of it that requests read.
 pub(super) struct Control {
@@ -34,10 +39,34 @@ pub(super) struct Control {
     pub(super) gates: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
     /// Bounds the loader threads.
     pub(super) loads: Arc<Semaphore>,
+    /// Configurations that load requests gave in place of the directory's, by model.
+    pub(super) kept: Mutex<HashMap<String, Kept>>,
+    /// Whether every repository could be read at least once.
+    pub(super) opened: AtomicBool,
+    pub(super) stats: Arc<RepositoryStats>,
     /// Hints that were warned about, by model and key.
     pub(super) warned: Mutex<BTreeSet<(String, String)>>,
     /// One profile at a time.
     pub(super) profiling: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// A configuration that a load request gave. It holds for later loads until an unload, as long as the directory is not
+/// changed: of both, the later one counts.
+pub(super) struct Kept {
+    config: (pb::ModelConfig, Origin),
+    /// The directory at that load.
+    print: Fingerprint,
+}
+
+/// Who wants a model loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Demand {
+    /// Whoever named it.
+    Named,
+    /// Its directory was there at the start.
+    Start,
+    /// Its directory came or changed while the server served.
+    Poll,
 }
 
 /// What is to be loaded.
@@ -45,12 +74,16 @@ pub(super) struct Source {
     directory: Option<PathBuf>,
     overrides: Overrides,
     config: Option<(pb::ModelConfig, Origin)>,
+    /// Whether readiness counts the model even if no version of it can be tried.
+    asked: bool,
+    /// Whether the directory is known not to be a model's: then only the reason is wanted.
+    is_stray: bool,
 }
 
 impl Source {
     /// A model as its directory has it.
     pub(super) fn of_directory(directory: PathBuf) -> Self {
-        Self { directory: Some(directory), overrides: Overrides::default(), config: None }
+        Self { directory: Some(directory), overrides: Overrides::default(), config: None, asked: true, is_stray: false }
     }
 
     /// The directory, if all of the model comes from there.
@@ -68,11 +101,9 @@ struct Loaded {
 }
 
 impl Control {
-    /// Loads the named models, or all there are, in parallel.
-    pub(super) async fn load_all(self: &Arc<Self>, names: Option<Vec<String>>) {
-        let control = self.clone();
-        let scanned = blocking(move || directory::scan(&control.options.repositories)).await;
-        let found = scanned.unwrap_or_default();
+    /// Loads the named models, or all that were found, in parallel.
+    pub(super) async fn load_all(self: &Arc<Self>, names: Option<Vec<String>>, found: BTreeMap<String, Found>) {
+        let demand = if names.is_some() { Demand::Named } else { Demand::Start };
         let names: BTreeSet<String> = match names {
             Some(names) => names.into_iter().collect(),
             None => found.keys().cloned().collect(),
@@ -80,64 +111,112 @@ impl Control {
         let mut loads = JoinSet::new();
         for name in names {
             let (control, found) = (self.clone(), found.get(&name).cloned());
-            loads.spawn(async move { control.load_found(&name, found).await });
+            loads.spawn(async move { control.load_found(&name, found, demand).await });
         }
         while loads.join_next().await.is_some() {}
     }
 
     /// Loads what a look at the disk found under a name.
-    pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>) {
+    pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
-        let outcome = match place(found) {
-            Ok(directory) => self.load_source(name, Source::of_directory(directory)).await,
-            Err(reason) => self.refuse(name, reason),
+        let outcome = match found {
+            Some(Found::At(directory)) => {
+                let is_stray = demand != Demand::Named && !self.holds_model(&directory).await;
+                let asked = demand != Demand::Poll && !is_stray;
+                self.load_source(name, Source { asked, is_stray, ..Source::of_directory(directory) }).await
+            }
+            Some(Found::Twice(first, second)) => {
+                let reason = duplicate(&first, &second);
+                self.change(|table| table.conflict(name, &reason, demand != Demand::Poll)).await;
+                Err(ControlError::LoadFailed { name: name.to_owned(), reason })
+            }
+            None => self.refuse(name, "no repository has a model directory of that name".to_owned(), true),
         };
         if let Err(fault) = outcome {
             tracing::error!(model = name, %fault, "the model is not served as its repository has it");
         }
     }
 
+    /// Whether a directory is a model's, or cannot be told not to be one.
+    async fn holds_model(&self, directory: &Path) -> bool {
+        let (directory, config_name) = (directory.to_owned(), self.options.config_name.clone());
+        let look = move || {
+            let configurations = prepare::configurations(&directory, config_name.as_deref());
+            directory::holds_model(&directory, &configurations).unwrap_or(true)
+        };
+        blocking(look).await.unwrap_or(true)
+    }
+
     /// Loads a model at a client's request.
     pub(super) async fn load(self: &Arc<Self>, name: &str, overrides: Overrides) -> Result<(), ControlError> {
         let unknown = || ControlError::UnknownModel { name: name.to_owned() };
-        if !directory::is_model_name(name) {
+        if !scan::is_model_name(name) {
             return Err(unknown());
         }
         overrides.check().map_err(|reason| ControlError::BadOverride { name: name.to_owned(), reason })?;
         let config = prepare::read_override(&overrides)
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;
         let (control, wanted) = (self.clone(), name.to_owned());
-        let looked = blocking(move || directory::find(&control.options.repositories, &wanted)).await;
-        let found = looked.unwrap_or_default();
-        let from_files = overrides.versions().is_some();
-        if found.is_none() && !from_files {
-            return Err(unknown());
-        }
+        let found = blocking(move || scan::find(&control.options.repositories, &wanted)).await.and_then(|found| found);
+        let directory = match found {
+            Ok(Some(Found::At(directory))) => Some(directory),
+            // Where files come with the request, nothing has to be on the disk.
+            _ if overrides.versions().is_some() => None,
+            Ok(Some(Found::Twice(first, second))) => {
+                return Err(ControlError::NoPlace { name: name.to_owned(), reason: duplicate(&first, &second) });
+            }
+            Ok(None) => return Err(unknown()),
+            Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
+        };
         let gate = self.gate(name);
         let _turn = gate.lock().await;
         if self.table.lock().is_closed() {
             return Err(ControlError::ShuttingDown);
         }
-        let directory = match found {
-            None => None,
-            Some(found) => match place(Some(found)) {
-                Ok(directory) => Some(directory),
-                Err(reason) => return self.refuse(name, reason),
-            },
-        };
-        self.load_source(name, Source { directory, overrides, config }).await
+        if overrides.versions().is_some() {
+            self.load_source(name, Source { directory, overrides, config, asked: true, is_stray: false }).await?;
+            self.kept.lock().remove(name);
+            return Ok(());
+        }
+        let print = self.print(directory.as_deref()).await;
+        let config = config.or_else(|| self.kept(name, print.as_ref()));
+        let source = Source { directory, overrides, config: config.clone(), asked: true, is_stray: false };
+        self.load_source(name, source).await?;
+        match (config, print) {
+            (Some(config), Some(print)) => drop(self.kept.lock().insert(name.to_owned(), Kept { config, print })),
+            (Some(_), None) => {}
+            (None, _) => drop(self.kept.lock().remove(name)),
+        }
+        Ok(())
+    }
+
+    /// What a model's directory looks like; `None` where it cannot be looked at.
+    async fn print(&self, directory: Option<&Path>) -> Option<Fingerprint> {
+        let directory = directory?.to_owned();
+        blocking(move || Fingerprint::of(&directory)).await.ok()?.ok()
+    }
+
+    /// The configuration that an earlier load request gave, unless the directory was changed since.
+    fn kept(&self, name: &str, print: Option<&Fingerprint>) -> Option<(pb::ModelConfig, Origin)> {
+        let kept = self.kept.lock();
+        let holds = |kept: &&Kept| print.is_none_or(|print| *print == kept.print);
+        kept.get(name).filter(holds).map(|kept| kept.config.clone())
     }
 
     pub(super) async fn load_source(self: &Arc<Self>, name: &str, source: Source) -> Result<(), ControlError> {
         let directory = source.only_directory();
-        let (model, auto_complete) = (name.to_owned(), self.options.auto_complete);
-        let planned =
-            blocking(move || Plan::read(&model, source.directory, source.overrides, source.config, auto_complete))
-                .await;
-        let plan = match planned.and_then(|plan| plan) {
+        let (control, model) = (self.clone(), name.to_owned());
+        let Source { directory: place, overrides, config, asked, is_stray } = source;
+        let read = move || {
+            let options = &control.options;
+            Plan::read(&model, place, overrides, config, options.auto_complete, options.config_name.as_deref())
+        };
+        let stray = || "it holds no model: no configuration, and no version with a file 'model.<something>'".to_owned();
+        let planned = blocking(read).await.and_then(|plan| plan);
+        let plan = match planned.and_then(|plan| if is_stray { Err(stray()) } else { Ok(plan) }) {
             Ok(plan) => Arc::new(plan),
-            Err(reason) => return self.refuse(name, reason),
+            Err(reason) => return self.refuse(name, reason, asked),
         };
         self.warn(name, &plan);
         let versions = plan.versions.clone();
@@ -169,7 +248,7 @@ impl Control {
         });
         let failures: Vec<String> = failures.collect();
         let closed = self.table.lock().is_closed();
-        self.change(|table| table.finish(name, results.into_iter().collect())).await;
+        self.change(|table| table.finish(name, results.into_iter().collect(), &plan.available)).await;
         match (closed, failures.as_slice()) {
             (true, _) => Err(ControlError::ShuttingDown),
             (false, []) => {
@@ -192,6 +271,7 @@ impl Control {
         }
         let gate = self.gate(name);
         let _turn = gate.lock().await;
+        self.kept.lock().remove(name);
         self.change(|table| table.unload(name)).await;
         tracing::info!(model = name, "unloaded");
     }
@@ -203,8 +283,15 @@ impl Control {
         retired
     }
 
-    fn refuse(&self, name: &str, reason: String) -> Result<(), ControlError> {
-        self.table.lock().refuse(name, &reason);
+    /// Notes that every repository could be read.
+    pub(super) fn open(&self) {
+        if !self.opened.swap(true, Ordering::Relaxed) {
+            self.changes.send_modify(|count| *count += 1);
+        }
+    }
+
+    fn refuse(&self, name: &str, reason: String, asked: bool) -> Result<(), ControlError> {
+        self.table.lock().refuse(name, &reason, asked);
         self.publish();
         Err(ControlError::LoadFailed { name: name.to_owned(), reason })
     }
@@ -261,14 +348,9 @@ pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send 
     tokio::task::spawn_blocking(work).await.map_err(|fault| format!("the loader failed: {fault}"))
 }
 
-fn place(found: Option<Found>) -> Result<PathBuf, String> {
-    match found {
-        Some(Found::At(directory)) => Ok(directory),
-        Some(Found::Twice(first, second)) => {
-            Err(format!("the model is in two repositories: {} and {}", first.display(), second.display()))
-        }
-        None => Err("no repository has a model directory of that name".to_owned()),
-    }
+/// Why a name that is in two repositories is served from neither; as Triton says it, with the places.
+fn duplicate(first: &Path, second: &Path) -> String {
+    format!("model appears in two or more repositories: {} and {}", first.display(), second.display())
 }
 
 fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded, String> {

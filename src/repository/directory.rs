@@ -1,4 +1,4 @@
-//! Model directories on disk: finding them, their versions, and whether they changed.
+//! What a model directory holds: its versions, whether it is a model's at all, and whether it changed.
 
 use std::{
     collections::BTreeMap,
@@ -7,83 +7,22 @@ use std::{
     time::SystemTime,
 };
 
-use super::StartError;
+use super::scan::{Identity, identity, is_directory};
 
 /// More files than this in one model directory are not looked at for changes.
 const MAX_FILES: usize = 10_000;
 /// Deeper than this they are not looked at either.
 const MAX_DEPTH: usize = 8;
 
-/// A model directory, or the reason why a name has none that could be served.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    At(PathBuf),
-    /// The same name in two repositories.
-    Twice(PathBuf, PathBuf),
-}
-
-/// Refuses what is not a readable directory.
-pub(super) fn check_roots(roots: &[PathBuf]) -> Result<(), StartError> {
-    if roots.is_empty() {
-        return Err(StartError::NoRepository);
-    }
-    for path in roots {
-        let text = path.to_string_lossy();
-        if ["s3://", "gs://", "as://"].iter().any(|scheme| text.starts_with(scheme)) {
-            return Err(StartError::Remote { location: text.into_owned() });
-        }
-        fs::read_dir(path).map_err(|source| StartError::Unreadable { path: path.clone(), source })?;
-    }
-    Ok(())
-}
-
-/// Whether a name can be a model's: one plain directory name, not hidden (volume mounts keep their data in `..data`).
-pub(super) fn is_model_name(name: &str) -> bool {
-    !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\\', '\0'])
-}
-
-/// All models of all repositories. Directories may be links; a repository that cannot be read just now has none.
-pub(super) fn scan(roots: &[PathBuf]) -> BTreeMap<String, Found> {
-    let mut models = BTreeMap::new();
-    for root in roots {
-        let entries = match fs::read_dir(root) {
-            Ok(entries) => entries,
-            Err(fault) => {
-                tracing::warn!(repository = %root.display(), %fault, "the model repository cannot be read");
-                continue;
-            }
-        };
-        for entry in entries.flatten() {
-            let Ok(name) = entry.file_name().into_string() else { continue };
-            let path = entry.path();
-            if !is_model_name(&name) || !path.is_dir() {
-                continue;
-            }
-            let found = match models.remove(&name) {
-                None => Found::At(path),
-                Some(Found::At(first) | Found::Twice(first, _)) => Found::Twice(first, path),
-            };
-            models.insert(name, found);
-        }
-    }
-    models
-}
-
-/// The directory of one model, if any repository has it.
-pub(super) fn find(roots: &[PathBuf], name: &str) -> Option<Found> {
-    if !is_model_name(name) {
-        return None;
-    }
-    let mut places = roots.iter().map(|root| root.join(name)).filter(|path| path.is_dir());
-    let first = places.next()?;
-    Some(places.next().map_or(Found::At(first.clone()), |second| Found::Twice(first, second)))
-}
-
 /// Version numbers of a model directory, ascending. Directories with other names, leading zeros included, do not count.
+///
+/// # Errors
+/// When the directory, or an entry of it, cannot be looked at: a part of the versions is no list of them.
 pub(super) fn versions(model: &Path) -> io::Result<Vec<i64>> {
     let mut versions = Vec::new();
-    for entry in fs::read_dir(model)?.flatten() {
-        if !entry.path().is_dir() {
+    for entry in fs::read_dir(model)? {
+        let entry = entry?;
+        if !is_directory(&entry.path())? {
             continue;
         }
         let name = entry.file_name();
@@ -102,6 +41,27 @@ pub(super) fn version_number(name: &str) -> Option<i64> {
     name.parse().ok().filter(|version| plain && *version > 0)
 }
 
+/// Whether a directory is a model's: it has a configuration, or a version with a file (or directory) `model.<something>`.
+/// Triton knows a model without a configuration by the same sign.
+///
+/// # Errors
+/// When that cannot be looked at.
+pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::Result<bool> {
+    for configuration in configurations {
+        if configuration.try_exists()? {
+            return Ok(true);
+        }
+    }
+    for version in versions(directory)? {
+        for entry in fs::read_dir(directory.join(version.to_string()))? {
+            if entry?.file_name().to_string_lossy().starts_with("model.") {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}
+
 /// What a model directory looks like from outside: equal as long as no file was added, removed, replaced or written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Fingerprint(BTreeMap<PathBuf, Mark>);
@@ -111,45 +71,64 @@ struct Mark {
     bytes: u64,
     modified: Option<SystemTime>,
     /// Tells a file apart from one that was moved into its place.
-    identity: u64,
+    identity: Identity,
 }
 
 impl Fingerprint {
-    pub(super) fn of(model: &Path) -> Self {
+    /// Looks at a model directory.
+    ///
+    /// # Errors
+    /// When the directory, or a part of it, cannot be looked at. What this process is not allowed to read is a part like
+    /// any other, as long as it stays so.
+    pub(super) fn of(model: &Path) -> io::Result<Self> {
         let mut print = Self::default();
-        print.add(model, Path::new(""), 0);
-        print
+        print.add(fs::read_dir(model)?, Path::new(""), 0)?;
+        Ok(print)
     }
 
-    fn add(&mut self, directory: &Path, relative: &Path, depth: usize) {
-        let Ok(entries) = fs::read_dir(directory) else { return };
-        for entry in entries.flatten() {
+    fn add(&mut self, entries: fs::ReadDir, relative: &Path, depth: usize) -> io::Result<()> {
+        for entry in entries {
+            let entry = entry?;
             // Links are followed: a volume mount is updated by moving a link.
             let (path, name) = (entry.path(), relative.join(entry.file_name()));
-            let Ok(metadata) = fs::metadata(&path) else { continue };
+            let metadata = match fs::metadata(&path) {
+                Ok(metadata) => metadata,
+                Err(fault) if is_lasting(&fault) => continue,
+                Err(fault) => return Err(fault),
+            };
             if self.0.len() >= MAX_FILES {
-                return;
+                return Ok(());
             }
-            if metadata.is_dir() && depth < MAX_DEPTH {
-                self.0.insert(name.clone(), Mark { bytes: 0, modified: None, identity: 0 });
-                self.add(&path, &name, depth + 1);
-            } else {
-                let mark =
-                    Mark { bytes: metadata.len(), modified: metadata.modified().ok(), identity: identity(&metadata) };
-                self.0.insert(name, mark);
+            if !metadata.is_dir() || depth >= MAX_DEPTH {
+                let (bytes, modified) = (metadata.len(), metadata.modified().ok());
+                self.0.insert(name, Mark { bytes, modified, identity: identity(&metadata) });
+                continue;
+            }
+            self.0.insert(name.clone(), Mark { bytes: 0, modified: None, identity: Identity::default() });
+            match fs::read_dir(&path) {
+                Ok(entries) => self.add(entries, &name, depth + 1)?,
+                Err(fault) if is_lasting(&fault) => {}
+                Err(fault) => return Err(fault),
             }
         }
+        Ok(())
     }
 }
 
-#[cfg(unix)]
-fn identity(metadata: &fs::Metadata) -> u64 {
-    std::os::unix::fs::MetadataExt::ino(metadata)
+#[cfg(test)]
+impl Fingerprint {
+    /// One that differs from that of another text.
+    pub(super) fn of_text(text: &str) -> Self {
+        let mark = Mark { bytes: 0, modified: None, identity: Identity::default() };
+        Self(BTreeMap::from([(PathBuf::from(text), mark)]))
+    }
 }
 
-#[cfg(not(unix))]
-fn identity(_metadata: &fs::Metadata) -> u64 {
-    0
+/// Whether a fault lies in what is on the disk (a link to nowhere or in a circle, a file that is not for this process),
+/// rather than in the disk or the process just now.
+fn is_lasting(fault: &io::Error) -> bool {
+    use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied};
+    matches!(fault.kind(), NotFound | NotADirectory | PermissionDenied) || fault.raw_os_error() == Some(libc::ELOOP)
 }
 
 #[cfg(test)]
@@ -166,42 +145,52 @@ mod tests {
     }
 
     #[test]
-    fn names_that_leave_the_repository_are_no_model_names() {
-        assert!(is_model_name("resnet-50.v1"));
-        for name in ["", ".", "..", "../x", "a/b", "/etc", "a\\b", ".git", "..data", "a\0b"] {
-            assert!(!is_model_name(name), "{name:?}");
-        }
-    }
-
-    #[test]
-    fn remote_repositories_are_refused_with_a_way_out() {
-        let error = check_roots(&[PathBuf::from("s3://bucket/models")]).unwrap_err().to_string();
-        assert!(error.contains("s3://bucket/models") && error.contains("init container"), "{error}");
-        assert!(matches!(check_roots(&[]), Err(StartError::NoRepository)));
-        let missing = PathBuf::from("no/such/directory");
-        assert!(matches!(check_roots(&[missing]), Err(StartError::Unreadable { .. })));
-    }
-
-    #[test]
     fn a_written_replaced_or_added_file_changes_the_fingerprint() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("1/model.onnx");
         fs::create_dir(directory.path().join("1")).unwrap();
         fs::write(&file, "one").unwrap();
-        let first = Fingerprint::of(directory.path());
-        assert_eq!(Fingerprint::of(directory.path()), first, "nothing changed");
+        let first = Fingerprint::of(directory.path()).unwrap();
+        assert_eq!(Fingerprint::of(directory.path()).unwrap(), first, "nothing changed");
 
         fs::write(&file, "three").unwrap();
-        let longer = Fingerprint::of(directory.path());
+        let longer = Fingerprint::of(directory.path()).unwrap();
         assert_ne!(longer, first, "written");
         fs::create_dir(directory.path().join("2")).unwrap();
-        assert_ne!(Fingerprint::of(directory.path()), longer, "an empty version directory was added");
+        assert_ne!(Fingerprint::of(directory.path()).unwrap(), longer, "an empty version directory was added");
     }
 
     #[test]
     fn links_in_a_circle_end() {
         let directory = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(directory.path(), directory.path().join("self")).unwrap();
-        assert!(!Fingerprint::of(directory.path()).0.is_empty());
+        assert!(!Fingerprint::of(directory.path()).unwrap().0.is_empty());
+    }
+
+    #[test]
+    fn links_to_nowhere_or_to_themselves_are_no_fault_of_the_disk() {
+        let directory = tempfile::tempdir().unwrap();
+        for target in ["nowhere", "link"] {
+            let link = directory.path().join("link");
+            std::os::unix::fs::symlink(target, &link).unwrap();
+            assert_eq!(Fingerprint::of(directory.path()).unwrap(), Fingerprint::default());
+            fs::remove_file(link).unwrap();
+        }
+        assert!(Fingerprint::of(&directory.path().join("missing")).is_err());
+    }
+
+    #[test]
+    fn a_model_is_known_by_its_configuration_or_by_a_file_of_a_version() {
+        let directory = tempfile::tempdir().unwrap();
+        let configuration = [directory.path().join("model.yaml")];
+        let holds = || holds_model(directory.path(), &configuration).unwrap();
+        fs::create_dir(directory.path().join("1")).unwrap();
+        fs::write(directory.path().join("1/notes.txt"), "").unwrap();
+        assert!(!holds());
+        fs::write(directory.path().join("1/model.plan"), "").unwrap();
+        assert!(holds(), "of whatever kind");
+        fs::remove_dir_all(directory.path().join("1")).unwrap();
+        fs::write(&configuration[0], "").unwrap();
+        assert!(holds());
     }
 }

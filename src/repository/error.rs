@@ -42,9 +42,17 @@ pub enum ResolveError {
         /// The model.
         name: String,
     },
-    /// The model has ready versions, but not this one. NOT_FOUND.
+    /// The model has no such version, and never had. NOT_FOUND.
     #[error("Request for unknown model: '{name}' version {version} is not found")]
     UnknownVersion {
+        /// The model.
+        name: String,
+        /// The version asked for.
+        version: i64,
+    },
+    /// The model has this version, or had it, but it does not serve: it loads, failed to, or was unloaded. UNAVAILABLE.
+    #[error("Request for unknown model: '{name}' version {version} is not at ready state")]
+    UnreadyVersion {
         /// The model.
         name: String,
         /// The version asked for.
@@ -81,6 +89,14 @@ pub enum ControlError {
         /// The model.
         name: String,
         /// Place and fault.
+        reason: String,
+    },
+    /// Where the model lies cannot be said: a repository cannot be read, or two have a model of that name. INTERNAL.
+    #[error("failed to load '{name}', failed to poll from model repository: {reason}")]
+    NoPlace {
+        /// The model.
+        name: String,
+        /// The directories and why.
         reason: String,
     },
     /// A file override cannot be used. INVALID_ARGUMENT.

@@ -1,8 +1,10 @@
 //! What the repository asks of whoever compiles and runs models.
 
 use std::{
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -17,7 +19,7 @@ use crate::{
     batching::Knobs,
     executor::{InputTensor, ModelHandle},
     model::ModelSpec,
-    onnx::Signature,
+    onnx::{ExternalFiles, Signature},
 };
 
 /// Compiles versions and brings them up. Called on loader threads, where blocking is fine; several at once.
@@ -64,6 +66,8 @@ pub struct LoadRequest {
     pub cells: Vec<CellProgram>,
     /// What of policy and stages a profile decides, if there is one.
     pub automatic: Automatic,
+    /// How long its tasks may run, where it says so; zero: as long as they like.
+    pub task_time_limit: Option<Duration>,
     /// What runs it.
     pub engine: EngineKind,
     /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none. Of a model of cells, the version's
@@ -71,6 +75,8 @@ pub struct LoadRequest {
     pub program: PathBuf,
     /// The program itself, where a load request brought it.
     pub override_bytes: Option<Bytes>,
+    /// Where the program's weights may lie that are not in its own file.
+    pub external: ExternalFiles,
     /// Requests to run before the version is ready.
     pub warmup: Vec<WarmupSample>,
     /// The complete configuration.
@@ -78,6 +84,12 @@ pub struct LoadRequest {
 }
 
 impl LoadRequest {
+    /// The program of a model that is not made of cells.
+    pub(super) fn whole_program(&self) -> CellProgram {
+        let Self { program, override_bytes, external, .. } = self;
+        CellProgram { file: program.clone(), bytes: override_bytes.clone(), external: external.clone() }
+    }
+
     /// The number of stages, where the configuration decides it.
     pub fn fixed_stages(&self) -> Option<u16> {
         let says_one = self.automatic.is_any() && !self.automatic.stages;
@@ -85,13 +97,30 @@ impl LoadRequest {
     }
 }
 
-/// The program of a cell.
+/// The program of a cell, or of a whole model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellProgram {
     /// Its file; it exists unless `bytes` stand for it.
     pub file: PathBuf,
     /// The program itself, where a load request brought it.
     pub bytes: Option<Bytes>,
+    /// Where its weights may lie that are not in its own file.
+    pub external: ExternalFiles,
+}
+
+impl CellProgram {
+    /// The program's file.
+    ///
+    /// # Errors
+    /// When it cannot be read; with its name.
+    pub(super) fn read(&self) -> Result<Bytes, String> {
+        match &self.bytes {
+            Some(bytes) => Ok(bytes.clone()),
+            None => fs::read(&self.file)
+                .map(Bytes::from)
+                .map_err(|error| format!("cannot read '{}': {error}", self.file.display())),
+        }
+    }
 }
 
 /// Which engine runs a model.

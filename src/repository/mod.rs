@@ -1,6 +1,7 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
-//! [`config`] turns texts and graph signatures into one checked configuration; `directory` looks at the disk;
+//! [`config`] turns texts and graph signatures into one checked configuration; `scan` and `directory` look at the disk,
+//! `looks` says what follows;
 //! `prepare` joins both into [`LoadRequest`]s; `control` and `polling` run loads; `table` holds every state and
 //! `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
@@ -11,7 +12,10 @@ pub mod config;
 mod control;
 mod directory;
 mod error;
+mod isolation;
 mod loader;
+mod looks;
+mod opening;
 mod options;
 mod overrides;
 mod polling;
@@ -20,6 +24,7 @@ mod prepare;
 mod profiling;
 #[allow(clippy::module_inception)]
 mod repository;
+mod scan;
 mod serving;
 mod staging;
 mod table;
@@ -30,6 +35,7 @@ pub use config::automatic::Automatic;
 pub use config::stages::{ExitRequest, ExitRequestTo, StageCuts, StageRequest};
 pub use config::unfold::{CellPorts, CellRequest, UnfoldRequest};
 pub use error::{ControlError, ResolveError, StartError};
+pub use isolation::{Isolation, IsolationScope, open_alone};
 pub use loader::{CellProgram, EngineKind, LoadRequest, Loader, WarmupSample};
 pub use options::{ControlMode, Options};
 pub use overrides::Overrides;

@@ -13,6 +13,11 @@ pub struct Options {
     pub strict_readiness: bool,
     /// Whether missing configuration is completed from the graph (off: `--disable-auto-complete-config`).
     pub auto_complete: bool,
+    /// Name of the configuration to take, `configs/<name>.pbtxt`, where a model has it (`--model-config-name`).
+    pub config_name: Option<String>,
+    /// Whether a repository that cannot be read does not keep the others from being served; the server does not count as
+    /// live until it can be (`--exit-on-error=false`).
+    pub start_unreadable: bool,
     /// Most versions that load at the same time; 0 counts as 1 (`--model-load-thread-count`).
     pub load_threads: usize,
 }

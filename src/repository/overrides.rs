@@ -1,10 +1,14 @@
 //! What a load request brings along: a configuration and files that stand in for the directory's.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 
 use super::{config::check::stays_inside, directory::version_number};
+use crate::onnx::ExternalFiles;
 
 /// Overrides of one load request.
 #[derive(Clone, Debug, Default)]
@@ -34,24 +38,27 @@ impl Overrides {
         (!versions.is_empty()).then(|| versions.into_iter().collect())
     }
 
-    /// The programs of a version, if files are given at all; any other file is refused, since programs are read from
-    /// memory and could not find it.
-    pub(super) fn programs(&self, version: i64, filenames: &[&str]) -> Result<Vec<Option<Bytes>>, String> {
-        let own = self.files.iter().filter_map(|(path, bytes)| {
-            let (number, file) = split(path)?;
-            (number == version).then_some((path, file, bytes))
-        });
-        let mut programs = vec![None; filenames.len()];
-        for (path, file, bytes) in own {
-            if !filenames.contains(&file) {
-                let expected: Vec<String> = filenames.iter().map(|name| format!("'{version}/{name}'")).collect();
-                return Err(format!("the override file '{path}' is not used: expected {}", expected.join(" or ")));
-            }
-            // Several may be of one file.
-            let places = programs.iter_mut().zip(filenames).filter(|(_, name)| **name == file);
-            places.for_each(|(program, _)| *program = Some(bytes.clone()));
+    /// A program of a version and the files beside it, if files are given at all: then nothing comes from the disk.
+    ///
+    /// # Errors
+    /// When files are given, but not this one.
+    pub(super) fn program(&self, version: i64, filename: &str) -> Result<Option<(Bytes, ExternalFiles)>, String> {
+        if self.files.is_empty() {
+            return Ok(None);
         }
-        Ok(programs)
+        let missing = || {
+            let brought: Vec<&str> = self.files.keys().map(String::as_str).collect();
+            format!("no override file '{version}/{filename}': the request brought {brought:?}")
+        };
+        let program = self.files.get(&format!("{version}/{filename}")).ok_or_else(missing)?;
+        // Locations are relative to the program's own directory.
+        let folder = filename.rsplit_once('/').map_or(String::new(), |(folder, _)| format!("{folder}/"));
+        let beside = self.files.iter().filter_map(|(path, bytes)| {
+            let (number, file) = split(path)?;
+            let location = file.strip_prefix(&folder).filter(|_| number == version && file != filename)?;
+            Some((location.to_owned(), bytes.clone()))
+        });
+        Ok(Some((program.clone(), ExternalFiles::Given(Arc::new(beside.collect())))))
     }
 }
 
@@ -100,14 +107,25 @@ mod tests {
     fn versions_and_programs_come_from_the_files() {
         let overrides = with(&["10/model.onnx", "2/model.onnx"]);
         assert_eq!(overrides.versions(), Some(vec![2, 10]));
-        let program = Some(Bytes::from_static(b"x"));
-        assert_eq!(overrides.programs(2, &["model.onnx"]), Ok(vec![program.clone()]));
-        assert_eq!(overrides.programs(2, &["other.onnx", "model.onnx"]), Ok(vec![None, program]));
-        assert_eq!(overrides.programs(3, &["model.onnx"]), Ok(vec![None]));
-        assert_eq!(
-            overrides.programs(2, &["a.onnx", "b.onnx"]),
-            Err("the override file '2/model.onnx' is not used: expected '2/a.onnx' or '2/b.onnx'".to_owned())
-        );
+        assert!(matches!(overrides.program(2, "model.onnx"), Ok(Some((bytes, _))) if bytes == "x"));
+        for (version, file) in [(3, "model.onnx"), (2, "other.onnx")] {
+            let refused = overrides.program(version, file).expect_err("it did not come along");
+            let named = format!("no override file '{version}/{file}': the request brought [\"10/model.onnx\", ");
+            assert!(refused.starts_with(&named), "{refused}");
+        }
         assert_eq!(Overrides::default().versions(), None);
+        assert_eq!(Overrides::default().program(2, "model.onnx"), Ok(None));
+    }
+
+    #[test]
+    fn a_program_may_use_the_files_that_came_beside_it_and_no_others() {
+        let overrides =
+            with(&["1/model.onnx", "1/model.onnx.data", "1/in/cell.onnx", "1/in/cell.data", "2/other.data"]);
+        let beside = |filename| match overrides.program(1, filename) {
+            Ok(Some((_, ExternalFiles::Given(files)))) => files.keys().cloned().collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(beside("model.onnx"), ["in/cell.data", "in/cell.onnx", "model.onnx.data"]);
+        assert_eq!(beside("in/cell.onnx"), ["cell.data"]);
     }
 }

@@ -1,18 +1,18 @@
 //! Loads versions onto the executor pool: compiles the program, warms it up, brings it up.
 
-use std::{collections::HashSet, fs, path::Path, sync::Arc, time::Duration};
+use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{EngineKind, LoadRequest, Loader, StageCuts, cells, staging};
+use super::{EngineKind, Isolation, LoadRequest, Loader, StageCuts, cells, opening::Opener, staging};
 use crate::{
     engine::{
         Program, Repeat,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
     executor::{ModelHandle, Pool, StagePrograms},
-    onnx::{Model, Signature},
+    onnx::{SealedModel, Signature},
     profile::{Key, Store},
 };
 
@@ -26,6 +26,8 @@ pub struct PoolLoader {
     pub(super) profiles: Option<Store>,
     /// How long a model that has none may be measured while it serves; without it none is.
     pub(super) background: Option<Duration>,
+    /// How models are tried in a process of their own, if they are.
+    isolation: Option<Isolation>,
     /// What was measured in the background: not again, whatever becomes of its file.
     pub(super) measured: Mutex<HashSet<Key>>,
 }
@@ -33,7 +35,7 @@ pub struct PoolLoader {
 impl PoolLoader {
     /// A loader for a pool; models that need ONNX Runtime are refused with the reason if it is not there.
     pub fn new(pool: Arc<Pool>, runtime: Result<Runtime, LibraryError>) -> Self {
-        Self { pool, runtime, profiles: None, background: None, measured: Mutex::default() }
+        Self { pool, runtime, profiles: None, background: None, isolation: None, measured: Mutex::default() }
     }
 
     /// Serves models that say `auto` as their profiles in a directory advise.
@@ -50,14 +52,27 @@ impl PoolLoader {
         self
     }
 
+    /// Opens models in a process of their own first, and only those here that survive it.
+    #[must_use]
+    pub fn with_isolation(mut self, isolation: Option<Isolation>) -> Self {
+        self.isolation = isolation;
+        self
+    }
+
+    fn opener(&self) -> Result<Opener<'_>, String> {
+        let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
+        Ok(Opener { runtime, isolation: self.isolation.as_ref() })
+    }
+
     fn bring_up(&self, mut request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
         let programs = match request.unfold.take() {
             Some(unfold) => {
-                let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
-                cells::compile(&self.pool, runtime, &mut request, &unfold)?
+                let opener = self.opener()?;
+                cells::compile(&self.pool, &opener, &mut request, &unfold)?
             }
             None => self.compile(&request)?,
         };
+        programs.admit_padding(&request.spec)?;
         for sample in &request.warmup {
             for _ in 0..sample.count {
                 self.pool
@@ -65,7 +80,8 @@ impl PoolLoader {
                     .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
             }
         }
-        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, programs)))
+        let LoadRequest { spec, knobs, task_time_limit, .. } = request;
+        Ok(Arc::new(self.pool.bring_up_within(spec, knobs, programs, task_time_limit)))
     }
 
     pub(super) fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
@@ -75,36 +91,28 @@ impl PoolLoader {
                 Ok(Arc::new(program).into())
             }
             EngineKind::OnnxRuntime => {
-                let runtime = self.runtime.as_ref().map_err(ToString::to_string)?;
-                let file = request.program.display();
-                let read;
-                let model: &[u8] = match &request.override_bytes {
-                    Some(bytes) => bytes,
-                    None => {
-                        read = fs::read(&request.program).map_err(|error| format!("cannot read '{file}': {error}"))?;
-                        &read
-                    }
-                };
-                let refused = |error: String| format!("cannot load '{file}': {error}");
+                let opener = self.opener()?;
+                let program = request.whole_program();
+                let model = opener.open(&program, program.read()?, &request.stages)?;
+                let refused = |error: String| format!("cannot load '{}': {error}", request.program.display());
                 if request.stages.cuts == StageCuts::Whole {
-                    let program = OnnxProgram::compile(runtime, model, &request.spec);
+                    let (inputs, outputs) = OnnxProgram::ports_of(&request.spec);
+                    let program = OnnxProgram::compile_sealed(opener.runtime, &model, &inputs, &outputs);
                     return Ok(Arc::new(program.map_err(|error| refused(error.to_string()))?).into());
                 }
-                let model = Model::from_bytes(&file.to_string(), Bytes::copy_from_slice(model));
-                stages(runtime, &model.map_err(|error| error.to_string())?, request).map_err(refused)
+                stages(opener.runtime, &model, request).map_err(refused)
             }
         }
     }
 }
 
 /// Cuts a model and compiles its stages.
-fn stages(runtime: &Runtime, model: &Model, request: &LoadRequest) -> Result<StagePrograms, String> {
-    let (plan, graphs) = staging::cut_into_stages(model, &request.spec, &request.stages)?;
+fn stages(runtime: &Runtime, model: &SealedModel, request: &LoadRequest) -> Result<StagePrograms, String> {
+    let (plan, graphs) = staging::cut_into_stages(model.model(), &request.spec, &request.stages)?;
     let mut programs: Vec<Arc<dyn Program>> = Vec::with_capacity(graphs.len());
     for (number, (stage, graph)) in plan.stages.iter().zip(graphs).enumerate() {
-        let name = format!("{} stage {number}", request.spec.name);
         let (inputs, outputs) = StagePrograms::ports(stage);
-        let program = OnnxProgram::compile_ports(runtime, &name, &graph.to_bytes(), &inputs, &outputs)
+        let program = OnnxProgram::compile_sealed(runtime, &model.part(graph), &inputs, &outputs)
             .map_err(|error| format!("stage {number}: {error}"))?;
         programs.push(Arc::new(program));
     }

@@ -7,6 +7,7 @@ use std::{
     io::Read,
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -24,10 +25,15 @@ use super::{
     },
     directory, warmup,
 };
-use crate::batching::CostTable;
+use crate::{batching::CostTable, onnx::ExternalFiles};
 
 const PBTXT: &str = "config.pbtxt";
 const YAML: &str = "model.yaml";
+/// Directory of configurations to choose from by name.
+const CONFIGS: &str = "configs";
+
+/// Most labels of an output.
+const MAX_LABELS: usize = 1_000_000;
 
 /// More than any configuration or label file needs.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
@@ -41,14 +47,17 @@ pub(super) struct Plan {
     config: pb::ModelConfig,
     origin: Origin,
     auto_complete: bool,
-    /// Versions that the policy picks, ascending.
+    /// Versions that there are, in the directory or among the files of a load request.
+    pub(super) available: Vec<i64>,
+    /// Those that the policy picks, ascending.
     pub(super) versions: Vec<i64>,
     /// Fields without effect.
     pub(super) hints: Vec<check::Hint>,
 }
 
 impl Plan {
-    /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration.
+    /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration,
+    /// `config_name` that of the directory's configurations to prefer.
     ///
     /// # Errors
     /// When the configuration cannot be read or asks for what is not supported, or no version is there.
@@ -58,10 +67,11 @@ impl Plan {
         overrides: Overrides,
         given: Option<(pb::ModelConfig, Origin)>,
         auto_complete: bool,
+        config_name: Option<&str>,
     ) -> Result<Self, String> {
         let read = match (given, &directory) {
             (Some(given), _) => Some(given),
-            (None, Some(directory)) => read_config(directory).map_err(|fault| fault.to_string())?,
+            (None, Some(directory)) => read_config(directory, config_name).map_err(|fault| fault.to_string())?,
             (None, None) => None,
         };
         let (mut config, origin) = match read {
@@ -72,7 +82,7 @@ impl Plan {
         check::supported(&config, name, &origin).map_err(|fault| fault.to_string())?;
         let hints = check::hints(&config);
         complete::defaults(&mut config, name);
-        let available = match (overrides.versions(), &directory) {
+        let mut available = match (overrides.versions(), &directory) {
             (Some(versions), _) => versions,
             (None, Some(directory)) => directory::versions(directory)
                 .map_err(|fault| format!("cannot read {}: {fault}", directory.display()))?,
@@ -82,11 +92,20 @@ impl Plan {
         if versions.is_empty() {
             let place = directory.as_ref().map_or_else(String::new, |path| format!(" in {}", path.display()));
             return Err(match available.as_slice() {
-                [] => format!("no version directory (a number above 0){place}"),
+                [] => {
+                    let found = directory.as_deref().and_then(misplaced).unwrap_or_default();
+                    format!("no version directory (a number above 0){place}{found}")
+                }
                 found => format!("the version policy picks none of the versions {found:?}{place}"),
             });
         }
-        Ok(Self { name: name.to_owned(), directory, overrides, config, origin, auto_complete, versions, hints })
+        if overrides.versions().is_some() {
+            // What files stand in for is not gone.
+            let on_disk = directory.as_deref().map(directory::versions);
+            available.extend(on_disk.and_then(Result::ok).unwrap_or_default());
+        }
+        let name = name.to_owned();
+        Ok(Self { name, directory, overrides, config, origin, auto_complete, available, versions, hints })
     }
 
     /// The load request of one version.
@@ -99,23 +118,16 @@ impl Plan {
         let engine = if repeat { EngineKind::Repeat } else { EngineKind::OnnxRuntime };
         let has_cells = unfold::is_given(&config);
         let filename = &config.default_model_filename;
-        let mut override_bytes = None;
-        let mut program = self.version_directory(version);
-        if !has_cells {
-            override_bytes = self.overrides.programs(version, &[filename])?.into_iter().flatten().next();
-            program = self.program(version, filename);
-        }
         let origin = &self.origin;
-        let signature = if repeat || has_cells {
-            None
+        let whole = if repeat || has_cells {
+            let file = if has_cells { self.version_directory(version) } else { self.program(version, filename) };
+            CellProgram { file, bytes: None, external: ExternalFiles::None }
         } else {
-            if self.overrides.versions().is_some() && override_bytes.is_none() {
-                return Err(format!("no override file '{version}/{filename}'"));
-            }
-            if override_bytes.is_none() && !program.is_file() {
-                return Err(format!("no program {}", program.display()));
-            }
-            Some(loader.signature(&program, override_bytes.as_ref())?)
+            self.existing_program(version, filename)?
+        };
+        let signature = match repeat || has_cells {
+            true => None,
+            false => Some(loader.signature(&whole.file, whole.bytes.as_ref())?),
         };
         let text = |fault: ConfigError| fault.to_string();
         if let Some(signature) = &signature {
@@ -132,14 +144,17 @@ impl Plan {
         let mut cells = unfold.as_ref().map(|unfold| self.cells(version, unfold)).transpose()?.unwrap_or_default();
         if unfold.is_none() && sequences::given(&config).is_some() {
             unfold = sequences::as_cells(&config, &self.initial_states(&config)?, origin).map_err(text)?;
-            cells.push(CellProgram { file: program.clone(), bytes: override_bytes.clone() });
+            cells.push(whole.clone());
         }
         // Cells stand where a pipeline has its stages.
         let stage_count = if has_cells { u16::try_from(cells.len()).unwrap_or(u16::MAX) } else { stages.count() };
         knobs.latencies = self.latencies(&config, stage_count)?;
         let automatic = Automatic::of(&config, &stages, origin);
+        let task_time_limit = knobs::TASK_TIME_LIMIT.read(&config, origin).map_err(text)?;
+        let task_time_limit = task_time_limit.map(|limit_ms| Duration::from_secs_f64(limit_ms / 1e3));
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let config = Arc::new(config);
+        let CellProgram { file: program, bytes: override_bytes, external } = whole;
         Ok(LoadRequest {
             spec,
             knobs,
@@ -147,9 +162,11 @@ impl Plan {
             unfold,
             cells,
             automatic,
+            task_time_limit,
             engine,
             program,
             override_bytes,
+            external,
             warmup,
             config,
         })
@@ -157,17 +174,21 @@ impl Plan {
 
     /// The programs of a version's cells.
     fn cells(&self, version: i64, unfold: &UnfoldRequest) -> Result<Vec<CellProgram>, String> {
-        let filenames: Vec<&str> = unfold.cells.iter().map(|cell| cell.program.as_str()).collect();
-        let given = self.overrides.programs(version, &filenames)?;
-        let programs = filenames.iter().zip(given).map(|(filename, bytes)| {
-            let file = self.program(version, filename);
-            match &bytes {
-                None if self.overrides.versions().is_some() => Err(format!("no override file '{version}/{filename}'")),
-                None if !file.is_file() => Err(format!("no program {}", file.display())),
-                _ => Ok(CellProgram { file, bytes }),
-            }
-        });
-        programs.collect()
+        unfold.cells.iter().map(|cell| self.existing_program(version, &cell.program)).collect()
+    }
+
+    /// A program that came with the load request, or else one that is there, and where its weights may lie.
+    fn existing_program(&self, version: i64, filename: &str) -> Result<CellProgram, String> {
+        let file = self.program(version, filename);
+        if let Some((bytes, external)) = self.overrides.program(version, filename)? {
+            return Ok(CellProgram { file, bytes: Some(bytes), external });
+        }
+        if !file.is_file() {
+            return Err(format!("no program {}", file.display()));
+        }
+        let within = self.version_directory(version);
+        let directory = file.parent().unwrap_or(&within).to_owned();
+        Ok(CellProgram { file, bytes: None, external: ExternalFiles::Beside { directory, within } })
     }
 
     fn version_directory(&self, version: i64) -> PathBuf {
@@ -226,26 +247,54 @@ impl Plan {
             let bytes = read_limited(&directory.join(&output.label_filename)).map_err(refuse)?;
             let text =
                 String::from_utf8(bytes).map_err(|_| refuse(format!("{} is not UTF-8 text", output.label_filename)))?;
+            if text.lines().nth(MAX_LABELS).is_some() {
+                return Err(refuse(format!("{} has more than {MAX_LABELS} labels", output.label_filename)));
+            }
             labels.insert(output.name.clone(), text.lines().map(str::to_owned).collect());
         }
         Ok(labels)
     }
 }
 
-/// The configuration of a directory: `config.pbtxt` or `model.yaml`, not both; `None` where there is neither.
-fn read_config(directory: &Path) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
-    let (pbtxt_path, yaml_path) = (directory.join(PBTXT), directory.join(YAML));
+/// What to do about a program that lies where other tools put it: Hugging Face's exports have `onnx/model.onnx`.
+fn misplaced(directory: &Path) -> Option<String> {
+    let places = [Path::new("onnx").join(complete::ONNX_FILENAME), PathBuf::from(complete::ONNX_FILENAME)];
+    let found = places.into_iter().find(|place| directory.join(place).is_file())?;
+    let (found, expected) = (found.display(), Path::new("1").join(complete::ONNX_FILENAME));
+    Some(format!(
+        "; found '{found}', expected '{}': make the directory '1' and move the file there, with the files of its weights if it has any",
+        expected.display()
+    ))
+}
+
+/// Files that a model's configuration may be in.
+pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec<PathBuf> {
+    let named = config_name.map(|name| directory.join(CONFIGS).join(format!("{name}.pbtxt")));
+    named.into_iter().chain([directory.join(PBTXT), directory.join(YAML)]).collect()
+}
+
+/// The configuration of a directory: `configs/<config_name>.pbtxt` where there is one, else `config.pbtxt` or `model.yaml`,
+/// not both; `None` where there is none of them.
+fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
     let label = |path: &Path| path.display().to_string();
-    let read = |path: &Path| read_limited(path).map_err(|fault| Origin::new(label(path)).error("", fault));
-    match (pbtxt_path.exists(), yaml_path.exists()) {
-        (true, true) => {
-            let message = format!("found both {PBTXT} and {YAML}: expected one of them");
-            Err(Origin::new(label(directory)).error("", message))
+    let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);
+    let mut there = Vec::new();
+    for path in configurations(directory, config_name) {
+        // One that cannot be looked at is not one that is not there.
+        if path.try_exists().map_err(|fault| fail(&path, format!("cannot be looked at: {fault}")))? {
+            there.push(path);
         }
-        (true, false) => pbtxt::parse(&label(&pbtxt_path), &read(&pbtxt_path)?).map(Some),
-        (false, true) => yaml::parse(&label(&yaml_path), &read(&yaml_path)?).map(Some),
-        (false, false) => Ok(None),
     }
+    let is_named = |path: &PathBuf| path.parent().is_some_and(|parent| parent != directory);
+    let path = match there.as_slice() {
+        [] => return Ok(None),
+        [path] => path,
+        [path, ..] if is_named(path) => path,
+        _ => return Err(fail(directory, format!("found both {PBTXT} and {YAML}: expected one of them"))),
+    };
+    let bytes = read_limited(path).map_err(|fault| fail(path, fault))?;
+    let parse = if path.file_name().is_some_and(|name| name == YAML) { yaml::parse } else { pbtxt::parse };
+    parse(&label(path), &bytes).map(Some)
 }
 
 /// Reads the configuration that a load request brings; `None` where it brings none.

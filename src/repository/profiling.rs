@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, directory, prepare, warmup};
+use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, prepare, scan, warmup};
 use crate::{
     batching::{Ns, Policy},
     executor::StagePrograms,
@@ -54,14 +54,14 @@ pub fn joining_pays(profile: &Profile) -> bool {
 /// # Errors
 /// When there is no such model, or its configuration or program cannot be used; with the reason.
 pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, String> {
-    directory::check_roots(&[repository.to_owned()]).map_err(|error| error.to_string())?;
     let roots = [repository.to_owned()];
-    let Some(directory::Found::At(found)) = directory::find(&roots, name) else {
-        let known: Vec<String> = directory::scan(&roots).into_keys().collect();
+    scan::check_roots(&roots).map_err(|error| error.to_string())?;
+    let Some(scan::Found::At(found)) = scan::find(&roots, name)? else {
+        let known: Vec<String> = scan::names(&scan::scan(&roots)).into_iter().collect();
         let known = if known.is_empty() { "no models".to_owned() } else { known.join(", ") };
         return Err(format!("there is no model '{name}' in '{}'; it has {known}", repository.display()));
     };
-    let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, true)?;
+    let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, true, None)?;
     let latest = plan.versions.last().copied().ok_or_else(|| format!("model '{name}' has no versions"))?;
     plan.request(latest, loader)
 }

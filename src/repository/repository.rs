@@ -1,6 +1,12 @@
 //! The repository as the front ends see it.
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -11,8 +17,12 @@ use tokio::{
 
 use super::{
     ControlError, ControlMode, IndexEntry, Loader, ModelVersion, Options, Overrides, ResolveError, StartError,
-    control::Control, directory, polling, serving::Serving,
+    control::{Control, blocking},
+    looks::Looks,
+    polling, scan,
+    serving::Serving,
 };
+use crate::observe::RepositoryStats;
 
 /// All models of a server: what is ready, what is not and why, and how that changes.
 ///
@@ -29,9 +39,32 @@ impl Repository {
     /// Must be called within a tokio runtime, which runs loads and the poller from here on.
     ///
     /// # Errors
-    /// When a repository is no readable directory.
+    /// When no directory, or one that can never be a repository, is named; and when one cannot be read, unless the options
+    /// let the server start without it.
     pub async fn start(options: Options, loader: Arc<dyn Loader>) -> Result<Arc<Self>, StartError> {
-        directory::check_roots(&options.repositories)?;
+        scan::check_roots(&options.repositories)?;
+        let roots = options.repositories.clone();
+        let scanned = blocking(move || scan::scan(&roots)).await.unwrap_or_default();
+        let mut listings = Vec::with_capacity(scanned.len());
+        let (mut opened, stats) = (true, RepositoryStats::default());
+        for (path, listed) in scanned {
+            match listed {
+                Ok(mut listing) => {
+                    for (name, fault) in listing.unclear.clone() {
+                        tracing::warn!(model = name, fault, "the model's directory cannot be looked at");
+                        listing.believe(&path, &name);
+                    }
+                    listings.push(listing);
+                }
+                Err(source) if !options.start_unreadable => return Err(StartError::Unreadable { path, source }),
+                Err(fault) => {
+                    tracing::error!(repository = %path.display(), %fault, "the model repository cannot be read; the server is not live");
+                    stats.failed_scans.fetch_add(1, Ordering::Relaxed);
+                    opened = false;
+                }
+            }
+        }
+        let found = scan::merge(&listings);
         let control = Arc::new(Control {
             loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
             options,
@@ -40,21 +73,24 @@ impl Repository {
             serving: ArcSwap::from_pointee(Serving::default()),
             changes: watch::Sender::new(0),
             gates: Mutex::default(),
+            kept: Mutex::default(),
+            opened: AtomicBool::new(opened),
+            stats: Arc::new(stats),
             warned: Mutex::default(),
             profiling: Arc::default(),
         });
         let poller = match control.options.mode.clone() {
             ControlMode::None => {
-                control.load_all(None).await;
+                control.load_all(None, found).await;
                 None
             }
             ControlMode::Explicit { startup } => {
                 let all = startup.iter().any(|name| name == "*");
-                control.load_all((!all).then_some(startup)).await;
+                control.load_all((!all).then_some(startup), found).await;
                 None
             }
             ControlMode::Poll { period } => {
-                let mut looks = polling::Looks::default();
+                let mut looks = Looks::default();
                 polling::first_look(&control, &mut looks).await;
                 let task = tokio::spawn(polling::run(Arc::downgrade(&control), looks, period));
                 Some(task.abort_handle())
@@ -85,26 +121,36 @@ impl Repository {
         }
     }
 
-    /// Whether every model that should be loaded is, and responds. Without strict readiness: always, until shutdown.
+    /// Whether every repository could be read at least once.
+    pub fn live(&self) -> bool {
+        self.control.opened.load(Ordering::Relaxed)
+    }
+
+    /// Whether the repository is live and every model that should be loaded is, and responds. Without strict readiness no
+    /// model counts. Never after shutdown.
     pub fn ready(&self) -> bool {
         let table = self.control.table.lock();
-        if self.control.options.strict_readiness { table.complete() } else { !table.is_closed() }
+        let complete = if self.control.options.strict_readiness { table.complete() } else { !table.is_closed() };
+        complete && self.live()
     }
 
     /// All models with the states of their versions, by name and version: also those on disk that were never loaded
     /// (the repositories' directories are listed for it), unless only ready versions are asked for.
     pub fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
-        let on_disk: Vec<String> = match ready_only {
-            true => Vec::new(),
-            false => directory::scan(&self.control.options.repositories).into_keys().collect(),
-        };
-        self.control.table.lock().index(ready_only, &on_disk)
+        let scan = if ready_only { Vec::new() } else { scan::scan(&self.control.options.repositories) };
+        let all_seen = !ready_only && scan.iter().all(|(_, listed)| listed.is_ok());
+        self.control.table.lock().index(ready_only, &scan::names(&scan), all_seen)
+    }
+
+    /// What goes on between the repository and its disk.
+    pub fn stats(&self) -> Arc<RepositoryStats> {
+        self.control.stats.clone()
     }
 
     /// Ready versions of a model, ascending; none for an unknown one.
     pub fn ready_versions(&self, name: &str) -> Vec<i64> {
         let serving = self.control.serving.load();
-        let versions = serving.models.get(name).map(Vec::as_slice).unwrap_or_default();
+        let versions = serving.models.get(name).map(|served| served.ready.as_slice()).unwrap_or_default();
         versions.iter().map(|version| version.spec().version).collect()
     }
 

@@ -4,32 +4,46 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::{ModelVersion, ResolveError};
 
-/// Ready versions of every model that was ever loaded, ascending; empty for a model that has none.
+/// Every model that was ever loaded.
 #[derive(Debug, Default)]
 pub(super) struct Serving {
-    pub(super) models: HashMap<String, Vec<Arc<ModelVersion>>>,
+    pub(super) models: HashMap<String, Served>,
+}
+
+/// The versions of one model.
+#[derive(Debug, Default)]
+pub(super) struct Served {
+    /// Those that are ready, ascending.
+    pub(super) ready: Vec<Arc<ModelVersion>>,
+    /// Numbers of those that are not: they load, failed to, or were unloaded.
+    pub(super) unready: Vec<i64>,
 }
 
 impl Serving {
     /// The version that a request names; an empty string stands for the latest.
     pub(super) fn resolve(&self, name: &str, version: &str) -> Result<&Arc<ModelVersion>, ResolveError> {
         let wanted = parse_version(version)?;
-        let Some(versions) = self.models.get(name) else {
+        let Some(Served { ready, unready }) = self.models.get(name) else {
             return Err(ResolveError::UnknownModel { name: name.to_owned() });
         };
-        let Some(latest) = versions.last() else {
-            return Err(ResolveError::NoAvailableVersion { name: name.to_owned() });
+        let Some(wanted) = wanted else {
+            return ready.last().ok_or_else(|| ResolveError::NoAvailableVersion { name: name.to_owned() });
         };
-        let Some(wanted) = wanted else { return Ok(latest) };
-        let found = versions.iter().find(|version| version.spec().version == wanted);
-        found.ok_or_else(|| ResolveError::UnknownVersion { name: name.to_owned(), version: wanted })
+        let found = ready.iter().find(|version| version.spec().version == wanted);
+        found.ok_or_else(|| {
+            let name = name.to_owned();
+            match unready.contains(&wanted) {
+                true => ResolveError::UnreadyVersion { name, version: wanted },
+                false => ResolveError::UnknownVersion { name, version: wanted },
+            }
+        })
     }
 
     /// All ready versions, by name and version.
     pub(super) fn all(&self) -> Vec<Arc<ModelVersion>> {
         let mut models: Vec<_> = self.models.iter().collect();
         models.sort_by_key(|(name, _)| name.as_str());
-        models.into_iter().flat_map(|(_, versions)| versions.iter().cloned()).collect()
+        models.into_iter().flat_map(|(_, versions)| versions.ready.iter().cloned()).collect()
     }
 }
 

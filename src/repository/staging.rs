@@ -23,12 +23,7 @@ pub(super) fn cut_into_stages(
     spec: &ModelSpec,
     request: &StageRequest,
 ) -> Result<(StagePlan, Vec<Model>), String> {
-    let cuts = match &request.cuts {
-        StageCuts::Whole => Cuts::Parts(1),
-        StageCuts::Parts(count) => Cuts::Parts(usize::from(*count)),
-        StageCuts::At(tensors) => Cuts::At(tensors),
-    };
-    let graphs = cut(model, cuts, &exit_tensors(request)).map_err(|error| error.to_string())?;
+    let graphs = stage_graphs(model, &request.cuts, &exit_tensors(request))?;
     let symbols = symbols(model, spec);
     // What each stage leaves for later ones, in the order of its outputs.
     let left: Vec<Vec<&StagePort>> = graphs
@@ -52,8 +47,21 @@ pub(super) fn cut_into_stages(
     Ok((StagePlan { stages, boundaries }, graphs.into_iter().map(|graph| graph.model).collect()))
 }
 
+/// Cuts a model; `extra` are tensors that stages give although no later one reads them.
+///
+/// # Errors
+/// When the graph cannot be cut there; with what would work.
+pub(super) fn stage_graphs(model: &Model, cuts: &StageCuts, extra: &[String]) -> Result<Vec<StageGraph>, String> {
+    let cuts = match cuts {
+        StageCuts::Whole => Cuts::Parts(1),
+        StageCuts::Parts(count) => Cuts::Parts(usize::from(*count)),
+        StageCuts::At(tensors) => Cuts::At(tensors),
+    };
+    cut(model, cuts, extra).map_err(|error| error.to_string())
+}
+
 /// Tensors that exits look at or answer with.
-fn exit_tensors(request: &StageRequest) -> Vec<String> {
+pub(super) fn exit_tensors(request: &StageRequest) -> Vec<String> {
     let mut tensors = Vec::new();
     for exit in &request.exits {
         let answers = match &exit.to {

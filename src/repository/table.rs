@@ -2,12 +2,21 @@
 
 use std::{
     borrow::Cow,
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::{Arc, Weak},
 };
 
-use super::{ModelVersion, serving::Serving};
+use super::{
+    ModelVersion,
+    serving::{Served, Serving},
+};
 use crate::executor::ModelHandle;
+
+/// Most versions of a model that are remembered once they are unloaded, so that a request for one is told so.
+const MAX_UNLOADED_VERSIONS: usize = 1000;
+
+/// Beyond so many models, those of which nothing is loaded or failed are forgotten.
+const MAX_MODELS: usize = 10_000;
 
 /// One line of the repository's index.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +39,7 @@ pub(super) struct Table {
 
 #[derive(Debug, Default)]
 struct Model {
-    /// Whether it should be loaded: a load was asked for and no unload since.
+    /// Whether readiness counts it: it was asked for or a version of it was tried, and no unload came since.
     wanted: bool,
     versions: BTreeMap<i64, State>,
     /// Why no version could be tried at all.
@@ -49,9 +58,10 @@ enum State {
         reason: String,
         spared: bool,
     },
-    /// Unloading while requests hold the handle, unloaded after.
+    /// Unloading while requests hold the handle, unloaded after. `gone`: its directory is not there any more.
     Unloaded {
         handle: Weak<ModelHandle>,
+        gone: bool,
     },
 }
 
@@ -71,6 +81,9 @@ impl Model {
 impl Table {
     /// ## (any) => Loading, but what is Ready stays so until its successor is
     pub(super) fn begin(&mut self, name: &str, versions: &[i64]) {
+        if self.models.len() >= MAX_MODELS {
+            self.models.retain(|_, model| !model.is_idle());
+        }
         let model = self.models.entry(name.to_owned()).or_default();
         (model.wanted, model.fault) = (true, None);
         for version in versions {
@@ -83,9 +96,15 @@ impl Table {
 
     /// ## Loading => (Ready | Failed), Ready => (Ready | Unloaded)
     ///
-    /// At the first load every version stands for itself. A reload is all or nothing: if one version fails, what served
-    /// before goes on serving. Versions that are no longer wanted go once the new ones are there.
-    pub(super) fn finish(&mut self, name: &str, results: Vec<(i64, Result<Arc<ModelVersion>, String>)>) -> Retired {
+    /// A load is all or nothing: if one version fails, what served before goes on serving and the others that were loaded
+    /// are dropped. Versions that are no longer wanted go once the new ones are there. `available` are the versions that
+    /// the model's directory has.
+    pub(super) fn finish(
+        &mut self,
+        name: &str,
+        results: Vec<(i64, Result<Arc<ModelVersion>, String>)>,
+        available: &[i64],
+    ) -> Retired {
         if self.closed {
             return results.into_iter().filter_map(|(_, result)| result.ok()).collect();
         }
@@ -94,35 +113,40 @@ impl Table {
             .iter()
             .filter_map(|(version, result)| result.as_ref().err().map(|reason| format!("version {version}: {reason}")));
         let failures: Vec<String> = failures.collect();
-        if model.serves() && !failures.is_empty() {
+        if !failures.is_empty() {
             return model.keep(results, &failures.join("; "));
         }
         let mut retired = Retired::new();
         let tried: Vec<i64> = results.iter().map(|(version, _)| *version).collect();
-        for (number, result) in results {
-            let state = match result {
-                Ok(version) => State::Ready { version, fault: None },
-                Err(reason) => State::Failed { reason, spared: false },
-            };
+        for (number, version) in results.into_iter().filter_map(|(number, result)| Some((number, result.ok()?))) {
+            let state = State::Ready { version, fault: None };
             if let Some(State::Ready { version, .. }) = model.versions.insert(number, state) {
                 retired.push(version);
             }
         }
         model.versions.retain(|number, state| {
-            if !tried.contains(number) {
-                state.retire(&mut retired);
+            if tried.contains(number) {
+                return true;
             }
-            tried.contains(number) || matches!(state, State::Unloaded { .. })
+            state.retire(&mut retired);
+            if let State::Unloaded { gone, .. } = state {
+                *gone = !available.contains(number);
+            }
+            matches!(state, State::Unloaded { .. })
         });
+        model.forget_oldest();
         retired
     }
 
     /// ## (any) => (any): the model cannot even be tried; what serves goes on serving
-    pub(super) fn refuse(&mut self, name: &str, reason: &str) {
+    ///
+    /// `asked` says whether somebody counts on it; else it only shows in the index.
+    pub(super) fn refuse(&mut self, name: &str, reason: &str, asked: bool) {
         let model = self.models.entry(name.to_owned()).or_default();
-        model.wanted = true;
+        model.wanted |= asked;
         if !model.serves() {
-            model.versions.clear();
+            // None of them is ready, so nothing retires.
+            model.versions.values_mut().for_each(|state| state.retire(&mut Retired::new()));
             model.fault = Some(reason.to_owned());
             return;
         }
@@ -133,6 +157,14 @@ impl Table {
         }
     }
 
+    /// ## (Ready | Failed) => Unloaded: two repositories have the model, and neither's is served
+    pub(super) fn conflict(&mut self, name: &str, reason: &str, asked: bool) -> Retired {
+        let retired = self.unload(name);
+        let model = self.models.entry(name.to_owned()).or_default();
+        (model.wanted, model.fault) = (asked, Some(reason.to_owned()));
+        retired
+    }
+
     /// ## (Ready | Failed) => Unloaded
     pub(super) fn unload(&mut self, name: &str) -> Retired {
         let mut retired = Retired::new();
@@ -141,6 +173,7 @@ impl Table {
             for state in model.versions.values_mut() {
                 state.retire(&mut retired);
             }
+            model.forget_oldest();
         }
         retired
     }
@@ -168,30 +201,42 @@ impl Table {
 
     pub(super) fn serving(&self) -> Serving {
         let models = self.models.iter().map(|(name, model)| {
-            let ready = model.versions.values().filter_map(|state| match state {
-                State::Ready { version, .. } => Some(version.clone()),
-                _ => None,
-            });
-            (name.clone(), ready.collect())
+            let mut served = Served::default();
+            for (number, state) in &model.versions {
+                match state {
+                    State::Ready { version, .. } => served.ready.push(version.clone()),
+                    _ => served.unready.push(*number),
+                }
+            }
+            (name.clone(), served)
         });
         Serving { models: models.collect::<HashMap<_, _>>() }
     }
 
-    /// The index by name and version; `on_disk` names models that were perhaps never tried.
-    pub(super) fn index(&self, ready_only: bool, on_disk: &[String]) -> Vec<IndexEntry> {
+    /// The index by name and version; `on_disk` names models that were perhaps never tried. What is unloaded leaves it with
+    /// its directory, if `all_seen`: whatever is not among those names is not on the disk.
+    pub(super) fn index(&self, ready_only: bool, on_disk: &BTreeSet<String>, all_seen: bool) -> Vec<IndexEntry> {
         let mut entries = Vec::new();
         for (name, model) in &self.models {
+            if all_seen && !on_disk.contains(name) && model.is_idle() {
+                continue;
+            }
             let entry = |version: String, state, reason: &str| IndexEntry {
                 name: name.clone(),
                 version,
                 state,
                 reason: reason.to_owned(),
             };
-            if model.versions.is_empty() {
-                let state = if model.fault.is_some() { "UNAVAILABLE" } else { "" };
-                entries.push(entry(String::new(), state, model.fault.as_deref().unwrap_or_default()));
+            if let Some(fault) = &model.fault {
+                entries.push(entry(String::new(), "UNAVAILABLE", fault));
+            } else if model.versions.is_empty() {
+                entries.push(entry(String::new(), "", ""));
             }
-            for (version, state) in &model.versions {
+            let shown = model.versions.iter().filter(|(_, state)| match state {
+                State::Unloaded { gone, .. } => !state.is_idle() || !gone && model.fault.is_none(),
+                _ => true,
+            });
+            for (version, state) in shown {
                 let (state, reason) = state.describe();
                 entries.push(entry(version.to_string(), state, &reason));
             }
@@ -214,8 +259,23 @@ impl Table {
 }
 
 impl Model {
-    /// Drops what a failed reload brought and notes why.
+    /// Whether nothing of it is loaded, failed or expected.
+    fn is_idle(&self) -> bool {
+        !self.wanted && self.fault.is_none() && self.versions.values().all(State::is_idle)
+    }
+
+    /// Bounds how many unloaded versions are remembered.
+    fn forget_oldest(&mut self) {
+        let idle: Vec<i64> =
+            self.versions.iter().filter(|(_, state)| state.is_idle()).map(|(number, _)| *number).collect();
+        for number in &idle[..idle.len().saturating_sub(MAX_UNLOADED_VERSIONS)] {
+            self.versions.remove(number);
+        }
+    }
+
+    /// Drops what a failed load brought and notes why.
     fn keep(&mut self, results: Vec<(i64, Result<Arc<ModelVersion>, String>)>, failures: &str) -> Retired {
+        let spared = self.serves();
         let mut dropped = Retired::new();
         for (number, result) in results {
             let state = self.versions.entry(number).or_insert(State::Loading);
@@ -229,7 +289,7 @@ impl Model {
             match state {
                 State::Ready { fault, .. } => *fault = Some(format!("the last reload failed: {failures}")),
                 State::Loading | State::Failed { .. } | State::Unloaded { .. } => {
-                    *state = State::Failed { reason, spared: true };
+                    *state = State::Failed { reason, spared };
                 }
             }
         }
@@ -244,9 +304,14 @@ impl State {
             Self::Failed { .. } => Weak::new(),
             Self::Loading | Self::Unloaded { .. } => return,
         };
-        if let Self::Ready { version, .. } = std::mem::replace(self, Self::Unloaded { handle }) {
+        if let Self::Ready { version, .. } = std::mem::replace(self, Self::Unloaded { handle, gone: false }) {
             retired.push(version);
         }
+    }
+
+    /// Whether it is unloaded and no request holds it.
+    fn is_idle(&self) -> bool {
+        matches!(self, Self::Unloaded { handle, .. } if handle.strong_count() == 0)
     }
 
     /// Whether nothing is wrong with a version that should serve.
@@ -266,8 +331,35 @@ impl State {
                 Some(hangs) => ("UNAVAILABLE", hangs.into()),
             },
             Self::Failed { reason, .. } => ("UNAVAILABLE", reason.into()),
-            Self::Unloaded { handle } if handle.strong_count() > 0 => ("UNLOADING", "".into()),
-            Self::Unloaded { .. } => ("UNAVAILABLE", "unloaded".into()),
+            Self::Unloaded { .. } if self.is_idle() => ("UNAVAILABLE", "unloaded".into()),
+            Self::Unloaded { .. } => ("UNLOADING", "".into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_unloaded_versions_and_models_are_remembered_than_bounded() {
+        let mut table = Table::default();
+        let versions: Vec<i64> = (1..=MAX_UNLOADED_VERSIONS as i64 + 5).collect();
+        table.begin("m", &versions);
+        let failures = versions.iter().map(|version| (*version, Err("bad".to_owned())));
+        table.finish("m", failures.collect(), &versions);
+        table.unload("m");
+        let kept: Vec<i64> = table.models["m"].versions.keys().copied().collect();
+        assert_eq!(kept, versions[5..], "the newest");
+
+        table.begin("stays", &[1]);
+        for number in 0..MAX_MODELS {
+            let name = format!("m{number}");
+            table.begin(&name, &[1]);
+            table.finish(&name, vec![(1, Err("bad".to_owned()))], &[1]);
+            table.unload(&name);
+        }
+        assert!(table.models.len() <= MAX_MODELS, "{}", table.models.len());
+        assert!(table.knows("stays"), "one that is wanted");
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     profile::Size,
 };
 
-/// Most bytes of one warm-up input.
+/// Most bytes of all warm-up inputs of a version, and of one input to measure.
 const MAX_BYTES: usize = 1 << 30;
 
 /// What a dimension that varies without being padded is measured at.
@@ -30,11 +30,20 @@ const DIRECTORY: &str = "warmup";
 /// The samples of a configuration that was checked against its own inputs.
 ///
 /// # Errors
-/// When a sample is too large or its file is missing or of a wrong size.
+/// When the samples are too large or a file is missing or of a wrong size.
 pub(super) fn samples(
     config: &pb::ModelConfig,
     spec: &ModelSpec,
     directory: Option<&Path>,
+) -> Result<Vec<WarmupSample>, String> {
+    samples_within(config, spec, directory, MAX_BYTES)
+}
+
+fn samples_within(
+    config: &pb::ModelConfig,
+    spec: &ModelSpec,
+    directory: Option<&Path>,
+    mut bytes_left: usize,
 ) -> Result<Vec<WarmupSample>, String> {
     let mut samples = Vec::with_capacity(config.model_warmup.len());
     for (number, warmup) in config.model_warmup.iter().enumerate() {
@@ -46,10 +55,11 @@ pub(super) fn samples(
                 continue;
             };
             let seed = ((number as u64) << 32) | index as u64;
-            let built = input_tensor(spec, tensor, input, rows, directory, seed);
-            let named =
-                built.map_err(|fault| format!("warm-up sample '{}', input '{}': {fault}", warmup.name, tensor.name));
-            inputs.push(Some(named?));
+            let source = Source { input, directory, seed, bytes_left };
+            let built = input_tensor(spec, tensor, rows, &source)
+                .map_err(|fault| format!("warm-up sample '{}', input '{}': {fault}", warmup.name, tensor.name))?;
+            bytes_left = bytes_left.saturating_sub(built.data.len());
+            inputs.push(Some(built));
         }
         samples.push(WarmupSample { name: warmup.name.clone(), count: warmup.count.max(1), inputs, rows });
     }
@@ -78,14 +88,16 @@ pub(super) fn random_inputs(spec: &ModelSpec, size: Size) -> Result<Vec<Option<I
     inputs.collect()
 }
 
-fn input_tensor(
-    spec: &ModelSpec,
-    tensor: &TensorSpec,
-    input: &pb::model_warmup::Input,
-    rows: u32,
-    directory: Option<&Path>,
+/// Where the data of one input comes from.
+struct Source<'a> {
+    input: &'a pb::model_warmup::Input,
+    directory: Option<&'a Path>,
     seed: u64,
-) -> Result<InputTensor, String> {
+    bytes_left: usize,
+}
+
+fn input_tensor(spec: &ModelSpec, tensor: &TensorSpec, rows: u32, source: &Source<'_>) -> Result<InputTensor, String> {
+    let Source { input, directory, seed, bytes_left } = *source;
     if convert::datatype(input.data_type) != Some(tensor.datatype) {
         return Err(format!("expected the datatype {}", tensor.datatype));
     }
@@ -93,22 +105,28 @@ fn input_tensor(
     let size = tensor.datatype.size_bytes().unwrap_or(4);
     let elements = element_count(&input.dims);
     let row_bytes = elements.and_then(|count| count.checked_mul(size));
-    let fits = row_bytes.and_then(|bytes| bytes.checked_mul(rows as usize)).is_some_and(|total| total <= MAX_BYTES);
+    let fits = row_bytes.and_then(|bytes| bytes.checked_mul(rows as usize)).is_some_and(|total| total <= bytes_left);
     let (Some(elements), Some(row_bytes), true) = (elements, row_bytes, fits) else {
-        return Err(format!("{rows} rows of dims {:?} take more than {MAX_BYTES} bytes", input.dims));
+        return Err(format!(
+            "{rows} rows of dims {:?} take more than the {bytes_left} bytes left for warm-up",
+            input.dims
+        ));
     };
     let row = match &input.input_data_type {
         None | Some(InputDataType::ZeroData(_)) => vec![0; row_bytes],
         Some(InputDataType::RandomData(_)) => random(tensor.datatype, elements, seed),
         Some(InputDataType::InputDataFile(name)) => {
             let Some(directory) = directory else { return Err("a model without a directory has no files".to_owned()) };
-            let row = read_up_to(&directory.join(DIRECTORY).join(name), MAX_BYTES as u64)?;
+            let row = read_up_to(&directory.join(DIRECTORY).join(name), bytes_left as u64)?;
             check_row(tensor.datatype, &row, elements, row_bytes)?;
             row
         }
     };
-    if row.len().checked_mul(rows as usize).is_none_or(|total| total > MAX_BYTES) {
-        return Err(format!("{rows} rows of {} bytes take more than {MAX_BYTES} bytes", row.len()));
+    if row.len().checked_mul(rows as usize).is_none_or(|total| total > bytes_left) {
+        return Err(format!(
+            "{rows} rows of {} bytes take more than the {bytes_left} bytes left for warm-up",
+            row.len()
+        ));
     }
     let mut shape = Dims::new();
     if spec.has_batch_axis() {
@@ -268,5 +286,15 @@ mod tests {
         let spec = spec(DataType::Fp64, &[-1, -1], 8);
         let huge = config(DataType::Fp64, &[i64::MAX, 2], InputDataType::ZeroData(true), 1);
         assert!(samples(&huge, &spec, None).unwrap_err().contains("more than"));
+    }
+
+    #[test]
+    fn many_samples_together_are_bounded_as_one_is() {
+        let spec = spec(DataType::Fp64, &[4], 8);
+        let mut config = config(DataType::Fp64, &[4], InputDataType::ZeroData(true), 2);
+        assert!(samples_within(&config, &spec, None, 127).is_ok());
+        config.model_warmup.push(config.model_warmup[0].clone());
+        let reason = samples_within(&config, &spec, None, 127).unwrap_err();
+        assert!(reason.contains("2 rows of dims [4] take more than the 63 bytes left for warm-up"), "{reason}");
     }
 }

@@ -11,7 +11,11 @@ mod classification;
 pub mod decode;
 pub mod encode;
 mod fault;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 pub mod metadata;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod models;
 pub mod plan;
 pub mod shared_memory;
 pub mod status;

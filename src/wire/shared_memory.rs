@@ -9,7 +9,7 @@ use std::{
     fs::{File, OpenOptions},
     io,
     os::unix::fs::{FileExt, OpenOptionsExt},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -27,6 +27,15 @@ const DIRECTORY: &str = "/dev/shm";
 /// Longest name of such an object.
 const KEY_LIMIT_BYTES: usize = 255;
 
+/// Longest name of a region: the server keeps it, and every status repeats it.
+const NAME_LIMIT_BYTES: usize = 1024;
+
+/// Most regions: each holds a file descriptor, of which a process often has no more than 1,024.
+const MOST_REGIONS: usize = 512;
+
+/// Bytes that one request may read unless it is said otherwise: the largest message of gRPC.
+const REQUEST_LIMIT_BYTES: u64 = i32::MAX as u64;
+
 /// Step of a read: the part that is zeroed and then filled is still in the cache when it is filled.
 const READ_STEP_BYTES: usize = 256 * 1024;
 
@@ -34,6 +43,9 @@ const READ_STEP_BYTES: usize = 256 * 1024;
 #[derive(Debug)]
 pub struct SharedMemory {
     register_allowed: bool,
+    request_limit_bytes: u64,
+    /// Where the objects of keys are.
+    directory: PathBuf,
     regions: RwLock<HashMap<String, Arc<Region>>>,
 }
 
@@ -57,6 +69,14 @@ pub struct RegionSlice {
     size_bytes: u64,
 }
 
+/// What one request may still read from shared memory. Every byte that is copied for it is taken from here before there is
+/// memory for it, so this is where a budget of the whole server would be asked too.
+#[derive(Debug)]
+pub struct Allowance {
+    limit_bytes: u64,
+    left_bytes: u64,
+}
+
 /// Why shared memory could not be registered or used.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[allow(missing_docs)]
@@ -65,6 +85,10 @@ pub enum SharedMemoryError {
     Disabled,
     #[error("a shared memory region needs a name")]
     Unnamed,
+    #[error("the name of a shared memory region may have {limit} bytes, this one has {length}")]
+    NameTooLong { length: usize, limit: usize },
+    #[error("failed to register shared memory region '{name}': {limit} regions are registered, which is the most")]
+    TooMany { name: String, limit: usize },
     #[error("shared memory region '{name}' already in manager")]
     AlreadyRegistered { name: String },
     #[error("unable to find system shared memory region: '{name}'")]
@@ -89,6 +113,11 @@ pub enum SharedMemoryError {
     Shrunk { name: String },
     #[error("shared memory region '{name}' cannot be used: {reason}")]
     Io { name: String, reason: String },
+    #[error(
+        "a request may read {limit} bytes from shared memory: {byte_size} from region '{name}' are too many, {left} of them \
+         are left"
+    )]
+    OverLimit { name: String, byte_size: u64, limit: u64, left: u64 },
     #[error("no memory for {byte_size} bytes from shared memory region '{name}'")]
     NoMemory { name: String, byte_size: u64 },
 }
@@ -99,8 +128,10 @@ impl SharedMemoryError {
         match self {
             Self::Unknown { .. } => Kind::NotFound,
             Self::Disabled | Self::NoMemory { .. } => Kind::Unavailable,
+            Self::OverLimit { .. } | Self::TooMany { .. } => Kind::ResourceExhausted,
             Self::Io { .. } => Kind::Internal,
             Self::Unnamed
+            | Self::NameTooLong { .. }
             | Self::AlreadyRegistered { .. }
             | Self::BadKey { .. }
             | Self::Open { .. }
@@ -116,13 +147,30 @@ impl SharedMemory {
     /// No regions yet. Where `register_allowed` is false (`--allow-client-shm` is off) there never will be any, and
     /// everything but [`Self::register`] answers as usual.
     pub fn new(register_allowed: bool) -> Self {
-        Self { register_allowed, regions: RwLock::default() }
+        Self {
+            register_allowed,
+            request_limit_bytes: REQUEST_LIMIT_BYTES,
+            directory: DIRECTORY.into(),
+            regions: RwLock::default(),
+        }
+    }
+
+    /// Bounds the bytes that one request may read, over all its inputs.
+    #[must_use]
+    pub fn with_request_limit(self, bytes: u64) -> Self {
+        Self { request_limit_bytes: bytes, ..self }
+    }
+
+    /// What a request that has read nothing may read.
+    pub fn allowance(&self) -> Allowance {
+        Allowance { limit_bytes: self.request_limit_bytes, left_bytes: self.request_limit_bytes }
     }
 
     /// Registers `byte_size` bytes from `offset` of the shared-memory object `key` (as in `shm_open`) under a name.
     ///
     /// # Errors
-    /// When registering is off, the name is taken, there is no such object, or it is shorter than that.
+    /// When registering is off, the name is taken or too long, there is no such object, it is shorter than that, or too
+    /// many regions are registered.
     pub fn register(&self, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<(), SharedMemoryError> {
         if !self.register_allowed {
             return Err(SharedMemoryError::Disabled);
@@ -130,11 +178,17 @@ impl SharedMemory {
         if name.is_empty() {
             return Err(SharedMemoryError::Unnamed);
         }
+        if name.len() > NAME_LIMIT_BYTES {
+            return Err(SharedMemoryError::NameTooLong { length: name.len(), limit: NAME_LIMIT_BYTES });
+        }
         let mut regions = self.regions.write();
         if regions.contains_key(name) {
             return Err(SharedMemoryError::AlreadyRegistered { name: name.to_owned() });
         }
-        let region = Region::open(name, key, offset, byte_size)?;
+        if regions.len() >= MOST_REGIONS {
+            return Err(SharedMemoryError::TooMany { name: name.to_owned(), limit: MOST_REGIONS });
+        }
+        let region = Region::open(&self.directory, name, key, offset, byte_size)?;
         regions.insert(name.to_owned(), Arc::new(region));
         Ok(())
     }
@@ -180,7 +234,7 @@ impl SharedMemory {
 }
 
 impl Region {
-    fn open(name: &str, key: &str, offset: u64, byte_size: u64) -> Result<Self, SharedMemoryError> {
+    fn open(directory: &Path, name: &str, key: &str, offset: u64, byte_size: u64) -> Result<Self, SharedMemoryError> {
         if byte_size == 0 {
             return Err(SharedMemoryError::Empty { name: name.to_owned() });
         }
@@ -192,7 +246,7 @@ impl Region {
             .read(true)
             .write(true)
             .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
-            .open(Path::new(DIRECTORY).join(object))
+            .open(directory.join(object))
             .map_err(|error| failed(error.to_string()))?;
         let metadata = file.metadata().map_err(|error| failed(error.to_string()))?;
         if !metadata.is_file() {
@@ -240,14 +294,16 @@ impl RegionSlice {
         self.size_bytes
     }
 
-    /// A copy of all its bytes.
+    /// A copy of all its bytes, which are taken from the request's allowance.
     ///
     /// # Errors
-    /// When the client has shortened the file, or there is no memory for the copy.
-    pub fn read(&self) -> Result<Bytes, SharedMemoryError> {
+    /// When the request may not read that much, the client has shortened the file, or there is no memory for the copy.
+    pub fn read(&self, allowance: &mut Allowance) -> Result<Bytes, SharedMemoryError> {
+        allowance.take(self)?;
+        self.check_file(self.size_bytes)?;
         let no_memory = || SharedMemoryError::NoMemory { name: self.region.name.clone(), byte_size: self.size_bytes };
         let size_bytes = usize::try_from(self.size_bytes).map_err(|_| no_memory())?;
-        // A file may be sparse and longer than all memory: a failed allocation must not end the server.
+        // A file may be sparse and the limit above what memory is left: a failed allocation must not end the server.
         let mut copy: Vec<u8> = Vec::new();
         copy.try_reserve_exact(size_bytes).map_err(|_| no_memory())?;
         let mut position = self.start_in_file();
@@ -266,24 +322,44 @@ impl RegionSlice {
     /// # Errors
     /// When `data` is longer than the slice, or the client has shortened the file.
     pub fn write(&self, data: &[u8]) -> Result<(), SharedMemoryError> {
-        let name = || self.region.name.clone();
         let byte_size = data.len() as u64;
         if byte_size > self.size_bytes {
-            let (offset, available) = (self.offset_bytes, self.offset_bytes + self.size_bytes);
-            return Err(SharedMemoryError::BeyondRegion { name: name(), offset, byte_size, available });
+            let (name, offset) = (self.region.name.clone(), self.offset_bytes);
+            let available = offset + self.size_bytes;
+            return Err(SharedMemoryError::BeyondRegion { name, offset, byte_size, available });
         }
-        let position = self.start_in_file();
-        let file_size = self.region.file.metadata().map_err(|error| self.region.fault(&error))?.len();
         // A write past the end would make the file grow again, unseen by the client that shortened it.
-        if !fits(position, byte_size, file_size) {
-            return Err(SharedMemoryError::Shrunk { name: name() });
+        self.check_file(byte_size)?;
+        self.region.file.write_all_at(data, self.start_in_file()).map_err(|error| self.region.fault(&error))
+    }
+
+    /// Checks that the file still has the slice's first `byte_size` bytes.
+    fn check_file(&self, byte_size: u64) -> Result<(), SharedMemoryError> {
+        let file_size = self.region.file.metadata().map_err(|error| self.region.fault(&error))?.len();
+        if fits(self.start_in_file(), byte_size, file_size) {
+            return Ok(());
         }
-        self.region.file.write_all_at(data, position).map_err(|error| self.region.fault(&error))
+        Err(SharedMemoryError::Shrunk { name: self.region.name.clone() })
     }
 
     /// Within the file's length at registration, so it cannot overflow.
     fn start_in_file(&self) -> u64 {
         self.region.offset_bytes + self.offset_bytes
+    }
+}
+
+impl Allowance {
+    /// Takes the bytes of a slice; none where it has more than are left.
+    fn take(&mut self, slice: &RegionSlice) -> Result<(), SharedMemoryError> {
+        let (limit, left, byte_size) = (self.limit_bytes, self.left_bytes, slice.size_bytes);
+        let name = || slice.region.name.clone();
+        self.left_bytes = left.checked_sub(byte_size).ok_or_else(|| SharedMemoryError::OverLimit {
+            name: name(),
+            byte_size,
+            limit,
+            left,
+        })?;
+        Ok(())
     }
 }
 
@@ -312,5 +388,7 @@ fn object_name(key: &str) -> Option<&str> {
     valid.then_some(object)
 }
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

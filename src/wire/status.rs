@@ -23,6 +23,8 @@ pub enum Kind {
     NotFound,
     /// The server cannot take it now, or not in the mode it runs in.
     Unavailable,
+    /// It takes more than the server gives to one request or client.
+    ResourceExhausted,
     /// The protocol has it, this server or this model does not.
     Unimplemented,
     /// The engine or the server.
@@ -40,6 +42,7 @@ impl Kind {
             Self::InvalidArgument => Code::InvalidArgument,
             Self::NotFound => Code::NotFound,
             Self::Unavailable => Code::Unavailable,
+            Self::ResourceExhausted => Code::ResourceExhausted,
             Self::Unimplemented => Code::Unimplemented,
             Self::Internal => Code::Internal,
             Self::Cancelled => Code::Cancelled,
@@ -79,6 +82,7 @@ impl RequestError {
             InferError::Invalid(_) | InferError::NoMemory => Kind::InvalidArgument,
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
+            InferError::Unread(_) => Kind::ResourceExhausted,
             InferError::Engine(_) => Kind::Internal,
         };
         let names_request = matches!(error, InferError::QueueFull | InferError::QueueTimeout | InferError::Late);

@@ -4,6 +4,9 @@ use std::{path::PathBuf, sync::OnceLock};
 
 use paternoster::engine::onnxruntime::{Runtime, RuntimeOptions};
 
+/// What all sessions of a test process may have.
+pub const MAX_MEMORY_BYTES: usize = 1 << 30;
+
 /// The runtime of this process; `None` where the library is not installed.
 pub fn runtime() -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
@@ -15,7 +18,8 @@ pub fn runtime() -> Option<&'static Runtime> {
                 eprintln!("skipped: no ONNX Runtime library; run `make test`, or set ORT_DYLIB_PATH");
                 return None;
             }
-            Some(Runtime::load(&RuntimeOptions { library, threads: 1 }).expect("the library loads"))
+            let options = RuntimeOptions { library, threads: 1, max_memory_bytes: MAX_MEMORY_BYTES };
+            Some(Runtime::load(&options).expect("the library loads"))
         })
         .as_ref()
 }

@@ -194,6 +194,26 @@ fn after_a_launch_in_the_calling_thread_the_streams_thread_takes_over() {
 }
 
 #[test]
+fn a_stream_with_a_new_thread_goes_on_without_what_runs() {
+    let mut on = OnCpu::start(1);
+    let (held, rows, others) = (on.buffer(1), on.buffer(1), on.buffer(1));
+    let stuck = on.launch_held(0, &[Access::write(held, 0..1)], bring(1, 1));
+    let next = on.launch(0, &[Access::write(rows, 0..1)], bring(2, 1));
+    let reads = on.launch(0, &stage(held, 0..1, others, 0..1), step(3, 1));
+    let ticket = on.record(0);
+    on.cpu().replace_thread(STREAM).expect("a thread can be started");
+    assert_eq!(on.outcome(next), Ok(()), "what is queued behind it runs");
+    assert!(on.outcome(reads).is_err(), "its rows are still its own");
+    assert!(on.cpu().synchronize(ticket, PATIENCE), "it counts as complete");
+    on.release();
+    assert_eq!(on.outcome(stuck), Ok(()), "it is told its end when it returns");
+    let last = on.launch(0, &stage(rows, 0..1, others, 0..1), step(4, 1));
+    assert_eq!(on.outcome(last), Ok(()), "the new thread serves the stream");
+    on.cpu().replace_thread(STREAM).expect("nothing runs, so nothing changes");
+    assert!(on.device().stop(PATIENCE), "all threads end");
+}
+
+#[test]
 fn many_threads_issue_and_nothing_is_lost() {
     let cpu = witnessed(2);
     let (tells, told) = crossbeam_channel::unbounded();

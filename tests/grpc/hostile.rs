@@ -10,7 +10,7 @@ use tokio::{
 
 use crate::support::{
     Server, eventually,
-    raw::{RawBody, RawConnection, post},
+    raw::{RawBody, RawConnection, framed, grpc_status, post},
     request, soon,
 };
 
@@ -129,4 +129,19 @@ async fn huge_headers_are_refused() {
     }
     let mut client = server.client().await;
     soon(client.server_live(ServerLiveRequest {})).await.expect("others are served");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn empty_entries_are_counted_before_anything_is_built() {
+    let server = Server::start(|_| {}).await;
+    let mut peer = RawConnection::open(server.address()).await;
+    // Two bytes an entry, of which a message would make hundreds.
+    for (field, tag) in [("parameters", 0x22), ("inputs", 0x2a), ("outputs", 0x32), ("raw_input_contents", 0x3a)] {
+        let message = [tag, 0].repeat(1 << 20);
+        let response = soon(peer.call(post(MODEL_INFER, RawBody::whole(framed(&message))))).await.expect("a response");
+        let text = response.headers().get("grpc-message").expect("a reason").to_str().expect("ASCII");
+        assert_eq!(grpc_status(&response), Some("3"), "{field}: {text}");
+        assert!(text.contains(field) && text.contains("4096"), "the field and its limit are named: {text}");
+    }
+    serves(&server).await;
 }

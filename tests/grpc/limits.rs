@@ -1,13 +1,16 @@
-//! Restricted groups of methods, and the age of connections.
+//! Restricted groups of methods, and the number, age and idleness of connections.
 
 use std::time::Duration;
 
-use paternoster::wire::pb::{ModelMetadataRequest, ServerLiveRequest};
+use paternoster::{
+    budget::{Budget, Budgets},
+    wire::pb::{ModelMetadataRequest, ServerLiveRequest},
+};
 use tonic::{Code, Request};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
 
 use crate::support::{
-    Server,
+    Server, eventually,
     raw::{RawBody, RawConnection, grpc_status, post},
     request, soon,
 };
@@ -91,4 +94,69 @@ async fn a_client_that_answers_no_ping_is_let_go() {
     let _ = soon(stream.read_to_end(&mut received)).await;
     let mut patient = server.client().await;
     soon(patient.server_live(ServerLiveRequest {})).await.expect("clients that answer stay");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_too_many_is_told_to_go_away() {
+    use tokio::io::AsyncReadExt;
+
+    let budgets = Budgets { grpc_connections: Budget::of(1), ..Budgets::default() };
+    let server = Server::start_within(budgets, |_| {}).await;
+    let places = &server.budgets.grpc_connections;
+    let mut first = server.client().await;
+    soon(first.server_live(ServerLiveRequest {})).await.expect("there is a place for one");
+    let mut second = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
+    let mut words = Vec::new();
+    soon(second.read_to_end(&mut words)).await.expect("it is closed in order");
+    assert!(words.ends_with(b"too many connections"), "{words:?}");
+    assert_eq!((places.used(), places.refused()), (1, 1));
+
+    // A client of HTTP/2 understands it.
+    let connection = RawConnection::open(server.address()).await;
+    soon(connection.task).await.expect("no panic").expect_err("it is told to go away");
+    soon(first.server_live(ServerLiveRequest {})).await.expect("the first stays");
+    drop(first);
+    eventually("its place is free", || places.used() == 0).await;
+    soon(server.client().await.server_live(ServerLiveRequest {})).await.expect("there is a place again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_without_calls_is_told_to_go() {
+    let server = Server::start(|config| config.connection.max_idle = Some(Duration::from_millis(20))).await;
+    let connection = RawConnection::open(server.address()).await;
+    soon(connection.task).await.expect("no panic").expect("the connection ends in order");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_with_a_call_stays_however_long_it_takes() {
+    let mut server = Server::start(|config| config.connection.max_idle = Some(Duration::from_millis(20))).await;
+    let mut busy = RawConnection::open(server.address()).await;
+    let call = post("/inference.GRPCInferenceService/ModelInfer", RawBody::message(&request("gated", "", &[1.0])));
+    let call = tokio::spawn(busy.sender.send_request(call));
+    server.gate.await_run().await;
+    // One that came later and has no call is gone by now.
+    let idle = RawConnection::open(server.address()).await;
+    soon(idle.task).await.expect("no panic").expect("the connection ends in order");
+    assert!(!call.is_finished() && !busy.task.is_finished());
+    server.gate.let_pass(1);
+    let response = soon(call).await.expect("no panic").expect("a response");
+    assert_eq!(grpc_status(&response), None, "no error in the headers: a message follows");
+    drop(response);
+    soon(busy.task).await.expect("no panic").expect("then it ends in order, too");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_idle_client_that_does_not_answer_is_cut_off() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    let server = Server::start(|config| {
+        config.connection.max_idle = Some(Duration::from_millis(20));
+        config.connection.keepalive_timeout = Duration::from_millis(20);
+    })
+    .await;
+    let mut stream = tokio::net::TcpStream::connect(server.address()).await.expect("a connection");
+    stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").await.expect("preface and settings");
+    // It never answers the ping that follows GOAWAY. The server closes; by a last packet or a reset does not matter.
+    let _ = soon(stream.read_to_end(&mut Vec::new())).await;
+    eventually("it holds no place", || server.budgets.grpc_connections.used() == 0).await;
 }

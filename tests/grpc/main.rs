@@ -1,6 +1,8 @@
 //! The gRPC front end over real sockets, with real threads and small programs behind it.
 
+mod backlog;
 mod bench;
+mod budgets;
 mod health;
 mod hostile;
 mod infer;

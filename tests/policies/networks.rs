@@ -6,7 +6,7 @@ use std::{path::PathBuf, sync::Arc};
 use paternoster::{
     device::BufferPool,
     engine::{
-        Batch, BatchInput, BatchOutput, Program,
+        Batch, BatchInput, BatchOutput, Program, StopSignal,
         onnxruntime::{OnnxProgram, Runtime},
     },
     executor::InputTensor,
@@ -202,7 +202,9 @@ impl Whole {
             .collect();
         let inputs: Vec<_> = aligned.iter().map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
         let output_shapes = vec![None; self.outputs];
-        let batch = Batch { rows, inputs: &inputs, steps: &[], output_shapes: &output_shapes, buffers: &buffers };
+        let stop = StopSignal::default();
+        let batch =
+            Batch { rows, inputs: &inputs, steps: &[], output_shapes: &output_shapes, buffers: &buffers, stop: &stop };
         self.program.run(&batch).expect("the network runs").outputs
     }
 }

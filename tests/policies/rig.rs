@@ -104,6 +104,8 @@ impl Place {
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,
+            config_name: None,
+            start_unreadable: false,
             load_threads: 1,
         };
         let loader = Arc::new(PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone())));

@@ -28,7 +28,14 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
         profile_directory: Some(place.profiles()),
         svg: Some(plot(place)),
         json,
-        device: DeviceArgs { cpu_lanes, cpu_threads: 1, onnxruntime_library: None },
+        device: DeviceArgs {
+            cpu_lanes,
+            task_time_limit_secs: 60,
+            cpu_threads: 1,
+            max_output_bytes: None,
+            max_memory_bytes: None,
+            onnxruntime_library: None,
+        },
     };
     let mut out = Vec::new();
     let done = run_with(&args, runtime()?.clone(), &mut out);

@@ -76,6 +76,8 @@ impl Place {
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,
+            config_name: None,
+            start_unreadable: false,
             load_threads: 1,
         };
         let repository = Repository::start(options, loader).await.expect("the folder is readable");

@@ -1,5 +1,6 @@
 """Small things that tests with tritonclient share."""
 
+import re
 import time
 from contextlib import contextmanager
 
@@ -46,6 +47,24 @@ def eventually(what, condition, timeout_s=20):
         time.sleep(0.01)
 
 
+def expires(client, model, inputs, count):
+    """Lets the deadline of a request pass in the server: until `count`, which it moves, has moved.
+
+    A deadline that passes before the request has left the client is counted by nobody; the next is twice as long.
+    """
+    before, deadline_s = count(), 0.2
+    for _ in range(6):
+        with refused("DEADLINE_EXCEEDED"):
+            client.infer(model, inputs, client_timeout=deadline_s)
+        patience = time.monotonic() + 5
+        while time.monotonic() < patience:
+            if count() != before:
+                return
+            time.sleep(0.01)
+        deadline_s *= 2
+    raise AssertionError("no deadline passed in the server")
+
+
 def statistics(client, model):
     """The counts of one model: a flat dictionary, and batch sizes under "batches"."""
     (stats,) = client.get_inference_statistics(model).model_stats
@@ -77,7 +96,7 @@ def on_page(page, name, **labels):
     found = [
         float(line.rsplit(" ", 1)[1])
         for line in page.splitlines()
-        if line.split("{")[0] == name and all(f'{key}="{value}"' in line for key, value in labels.items())
+        if re.split("[{ ]", line, maxsplit=1)[0] == name and all(f'{key}="{value}"' in line for key, value in labels.items())
     ]
     assert found, f"no series {name} {labels}"
     return sum(found)

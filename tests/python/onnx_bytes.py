@@ -61,6 +61,14 @@ def constant(name, values):
     return sizes + number(2, ELEMENT[datatype]) + text(8, name) + text(9, values.astype(kind).tobytes())
 
 
+def external(name, shape, location, offset=None, length=None, datatype="FP32"):
+    """A tensor whose elements lie in another file."""
+    entries = {"location": location, "offset": offset, "length": length}
+    given = [text(13, text(1, key) + text(2, str(value))) for key, value in entries.items() if value is not None]
+    sizes = b"".join(number(1, size) for size in shape)
+    return sizes + number(2, ELEMENT[datatype]) + text(8, name) + b"".join(given) + number(14, 1)
+
+
 def graph(nodes, inputs, outputs, constants=()):
     """A GraphProto: what a model is made of, and the body of a loop, which may read what stands around it."""
     made = b"".join(text(1, one) for one in nodes) + text(2, "test")
@@ -82,10 +90,39 @@ def identity(datatype="FP32", dims=("batch", 16)):
 
 def scale(factor, width=16):
     """OUTPUT0 = INPUT0 · factor, FP32 [batch, width]: answers tell which factor made them."""
+    return scale_by(constant("factor", [float(factor)]), width)
+
+
+def scale_by(factor, width=16):
+    """OUTPUT0 = INPUT0 · a tensor called factor."""
     dims = ("batch", width)
     return model(
         [node("Mul", ["INPUT0", "factor"], ["OUTPUT0"])],
         [port("INPUT0", "FP32", dims)],
         [port("OUTPUT0", "FP32", dims)],
-        [constant("factor", [float(factor)])],
+        [factor],
     )
+
+
+def calls_itself():
+    """A model whose only function is made of a call of itself."""
+    call = text(1, "INPUT0") + text(2, "OUTPUT0") + text(4, "f") + text(7, "own")
+    body = text(1, "x") + text(2, "y") + text(4, "f") + text(7, "own")
+    sets = number(2, OPSET), text(1, "own") + number(2, 1)
+    function = text(1, "f") + text(4, "x") + text(5, "y") + text(7, body) + text(9, sets[1]) + text(10, "own")
+    dims = ("batch", 16)
+    made = graph([call], [port("INPUT0", "FP32", dims)], [port("OUTPUT0", "FP32", dims)])
+    return number(1, IR_VERSION) + text(7, made) + b"".join(text(8, one) for one in sets) + text(25, function)
+
+
+def nested_ifs(depth):
+    """OUTPUT0 = INPUT0, chosen by so many branches, each within the one before."""
+    dims = ("batch", 16)
+    ports = [port("INPUT0", "FP32", dims)], [port("OUTPUT0", "FP32", dims)]
+    copied = node("Identity", ["INPUT0"], ["level0"])
+    for level in range(depth):
+        branch = graph([copied], [], [port(f"level{level}", "FP32", dims)])
+        other = graph([node("Identity", ["INPUT0"], [f"other{level}"])], [], [port(f"other{level}", "FP32", dims)])
+        copied = node("If", ["yes"], [f"level{level + 1}"], then_branch=branch, else_branch=other)
+    yes = number(2, ELEMENT["BOOL"]) + text(8, "yes") + text(9, b"\x01")
+    return model([copied, node("Identity", [f"level{depth}"], ["OUTPUT0"])], *ports, [yes])

@@ -1,6 +1,7 @@
 """Recurrent and decoding models, quarter-wide, served live: random requests that arrive at random are what NumPy makes of each alone, and
 whoever goes away leaves nothing behind. Counts are judged, never times."""
 
+import copy
 import json
 import queue
 import shutil
@@ -198,6 +199,97 @@ def test_a_graph_that_is_none_is_the_senders_fault(server, model, request_, reas
         client.infer(model, inputs_of(request_))
     assert refused.value.status() == "StatusCode.INVALID_ARGUMENT"
     assert reason in refused.value.message()
+
+
+#: Good clients, and the requests of each.
+GOOD, EACH = 6, 25
+#: A token that no table has.
+NO_TOKEN = 10**9
+
+
+@pytest.fixture(scope="module")
+def crowded(program, repository, tmp_path_factory):
+    """Models of cells that have little else in common, two of which share their cells."""
+    folder = tmp_path_factory.mktemp("crowded")
+    command = [program, "models", "--out", folder, "--only", "lstm-sequence", "--quarter"]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
+    for name in ("lstm", "seq2seq", "tree-lstm"):
+        (folder / name).symlink_to(repository / name)
+    for name, batching in (("again", None), ("lazy", "policy: lazy"), ("merged", "policy: cellular, cellular: { merge_requests: 8 }")):
+        shutil.copytree(repository / "lstm", folder / f"lstm-{name}")
+        if batching:
+            with (folder / f"lstm-{name}" / "model.yaml").open("a") as config:
+                config.write(f"batching: {{ {batching} }}\n")
+    with serving(folder, program=program) as running:
+        yield running
+
+
+def alone(number):
+    """A sequence of one request, for a model that has any."""
+    return {"sequence_id": number, "sequence_start": True, "sequence_end": True}
+
+
+@pytest.mark.parametrize(
+    "model, kind",
+    [
+        ("lstm", "lstm"),
+        ("lstm-lazy", "lstm"),
+        ("lstm-merged", "lstm"),
+        ("seq2seq", "seq2seq"),
+        ("tree-lstm", "tree-lstm"),
+        ("lstm-sequence", "lstm"),
+    ],
+)
+def test_a_token_that_is_none_fails_its_sender_alone(crowded, repository, model, kind):
+    reference = cells_reference.load(repository / kind)
+    rng = np.random.default_rng(21)
+    distinct = [reference.request(rng) for _ in range(12)]
+    expected = [reference.answer(request) for request in distinct]
+    bad = copy.deepcopy(max(distinct, key=lambda request: request[reference.kind.inputs[0]].size))
+    # Leaves of a tree read their tokens, and the last node of a random one is a leaf.
+    bad[reference.kind.inputs[0]][-1] = NO_TOKEN
+    flags = (lambda number: alone(number)) if model == "lstm-sequence" else (lambda number: {})
+    outcomes, good_are_done = queue.Queue(), threading.Event()
+
+    # Those of the model whose cells are the same share its tasks.
+    def ask_well(number):
+        asked = "lstm-again" if model == "lstm" and number % 2 else model
+        with triton.InferenceServerClient(crowded.grpc) as client:
+            for turn in range(EACH):
+                choice = (number + turn) % len(distinct)
+                try:
+                    result = client.infer(asked, inputs_of(distinct[choice]), **flags(number + 1))
+                except InferenceServerException as error:
+                    outcomes.put(str(error))
+                    continue
+                for name, value in expected[choice].items():
+                    found = result.as_numpy(name)[0]
+                    near = found.shape == value.shape and np.allclose(
+                        found, value, rtol=TOLERANCE, atol=TOLERANCE * np.abs(value).max()
+                    )
+                    outcomes.put("right" if near else f"{found} instead of {value}")
+
+    refused = []
+
+    def ask_badly():
+        with triton.InferenceServerClient(crowded.grpc) as client:
+            while not good_are_done.is_set():
+                with pytest.raises(InferenceServerException) as caught:
+                    client.infer(model, inputs_of(bad), **flags(GOOD + 1))
+                refused.append(caught.value)
+
+    good = [threading.Thread(target=ask_well, args=[number]) for number in range(GOOD)]
+    sender = threading.Thread(target=ask_badly)
+    for thread in (*good, sender):
+        thread.start()
+    for thread in good:
+        thread.join()
+    good_are_done.set()
+    sender.join()
+    told = [outcomes.get_nowait() for _ in range(GOOD * EACH)]
+    wrong = [one for one in told if one != "right"]
+    assert not wrong, f"{len(wrong)} of {len(told)}: {wrong[:3]}"
+    assert refused and all(str(NO_TOKEN) in error.message() for error in refused), refused[:1]
 
 
 def streamed(server, request, take):

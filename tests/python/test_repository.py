@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ import tritonclient.grpc as triton
 from clients import ROW, eventually, refused, rows, tensor
 from onnx_bytes import identity, scale
 from repository_on_disk import config, write_model
+from server import ServerFailed
 
 PORTS = {"INPUT0": ("FP32", [16])}
 
@@ -52,6 +54,20 @@ def test_loading_again_takes_what_lies_in_the_directory_now(explicit):
     assert list(client.get_model_metadata("times").versions) == ["2"]
 
 
+def test_a_version_that_is_gone_is_not_at_ready_state(explicit):
+    _, repository, client = explicit
+    write_model(repository, "times", scale(2), config("times", PORTS))
+    client.load_model("times")
+    os.rename(repository / "times" / "1", repository / "times" / "2")
+    client.load_model("times")
+    eventually("an index without it", lambda: index(client) == {"times": ("2", "READY", "")})
+    with refused("UNAVAILABLE", "Request for unknown model: 'times' version 1 is not at ready state"):
+        factor(client, "times", "1")
+    with refused("NOT_FOUND", "'times' version 9 is not found"):
+        factor(client, "times", "9")
+    assert not client.is_model_ready("times", "1")
+
+
 def test_version_policies_choose_what_is_served(explicit):
     _, repository, client = explicit
     for version in (1, 2, 3):
@@ -70,13 +86,16 @@ def test_version_policies_choose_what_is_served(explicit):
         assert factor(client, "times") == max(versions) * 10
 
 
-def test_a_config_override_holds_until_the_next_load(explicit):
+def test_a_config_override_holds_until_an_unload(explicit):
     _, repository, client = explicit
     write_model(repository, "plain", identity(), config("plain", PORTS))
     client.load_model("plain", config=json.dumps({"backend": "onnxruntime", "max_batch_size": 2}))
     assert client.get_model_config("plain").config.max_batch_size == 2
     with refused("INVALID_ARGUMENT", "<= 2", "plain"):
         client.infer("plain", [tensor("INPUT0", rows(3))])
+    client.load_model("plain")
+    assert client.get_model_config("plain").config.max_batch_size == 2, "a reload keeps it"
+    client.unload_model("plain")
     client.load_model("plain")
     client.infer("plain", [tensor("INPUT0", rows(8))])
 
@@ -198,3 +217,91 @@ def test_poll_mode_follows_the_directory(start, tmp_path):
         eventually("the new version", lambda: factor(client, "times") == 5)
         with refused("UNAVAILABLE"):
             client.load_model("times")
+
+
+# A disk that fails ---------------------------------------------------------------------------------------------------
+
+
+def failed_scans(server):
+    status, text = server.get("/metrics", port="metrics")
+    (line,) = [line for line in text.decode().splitlines() if line.startswith("paternoster_repository_failed_scans_total ")]
+    return status == 200 and float(line.split()[1])
+
+
+def warnings_of(server):
+    return [line for line in server.log.read_text().splitlines() if "its models stay as they are" in line]
+
+
+@pytest.fixture
+def polled(start, tmp_path):
+    """A server in poll mode that serves version 1 of a model: (server, repository, client)."""
+    repository = tmp_path / "repository"
+    write_model(repository, "times", scale(2), config("times", PORTS))
+    running = start(repository, "--model-control-mode=poll", "--repository-poll-secs=1")
+    with triton.InferenceServerClient(running.grpc) as connected:
+        assert factor(connected, "times") == 2
+        yield running, repository, connected
+
+
+def test_a_repository_that_is_gone_for_a_while_unloads_nothing(polled):
+    server, repository, client = polled
+    aside = repository.with_name("aside")
+    os.rename(repository, aside)
+    eventually("three failed looks", lambda: failed_scans(server) >= 3)
+    assert factor(client, "times") == 2 and client.is_server_ready()
+    assert len(warnings_of(server)) == 1, "one warning for one cause"
+    os.rename(aside, repository)
+    fresh = write_model(repository / ".next", "times", scale(5), version=2) / "2"
+    os.rename(fresh, repository / "times" / "2")
+    eventually("the new version", lambda: factor(client, "times") == 5)
+
+
+def test_a_server_out_of_file_descriptors_unloads_nothing(polled):
+    server, repository, client = polled
+    limits = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (0, limits[1]))
+    try:
+        eventually("a failed look", lambda: warnings_of(server))
+        assert factor(client, "times") == 2 and client.is_server_ready()
+    finally:
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, limits)
+    fresh = write_model(repository / ".next", "times", scale(5), version=2) / "2"
+    os.rename(fresh, repository / "times" / "2")
+    eventually("the new version", lambda: factor(client, "times") == 5)
+
+
+def test_a_directory_without_a_model_leaves_the_server_ready(polled):
+    server, repository, client = polled
+    (repository / "notes").mkdir()
+    _, state, reason = eventually("a look at it", lambda: index(client)["notes"][1:] != ("", "") and index(client)["notes"])
+    assert state == "UNAVAILABLE" and "no version directory" in reason
+    assert server.get("/v2/health/ready")[0] == 200 and client.is_server_ready()
+
+
+def test_without_a_repository_a_server_told_to_go_on_is_not_live(start, tmp_path):
+    repository = tmp_path / "later"
+    with pytest.raises(ServerFailed, match="cannot read the model repository"):
+        start(repository)
+    flags = ["--exit-on-error=false", "--strict-readiness=false", "--model-control-mode=poll", "--repository-poll-secs=1"]
+    server = start(repository, *flags, until="started")
+    with triton.InferenceServerClient(server.grpc) as client:
+        assert not client.is_server_live() and not client.is_server_ready()
+        assert [server.get(f"/v2/health/{probe}")[0] for probe in ("live", "ready")] == [400, 400]
+        assert client.get_server_metadata().name
+        made = tmp_path / "made"
+        write_model(made, "times", scale(2), config("times", PORTS))
+        os.rename(made, repository)
+        eventually("a live server", client.is_server_live)
+        eventually("its model", lambda: client.is_model_ready("times"))
+        assert client.is_server_ready() and factor(client, "times") == 2
+
+
+def test_a_configuration_is_chosen_by_name_where_a_model_has_it(start, tmp_path):
+    write_model(tmp_path, "named", identity(), config("named", PORTS))
+    write_model(tmp_path, "plain", identity(), config("plain", PORTS))
+    (tmp_path / "named" / "configs").mkdir()
+    (tmp_path / "named" / "configs" / "large.pbtxt").write_text(config("named", PORTS, max_batch_size=32))
+    server = start(tmp_path, "--model-config-name=large")
+    with triton.InferenceServerClient(server.grpc) as client:
+        sizes = {name: client.get_model_config(name).config.max_batch_size for name in ("named", "plain")}
+    assert sizes == {"named": 32, "plain": 8}

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 
 import numpy as np
 import pytest
@@ -39,8 +40,8 @@ def registered(client, region):
     client.unregister_system_shared_memory()
 
 
-def from_region(name, size, offset=0, shape=(4, 16)):
-    one = triton.InferInput("INPUT0", list(shape), "FP32")
+def from_region(name, size, offset=0, shape=(4, 16), datatype="FP32"):
+    one = triton.InferInput("INPUT0", list(shape), datatype)
     one.set_shared_memory(name, size, offset=offset)
     return one
 
@@ -103,6 +104,24 @@ def test_a_key_that_does_not_exist_is_refused(client):
 
 def test_unregistering_what_is_unknown_is_fine(client):
     client.unregister_system_shared_memory("nowhere")
+
+
+def test_a_sparse_region_of_4_tib_is_refused_and_the_server_goes_on(client):
+    size = 4 << 40
+    key = f"/paternoster-{os.getpid()}-sparse"
+    path = pathlib.Path("/dev/shm") / key[1:]
+    try:
+        with path.open("wb") as file:
+            os.ftruncate(file.fileno(), size)
+        client.register_system_shared_memory("sparse", key, size)
+        with refused("RESOURCE_EXHAUSTED", "sparse"):
+            client.infer("variable", [from_region("sparse", size, shape=(1, size // 8), datatype="INT64")])
+        # A tensor of its own size is read from anywhere in the file.
+        answer = client.infer("identity", [from_region("sparse", BYTES, offset=size - BYTES)])
+        np.testing.assert_array_equal(answer.as_numpy("OUTPUT0"), np.zeros((4, 16), np.float32))
+    finally:
+        client.unregister_system_shared_memory("sparse")
+        path.unlink()
 
 
 def test_without_the_flag_registering_is_refused_and_names_it(start, explicit, region):

@@ -89,3 +89,8 @@ fn a_request_that_never_ends_is_found() {
 fn a_request_that_ends_twice_is_found() {
     is_found(Planted::TwoAnswers, &["ends twice"]);
 }
+
+#[test]
+fn requests_that_fail_by_the_fault_of_others_are_found() {
+    is_found(Planted::StrangersFail, &["may not end Failed"]);
+}

@@ -7,7 +7,7 @@ use paternoster::device::sim::Completion;
 
 use super::{
     device::{Floor, InFlight, rows_of},
-    oracle::{WayEnd, next_of, repeats, way_end},
+    oracle::{WayEnd, is_bad, next_of, repeats, way_end},
     planted::Planted,
     rare::Rare,
     rng::Rng,
@@ -24,8 +24,12 @@ struct Known {
     live: bool,
     aboard: bool,
     cancelled: bool,
-    /// A task or lane that held it failed.
+    /// A task or lane that held it failed: what it left there may be lost.
     hurt: bool,
+    /// A task failed that held nothing else, or its lane was lost: that may end it.
+    failed_alone: bool,
+    /// Tasks before this one, launched ahead of one that failed, hold rows of it that count no more.
+    void_before: u64,
     /// Bits of the rows whose replies are there.
     replied: u64,
     /// By row: how often it repeated a stage.
@@ -45,6 +49,8 @@ pub struct Driver<'s> {
     pub live: Vec<ReqId>,
     pub rare: Rare,
     pub rng: Rng,
+    /// Tasks launched.
+    launched: u64,
     /// Whether the device fails the task that is launched next.
     fails: Fails<'s>,
     pub lanes_up: Vec<bool>,
@@ -73,6 +79,7 @@ impl<'s> Driver<'s> {
             live: Vec::new(),
             rare: Rare::default(),
             rng: Rng::new(!scenario.seed),
+            launched: 0,
             fails,
             lanes_up: vec![false; scenario.lanes.len()],
             tracker: Tracker::default(),
@@ -119,11 +126,11 @@ impl<'s> Driver<'s> {
         self.lanes_up[usize::from(lane.0)] = false;
         let untold = self.floor.untold.extract_if(.., |flight| flight.task.lane == lane);
         for lost in untold.collect::<Vec<InFlight>>() {
-            self.hurt(&lost.task);
+            self.hurt(&lost.task, true);
         }
         for lost in self.floor.give_up(lane)? {
             self.rare.tasks_lost += 1;
-            self.hurt(&lost.task);
+            self.hurt(&lost.task, true);
             self.rare.lane_lost_while_waiting += u64::from(self.tracker.failed(&lost.task));
         }
         self.act(Event::LaneLost(lane))
@@ -147,10 +154,15 @@ impl<'s> Driver<'s> {
         if let Err(failure) = completion.outcome {
             self.rare.faults += 1;
             self.judge(task, &failure.to_string())?;
-            self.hurt(task);
+            let is_alone = task.rows.iter().all(|span| span.req == task.rows[0].req);
+            self.hurt(task, is_alone);
             self.rare.fault_while_waiting += u64::from(self.tracker.failed(task));
-            let task = task.id;
+            let (task, rows) = (task.id, task.bucket.rows as usize);
             self.floor.recycle(flight);
+            if self.planted == Some(Planted::StrangersFail) {
+                let failed = vec![RowOutcome { next: Next::Failed, emitted: false }; rows];
+                return self.act(Event::Completed { task, rows: &failed });
+            }
             return self.act(Event::Failed { task });
         }
         let outcomes = self.outcomes(&flight)?;
@@ -192,7 +204,7 @@ impl<'s> Driver<'s> {
         for (index, (req, row, place)) in (0..).zip(rows_of(task)) {
             let known = &mut self.known[req.0 as usize];
             let mut outcome = RowOutcome { next: Next::On, emitted: false };
-            if known.live {
+            if known.live && task.id.0 >= known.void_before {
                 let before = &mut known.repeated[row as usize];
                 if repeats(self.scenario, task.model, task.cell.0, req, row, *before) {
                     *before += 1;
@@ -204,7 +216,7 @@ impl<'s> Driver<'s> {
                     match outcome.next {
                         Next::Done => self.rare.exits += u64::from(!last),
                         Next::Skip(_) => self.rare.skips += 1,
-                        Next::Failed => self.rare.failed_rows += 1,
+                        Next::Failed | Next::Pause => self.rare.failed_rows += 1,
                         Next::On => {}
                     }
                     if outcome.next == Next::Done || last && outcome.next == Next::On {
@@ -234,8 +246,20 @@ impl<'s> Driver<'s> {
         Ok(outcomes)
     }
 
-    fn hurt(&mut self, task: &Task) {
-        task.rows.iter().for_each(|span| self.known[span.req.0 as usize].hurt = true);
+    /// A task has failed, or is lost. If its requests do not end by that, they start again, and what was launched ahead on them is void.
+    fn hurt(&mut self, task: &Task, ends_them: bool) {
+        let stage = &self.scenario.models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)];
+        let looks_ahead = self.scenario.lanes[usize::from(task.lane.0)].horizon_ns > 0;
+        let has_gone_on = looks_ahead && !stage.decides && task.writes.is_some();
+        for span in &task.rows {
+            let known = &mut self.known[span.req.0 as usize];
+            known.hurt = true;
+            let counts = task.id.0 >= known.void_before;
+            known.failed_alone |= ends_them && counts;
+            if has_gone_on && counts {
+                known.void_before = self.launched;
+            }
+        }
     }
 
     /// One step of the core, and what it asks for.
@@ -300,7 +324,12 @@ impl<'s> Driver<'s> {
         let (launch_ns, row_ns) = self.scenario.models[model].costs[usize::from(task.cell.0)];
         let usual_ns = launch_ns + row_ns * u64::from(task.bucket.rows);
         let duration_ns = usual_ns * self.rng.within(8, 14) / 10;
-        let fails = (self.fails)(&mut self.rng);
+        let by_chance = (self.fails)(&mut self.rng);
+        let is_bad = |(req, row, _)| is_bad(self.scenario, task.model, task.cell.0, req, row);
+        let bad = rows_of(&task).any(is_bad);
+        self.rare.bad_tasks += u64::from(bad);
+        let fails = by_chance || bad;
+        self.launched = task.id.0 + 1;
         self.floor.launch(task, duration_ns, fails, &mut self.rare)
     }
 
@@ -341,7 +370,7 @@ impl<'s> Driver<'s> {
             End::Failed => {
                 rare.failed += 1;
                 let mut ways = (0..arrival.rows).map(|row| way_end(scenario, arrival.model, req, row));
-                known.hurt || arrival.rows > model.max_batch_rows || ways.any(|way| way == WayEnd::Fails)
+                known.failed_alone || arrival.rows > model.max_batch_rows || ways.any(|way| way == WayEnd::Fails)
             }
             End::Cancelled => {
                 rare.cancelled += 1;
@@ -374,7 +403,7 @@ impl<'s> Driver<'s> {
         for id in 0..self.scenario.models.len() as u32 {
             self.count(ModelId(id));
             let counters = self.counters[id as usize];
-            self.rare.retries += counters.solo_retries;
+            self.rare.retries += counters.retries;
             self.rare.stretches += counters.stretches;
             self.rare.stretches_while_checking += counters.stretches_while_checking;
             self.rare.merges += counters.merges;

@@ -184,6 +184,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
         lanes: vec![lane; lanes],
         arrivals: (0..3).map(|req| (0, arrival(req))).collect(),
         faults: 0,
+        bad_rows: 0,
         lane_losses: 0,
         cancels: 0,
     };

@@ -39,6 +39,16 @@ pub fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row:
     }
 }
 
+/// Whether a row fails every task of a stage that it is in. A stage that the next does not read fails nobody: on a lane that looks ahead
+/// the reply may be there before its task has ended.
+pub fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> bool {
+    let stages = &scenario.models[model.0 as usize].knobs.stages;
+    let is_read = stages.get(usize::from(stage) + 1).is_none_or(|next| next.reads.contains(&stage));
+    let chance = mix(scenario.seed ^ mix(req.0 << 20 | u64::from(row) << 8 | 0xff));
+    let own = chance % 1000 < scenario.bad_rows && chance / 1000 % stages.len() as u64 == u64::from(stage);
+    own && is_read
+}
+
 /// Whether a row repeats a stage that it has run `before` times.
 pub fn repeats(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32, before: u8) -> bool {
     scenario.models[model.0 as usize].knobs.stages[usize::from(stage)].decides
@@ -62,11 +72,15 @@ pub fn way_end(scenario: &Scenario, model: ModelId, req: ReqId, row: u32) -> Way
             content(program(model, stage), 0, &inputs[..reads.len()])
         };
         contents[at] = own;
+        if is_bad(scenario, model, stage, req, row) {
+            return WayEnd::Fails;
+        }
         stage = match next_of(scenario, model, stage, req, row) {
             Next::On if at + 1 < stages.len() => stage + 1,
             Next::On | Next::Done => return WayEnd::Reply { stage, content: own },
             Next::Skip(target) => target.0,
-            Next::Failed => return WayEnd::Fails,
+            // Rows of several stages cannot pause.
+            Next::Failed | Next::Pause => return WayEnd::Fails,
         };
     }
 }

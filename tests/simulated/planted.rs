@@ -27,6 +27,8 @@ pub enum Planted {
     EarlyCompletion,
     /// Outcomes are told for the wrong rows.
     ShiftedOutcomes,
+    /// The rows of a failed task are all told to have failed, whosever fault it was.
+    StrangersFail,
     /// A request's end is lost.
     LostAnswer,
     /// A request ends twice.

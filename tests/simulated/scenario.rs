@@ -29,8 +29,10 @@ pub struct Scenario {
     pub lanes: Vec<LaneKnobs>,
     /// By time.
     pub arrivals: Vec<(u64, Arrival)>,
-    /// Of a thousand tasks, so many fail.
+    /// Of a thousand tasks, so many fail, whatever rows they have.
     pub faults: u64,
+    /// Of a thousand rows, so many fail every task that they are in at one of their stages.
+    pub bad_rows: u64,
     /// Of a thousand moments, so many lose a lane.
     pub lane_losses: u64,
     /// Of a hundred requests, at least so many are cancelled.
@@ -53,7 +55,8 @@ impl Scenario {
         let arrivals = arrivals(rng, &models, lanes.len() as u64);
         let lane_losses = if rng.coin() { rng.within(1, 15) } else { 0 };
         let (faults, cancels) = (rng.within(15, 60), rng.within(11, 25));
-        Self { seed, models, lanes, arrivals, faults, lane_losses, cancels }
+        let bad_rows = [0, 10, 40][(seed % 3) as usize];
+        Self { seed, models, lanes, arrivals, faults, bad_rows, lane_losses, cancels }
     }
 }
 

@@ -78,6 +78,40 @@ impl Nodes {
         }
     }
 
+    /// A submitted node has not run after all: those that were submitted because of it, which this gives, are as if they had not been.
+    pub(super) fn take_back(&mut self, failed: u32) -> Vec<u32> {
+        match self {
+            Self::Steps { next, .. } => {
+                let behind = failed + 1..*next;
+                *next = failed + 1;
+                behind.collect()
+            }
+            Self::One { .. } => Vec::new(),
+            Self::Inner { topology, ready, unfinished, left } => {
+                let mut taken_back = vec![failed];
+                let mut at = 0;
+                while let Some(&node) = taken_back.get(at) {
+                    at += 1;
+                    for &parent in topology.parents_of(node) {
+                        let waits_for = &mut unfinished[parent as usize];
+                        *waits_for += 1;
+                        if *waits_for > 1 {
+                            continue;
+                        }
+                        match ready.iter().position(|other| *other == parent) {
+                            Some(place) => drop(ready.remove(place)),
+                            None => {
+                                *left += 1;
+                                taken_back.push(parent);
+                            }
+                        }
+                    }
+                }
+                taken_back.split_off(1)
+            }
+        }
+    }
+
     /// An outcome was the last: nothing more is submitted.
     pub(super) fn end(&mut self) {
         if let Self::Steps { next, steps, has_ended } = self {

@@ -1,8 +1,12 @@
 //! The queues of ready nodes, one a cell type, and the tasks that are formed of them (BatchMaker section 4.3, algorithm 1).
 
-use std::collections::BTreeMap;
+mod retries;
+
+use std::collections::{BTreeMap, VecDeque};
 
 use slab::Slab;
+
+use self::retries::Retry;
 
 use super::{nodes::Nodes, ready::Places};
 use crate::batching::{CellId, CellKnobs, LaneId, ledger::Slot};
@@ -40,8 +44,17 @@ pub(super) struct Subgraph {
     tasks: u32,
     /// Ready nodes that its queue counts.
     counted: u32,
+    /// Nodes of failed tasks that have yet to run again well: the others wait for them.
+    retried: u32,
     /// Its request has ended: it is forgotten once no task names it.
     dropped: bool,
+}
+
+impl Subgraph {
+    /// Nodes that may be submitted.
+    fn ready(&self) -> u32 {
+        if self.dropped || self.retried > 0 { 0 } else { self.nodes.ready() }
+    }
 }
 
 /// One node in a task.
@@ -51,6 +64,8 @@ pub(in crate::batching) struct NodeRow {
     pub(super) of: Origin,
     /// Its number in its segment.
     pub(super) node: u32,
+    /// It was launched ahead of one that failed: whatever comes of it, it runs again.
+    pub(super) is_void: bool,
 }
 
 impl NodeRow {
@@ -89,11 +104,13 @@ struct Queue {
 pub(super) struct Queues {
     queues: Vec<Queue>,
     subgraphs: Slab<Subgraph>,
+    /// In the order in which their tasks failed.
+    retries: VecDeque<Retry>,
 }
 
 impl Queues {
     pub(super) fn new(cells: &[CellKnobs]) -> Self {
-        Self { queues: cells.iter().map(Queue::new).collect(), subgraphs: Slab::new() }
+        Self { queues: cells.iter().map(Queue::new).collect(), subgraphs: Slab::new(), retries: VecDeque::new() }
     }
 
     /// Whether a subgraph stands in its queue.
@@ -102,8 +119,9 @@ impl Queues {
         self.queues[usize::from(subgraph.cell.0)].places.get(subgraph.place as usize) == Some(&ix)
     }
 
-    /// Each queue counts the ready nodes of its subgraphs, by their pins.
-    pub(super) fn check(&self) -> Result<(), String> {
+    /// Each queue counts the ready nodes of its subgraphs, by their pins; of these rows in flight retries are made.
+    pub(super) fn check<'a>(&self, retried: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
+        self.check_retries(retried)?;
         for (cell, queue) in self.queues.iter().enumerate() {
             let mut live = 0;
             let mut nodes: BTreeMap<Option<LaneId>, u64> = BTreeMap::new();
@@ -112,7 +130,7 @@ impl Queues {
                     return Err(format!("the queue of cell {cell} names subgraph {ix}, which is gone"));
                 };
                 live += 1;
-                *nodes.entry(subgraph.pinned).or_default() += u64::from(subgraph.nodes.ready());
+                *nodes.entry(subgraph.pinned).or_default() += u64::from(subgraph.ready());
                 if subgraph.pinned.is_some() != (subgraph.tasks > 0) {
                     return Err(format!(
                         "subgraph {ix} has {} tasks and is pinned to {:?}",
@@ -148,7 +166,8 @@ impl Queues {
         let place = queue.places.len() as u32;
         queue.places.push(ix);
         queue.live += 1;
-        let mut subgraph = Subgraph { nodes, of, cell, place, pinned: None, tasks: 0, counted: 0, dropped: false };
+        let mut subgraph =
+            Subgraph { nodes, of, cell, place, pinned: None, tasks: 0, counted: 0, retried: 0, dropped: false };
         queue.count(&mut subgraph, None);
         self.subgraphs.insert(subgraph);
         ix
@@ -163,7 +182,9 @@ impl Queues {
 
     /// Whether any node is ready, on whatever lane.
     pub(super) fn has_ready(&self) -> bool {
-        self.queues.iter().any(|queue| queue.free.nodes > 0 || queue.pinned.iter().any(|(_, ready)| ready.nodes > 0))
+        let mut queues = self.queues.iter();
+        !self.retries.is_empty()
+            || queues.any(|queue| queue.free.nodes > 0 || queue.pinned.iter().any(|(_, ready)| ready.nodes > 0))
     }
 
     /// Nodes that a lane could run now.
@@ -173,7 +194,7 @@ impl Queues {
     }
 
     /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority; without such, of
-    /// those that nothing runs of; else of any. `waiting` are nodes of requests that are in no queue yet, `brought` those in queues of other
+    /// those that nothing runs of; else of any. What is to run again counts as a full batch, and is older than others of its priority. `waiting` are nodes of requests that are in no queue yet, `brought` those in queues of other
     /// versions. `last` is the type that counts as running although nothing is on the lane.
     pub(super) fn choose(
         &self,
@@ -183,13 +204,16 @@ impl Queues {
         brought: impl Fn(CellId) -> u64,
     ) -> Option<CellId> {
         let ready = |cell: CellId| self.ready(cell, lane) + waiting(cell);
-        let cells = || (0..self.queues.len()).map(|cell| CellId(cell as u16)).filter(|cell| ready(*cell) > 0);
+        let again = |cell: CellId| self.has_retry(cell, lane);
+        let all = (0..self.queues.len()).map(|cell| CellId(cell as u16));
+        let cells = || all.clone().filter(|cell| ready(*cell) > 0 || again(*cell));
         let queue = |cell: CellId| &self.queues[usize::from(cell.0)];
         // The lower number has the higher priority, as with requests; of several the first type.
         let best = |of: &dyn Fn(CellId) -> bool| {
-            cells().filter(|cell| of(*cell)).min_by_key(|cell| queue(*cell).knobs.priority)
+            cells().filter(|cell| of(*cell)).min_by_key(|cell| (queue(*cell).knobs.priority, !again(*cell)))
         };
-        best(&|cell| ready(cell) + brought(cell) >= u64::from(queue(cell).knobs.max_rows))
+        let is_full = |cell: CellId| ready(cell) + brought(cell) >= u64::from(queue(cell).knobs.max_rows);
+        best(&|cell| is_full(cell) || again(cell))
             .or_else(|| best(&|cell| queue(cell).running == 0 && last != Some(cell)))
             .or_else(|| best(&|_| true))
     }
@@ -213,9 +237,9 @@ impl Queues {
                 places &= places - 1;
                 let ix = queue.places[place];
                 let subgraph = &mut self.subgraphs[ix as usize];
-                for _ in 0..(subgraph.nodes.ready() as usize).min(most - rows.len()) {
+                for _ in 0..(subgraph.ready() as usize).min(most - rows.len()) {
                     let Some(node) = subgraph.nodes.submit() else { break };
-                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node });
+                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node, is_void: false });
                 }
                 subgraph.tasks += 1;
                 queue.count(subgraph, Some(lane));
@@ -245,7 +269,8 @@ impl Queues {
     /// Whether all nodes of a subgraph that count have run: those behind the outcome that ended a loop do not.
     pub(super) fn is_complete(&self, subgraph: SubgraphIx) -> bool {
         let subgraph = self.get(subgraph);
-        subgraph.nodes.has_ended() || (subgraph.tasks == 0 && subgraph.nodes.are_submitted())
+        let runs_on = subgraph.tasks > 0 || subgraph.retried > 0;
+        subgraph.nodes.has_ended() || (!runs_on && subgraph.nodes.are_submitted())
     }
 
     /// Takes a subgraph out of its queue; it is forgotten when its last task has ended.
@@ -302,7 +327,7 @@ impl Queue {
 
     /// Sets a subgraph's pin, and counts its ready nodes anew.
     fn count(&mut self, subgraph: &mut Subgraph, pinned: Option<LaneId>) {
-        let nodes = if subgraph.dropped { 0 } else { subgraph.nodes.ready() };
+        let nodes = subgraph.ready();
         let counted = std::mem::replace(&mut subgraph.counted, nodes);
         let before = std::mem::replace(&mut subgraph.pinned, pinned);
         let stays = before == pinned && counted > 0;

@@ -71,8 +71,12 @@ impl Cells {
         }
     }
 
-    /// What holds between two steps, of a group of which these requests have boarded.
-    pub(in crate::batching) fn check(&self, mut aboard: Vec<Slot>) -> Result<(), String> {
+    /// What holds between two steps, of a group of which these requests have boarded, and these rows in flight run again.
+    pub(in crate::batching) fn check<'a>(
+        &self,
+        mut aboard: Vec<Slot>,
+        retried: impl Iterator<Item = &'a NodeRow>,
+    ) -> Result<(), String> {
         let mut under_way: Vec<Slot> =
             self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
         aboard.sort_unstable();
@@ -89,7 +93,7 @@ impl Cells {
         if let Some(subgraph) = stray {
             return Err(format!("subgraph {subgraph} of a request under way stands in no queue"));
         }
-        self.queues.check()
+        self.queues.check(retried.filter(|row| self.is_live(row)))
     }
 
     pub(in crate::batching) fn free_slots(&self) -> u32 {
@@ -158,13 +162,57 @@ impl Cells {
         rows
     }
 
-    /// Whether what becomes of a row counts: its request is under way, and no earlier outcome has ended its loop.
+    /// The type of the oldest retry that a lane may run.
+    pub(in crate::batching) fn first_retry(&self, lane: LaneId) -> Option<CellId> {
+        self.queues.first_retry(lane)
+    }
+
+    /// Rows of a failed task that run again, apart from all others, as a task of this type on a lane.
+    pub(in crate::batching) fn launch_retry(&mut self, cell: CellId, lane: LaneId) -> Option<Vec<NodeRow>> {
+        let rows = self.queues.launch_retry(cell, lane)?;
+        rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
+        Some(rows)
+    }
+
+    /// A task has failed: these rows of it, which count, run again in halves. What was launched ahead on them, among those `in_flight`, is
+    /// void.
+    pub(in crate::batching) fn failed<'a>(
+        &mut self,
+        cell: CellId,
+        rows: &[NodeRow],
+        is_retry: bool,
+        in_flight: impl Iterator<Item = &'a mut NodeRow>,
+    ) {
+        self.queues.halve(cell, rows);
+        if is_retry {
+            return;
+        }
+        let mut void: SmallVec<[(SubgraphIx, u32); 8]> = SmallVec::new();
+        for row in rows {
+            let behind = self.queues.take_back(row);
+            void.extend(behind.into_iter().map(|node| (row.subgraph, node)));
+        }
+        if !void.is_empty() {
+            in_flight.for_each(|row| row.is_void |= void.contains(&(row.subgraph, row.node)));
+        }
+    }
+
+    /// The rows of a retry have run well.
+    pub(in crate::batching) fn ran_again(&mut self, rows: &[NodeRow]) {
+        for row in rows {
+            if self.is_live(row) {
+                self.queues.ran_again(row);
+            }
+        }
+    }
+
+    /// Whether what becomes of a row counts: its request is under way, what it read was there, and no earlier outcome has ended its loop.
     pub(in crate::batching) fn counts(&self, row: &NodeRow) -> bool {
         self.is_live(row) && !self.queues.get(row.subgraph).nodes.has_ended()
     }
 
     fn is_live(&self, row: &NodeRow) -> bool {
-        !self.journeys[row.of.journey as usize].is_over
+        !row.is_void && !self.journeys[row.of.journey as usize].is_over
     }
 
     /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests that are done.
@@ -237,6 +285,7 @@ impl Cells {
         for subgraph in std::mem::take(&mut journey.subgraphs) {
             self.queues.remove(subgraph);
         }
+        self.queues.forget_retries(ix);
         self.forget_if_over(ix);
     }
 

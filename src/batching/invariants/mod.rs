@@ -196,7 +196,9 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(cellular) = &group.cellular else { return Ok(()) };
     let aboard = own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard).map(|(slot, _)| slot);
-    cellular.cells.check(aboard.collect()).map_err(|broken| format!("group {ix}: {broken}"))?;
+    let flights = core.ledger.flights().iter().filter(|flight| flight.group == ix && flight.is_retry);
+    let retried = flights.flat_map(|flight| &flight.nodes);
+    cellular.cells.check(aboard.collect(), retried).map_err(|broken| format!("group {ix}: {broken}"))?;
     for (slot, request) in own(core, ix).filter(|(slot, _)| cellular.keeps_reply(*slot)) {
         let waits = cellular.is_merged() && matches!(request.stand, Stand::Held(_));
         hold!(waits, "the reply in slot {slot} of {:?} waits for nobody that it was merged with", request.req);

@@ -72,7 +72,7 @@ fn staircase(ix: GroupIx, batch: &Batch) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each row that has boarded and is not done sits in exactly one place, and no masked row waits.
+/// Each row that has boarded and is not done sits in exactly one place or pauses, and no masked row waits.
 fn seats(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let mut seated = BTreeMap::<Slot, BTreeSet<u32>>::new();
     for step in steps(group) {
@@ -86,6 +86,15 @@ fn seats(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
                 let once = seated.entry(seat.slot).or_default().insert(row);
                 hold!(once, "row {row} of {:?} sits twice", seat.span.req);
             }
+        }
+    }
+    for (&slot, seats) in &group.paused {
+        hold!(!seats.is_empty(), "slot {slot} of group {ix} pauses without rows");
+        for seat in seats {
+            hold!(seat.slot == slot && core.ledger.is_aboard(seat), "a masked row of {:?} pauses", seat.span.req);
+            let mut rows = seat.span.start..seat.span.start + seat.span.count;
+            let once = rows.all(|row| seated.entry(slot).or_default().insert(row));
+            hold!(once, "a row of {:?} pauses and sits in a batch", seat.span.req);
         }
     }
     let travel = |request: &&Request| request.stand == Stand::Aboard && group.cellular.is_none();

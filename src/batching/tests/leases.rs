@@ -90,19 +90,22 @@ fn a_batch_without_live_rows_returns_its_leases() {
 }
 
 #[test]
-fn newcomers_that_fail_run_alone_from_the_first_stage_and_the_waiting_row_goes_on() {
+fn newcomers_that_fail_start_again_in_halves_at_the_turn_that_they_had_and_the_waiting_row_goes_on() {
     let mut ride = Ride::on(1, flat(3, 4, load()));
     ride.arrive("abc");
     assert_eq!(ride.done(0), "#1 stage 0: b c");
-    assert_eq!(ride.fails(1), "#2 stage 0: b", "ahead of the others");
-    assert_eq!(ride.table().split("; ").count(), 3, "each in a batch of its own: {}", ride.table());
-    assert_eq!(ride.done(2), "#3 stage 1: b");
-    assert_eq!(ride.done(3), "#4 stage 2: b");
-    assert_eq!(ride.done(4), "b completed; #5 stage 0: c");
-    assert_eq!(ride.done(5), "#6 stage 1: c");
-    assert_eq!(ride.fails(6), "c failed; #7 stage 1: a", "alone once more and no more");
+    ride.arrive("d");
+    assert_eq!(ride.fails(1), "#2 stage 1: a", "it waits for nobody");
+    assert_eq!(ride.table().split("; ").count(), 3, "each half in a batch of its own: {}", ride.table());
+    assert_eq!(ride.done(2), "#3 stage 2: a");
+    assert_eq!(ride.done(3), "a completed; #4 stage 0: b", "before d");
+    assert_eq!(ride.done(4), "#5 stage 1: b");
+    assert_eq!(ride.done(5), "#6 stage 2: b", "nobody joins it");
+    assert_eq!(ride.done(6), "b completed; #7 stage 0: c");
+    assert_eq!(ride.done(7), "#8 stage 1: c");
+    assert_eq!(ride.fails(8), "c failed; #9 stage 0: d", "once more and no more");
     ride.run_out();
-    assert_eq!(ride.counters().solo_retries, 2);
+    assert_eq!(ride.counters().retries, 2);
     assert!(ride.is_idle(), "all leases are back");
 }
 

@@ -6,6 +6,7 @@
 //! figures show.
 
 mod adaptive;
+mod cell_retries;
 mod cells_lazy;
 mod cellular;
 mod cost;
@@ -20,6 +21,7 @@ mod monitor;
 mod oracle;
 mod ordering;
 mod parts;
+mod pausing;
 mod pool;
 mod properties;
 mod queues;

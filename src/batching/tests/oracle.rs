@@ -1,6 +1,6 @@
 //! What must come of the events that went in, predicted by the simplest means.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::triton::{self, Verdict};
 use crate::batching::{
@@ -13,6 +13,8 @@ pub(super) enum Row {
     /// It is to run (again).
     Waiting,
     Running(TaskId),
+    /// It waits for its client.
+    Paused,
     Done,
 }
 
@@ -29,8 +31,8 @@ pub(super) struct Sent {
     pub(super) rows: Vec<Row>,
     /// It has been in a task.
     boarded: bool,
-    /// Its task of several requests failed: its next task holds it alone.
-    pub(super) alone: bool,
+    /// Its task of several requests failed: those that its next task holds, but for those that end before.
+    pub(super) again: Option<BTreeSet<ReqId>>,
     /// How it must end, as soon as that is settled.
     verdict: Option<End>,
     /// What was settled and held for order before the deadline passed: what held it may have ended at that same instant.
@@ -174,7 +176,7 @@ impl Oracle {
             late: None,
             rows,
             boarded: false,
-            alone: false,
+            again: None,
             verdict,
             held_verdict: None,
             ended: false,
@@ -186,6 +188,12 @@ impl Oracle {
     pub(super) fn cancel(&mut self, req: ReqId) {
         if let Some(sent) = self.sent.get_mut(&req).filter(|sent| !sent.ended) {
             sent.verdict = Some(End::Cancelled);
+        }
+    }
+
+    pub(super) fn resume(&mut self, req: ReqId) {
+        if let Some(sent) = self.sent.get_mut(&req) {
+            sent.rows.iter_mut().filter(|row| **row == Row::Paused).for_each(|row| *row = Row::Waiting);
         }
     }
 
@@ -215,10 +223,8 @@ impl Oracle {
                 sent.rows[row as usize] = match outcome.map(|outcome| outcome.next) {
                     Some(Next::On | Next::Done) => Row::Done,
                     Some(Next::Skip(cell)) if cell.0 == 0 => Row::Waiting,
-                    None if reqs.len() > 1 => {
-                        sent.alone = true;
-                        Row::Waiting
-                    }
+                    None if reqs.len() > 1 => Row::Waiting,
+                    Some(Next::Pause) => Row::Paused,
                     Some(Next::Failed | Next::Skip(_)) | None => Row::Running(id),
                 };
             }
@@ -227,12 +233,25 @@ impl Oracle {
         for req in made {
             self.sent.entry(req).and_modify(|sent| sent.made += 1);
         }
+        if outcomes.is_none() && reqs.len() > 1 {
+            self.halve(&reqs);
+        }
         for req in reqs {
             let Some(sent) = self.sent.get_mut(&req).filter(|sent| sent.verdict.is_none()) else { continue };
             if sent.rows.contains(&Row::Running(id)) {
                 sent.verdict = Some(End::Failed);
             } else if sent.rows.iter().all(|row| *row == Row::Done) {
                 sent.verdict = Some(End::Completed);
+            }
+        }
+    }
+
+    /// Requests of a failed task run again in two tasks, of as many each.
+    fn halve(&mut self, reqs: &[ReqId]) {
+        let live: Vec<ReqId> = reqs.iter().copied().filter(|req| self.sent[req].verdict.is_none()).collect();
+        for half in live.chunks(live.len().div_ceil(2).max(1)) {
+            for req in half {
+                self.sent.entry(*req).and_modify(|sent| sent.again = Some(half.iter().copied().collect()));
             }
         }
     }
@@ -259,7 +278,10 @@ impl Oracle {
             let req = sent.arrival.req;
             assert_eq!(sent.verdict, None, "{req:?} is over and yet runs");
             assert_eq!(mates(&knobs, &sent.arrival), mates(&knobs, &members[0].arrival), "{req:?} is of another shape");
-            assert!(!sent.alone || reqs.len() == 1, "{req:?} is to run alone");
+            if let Some(again) = &sent.again {
+                let live = again.iter().filter(|req| self.sent[req].verdict.is_none());
+                assert!(live.eq(reqs.iter().collect::<BTreeSet<_>>()), "{req:?} runs again with {again:?}");
+            }
         }
         let begun = members.iter().filter(|sent| sent.boarded).count();
         assert!(begun == 0 || begun == members.len(), "nobody joins a begun batch");
@@ -274,7 +296,7 @@ impl Oracle {
                 assert_eq!(*state, Row::Waiting, "row {row} of {:?} runs twice", span.req);
                 *state = Row::Running(task.id);
             }
-            sent.alone = false;
+            sent.again = None;
         }
         for req in reqs {
             let parted = self.sent[&req].rows.contains(&Row::Waiting);
@@ -286,7 +308,7 @@ impl Oracle {
     /// A batch out of the queue is what Triton would run, taken from the front, and no begun batch waits.
     fn launch_of_new(&self, task: &Task, knobs: &Knobs, reqs: &[ReqId], now: Ns) {
         let level = self.sent[&reqs[0]].level;
-        let outranked = self.begun(task.model).find(|sent| sent.alone || sent.level <= level);
+        let outranked = self.begun(task.model).find(|sent| sent.level <= level);
         let outranked = outranked.map(|sent| sent.arrival.req);
         assert_eq!(outranked, None, "a begun batch goes on before another of its level is formed");
         let line = self.line_of(&self.sent[&reqs[0]]);

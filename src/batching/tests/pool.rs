@@ -101,6 +101,12 @@ impl Pool {
         self.act(Event::Cancelled(req))
     }
 
+    pub(super) fn resume(&mut self, req: ReqId) -> Actions {
+        self.oracle.pass(self.now);
+        self.oracle.resume(req);
+        self.act(Event::Resumed(req))
+    }
+
     pub(super) fn complete(&mut self, task: TaskId, rows: &[RowOutcome]) -> Actions {
         self.land(task, Some(rows));
         self.act(Event::Completed { task, rows })

@@ -176,7 +176,7 @@ fn comes_to_rest(pool: &mut Pool) {
 
 fn add(sum: &mut Counters, run: &Counters) {
     sum.batches_parted_by_key += run.batches_parted_by_key;
-    sum.solo_retries += run.solo_retries;
+    sum.retries += run.retries;
     sum.delayed += run.delayed;
     sum.completed += run.completed;
     sum.failed += run.failed;
@@ -211,7 +211,7 @@ fn random_runs_keep_every_promise_and_meet_every_rare_case() {
     let sum = sum.into_inner();
     let met = [
         ("batches parted by key", sum.batches_parted_by_key),
-        ("solo retries", sum.solo_retries),
+        ("retries", sum.retries),
         ("delays", sum.delayed),
         ("completions", sum.completed),
         ("failures", sum.failed),

@@ -1,9 +1,10 @@
 //! Failed tasks, failed rows, and rows that run their stage again.
 
 use super::{
-    pool::{DynamicBatching, Pool, window},
+    pool::{DynamicBatching, Pool, arrival, window},
     script::play,
 };
+use crate::batching::ReqId;
 
 fn pool() -> Pool {
     Pool::new(1, [window(4, DynamicBatching::default())])
@@ -16,25 +17,89 @@ fn a_failed_task_of_one_request_fails_it() {
 }
 
 #[test]
-fn requests_of_a_failed_task_run_once_more_alone_in_order_ahead_of_the_queue() {
+fn requests_of_a_failed_task_run_again_in_halves_which_nobody_joins_until_those_are_found_that_fail_alone() {
     let mut pool = pool();
     play(
         &mut pool,
         &[
             (0, "a", "#0 runs a"),
             (1, "b", ""),
-            (1, "c rows=2", ""),
+            (1, "c", ""),
             (1, "d", ""),
             (1, "e", ""),
-            (2, "#0 done", "a completed; #1 runs b c[0..2] d"),
-            (3, "#1 fails", "#2 runs b"),
-            (4, "#2 done", "b completed; #3 runs c[0..2]"),
-            (5, "#3 fails", "c failed; #4 runs d"),
-            (6, "#4 done", "d completed; #5 runs e"),
+            (1, "f", ""),
+            (2, "#0 done", "a completed; #1 runs b c d e"),
+            (3, "#1 fails", "#2 runs b c"),
+            (4, "#2 done", "b completed; c completed; #3 runs d e"),
+            (5, "#3 fails", "#4 runs d"),
+            (6, "#4 fails", "d failed; #5 runs e"),
+            (7, "#5 done", "e completed; #6 runs f"),
         ],
     );
     let counters = pool.core.counters()[0].1;
-    assert_eq!((counters.tasks_failed, counters.solo_retries, counters.failed), (2, 3, 1));
+    assert_eq!((counters.tasks_failed, counters.retries, counters.failed), (3, 4, 1));
+}
+
+#[test]
+fn a_request_of_several_rows_is_in_one_half() {
+    let mut pool = pool();
+    play(
+        &mut pool,
+        &[
+            (0, "a", "#0 runs a"),
+            (1, "b rows=3", ""),
+            (1, "c", ""),
+            (2, "#0 done", "a completed; #1 runs b[0..3] c"),
+            (3, "#1 fails", "#2 runs b[0..3]"),
+            (4, "#2 fails", "b failed; #3 runs c"),
+            (5, "#3 done", "c completed"),
+        ],
+    );
+}
+
+#[test]
+fn halves_keep_the_level_of_their_requests_and_their_turn() {
+    let levels = DynamicBatching { priority_levels: 2, default_priority_level: 2, ..DynamicBatching::default() };
+    let mut pool = Pool::new(1, [window(2, levels)]);
+    play(
+        &mut pool,
+        &[
+            (0, "a", "#0 runs a"),
+            (1, "b", ""),
+            (1, "c", ""),
+            (2, "#0 done", "a completed; #1 runs b c"),
+            (3, "d", ""),
+            (3, "e priority=1", ""),
+            (4, "#1 fails", "#2 runs e d"),
+            (5, "f priority=1", ""),
+            (5, "g", ""),
+            (5, "h", ""),
+            (6, "#2 done", "e completed; d completed; #3 runs f g"),
+            (7, "#3 done", "f completed; g completed; #4 runs b"),
+            (8, "#4 done", "b completed; #5 runs c"),
+            (9, "#5 fails", "c failed; #6 runs h"),
+        ],
+    );
+}
+
+#[test]
+fn one_bad_request_of_64_costs_twelve_further_tasks() {
+    for bad in 0..64 {
+        let mut pool = Pool::new(1, [window(64, DynamicBatching::default())]);
+        pool.arrive(arrival(100));
+        (0..64).for_each(|req| drop(pool.arrive(arrival(req))));
+        let mut tasks = 0;
+        while let Some(task) = pool.running().first() {
+            tasks += 1;
+            match task.rows.iter().any(|row| row.req == ReqId(bad)) {
+                true => pool.fail(task.id),
+                false => pool.complete(task.id, &[]),
+            };
+        }
+        let counters = pool.core.counters()[0].1;
+        assert_eq!((counters.completed, counters.failed), (64, 1), "only {bad} is bad");
+        assert_eq!(tasks, 2 + 2 * 6, "one for the request before, one that fails, and two for each halving");
+    }
 }
 
 #[test]
@@ -65,9 +130,11 @@ fn a_request_cancelled_before_its_second_run_is_passed_over() {
             (1, "c", ""),
             (1, "d", ""),
             (2, "#0 done", "a completed; #1 runs b c d"),
-            (3, "#1 fails", "#2 runs b"),
+            (3, "#1 fails", "#2 runs b c"),
             (4, "cancel c", "c cancelled"),
-            (5, "#2 done", "b completed; #3 runs d"),
+            (4, "cancel d", "d cancelled"),
+            (5, "#2 fails", "#3 runs b"),
+            (6, "#3 done", "b completed"),
         ],
     );
 }

@@ -3,7 +3,7 @@
 //! Requests are letters, tasks `#0`, `#1`, … in order of launch, models and lanes numbers. An event is one of
 //! - `a rows=2 priority=1 key=7 len=5 timeout=100 deadline=50 model=1`: request a arrives (what is left out: 1 row, no
 //!   wish, model 0; `timeout` and `deadline` are instants);
-//! - `cancel a`; `wake`; `drain 0`;
+//! - `cancel a`; `resume a`; `wake`; `drain 0`;
 //! - `#0 done`, `#0 fails`, or `#0 on+ again failed …`: outcomes row by row, `+` where the row made a response.
 
 use super::pool::{Pool, arrival};
@@ -29,6 +29,7 @@ fn say(pool: &mut Pool, event: &str) -> String {
     let actions = match (first, rest.as_slice()) {
         ("wake", []) => pool.wake(),
         ("cancel", [name]) => pool.cancel(req(name)),
+        ("resume", [name]) => pool.resume(req(name)),
         ("drain", [model]) => pool.drain(ModelId(number(model))),
         (task, outcomes) if task.starts_with('#') => {
             let id = TaskId(number(&task[1..]));
@@ -79,6 +80,7 @@ fn outcome(word: &str) -> RowOutcome {
         "done" => Next::Done,
         "again" => Next::Skip(CellId(0)),
         "astray" => Next::Skip(CellId(9)),
+        "pause" => Next::Pause,
         "failed" => Next::Failed,
         other => panic!("{other} is no outcome"),
     };

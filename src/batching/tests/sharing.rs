@@ -1,6 +1,6 @@
 //! Cells of one kind of several versions: tasks that they share, and what each version has of them.
 
-use super::cellular::{done, request, said};
+use super::cellular::{done, failed, request, said};
 use crate::{
     batching::{
         Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, Event, Knobs, LaneId, LaneKnobs, LazyCellKnobs,
@@ -78,7 +78,9 @@ fn outcomes_are_those_of_each_versions_own_rows() {
     let rows = [Next::On, Next::Done, Next::Failed, Next::On].map(outcome);
     let actions = shared.step(Event::Completed { task: TaskId(1), rows: &rows });
     assert_eq!(actions, "2 Completed; 3 Failed; #2 cell 0: 4.1 1.1");
-    assert_eq!(shared.step(Event::Failed { task: TaskId(2) }), "4 Failed; 1 Failed");
+    assert_eq!(shared.step(failed(2)), "#3 cell 0: 1.1", "each version runs its own again");
+    assert_eq!(shared.step(failed(3)), "1 Failed; #4 cell 0: 4.1");
+    assert_eq!(shared.step(failed(4)), "4 Failed");
 }
 
 #[test]

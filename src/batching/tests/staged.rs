@@ -232,7 +232,7 @@ fn add(sum: &mut Counters, run: &Counters) {
     sum.preemptions += run.preemptions;
     sum.early_exits += run.early_exits;
     sum.slack_misses += run.slack_misses;
-    sum.solo_retries += run.solo_retries;
+    sum.retries += run.retries;
     sum.late += run.late;
 }
 
@@ -279,7 +279,7 @@ fn random_runs_over_stages_keep_the_invariants_and_come_to_rest() {
         ("preemptions", sum.preemptions),
         ("early exits", sum.early_exits),
         ("slack misses", sum.slack_misses),
-        ("solo retries", sum.solo_retries),
+        ("retries", sum.retries),
         ("refusals of late requests", sum.late),
     ];
     for (rare, count) in met {

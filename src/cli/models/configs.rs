@@ -182,7 +182,7 @@ max_batch_size: 1
 dynamic_batching {
   default_queue_policy {
     timeout_action: REJECT
-    default_timeout_microseconds: 10000000
+    default_timeout_microseconds: 120000000
     allow_timeout_override: true
     max_queue_size: 2
   }

@@ -17,14 +17,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crossbeam_channel::{Receiver, RecvTimeoutError};
-use parking_lot::RwLock;
+use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
+use parking_lot::{Mutex, RwLock};
 use smallvec::SmallVec;
 use tracing::error;
 
 pub use self::work::{HostWork, Operand};
 use self::{
-    stream::{Action, Queued, Stream, Turn},
+    stream::{Action, Queued, Shift, Stream, Turn},
     work::{Held, with_rows},
 };
 use super::{
@@ -45,6 +45,8 @@ pub struct Cpu<W: HostWork> {
 /// Ends the threads, which hold a share of what they work on, but none of this.
 struct Owner<W: HostWork> {
     shared: Arc<Shared<W>>,
+    /// Every thread holds a clone; none once the streams are stopped.
+    alive: Mutex<Option<Sender<()>>>,
     /// Disconnected once the last thread has ended.
     ended: Receiver<()>,
 }
@@ -64,17 +66,41 @@ impl<W: HostWork> Cpu<W> {
         let streams: Box<[_]> = (0..streams.max(1)).map(|_| Stream::default()).collect();
         let shared = Arc::new(Shared { streams, buffers: RwLock::default(), pool });
         let (alive, ended) = crossbeam_channel::bounded::<()>(0);
-        let cpu = Self { owner: Arc::new(Owner { shared, ended }) };
+        let cpu = Self { owner: Arc::new(Owner { shared, alive: Mutex::new(Some(alive)), ended }) };
         for index in 0..cpu.owner.shared.streams.len() {
-            let (shared, alive) = (Arc::clone(&cpu.owner.shared), alive.clone());
-            thread::Builder::new().name(format!("cpu-stream-{index}")).spawn(move || {
-                shared.serve(&shared.streams[index]);
-                // Whoever sees that the threads have ended sees that they hold nothing.
-                drop(shared);
-                drop(alive);
-            })?;
+            cpu.spawn(index, || Some(Shift::default()))?;
         }
         Ok(cpu)
+    }
+
+    /// Starts a thread, which serves a stream if `begin` gives it the stream once it is there. A stopped device needs none.
+    fn spawn(&self, index: usize, begin: impl FnOnce() -> Option<Shift>) -> io::Result<()> {
+        let Some(alive) = self.owner.alive.lock().clone() else { return Ok(()) };
+        let shared = Arc::clone(&self.owner.shared);
+        let (begins, begun) = crossbeam_channel::bounded(1);
+        thread::Builder::new().name(format!("cpu-stream-{index}")).spawn(move || {
+            if let Ok(shift) = begun.recv() {
+                shared.serve(&shared.streams[index], shift);
+            }
+            // Whoever sees that the threads have ended sees that they hold nothing.
+            drop(shared);
+            drop(alive);
+        })?;
+        if let Some(shift) = begin() {
+            // The thread waits for it.
+            let _ = begins.send(shift);
+        }
+        Ok(())
+    }
+
+    /// Gives a stream a new thread, which leaves the operation that runs, if one does, to itself: it counts as complete, and
+    /// the stream goes on behind it. It keeps its rows, and is told its end, when it returns; its thread ends then.
+    ///
+    /// # Errors
+    /// When there is no such stream, or a thread cannot be started; then nothing changes.
+    pub fn replace_thread(&self, stream: StreamId) -> io::Result<()> {
+        let target = self.shared().stream(stream).map_err(io::Error::other)?;
+        self.spawn(stream.index(), || target.take_over())
     }
 
     /// A buffer's memory, for the host to read and write beside the streams; [`RowBuffer`]'s guards keep it apart from
@@ -97,8 +123,8 @@ impl<W: HostWork> Cpu<W> {
         let target = shared.stream(stream)?;
         let action = shared.launch(accesses, work)?;
         let (position, here) = target.issue_here(action)?;
-        if let Some(queued) = here {
-            shared.run(target, queued);
+        if let Some((queued, shift)) = here {
+            shared.run(target, shift, queued);
         }
         Ok(Operation { stream, position })
     }
@@ -170,6 +196,7 @@ impl<W: HostWork> Device for Cpu<W> {
 
     fn stop(&mut self, patience: Duration) -> bool {
         self.shared().stop();
+        self.owner.alive.lock().take();
         self.owner.ended.recv_timeout(patience) == Err(RecvTimeoutError::Disconnected)
     }
 }
@@ -200,16 +227,17 @@ impl<W> Shared<W> {
 
 impl<W: HostWork> Shared<W> {
     /// A stream's thread.
-    fn serve(&self, stream: &Stream<W>) {
+    fn serve(&self, stream: &Stream<W>, shift: Shift) {
         loop {
-            match stream.next() {
+            match stream.next(shift) {
                 Turn::Await(waits) => {
                     if !self.are_over(&waits) {
                         // Another stream saw the stop first; what waits for it must not begin.
                         self.stop();
                     }
                 }
-                Turn::Run(queued) => self.run(stream, queued),
+                Turn::Run(queued) => self.run(stream, shift, queued),
+                Turn::Leave => return,
                 Turn::End => break,
             }
         }
@@ -229,25 +257,25 @@ impl<W: HostWork> Shared<W> {
     }
 
     /// Runs an operation on the calling thread, which is the stream's for as long.
-    fn run(&self, stream: &Stream<W>, Queued { position, action, .. }: Queued<W>) {
+    fn run(&self, stream: &Stream<W>, shift: Shift, Queued { position, action, .. }: Queued<W>) {
         match action {
-            Action::Mark => stream.complete(position),
+            Action::Mark => stream.complete(position, shift),
             Action::Copy(rows) => {
                 if let Err(failure) = with_rows(&rows, |operands| copy_rows(operands, &rows)) {
                     // Nobody is told of copies. Their rows are lost, so whoever reads them fails.
                     error!(position, "a copy failed: {failure}");
                 }
-                stream.complete(position);
+                stream.complete(position, shift);
             }
             Action::Launch { mut work, accesses } => {
                 let outcome = with_rows(&accesses, |operands| run_caught(&mut work, operands));
                 // What the launch held goes before it counts as complete.
                 drop(accesses);
-                stream.complete(position);
+                stream.complete(position, shift);
                 tell(work, outcome);
             }
         }
-        stream.rest();
+        stream.rest(shift);
     }
 }
 

@@ -23,8 +23,18 @@ pub(super) enum Turn<W> {
     /// Waits for these tickets.
     Await(Waits),
     Run(Queued<W>),
+    /// Another thread serves the stream.
+    Leave,
     End,
 }
+
+/// Number of the thread that serves a stream: 0 for the first, n for the n-th that took over. What earlier threads report is
+/// ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Shift(u64);
+
+/// An operation that the calling thread runs in place of the stream's, and for which thread it stands in.
+pub(super) type Taken<W> = (Queued<W>, Shift);
 
 pub(super) enum Action<W> {
     Launch {
@@ -54,13 +64,21 @@ struct State<W> {
     completed: u64,
     /// An operation runs, or tells that it is done.
     busy: bool,
+    shift: Shift,
     stopped: bool,
 }
 
 impl<W> Default for Stream<W> {
     fn default() -> Self {
-        let state =
-            State { queue: VecDeque::new(), waits: Waits::new(), issued: 0, completed: 0, busy: false, stopped: false };
+        let state = State {
+            queue: VecDeque::new(),
+            waits: Waits::new(),
+            issued: 0,
+            completed: 0,
+            busy: false,
+            shift: Shift::default(),
+            stopped: false,
+        };
         Self { state: Mutex::new(state), arrived: Condvar::new(), progressed: Condvar::new() }
     }
 }
@@ -76,13 +94,14 @@ impl<W> Stream<W> {
 
     /// Takes an operation for the calling thread where the stream has nothing else to do: then the stream is busy until
     /// [`rest`](Self::rest). Queues it otherwise.
-    pub(super) fn issue_here(&self, action: Action<W>) -> Result<(u64, Option<Queued<W>>), DeviceError> {
+    pub(super) fn issue_here(&self, action: Action<W>) -> Result<(u64, Option<Taken<W>>), DeviceError> {
         let mut state = self.state.lock();
         let idle = !state.busy && state.queue.is_empty() && state.waits.is_empty();
         let position = state.push(action)?;
         if idle {
             state.busy = true;
-            return Ok((position, state.queue.pop_front()));
+            let shift = state.shift;
+            return Ok((position, state.queue.pop_front().map(|queued| (queued, shift))));
         }
         self.wake(state);
         Ok((position, None))
@@ -138,9 +157,12 @@ impl<W> Stream<W> {
     }
 
     /// What the stream's own thread does next; sleeps while there is nothing.
-    pub(super) fn next(&self) -> Turn<W> {
+    pub(super) fn next(&self, shift: Shift) -> Turn<W> {
         let mut state = self.state.lock();
         loop {
+            if state.shift != shift {
+                return Turn::Leave;
+            }
             if !state.busy {
                 if state.stopped {
                     return Turn::End;
@@ -159,20 +181,46 @@ impl<W> Stream<W> {
     }
 
     /// Publishes that the operation at `position`, and all before it, are complete.
-    pub(super) fn complete(&self, position: u64) {
-        self.state.lock().completed = position;
-        self.progressed.notify_all();
+    pub(super) fn complete(&self, position: u64, shift: Shift) {
+        let mut state = self.state.lock();
+        if state.shift == shift {
+            state.completed = position;
+            drop(state);
+            self.progressed.notify_all();
+        }
     }
 
     /// The operation that was taken has been told its end.
-    pub(super) fn rest(&self) {
+    pub(super) fn rest(&self, shift: Shift) {
         let mut state = self.state.lock();
+        if state.shift != shift {
+            return;
+        }
         state.busy = false;
         let due = state.stopped || !state.queue.is_empty();
         drop(state);
         if due {
             self.arrived.notify_one();
         }
+    }
+
+    /// Leaves the operation that runs to itself: it counts as complete, and the thread of the shift that is given
+    /// serves the stream from here on. `None` where nothing runs, so that its thread stays.
+    pub(super) fn take_over(&self) -> Option<Shift> {
+        let mut state = self.state.lock();
+        if !state.busy {
+            return None;
+        }
+        state.shift.0 += 1;
+        state.busy = false;
+        // What runs was taken out of the queue, in order.
+        state.completed = state.issued - state.queue.len() as u64;
+        let shift = state.shift;
+        drop(state);
+        // Where a calling thread runs the operation, the stream's own one waits.
+        self.arrived.notify_all();
+        self.progressed.notify_all();
+        Some(shift)
     }
 
     /// Takes no more operations, and tells the thread to end.

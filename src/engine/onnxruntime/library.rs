@@ -9,10 +9,9 @@ use std::{
 use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     logging::LogLevel,
-    session::Session,
 };
 
-use super::sessions::Sessions;
+use super::{arena::Arena, sessions::Sessions, weights::CompiledGraph};
 
 /// File name of the library.
 const LIBRARY: &str = "libonnxruntime.so";
@@ -26,15 +25,18 @@ pub struct RuntimeOptions {
     pub library: Option<PathBuf>,
     /// Threads that one run may use, shared by all sessions; 0: as many as there are cores.
     pub threads: usize,
+    /// Most bytes that the tensors of all models may take, weights included: a run that would need more fails. 0: without a limit.
+    pub max_memory_bytes: usize,
 }
 
 /// The loaded library with its environment and thread pool.
 #[derive(Clone, Debug)]
 pub struct Runtime {
     environment: Environment,
-    sessions: Arc<Sessions<Session>>,
+    sessions: Arc<Sessions<CompiledGraph>>,
     path: PathBuf,
     threads: usize,
+    arena: Option<Arc<Arena>>,
 }
 
 /// Why ONNX Runtime is not available.
@@ -63,6 +65,17 @@ pub enum LibraryError {
     Setup(String),
 }
 
+/// Gives the memory of a session's runs back once it is dropped: the last field of what has the session.
+pub(super) struct GivesBack(pub(super) Runtime);
+
+impl Drop for GivesBack {
+    fn drop(&mut self) {
+        if let Some(arena) = &self.0.arena {
+            arena.shrink();
+        }
+    }
+}
+
 impl Runtime {
     /// Loads the library and creates the environment. At most once per process at a time.
     ///
@@ -88,7 +101,9 @@ impl Runtime {
             .map_err(setup)?;
         // Every status is reported where it belongs: in the answer, and once in our own log.
         environment.set_log_level(LogLevel::Fatal);
-        Ok(Self { environment, sessions: Arc::default(), path, threads })
+        let arena = (options.max_memory_bytes > 0).then(|| Arena::share(&environment, options.max_memory_bytes));
+        let arena = arena.transpose().map_err(|error| LibraryError::Setup(error.to_string()))?.map(Arc::new);
+        Ok(Self { environment, sessions: Arc::default(), path, threads, arena })
     }
 
     /// The environment that sessions are made in.
@@ -97,8 +112,13 @@ impl Runtime {
     }
 
     /// The sessions in it.
-    pub(super) fn sessions(&self) -> &Sessions<Session> {
+    pub(super) fn sessions(&self) -> &Sessions<CompiledGraph> {
         &self.sessions
+    }
+
+    /// Whether sessions take their memory from one arena of a limited size.
+    pub(super) fn has_arena(&self) -> bool {
+        self.arena.is_some()
     }
 
     /// Where the library was loaded from.

@@ -5,11 +5,13 @@
 //! concurrent runs of one session.
 #![allow(unsafe_code)]
 
+mod arena;
 mod library;
 mod program;
 mod sessions;
 mod status;
 mod value;
+mod weights;
 
 pub use library::{LibraryError, Runtime, RuntimeOptions};
 pub use program::OnnxProgram;

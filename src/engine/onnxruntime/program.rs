@@ -1,49 +1,64 @@
 //! An ONNX graph compiled by ONNX Runtime for the CPU.
 
-use std::{ffi::CString, ptr, sync::Arc};
+use std::{
+    ffi::CString,
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
 
 use bytes::Bytes;
 use ort::{
     AsPointer,
-    session::{RunOptions, Session, builder::GraphOptimizationLevel},
+    session::{Session, builder::GraphOptimizationLevel},
     sys,
 };
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
 use super::{
-    library::Runtime,
+    library::{GivesBack, Runtime},
     sessions::Origin,
     status::check,
     value::{HostMemory, Tensor, element_type},
+    weights::{CompiledGraph, Weights},
 };
 use crate::{
     device::{Buffer, BufferPool},
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort},
-    model::{DataType, Dims, ModelSpec, element_count},
-    onnx::Model,
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, StopSignal},
+    model::{DataType, Dims, IndexRange, ModelSpec, element_count},
+    onnx::{ExternalFiles, SealedModel, index_ranges},
 };
 
-/// A session shared by all lanes, and by all programs of the same graph: ONNX Runtime allows concurrent runs. Options are each program's
-/// own, so that one that is told to stop leaves the others alone.
+/// A session shared by all lanes, and by all programs of the same graph: ONNX Runtime allows concurrent runs. Options are each lane's
+/// own, so that a run that is told to stop leaves the others alone.
 pub struct OnnxProgram {
-    session: Arc<Session>,
-    options: RunOptions,
+    graph: Arc<CompiledGraph>,
     host: HostMemory,
     inputs: Vec<Port>,
     outputs: Vec<Port>,
+    /// By input.
+    index_ranges: Vec<Option<IndexRange>>,
     steady: bool,
     origin: Origin,
-    _runtime: Runtime,
+    _runtime: GivesBack,
 }
 
-/// Larger models are not looked into for loops; none of them runs in microseconds.
+/// Larger graphs do not count as steady; none of them runs in microseconds.
 const SMALL_MODEL_BYTES: usize = 1 << 20;
 
 struct Port {
     name: CString,
     datatype: DataType,
+    /// Whether a run gave the output another shape than declared. From then on ONNX Runtime allocates it.
+    differs: AtomicBool,
 }
+
+/// What ONNX Runtime says of an output that has another shape than the memory that it was given, or for which it was given memory of
+/// another shape than the graph declares. Where it allocates itself, it writes a warning and goes on.
+const OTHER_SHAPE: [&str; 2] = ["OrtValue shape verification failed", "Got invalid dimensions for output"];
 
 impl OnnxProgram {
     /// Compiles a serialized model as a whole, with the inputs and outputs of its specification.
@@ -51,17 +66,19 @@ impl OnnxProgram {
     /// # Errors
     /// As [`Self::compile_ports`].
     pub fn compile(runtime: &Runtime, model: &[u8], spec: &ModelSpec) -> Result<Self, EngineError> {
-        let inputs: Vec<ProgramPort<'_>> = spec.inputs.iter().map(ProgramPort::from).collect();
-        let outputs: Vec<ProgramPort<'_>> = spec.outputs.iter().map(ProgramPort::from).collect();
+        let (inputs, outputs) = Self::ports_of(spec);
         Self::compile_ports(runtime, &spec.name, model, &inputs, &outputs)
     }
 
-    /// Compiles a serialized model that takes and gives the tensors named, in this order: a stage of a larger one. `name`
-    /// is for messages.
+    /// The inputs and outputs of a specification.
+    pub fn ports_of(spec: &ModelSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
+        (spec.inputs.iter().map(ProgramPort::from).collect(), spec.outputs.iter().map(ProgramPort::from).collect())
+    }
+
+    /// Compiles a serialized model that takes and gives the tensors named, in this order. `name` is for messages.
     ///
     /// # Errors
-    /// When ONNX Runtime refuses it (the text names the operator), or when it lacks an input or output that is named, or
-    /// has it with another type.
+    /// As [`Self::compile_sealed`], and when the model cannot be sealed: it needs other files, or grows beyond bounds.
     pub fn compile_ports(
         runtime: &Runtime,
         name: &str,
@@ -69,32 +86,57 @@ impl OnnxProgram {
         inputs: &[ProgramPort<'_>],
         outputs: &[ProgramPort<'_>],
     ) -> Result<Self, EngineError> {
-        let origin = Sha256::digest(model).into();
-        let session = runtime.sessions().of(origin, || compile_session(runtime, model))?;
-        let inputs = ports("input", inputs, session.inputs())?;
-        let outputs = ports("output", outputs, session.outputs())?;
-        let small = (model.len() <= SMALL_MODEL_BYTES).then(|| Model::from_bytes(name, Bytes::copy_from_slice(model)));
+        let sealed = SealedModel::new(name, Bytes::copy_from_slice(model), &ExternalFiles::None);
+        Self::compile_sealed(runtime, &sealed.map_err(|error| EngineError(error.to_string()))?, inputs, outputs)
+    }
+
+    /// Compiles a model that takes and gives the tensors named, in this order: a whole one, or a stage of it.
+    ///
+    /// # Errors
+    /// When ONNX Runtime refuses it (the text names the operator), weights beside it cannot be read, or it lacks an input or
+    /// output that is named, or has it with another type.
+    pub fn compile_sealed(
+        runtime: &Runtime,
+        model: &SealedModel,
+        inputs: &[ProgramPort<'_>],
+        outputs: &[ProgramPort<'_>],
+    ) -> Result<Self, EngineError> {
+        let graph = model.to_bytes();
+        let mut hash = Sha256::new();
+        hash.update((graph.len() as u64).to_le_bytes());
+        hash.update(&graph);
+        let known = index_ranges(&graph);
+        let index_ranges = inputs.iter().map(|port| known.get(port.name).copied()).collect();
+        let weights = Weights::read(model, &mut hash)?;
+        let origin = hash.finalize().into();
+        let compiled = runtime.sessions().of(origin, || compile_graph(runtime, &graph, weights))?;
+        let inputs = ports("input", inputs, compiled.session().inputs())?;
+        let outputs = ports("output", outputs, compiled.session().outputs())?;
         Ok(Self {
-            steady: small.is_some_and(|model| model.is_ok_and(|model| model.is_straight_line())),
-            session,
+            steady: graph.len() <= SMALL_MODEL_BYTES && model.model().is_straight_line(),
+            graph: compiled,
             origin,
-            options: RunOptions::new().map_err(refused)?,
             host: HostMemory::new()?,
             inputs,
             outputs,
-            _runtime: runtime.clone(),
+            index_ranges,
+            _runtime: GivesBack(runtime.clone()),
         })
     }
 }
 
-fn compile_session(runtime: &Runtime, model: &[u8]) -> Result<Session, EngineError> {
-    Session::builder(runtime.environment())
+fn compile_graph(runtime: &Runtime, graph: &[u8], weights: Weights) -> Result<CompiledGraph, EngineError> {
+    let builder = Session::builder(runtime.environment())
         .and_then(|builder| builder.with_optimization_level(GraphOptimizationLevel::All).map_err(ort::Error::from))
-        .and_then(|mut builder| builder.commit_from_memory(model))
-        .map_err(refused)
+        .and_then(|builder| match runtime.has_arena() {
+            true => builder.with_env_allocators().map_err(ort::Error::from),
+            false => Ok(builder),
+        })
+        .map_err(refused)?;
+    CompiledGraph::new(builder, graph, weights)
 }
 
-fn refused(error: ort::Error) -> EngineError {
+pub(super) fn refused(error: ort::Error) -> EngineError {
     EngineError(format!("onnx runtime error: {}", error.message()))
 }
 
@@ -116,7 +158,7 @@ fn ports(kind: &str, wanted: &[ProgramPort<'_>], graph: &[ort::value::Outlet]) -
             }
             let name = CString::new(name)
                 .map_err(|_| EngineError(format!("{kind} name '{}' holds a zero byte", name.escape_debug())))?;
-            Ok(Port { name, datatype })
+            Ok(Port { name, datatype, differs: AtomicBool::new(false) })
         })
         .collect()
 }
@@ -154,7 +196,17 @@ impl Program for OnnxProgram {
             let memory = given.next().and_then(Option::as_deref_mut);
             targets.push(target(port, shape.as_ref(), memory, batch)?);
         }
-        self.execute(&names, &tensors, &mut targets).map(|outputs| Execution { outputs, ..Execution::default() })
+        let outputs = match self.execute(&names, &tensors, &mut targets, batch.stop) {
+            Err(error) if OTHER_SHAPE.iter().any(|text| error.0.contains(text)) => {
+                self.execute_undeclared(&names, &tensors, targets, batch.stop, error)?
+            }
+            outputs => outputs?,
+        };
+        Ok(Execution { outputs, ..Execution::default() })
+    }
+
+    fn index_ranges(&self) -> &[Option<IndexRange>] {
+        &self.index_ranges
     }
 
     fn is_steady(&self) -> bool {
@@ -164,24 +216,47 @@ impl Program for OnnxProgram {
     fn origin(&self) -> Option<[u8; 32]> {
         Some(self.origin)
     }
-
-    fn terminate(&self) {
-        // A failure to set the flag leaves the run to end by itself.
-        let _ = self.options.terminate();
-    }
-
-    fn resume(&self) {
-        // A failure to clear the flag makes later runs fail by name.
-        let _ = self.options.unterminate();
-    }
 }
 
 impl OnnxProgram {
+    /// Runs once more, without memory of the pool's, after a run whose outputs were not of the shapes declared; and remembers which.
+    fn execute_undeclared(
+        &self,
+        names: &[*const std::ffi::c_char],
+        inputs: &[Tensor<'_>],
+        mut targets: SmallVec<[Target<'_>; 4]>,
+        stop: &StopSignal,
+        error: EngineError,
+    ) -> Result<Vec<BatchOutput>, EngineError> {
+        let mut declared: SmallVec<[Option<Dims>; 4]> = SmallVec::new();
+        for target in &mut targets {
+            declared.push(match target {
+                Target::Ours(shape, _) => Some(std::mem::take(shape)),
+                Target::Given(..) | Target::Runtime => None,
+            });
+            if matches!(target, Target::Ours(..)) {
+                *target = Target::Runtime;
+            }
+        }
+        if declared.iter().all(Option::is_none) {
+            return Err(error);
+        }
+        let outputs = self.execute(names, inputs, &mut targets, stop)?;
+        for ((port, declared), output) in self.outputs.iter().zip(declared).zip(&outputs) {
+            if declared.is_some_and(|declared| declared != output.shape) {
+                // Runs that have not seen it yet find out by themselves.
+                port.differs.store(true, Ordering::Relaxed);
+            }
+        }
+        Ok(outputs)
+    }
+
     fn execute(
         &self,
         names: &[*const std::ffi::c_char],
         inputs: &[Tensor<'_>],
         targets: &mut SmallVec<[Target<'_>; 4]>,
+        stop: &StopSignal,
     ) -> Result<Vec<BatchOutput>, EngineError> {
         let mut ours: SmallVec<[Option<Tensor<'_>>; 4]> = SmallVec::new();
         for (port, target) in self.outputs.iter().zip(targets.iter_mut()) {
@@ -193,6 +268,7 @@ impl OnnxProgram {
                 Target::Runtime => None,
             });
         }
+        let options = stop.run_options()?;
         let output_names: SmallVec<[_; 4]> = self.outputs.iter().map(|port| port.name.as_ptr()).collect();
         let input_values: SmallVec<[*const sys::OrtValue; 8]> =
             inputs.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
@@ -202,8 +278,8 @@ impl OnnxProgram {
         // concurrent runs of one session. Null outputs are allocated by the call.
         let ran = check(unsafe {
             (ort::api().Run)(
-                self.session.ptr().cast_mut(),
-                self.options.ptr(),
+                self.graph.session().ptr().cast_mut(),
+                options.ptr(),
                 names.as_ptr(),
                 input_values.as_ptr(),
                 input_values.len(),
@@ -242,17 +318,25 @@ fn target<'a>(
     given: Option<&'a mut [u8]>,
     batch: &Batch<'_>,
 ) -> Result<Target<'a>, EngineError> {
-    let sized = shape.and_then(|shape| {
-        let len_bytes = element_count(shape)?.checked_mul(port.datatype.size_bytes()?)?;
-        Some((shape.clone(), len_bytes))
-    });
+    let name = || port.name.to_string_lossy();
+    let sized = match (shape, port.datatype.size_bytes()) {
+        (Some(shape), Some(size)) => {
+            let len_bytes = element_count(shape).and_then(|count| count.checked_mul(size));
+            let most = batch.buffers.max_output_bytes();
+            let len_bytes = len_bytes.filter(|len_bytes| *len_bytes <= most).ok_or_else(|| {
+                EngineError(format!("output '{}' of the shape {shape:?} takes more than {most} bytes", name()))
+            })?;
+            Some((shape.clone(), len_bytes))
+        }
+        _ => None,
+    };
     match (sized, given) {
         (Some((shape, len_bytes)), Some(memory)) if memory.len() == len_bytes => Ok(Target::Given(shape, memory)),
         (_, Some(memory)) => {
-            let (name, has) = (port.name.to_string_lossy(), memory.len());
-            Err(EngineError(format!("{has} bytes are given for output '{name}' of the shape {shape:?}")))
+            let has = memory.len();
+            Err(EngineError(format!("{has} bytes are given for output '{}' of the shape {shape:?}", name())))
         }
-        (Some((shape, len_bytes)), None) if len_bytes > 0 => {
+        (Some((shape, len_bytes)), None) if len_bytes > 0 && !port.differs.load(Ordering::Relaxed) => {
             Ok(Target::Ours(shape, BufferPool::take(batch.buffers, len_bytes)))
         }
         _ => Ok(Target::Runtime),

@@ -42,17 +42,25 @@ unsafe impl Send for HostMemory {}
 unsafe impl Sync for HostMemory {}
 
 impl HostMemory {
+    /// Memory that somebody else allocated.
     pub(super) fn new() -> Result<Self, EngineError> {
+        Self::of(sys::OrtAllocatorType::OrtDeviceAllocator)
+    }
+
+    /// Memory of an arena.
+    pub(super) fn of_arena() -> Result<Self, EngineError> {
+        Self::of(sys::OrtAllocatorType::OrtArenaAllocator)
+    }
+
+    fn of(allocator: sys::OrtAllocatorType) -> Result<Self, EngineError> {
         let mut info = ptr::null_mut();
         // SAFETY: `info` receives the new object.
-        check(unsafe {
-            (ort::api().CreateCpuMemoryInfo)(
-                sys::OrtAllocatorType::OrtDeviceAllocator,
-                sys::OrtMemType::OrtMemTypeDefault,
-                &mut info,
-            )
-        })?;
+        check(unsafe { (ort::api().CreateCpuMemoryInfo)(allocator, sys::OrtMemType::OrtMemTypeDefault, &mut info) })?;
         Ok(Self(info))
+    }
+
+    pub(super) fn as_ptr(&self) -> *const sys::OrtMemoryInfo {
+        self.0
     }
 }
 

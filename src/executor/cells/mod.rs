@@ -6,6 +6,7 @@
 //! How many requests may hold state at once the core decides, before they board.
 
 mod gather;
+mod indices;
 mod plan;
 mod resolve;
 mod sequence;

@@ -166,11 +166,6 @@ impl CellPrograms {
         self.cells.len()
     }
 
-    /// A cell's program.
-    pub(in crate::executor) fn program(&self, cell: usize) -> Option<&dyn Program> {
-        self.cells.get(cell).map(|cell| &*cell.program)
-    }
-
     /// What the core has to know of the unfolding: its cell types and its segments.
     pub fn knobs(&self) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) {
         let cell = |Cell { spec, kind, .. }: &Cell| CellKnobs {

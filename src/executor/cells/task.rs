@@ -1,4 +1,5 @@
-//! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it next.
+//! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it next. Nothing is kept of a
+//! task that fails: its nodes may run again.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -13,10 +14,11 @@ use super::{
 use crate::{
     batching::{Next, RowOutcome},
     device::BufferPool,
-    engine::{Batch, BatchInput, BatchOutput, RowFailure},
+    engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
         Response,
         lane::{Ran, nanos},
+        output_bytes::{check_declared, check_made},
     },
     model::{DataType, Dims, TensorSpec, element_count, unfold::Which},
     observe::ExecutionTimings,
@@ -30,6 +32,7 @@ pub(in crate::executor) struct CellTask<'a> {
     /// Each node's request, and its number there.
     pub(in crate::executor) nodes: &'a [(&'a Walk, u32)],
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
+    pub(in crate::executor) stop: &'a StopSignal,
 }
 
 /// A node that is to run.
@@ -40,6 +43,13 @@ struct Node<'a> {
     role: usize,
 }
 
+/// A run of nodes whose inputs fit together.
+struct GroupRun {
+    outputs: Vec<BatchOutput>,
+    /// By row: the number of its node in the task.
+    nodes: SmallVec<[usize; 32]>,
+}
+
 /// What a run gave a node.
 struct Given<'a> {
     outputs: &'a [BatchOutput],
@@ -47,6 +57,8 @@ struct Given<'a> {
     count: usize,
     /// Those of the node.
     at: Range<usize>,
+    /// Most bytes that all steps of a request may leave of one output.
+    max_bytes: usize,
 }
 
 impl Given<'_> {
@@ -82,8 +94,7 @@ impl<'a> CellTask<'a> {
         for (number, node) in nodes.iter().enumerate() {
             // What one request lacks is no reason for the others to fail.
             if let Err(fault) = self.rows(cell, node, number, &mut rows) {
-                let reason = format!("cell '{}': {fault}", cell.spec.name);
-                failures.push(RowFailure { row: number as u32, reason });
+                failures.push(failure(cell, number, &fault));
             }
         }
         let mut ran = Ran {
@@ -98,9 +109,13 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        for group in groups(cell, rows) {
-            self.run_group(cell, &nodes, group, &mut ran)?;
+        let runs = groups(cell, rows).into_iter().map(|group| self.run_group(cell, &nodes, group, &mut ran.timings));
+        let runs = runs.collect::<Result<SmallVec<[GroupRun; 1]>, String>>()?;
+        let ended = Instant::now();
+        for run in &runs {
+            leave(cell, &nodes, run, self.buffers.max_output_bytes(), &mut ran);
         }
+        ran.timings.compute_output_ns += nanos(ended, Instant::now());
         Ok(ran)
     }
 
@@ -142,7 +157,13 @@ impl<'a> CellTask<'a> {
     }
 
     /// Runs rows whose inputs fit together.
-    fn run_group(&self, cell: &Cell, nodes: &[Node<'_>], rows: Vec<NodeRow>, ran: &mut Ran) -> Result<(), String> {
+    fn run_group(
+        &self,
+        cell: &Cell,
+        nodes: &[Node<'_>],
+        rows: Vec<NodeRow>,
+        timings: &mut ExecutionTimings,
+    ) -> Result<GroupRun, String> {
         let started = Instant::now();
         let count = rows.len();
         let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
@@ -154,30 +175,49 @@ impl<'a> CellTask<'a> {
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> =
             cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
+        check_declared(cell.spec.outputs.iter().zip(&shapes), self.buffers, format_args!(""))?;
         let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
         let gathered_at = Instant::now();
-        let batch =
-            Batch { rows: count as u32, inputs: &inputs, steps: &steps, output_shapes: &shapes, buffers: self.buffers };
+        let batch = Batch {
+            rows: count as u32,
+            inputs: &inputs,
+            steps: &steps,
+            output_shapes: &shapes,
+            buffers: self.buffers,
+            stop: self.stop,
+        };
         let execution = cell.program.run(&batch).map_err(|error| error.0)?;
         let ran_at = Instant::now();
+        check_made(cell.spec.outputs.iter().zip(&execution.outputs), self.buffers, format_args!(""))?;
         // What grows is appended to where it lies once nobody reads it any more.
         drop(inputs);
         drop((gathered, rows));
         for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
-        let mut at = 0;
-        for rows in of_nodes.chunk_by(|one, two| one == two) {
-            let given = Given { outputs: &execution.outputs, count, at: at..at + rows.len() };
-            at += rows.len();
-            let node = rows[0];
-            ran.outcomes[node] = nodes[node].leave(node, &given, &mut ran.streamed)?;
-        }
-        ran.timings.compute_input_ns += nanos(started, gathered_at);
-        ran.timings.compute_infer_ns += nanos(gathered_at, ran_at);
-        ran.timings.compute_output_ns += nanos(ran_at, Instant::now());
-        Ok(())
+        timings.compute_input_ns += nanos(started, gathered_at);
+        timings.compute_infer_ns += nanos(gathered_at, ran_at);
+        timings.compute_output_ns += nanos(ran_at, Instant::now());
+        Ok(GroupRun { outputs: execution.outputs, nodes: of_nodes })
     }
+}
+
+/// Keeps what a run gave its nodes. One that cannot keep it fails alone.
+fn leave(cell: &Cell, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, ran: &mut Ran) {
+    let mut at = 0;
+    for rows in run.nodes.chunk_by(|one, two| one == two) {
+        let given = Given { outputs: &run.outputs, count: run.nodes.len(), at: at..at + rows.len(), max_bytes };
+        at += rows.len();
+        let number = rows[0];
+        ran.outcomes[number] = nodes[number].leave(number, &given, &mut ran.streamed).unwrap_or_else(|fault| {
+            ran.failures.push(failure(cell, number, &fault));
+            RowOutcome { next: Next::Failed, emitted: false }
+        });
+    }
+}
+
+fn failure(cell: &Cell, node: usize, fault: &str) -> RowFailure {
+    RowFailure { row: node as u32, reason: format!("cell '{}': {fault}", cell.spec.name) }
 }
 
 impl Node<'_> {
@@ -237,6 +277,9 @@ impl Node<'_> {
     }
 
     /// Keeps what the node gave, and says whether it was the last of its loop.
+    ///
+    /// # Errors
+    /// When it cannot be kept beside what was kept before.
     fn leave(
         &self,
         number: usize,
@@ -251,7 +294,7 @@ impl Node<'_> {
         let by_rows = self.own().by_rows;
         let row = |output: usize| given.row(output, by_rows);
         for (number, keep) in segment.keeps.iter().enumerate() {
-            self.walk.keep(self.place, number, row(keep.outputs[self.role]))?;
+            self.walk.keep(self.place, number, row(keep.outputs[self.role]), given.max_bytes)?;
         }
         let mut outcome = RowOutcome { next: Next::On, emitted: segment.streams };
         if segment.streams {

@@ -9,7 +9,7 @@ use super::*;
 use crate::{
     batching::Next,
     device::BufferPool,
-    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
+    engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal},
     executor::{Response, record::Payload},
     model::{
         DataType, Dims, TensorSpec,
@@ -20,13 +20,19 @@ use crate::{
     },
 };
 
+mod failures;
 mod grow;
+mod indices;
 mod loops;
 mod sequences;
 mod sharing;
+mod unread;
 
 /// Makes the values of each output of a row from those of its inputs.
 type Row = fn(&[Vec<i64>]) -> Vec<Vec<i64>>;
+
+/// A first input of a row with which a run fails.
+const NO_TOKEN: i64 = 1_000_000_000;
 
 /// A program of one row at a time, which notes the sizes of its runs.
 struct Rows {
@@ -48,7 +54,11 @@ impl Program for Rows {
                 }
                 _ => Vec::new(),
             });
-            made.push((self.row)(&inputs.collect::<Vec<_>>()));
+            let inputs: Vec<Vec<i64>> = inputs.collect();
+            if inputs.first().is_some_and(|input| input.first() == Some(&NO_TOKEN)) {
+                return Err(EngineError(format!("there is no token {NO_TOKEN}")));
+            }
+            made.push((self.row)(&inputs));
         }
         let outputs = (0..made[0].len()).map(|output| {
             let values: Vec<i64> = made.iter().flat_map(|row| row[output].clone()).collect();
@@ -160,12 +170,14 @@ impl Tried {
     fn walk(&self, given: &[(&[i64], &[i64])]) -> Walk {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).expect("it unfolds");
-        let payload = Payload { rows: 1, lengths: Default::default(), inputs };
+        let payload = Payload { rows: 1, lengths: Default::default(), inputs, backlog: None };
         Walk::new(&self.programs, true, Arc::new(payload), &graph, None)
     }
 
     fn task(&self, cell: usize, nodes: &[(&Walk, u32)]) -> Result<Vec<Next>, String> {
-        let ran = CellTask { programs: &self.programs, cell, nodes, buffers: &self.buffers }.run()?;
+        let ran =
+            CellTask { programs: &self.programs, cell, nodes, buffers: &self.buffers, stop: &StopSignal::default() }
+                .run()?;
         Ok(ran.outcomes.iter().map(|outcome| outcome.next).collect())
     }
 }
@@ -199,6 +211,21 @@ fn digit_chain(reversed: bool) -> Tried {
 fn a_chain_carries_its_state_and_leaves_the_last_or_all_of_it() {
     let outputs = digit_chain(false).alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
     assert_eq!(outputs, [(vec![1], vec![123]), (vec![3, 1], vec![1, 12, 123])]);
+}
+
+#[test]
+fn a_request_whose_steps_leave_too_much_fails_alone() {
+    let tried = Tried { buffers: BufferPool::with_output_limit(0, 16), ..digit_chain(false) };
+    let walks = [&[1, 2, 3][..], &[4, 5]].map(|tokens| tried.walk(&[(&[tokens.len() as i64], tokens)]));
+    for step in 0..2 {
+        let nodes: Vec<(&Walk, u32)> = walks.iter().map(|walk| (walk, step)).collect();
+        assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 2]), "two rows of 8 bytes");
+    }
+    let [long, short] = &walks;
+    assert_eq!(tried.task(0, &[(long, 2)]), Ok(vec![Next::Failed]), "a third is too much");
+    assert_eq!(values(&short.reply().expect("it has run").outputs[0].data), [45]);
+    let reason = tried.alone(&[(&[3], &[1, 2, 3])]).expect_err("as before");
+    assert_eq!(reason, "cell 'step': its steps so far leave 24 bytes: expected at most 16 (--max-output-bytes)");
 }
 
 #[test]
@@ -248,7 +275,14 @@ fn a_node_without_what_it_reads_fails_alone() {
     let walk = tried.walk(&[(&[2], &[1, 2])]);
     let other = tried.walk(&[(&[1], &[7])]);
     let nodes = [(&walk, 1), (&other, 0)];
-    let ran = CellTask { programs: &tried.programs, cell: 0, nodes: &nodes, buffers: &tried.buffers }.run();
+    let ran = CellTask {
+        programs: &tried.programs,
+        cell: 0,
+        nodes: &nodes,
+        buffers: &tried.buffers,
+        stop: &StopSignal::default(),
+    }
+    .run();
     let ran = ran.expect("the other one runs");
     assert_eq!(ran.outcomes.iter().map(|outcome| outcome.next).collect::<Vec<_>>(), [Next::Failed, Next::On]);
     assert_eq!(ran.failures.len(), 1);
@@ -298,7 +332,14 @@ fn each_step_of_a_stream_answers_for_itself() {
     let mut streamed = Vec::new();
     for node in 1..3 {
         let nodes = [(&walk, node)];
-        let ran = CellTask { programs: &tried.programs, cell: 1, nodes: &nodes, buffers: &tried.buffers }.run();
+        let ran = CellTask {
+            programs: &tried.programs,
+            cell: 1,
+            nodes: &nodes,
+            buffers: &tried.buffers,
+            stop: &StopSignal::default(),
+        }
+        .run();
         let ran = ran.expect("it runs");
         assert!(ran.outcomes[0].emitted);
         let (part, response) = &ran.streamed[0];

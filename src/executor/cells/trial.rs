@@ -9,6 +9,7 @@ use crate::{
         Policy, ReqId, Task,
     },
     device::BufferPool,
+    engine::StopSignal,
     executor::{InputTensor, Response, record::Payload},
     model::{ModelSpec, unfold::Unfolded},
 };
@@ -26,8 +27,9 @@ pub(in crate::executor) fn run_alone(
     inputs: &[Option<InputTensor>],
     buffers: &Arc<BufferPool>,
 ) -> Result<(Option<Response>, Vec<Ns>), String> {
-    let payload = Payload { rows: 1, lengths: Lengths::new(), inputs: inputs.to_vec() };
+    let payload = Payload { rows: 1, lengths: Lengths::new(), inputs: inputs.to_vec(), backlog: None };
     let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None);
+    let stop = StopSignal::default();
     let mut took_ns = vec![0; programs.count()];
     let (cells, segments) = programs.knobs();
     let knobs = CellularKnobs { cells, segments, slots: u32::MAX, max_tasks: 1, ..CellularKnobs::default() };
@@ -66,7 +68,7 @@ pub(in crate::executor) fn run_alone(
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;
         let nodes: Vec<(&Walk, u32)> = task.rows.iter().map(|row| (&walk, row.start)).collect();
         let cell = usize::from(task.cell.0);
-        let ran = CellTask { programs, cell, nodes: &nodes, buffers }.run()?;
+        let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop: &stop }.run()?;
         let took = ran.took_ns();
         if let Some(failure) = ran.failures.into_iter().next() {
             return Err(failure.reason);

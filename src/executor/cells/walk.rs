@@ -285,11 +285,11 @@ impl Walk {
         self.left.lock()[place.segment].last.is_some_and(|last| last < place.node)
     }
 
-    /// Keeps a value of a node.
+    /// Keeps a value of a node; of all steps, where all are needed, at most `max_bytes`.
     ///
     /// # Errors
-    /// When rows of one tensor differ in their dims.
-    pub(super) fn keep(&self, place: Place, keep: usize, row: Row) -> Result<(), String> {
+    /// When rows of one tensor differ in their dims, or take too many bytes together.
+    pub(super) fn keep(&self, place: Place, keep: usize, row: Row, max_bytes: usize) -> Result<(), String> {
         match &mut self.left.lock()[place.segment].values[keep] {
             Values::Last(last) => *last = Some(row),
             Values::Steps { dims, data, last } => {
@@ -297,6 +297,12 @@ impl Walk {
                     *dims = row.dims.clone();
                 } else if *dims != row.dims {
                     return Err(format!("its rows have the dims {:?}, those before them {dims:?}", row.dims));
+                }
+                if data.len() + row.len > max_bytes {
+                    return Err(format!(
+                        "its steps so far leave {} bytes: expected at most {max_bytes} (--max-output-bytes)",
+                        data.len() + row.len
+                    ));
                 }
                 let so_far = std::mem::take(data).try_into_mut();
                 let mut all = so_far.unwrap_or_else(|shared| BytesMut::from(&*shared));

@@ -140,6 +140,7 @@ impl Bench {
             reads: &self.kept,
             writes: self.kept.get(number).map(|(_, rows)| rows),
             buffers: &self.buffers,
+            stop: &StopSignal::default(),
         };
         task.run()
     }

@@ -62,6 +62,8 @@ pub struct ConnectionLimits {
     pub max_age: Option<Duration>,
     /// Time that calls in flight have from then on (`--grpc-max-connection-age-grace`).
     pub max_age_grace: Option<Duration>,
+    /// Time without a call after which a connection is told to go away (`--grpc-max-connection-idle`).
+    pub max_idle: Option<Duration>,
     /// Time from the first packet to the end of the TLS handshake and of the HTTP/2 preface.
     pub handshake_timeout: Duration,
     /// Most calls at once on a connection.
@@ -79,6 +81,7 @@ impl Default for ConnectionLimits {
             keepalive_timeout: Duration::from_secs(20),
             max_age: None,
             max_age_grace: None,
+            max_idle: Some(Duration::from_secs(1800)),
             handshake_timeout: Duration::from_secs(20),
             max_concurrent_streams: 1024,
             stream_in_flight: 256,

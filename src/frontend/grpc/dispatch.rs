@@ -11,16 +11,26 @@ use tonic::Status;
 use super::{
     CompressionLevel, GrpcConfig, MessageLimits, Protocol, Services,
     framing::{
-        Deadline, Encoding, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, refused, streaming,
+        Deadline, Encoding, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, decode, refused,
+        streaming,
     },
     health,
     methods::{self, StreamBounds},
     reflection::{Reflection, UntilClosing},
     restricted::Restrictions,
+    workers::Workers,
+};
+use crate::{
+    budget::{Budget, Reservation},
+    executor::Backlog,
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 const HEALTH: &str = "/grpc.health.v1.Health/";
+
+/// Largest request of a method that is not meant to carry data: names and settings are far shorter. Such a request
+/// cannot take much memory, whatever is in it.
+const MOST_SMALL_REQUEST_BYTES: usize = 64 << 10;
 
 /// Everything that answers calls.
 pub(super) struct Dispatch {
@@ -30,8 +40,18 @@ pub(super) struct Dispatch {
     messages: MessageLimits,
     compression: CompressionLevel,
     stream_bounds: StreamBounds,
+    workers: Arc<Workers>,
     /// Cancelled when open streams shall end.
     closing: CancellationToken,
+}
+
+/// What the calls of one connection hold together.
+#[derive(Clone)]
+pub(super) struct ConnectionHolds {
+    /// The part of the budget of bytes that their messages take their room from.
+    share: Arc<Budget>,
+    /// Replies that wait for the client.
+    backlog: Arc<Backlog>,
 }
 
 /// One call, its headers read.
@@ -40,6 +60,8 @@ pub(super) struct Call {
     pub(super) reader: MessageReader<Incoming>,
     /// Encodes its reply.
     pub(super) writer: Writer,
+    /// Replies of its connection that wait for the client.
+    pub(super) backlog: Arc<Backlog>,
     /// When its client stops waiting.
     pub(super) deadline: Deadline,
 }
@@ -147,12 +169,21 @@ impl Dispatch {
                 requests: config.connection.stream_in_flight,
                 bytes: config.connection.stream_in_flight_bytes,
             },
+            workers: Workers::new(),
             closing,
         }
     }
 
-    /// Answers one request. Dropping the future cancels the call.
-    pub(super) async fn serve(&self, request: Request<Incoming>) -> Response<ReplyBody> {
+    /// What the calls of a new connection hold together.
+    pub(super) fn connection(&self) -> ConnectionHolds {
+        ConnectionHolds {
+            share: Budget::share_of(&self.services.budgets.bytes),
+            backlog: self.services.backlog.connection(),
+        }
+    }
+
+    /// Answers one request of a connection. Dropping the future cancels the call.
+    pub(super) async fn serve(&self, request: Request<Incoming>, holds: ConnectionHolds) -> Response<ReplyBody> {
         let (parts, body) = request.into_parts();
         if !is_grpc(&parts.headers) {
             return not_grpc();
@@ -160,15 +191,26 @@ impl Dispatch {
         let Some(method) = Method::of(parts.uri.path()) else {
             return Box::pin(self.serve_other(parts, body)).await;
         };
-        let mut call = match self.begin(method, &parts.headers, body) {
+        let mut call = match self.begin(method, &parts.headers, body, holds) {
             Ok(call) => call,
             Err(status) => return refused(&status),
         };
+        // A client that leaves replies unread is not read from either. A stream looks to that itself.
+        if method != Method::ModelStreamInfer && !call.backlog.has_room() {
+            let unread = &call.backlog;
+            let room = async {
+                unread.room().await;
+                Ok(())
+            };
+            if let Err(status) = before(call.deadline, room).await {
+                return refused(&status);
+            }
+        }
         match method {
             Method::ModelInfer => {
                 drop(parts);
-                let answer = methods::infer(&self.services, &mut call.reader, call.deadline).await;
-                answered(call.writer, answer)
+                let answer = methods::infer(&self.services, &mut call.reader, call.writer, call.deadline).await;
+                answered(call.writer, &call.backlog, answer)
             }
             Method::ModelStreamInfer => {
                 let errors_end_stream =
@@ -183,16 +225,30 @@ impl Dispatch {
         }
     }
 
-    fn begin(&self, method: Method, headers: &HeaderMap, body: Incoming) -> Result<Call, Status> {
+    fn begin(
+        &self,
+        method: Method,
+        headers: &HeaderMap,
+        body: Incoming,
+        ConnectionHolds { share, backlog }: ConnectionHolds,
+    ) -> Result<Call, Status> {
         let protocol = method.protocol();
         self.restrictions.check(protocol, headers)?;
         let packing = match protocol {
             Protocol::Inference => Packing::negotiate(self.compression, headers),
             _ => None,
         };
+        let most_bytes = match method {
+            Method::ModelInfer | Method::ModelStreamInfer | Method::RepositoryModelLoad => {
+                self.messages.max_receive_bytes
+            }
+            _ => self.messages.max_receive_bytes.min(MOST_SMALL_REQUEST_BYTES),
+        };
+        let (encoding, held) = (Encoding::of_request(headers)?, Reservation::none(&share));
         Ok(Call {
-            reader: MessageReader::new(body, Encoding::of_request(headers)?, self.messages.max_receive_bytes),
+            reader: MessageReader::new(body, encoding, most_bytes, held, Arc::clone(&self.workers)),
             writer: Writer::new(packing, self.messages.max_send_bytes),
+            backlog,
             deadline: deadline(headers)?,
         })
     }
@@ -202,7 +258,7 @@ impl Dispatch {
         let services = &*self.services;
         match method {
             Method::ModelInfer | Method::ModelStreamInfer => refused(&Status::internal("inference is no management")),
-            Method::ServerLive => unary(call, async |request| Ok(methods::server_live(request))).await,
+            Method::ServerLive => unary(call, async |request| Ok(methods::server_live(services, request))).await,
             Method::ServerReady => unary(call, async |request| Ok(methods::server_ready(services, request))).await,
             Method::ModelReady => unary(call, async |request| methods::model_ready(services, request)).await,
             Method::ServerMetadata => unary(call, async |request| Ok(methods::server_metadata(request))).await,
@@ -210,7 +266,7 @@ impl Dispatch {
             Method::ModelConfig => unary(call, async |request| methods::model_config(services, request)).await,
             Method::ModelStatistics => unary(call, async |request| methods::model_statistics(services, request)).await,
             Method::RepositoryIndex => unary(call, async |request| methods::index(services, request)).await,
-            Method::RepositoryModelLoad => unary(call, async |request| methods::load(services, request).await).await,
+            Method::RepositoryModelLoad => self.load(call).await,
             Method::RepositoryModelUnload => {
                 unary(call, async |request| methods::unload(services, request).await).await
             }
@@ -235,8 +291,21 @@ impl Dispatch {
         }
     }
 
+    /// The one method but inference whose requests may be large.
+    async fn load(&self, call: Call) -> Response<ReplyBody> {
+        let Call { mut reader, writer, backlog, deadline } = call;
+        let load = async {
+            let mut message = reader.only().await?;
+            let request = methods::read_load(&self.workers, &mut message).await?;
+            methods::load(&self.services, request).await
+        };
+        let answer = before(deadline, load).await;
+        answered(writer, &backlog, answer.and_then(|message| writer.encode(&message)))
+    }
+
     async fn watch(&self, mut call: Call) -> Response<ReplyBody> {
-        match before(call.deadline, call.reader.only()).await {
+        let request = before(call.deadline, call.reader.only()).await.and_then(|message| decode(message.bytes));
+        match request {
             Ok(request) => {
                 let updates = health::watch(&self.services.readiness, &request, call.writer, self.closing.clone());
                 streaming(call.writer, updates)
@@ -262,9 +331,9 @@ where
     A: Message,
     W: AsyncFnOnce(Q) -> Result<A, Status>,
 {
-    let Call { mut reader, writer, deadline } = call;
-    let answer = before(deadline, async { work(reader.only().await?).await }).await;
-    answered(writer, answer)
+    let Call { mut reader, writer, backlog, deadline } = call;
+    let answer = before(deadline, async { work(decode(reader.only().await?.bytes)?).await }).await;
+    answered(writer, &backlog, answer.and_then(|message| writer.encode(&message)))
 }
 
 fn is_grpc(headers: &HeaderMap) -> bool {

@@ -1,7 +1,7 @@
 //! The gRPC front end: `inference.GRPCInferenceService`, `grpc.health.v1.Health` and server reflection on one port.
 //!
 //! `transport` accepts connections and drives HTTP/2; `framing` turns HTTP/2 bodies into messages and back; `dispatch`
-//! finds the method of a request; `methods` answers it. Here must not live: what a tensor means (`wire`), or which
+//! finds the method of a request; `methods` answers it; `workers` takes what would hold up an I/O thread. Here must not live: what a tensor means (`wire`), or which
 //! model a name stands for (`repository`).
 //!
 //! The server runs on hyper directly. tonic's own transport answers a client's deadline with CANCELLED, forgets the
@@ -17,8 +17,11 @@ mod reflection;
 mod restricted;
 mod server;
 mod transport;
+mod workers;
 
 pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, TlsConfig};
+#[cfg(any(test, feature = "fuzzing"))]
+pub use framing::frames;
 pub use methods::{Services, server_metadata};
 pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use server::{GrpcServer, StartError};

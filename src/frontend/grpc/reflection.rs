@@ -17,6 +17,9 @@ use tonic_reflection::server::{Builder, Error};
 
 use crate::wire::pb;
 
+/// Largest question: they are names.
+const MOST_QUESTION_BYTES: usize = 64 << 10;
+
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 type Handler = Box<dyn Fn(Request<UntilClosing>) -> Answer + Send + Sync>;
 
@@ -37,7 +40,9 @@ impl Reflection {
                 .register_encoded_file_descriptor_set(pb::DESCRIPTORS)
                 .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
         };
-        Ok(Self { v1: handler(builder().build_v1()?), v1alpha: handler(builder().build_v1alpha()?) })
+        let v1 = builder().build_v1()?.max_decoding_message_size(MOST_QUESTION_BYTES);
+        let v1alpha = builder().build_v1alpha()?.max_decoding_message_size(MOST_QUESTION_BYTES);
+        Ok(Self { v1: handler(v1), v1alpha: handler(v1alpha) })
     }
 
     /// The service of a path, if it is one of reflection's.

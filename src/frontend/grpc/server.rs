@@ -69,10 +69,11 @@ impl GrpcServer {
 
         let (closing, ended) = (CancellationToken::new(), CancellationToken::new());
         let readiness = Arc::clone(&services.readiness);
+        let places = Arc::clone(&services.budgets.grpc_connections);
         let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
         let host = Host::new(Arc::new(dispatch), config.connection, tls, closing.clone(), ended.clone());
         let connections = TaskTracker::new();
-        let door = Door { listener, host, connections: connections.clone(), closing: closing.clone() };
+        let door = Door { listener, host, places, connections: connections.clone(), closing: closing.clone() };
         connections.spawn(transport::accept(door));
         info!(%address, tls = config.tls.is_some(), "gRPC front end listens");
         let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());

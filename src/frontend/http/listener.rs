@@ -7,16 +7,21 @@ use http::Request;
 use hyper::{body::Incoming, server::conn::http1, service::service_fn};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
     time::{sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 use tracing::{debug, warn};
 
-/// Most connections at once; more wait in the system's queue.
-const MOST_CONNECTIONS: usize = 1024;
+use crate::{
+    budget::{Budget, Reservation},
+    frontend::turn_away::turn_away,
+};
+
+/// What a connection gets for which there is no place.
+const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
 /// Time for the whole head of a request, and for an idle connection.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -40,6 +45,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Door {
     pub listener: TcpListener,
     pub routes: Router,
+    /// A place for each connection that may be open.
+    pub places: Arc<Budget>,
     pub connections: TaskTracker,
     /// No further connection or request is taken.
     pub closing: CancellationToken,
@@ -50,10 +57,13 @@ pub(super) struct Door {
 impl Door {
     /// Accepts until closing.
     pub(super) async fn accept(self) {
-        let room = Arc::new(Semaphore::new(MOST_CONNECTIONS));
-        while let Some(accepted) = self.closing.run_until_cancelled(next(&self.listener, &room)).await {
+        while let Some(accepted) = self.closing.run_until_cancelled(next(&self.listener, &self.places)).await {
             match accepted {
-                Ok((stream, place)) => {
+                Ok((stream, None)) => {
+                    let told = turn_away(stream, NO_PLACE);
+                    debug!(?told, "HTTP connection refused: there are too many");
+                }
+                Ok((stream, Some(place))) => {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());
                     self.connections.spawn(async move {
                         ended.run_until_cancelled(serve(stream, routes, closing)).await;
@@ -69,14 +79,17 @@ impl Door {
     }
 }
 
-async fn next(listener: &TcpListener, room: &Arc<Semaphore>) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
-    let place = Arc::clone(room).acquire_owned().await.map_err(io::Error::other)?;
+async fn next(listener: &TcpListener, places: &Arc<Budget>) -> io::Result<(TcpStream, Option<Reservation>)> {
     let (stream, _) = listener.accept().await?;
     stream.set_nodelay(true)?;
-    Ok((stream, place))
+    Ok((stream, places.take_one()))
 }
 
-async fn serve(stream: TcpStream, routes: Router, closing: CancellationToken) {
+/// Answers the requests of one connection until it ends or `closing` says so.
+pub(super) async fn serve<S>(stream: S, routes: Router, closing: CancellationToken)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
     let service = service_fn(move |request: Request<Incoming>| {
         let answer = routes.clone().call(request);
         async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }

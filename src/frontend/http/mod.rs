@@ -5,6 +5,10 @@
 //! Inference over HTTP is not there yet.
 
 mod config_json;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fake;
+#[cfg(any(test, feature = "fuzzing"))]
+mod fuzz;
 mod listener;
 mod models;
 mod problem;
@@ -16,11 +20,14 @@ use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::net::TcpListener;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub use fuzz::http;
 pub use models::{Models, Served};
 pub use problem::Problem;
 
 use self::routes::ConfigSchemaError;
 use crate::{
+    budget::Budget,
     observe::{Metrics, timeline::Timeline},
     wire::pb::ServerMetadataResponse,
 };
@@ -51,7 +58,8 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves probes, metadata, configuration, statistics and the timeline; `server` answers `GET /v2`.
+    /// Serves probes, metadata, configuration, statistics and the timeline on as many connections as the budget has;
+    /// `server` answers `GET /v2`.
     ///
     /// # Errors
     /// When the address cannot be listened on.
@@ -60,20 +68,25 @@ impl HttpServer {
         server: ServerMetadataResponse,
         models: Arc<dyn Models>,
         timeline: Arc<Timeline>,
+        connections: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
         let routes = routes::api(server, models, timeline)?;
-        Self::listen(address, routes).await
+        Self::listen(address, routes, connections).await
     }
 
-    /// Serves `GET /metrics` and nothing else.
+    /// Serves `GET /metrics` and nothing else, on as many connections as the budget has.
     ///
     /// # Errors
     /// When the address cannot be listened on.
-    pub async fn start_metrics(address: SocketAddr, metrics: Arc<Metrics>) -> Result<Self, HttpStartError> {
-        Self::listen(address, routes::metrics(metrics)).await
+    pub async fn start_metrics(
+        address: SocketAddr,
+        metrics: Arc<Metrics>,
+        connections: Arc<Budget>,
+    ) -> Result<Self, HttpStartError> {
+        Self::listen(address, routes::metrics(metrics), connections).await
     }
 
-    async fn listen(address: SocketAddr, routes: axum::Router) -> Result<Self, HttpStartError> {
+    async fn listen(address: SocketAddr, routes: axum::Router, places: Arc<Budget>) -> Result<Self, HttpStartError> {
         let bind = |error| HttpStartError::Bind { address, error };
         let listener = TcpListener::bind(address).await.map_err(bind)?;
         let bound = listener.local_addr().map_err(bind)?;
@@ -86,6 +99,7 @@ impl HttpServer {
         let door = listener::Door {
             listener,
             routes,
+            places,
             connections: server.connections.clone(),
             closing: server.closing.clone(),
             ended: server.ended.clone(),

@@ -12,6 +12,9 @@ use crate::{
 
 /// The models of a server, as HTTP shows them. An empty version means the latest ready one.
 pub trait Models: Send + Sync {
+    /// Whether the server came up.
+    fn server_live(&self) -> bool;
+
     /// Whether the server wants traffic.
     fn server_ready(&self) -> bool;
 
@@ -62,6 +65,10 @@ impl Served {
 }
 
 impl Models for Served {
+    fn server_live(&self) -> bool {
+        self.readiness.live()
+    }
+
     fn server_ready(&self) -> bool {
         self.readiness.ready()
     }
@@ -92,6 +99,7 @@ impl From<ResolveError> for Problem {
             ResolveError::UnknownModel { .. }
             | ResolveError::NoAvailableVersion { .. }
             | ResolveError::UnknownVersion { .. } => Self::NotFound(error.to_string()),
+            ResolveError::UnreadyVersion { .. } => Self::Unavailable(error.to_string()),
         }
     }
 }

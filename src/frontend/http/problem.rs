@@ -16,6 +16,9 @@ pub enum Problem {
     /// 400: anything wrong with the request.
     #[error("{0}")]
     Invalid(String),
+    /// 503: what is asked for does not serve now.
+    #[error("{0}")]
+    Unavailable(String),
     /// 405: the route exists, for another method.
     #[error("{0}")]
     Method(String),
@@ -29,6 +32,7 @@ impl IntoResponse for Problem {
         let status = match &self {
             Self::NotFound(_) => StatusCode::NOT_FOUND,
             Self::Invalid(_) => StatusCode::BAD_REQUEST,
+            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
             Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
             Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
         };

@@ -40,7 +40,7 @@ pub(super) fn api(
     let state = Api { server: Arc::new(server), models, config_json: ConfigJson::new()?, timeline };
     let mut router = Router::new()
         .route("/v2", get(server_metadata))
-        .route("/v2/health/live", get(|| async { StatusCode::OK }))
+        .route("/v2/health/live", get(server_live))
         .route("/v2/health/ready", get(server_ready))
         .route("/v2/models/stats", get(all_stats))
         .route("/v2/timeline", get(|State(api): State<Api>| async move { api.timeline.answer().await }));
@@ -87,6 +87,10 @@ impl<S: Send + Sync> FromRequestParts<S> for ModelPath {
 
 fn status_of(ready: bool) -> StatusCode {
     if ready { StatusCode::OK } else { StatusCode::BAD_REQUEST }
+}
+
+async fn server_live(State(api): State<Api>) -> StatusCode {
+    status_of(api.models.server_live())
 }
 
 async fn server_ready(State(api): State<Api>) -> StatusCode {

@@ -8,73 +8,11 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::*;
+use super::{fake::Fake, *};
 use crate::{
-    model::{DataType, ModelSpec, TensorSpec},
-    observe::{ExecutionTimings, LoadedVersion, ModelStats, PoolStats, RequestTimings, timeline::Picture},
-    repository::config::pb::ModelConfig,
-    wire::{self, pb::ModelMetadataResponse},
+    budget::Budgets,
+    observe::{ExecutionTimings, PoolStats, RequestTimings, timeline::Picture},
 };
-
-/// One model `ident` with versions 1 and 3, of which the latest is meant where none is named.
-struct Fake {
-    ready: bool,
-    loaded: Vec<LoadedVersion>,
-}
-
-impl Fake {
-    fn new(ready: bool) -> Self {
-        let version =
-            |version| LoadedVersion { name: "ident".to_owned(), version, stats: Arc::new(ModelStats::new(4)) };
-        Self { ready, loaded: vec![version(1), version(3)] }
-    }
-
-    fn find(&self, name: &str, version: &str) -> Result<&LoadedVersion, Problem> {
-        let wanted = match version {
-            "" => 3,
-            given => given.parse().map_err(|_| Problem::Invalid(format!("version '{given}' is no number")))?,
-        };
-        let found = self.loaded.iter().find(|loaded| loaded.name == name && loaded.version == wanted);
-        found.ok_or_else(|| Problem::NotFound(format!("Request for unknown model: '{name}' is not found")))
-    }
-}
-
-impl Models for Fake {
-    fn server_ready(&self) -> bool {
-        self.ready
-    }
-
-    fn model_ready(&self, name: &str, version: &str) -> Result<bool, Problem> {
-        match self.find(name, version) {
-            Err(Problem::NotFound(_)) => Ok(false),
-            found => found.map(|_| true),
-        }
-    }
-
-    fn metadata(&self, name: &str, version: &str) -> Result<ModelMetadataResponse, Problem> {
-        let version = self.find(name, version)?.version;
-        let tensor = |name: &str| TensorSpec::new(name, DataType::Fp32, &[16]);
-        let spec = ModelSpec {
-            name: name.to_owned(),
-            version,
-            max_batch_size: 4,
-            inputs: vec![tensor("INPUT0")],
-            outputs: vec![tensor("OUTPUT0")],
-            symbols: Vec::new(),
-            decoupled: false,
-        };
-        Ok(wire::metadata::metadata(&spec, &[1, 3], "onnxruntime_onnx"))
-    }
-
-    fn config(&self, name: &str, version: &str) -> Result<Arc<ModelConfig>, Problem> {
-        self.find(name, version)?;
-        Ok(Arc::new(ModelConfig { name: name.to_owned(), max_batch_size: 4, ..ModelConfig::default() }))
-    }
-
-    fn loaded(&self) -> Vec<LoadedVersion> {
-        self.loaded.clone()
-    }
-}
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -83,12 +21,8 @@ async fn start(fake: Fake) -> HttpServer {
 }
 
 async fn start_with(fake: Fake, timeline: Timeline) -> HttpServer {
-    let server = ServerMetadataResponse {
-        name: "paternoster".to_owned(),
-        version: "0.1.0".to_owned(),
-        extensions: vec!["statistics".to_owned()],
-    };
-    HttpServer::start(ANY_PORT, server, Arc::new(fake), Arc::new(timeline)).await.expect("a free port")
+    let (models, timeline) = (Arc::new(fake), Arc::new(timeline));
+    HttpServer::start(ANY_PORT, fake::server(), models, timeline, Budget::of(100)).await.expect("a free port")
 }
 
 /// Status, headers and body of one request on a connection of its own.
@@ -112,6 +46,27 @@ async fn json_of(address: SocketAddr, path: &str) -> (u16, Value) {
     let (status, head, body) = call(address, "GET", path).await;
     assert!(head.contains("content-type: application/json"), "{path} answers JSON: {head}");
     (status, serde_json::from_str(&body).unwrap_or_else(|error| panic!("{path}: {error}: {body}")))
+}
+
+#[tokio::test]
+async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
+    let places = Budget::of(1);
+    let server = ServerMetadataResponse::default();
+    let models = Arc::new(Fake::new(true));
+    let started = HttpServer::start(ANY_PORT, server, models, Arc::new(Timeline::off()), Arc::clone(&places)).await;
+    let server = started.expect("a free port");
+    let mut first = TcpStream::connect(server.address()).await.expect("the server listens");
+    first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
+    first.read_exact(&mut [0; 15]).await.expect("the server answers");
+    // It need not ask for anything: there is no place for its question.
+    let refused = exchange(server.address(), b"").await;
+    assert!(refused.starts_with("HTTP/1.1 503 "), "{refused}");
+    assert_eq!((places.used(), places.refused()), (1, 1));
+    drop(first);
+    while places.used() > 0 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(call(server.address(), "GET", "/v2/health/live").await.0, 200);
 }
 
 #[tokio::test]
@@ -233,8 +188,9 @@ async fn a_name_in_the_path_is_percent_decoded() {
 async fn metrics_are_served_on_their_one_path_with_tritons_content_type() {
     let fake = Fake::new(true);
     let loaded = fake.loaded.clone();
-    let metrics = Metrics::new(move || loaded.clone(), Arc::new(PoolStats::default())).expect("names are unique");
-    let server = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics)).await.expect("a free port");
+    let metrics = Metrics::new(move || loaded.clone(), Arc::new(PoolStats::default()), Budgets::default())
+        .expect("names are unique");
+    let server = HttpServer::start_metrics(ANY_PORT, Arc::new(metrics), Budget::of(100)).await.expect("a free port");
 
     let (status, head, body) = call(server.address(), "GET", "/metrics").await;
     assert_eq!(status, 200);
@@ -305,8 +261,10 @@ async fn shutdown_closes_the_port_and_idle_connections() {
 #[tokio::test]
 async fn a_port_in_use_is_named() {
     let server = start(Fake::new(true)).await;
-    let metrics = Metrics::new(Vec::new, Arc::new(PoolStats::default())).expect("names are unique");
-    let error = HttpServer::start_metrics(server.address(), Arc::new(metrics)).await.expect_err("the port is taken");
+    let metrics = Metrics::new(Vec::new, Arc::new(PoolStats::default()), Budgets::default()).expect("names are unique");
+    let error = HttpServer::start_metrics(server.address(), Arc::new(metrics), Budget::of(100))
+        .await
+        .expect_err("the port is taken");
     let expected = format!("cannot listen on {}: ", server.address());
     assert!(error.to_string().starts_with(&expected), "{error}");
 }

@@ -3,6 +3,7 @@
 use prometheus::proto::MetricType;
 
 use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading};
+use crate::budget::{Budget, Budgets};
 
 const NS_PER_US: u64 = 1_000;
 
@@ -180,7 +181,7 @@ pub(super) struct PerPool {
 }
 
 /// All families of one number for the pool.
-pub(super) const PER_POOL: [PerPool; 4] = [
+pub(super) const PER_POOL: [PerPool; 12] = [
     PerPool {
         family: counter("paternoster_scheduler_steps_total", "Steps of the scheduler"),
         value: |read| read.steps as f64,
@@ -194,10 +195,118 @@ pub(super) const PER_POOL: [PerPool; 4] = [
         family: gauge("paternoster_tasks_running", "Tasks running on a lane"),
         value: |read| read.tasks_running as f64,
     },
+    PerPool {
+        family: counter("paternoster_tasks_unwanted_total", "Tasks told to stop because all their requests had ended"),
+        value: |read| read.lanes.unwanted as f64,
+    },
+    PerPool {
+        family: counter("paternoster_tasks_overdue_total", "Tasks told to stop because their time was over"),
+        value: |read| read.lanes.overdue as f64,
+    },
+    PerPool {
+        family: gauge("paternoster_tasks_abandoned", "Tasks that did not stop and run on beside the lanes"),
+        value: |read| read.lanes.abandoned as f64,
+    },
+    PerPool {
+        family: gauge("paternoster_lanes_stuck", "Lanes held by a task whose time is over, or lost to one"),
+        value: |read| read.lanes.stuck as f64,
+    },
+    PerPool {
+        family: counter("paternoster_lanes_replaced_total", "Lanes that got a new thread because a task did not stop"),
+        value: |read| read.lanes.replaced as f64,
+    },
+    PerPool {
+        family: gauge("paternoster_waiting_reply_bytes", "Bytes of replies that wait for their clients"),
+        value: |read| read.waiting_reply_bytes as f64,
+    },
+    PerPool {
+        family: counter(
+            "paternoster_reply_pauses_total",
+            "Times that a request paused because its client left too many responses unread",
+        ),
+        value: |read| read.replies_paused as f64,
+    },
+    PerPool {
+        family: counter(
+            "paternoster_reply_refusals_total",
+            "Replies that failed because their client left too many unread",
+        ),
+        value: |read| read.replies_refused as f64,
+    },
+];
+
+/// A budget's name, which its families begin with, and where it is.
+pub(super) struct PerBudget {
+    pub used: Family,
+    pub limit: Family,
+    pub refused: Family,
+    pub budget: fn(&Budgets) -> &Budget,
+}
+
+/// What clients hold together, what they may hold, and how often there was no room.
+pub(super) const PER_BUDGET: [PerBudget; 2] = [
+    PerBudget {
+        used: gauge("paternoster_pending_requests", "Inference requests that are read and not yet ended"),
+        limit: gauge("paternoster_pending_requests_limit", "Most inference requests that may be pending"),
+        refused: counter(
+            "paternoster_pending_requests_refused_total",
+            "Requests refused because too many were pending",
+        ),
+        budget: |budgets| &budgets.requests,
+    },
+    PerBudget {
+        used: gauge("paternoster_pending_bytes", "Bytes that requests take, received or decoded"),
+        limit: gauge("paternoster_pending_bytes_limit", "Most bytes that requests may take"),
+        refused: counter(
+            "paternoster_pending_bytes_refused_total",
+            "Requests refused because there was no room for them",
+        ),
+        budget: |budgets| &budgets.bytes,
+    },
+];
+
+/// A family of one number per port (label port).
+pub(super) struct PerPort {
+    pub family: Family,
+    pub value: fn(&Budget) -> f64,
+}
+
+/// The connections of each port.
+pub(super) const PER_PORT: [PerPort; 3] = [
+    PerPort {
+        family: gauge("paternoster_connections", "Open connections of a port"),
+        value: |budget| budget.used() as f64,
+    },
+    PerPort {
+        family: gauge("paternoster_connections_limit", "Most connections that a port may have open"),
+        value: |budget| budget.capacity() as f64,
+    },
+    PerPort {
+        family: counter("paternoster_connections_refused_total", "Connections refused because a port had too many"),
+        value: |budget| budget.refused() as f64,
+    },
+];
+
+/// A `port` label of [`PER_PORT`].
+pub(super) struct Port {
+    pub label: &'static str,
+    pub budget: fn(&Budgets) -> &Budget,
+}
+
+/// All ports.
+pub(super) const PORTS: [Port; 3] = [
+    Port { label: "grpc", budget: |budgets| &budgets.grpc_connections },
+    Port { label: "http", budget: |budgets| &budgets.http_connections },
+    Port { label: "metrics", budget: |budgets| &budgets.metrics_connections },
 ];
 
 pub(super) const REJECTION_TIME: Family =
     histogram("paternoster_rejection_seconds", "Time from admission to the rejection of rejected requests");
+
+pub(super) const FAILED_SCANS: Family = counter(
+    "paternoster_repository_failed_scans_total",
+    "Looks at a model repository or a model's directory that failed; what was served stayed as it was",
+);
 
 pub(super) const CPU_UTILIZATION: Family =
     gauge("nv_cpu_utilization", "Share of the machine's CPUs in use, 0.0 to 1.0");

@@ -7,7 +7,10 @@
 mod families;
 mod samples;
 
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    sync::{Arc, atomic::Ordering},
+};
 
 use prometheus::{
     Encoder, Registry, TextEncoder,
@@ -17,17 +20,18 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CPU_UTILIZATION, FAILURES, Family, MEMORY_TOTAL, MEMORY_USED, META, NS_PER_SECOND, PER_POOL,
-        PER_STAGE, PER_VERSION, PINNED_TOTAL, PINNED_USED, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION,
-        STAGE_BATCH_SIZE,
+        BATCH_ROWS, CPU_UTILIZATION, FAILED_SCANS, FAILURES, Family, MEMORY_TOTAL, MEMORY_USED, META, NS_PER_SECOND,
+        PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_VERSION, PINNED_TOTAL, PINNED_USED, PORTS, QUEUE_DURATION,
+        REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE,
     },
     samples::{distribution, family_of, label, labels, number, single},
 };
 use super::{
-    ModelStats, PoolStats, StageReading, VersionReading,
+    ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading,
     histogram::Histogram,
     machine::{Machine, Memory},
 };
+use crate::budget::Budgets;
 
 /// One loaded version, as the metrics see it.
 #[derive(Clone, Debug)]
@@ -50,17 +54,29 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of the versions that `loaded` names at each scrape and of one pool.
+    /// Metrics of the versions that `loaded` names at each scrape, of one pool, and of what clients hold.
     ///
     /// # Errors
     /// When two families have one name.
     pub fn new(
         loaded: impl Fn() -> Vec<LoadedVersion> + Send + Sync + 'static,
         pool: Arc<PoolStats>,
+        budgets: Budgets,
     ) -> Result<Self, prometheus::Error> {
         let registry = Registry::new();
-        registry.register(Box::new(ServerCollector::new(Box::new(loaded), pool)?))?;
+        registry.register(Box::new(ServerCollector::new(Box::new(loaded), pool, budgets)?))?;
         Ok(Self { registry })
+    }
+
+    /// The same with the counters of a model repository.
+    ///
+    /// # Errors
+    /// When it has them already.
+    pub fn with_repository(self, stats: Arc<RepositoryStats>) -> Result<Self, prometheus::Error> {
+        let Family { name, help, .. } = FAILED_SCANS;
+        let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())?;
+        self.registry.register(Box::new(RepositoryCollector { stats, desc }))?;
+        Ok(self)
     }
 
     /// The text exposition format, version 0.0.4, as of now.
@@ -78,6 +94,7 @@ impl Metrics {
 struct ServerCollector {
     loaded: LoadedVersions,
     pool: Arc<PoolStats>,
+    budgets: Budgets,
     machine: Machine,
     descs: Vec<Desc>,
 }
@@ -89,7 +106,7 @@ impl fmt::Debug for ServerCollector {
 }
 
 impl ServerCollector {
-    fn new(loaded: LoadedVersions, pool: Arc<PoolStats>) -> Result<Self, prometheus::Error> {
+    fn new(loaded: LoadedVersions, pool: Arc<PoolStats>, budgets: Budgets) -> Result<Self, prometheus::Error> {
         let per_version = PER_VERSION.iter().map(|one| &one.family).chain(META.iter().map(|one| &one.family));
         let per_version = per_version.map(|family| (family, &["model", "version"][..]));
         let per_stage = PER_STAGE.iter().map(|one| &one.family).chain([&STAGE_BATCH_SIZE]);
@@ -100,14 +117,17 @@ impl ServerCollector {
         let per_pool = PER_POOL.iter().map(|one| (&one.family, &[][..]));
         let machine = [&REJECTION_TIME, &CPU_UTILIZATION, &MEMORY_TOTAL, &MEMORY_USED, &PINNED_TOTAL, &PINNED_USED];
         let machine = machine.map(|family| (family, &[][..]));
+        let per_budget = PER_BUDGET.iter().flat_map(|one| [&one.used, &one.limit, &one.refused]);
+        let per_budget = per_budget.map(|family| (family, &[][..]));
+        let per_port = PER_PORT.iter().map(|one| (&one.family, &["port"][..]));
 
-        let descs = per_version.chain(per_stage).chain(failures).chain(histograms).chain(per_pool).chain(machine).map(
-            |(family, labels): (&Family, &[&str])| {
-                let labels = labels.iter().map(|&label| label.to_owned()).collect();
-                Desc::new(family.name.to_owned(), family.help.to_owned(), labels, Default::default())
-            },
-        );
-        Ok(Self { descs: descs.collect::<Result<_, _>>()?, loaded, pool, machine: Machine::new() })
+        let of_versions = per_version.chain(per_stage).chain(failures).chain(histograms);
+        let of_the_server = per_pool.chain(machine).chain(per_budget).chain(per_port);
+        let descs = of_versions.chain(of_the_server).map(|(family, labels): (&Family, &[&str])| {
+            let labels = labels.iter().map(|&label| label.to_owned()).collect();
+            Desc::new(family.name.to_owned(), family.help.to_owned(), labels, Default::default())
+        });
+        Ok(Self { descs: descs.collect::<Result<_, _>>()?, loaded, pool, budgets, machine: Machine::new() })
     }
 
     fn version_families(&self) -> Vec<MetricFamily> {
@@ -153,6 +173,24 @@ impl ServerCollector {
         families
     }
 
+    fn budget_families(&self) -> Vec<MetricFamily> {
+        let mut families = Vec::new();
+        for one in &PER_BUDGET {
+            let budget = (one.budget)(&self.budgets);
+            families.push(single(&one.used, budget.used() as f64));
+            families.push(single(&one.limit, budget.capacity() as f64));
+            families.push(single(&one.refused, budget.refused() as f64));
+        }
+        for one in &PER_PORT {
+            let samples = PORTS.iter().map(|port| {
+                let value = (one.value)((port.budget)(&self.budgets));
+                number(labels(&[("port", port.label)]), one.family.kind, value)
+            });
+            families.push(family_of(&one.family, samples.collect()));
+        }
+        families
+    }
+
     fn machine_families(&self) -> Vec<MetricFamily> {
         // There is no pinned memory without a GPU; dashboards still ask for the pool.
         let mut families = vec![single(&PINNED_TOTAL, 0.0), single(&PINNED_USED, 0.0)];
@@ -172,8 +210,25 @@ impl Collector for ServerCollector {
     fn collect(&self) -> Vec<MetricFamily> {
         let mut families = self.version_families();
         families.extend(self.pool_families());
+        families.extend(self.budget_families());
         families.extend(self.machine_families());
         families
+    }
+}
+
+/// Reads the repository's counters at collection.
+struct RepositoryCollector {
+    stats: Arc<RepositoryStats>,
+    desc: Desc,
+}
+
+impl Collector for RepositoryCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        vec![&self.desc]
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        vec![single(&FAILED_SCANS, self.stats.failed_scans.load(Ordering::Relaxed) as f64)]
     }
 }
 

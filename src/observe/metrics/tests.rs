@@ -8,6 +8,7 @@ use super::{
     super::{ExecutionTimings, FailureReason, MetaCounters, RequestTimings},
     *,
 };
+use crate::budget::Budget;
 
 const TIMINGS: RequestTimings = RequestTimings {
     total_ns: 2_000_000,
@@ -26,7 +27,7 @@ fn staged(name: &str, version: i64) -> LoadedVersion {
 }
 
 fn metrics_of(loaded: Vec<LoadedVersion>) -> Metrics {
-    Metrics::new(move || loaded.clone(), Arc::default()).expect("names are unique")
+    Metrics::new(move || loaded.clone(), Arc::default(), Budgets::default()).expect("names are unique")
 }
 
 /// `name type` of every family whose name begins with a prefix, sorted.
@@ -74,14 +75,31 @@ fn our_families_stand_beside_them() {
     let ours = [
         "paternoster_batch_rows histogram",
         "paternoster_batch_slack_misses_total counter",
+        "paternoster_connections gauge",
+        "paternoster_connections_limit gauge",
+        "paternoster_connections_refused_total counter",
         "paternoster_expired_requests_total counter",
+        "paternoster_lanes_replaced_total counter",
+        "paternoster_lanes_stuck gauge",
+        "paternoster_pending_bytes gauge",
+        "paternoster_pending_bytes_limit gauge",
+        "paternoster_pending_bytes_refused_total counter",
+        "paternoster_pending_requests gauge",
+        "paternoster_pending_requests_limit gauge",
+        "paternoster_pending_requests_refused_total counter",
         "paternoster_queue_duration_seconds histogram",
         "paternoster_rejection_seconds histogram",
+        "paternoster_reply_pauses_total counter",
+        "paternoster_reply_refusals_total counter",
         "paternoster_request_duration_seconds histogram",
         "paternoster_scheduler_seconds_total counter",
         "paternoster_scheduler_steps_total counter",
+        "paternoster_tasks_abandoned gauge",
+        "paternoster_tasks_overdue_total counter",
         "paternoster_tasks_running gauge",
         "paternoster_tasks_total counter",
+        "paternoster_tasks_unwanted_total counter",
+        "paternoster_waiting_reply_bytes gauge",
     ];
     assert_eq!(families(&text, "paternoster_"), ours);
 }
@@ -172,7 +190,7 @@ fn series_of_an_unloaded_version_go_away() {
     let loaded = Arc::new(Mutex::new(vec![version("stays", 1), version("goes", 1), staged("goes", 2)]));
     let metrics = {
         let loaded = Arc::clone(&loaded);
-        Metrics::new(move || loaded.lock().clone(), Arc::default()).expect("names are unique")
+        Metrics::new(move || loaded.lock().clone(), Arc::default(), Budgets::default()).expect("names are unique")
     };
     let series = |text: &str| {
         let mut count = BTreeMap::new();
@@ -194,11 +212,42 @@ fn without_a_model_the_machine_and_the_pool_still_report() {
     let pool = Arc::new(PoolStats::default());
     pool.stepped(1_500_000_000);
     pool.rejected(60_000);
-    let text = Metrics::new(Vec::new, Arc::clone(&pool)).expect("names are unique").render().expect("renders");
+    let text = Metrics::new(Vec::new, Arc::clone(&pool), Budgets::default())
+        .expect("names are unique")
+        .render()
+        .expect("renders");
     assert_has(&text, "paternoster_scheduler_steps_total 1");
     assert_has(&text, "paternoster_scheduler_seconds_total 1.5");
     assert_has(&text, "paternoster_rejection_seconds_bucket{le=\"0.0001\"} 1");
     assert_eq!(families(&text, "nv_inference"), Vec::<String>::new());
+}
+
+#[test]
+fn failed_looks_at_the_repository_are_counted() {
+    let stats = Arc::new(RepositoryStats::default());
+    stats.failed_scans.fetch_add(2, Ordering::Relaxed);
+    let metrics = metrics_of(Vec::new()).with_repository(stats).expect("names are unique");
+    assert_has(&metrics.render().expect("renders"), "paternoster_repository_failed_scans_total 2");
+}
+
+#[test]
+fn what_clients_hold_is_shown_with_its_limits_and_refusals() {
+    let budgets = Budgets { requests: Budget::of(1), grpc_connections: Budget::of(7), ..Budgets::default() };
+    let _held = (budgets.requests.take_one(), budgets.grpc_connections.take_one());
+    assert!(budgets.requests.take_one().is_none(), "there is one place");
+    let text = Metrics::new(Vec::new, Arc::default(), budgets).expect("names are unique").render().expect("renders");
+    for line in [
+        "paternoster_pending_requests 1",
+        "paternoster_pending_requests_limit 1",
+        "paternoster_pending_requests_refused_total 1",
+        "paternoster_pending_bytes 0",
+        "paternoster_connections{port=\"grpc\"} 1",
+        "paternoster_connections{port=\"http\"} 0",
+        "paternoster_connections_limit{port=\"grpc\"} 7",
+        "paternoster_connections_refused_total{port=\"metrics\"} 0",
+    ] {
+        assert_has(&text, line);
+    }
 }
 
 #[test]

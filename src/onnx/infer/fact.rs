@@ -13,7 +13,7 @@ use crate::{
 /// Tensors of more axes have an unknown rank.
 pub(super) const RANK_MAX: usize = 32;
 /// Values are followed in tensors of at most this many elements.
-pub(super) const VALUES_MAX: usize = 64;
+pub(in crate::onnx) const VALUES_MAX: usize = 64;
 
 /// What is known of a tensor.
 #[derive(Clone, Debug)]

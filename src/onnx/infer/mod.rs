@@ -23,13 +23,13 @@ use std::collections::HashMap;
 
 use self::{
     call::Call,
-    fact::{RANK_MAX, VALUES_MAX},
+    fact::RANK_MAX,
     flow::{conclude, inherited_flow, mixed},
     size::{BATCH, Dim, Size, Symbol, Symbols},
 };
 pub(super) use self::{
-    fact::{Fact, Flow, Origin},
-    ops::is_repeatable,
+    fact::{Fact, Flow, Origin, VALUES_MAX},
+    ops::{is_repeatable, is_standard},
 };
 use super::{
     Model, Port, PortDim,
@@ -41,7 +41,7 @@ use crate::model::DataType;
 /// What is known of the tensors of a graph.
 #[derive(Debug)]
 pub struct Inference {
-    tensors: HashMap<String, TensorInfo>,
+    pub(super) tensors: HashMap<String, TensorInfo>,
 }
 
 /// What is known of a tensor.

@@ -101,7 +101,7 @@ pub fn correlation_id() -> Result<Model, BuildError> {
 }
 
 /// `OUTPUT0` FP32 `[batch, 1]` = the entry that `INPUT0` INT64 `[batch, 1]` names in a table of 100, 101, … 115. An
-/// index outside −16…15 fails the whole batch.
+/// index outside −16…15 fails the whole batch: what is computed cannot be refused before the run.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -111,6 +111,8 @@ pub fn lookup() -> Result<Model, BuildError> {
     let index = graph.input("INPUT0", DataType::Int64, &shape);
     let entries: [f32; 16] = std::array::from_fn(|entry| 100.0 + entry as f32);
     let table = graph.constant("table", &[16], &entries);
+    let none = graph.scalar(0_i64);
+    let index = graph.op("Add", &[&index, &none]).value();
     let output = graph.op("Gather", &[&table, &index]).named("OUTPUT0").value();
     graph.output(&output, DataType::Fp32, &shape);
     graph.finish()

@@ -135,7 +135,7 @@ type Fields<'a> = (&'a mut i32, &'a mut Vec<i64>, &'a mut Option<pb::ModelTensor
 fn fill((data_type, dims, reshape): Fields<'_>, port: &Port, batched: bool) -> Result<(), String> {
     if *data_type == i32::from(pb::DataType::TypeInvalid) {
         let Some(datatype) = port.datatype else {
-            return Err(format!("the graph gives '{}' a type that the protocol has not", port.name));
+            return Err(port.refusal());
         };
         *data_type = datatype_to_pb(datatype).into();
     }

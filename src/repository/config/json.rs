@@ -3,16 +3,25 @@
 use prost_reflect::DynamicMessage;
 use serde::de::DeserializeSeed;
 
-use super::{ConfigError, Origin, Position, pb, schema};
+use super::{ConfigError, Origin, Position, bounds, pb, schema};
 
 const SOURCE: &str = "the config parameter of the load request";
 
 /// Reads a JSON configuration; keys in snake_case or camelCase, 64-bit integers as numbers or strings.
 ///
 /// # Errors
-/// For anything but one JSON object of known keys; with line and column.
+/// For anything but one JSON object of known keys, and for one that is too large; with line and column.
 pub fn parse(text: &str) -> Result<(pb::ModelConfig, Origin), ConfigError> {
     let origin = Origin::new(SOURCE);
+    if text.len() > bounds::MAX_TEXT_BYTES {
+        return Err(origin.error("", bounds::too_large(text.len(), bounds::MAX_TEXT_BYTES)));
+    }
+    bounds::json(text).map_err(|bounds::Excess { position, message }| ConfigError {
+        file: SOURCE.to_owned(),
+        position,
+        key: String::new(),
+        message,
+    })?;
     let root = schema::model_config().map_err(|fault| origin.error("", fault))?;
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let message: Result<DynamicMessage, serde_json::Error> =

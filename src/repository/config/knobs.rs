@@ -24,6 +24,9 @@ pub const LATENCY_OBJECTIVE: Knob<f64> = Knob::positive("batching.latency_object
 pub const WEIGHT: Knob<u64> = Knob::whole("batching.weight", 1, 1_000);
 /// Buffers at each boundary between two stages.
 pub const BUFFER_PAIRS: Knob<u64> = Knob::whole("batching.buffer_pairs", 1, 16);
+/// How long a task may run before it is told to stop, in milliseconds; 0: as long as it likes; absent: the server's limit.
+pub const TASK_TIME_LIMIT: Knob<f64> =
+    Knob::new("batching.task_time_limit_ms", Form::Number { least: 0.0, most: DAY_MS });
 /// The latency table: a file's name, or the table itself.
 pub const LATENCIES: Knob<String> = Knob::new("batching.latencies", Form::Text);
 
@@ -104,11 +107,12 @@ const PREDICTOR: Form = Form::Word {
 };
 
 /// Every knob but the policy's name, with the form of its value.
-pub const ALL: [(&str, Form); 35] = [
+pub const ALL: [(&str, Form); 36] = [
     BUCKET_WIDTH.entry(),
     LATENCY_OBJECTIVE.entry(),
     WEIGHT.entry(),
     BUFFER_PAIRS.entry(),
+    TASK_TIME_LIMIT.entry(),
     LATENCIES.entry(),
     ADAPTIVE_HEADROOM.entry(),
     ADAPTIVE_AVERAGE.entry(),

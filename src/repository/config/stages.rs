@@ -42,7 +42,7 @@ impl StageRequest {
 }
 
 /// Where a model is to be cut.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum StageCuts {
     /// Nowhere: one stage.
     #[default]

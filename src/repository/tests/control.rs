@@ -130,7 +130,7 @@ async fn the_old_version_serves_until_the_new_one_is_ready() {
     loading.await.unwrap().unwrap();
     assert_eq!(repository.resolve("m", "").unwrap().spec().version, 2);
     let old = repository.resolve("m", "1").unwrap_err();
-    assert_eq!(old, ResolveError::UnknownVersion { name: "m".to_owned(), version: 1 });
+    assert_eq!(old, ResolveError::UnreadyVersion { name: "m".to_owned(), version: 1 });
 }
 
 #[tokio::test]
@@ -231,7 +231,15 @@ async fn a_config_override_stands_in_for_the_file() {
     repository.load("m", overrides(config, &[])).await.unwrap();
     assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 2);
     load(&repository, "m").await.unwrap();
-    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 64, "the override was for once");
+    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 2, "a reload keeps it");
+    directory.write("m/2/model.onnx", "good");
+    load(&repository, "m").await.unwrap();
+    let reloaded = repository.resolve("m", "").unwrap();
+    assert_eq!((reloaded.spec().version, reloaded.spec().max_batch_size), (2, 64), "what was written later counts");
+    repository.load("m", overrides(config, &[])).await.unwrap();
+    repository.unload("m", false).await.unwrap();
+    load(&repository, "m").await.unwrap();
+    assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 64, "an unload ends it");
 
     let refusal = repository.load("m", overrides("not json", &[])).await.unwrap_err();
     assert!(matches!(refusal, ControlError::BadConfig { .. }), "{refusal}");
@@ -258,7 +266,10 @@ async fn file_overrides_stand_in_for_the_directory() {
         assert!(matches!(refusal, ControlError::BadOverride { .. }), "{path}: {refusal}");
     }
     let refusal = repository.load("m", overrides("{}", &[("7/other", "x")])).await.unwrap_err();
-    assert!(refusal.to_string().contains("the override file '7/other' is not used"), "{refusal}");
+    assert!(
+        refusal.to_string().contains("no override file '7/model.onnx': the request brought [\"7/other\"]"),
+        "{refusal}"
+    );
     assert_eq!(repository.ready_versions("m"), [7], "what served goes on serving");
 }
 

@@ -21,7 +21,7 @@ use crate::{
     executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, ModelSpec},
     onnx::{Port, PortDim, Signature},
-    repository::{ControlMode, LoadRequest, Loader, Options, Overrides, Repository},
+    repository::{ControlMode, LoadRequest, Loader, Options, Overrides, Repository, looks::Looks, polling},
 };
 
 /// A program file of this content does not load.
@@ -175,6 +175,8 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         mode,
         strict_readiness: true,
         auto_complete: true,
+        config_name: None,
+        start_unreadable: false,
         load_threads: 4,
     }
 }
@@ -183,6 +185,15 @@ pub(super) async fn start(directory: &Directory, mode: ControlMode) -> (Arc<Repo
     let loader = Arc::new(FakeLoader::default());
     let repository = Repository::start(options(&[directory], mode), loader.clone()).await.unwrap();
     (repository, loader)
+}
+
+/// A repository in poll mode whose looks the test takes itself.
+pub(super) async fn polled(options: Options, loader: Arc<FakeLoader>) -> (Arc<Repository>, Looks) {
+    let repository = Repository::start(options, loader.clone()).await.unwrap();
+    let mut looks = Looks::default();
+    polling::first_look(&repository.control, &mut looks).await;
+    loader.requests.lock().clear();
+    (repository, looks)
 }
 
 pub(super) fn explicit() -> ControlMode {

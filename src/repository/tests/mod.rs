@@ -5,3 +5,4 @@ mod control;
 mod fake;
 mod modes;
 mod preparing;
+mod scans;

@@ -2,11 +2,8 @@
 
 use std::{fs, sync::Arc, time::Duration};
 
-use super::fake::{Directory, FakeLoader, GARBAGE, index, options, start, until};
-use crate::repository::{
-    ControlError, ControlMode, Overrides, Repository, ResolveError,
-    polling::{self, Looks},
-};
+use super::fake::{self, Directory, FakeLoader, GARBAGE, index, options, start, until};
+use crate::repository::{ControlError, ControlMode, Overrides, Repository, ResolveError, looks::Looks, polling};
 
 #[tokio::test]
 async fn everything_is_loaded_and_a_broken_model_stops_nothing() {
@@ -88,16 +85,6 @@ async fn versions_are_asked_for_by_number() {
 }
 
 #[tokio::test]
-async fn at_the_start_every_version_stands_for_itself() {
-    let directory = Directory::new();
-    directory.write("m/config.pbtxt", "version_policy { all { } }").write("m/1/model.onnx", "good");
-    directory.write("m/2/model.onnx", GARBAGE);
-    let (repository, _) = start(&directory, ControlMode::None).await;
-    assert_eq!(repository.ready_versions("m"), [1]);
-    assert!(!repository.ready(), "version 2 should be there");
-}
-
-#[tokio::test]
 async fn a_name_in_two_repositories_is_refused_with_both() {
     let (one, two) = (Directory::new(), Directory::new());
     one.model("m").model("a");
@@ -109,6 +96,15 @@ async fn a_name_in_two_repositories_is_refused_with_both() {
     for directory in [&one, &two] {
         assert!(refused[3].contains(&*directory.path().to_string_lossy()), "{}", refused[3]);
     }
+    let both = options(&[&one, &two], fake::explicit());
+    let repository = Repository::start(both, Arc::new(FakeLoader::default())).await.unwrap();
+    let refusal = repository.load("m", Overrides::default()).await.unwrap_err();
+    assert!(matches!(refusal, ControlError::NoPlace { .. }), "{refusal}");
+    assert!(repository.ready(), "nothing was tried");
+    fs::rename(two.path(), two.path().with_extension("aside")).unwrap();
+    let refusal = repository.load("b", Overrides::default()).await.unwrap_err();
+    assert!(matches!(refusal, ControlError::NoPlace { .. }), "not an unknown model: {refusal}");
+    fs::rename(two.path().with_extension("aside"), two.path()).unwrap();
 }
 
 #[tokio::test]
@@ -126,12 +122,11 @@ async fn linked_model_and_version_directories_are_followed() {
     assert_eq!(repository.ready_versions("m"), [5]);
 }
 
-/// A repository in poll mode whose looks the test takes itself.
+/// A repository in poll mode over one directory, its loader, and looks that the test takes itself.
 async fn polled(directory: &Directory) -> (Arc<Repository>, Arc<FakeLoader>, Looks) {
-    let (repository, loader) = start(directory, ControlMode::Poll { period: Duration::from_secs(3600) }).await;
-    let mut looks = Looks::default();
-    polling::first_look(&repository.control, &mut looks).await;
-    loader.requests.lock().clear();
+    let loader = Arc::new(FakeLoader::default());
+    let mode = ControlMode::Poll { period: Duration::from_secs(3600) };
+    let (repository, looks) = fake::polled(options(&[directory], mode), loader.clone()).await;
     (repository, loader, looks)
 }
 

@@ -34,6 +34,12 @@ async fn reasons_name_file_place_and_key() {
 async fn missing_pieces_are_named() {
     let refusal = reason(&[("m/notes.txt", "")]).await;
     assert!(refusal.contains("no version directory (a number above 0) in "), "{refusal}");
+    for found in ["onnx/model.onnx", "model.onnx"] {
+        let refusal = reason(&[(&format!("m/{found}"), "good")]).await;
+        let advice =
+            format!("; found '{found}', expected '1/model.onnx': make the directory '1' and move the file there");
+        assert!(refusal.contains(&advice), "{refusal}");
+    }
     let refusal = reason(&[("m/1/model.plan", "")]).await;
     assert!(refusal.contains("no program ") && refusal.ends_with("m/1/model.onnx"), "{refusal}");
     let specific = ("m/config.pbtxt", "version_policy { specific { versions: 9 } }");

@@ -1,18 +1,25 @@
 //! From ModelInferRequest to [`executor::InferRequest`](InferRequest): everything is checked against the model's
 //! specification here, so that whatever is admitted can be batched without looking at it again.
 //!
-//! Payloads are moved, never copied: a raw entry stays a slice of the frame it came in. Only typed contents (another
-//! layout) and shared memory (another owner) are copied, once.
+//! Before a message is parsed, [`size`] finds how much memory that takes, and [`parse`] takes no more.
+//!
+//! Payloads are moved, never copied: a raw entry stays a slice of the frame it came in, and typed contents of four or
+//! eight bytes an element stay in the list they were parsed into. Only other typed contents (another layout) and shared
+//! memory (another owner) are copied, once.
 
+mod fields;
 mod outputs;
 mod parameters;
+mod parse;
 mod payload;
 mod shape;
+pub mod size;
 mod strings;
 mod typed;
 
 use bytes::Bytes;
 
+pub use self::parse::parse;
 use super::{
     ReplyPlan, RequestError, SharedMemory,
     fault::{Fault, InputFault, Names},

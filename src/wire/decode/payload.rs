@@ -5,7 +5,12 @@ use std::vec;
 use bytes::Bytes;
 
 use super::{
-    super::{SharedMemory, fault::InputFault, pb::InferTensorContents, shared_memory::RegionSlice},
+    super::{
+        SharedMemory,
+        fault::InputFault,
+        pb::InferTensorContents,
+        shared_memory::{Allowance, RegionSlice},
+    },
     parameters::{self, Parameters},
     strings, typed,
 };
@@ -19,11 +24,13 @@ pub(super) struct Source<'a> {
     raw: vec::IntoIter<Bytes>,
     any_raw: bool,
     regions: &'a SharedMemory,
+    /// What the request may still read from them.
+    allowance: Allowance,
 }
 
 impl<'a> Source<'a> {
     pub(super) fn new(raw: Vec<Bytes>, regions: &'a SharedMemory) -> Self {
-        Self { any_raw: !raw.is_empty(), raw: raw.into_iter(), regions }
+        Self { any_raw: !raw.is_empty(), raw: raw.into_iter(), regions, allowance: regions.allowance() }
     }
 
     /// The next input's elements in wire form, checked to be `elements` of `datatype`.
@@ -37,9 +44,9 @@ impl<'a> Source<'a> {
         let region = if parameters.is_empty() { None } else { parameters::region(parameters, self.regions)? };
         match (region, contents) {
             (Some(_), Some(_)) => Err(InputFault::ContentsBesideRegion),
-            (Some(region), None) => shared(&region, datatype, elements),
+            (Some(region), None) => shared(&region, datatype, elements, &mut self.allowance),
             (None, Some(_)) if self.any_raw => Err(InputFault::ContentsBesideRaw),
-            (None, Some(contents)) => typed::into_raw(&contents, datatype, elements),
+            (None, Some(contents)) => typed::into_raw(contents, datatype, elements),
             (None, None) => {
                 let data = self.raw.next().ok_or(InputFault::NoData)?;
                 check(&data, datatype, elements)?;
@@ -50,11 +57,16 @@ impl<'a> Source<'a> {
 }
 
 /// A copy of what the client shares. Sizes are checked before anything is read.
-fn shared(region: &RegionSlice, datatype: DataType, elements: usize) -> Result<Bytes, InputFault> {
+fn shared(
+    region: &RegionSlice,
+    datatype: DataType,
+    elements: usize,
+    allowance: &mut Allowance,
+) -> Result<Bytes, InputFault> {
     if let Some(size) = datatype.size_bytes() {
         check_size(region.size_bytes(), size, elements)?;
     }
-    let data = region.read()?;
+    let data = region.read(allowance)?;
     check(&data, datatype, elements)?;
     Ok(data)
 }

@@ -60,6 +60,19 @@ fn inputs_take_the_order_of_the_model_and_raw_entries_that_of_the_request() {
 }
 
 #[test]
+fn the_inputs_of_a_request_share_what_it_may_read_from_shared_memory() {
+    let object = Object::new("decode-limit", &[9; 128]);
+    let regions = SharedMemory::new(true).with_request_limit(127);
+    regions.register("region", object.key(), 0, 128).expect("the object is that long");
+    let one = |name, offset| Request::new("").shared(name, "FP32", &[1, 16], region("region", offset, 64));
+    let both = one("INPUT0", 0).shared("INPUT1", "FP32", &[1, 16], region("region", 64, 64));
+    let refusal = decode(both.0, &models::addsub(), &regions).expect_err("128 bytes of 127");
+    assert_eq!(refusal.kind(), Kind::ResourceExhausted);
+    assert!(refusal.message().contains("'INPUT1'") && refusal.message().contains("'region'"), "{refusal}");
+    decode(one("INPUT0", 64).0, &models::identity_onnx(), &regions).expect("64 bytes of 127");
+}
+
+#[test]
 fn an_input_in_shared_memory_takes_no_raw_entry() {
     let object = Object::new("decode-mixed", &[9; 128]);
     let regions = SharedMemory::new(true);

@@ -1,5 +1,6 @@
 //! Typed contents into wire form.
 
+use bytemuck::NoUninit;
 use bytes::Bytes;
 
 use super::{
@@ -10,12 +11,12 @@ use crate::model::DataType;
 
 /// The elements of a tensor in wire form. Exactly the field of the tensor's datatype may be filled.
 pub(super) fn into_raw(
-    contents: &InferTensorContents,
+    contents: InferTensorContents,
     datatype: DataType,
     elements: usize,
 ) -> Result<Bytes, InputFault> {
     let own = carrier(datatype);
-    let filled = fields(contents);
+    let filled = fields(&contents);
     if let Some((field, _)) = filled.iter().find(|(field, count)| *count > 0 && Some(*field) != own) {
         return Err(InputFault::WrongContents { expected: datatype, got: *field });
     }
@@ -27,17 +28,17 @@ pub(super) fn into_raw(
         });
     }
     match datatype {
-        DataType::Bool => Ok(contents.bool_contents.iter().map(|value| u8::from(*value)).collect()),
+        DataType::Bool => Ok(moved(contents.bool_contents)),
         DataType::Int8 => narrow(&contents.int_contents, datatype, i8::to_le_bytes),
         DataType::Int16 => narrow(&contents.int_contents, datatype, i16::to_le_bytes),
-        DataType::Int32 => Ok(pack(&contents.int_contents, i32::to_le_bytes)),
-        DataType::Int64 => Ok(pack(&contents.int64_contents, i64::to_le_bytes)),
+        DataType::Int32 => Ok(moved(contents.int_contents)),
+        DataType::Int64 => Ok(moved(contents.int64_contents)),
         DataType::Uint8 => narrow(&contents.uint_contents, datatype, u8::to_le_bytes),
         DataType::Uint16 => narrow(&contents.uint_contents, datatype, u16::to_le_bytes),
-        DataType::Uint32 => Ok(pack(&contents.uint_contents, u32::to_le_bytes)),
-        DataType::Uint64 => Ok(pack(&contents.uint64_contents, u64::to_le_bytes)),
-        DataType::Fp32 => Ok(pack(&contents.fp32_contents, f32::to_le_bytes)),
-        DataType::Fp64 => Ok(pack(&contents.fp64_contents, f64::to_le_bytes)),
+        DataType::Uint32 => Ok(moved(contents.uint_contents)),
+        DataType::Uint64 => Ok(moved(contents.uint64_contents)),
+        DataType::Fp32 => Ok(moved(contents.fp32_contents)),
+        DataType::Fp64 => Ok(moved(contents.fp64_contents)),
         DataType::Bytes => strings::join(&contents.bytes_contents),
         // No field can hold them: only a tensor without elements comes this far.
         DataType::Fp16 | DataType::Bf16 => Ok(Bytes::new()),
@@ -68,12 +69,15 @@ fn fields(contents: &InferTensorContents) -> [(DataType, usize); 8] {
     ]
 }
 
-fn pack<T: Copy, const SIZE: usize>(values: &[T], to_bytes: fn(T) -> [u8; SIZE]) -> Bytes {
-    let mut packed = vec![0; values.len() * SIZE];
-    for (bytes, value) in packed.chunks_exact_mut(SIZE).zip(values) {
-        bytes.copy_from_slice(&to_bytes(*value));
+/// The list's own memory: numbers are little-endian here as on the wire, like everywhere in the server.
+fn moved<T: NoUninit + Send>(values: Vec<T>) -> Bytes {
+    struct Numbers<T>(Vec<T>);
+    impl<T: NoUninit> AsRef<[u8]> for Numbers<T> {
+        fn as_ref(&self) -> &[u8] {
+            bytemuck::cast_slice(&self.0)
+        }
     }
-    Bytes::from(packed)
+    Bytes::from_owner(Numbers(values))
 }
 
 fn narrow<Wide, Narrow, const SIZE: usize>(

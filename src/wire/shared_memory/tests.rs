@@ -7,12 +7,17 @@ fn registered(object: &Object, offset: u64, byte_size: u64) -> SharedMemory {
     memory
 }
 
+/// Reads whatever there is.
+fn unlimited() -> Allowance {
+    SharedMemory::new(true).with_request_limit(u64::MAX).allowance()
+}
+
 #[test]
 fn a_slice_reads_and_writes_its_part_of_the_object() {
     let object = Object::new("rw", &(0..64).collect::<Vec<u8>>());
     let memory = registered(&object, 8, 40);
     let slice = memory.slice("region", 4, 8).expect("within the region");
-    assert_eq!(slice.read().expect("the object is there"), (12..20).collect::<Vec<u8>>());
+    assert_eq!(slice.read(&mut unlimited()).expect("the object is there"), (12..20).collect::<Vec<u8>>());
     slice.write(&[1, 2]).expect("the object is there");
     let mut expected: Vec<u8> = (0..64).collect();
     expected[12..14].copy_from_slice(&[1, 2]);
@@ -25,14 +30,14 @@ fn a_read_longer_than_one_step_is_whole() {
     let object = Object::new("long", &content);
     let memory = registered(&object, 0, content.len() as u64);
     let slice = memory.slice("region", 0, content.len() as u64).expect("within the region");
-    assert_eq!(slice.read().expect("the object is there"), content);
+    assert_eq!(slice.read(&mut unlimited()).expect("the object is there"), content);
 }
 
 #[test]
 fn a_copy_is_not_changed_by_later_writes() {
     let object = Object::new("snapshot", &[1; 8]);
     let slice = registered(&object, 0, 8).slice("region", 0, 8).expect("within the region");
-    let copy = slice.read().expect("the object is there");
+    let copy = slice.read(&mut unlimited()).expect("the object is there");
     slice.write(&[2; 8]).expect("the object is there");
     assert_eq!(copy, [1; 8].as_slice());
 }
@@ -108,18 +113,73 @@ fn an_object_that_its_client_truncates_makes_errors_and_does_not_grow_again() {
     let object = Object::new("truncated", &[7; 16]);
     let slice = registered(&object, 0, 16).slice("region", 0, 16).expect("within the region");
     object.truncate(4);
-    assert!(matches!(slice.read(), Err(SharedMemoryError::Shrunk { .. })));
+    assert!(matches!(slice.read(&mut unlimited()), Err(SharedMemoryError::Shrunk { .. })));
     assert!(matches!(slice.write(&[0; 16]), Err(SharedMemoryError::Shrunk { .. })));
     assert_eq!(object.content().len(), 4);
 }
 
 #[test]
-fn a_sparse_object_longer_than_all_memory_is_an_error_where_it_is_read() {
+fn a_sparse_object_is_read_up_to_the_limit_of_a_request() {
     let object = Object::new("sparse", &[]);
+    let size = 4 << 40;
+    object.truncate(size);
+    let memory = registered(&object, 0, size).with_request_limit(1 << 20);
+    let mut allowance = memory.allowance();
+    let all = memory.slice("region", 0, size).expect("within the region");
+    let refused = all.read(&mut allowance).expect_err("4 TiB");
+    assert_eq!(refused.kind(), Kind::ResourceExhausted);
+    assert!(refused.to_string().contains("1048576"), "'{refused}' names the limit");
+    let tail = memory.slice("region", size - (1 << 20), 1 << 20).expect("within the region");
+    assert_eq!(tail.read(&mut allowance).expect("as much as a request may read").len(), 1 << 20);
+    let more = memory.slice("region", 0, 1).expect("within the region");
+    let refused = more.read(&mut allowance).expect_err("the request has read what it may");
+    assert!(matches!(refused, SharedMemoryError::OverLimit { left: 0, .. }), "{refused}");
+    assert_eq!(more.read(&mut memory.allowance()).expect("another request").len(), 1);
+}
+
+#[test]
+fn an_object_that_was_shortened_costs_no_memory() {
+    let object = Object::new("shortened", &[]);
     let size = 1 << 60;
     object.truncate(size);
     let slice = registered(&object, 0, size).slice("region", 0, size).expect("within the region");
-    assert_eq!(slice.read().expect_err("no machine has this memory").kind(), Kind::Unavailable);
+    object.truncate(16);
+    assert!(matches!(slice.read(&mut unlimited()), Err(SharedMemoryError::Shrunk { .. })), "before it is allocated");
+}
+
+#[test]
+fn what_no_memory_can_hold_is_an_error() {
+    let object = Object::new("no-memory", &[]);
+    let size = 1 << 60;
+    object.truncate(size);
+    let slice = registered(&object, 0, size).slice("region", 0, size).expect("within the region");
+    assert_eq!(slice.read(&mut unlimited()).expect_err("no machine has this memory").kind(), Kind::Unavailable);
+}
+
+#[test]
+fn regions_are_bounded_in_number_and_their_names_in_length() {
+    let object = Object::new("many", &[0; 16]);
+    let memory = SharedMemory::new(true);
+    for number in 0..MOST_REGIONS {
+        memory.register(&number.to_string(), object.key(), 0, 16).expect("not too many yet");
+    }
+    let refused = memory.register("one-more", object.key(), 0, 16).expect_err("too many");
+    assert_eq!(refused.kind(), Kind::ResourceExhausted);
+    assert!(refused.to_string().contains("one-more"), "'{refused}' names the region");
+    memory.unregister("0");
+    memory.register("one-more", object.key(), 0, 16).expect("there is room again");
+    memory.unregister("");
+    let long = "n".repeat(NAME_LIMIT_BYTES + 1);
+    let refused = memory.register(&long, object.key(), 0, 16).expect_err("the name is too long");
+    assert_eq!(refused.kind(), Kind::InvalidArgument);
+    memory.register(&long[1..], object.key(), 0, 16).expect("a long name");
+}
+
+#[test]
+fn what_is_no_plain_file_is_refused() {
+    let object = Object::folder("folder");
+    let refused = SharedMemory::new(true).register("region", object.key(), 0, 1).expect_err("a directory");
+    assert!(matches!(refused, SharedMemoryError::Open { .. }), "{refused}");
 }
 
 #[test]

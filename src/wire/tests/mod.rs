@@ -3,7 +3,8 @@
 mod arbitrary;
 mod cases;
 mod fuzz;
-pub mod models;
 pub mod requests;
 pub mod shm;
 pub mod strings;
+
+pub(crate) use super::models;

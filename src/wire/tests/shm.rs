@@ -19,6 +19,13 @@ impl Object {
         object
     }
 
+    /// A directory, which no region can be.
+    pub fn folder(test: &str) -> Self {
+        let object = Self::named(test);
+        fs::create_dir(&object.path).expect("/dev/shm can be written");
+        object
+    }
+
     fn named(test: &str) -> Self {
         let key = format!("paternoster-test-{}-{test}", std::process::id());
         let path = PathBuf::from("/dev/shm").join(&key);
@@ -49,6 +56,6 @@ impl Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_file(&self.path).or_else(|_| fs::remove_dir(&self.path));
     }
 }

@@ -11,6 +11,7 @@ use std::{
 };
 
 use paternoster::{
+    budget::Budgets,
     executor::{Pool, PoolOptions},
     frontend::{
         Readiness,
@@ -44,6 +45,7 @@ pub struct Server {
     pub readiness: Arc<Readiness>,
     pub pool: Arc<Pool>,
     pub gate: Gate,
+    pub budgets: Budgets,
     _folder: TempDir,
 }
 
@@ -58,8 +60,22 @@ impl Server {
         Self::start_on(&PoolOptions::default(), models, change).await
     }
 
+    /// All models, and clients that hold no more than the given budgets.
+    pub async fn start_within(budgets: Budgets, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+        Self::start_with_all(&PoolOptions::default(), Models::all(), budgets, change).await
+    }
+
     /// The given models on a pool of the given options.
     pub async fn start_on(options: &PoolOptions, models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+        Self::start_with_all(options, models, Budgets::default(), change).await
+    }
+
+    async fn start_with_all(
+        options: &PoolOptions,
+        models: Models,
+        budgets: Budgets,
+        change: impl FnOnce(&mut GrpcConfig),
+    ) -> Self {
         let pool = Pool::start(options).expect("threads");
         let (repository, gate, folder) = models.start(&pool).await;
         let readiness = Readiness::new(Arc::clone(&repository), pool.responsiveness());
@@ -67,12 +83,14 @@ impl Server {
             repository: Arc::clone(&repository),
             readiness: Arc::clone(&readiness),
             shared_memory: Arc::new(SharedMemory::new(true)),
+            backlog: Arc::clone(pool.backlog()),
             log: log(),
+            budgets: budgets.clone(),
         };
         let mut config = GrpcConfig { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..GrpcConfig::default() };
         change(&mut config);
         let grpc = GrpcServer::start(config, services).await.expect("a free port");
-        Self { grpc, repository, readiness, pool, gate, _folder: folder }
+        Self { grpc, repository, readiness, pool, gate, budgets, _folder: folder }
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -55,6 +55,8 @@ impl Models {
             mode: self.mode,
             strict_readiness: true,
             auto_complete: false,
+            config_name: None,
+            start_unreadable: false,
             load_threads: 2,
         };
         let repository = Repository::start(options, Arc::new(loader)).await.expect("a repository");

@@ -29,9 +29,7 @@ impl RawBody {
 
     /// One gRPC message and no more.
     pub fn message(message: &impl Message) -> Self {
-        let message = message.encode_to_vec();
-        let length = u32::try_from(message.len()).expect("a small message");
-        Self::whole([&[0], &length.to_be_bytes()[..], &message].concat())
+        Self::whole(frame(message))
     }
 
     /// These bytes, and then silence.
@@ -53,6 +51,12 @@ impl Body for RawBody {
     }
 }
 
+/// An encoded message behind its prefix, uncompressed.
+pub fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(message.len()).expect("a message that gRPC can carry");
+    [&[0], &length.to_be_bytes()[..], message].concat()
+}
+
 /// A connection; its task ends when the connection does.
 pub struct RawConnection {
     pub sender: http2::SendRequest<RawBody>,
@@ -61,12 +65,18 @@ pub struct RawConnection {
 
 impl RawConnection {
     pub async fn open(address: SocketAddr) -> Self {
+        Self::with(address, &mut http2::Builder::new(TokioExecutor::new())).await
+    }
+
+    /// A connection whose peer may send no more than this many bytes of each response before they are read.
+    pub async fn with_window(address: SocketAddr, bytes: u32) -> Self {
+        Self::with(address, http2::Builder::new(TokioExecutor::new()).initial_stream_window_size(bytes)).await
+    }
+
+    async fn with(address: SocketAddr, builder: &mut http2::Builder<TokioExecutor>) -> Self {
         let stream = TcpStream::connect(address).await.expect("a connection");
-        let (sender, connection) = http2::Builder::new(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .handshake(TokioIo::new(stream))
-            .await
-            .expect("a handshake");
+        let (sender, connection) =
+            builder.timer(TokioTimer::new()).handshake(TokioIo::new(stream)).await.expect("a handshake");
         Self { sender, task: tokio::spawn(connection) }
     }
 
@@ -74,6 +84,11 @@ impl RawConnection {
         self.sender.ready().await?;
         self.sender.send_request(request).await
     }
+}
+
+/// A gRPC message with its prefix.
+pub fn frame(message: &impl Message) -> Vec<u8> {
+    framed(&message.encode_to_vec())
 }
 
 /// A gRPC request to any path.

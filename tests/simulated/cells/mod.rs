@@ -3,6 +3,7 @@
 //!
 //! A `world` is drawn from a seed (models, lanes, requests, what fails), a `run` plays it.
 
+mod again;
 mod run;
 mod sequences;
 mod world;
@@ -42,6 +43,14 @@ pub struct Rare {
     pub shared_tasks: u64,
     /// Requests came while others were merged, and waited for all of them.
     pub waited_for_merged: u64,
+    /// Tasks were of nodes that had failed before.
+    pub retries: u64,
+    /// Nodes were to run again when their request ended otherwise.
+    pub ended_before_retry: u64,
+    /// Rows were launched ahead of one that failed.
+    pub void_rows: u64,
+    /// Requests with a node that fails every task were found.
+    pub bad_nodes: u64,
     /// A task failed while another one of its requests was in flight.
     pub failed_with_more_in_flight: u64,
     /// Sequences were over because nobody came.
@@ -69,6 +78,10 @@ impl AddAssign for Rare {
         self.same_request_twice += other.same_request_twice;
         self.shared_tasks += other.shared_tasks;
         self.waited_for_merged += other.waited_for_merged;
+        self.retries += other.retries;
+        self.ended_before_retry += other.ended_before_retry;
+        self.void_rows += other.void_rows;
+        self.bad_nodes += other.bad_nodes;
         self.failed_with_more_in_flight += other.failed_with_more_in_flight;
         self.sequences_reclaimed += other.sequences_reclaimed;
         self.sequences_superseded += other.sequences_superseded;
@@ -78,7 +91,7 @@ impl AddAssign for Rare {
 }
 
 impl Rare {
-    fn each(&self) -> [(&'static str, u64); 15] {
+    fn each(&self) -> [(&'static str, u64); 19] {
         [
             ("moved to another lane", self.moved_lane),
             ("ran past the end of a loop", self.ran_past_the_end),
@@ -90,6 +103,10 @@ impl Rare {
             ("two nodes of one request in a task", self.same_request_twice),
             ("shared by versions", self.shared_tasks),
             ("waited for merged requests", self.waited_for_merged),
+            ("ran again", self.retries),
+            ("ended before it ran again", self.ended_before_retry),
+            ("launched ahead of a node that failed", self.void_rows),
+            ("bad node found", self.bad_nodes),
             ("failed with more in flight", self.failed_with_more_in_flight),
             ("sequence reclaimed", self.sequences_reclaimed),
             ("sequence begun anew", self.sequences_superseded),

@@ -1,5 +1,7 @@
 //! Plays a world: lanes take their tasks in order, nodes read when a task begins and write when it ends.
 
+mod faults;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet, BinaryHeap, VecDeque},
@@ -16,6 +18,7 @@ use paternoster::{
 use super::{
     super::rng::{Rng, mix},
     Rare,
+    again::Again,
     sequences::Sequences,
     world::{Asked, World, alone, last_root, value},
 };
@@ -35,6 +38,8 @@ struct Flying {
     task: Task,
     /// What its rows will write, once it has begun.
     writes: Option<Vec<u64>>,
+    /// Rows that were launched ahead of one that failed: what they give is dropped.
+    void: BTreeSet<usize>,
 }
 
 /// A request that has arrived.
@@ -50,8 +55,10 @@ struct Known {
     flying: u32,
     boarded: bool,
     last_lane: Option<LaneId>,
-    /// A task of it has failed, or it has ended otherwise.
+    /// A lane with nodes of it was lost, or it has ended otherwise.
     is_masked: bool,
+    /// A node of it failed alone, or was lost with its lane.
+    may_fail: bool,
     end: Option<End>,
 }
 
@@ -74,6 +81,7 @@ pub struct Run {
     merged_since: Vec<u64>,
     /// By model, where it has any.
     sequences: Vec<Option<Sequences>>,
+    again: Again,
     rare: Rare,
 }
 
@@ -105,8 +113,9 @@ impl Run {
             Policy::Cellular(cellular) => cellular.sequences.map(Sequences::new),
             _ => None,
         });
-        let sequences = sequences.collect();
-        Self { world, core, rng, now: 0, due, wake: None, lanes, known, writing, slots, merged_since, sequences, rare }
+        let (sequences, again) = (sequences.collect(), Again::default());
+        let (now, wake) = (0, None);
+        Self { world, core, rng, now, due, wake, lanes, known, writing, slots, merged_since, sequences, again, rare }
     }
 
     pub fn play(mut self) -> Result<Rare, String> {
@@ -183,6 +192,7 @@ impl Run {
             boarded: false,
             last_lane: None,
             is_masked: false,
+            may_fail: false,
             end: None,
         };
         self.known.insert(req, known);
@@ -293,6 +303,7 @@ impl Run {
     fn launch(&mut self, task: Task) -> Result<(), String> {
         self.rare.tasks += 1;
         self.is_of_one_type(&task)?;
+        self.rare.retries += u64::from(self.again.launched(&task)?);
         let requests: BTreeSet<u64> = task.rows.iter().map(|row| row.req.0).collect();
         self.rare.same_request_twice += u64::from(requests.len() < task.rows.len());
         for row in &task.rows {
@@ -321,7 +332,7 @@ impl Run {
         }
         let lane = task.lane.0;
         let queue = self.lanes.get_mut(&lane).ok_or_else(|| format!("lane {lane} is lost"))?;
-        queue.push_back(Flying { task, writes: None });
+        queue.push_back(Flying { task, writes: None, void: BTreeSet::new() });
         if queue.len() == 1 { self.begin(lane) } else { Ok(()) }
     }
 
@@ -360,11 +371,14 @@ impl Run {
 
     /// The first task of a lane begins: its nodes read.
     fn begin(&mut self, lane: u16) -> Result<(), String> {
-        let Some(task) = self.lanes[&lane].front().map(|flying| flying.task.clone()) else { return Ok(()) };
+        let Some((task, void)) = self.lanes[&lane].front().map(|flying| (flying.task.clone(), flying.void.clone()))
+        else {
+            return Ok(());
+        };
         let mut writes = Vec::with_capacity(task.rows.len());
-        for row in &task.rows {
+        for (at, row) in task.rows.iter().enumerate() {
             // What a failed task has not written is not there, but nobody looks at what is made of it.
-            let is_masked = self.known[&row.req.0].is_masked;
+            let is_masked = self.known[&row.req.0].is_masked || void.contains(&at);
             writes.push(self.read(row).or_else(|broken| if is_masked { Ok(0) } else { Err(broken) })?);
         }
         for row in &task.rows {
@@ -442,33 +456,37 @@ impl Run {
         let found = self.lanes.iter().find(|(_, queue)| queue.front().is_some_and(|flying| flying.task.id == id));
         // Its lane was lost.
         let Some(lane) = found.map(|(&lane, _)| lane) else { return Ok(()) };
-        let Some(Flying { task, writes }) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
+        let Some(Flying { task, writes, void }) = self.lanes.get_mut(&lane).and_then(VecDeque::pop_front) else {
             return Ok(());
         };
-        let fails = self.rng.permille(self.world.failing);
-        let past: Vec<RowSpan> = task.rows.iter().filter(|row| self.is_past_the_end(row)).copied().collect();
+        let fails = self.fails(&task);
+        let rows = task.rows.iter().enumerate();
+        let count = rows.filter(|(at, row)| !void.contains(at) && self.counts(row)).map(|(_, row)| *row);
+        let count: Vec<RowSpan> = count.collect();
         let nobody = task.rows.iter().all(|row| self.known[&row.req.0].end.is_some());
         self.rare.task_of_nobody += u64::from(nobody);
         let mut outcomes = Vec::with_capacity(task.rows.len());
-        for (row, value) in task.rows.iter().zip(writes.unwrap_or_default()) {
-            outcomes.push(self.write(row, value, fails));
+        for (at, (row, value)) in task.rows.iter().zip(writes.unwrap_or_default()).enumerate() {
+            let is_void = void.contains(&at);
+            outcomes.push(self.write(row, value, fails || is_void, is_void));
         }
         self.release(&task);
         if fails {
             self.rare.failed_tasks += 1;
             let more = task.rows.iter().any(|row| self.known[&row.req.0].flying > 0);
             self.rare.failed_with_more_in_flight += u64::from(more);
+            self.run_again(&task, &count);
         }
         self.begin(lane)?;
         match fails {
             true => self.act(Event::Failed { task: id })?,
             false => self.act(Event::Completed { task: id, rows: &outcomes })?,
         }
-        // What ran beyond the end of a loop counts for nothing, whatever becomes of it.
-        let survivor = task.rows.iter().find(|row| self.known[&row.req.0].end.is_none() && !past.contains(row));
-        match survivor.filter(|_| fails) {
-            Some(row) => Err(format!("{row:?} failed, but its request lives")),
-            None => Ok(()),
+        match (fails && task.rows.len() == 1).then(|| count.first()).flatten() {
+            Some(row) if self.known[&row.req.0].end.is_none() => {
+                Err(format!("{row:?} failed alone, but its request lives"))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -478,18 +496,19 @@ impl Run {
         node.is_none() && self.known[&row.req.0].ended.contains(&segment)
     }
 
-    fn write(&mut self, row: &RowSpan, written: u64, fails: bool) -> RowOutcome {
+    /// What becomes of a row; of one that is void anything may.
+    fn write(&mut self, row: &RowSpan, written: u64, is_lost: bool, is_void: bool) -> RowOutcome {
         let key = self.written(row);
         self.writing.remove(&key);
         let (_, segment, node) = key;
-        let on = RowOutcome { next: Next::On, emitted: false };
+        let next = if is_void { [Next::On, Next::Done, Next::Failed][self.rng.below(3) as usize] } else { Next::On };
+        let on = RowOutcome { next, emitted: is_void };
         let Some(known) = self.known.get_mut(&row.req.0) else { return on };
         if node.is_none() && known.ended.contains(&segment) {
             self.rare.ran_past_the_end += 1;
             return on;
         }
-        known.is_masked |= fails;
-        if known.is_masked {
+        if is_lost || known.is_masked {
             return on;
         }
         if let Some(node) = node {
@@ -530,6 +549,11 @@ impl Run {
             return Err(format!("{req:?} ends {end:?} after {before:?}"));
         }
         known.is_masked |= end != End::Completed;
+        if end == End::Failed && !known.may_fail {
+            return Err(format!("{req:?} fails, though no node of it failed alone"));
+        }
+        self.rare.ended_before_retry += u64::from(self.again.ended(req));
+        let Some(known) = self.known.get(&req.0) else { return Ok(()) };
         let (model, needs) = (known.asked.model, slots(&known.asked.graph));
         self.rare.never_fits += u64::from(needs > self.room(model));
         self.give_back(req.0);
@@ -545,33 +569,5 @@ impl Run {
             (Some(sequences), Some(request)) => sequences.finished(self.now, req.0, request, end, expected),
             _ => Ok(()),
         }
-    }
-
-    fn lose_a_lane(&mut self) -> Result<(), String> {
-        if !self.rng.permille(self.world.losing_lanes) || self.lanes.len() < 2 {
-            return Ok(());
-        }
-        let at = self.rng.below(self.lanes.len() as u64) as usize;
-        let Some((&lane, _)) = self.lanes.iter().nth(at) else { return Ok(()) };
-        let lost = self.lanes.remove(&lane).unwrap_or_default();
-        self.rare.lanes_lost += u64::from(!lost.is_empty());
-        for flying in &lost {
-            if flying.writes.is_some() {
-                for row in &flying.task.rows {
-                    let key = self.written(row);
-                    self.writing.remove(&key);
-                }
-            }
-            for row in &flying.task.rows {
-                let is_past = self.is_past_the_end(row);
-                if let Some(known) = self.known.get_mut(&row.req.0).filter(|_| !is_past) {
-                    known.is_masked = true;
-                }
-            }
-            self.release(&flying.task);
-        }
-        let back = self.now + 1 + self.rng.exponential(1_000);
-        self.due.push(Reverse((back, Due::LaneBack(lane))));
-        self.act(Event::LaneLost(LaneId(lane)))
     }
 }

@@ -20,7 +20,7 @@ pub struct World {
     pub models: Vec<Knobs>,
     pub lanes: Vec<LaneKnobs>,
     pub requests: Vec<Asked>,
-    /// Of a thousand tasks.
+    /// Of a thousand tasks, whatever nodes they have.
     pub failing: u64,
     /// Of a thousand times that a task begins.
     pub losing_lanes: u64,
@@ -38,6 +38,8 @@ pub struct Asked {
     pub expires_after: Option<u64>,
     pub boards_within: Option<u64>,
     pub sequence: Option<InSequence>,
+    /// A node that fails every task that it is in.
+    pub bad: Option<u32>,
 }
 
 impl Asked {
@@ -50,6 +52,25 @@ impl Asked {
     pub fn place(&self, number: u32) -> (usize, u32) {
         let segment = (0..self.graph.len()).rfind(|&segment| self.first(segment) <= number).unwrap_or(0);
         (segment, number - self.first(segment))
+    }
+
+    /// Whether a node reads, directly or through others of its type, what another leaves.
+    pub fn depends(&self, node: u32, on: u32) -> bool {
+        let ((segment, node), (other, on)) = (self.place(node), self.place(on));
+        match &self.graph[segment] {
+            _ if segment != other => false,
+            Unfolded::Steps(_) => node > on,
+            Unfolded::Tree(topology) => {
+                let mut reads = topology.children_of(node).to_vec();
+                while let Some(child) = reads.pop() {
+                    if child == on {
+                        return true;
+                    }
+                    reads.extend_from_slice(topology.children_of(child));
+                }
+                false
+            }
+        }
     }
 
     /// The cell that a node of this number is of, in a model of these.
@@ -188,12 +209,14 @@ fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
             Unfolded::Steps(most)
         }
     });
-    let graph = graph.collect();
+    let graph: Vec<Unfolded> = graph.collect();
     let cancelled_after = rng.permille(150).then(|| rng.exponential(2_000));
     let expires_after = rng.permille(100).then(|| 1 + rng.exponential(4_000));
     let boards_within = rng.permille(100).then(|| rng.exponential(2_000));
     let sequence = cellular.sequences.is_some().then(|| in_sequence(rng));
-    Asked { at, model, graph, steps, cancelled_after, expires_after, boards_within, sequence }
+    let nodes = graph.iter().map(Unfolded::nodes).sum::<u32>();
+    let bad = rng.permille(30).then(|| rng.below(u64::from(nodes)) as u32);
+    Asked { at, model, graph, steps, cancelled_after, expires_after, boards_within, sequence, bad }
 }
 
 /// One of a few ids, so that sequences have several requests, and some begin anew before they end.

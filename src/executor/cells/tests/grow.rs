@@ -35,7 +35,7 @@ fn unfolding(tells: bool, reversed: bool) -> Unfolding {
     }
 }
 
-fn growing(tells: bool, reversed: bool) -> Tried {
+pub(super) fn growing(tells: bool, reversed: bool) -> Tried {
     let spec = model(&[("tokens", &[-1])], 4);
     let tried = Tried::new(spec, unfolding(tells, reversed), &[all_digits]).expect("it fits");
     // Buffers are used again, with what was in them.
@@ -43,7 +43,7 @@ fn growing(tells: bool, reversed: bool) -> Tried {
 }
 
 /// The outputs of a request that has run.
-fn left(walk: &Walk) -> Vec<Vec<i64>> {
+pub(super) fn left(walk: &Walk) -> Vec<Vec<i64>> {
     let outputs = walk.reply().expect("it has run").outputs;
     outputs.iter().map(|output| values(&output.data)).collect()
 }
@@ -144,7 +144,14 @@ fn steps_that_have_not_run_are_missed() {
     let walk = tried.walk(&[(&[3], &[1, 2, 3])]);
     tried.task(0, &[(&walk, 0)]).expect("it runs");
     let nodes = [(&walk, 2)];
-    let ran = CellTask { programs: &tried.programs, cell: 0, nodes: &nodes, buffers: &tried.buffers }.run();
+    let ran = CellTask {
+        programs: &tried.programs,
+        cell: 0,
+        nodes: &nodes,
+        buffers: &tried.buffers,
+        stop: &StopSignal::default(),
+    }
+    .run();
     let reason = &ran.expect("the task itself runs").failures[0].reason;
     assert_eq!(reason, "cell 'step': input 'seen': expected INT64 [-1, 1], but found [2, 1] in 8 bytes");
 }

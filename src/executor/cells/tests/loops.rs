@@ -19,7 +19,14 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
     let mut streamed = Vec::new();
     for node in 0..5 {
         let nodes = [(&walk, node)];
-        let ran = CellTask { programs: &tried.programs, cell: 0, nodes: &nodes, buffers: &tried.buffers }.run();
+        let ran = CellTask {
+            programs: &tried.programs,
+            cell: 0,
+            nodes: &nodes,
+            buffers: &tried.buffers,
+            stop: &StopSignal::default(),
+        }
+        .run();
         let ran = ran.expect("it runs");
         let outcome = ran.outcomes[0];
         assert_eq!((outcome.next == Next::Done, outcome.emitted), (node == 2, node <= 2), "step {node}");

@@ -1,6 +1,6 @@
 //! Nodes of several versions in one task.
 
-use std::sync::mpsc;
+use std::{sync::mpsc, time::Duration};
 
 use tokio::runtime::Builder;
 
@@ -121,4 +121,56 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
     };
     assert_eq!(counted(&one), (1, 3, Some(1)));
     assert_eq!(counted(&two), (2, 2, Some(2)));
+}
+
+/// A program whose first run waits, and whose later ones run until they are told to stop.
+struct Endless {
+    held: Held,
+    began: mpsc::Sender<u32>,
+}
+
+impl Program for Endless {
+    fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError> {
+        if self.held.until.lock().is_some() {
+            return self.held.run(batch);
+        }
+        // A test that ended does not listen any more.
+        let _ = self.began.send(batch.rows);
+        while !batch.stop.is_raised() {
+            std::thread::yield_now();
+        }
+        Err(EngineError("stopped".to_owned()))
+    }
+
+    fn origin(&self) -> Option<[u8; 32]> {
+        self.held.origin()
+    }
+}
+
+#[test]
+fn a_shared_task_stops_when_the_last_of_its_requests_is_gone() {
+    let options = PoolOptions { cpu_lanes: 1, task_time_limit: Duration::ZERO, ..PoolOptions::default() };
+    let pool = Pool::start(&options).expect("threads start");
+    let ((go_on, until), (began, begun)) = (mpsc::channel(), mpsc::channel());
+    let held = Held { rows: rows(digits), until: Mutex::new(Some(until)) };
+    let program = Arc::new(Endless { held, began });
+    let (one, two) = (up(&pool, false, Arc::clone(&program) as _), up(&pool, true, program));
+    let first = one.submit(request(&[1]));
+    let tickets = [one.submit(request(&[2, 3])), two.submit(request(&[4, 5]))];
+    go_on.send(()).expect("the first run waits");
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    runtime.block_on(first).expect("its only node ran");
+    assert_eq!(begun.recv(), Ok(2), "both versions have a node in it");
+    let [leaves, stays] = tickets;
+    drop(leaves);
+    assert_eq!(pool.stats().snapshot().lanes.unwanted, 0, "somebody waits for it");
+    drop(stays);
+    assert_eq!(pool.stats().snapshot().lanes.unwanted, 1);
+    let response = runtime.block_on(up(&pool, false, rows(digits)).submit(request(&[7]))).expect("the lane is free");
+    assert_eq!(values(&response.outputs[0].data), [7]);
+    let ended = |handle: &ModelHandle| {
+        let read = handle.stats().reading();
+        (read.backend, read.canceled)
+    };
+    assert_eq!((ended(&one), ended(&two)), ((0, 1), (0, 1)));
 }

@@ -1,39 +1,72 @@
 //! ModelInfer: one request, one answer.
 
+use std::sync::Arc;
+
+use bytes::Bytes;
 use hyper::body::Incoming;
 use tonic::Status;
 
-use super::{Services, unresolved::unresolved};
+use super::{
+    Services,
+    intake::{Admitted, Intake, take_in},
+    unresolved::unresolved,
+};
 use crate::{
-    frontend::grpc::framing::{Deadline, MessageReader, before},
-    wire::{Kind, RequestError, decode, encode, pb},
+    executor::Response,
+    frontend::grpc::framing::{Deadline, MessageReader, Writer, before},
+    repository::ModelVersion,
+    wire::{Decoded, Kind, ReplyPlan, RequestError, decode, encode, pb},
 };
 
-/// Answers ModelInfer. Dropping the future cancels the request.
+/// Outputs from this size on are encoded by a worker.
+const LARGE_REPLY_BYTES: usize = 1 << 20;
+
+/// Outputs from this size on are, where the reply is compressed.
+const LARGE_PACKED_REPLY_BYTES: usize = 64 << 10;
+
+/// Answers ModelInfer with an encoded message. Dropping the future cancels the request.
 ///
 /// # Errors
 /// Whatever is wrong with the request or becomes of it; DEADLINE_EXCEEDED when the client's deadline passes before its
-/// message has come or while the request runs.
+/// message has come or while the request runs; UNAVAILABLE and RESOURCE_EXHAUSTED when the server has no room for it.
 pub(in crate::frontend::grpc) async fn infer(
-    services: &Services,
+    services: &Arc<Services>,
     reader: &mut MessageReader<Incoming>,
+    writer: Writer,
     deadline: Deadline,
-) -> Result<pb::ModelInferResponse, Status> {
-    let request: pb::ModelInferRequest = before(deadline, reader.only()).await?;
+) -> Result<Bytes, Status> {
+    let message = before(deadline, reader.only()).await?;
+    let admitted = match take_in(services, reader.workers(), message, admit) {
+        Intake::Done(outcome) => outcome??,
+        Intake::Apart(outcome) => before(deadline, outcome).await??,
+    };
+    let Admitted { version, mut decoded, held } = admitted;
+    decoded.request.deadline = deadline;
+    let answer = version.handle().submit(decoded.request).await;
+    let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
+    drop(held);
+
+    let bytes = response.outputs.iter().map(|output| output.data.len()).sum::<usize>();
+    let large = if writer.packs() { LARGE_PACKED_REPLY_BYTES } else { LARGE_REPLY_BYTES };
+    if bytes < large {
+        return encode_reply(&version, &decoded.reply, response, writer);
+    }
+    let work = move || encode_reply(&version, &decoded.reply, response, writer);
+    reader.workers().run(bytes, work).await?
+}
+
+fn encode_reply(version: &ModelVersion, plan: &ReplyPlan, response: Response, writer: Writer) -> Result<Bytes, Status> {
+    writer.encode(&encode::encode(version.spec(), plan, response)?)
+}
+
+fn admit(services: &Services, request: pb::ModelInferRequest) -> Result<(Arc<ModelVersion>, Decoded), RequestError> {
     let version =
         services.repository.resolve(&request.model_name, &request.model_version).map_err(|error| unresolved(&error))?;
-    let spec = version.spec();
-    if spec.decoupled {
-        return Err(decoupled(&spec.name).into());
+    if version.spec().decoupled {
+        return Err(decoupled(&version.spec().name));
     }
-    let mut decoded = decode::decode(request, spec, &services.shared_memory)?;
-    decoded.request.deadline = deadline;
-    let response = version
-        .handle()
-        .submit(decoded.request)
-        .await
-        .map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
-    Ok(encode::encode(spec, &decoded.reply, response)?)
+    let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
+    Ok((version, decoded))
 }
 
 fn decoupled(model: &str) -> RequestError {

@@ -2,6 +2,7 @@
 //! `transport`).
 
 mod infer;
+mod intake;
 mod log;
 mod model;
 mod repository;
@@ -17,7 +18,7 @@ use std::sync::Arc;
 pub(super) use infer::infer;
 pub(super) use log::log_settings;
 pub(super) use model::{model_config, model_metadata, model_ready};
-pub(super) use repository::{index, load, unload};
+pub(super) use repository::{index, load, read_load, unload};
 pub use server::server_metadata;
 pub(super) use server::{server_live, server_ready};
 pub(super) use shared_memory::{
@@ -27,7 +28,10 @@ pub(super) use statistics::model_statistics;
 pub(super) use stream::{InferStream, StreamBounds};
 pub(super) use trace::trace_setting;
 
-use crate::{frontend::Readiness, observe::Logging, repository::Repository, wire::SharedMemory};
+use crate::{
+    budget::Budgets, executor::Backlog, frontend::Readiness, observe::Logging, repository::Repository,
+    wire::SharedMemory,
+};
 
 /// What the methods work on.
 #[derive(Debug)]
@@ -38,6 +42,10 @@ pub struct Services {
     pub readiness: Arc<Readiness>,
     /// The regions that clients registered.
     pub shared_memory: Arc<SharedMemory>,
+    /// Replies that wait for their clients.
+    pub backlog: Arc<Backlog>,
     /// The process's log.
     pub log: Logging,
+    /// What all clients together may hold.
+    pub budgets: Budgets,
 }

@@ -6,10 +6,17 @@ use tonic::Status;
 
 use super::{Services, unresolved::uncontrolled};
 use crate::{
+    frontend::grpc::{
+        framing::{Message, ROOM_PATIENCE, decode, no_room},
+        workers::Workers,
+    },
     repository::Overrides,
-    wire::pb::{
-        self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
-        repository_index_response::ModelIndex,
+    wire::{
+        decode::size::{LOAD_REQUEST, measure},
+        pb::{
+            self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
+            repository_index_response::ModelIndex,
+        },
     },
 };
 
@@ -29,6 +36,23 @@ pub(in crate::frontend::grpc) fn index(
         reason: entry.reason,
     });
     Ok(pb::RepositoryIndexResponse { models: models.collect() })
+}
+
+/// Decodes a RepositoryModelLoadRequest, which may carry files of any size: apart from the I/O threads, and within the
+/// budget of bytes. The message keeps what both take until it is dropped.
+///
+/// # Errors
+/// INVALID_ARGUMENT for too many parameters, RESOURCE_EXHAUSTED where there is no room, INTERNAL for anything else.
+pub(in crate::frontend::grpc) async fn read_load(
+    workers: &Workers,
+    message: &mut Message,
+) -> Result<pb::RepositoryModelLoadRequest, Status> {
+    let bytes = message.bytes.clone();
+    let look = move || measure(LOAD_REQUEST, &bytes, usize::MAX);
+    let built = workers.run(message.bytes.len(), look).await??.unwrap_or(usize::MAX);
+    message.held.grow_within(built, ROOM_PATIENCE).await.map_err(|error| no_room(&error))?;
+    let bytes = std::mem::take(&mut message.bytes);
+    workers.run(built, move || decode(bytes)).await?
 }
 
 /// Answers RepositoryModelLoad once the model is ready, or cannot be. A client that leaves before does not stop it.

@@ -19,9 +19,9 @@ const EXTENSIONS: [&str; 12] = [
     "logging",
 ];
 
-/// Answers ServerLive: a server that answers lives.
-pub(in crate::frontend::grpc) fn server_live(_: pb::ServerLiveRequest) -> pb::ServerLiveResponse {
-    pb::ServerLiveResponse { live: true }
+/// Answers ServerLive.
+pub(in crate::frontend::grpc) fn server_live(services: &Services, _: pb::ServerLiveRequest) -> pb::ServerLiveResponse {
+    pb::ServerLiveResponse { live: services.readiness.live() }
 }
 
 /// Answers ServerReady.

@@ -36,9 +36,11 @@ pub(in crate::frontend::grpc) fn model_statistics(
 fn unavailable(name: &str, error: &ResolveError) -> Status {
     match error {
         ResolveError::UnknownModel { .. } | ResolveError::NoAvailableVersion { .. } => unknown_model(name),
-        ResolveError::UnknownVersion { version, .. } => Status::invalid_argument(format!(
-            "requested model version is not available for model '{name}', got version {version}"
-        )),
+        ResolveError::UnknownVersion { version, .. } | ResolveError::UnreadyVersion { version, .. } => {
+            Status::invalid_argument(format!(
+                "requested model version is not available for model '{name}', got version {version}"
+            ))
+        }
         ResolveError::BadVersion { .. } => unresolved(error).into(),
     }
 }

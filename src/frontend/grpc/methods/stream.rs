@@ -9,26 +9,27 @@ use std::{
 };
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream::SelectAll};
 use hyper::body::Incoming;
-use prost::Message;
-use tokio::{sync::mpsc, task::JoinSet, time::Sleep};
+use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 
-use super::{Services, unresolved::unresolved};
+use super::{
+    Services,
+    intake::{Admitted, Apart, Held, Intake, take_in},
+    unresolved::unresolved,
+};
 use crate::{
-    executor::{InferError, Response, ResponseStream, Ticket},
+    executor::{Backlog, InferError, Response, ResponseStream, Ticket},
     frontend::grpc::{
         dispatch::Call,
-        framing::{Deadline, MessageReader, Writer, closing_status},
+        framing::{Deadline, MessageReader, Writer, closing_status, counted},
     },
     repository::ModelVersion,
     wire::{ReplyPlan, RequestError, decode, encode, pb, stream},
 };
-
-/// Answers of decoupled requests that may wait for the client before their models do.
-const DECOUPLED_ANSWERS: usize = 8;
 
 /// What one stream may have in flight: requests that are read but not yet answered.
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +44,8 @@ pub(in crate::frontend::grpc) struct StreamBounds {
 ///
 /// It is driven by the client's reading: while the client takes no answers, no request is read, so a client that never
 /// reads holds at most what the bounds allow. Requests run concurrently. Answers of ordinary models leave in the order
-/// of their requests; those of decoupled models as they come.
+/// of their requests; those of decoupled models as they come. Answers that the client has not taken stay where the
+/// executor counts them: they are encoded one by one as they leave.
 ///
 /// ```text
 /// Open => (HalfClosed | Closing | Ended)   the client half-closed | the server closes | an error that ends the stream
@@ -61,13 +63,19 @@ pub(in crate::frontend::grpc) struct InferStream {
     phase: Phase,
     /// Requests of ordinary models, and refused ones, in the order of arrival.
     turns: VecDeque<Turn>,
-    /// Requests of decoupled models; each task gives back the bytes of its request.
-    decoupled: JoinSet<usize>,
-    answers: mpsc::Receiver<Answer>,
-    answer: mpsc::Sender<Answer>,
+    /// Requests of decoupled models.
+    decoupled: SelectAll<Decoupled>,
+    /// Answers of the stream that are not taken yet.
+    backlog: Arc<Backlog>,
+    /// Replies of its connection that have not left yet.
+    of_connection: Arc<Backlog>,
+    /// Until the connection may have further replies, while it may not.
+    room: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// Whether an ordinary answer left last; the other kind is looked at first then.
     ordinary_last: bool,
     in_flight_bytes: usize,
+    /// A large request that workers decode, and its bytes. None is read behind it, so that requests keep their order.
+    decoding: Option<(Apart, usize)>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
     expiry: Option<Pin<Box<Sleep>>>,
 }
@@ -91,6 +99,7 @@ struct Running {
     version: Arc<ModelVersion>,
     reply: ReplyPlan,
     bytes: usize,
+    _held: Held,
 }
 
 enum Answer {
@@ -108,8 +117,7 @@ impl InferStream {
         errors_end_stream: bool,
         closing: CancellationToken,
     ) -> Self {
-        let Call { reader, writer, deadline } = call;
-        let (answer, answers) = mpsc::channel(DECOUPLED_ANSWERS);
+        let Call { reader, writer, backlog: of_connection, deadline } = call;
         Self {
             services,
             reader,
@@ -119,11 +127,13 @@ impl InferStream {
             errors_end_stream,
             phase: Phase::Open,
             turns: VecDeque::new(),
-            decoupled: JoinSet::new(),
-            answers,
-            answer,
+            decoupled: SelectAll::new(),
+            backlog: of_connection.stream(),
+            of_connection,
+            room: None,
             ordinary_last: false,
             in_flight_bytes: 0,
+            decoding: None,
             closing: Box::pin(closing.cancelled_owned()),
             expiry: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into()))),
         }
@@ -131,52 +141,68 @@ impl InferStream {
 
     /// Reads and starts requests as far as the bounds go.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
-        while self.phase == Phase::Open && self.has_room() {
+        loop {
+            if let Some((decoding, bytes)) = &mut self.decoding {
+                let Poll::Ready(outcome) = decoding.as_mut().poll(context) else { return Ok(()) };
+                let bytes = *bytes;
+                self.decoding = None;
+                self.start(outcome?, bytes);
+            }
+            if self.phase != Phase::Open || !self.has_room() || self.poll_room(context).is_pending() {
+                return Ok(());
+            }
             match self.reader.poll_next(context) {
                 Poll::Pending => return Ok(()),
                 Poll::Ready(None) => self.phase = Phase::HalfClosed,
-                Poll::Ready(Some(message)) => self.start(message?)?,
+                Poll::Ready(Some(message)) => {
+                    let message = message?;
+                    let bytes = message.bytes.len();
+                    match take_in(&self.services, self.reader.workers(), message, admit) {
+                        Intake::Done(outcome) => self.start(outcome?, bytes),
+                        Intake::Apart(outcome) => self.decoding = Some((outcome, bytes)),
+                    }
+                }
             }
         }
-        Ok(())
     }
 
     fn has_room(&self) -> bool {
-        self.turns.len() + self.decoupled.len() < self.bounds.requests && self.in_flight_bytes < self.bounds.bytes
+        self.turns.len() + self.decoupled.len() < self.bounds.requests
+            && self.in_flight_bytes < self.bounds.bytes
+            && self.backlog.has_room()
     }
 
-    fn start(&mut self, message: Bytes) -> Result<(), Status> {
-        let bytes = message.len();
-        let request = pb::ModelInferRequest::decode(message)
-            .map_err(|error| Status::internal(format!("cannot parse the message: {error}")))?;
-        match self.admit(request) {
-            Err(error) => self.turns.push_back(Turn::Refused(error)),
-            Ok((version, decoded)) if version.spec().decoupled => {
-                let responses = version.handle().submit_stream(decoded.request);
-                self.in_flight_bytes += bytes;
-                let answer = self.answer.clone();
-                self.decoupled.spawn(async move {
-                    forward(&version, responses, &decoded.reply, &answer).await;
-                    bytes
-                });
-            }
-            Ok((version, decoded)) => {
-                let ticket = version.handle().submit(decoded.request);
-                self.in_flight_bytes += bytes;
-                self.turns.push_back(Turn::Running(Box::new(Running { ticket, version, reply: decoded.reply, bytes })));
-            }
+    /// Waits for the client to take replies of other calls of its connection.
+    fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if !self.of_connection.has_room() {
+            let backlog = &self.of_connection;
+            let wait = || {
+                let backlog = Arc::clone(backlog);
+                Box::pin(async move { backlog.room().await }) as Pin<Box<dyn Future<Output = ()> + Send>>
+            };
+            ready!(self.room.get_or_insert_with(wait).as_mut().poll(context));
         }
-        Ok(())
+        self.room = None;
+        Poll::Ready(())
     }
 
-    fn admit(&self, request: pb::ModelInferRequest) -> Result<(Arc<ModelVersion>, decode::Decoded), RequestError> {
-        let version = match self.services.repository.resolve(&request.model_name, &request.model_version) {
-            Ok(version) => version,
-            Err(error) => return Err(unresolved(&error).with_id(request.id)),
+    fn start(&mut self, admitted: Result<Admitted, RequestError>, bytes: usize) {
+        let Admitted { version, mut decoded, held } = match admitted {
+            Ok(admitted) => admitted,
+            Err(error) => return self.turns.push_back(Turn::Refused(error)),
         };
-        let mut decoded = decode::decode(request, version.spec(), &self.services.shared_memory)?;
         decoded.request.deadline = self.deadline;
-        Ok((version, decoded))
+        if version.spec().decoupled {
+            let responses = version.handle().submit_stream(decoded.request, &self.backlog);
+            self.in_flight_bytes += bytes;
+            let (reply, state) = (decoded.reply, DecoupledState::Running);
+            self.decoupled.push(Decoupled { version, responses, reply, bytes, state, _held: held });
+        } else {
+            let ticket = version.handle().submit_counted(decoded.request, &self.backlog);
+            self.in_flight_bytes += bytes;
+            let running = Running { ticket, version, reply: decoded.reply, bytes, _held: held };
+            self.turns.push_back(Turn::Running(Box::new(running)));
+        }
     }
 
     fn poll_answer(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
@@ -211,26 +237,16 @@ impl InferStream {
     }
 
     fn poll_decoupled(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
-        match self.answers.poll_recv(context) {
-            Poll::Ready(Some(answer)) => {
-                self.ordinary_last = false;
-                Poll::Ready(answer)
+        while let Some(said) = ready!(self.decoupled.poll_next_unpin(context)) {
+            match said {
+                Said::Answer(answer) => {
+                    self.ordinary_last = false;
+                    return Poll::Ready(answer);
+                }
+                Said::Over { bytes } => self.in_flight_bytes -= bytes,
             }
-            _ => Poll::Pending,
         }
-    }
-
-    /// Lets go of decoupled requests that have given all their answers.
-    fn poll_finished(&mut self, context: &mut Context<'_>) -> Result<bool, Status> {
-        let mut any = false;
-        while let Poll::Ready(Some(finished)) = self.decoupled.poll_join_next(context) {
-            match finished {
-                Ok(bytes) => self.in_flight_bytes -= bytes,
-                Err(error) => return Err(Status::internal(format!("a streaming request failed: {error}"))),
-            }
-            any = true;
-        }
-        Ok(any)
+        Poll::Pending
     }
 
     fn encode(&self, answer: Answer) -> Result<Bytes, Status> {
@@ -240,7 +256,7 @@ impl InferStream {
             Answer::Refused(error) => stream::refusal(error),
             Answer::Failed(version, error) => stream::failure(version.spec(), error),
         };
-        self.writer.encode(&reply)
+        Ok(counted(self.writer.encode(&reply)?, &self.of_connection))
     }
 
     fn poll_frame(&mut self, context: &mut Context<'_>) -> Poll<Result<Option<Bytes>, Status>> {
@@ -254,14 +270,16 @@ impl InferStream {
         }
         loop {
             self.poll_requests(context)?;
+            let decoupled = self.decoupled.len();
             if let Poll::Ready(answer) = self.poll_answer(context) {
                 return Poll::Ready(self.encode(answer).map(Some));
             }
-            if self.poll_finished(context)? {
-                // There is room again, or nothing is left; an answer may have come in between.
+            if self.decoupled.len() < decoupled {
+                // Some have ended: there is room again, or nothing is left.
                 continue;
             }
-            if !(self.turns.is_empty() && self.decoupled.is_empty() && self.answers.is_empty()) {
+            let idle = self.turns.is_empty() && self.decoupled.is_empty();
+            if !idle || self.decoding.is_some() {
                 return Poll::Pending;
             }
             return match self.phase {
@@ -284,29 +302,81 @@ impl Stream for InferStream {
         if !matches!(frame, Ok(Some(_))) {
             self.phase = Phase::Ended;
             self.turns.clear();
-            self.decoupled.abort_all();
+            self.decoding = None;
+            self.decoupled.clear();
         }
         Poll::Ready(frame.transpose())
     }
 }
 
-/// Passes the answers of a decoupled request on; waits where the client does not take them.
-async fn forward(
-    version: &Arc<ModelVersion>,
-    mut responses: ResponseStream,
-    reply: &ReplyPlan,
-    answer: &mpsc::Sender<Answer>,
-) {
-    while let Some(result) = responses.next().await {
-        let failed = result.is_err();
-        let concluded = conclude(version, reply, result, false);
-        if answer.send(concluded).await.is_err() || failed {
-            return;
+fn admit(
+    services: &Services,
+    request: pb::ModelInferRequest,
+) -> Result<(Arc<ModelVersion>, decode::Decoded), RequestError> {
+    let version = match services.repository.resolve(&request.model_name, &request.model_version) {
+        Ok(version) => version,
+        Err(error) => return Err(unresolved(&error).with_id(request.id)),
+    };
+    let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
+    Ok((version, decoded))
+}
+
+/// A request of a decoupled model.
+///
+/// ```text
+/// Running => (Over | Ended)    after an error, or the end with or without an empty answer to say so
+/// Over => Ended
+/// ```
+struct Decoupled {
+    version: Arc<ModelVersion>,
+    responses: ResponseStream,
+    reply: ReplyPlan,
+    /// Those of the request.
+    bytes: usize,
+    state: DecoupledState,
+    _held: Held,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum DecoupledState {
+    Running,
+    Over,
+    Ended,
+}
+
+/// What comes of a decoupled request.
+enum Said {
+    Answer(Answer),
+    /// Nothing follows; the bytes are those of the request.
+    Over {
+        bytes: usize,
+    },
+}
+
+impl Stream for Decoupled {
+    type Item = Said;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Said>> {
+        if self.state == DecoupledState::Running {
+            match ready!(self.responses.poll_next(context)) {
+                Some(result) => {
+                    if result.is_err() {
+                        self.state = DecoupledState::Over;
+                    }
+                    return Poll::Ready(Some(Said::Answer(conclude(&self.version, &self.reply, result, false))));
+                }
+                None => self.state = DecoupledState::Over,
+            }
+            if self.reply.enable_empty_final_response {
+                let last = stream::empty_final(self.version.spec(), &self.reply);
+                return Poll::Ready(Some(Said::Answer(Answer::Reply(last))));
+            }
         }
-    }
-    if reply.enable_empty_final_response {
-        // An error means that the stream has ended.
-        let _ = answer.send(Answer::Reply(stream::empty_final(version.spec(), reply))).await;
+        if self.state == DecoupledState::Ended {
+            return Poll::Ready(None);
+        }
+        self.state = DecoupledState::Ended;
+        Poll::Ready(Some(Said::Over { bytes: self.bytes }))
     }
 }
 

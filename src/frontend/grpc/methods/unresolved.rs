@@ -11,6 +11,7 @@ pub(super) fn unresolved(error: &ResolveError) -> RequestError {
         ResolveError::UnknownModel { .. }
         | ResolveError::NoAvailableVersion { .. }
         | ResolveError::UnknownVersion { .. } => Kind::NotFound,
+        ResolveError::UnreadyVersion { .. } => Kind::Unavailable,
         ResolveError::BadVersion { .. } => Kind::InvalidArgument,
     };
     RequestError::new(kind, error.to_string())
@@ -20,7 +21,9 @@ pub(super) fn unresolved(error: &ResolveError) -> RequestError {
 pub(super) fn uncontrolled(error: &ControlError) -> RequestError {
     let kind = match error {
         ControlError::NotExplicit | ControlError::ShuttingDown => Kind::Unavailable,
-        ControlError::UnknownModel { .. } | ControlError::BadConfig { .. } => Kind::Internal,
+        ControlError::UnknownModel { .. } | ControlError::BadConfig { .. } | ControlError::NoPlace { .. } => {
+            Kind::Internal
+        }
         ControlError::BadOverride { .. } | ControlError::LoadFailed { .. } => Kind::InvalidArgument,
     };
     RequestError::new(kind, error.to_string())

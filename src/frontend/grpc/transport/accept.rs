@@ -7,6 +7,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::warn;
 
 use super::Host;
+use crate::budget::Budget;
 
 /// Pause after a failure to accept that is the machine's, not the peer's (as when file descriptors run out).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -20,6 +21,8 @@ pub(in crate::frontend::grpc) struct Door {
     pub(in crate::frontend::grpc) listener: TcpListener,
     /// Serves each connection.
     pub(in crate::frontend::grpc) host: Host,
+    /// A place for each connection that may be open.
+    pub(in crate::frontend::grpc) places: Arc<Budget>,
     /// Counts the connections that are open.
     pub(in crate::frontend::grpc) connections: TaskTracker,
     /// Ends the loop.
@@ -28,19 +31,26 @@ pub(in crate::frontend::grpc) struct Door {
 
 /// Accepts connections until the server closes.
 pub(in crate::frontend::grpc) async fn accept(door: Door) {
-    let Door { listener, host, connections, closing } = door;
+    let Door { listener, host, places, connections, closing } = door;
     let host = Arc::new(host);
     let mut spread = 0.0_f64;
     while let Some(accepted) = closing.run_until_cancelled(listener.accept()).await {
         match accepted {
             Ok((stream, _peer)) => {
+                let Some(place) = places.take_one() else {
+                    host.turn_away(stream);
+                    continue;
+                };
                 // A small reply must not wait for the acknowledgement of the one before it.
                 if stream.set_nodelay(true).is_err() {
                     continue;
                 }
                 spread = (spread + GOLDEN_FRACTION).fract();
                 let host = Arc::clone(&host);
-                connections.spawn(async move { host.serve(stream, spread).await });
+                connections.spawn(async move {
+                    host.serve(stream, spread).await;
+                    drop(place);
+                });
             }
             Err(error) if of_the_peer(error.kind()) => {}
             Err(error) => {

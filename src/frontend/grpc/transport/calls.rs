@@ -45,6 +45,7 @@ pub(super) struct WithCalls<C> {
     connection: Pin<Box<C>>,
     calls: Calls,
     running: FuturesUnordered<Call>,
+    begun: u64,
     bell: Arc<Bell>,
     waker: Waker,
 }
@@ -54,7 +55,7 @@ impl<C> WithCalls<C> {
     pub(super) fn new(connection: C, calls: Calls) -> Self {
         let bell = Arc::new(Bell::default());
         let waker = Waker::from(Arc::clone(&bell));
-        Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new(), bell, waker }
+        Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new(), begun: 0, bell, waker }
     }
 
     /// The connection itself.
@@ -62,10 +63,21 @@ impl<C> WithCalls<C> {
         self.connection.as_mut()
     }
 
+    /// Calls that have begun so far.
+    pub(super) fn begun(&self) -> u64 {
+        self.begun
+    }
+
+    /// Whether any call has not ended.
+    pub(super) fn is_running(&self) -> bool {
+        !self.running.is_empty()
+    }
+
     /// Takes on what began since the last time; whether anything did.
     fn adopt(&mut self) -> bool {
         let begun = std::mem::take(&mut *self.calls.begun.lock());
         let any = !begun.is_empty();
+        self.begun += begun.len() as u64;
         self.running.extend(begun);
         any
     }

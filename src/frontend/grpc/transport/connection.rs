@@ -22,9 +22,13 @@ use tracing::debug;
 
 use super::{
     calls::{Calls, WithCalls},
+    idle::Idleness,
     preface::Prefaced,
 };
-use crate::frontend::grpc::{ConnectionLimits, dispatch::Dispatch};
+use crate::frontend::{
+    grpc::{ConnectionLimits, dispatch::Dispatch},
+    turn_away::turn_away,
+};
 
 /// Bytes of one call that a client may send ahead of our reading.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
@@ -38,6 +42,10 @@ const FRAME_BYTES: u32 = 64 << 10;
 
 /// Largest headers of one call.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
+
+/// What a client without TLS gets where there is no place for it: empty settings, and GOAWAY with the code
+/// ENHANCE_YOUR_CALM and a text that clients show.
+const NO_PLACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0btoo many connections";
 
 /// What all connections share.
 pub(in crate::frontend::grpc) struct Host {
@@ -94,6 +102,14 @@ impl Host {
         }
     }
 
+    /// Closes a connection for which there is no place.
+    pub(super) fn turn_away(&self, stream: TcpStream) {
+        // A client that expects TLS cannot read anything yet.
+        let words = if self.tls.is_none() { NO_PLACE } else { &[] };
+        let told = turn_away(stream, words);
+        debug!(?told, "gRPC connection refused: there are too many");
+    }
+
     async fn shake_hands<S>(&self, handshake: impl Future<Output = io::Result<S>>) -> io::Result<S> {
         match self.closing.run_until_cancelled(timeout(self.limits.handshake_timeout, handshake)).await {
             Some(Ok(result)) => result,
@@ -106,22 +122,38 @@ impl Host {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let holds = self.dispatch.connection();
         let service = service_fn(|request| {
-            let dispatch = Arc::clone(&self.dispatch);
-            async move { Ok::<_, Infallible>(dispatch.serve(request).await) }
+            let (dispatch, holds) = (Arc::clone(&self.dispatch), holds.clone());
+            async move { Ok::<_, Infallible>(dispatch.serve(request, holds).await) }
         });
         let calls = Calls::default();
         let connection = self.http(calls.clone()).serve_connection(TokioIo::new(stream), service);
         let mut connection = WithCalls::new(connection, calls);
+        let mut idleness = Idleness::new(self.limits.max_idle);
         let mut old = pin!(after(self.limits.max_age.map(|age| age.mul_f64(0.9 + 0.2 * spread))));
-        tokio::select! {
-            result = &mut connection => return Ok(result?),
-            () = self.ended.cancelled() => return Ok(()),
-            () = self.closing.cancelled() => {}
-            () = &mut old => {}
+        let mut idle = false;
+        while !idle {
+            tokio::select! {
+                result = &mut connection => return Ok(result?),
+                () = self.ended.cancelled() => return Ok(()),
+                () = self.closing.cancelled() => break,
+                () = &mut old => break,
+                () = idleness.next_look() => idle = idleness.look(connection.begun(), connection.is_running()),
+            }
         }
-        // Sends GOAWAY; the connection ends once its calls have.
+        // Sends GOAWAY; the connection ends once its calls have, and the peer has answered.
         connection.connection().graceful_shutdown();
+        if idle {
+            tokio::select! {
+                result = &mut connection => return Ok(result?),
+                () = self.ended.cancelled() => return Ok(()),
+                () = sleep(self.limits.keepalive_timeout) => {}
+            }
+            if !connection.is_running() {
+                return Err("an idle connection whose peer does not answer".into());
+            }
+        }
         let grace = if self.closing.is_cancelled() { None } else { self.limits.max_age_grace };
         tokio::select! {
             result = &mut connection => Ok(result?),

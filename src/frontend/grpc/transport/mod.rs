@@ -4,6 +4,7 @@
 mod accept;
 mod calls;
 mod connection;
+mod idle;
 mod preface;
 mod tls;
 

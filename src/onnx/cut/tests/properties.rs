@@ -1,41 +1,10 @@
-use std::collections::HashSet;
-
 use proptest::prelude::*;
 
 use super::*;
 use crate::onnx::{
+    fuzz::check_stages,
     infer::tests::hostile::{graphs, model},
-    pb,
 };
-
-/// Every stage reads what earlier ones or the caller give, every output is given once, and each graph is whole.
-fn fits_together(graph: &pb::GraphProto, stages: &[StageGraph]) -> Result<(), TestCaseError> {
-    let mut given: HashSet<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();
-    let mut made = HashSet::new();
-    for stage in stages {
-        let own = stage.model.0.graph.as_ref().expect("a graph");
-        let mut defined: HashSet<&str> = own.initializer.iter().map(|weight| weight.name()).collect();
-        for port in &stage.inputs {
-            prop_assert!(given.contains(&port.name), "'{}' is read before it is there", port.name);
-            defined.insert(&port.name);
-        }
-        for node in &own.node {
-            for name in node.input.iter().filter(|name| !name.is_empty()) {
-                prop_assert!(defined.contains(name.as_str()), "'{name}' is not there");
-            }
-            defined.extend(node.output.iter().map(String::as_str));
-        }
-        for port in &stage.outputs {
-            prop_assert!(defined.contains(port.name.as_str()), "'{}' is not made", port.name);
-            prop_assert!(made.insert(port.name.clone()), "'{}' is made twice", port.name);
-        }
-        given.extend(stage.outputs.iter().map(|port| port.name.clone()));
-    }
-    for output in &graph.output {
-        prop_assert!(made.contains(output.name()), "'{}' is lost", output.name());
-    }
-    Ok(())
-}
 
 /// Operators that keep, move or mix rows, and what follows from shapes, over the last few tensors.
 fn networks() -> impl Strategy<Value = Model> {
@@ -75,19 +44,19 @@ proptest! {
         let graph = model.0.graph.as_ref().expect("a graph");
         if let Ok(stages) = cut(&model, Cuts::Parts(parts), &[]) {
             prop_assert_eq!(stages.len(), parts);
-            fits_together(graph, &stages)?;
+            check_stages(graph, &stages);
         }
         let legal = legal_cuts(&model);
         for one in &legal {
             let stages = cut_at(&model, &[&one.tensor]).expect("it is legal");
-            fits_together(graph, &stages)?;
+            check_stages(graph, &stages);
             let crossing: Vec<&str> = stages[0].outputs.iter()
                 .filter(|port| port.last_read_in == Some(1)).map(|port| port.name.as_str()).collect();
             prop_assert_eq!(crossing, one.crossing.iter().map(String::as_str).collect::<Vec<_>>());
         }
         let all: Vec<String> = legal.into_iter().map(|cut| cut.tensor).collect();
         let stages = cut(&model, Cuts::At(&all), &[]).expect("together too");
-        fits_together(graph, &stages)?;
+        check_stages(graph, &stages);
     }
 
     #[test]

@@ -84,7 +84,7 @@ fn fused(call: &Call<'_>) -> Outcomes {
 }
 
 /// Whether a node is of the standard operator set.
-pub(super) fn is_standard(node: &pb::NodeProto) -> bool {
+pub(in crate::onnx) fn is_standard(node: &pb::NodeProto) -> bool {
     matches!(node.domain(), "" | "ai.onnx")
 }
 

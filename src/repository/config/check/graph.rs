@@ -55,8 +55,10 @@ pub(super) fn fits(
 ) -> Result<(), ConfigError> {
     let name = &port.name;
     let given = convert::datatype(data_type);
-    if port.datatype.is_none() || given != port.datatype {
-        let expected = port.datatype.map_or("a type that the protocol has not", |datatype| datatype.as_str());
+    let Some(expected) = port.datatype else {
+        return Err(origin.error(&format!("{path}.data_type"), port.refusal()));
+    };
+    if given != Some(expected) {
         let found = given.map_or("none", |datatype| datatype.as_str());
         let message = format!("the graph has the datatype {expected} for '{name}', but the configuration {found}");
         return Err(origin.error(&format!("{path}.data_type"), message));

@@ -122,7 +122,8 @@ fn what_the_graph_does_not_say_must_be_given() {
     signature.inputs[0].datatype = None;
     let (mut config, origin) = pbtxt::parse("config.pbtxt", b"").unwrap();
     let fault = from_graph(&mut config, &signature, &origin).unwrap_err();
-    assert!(fault.to_string().contains("'INPUT0' a type that the protocol has not"), "{fault}");
+    let expected = "input[0]: the graph has the type FLOAT for 'INPUT0', which the protocol does not have";
+    assert!(fault.to_string().contains(expected), "{fault}");
 }
 
 #[test]

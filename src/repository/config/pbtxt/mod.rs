@@ -8,21 +8,17 @@ mod tokens;
 use miette::Diagnostic;
 use prost_reflect::DynamicMessage;
 
-use super::{ConfigError, Origin, Position, pb, schema};
-
-/// More text than any model needs.
-const MAX_BYTES: usize = 1 << 20;
+use super::{ConfigError, Origin, Position, bounds, pb, schema};
 
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is not UTF-8, not in the text format, or names keys or values that `ModelConfig` has not; with file,
-/// line, column and what was expected.
+/// For text that is too large, not UTF-8, not in the text format, or names keys or values that `ModelConfig` has not; with
+/// file, line, column and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
     let origin = Origin::new(file);
-    if bytes.len() > MAX_BYTES {
-        let message = format!("expected at most {MAX_BYTES} bytes, but the file has {}", bytes.len());
-        return Err(origin.error("", message));
+    if bytes.len() > bounds::MAX_TEXT_BYTES {
+        return Err(origin.error("", bounds::too_large(bytes.len(), bounds::MAX_TEXT_BYTES)));
     }
     let text = match std::str::from_utf8(bytes) {
         Ok(text) => text.strip_prefix('\u{feff}').unwrap_or(text),

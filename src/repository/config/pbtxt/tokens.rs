@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
-use crate::repository::config::nearest::suggestion;
+use crate::repository::config::{bounds, nearest::suggestion};
 
 /// A fault that the pass itself found, at a byte offset of the user's text.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ struct Frame {
     close: u8,
     offset: usize,
     path: String,
-    /// The message whose fields stand here; `None` within a list, and where the schema does not reach.
+    /// The message whose fields stand here; `None` within a list.
     message: Option<MessageDescriptor>,
     /// The field whose elements stand here, within a list.
     list: Option<Field>,
@@ -81,6 +81,7 @@ pub(super) fn prepare(text: &str, root: MessageDescriptor) -> Result<Prepared, F
             places: BTreeMap::new(),
         },
         frames: vec![Frame::message(0, 0, String::new(), Some(root))],
+        values: 0,
     };
     let mut offset = 0;
     while let Some(token) = next_token(text, offset)? {
@@ -101,13 +102,15 @@ struct Pass<'a> {
     copied: usize,
     prepared: Prepared,
     frames: Vec<Frame>,
+    /// Scalars, messages and lists so far.
+    values: usize,
 }
 
 impl Pass<'_> {
     fn take(&mut self, token: Token) -> Result<(), Fault> {
         match token.kind {
-            Kindly::Mark(open @ (b'{' | b'<')) => self.open_message(open, token),
-            Kindly::Mark(b'[') => self.open_list(token),
+            Kindly::Mark(open @ (b'{' | b'<')) => return self.open_message(open, token),
+            Kindly::Mark(b'[') => return self.open_list(token),
             Kindly::Mark(close @ (b'}' | b'>' | b']')) => return self.close(close, token),
             Kindly::Mark(b':') => self.top().colon = true,
             Kindly::Mark(b',' | b';') => {
@@ -115,11 +118,22 @@ impl Pass<'_> {
                 (top.pending, top.colon) = (None, false);
             }
             Kindly::Word => return self.word(token),
-            Kindly::Text => self.string(token),
-            Kindly::Number => self.top().colon = false,
+            Kindly::Text => return self.string(token),
+            Kindly::Number => {
+                self.top().colon = false;
+                return self.count(token);
+            }
             Kindly::Mark(_) => {}
         }
         Ok(())
+    }
+
+    fn count(&mut self, token: Token) -> Result<(), Fault> {
+        self.values += 1;
+        match self.values {
+            0..=bounds::MAX_VALUES => Ok(()),
+            _ => Err(Fault { offset: token.start, message: bounds::too_many_values() }),
+        }
     }
 
     /// The innermost open bracket; the outermost frame is never closed.
@@ -133,11 +147,13 @@ impl Pass<'_> {
         let word = &source[token.start..token.end];
         let top = self.top();
         if let Some(list) = &top.list {
-            return check_value(list.descriptor.as_ref(), word, token.start);
+            check_value(list.descriptor.as_ref(), word, token.start)?;
+            return self.count(token);
         }
         if std::mem::take(&mut top.colon) {
             let field = top.pending.take();
-            return check_value(field.and_then(|field| field.descriptor).as_ref(), word, token.start);
+            check_value(field.and_then(|field| field.descriptor).as_ref(), word, token.start)?;
+            return self.count(token);
         }
         let descriptor = match &top.message {
             None => None,
@@ -165,36 +181,49 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn string(&mut self, token: Token) {
+    fn string(&mut self, token: Token) -> Result<(), Fault> {
+        self.count(token)?;
+        let source = self.source;
         let top = self.top();
         top.colon = false;
-        let Some(field) = &top.pending else { return };
+        let Some(field) = &top.pending else { return Ok(()) };
         let entry = top.message.as_ref().is_some_and(MessageDescriptor::is_map_entry);
         if !entry || !field.path.ends_with(".key") {
-            return;
+            return Ok(());
         }
         // A map's entry is known by its key from here on: `parameters[3]` becomes `parameters[name]`.
-        let key = self.source[token.start + 1..token.end - 1].to_owned();
-        let top = self.top();
+        let key = &source[token.start + 1..token.end - 1];
+        bounds::key(key).map_err(|message| Fault { offset: token.start, message })?;
         let stem = top.path.rfind('[').map_or(top.path.as_str(), |cut| &top.path[..cut]).to_owned();
         let offset = top.offset;
         top.path = format!("{stem}[{key}]");
         let path = top.path.clone();
         self.prepared.places.insert(path, offset);
+        Ok(())
     }
 
-    fn open_message(&mut self, open: u8, token: Token) {
+    /// Opens a bracket within what is open.
+    fn push(&mut self, frame: Frame) -> Result<(), Fault> {
+        // The outermost frame has no bracket.
+        if self.frames.len() > bounds::MAX_DEPTH {
+            return Err(Fault { offset: frame.offset, message: bounds::too_deep() });
+        }
+        self.frames.push(frame);
+        Ok(())
+    }
+
+    fn open_message(&mut self, open: u8, token: Token) -> Result<(), Fault> {
+        self.count(token)?;
         let close = if open == b'{' { b'}' } else { b'>' };
         let top = self.top();
         let in_list = top.list.is_some();
         let field = if in_list { top.list.clone() } else { top.pending.take() };
         top.colon = false;
-        let Some(field) = field else {
-            let path = top.path.clone();
-            self.frames.push(Frame::message(close, token.start, path, None));
-            return;
-        };
+        let Some(field) = field else { return Err(misplaced(open, "a key before", token.start)) };
         let message = field.descriptor.as_ref().and_then(|descriptor| descriptor.kind().as_message().cloned());
+        if message.is_none() {
+            return Err(misplaced(open, "a value, but found", token.start));
+        }
         let repeated = field.descriptor.as_ref().is_some_and(|field| field.is_list() || field.is_map());
         let mut path = field.path.clone();
         if repeated {
@@ -208,24 +237,26 @@ impl Pass<'_> {
                 self.prepared.places.insert(path.clone(), token.start);
             }
         }
-        self.frames.push(Frame::message(close, token.start, path, message));
+        self.push(Frame::message(close, token.start, path, message))
     }
 
-    fn open_list(&mut self, token: Token) {
+    fn open_list(&mut self, token: Token) -> Result<(), Fault> {
+        self.count(token)?;
         let top = self.top();
         let (field, colon) = (top.pending.take(), std::mem::take(&mut top.colon));
-        let path = field.as_ref().map_or_else(|| top.path.clone(), |field| field.path.clone());
-        let mut frame = Frame::message(b']', token.start, path, None);
-        if let Some(field) = field {
-            if !colon {
-                self.prepared.text.push_str(&self.source[self.copied..token.start]);
-                self.copied = token.start;
-                self.prepared.inserted.push(self.prepared.text.len());
-                self.prepared.text.push(':');
-            }
-            frame.list = Some(field);
+        let Some(field) = field else {
+            let expected = if top.list.is_some() { "a value, but found" } else { "a key before" };
+            return Err(misplaced(b'[', expected, token.start));
+        };
+        if !colon {
+            self.prepared.text.push_str(&self.source[self.copied..token.start]);
+            self.copied = token.start;
+            self.prepared.inserted.push(self.prepared.text.len());
+            self.prepared.text.push(':');
         }
-        self.frames.push(frame);
+        let mut frame = Frame::message(b']', token.start, field.path.clone(), None);
+        frame.list = Some(field);
+        self.push(frame)
     }
 
     fn close(&mut self, close: u8, token: Token) -> Result<(), Fault> {
@@ -254,6 +285,11 @@ impl Pass<'_> {
         self.prepared.text.push_str(&self.source[self.copied..]);
         Ok(self.prepared)
     }
+}
+
+/// The fault of a bracket that cannot stand where it does.
+fn misplaced(bracket: u8, expected: &str, offset: usize) -> Fault {
+    Fault { offset, message: format!("expected {expected} '{}'", char::from(bracket)) }
 }
 
 fn join(path: &str, name: &str) -> String {

@@ -16,11 +16,12 @@ use crate::repository::config::{
     sequences, unfold,
 };
 
-const KEYS: [&str; 12] = [
+const KEYS: [&str; 13] = [
     "policy",
     "latency_objective_ms",
     "weight",
     "buffer_pairs",
+    "task_time_limit_ms",
     "latencies",
     "queueing",
     "serial",
@@ -31,7 +32,7 @@ const KEYS: [&str; 12] = [
     "cellular",
 ];
 
-const COMMON: [&str; 3] = ["latency_objective_ms", "weight", "buffer_pairs"];
+const COMMON: [&str; 4] = ["latency_objective_ms", "weight", "buffer_pairs", "task_time_limit_ms"];
 
 const OWN_OF_WINDOW: [&str; 2] = ["max_queue_delay_us", "preferred_batch_sizes"];
 

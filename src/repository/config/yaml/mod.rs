@@ -18,11 +18,11 @@ pub(super) use tree::{Trail, locate};
 
 use self::read::{Reader, Section, Value};
 use super::{
-    ConfigError, Origin, params,
+    ConfigError, Origin, bounds, params,
     pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
 };
 
-/// More text than any model needs; the YAML reader takes quadratic time over brackets that are never closed.
+/// More text than any model needs.
 const MAX_BYTES: usize = 128 << 10;
 
 const KEYS: [&str; 17] = [
@@ -48,16 +48,17 @@ const KEYS: [&str; 17] = [
 /// Reads a `model.yaml`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is not YAML, for unknown and repeated keys, and for values of a wrong kind; with file, line, column,
+/// For text that is too large or not YAML, for unknown and repeated keys, and for values of a wrong kind; with file, line, column,
 /// key and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
     let plain = |message: String| ConfigError { file: file.to_owned(), position: None, key: String::new(), message };
     if bytes.len() > MAX_BYTES {
-        return Err(plain(format!("expected at most {MAX_BYTES} bytes, but the file has {}", bytes.len())));
+        return Err(plain(bounds::too_large(bytes.len(), MAX_BYTES)));
     }
     let text = std::str::from_utf8(bytes)
         .map_err(|fault| plain(format!("expected UTF-8 text, but byte {} is not", fault.valid_up_to())))?;
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    bounds::yaml(text).map_err(|bounds::Excess { position, message }| ConfigError { position, ..plain(message) })?;
     let root = tree::read(text).map_err(|(position, message)| ConfigError { position, ..plain(message) })?;
 
     let mut reader = Reader::new(file, text);

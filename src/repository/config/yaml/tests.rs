@@ -136,6 +136,7 @@ fn every_knob_becomes_a_parameter_of_its_name() {
   latency_objective_ms: 100
   weight: 2
   buffer_pairs: 3
+  task_time_limit_ms: 600000
   latencies: latencies.csv
   adaptive: { headroom: 0.2, average_ms: 30, max_queue_delay_us: 100, mode: default }
   lazy: { max_depth: 2 }
@@ -148,6 +149,7 @@ fn every_knob_becomes_a_parameter_of_its_name() {
         ("batching.buffer_pairs", "3"),
         ("batching.latencies", "latencies.csv"),
         ("batching.latency_objective_ms", "100"),
+        ("batching.task_time_limit_ms", "600000"),
         ("batching.weight", "2"),
     ];
     assert_eq!(parameters_of(adaptive), pairs(&expected), "and the section of 'lazy' waits for its choice");
@@ -331,6 +333,7 @@ fn knobs_of_a_wrong_kind_are_refused_with_their_place() {
         refusal("latency_objective_ms: fast"),
         "model.yaml:3:3: batching.latency_objective_ms: expected a number above 0, at most 86400000, but found 'fast'"
     );
+    assert!(refusal("task_time_limit_ms: -1").ends_with("expected a number from 0 to 86400000, but found '-1'"));
     assert!(refusal("buffer_pairs: 0").ends_with("expected a whole number from 1 to 16, but found '0'"));
     assert!(refusal("buffer_pairs: 1.5").ends_with("expected a whole number from 1 to 16, but found 1.5"));
     assert!(refusal("lazy: { reject_late: yes }").ends_with("expected true or false, but found 'yes'"));

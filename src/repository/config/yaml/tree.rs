@@ -7,10 +7,10 @@ use std::{cell::Cell, fmt};
 
 use serde::de::{self, DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use crate::repository::config::Position;
+use crate::repository::config::{Position, bounds};
 
-/// More nodes than any model needs; aliases can make a short text expand without end.
-const MAX_NODES: usize = 100_000;
+/// Most bytes of keys and texts in a tree: far more than a file may have, which aliases can repeat without end.
+const MAX_TEXT_BYTES: usize = 1 << 20;
 
 /// A YAML value.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +55,8 @@ impl Trail {
 pub(super) fn read(text: &str) -> Result<Node, (Option<Position>, String)> {
     let mut documents = serde_yaml::Deserializer::from_str(text);
     let Some(document) = documents.next() else { return Ok(Node::Null) };
-    let nodes = Cell::new(0);
-    let root = TreeSeed { nodes: &nodes }.deserialize(document).map_err(|fault| explain(&fault))?;
+    let size = Size::default();
+    let root = TreeSeed { size: &size }.deserialize(document).map_err(|fault| explain(&fault))?;
     if documents.next().is_some() {
         return Err((None, "expected one YAML document, but found more".to_owned()));
     }
@@ -79,9 +79,39 @@ fn explain(fault: &serde_yaml::Error) -> (Option<Position>, String) {
     (position, message)
 }
 
+/// What was read so far, aliases expanded.
+#[derive(Default)]
+struct Size {
+    nodes: Cell<usize>,
+    text_bytes: Cell<usize>,
+}
+
+impl Size {
+    fn add_node<E: de::Error>(&self) -> Result<(), E> {
+        self.nodes.set(self.nodes.get() + 1);
+        match self.nodes.get() {
+            0..=bounds::MAX_VALUES => Ok(()),
+            _ => Err(E::custom(bounds::too_many_values())),
+        }
+    }
+
+    fn add_text<E: de::Error>(&self, text: &str) -> Result<(), E> {
+        self.text_bytes.set(self.text_bytes.get() + text.len());
+        match self.text_bytes.get() {
+            0..=MAX_TEXT_BYTES => Ok(()),
+            _ => {
+                let message = format_args!(
+                    "expected at most {MAX_TEXT_BYTES} bytes of text once aliases are replaced, but found more"
+                );
+                Err(E::custom(message))
+            }
+        }
+    }
+}
+
 #[derive(Clone, Copy)]
 struct TreeSeed<'c> {
-    nodes: &'c Cell<usize>,
+    size: &'c Size,
 }
 
 impl<'de> DeserializeSeed<'de> for TreeSeed<'_> {
@@ -128,6 +158,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<Node, E> {
+        self.size.add_text(value)?;
         self.count(Node::Text(value.to_owned()))
     }
 
@@ -141,7 +172,7 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut map = Vec::new();
-        while let Some(key) = entries.next_key_seed(KeySeed)? {
+        while let Some(key) = entries.next_key_seed(KeySeed { size: self.size })? {
             map.push((key, entries.next_value_seed(self)?));
         }
         self.count(Node::Map(map))
@@ -150,18 +181,17 @@ impl<'de> Visitor<'de> for TreeSeed<'_> {
 
 impl TreeSeed<'_> {
     fn count<E: de::Error>(self, node: Node) -> Result<Node, E> {
-        self.nodes.set(self.nodes.get() + 1);
-        if self.nodes.get() > MAX_NODES {
-            return Err(E::custom(format_args!("expected at most {MAX_NODES} values, but found more")));
-        }
+        self.size.add_node()?;
         Ok(node)
     }
 }
 
 /// Keys are words; numbers stand for themselves (priority levels).
-struct KeySeed;
+struct KeySeed<'c> {
+    size: &'c Size,
+}
 
-impl<'de> DeserializeSeed<'de> for KeySeed {
+impl<'de> DeserializeSeed<'de> for KeySeed<'_> {
     type Value = String;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
@@ -169,7 +199,7 @@ impl<'de> DeserializeSeed<'de> for KeySeed {
     }
 }
 
-impl Visitor<'_> for KeySeed {
+impl Visitor<'_> for KeySeed<'_> {
     type Value = String;
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,6 +207,8 @@ impl Visitor<'_> for KeySeed {
     }
 
     fn visit_str<E: de::Error>(self, value: &str) -> Result<String, E> {
+        bounds::key(value).map_err(E::custom)?;
+        self.size.add_text(value)?;
         Ok(value.to_owned())
     }
 

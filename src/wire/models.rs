@@ -1,4 +1,4 @@
-//! Specifications: the models of the measured outcomes, and some with what those do not have.
+//! Specifications for tests and fuzzing: the models of the measured outcomes, and some with what those do not have.
 
 use smallvec::smallvec;
 
@@ -32,6 +32,7 @@ pub fn ident_str() -> ModelSpec {
     identity("ident_str", 8, DataType::Bytes, &[2])
 }
 
+#[cfg(test)]
 pub fn decoupled_py() -> ModelSpec {
     ModelSpec { decoupled: true, ..identity("decoupled_py", 8, DataType::Fp32, &[16]) }
 }
@@ -59,6 +60,7 @@ pub fn every_datatype() -> ModelSpec {
 }
 
 /// The model of a measured outcome; `None` for unknown ones.
+#[cfg(test)]
 pub fn measured(name: &str) -> Option<ModelSpec> {
     match name {
         "identity_onnx" => Some(identity_onnx()),

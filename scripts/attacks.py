@@ -1,0 +1,384 @@
+"""Attacks on a running server by hostile clients, broken models and a vanishing repository, and what each costs others.
+
+    python scripts/attacks.py [NAME...] [--program PATH] [--csv FILE]
+
+Each attack prints figures beside what an unhurt server gives. Nothing is asserted; docs/reliability.md has the figures of
+two versions side by side. The server listens on loopback and ends with the script. Linux: memory is read from /proc.
+"""
+
+import argparse
+import csv
+import gzip
+import multiprocessing
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, namedtuple
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+
+import attack_models  # noqa: E402
+import grpc  # noqa: E402
+import numpy as np  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+from onnx_bytes import text, varint  # noqa: E402
+from server import Server, binary, end_with_parent  # noqa: E402
+from tritonclient.utils import InferenceServerException  # noqa: E402
+
+MB = 1e6
+#: Patience of a bystander's request, in seconds; what takes longer counts as failed.
+PATIENCE_S = 5
+#: Between two requests of a bystander, in seconds.
+EVERY_S = 0.01
+#: How long an attack that has no end of its own lasts, in seconds.
+LASTS_S = 10
+BAD_TOKEN = 10**9
+INFER = "/inference.GRPCInferenceService/ModelInfer"
+LOAD = "/inference.GRPCInferenceService/RepositoryModelLoad"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+
+#: One figure of an attack.
+Figure = namedtuple("Figure", "attack what value")
+ATTACKS = {}
+
+
+def attack(function):
+    ATTACKS[function.__name__] = function
+    return function
+
+
+# Bystanders ----------------------------------------------------------------------------------------------------------
+
+
+def ask_on(parent, address, model, until, answers):
+    """A client of its own process, a small request every 10 ms: milliseconds from when each was due, None where it failed.
+
+    Times count from when a request was due, so that one that stalls the client makes those after it late.
+    """
+    end_with_parent(parent)
+    row = triton.InferInput("INPUT0", [1, 16], "FP32")
+    row.set_data_from_numpy(np.ones((1, 16), np.float32))
+    seen = []
+    with triton.InferenceServerClient(address) as client:
+        due = time.monotonic()
+        while not until.is_set():
+            due += EVERY_S
+            time.sleep(max(0, due - time.monotonic()))
+            try:
+                client.infer(model, [row], client_timeout=PATIENCE_S)
+                seen.append((time.monotonic() - due) * 1e3)
+            except InferenceServerException:
+                seen.append(None)
+    answers.put(seen)
+
+
+@contextmanager
+def bystander(server, model="identity"):
+    """Runs a bystander during the block; yields a list that holds its times in the end."""
+    context = multiprocessing.get_context("spawn")
+    until, answers, times = context.Event(), context.Queue(), []
+    process = context.Process(target=ask_on, args=(os.getpid(), server.grpc, model, until, answers), daemon=True)
+    process.start()
+    # The other process takes a moment to come up.
+    time.sleep(1.5)
+    try:
+        yield times
+    finally:
+        until.set()
+        times.extend(answers.get(timeout=60))
+        process.join()
+
+
+def suffered(times):
+    done = [taken for taken in times if taken is not None]
+    failed = len(times) - len(done)
+    worst = np.percentile(done, 99) if done else float("nan")
+    return f"p99 {worst:.1f} ms, longest {max(done, default=float('nan')):.0f} ms, {failed} of {len(times)} failed"
+
+
+@contextmanager
+def memory_of(server):
+    """Watches resident memory during the block; yields a function that gives the growth to its peak, in MB."""
+    before, peak, over = server.memory_bytes(), [0], threading.Event()
+
+    def watch():
+        while not over.wait(0.02):
+            peak[0] = max(peak[0], server.memory_bytes())
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield lambda: (max(peak[0], server.memory_bytes()) - before) / MB
+    finally:
+        over.set()
+        watching.join()
+
+
+def raw_call(server, method, message, timeout=60, compression=None):
+    """Sends bytes as they are; the status code's name."""
+    options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+    with grpc.insecure_channel(server.grpc, options=options) as channel:
+        try:
+            channel.unary_unary(method)(message, timeout=timeout, compression=compression)
+            return "OK"
+        except grpc.RpcError as refusal:
+            return refusal.code().name
+
+
+# Attacks -------------------------------------------------------------------------------------------------------------
+
+
+@attack
+def bad_token(given):
+    """Six good clients and one that sends a token outside of the vocabulary, on each of three models of cells."""
+    with given.serve(given.cells) as server:
+        for model in ("lstm", "seq2seq", "tree-lstm"):
+            good, bad, over = Counter(), Counter(), threading.Event()
+
+            def client(rng, tokens, counts, model=model, over=over):
+                with triton.InferenceServerClient(server.grpc) as connected:
+                    while not over.is_set():
+                        inputs = attack_models.cell_inputs(model, rng, tokens)
+                        try:
+                            connected.infer(model, inputs, client_timeout=60)
+                            counts["answered"] += 1
+                        except InferenceServerException as refusal:
+                            counts[refusal.status()] += 1
+
+            threads = [
+                threading.Thread(target=client, args=(np.random.default_rng(seed), None, good)) for seed in range(6)
+            ]
+            threads.append(threading.Thread(target=client, args=(np.random.default_rng(9), BAD_TOKEN, bad)))
+            for thread in threads:
+                thread.start()
+            time.sleep(LASTS_S)
+            over.set()
+            for thread in threads:
+                thread.join()
+            total, failed = sum(good.values()), sum(good.values()) - good["answered"]
+            yield f"{model}: good requests failed", f"{failed} of {total} (bad ones sent: {sum(bad.values())})"
+
+
+@attack
+def bad_row(given):
+    """One request in 64 fails inside of a graph; how large the batches of the others are."""
+    with given.serve(given.lookup) as server:
+        for share, what in ((0, "none bad"), (64, "1 of 64 bad")):
+            ended, room = Counter(), threading.Semaphore(64)
+            with triton.InferenceServerClient(server.grpc) as client:
+                before = client.get_inference_statistics("lookup").model_stats[0]
+
+                def ask(number, client=client, ended=ended, room=room, share=share):
+                    bad = share and number % share == share - 1
+
+                    def told(result, error):
+                        ended["bad" if bad else "good", error is None] += 1
+                        room.release()
+
+                    room.acquire()
+                    client.async_infer("lookup", attack_models.lookup_inputs(bad), told)
+
+                for number in range(6_400):
+                    ask(number)
+                for _ in range(64):
+                    room.acquire()
+                after = client.get_inference_statistics("lookup").model_stats[0]
+            tasks = after.execution_count - before.execution_count
+            requests = after.inference_count - before.inference_count
+            yield f"{what}: requests a task", f"{requests / max(tasks, 1):.1f}, good ones failed {ended['good', False]}"
+
+
+def empty_inputs(megabytes):
+    """A request of that many megabytes of inputs without a name, of two bytes each."""
+    return text(1, "identity") + b"\x2a\x00" * int(megabytes * MB / 2)
+
+
+def typed_floats(megabytes):
+    """An ordinary request with typed contents."""
+    values = np.ones(int(megabytes * MB / 4), "<f4").tobytes()
+    rows = varint(len(values) // 64) + varint(16)
+    contents = text(5, text(6, values))
+    return text(1, "identity") + text(5, text(1, "INPUT0") + text(2, "FP32") + text(3, rows) + contents)
+
+
+@attack
+def small_messages(given):
+    """Messages that cost more than their size, and large honest ones, beside a client of small requests."""
+    for what, message, compression in (
+        ("10 MB of empty inputs", empty_inputs(10), None),
+        ("40 MB of empty inputs", empty_inputs(40), None),
+        ("empty inputs in 40 kB of gzip", empty_inputs(40), grpc.Compression.Gzip),
+        ("60 MB of typed contents", typed_floats(60), None),
+    ):
+        with given.serve(given.plain) as server, bystander(server) as times, memory_of(server) as grown:
+            code = raw_call(server, INFER, message, 120, compression)
+            figure = grown()
+        yield what, f"{code}, {figure:.0f} MB more resident, others {suffered(times)}"
+
+
+@attack
+def endless_runs(given):
+    """Two clients with a deadline of a second start a model that never ends; when another model answers after that."""
+    with given.serve(given.plain) as server, triton.InferenceServerClient(server.grpc) as client:
+        row = triton.InferInput("INPUT0", [1, 16], "FP32")
+        row.set_data_from_numpy(np.ones((1, 16), np.float32))
+        client.infer("identity", [row])
+        ended = queue.Queue()
+        for model in ("runaway", "runaway-too"):
+            client.async_infer(model, [row], lambda result, error: ended.put(error), client_timeout=1)
+        codes = Counter(ended.get(timeout=120).status() for _ in range(2))
+        began = time.monotonic()
+        ready = client.is_server_ready()
+        client.infer("identity", [row], client_timeout=120)
+        yield "another model answers after", f"{time.monotonic() - began:.2f} s (ready {ready}, {dict(codes)})"
+
+
+@attack
+def closed_window(given):
+    """64 requests of 65,536 answers each, whose client never reads."""
+    with given.serve(given.plain) as server, memory_of(server) as grown:
+        request = attack_models.repeat_request(65_536)
+        over = threading.Event()
+
+        def sent_once():
+            yield request
+            over.wait()
+
+        with grpc.insecure_channel(server.grpc) as channel:
+            calls = [channel.stream_stream(STREAM)(sent_once()) for _ in range(64)]
+            time.sleep(LASTS_S)
+            figure = grown()
+            for call in calls:
+                call.cancel()
+            over.set()
+    yield "resident memory", f"{figure:.0f} MB more"
+
+
+@attack
+def external_weights(given):
+    """Weights beside the model and outside of its directory, with a decoy in the working directory."""
+    for what, (repository, model, expected) in attack_models.external(given.folder).items():
+        started = given.server(repository)
+        started.start(until="live")
+        try:
+            with triton.InferenceServerClient(started.grpc) as client:
+                try:
+                    row = triton.InferInput("INPUT0", [1, 16], "FP32")
+                    row.set_data_from_numpy(np.ones((1, 16), np.float32))
+                    answer = client.infer(model, [row]).as_numpy("OUTPUT0")[0, 0]
+                    found = {expected: "right"}.get(answer, f"WRONG: {answer}, from another file")
+                except InferenceServerException as refusal:
+                    reasons = {one.reason for one in client.get_model_repository_index().models}
+                    found = f"not served: {'; '.join(sorted(reasons)) or refusal}"
+        finally:
+            started.stop()
+        yield what, found
+
+
+@attack
+def hostile_models(given):
+    """Small models that crash or hold the loader, sent over the API; whether the server lives and loads another."""
+    for what, graph in attack_models.hostile().items():
+        repository = given.empty()
+        started = given.server(repository, "--model-control-mode=explicit").start()
+        messages = [attack_models.load_request(f"hostile-{number}", graph) for number in range(8)]
+        sending = [threading.Thread(target=raw_call, args=(started, LOAD, one, 30), daemon=True) for one in messages]
+        for thread in sending:
+            thread.start()
+        # The attack is under way; every figure below counts from here.
+        time.sleep(1)
+        began = time.monotonic()
+        code = raw_call(started, LOAD, attack_models.load_request("honest", attack_models.honest()), 30)
+        took, lives = time.monotonic() - began, started.process.poll() is None
+        yield what, f"server {'lives' if lives else 'ENDED'}, another model's load: {code} after {took:.1f} s"
+        started.process.kill()
+        started.stop()
+
+
+@attack
+def vanished_repository(given):
+    """The repository's directory is away for two polls; whether the models are served meanwhile."""
+    repository = given.folder / "vanishing"
+    shutil.copytree(given.plain, repository)
+    with given.serve(repository, "--model-control-mode=poll", "--repository-poll-secs=1") as server:
+        with triton.InferenceServerClient(server.grpc) as client:
+            repository.rename(repository.with_suffix(".away"))
+            time.sleep(2.5)
+            served = client.is_model_ready("identity")
+            repository.with_suffix(".away").rename(repository)
+    yield "models while it is away", "served" if served else "UNLOADED"
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+class Given:
+    """What attacks share: the program, a folder, and generated repositories."""
+
+    def __init__(self, program, folder):
+        self.program, self.folder = program, Path(folder)
+        self.cells = self.made("cells", "--only", "lstm,seq2seq,tree-lstm", "--quarter")
+        self.plain = self.made("plain", "--set", "tests", "--only", "identity,runaway,repeat")
+        shutil.copytree(self.plain / "runaway", self.plain / "runaway-too")
+        settings = (self.plain / "runaway-too" / "config.pbtxt").read_text()
+        (self.plain / "runaway-too" / "config.pbtxt").write_text(settings.replace('"runaway"', '"runaway-too"'))
+        self.lookup = attack_models.lookup(self.folder / "lookup")
+
+    def made(self, name, *choice):
+        folder = self.folder / name
+        command = [self.program, "models", "--out", folder, *choice]
+        subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
+        return folder
+
+    def empty(self):
+        return Path(tempfile.mkdtemp(dir=self.folder))
+
+    def server(self, repository, *flags):
+        return Server(repository, *flags, program=self.program)
+
+    @contextmanager
+    def serve(self, repository, *flags):
+        """A server for the block. An attack may have ended it, which shows in the figures."""
+        started = self.server(repository, *flags).start()
+        try:
+            yield started
+        finally:
+            started.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"which attacks: {', '.join(ATTACKS)}")
+    parser.add_argument("--program", type=Path, help="the server's binary; default: cargo's release build")
+    parser.add_argument("--csv", type=Path, help="where the figures are written")
+    given = parser.parse_args()
+    unknown = set(given.names) - set(ATTACKS)
+    if unknown:
+        parser.error(f"no attack is named {', '.join(sorted(unknown))}; there are {', '.join(ATTACKS)}")
+
+    figures = []
+    with tempfile.TemporaryDirectory(prefix="paternoster-attacks-") as folder:
+        # Relative paths of a model must not find anything here but the decoy.
+        os.chdir(attack_models.decoy(Path(folder)))
+        shared = Given((given.program or binary()).resolve(), folder)
+        for name in given.names or ATTACKS:
+            print(f"{name}: {ATTACKS[name].__doc__}", flush=True)
+            for what, value in ATTACKS[name](shared):
+                figures.append(Figure(name, what, value))
+                print(f"  {what:<34} {value}", flush=True)
+    if given.csv:
+        with open(given.csv, "w", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows([Figure._fields, *figures])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

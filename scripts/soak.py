@@ -1,0 +1,401 @@
+"""A soak: random clients against a server over the models for tests, for as long as one likes. Started by `make soak`.
+
+    .venv/bin/python scripts/soak.py [--minutes 60] [--clients 12] [--seed 1]
+
+Clients send plain and batched requests, cells, sequences and streams, and do what clients should not: wrong shapes,
+tokens and names, cancelled calls, deadlines too short, sequences and streams left open, streams read slowly. Models are
+reloaded and unloaded meanwhile. In the end the server's counters are compared with what clients saw, per model; nothing
+may be pending, and as many files be open as in the beginning. Resident memory is printed, with its slope over the
+second half, and judged by the reader.
+"""
+
+import argparse
+import os
+import queue
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter, defaultdict
+from pathlib import Path
+
+from server import ROOT, Server, binary
+
+sys.path.insert(0, str(ROOT / "tests" / "python"))
+
+import cells_reference  # noqa: E402
+import numpy as np  # noqa: E402
+import tritonclient.grpc as triton  # noqa: E402
+from clients import eventually, on_page, rows, scrape, statistics, tensor  # noqa: E402
+from tritonclient.utils import InferenceServerException  # noqa: E402
+
+SET = ("identity", "scale", "addsub", "padded", "lookup", "total", "repeat", "variable")
+CELLS = ("lstm",)
+#: Reloaded and unloaded meanwhile: their counters begin again with each version that is loaded.
+RELOADED, UNLOADED = "scale", "variable"
+#: Statuses of requests that were refused before they were counted.
+REFUSED = ("INVALID_ARGUMENT", "NOT_FOUND")
+#: Statuses after which a client cannot know whether its request was counted.
+UNKNOWN = ("CANCELLED", "DEADLINE_EXCEEDED")
+#: A token that no vocabulary has.
+BAD_TOKEN = 10**9
+SAMPLE_S, REPORT_S = 2, 60
+#: What is known of the request's end: counted as a success, as a failure, or one of the two, or not at all.
+SUCCESS, FAILURE, EITHER = "success", "failure", "either"
+
+
+def connected(server):
+    """A client with a connection of its own: by default those of one process share one."""
+    return triton.InferenceServerClient(server.grpc, channel_args=[("grpc.use_local_subchannel_pool", 1)])
+
+
+class Tally:
+    """What clients saw: ends by model, and what should not have been."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.ends = defaultdict(Counter)
+        self.statuses = Counter()
+        self.faults = Counter()
+
+    def end(self, model, status, may=()):
+        """Counts a request's end; a status other than OK must be one of `may`."""
+        with self.lock:
+            self.statuses[f"{model} {status}"] += 1
+            if status in UNKNOWN:
+                self.ends[model][EITHER] += 1
+            elif status not in REFUSED:
+                self.ends[model][SUCCESS if status == "OK" else FAILURE] += 1
+            if status != "OK" and status not in may:
+                self.faults[f"{model} answered {status}"] += 1
+
+    def fault(self, text):
+        with self.lock:
+            self.faults[text] += 1
+
+
+class Client:
+    """One client with a connection of its own, until `until` is set."""
+
+    def __init__(self, server, tally, samples, seed, until):
+        self.server, self.tally, self.samples, self.until = server, tally, samples, until
+        self.rng = random.Random(seed)
+        self.seed = seed
+        self.sequences = 0
+
+    def run(self):
+        acts = [
+            (8, self.plain), (8, self.batched), (6, self.cells), (4, self.sequence), (3, self.stream), (3, self.wrong),
+            (3, self.cancelled), (3, self.late), (1, self.slow_reader), (3, self.reloaded), (1, self.reconnect),
+        ]  # fmt: skip
+        weights, calls = zip(*acts)
+        self.client = connected(self.server)
+        while not self.until.is_set():
+            try:
+                self.rng.choices(calls, weights)[0]()
+            except InferenceServerException as failure:
+                self.tally.fault(f"a call of another kind failed: {failure}")
+            except (AssertionError, queue.Empty) as failure:
+                self.tally.fault(f"wrong: {failure!r}")
+        self.client.close()
+
+    def infer(self, model, inputs, may=(), **options):
+        """The answer, or None where the status is another than OK."""
+        try:
+            answer = self.client.infer(model, inputs, **options)
+        except InferenceServerException as failure:
+            self.tally.end(model, failure.status().removeprefix("StatusCode."), may)
+            return None
+        self.tally.end(model, "OK")
+        return answer
+
+    def right(self, answer, expected, name="OUTPUT0"):
+        assert answer is None or np.allclose(answer.as_numpy(name), expected, atol=1e-4), f"{name} of another request"
+
+    def plain(self):
+        sent = rows(1, self.rng.randrange(10**6))
+        self.right(self.infer("identity", [tensor("INPUT0", sent)]), sent)
+
+    def batched(self):
+        sent = rows(self.rng.randint(1, 4), self.rng.randrange(10**6))
+        answer = self.infer("addsub", [tensor("INPUT0", sent), tensor("INPUT1", sent)])
+        self.right(answer, sent + sent)
+        index = self.rng.randrange(16)
+        self.right(self.infer("lookup", [tensor("INPUT0", [[index]])]), [[100 + index]])
+
+    def cells(self):
+        model = self.rng.choice(CELLS)
+        request, expected = self.rng.choice(self.samples[model])
+        answer = self.infer(model, [tensor(name, array[np.newaxis]) for name, array in request.items()])
+        for name, value in expected.items():
+            self.right(answer, value[np.newaxis], name)
+
+    def sequence(self):
+        """A sum over some requests; one in four is left open, and its slot is taken back."""
+        self.sequences += 1
+        number, length, expected = self.seed * 10**6 + self.sequences, self.rng.randint(1, 8), 0
+        abandoned = self.rng.random() < 0.25
+        for step in range(length):
+            value = self.rng.randrange(100)
+            flags = {"sequence_start": step == 0, "sequence_end": step == length - 1 and not abandoned}
+            # One that was idle for too long, on a busy machine, is over.
+            may = REFUSED if step > 0 else ()
+            inputs = [tensor("INPUT0", np.array([[value]], np.int64))]
+            answer = self.infer("total", inputs, may, sequence_id=number, **flags)
+            if answer is None:
+                return
+            expected += value
+            self.right(answer, [[expected]])
+
+    def ask_stream(self, count, slow):
+        """Asks a decoupled model for `count` answers on a stream of its own; returns how many came."""
+        answers = queue.Queue(maxsize=1 if slow else 0)
+        with connected(self.server) as own:
+            own.start_stream(lambda result, error: answers.put((result, error)))
+            own.async_stream_infer("repeat", [tensor("INPUT0", repeats(count))], enable_empty_final_response=True)
+            taken = 0
+            while not slow or taken < 3:
+                result, error = answers.get(timeout=60)
+                if error is not None:
+                    self.tally.end("repeat", error.status().removeprefix("StatusCode."))
+                    break
+                if result.get_response().parameters["triton_final_response"].bool_param:
+                    self.tally.end("repeat", "OK")
+                    break
+                taken += 1
+                if slow:
+                    time.sleep(0.05)
+            else:
+                self.tally.end("repeat", "CANCELLED", UNKNOWN)
+            drained = threading.Event()
+            threading.Thread(target=drain, args=(answers, drained), daemon=True).start()
+            own.stop_stream(cancel_requests=slow)
+            drained.set()
+        return taken
+
+    def stream(self):
+        count = self.rng.randint(0, 20)
+        assert self.ask_stream(count, slow=False) == count, "another number of answers than asked for"
+
+    def slow_reader(self):
+        self.ask_stream(5_000, slow=True)
+
+    def wrong(self):
+        """What is refused, and what fails in the engine."""
+        act = self.rng.randrange(4)
+        if act == 0:
+            self.infer("addsub", [tensor("INPUT0", rows(1)[:, :8]), tensor("INPUT1", rows(1))], REFUSED)
+        elif act == 1:
+            self.infer("nobody", [tensor("INPUT0", rows(1))], REFUSED)
+        elif act == 2:
+            self.infer("lookup", [tensor("INPUT0", [[99]])], ("INTERNAL", *REFUSED))
+        else:
+            model = self.rng.choice(CELLS)
+            request, _ = self.rng.choice(self.samples[model])
+            bad = {name: np.full_like(array, BAD_TOKEN) for name, array in request.items()}
+            self.infer(model, [tensor(name, array[np.newaxis]) for name, array in bad.items()], ("INTERNAL", *REFUSED))
+
+    def cancelled(self):
+        model = self.rng.choice(("addsub", *CELLS))
+        if model == "addsub":
+            inputs = [tensor("INPUT0", rows(2)), tensor("INPUT1", rows(2))]
+        else:
+            inputs = [tensor(name, array[np.newaxis]) for name, array in self.rng.choice(self.samples[model])[0].items()]
+        ended = queue.Queue()
+        call = self.client.async_infer(model, inputs, lambda result, error: ended.put(error))
+        time.sleep(self.rng.random() * 0.003)
+        call.cancel()
+        error = ended.get(timeout=60)
+        status = "OK" if error is None else error.status().removeprefix("StatusCode.")
+        self.tally.end(model, status, UNKNOWN)
+
+    def late(self):
+        sent = np.arange(self.rng.randint(1, 50), dtype=np.int64)[np.newaxis]
+        self.infer("padded", [tensor("INPUT0", sent)], UNKNOWN, client_timeout=self.rng.choice([0.0005, 0.002, 0.01]))
+
+    def reloaded(self):
+        """A reload loses no request; a model that is unloaded refuses them."""
+        sent = rows(1, self.rng.randrange(10**6))
+        self.right(self.infer(RELOADED, [tensor("INPUT0", sent)]), sent * 2)
+        self.infer(UNLOADED, [tensor("INPUT0", np.array([[1, 2]], np.int64))], ("NOT_FOUND", "UNAVAILABLE"))
+
+    def reconnect(self):
+        self.client.close()
+        self.client = connected(self.server)
+
+
+def drain(answers, drained):
+    """Takes what still comes, so that the stream's thread does not wait for room."""
+    while not drained.is_set():
+        try:
+            answers.get(timeout=0.1)
+        except queue.Empty:
+            continue
+
+
+def repeats(count):
+    """A request for `count` answers: the first number says how many."""
+    values = rows(1)
+    values[0, 0] = count
+    return values
+
+
+def keep_reloading(server, tally, until):
+    """Reloads one model, and unloads and loads another."""
+    with connected(server) as client:
+        while not until.wait(1):
+            try:
+                client.load_model(RELOADED)
+                client.unload_model(UNLOADED)
+                client.load_model(UNLOADED)
+            except InferenceServerException as failure:
+                tally.fault(f"reloading failed: {failure}")
+
+
+def open_files(server):
+    """What the server has open, by kind."""
+    kinds = Counter()
+    for entry in Path(f"/proc/{server.pid}/fd").iterdir():
+        try:
+            kinds[os.readlink(entry).split(":")[0]] += 1
+        except OSError:
+            continue
+    return kinds
+
+
+def total(kinds):
+    return sum(kinds.values())
+
+
+def slope_mb_per_hour(samples):
+    """Least squares over (second, bytes)."""
+    seconds, sizes = np.array(samples, dtype=float).T
+    return np.polyfit(seconds, sizes, 1)[0] * 3600 / 1e6
+
+
+def check_model(client, page, model, ends):
+    """What the counters of a model contradict: clients, or each other."""
+    counted = statistics(client, model)
+    wrong = []
+
+    def expect(what, got, least, most):
+        if not least <= got <= most:
+            wrong.append(f"{model}: {what} is {got:g}, expected {least:g}" + (f" to {most:g}" if most != least else ""))
+
+    if model not in (RELOADED, UNLOADED):
+        known, either = ends[SUCCESS] + ends[FAILURE], ends[EITHER]
+        expect("success", counted["success"], ends[SUCCESS], ends[SUCCESS] + either)
+        expect("fail", counted["fail"], ends[FAILURE], ends[FAILURE] + either)
+        expect("success + fail", counted["success"] + counted["fail"], known, known + either)
+    for family, field in (
+        ("nv_inference_request_success", "success"), ("nv_inference_count", "inference"),
+        ("nv_inference_exec_count", "execution"), ("nv_inference_request_failure", "fail"),
+    ):  # fmt: skip
+        expect(family, on_page(page, family, model=model), counted[field], counted[field])
+    expect("nv_inference_pending_request_count", on_page(page, "nv_inference_pending_request_count", model=model), 0, 0)
+    return wrong
+
+
+def soak(server, given, samples):
+    """Runs the clients; returns what they saw and (second, resident bytes)."""
+    tally, until = Tally(), threading.Event()
+    clients = [Client(server, tally, samples, given.seed * 1000 + number, until) for number in range(given.clients)]
+    threads = [threading.Thread(target=client.run, daemon=True) for client in clients]
+    threads.append(threading.Thread(target=keep_reloading, args=(server, tally, until), daemon=True))
+    for thread in threads:
+        thread.start()
+    began, memory, reported = time.monotonic(), [], 0
+    while time.monotonic() - began < given.minutes * 60 and server.process.poll() is None:
+        time.sleep(SAMPLE_S)
+        passed = time.monotonic() - began
+        memory.append((passed, server.memory_bytes()))
+        if passed - reported >= REPORT_S:
+            reported = passed
+            ended = sum(sum(ends.values()) for ends in tally.ends.values())
+            files = total(open_files(server))
+            print(f"  {passed / 60:5.1f} min {ended:9} requests {memory[-1][1] / 1e6:7.0f} MB {files:5} files", flush=True)
+    until.set()
+    for thread in threads:
+        thread.join(120)
+        if thread.is_alive():
+            tally.fault("a client waits for ever")
+    return tally, memory
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--clients", type=int, default=12)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+
+    program = Path(os.environ.get("PATERNOSTER") or binary())
+    with tempfile.TemporaryDirectory() as scratch:
+        repository = Path(scratch) / "models"
+        for choice in (("--set", "tests", "--only", ",".join(SET)), ("--only", ",".join(CELLS), "--quarter")):
+            command = [program, "models", "--out", repository, *choice]
+            subprocess.run([str(part) for part in command], check=True, capture_output=True)
+        forget_soon(repository / "total" / "config.pbtxt")
+        rng = np.random.default_rng(given.seed)
+        samples = {model: answered(cells_reference.load(repository / model), rng) for model in CELLS}
+        flags = ("--model-control-mode=explicit", "--load-model=*")
+        with Server(repository, *flags, program=program, log=Path(scratch) / "log") as server:
+            # What is opened once, with the first connection, is there before the count.
+            with connected(server) as client:
+                client.get_inference_statistics()
+            before = open_files(server)
+            print(f"{given.clients} clients for {given.minutes:g} min, seed {given.seed}", flush=True)
+            tally, memory = soak(server, given, samples)
+            return report(server, tally, memory, before)
+
+
+def forget_soon(config):
+    """Gives sequences that are left open little time, and room for all clients."""
+    text = config.read_text()
+    for old, new in (("60000000", "5000000"), ("max_candidate_sequences: 4", "max_candidate_sequences: 64")):
+        assert old in text, f"{old} is not in {config}"
+        text = text.replace(old, new)
+    config.write_text(text)
+
+
+def answered(reference, rng, count=20):
+    requests = [reference.request(rng) for _ in range(count)]
+    return [(request, reference.answer(request)) for request in requests]
+
+
+def report(server, tally, memory, before):
+    """Prints what was seen; returns the exit status."""
+    for what, count in sorted(tally.statuses.items()):
+        print(f"  {what:<36} {count:9}")
+    wrong = [f"{fault} ({count} times)" for fault, count in sorted(tally.faults.items())]
+    if server.process.poll() is not None:
+        wrong.append(f"the server ended\n{server.log_tail()}")
+    else:
+        with connected(server) as client:
+            try:
+                eventually("nothing pending", lambda: on_page(scrape(server), "nv_inference_pending_request_count") == 0, 60)
+            except AssertionError as failure:
+                wrong.append(str(failure))
+            page = scrape(server)
+            for model in (*SET, *CELLS):
+                wrong += check_model(client, page, model, tally.ends[model])
+        try:
+            eventually("the files of before", lambda: total(open_files(server)) <= total(before), 60)
+        except AssertionError:
+            wrong.append(f"{open_files(server)} are open, {before} were before")
+        print(f"  open files {total(before)} before, {total(open_files(server))} after")
+    half = memory[len(memory) // 2 :]
+    if len(half) > 1:
+        print(
+            f"  resident {memory[0][1] / 1e6:.0f} MB at first, {memory[-1][1] / 1e6:.0f} MB at last, most"
+            f" {max(size for _, size in memory) / 1e6:.0f} MB; slope of the second half {slope_mb_per_hour(half):+.1f} MB/h"
+        )
+    for text in wrong:
+        print(f"  WRONG {text}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

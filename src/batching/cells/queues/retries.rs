@@ -1,0 +1,105 @@
+//! Rows of failed tasks that run again, in halves until those are found that fail alone: what one request brings fails no other.
+//!
+//! A half is sealed: nobody joins its task. Its rows go back to what they were part of once it has succeeded; until then all other nodes
+//! of their subgraphs wait. It keeps to the lanes that its subgraphs are pinned to, behind what was launched there ahead.
+
+use std::collections::BTreeMap;
+
+use super::{JourneyIx, NodeRow, Queues, SubgraphIx};
+use crate::batching::{CellId, LaneId};
+
+/// Rows of one type that run again as a task of their own.
+#[derive(Debug)]
+pub(super) struct Retry {
+    cell: CellId,
+    rows: Vec<NodeRow>,
+}
+
+impl Queues {
+    /// A row of an ordinary task has failed, which makes all void that was submitted because of it: those nodes of its subgraph.
+    pub(in crate::batching::cells) fn take_back(&mut self, row: &NodeRow) -> Vec<u32> {
+        let subgraph = &mut self.subgraphs[row.subgraph as usize];
+        subgraph.retried += 1;
+        let void = subgraph.nodes.take_back(row.node);
+        self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
+        void
+    }
+
+    /// Rows that failed together run again, in two tasks; a single one in one.
+    pub(in crate::batching::cells) fn halve(&mut self, cell: CellId, rows: &[NodeRow]) {
+        let (first, second) = rows.split_at(rows.len().div_ceil(2));
+        for half in [first, second].into_iter().filter(|half| !half.is_empty()) {
+            self.retries.push_back(Retry { cell, rows: half.to_vec() });
+        }
+    }
+
+    /// The type of the oldest retry that a lane may run.
+    pub(in crate::batching::cells) fn first_retry(&self, lane: LaneId) -> Option<CellId> {
+        self.retries.iter().find(|retry| self.may_run(retry, lane)).map(|retry| retry.cell)
+    }
+
+    /// Whether a lane may run a retry of this type.
+    pub(super) fn has_retry(&self, cell: CellId, lane: LaneId) -> bool {
+        self.retries.iter().any(|retry| retry.cell == cell && self.may_run(retry, lane))
+    }
+
+    fn may_run(&self, retry: &Retry, lane: LaneId) -> bool {
+        let pins = retry.rows.iter().map(|row| self.subgraphs[row.subgraph as usize].pinned);
+        pins.into_iter().all(|pinned| pinned.is_none_or(|pinned| pinned == lane))
+    }
+
+    /// Gives a lane the oldest retry of a type that it may run.
+    pub(in crate::batching::cells) fn launch_retry(&mut self, cell: CellId, lane: LaneId) -> Option<Vec<NodeRow>> {
+        let at = self.retries.iter().position(|retry| retry.cell == cell && self.may_run(retry, lane))?;
+        let rows = self.retries.remove(at)?.rows;
+        let queue = &mut self.queues[usize::from(cell.0)];
+        queue.running += 1;
+        for of_subgraph in rows.chunk_by(|one, other| one.subgraph == other.subgraph) {
+            let subgraph = &mut self.subgraphs[of_subgraph[0].subgraph as usize];
+            subgraph.tasks += 1;
+            queue.count(subgraph, Some(lane));
+        }
+        Some(rows)
+    }
+
+    /// A row has run again, and well: those that wait for it may go on.
+    pub(in crate::batching::cells) fn ran_again(&mut self, row: &NodeRow) {
+        let subgraph = &mut self.subgraphs[row.subgraph as usize];
+        subgraph.retried -= 1;
+        subgraph.nodes.release_parents(row.node);
+        self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
+    }
+
+    /// Drops the rows of a request that has ended.
+    pub(in crate::batching::cells) fn forget_retries(&mut self, journey: JourneyIx) {
+        self.retries.retain_mut(|retry| {
+            retry.rows.retain(|row| row.of.journey != journey);
+            !retry.rows.is_empty()
+        });
+    }
+
+    /// Each row that is to run again is in one retry, which waits or is among those `in_flight`, and its subgraph counts it.
+    pub(super) fn check_retries<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
+        let mut of_subgraph: BTreeMap<SubgraphIx, u32> = BTreeMap::new();
+        for retry in &self.retries {
+            let (rows, most) = (retry.rows.len(), self.queues[usize::from(retry.cell.0)].knobs.max_rows);
+            if !(1..=most as usize).contains(&rows) {
+                return Err(format!("{rows} rows of cell {} are to run again, of at most {most}", retry.cell.0));
+            }
+            if let Some(row) = retry.rows.iter().find(|row| row.is_void || !self.holds(row.subgraph)) {
+                return Err(format!("{row:?} is to run again, though nobody waits for it"));
+            }
+        }
+        let waiting = self.retries.iter().flat_map(|retry| &retry.rows).map(|row| row.subgraph);
+        for subgraph in waiting.chain(in_flight.map(|row| row.subgraph)) {
+            *of_subgraph.entry(subgraph).or_default() += 1;
+        }
+        for (ix, subgraph) in self.subgraphs.iter().filter(|(_, subgraph)| !subgraph.dropped) {
+            let there = of_subgraph.get(&(ix as SubgraphIx)).copied().unwrap_or_default();
+            if there != subgraph.retried {
+                return Err(format!("subgraph {ix} counts {} rows that run again, of {there}", subgraph.retried));
+            }
+        }
+        Ok(())
+    }
+}

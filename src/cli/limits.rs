@@ -1,0 +1,101 @@
+//! Flags of what all clients together may hold, and the budgets that follow from them and from the machine.
+
+use clap::Args;
+
+use crate::{
+    budget::{Budget, Budgets, DEFAULT_REQUESTS},
+    observe,
+};
+
+/// Bytes of requests where the machine does not say how much memory it has.
+const FALLBACK_BYTES: u64 = 2 << 30;
+
+/// Open files where the system does not say how many there may be.
+const FALLBACK_FILES: u64 = 1024;
+
+/// Most connections by default, however many files may be open.
+const MOST_GRPC_CONNECTIONS: u64 = 16 << 10;
+const MOST_HTTP_CONNECTIONS: u64 = 1024;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Limits")]
+#[allow(missing_docs)]
+pub struct LimitArgs {
+    /// Inference requests that may be pending at once; further ones are refused as UNAVAILABLE
+    #[arg(long = "max-pending-requests", value_name = "N", default_value_t = DEFAULT_REQUESTS as u64)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=MOST))]
+    pub pending_requests: u64,
+
+    /// Bytes that pending requests may take, received or decoded; one connection may take a quarter of them, and an
+    /// eighth is kept for requests of up to 64 KiB; requests without room wait for two seconds and are then refused as
+    /// RESOURCE_EXHAUSTED; 0: half of the memory that this process may use
+    #[arg(long = "max-pending-bytes", value_name = "BYTES", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
+    pub pending_bytes: u64,
+
+    /// gRPC connections that may be open at once; further ones are told to go away; 0: half of the files that this
+    /// process may open, and at most 16384
+    #[arg(long = "grpc-max-connections", value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
+    pub grpc_connections: u64,
+
+    /// Connections that may be open at once on the HTTP port, and on the metrics port; further ones get 503 Service
+    /// Unavailable; 0: an eighth of the files that this process may open, and at most 1024
+    #[arg(long = "http-max-connections", value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=MOST))]
+    pub http_connections: u64,
+}
+
+/// Largest number of anything.
+const MOST: u64 = 1 << 62;
+
+/// The budgets of a server with these flags on this machine.
+pub(super) fn budgets(args: &LimitArgs) -> Budgets {
+    let memory = || observe::memory_bytes().unwrap_or(2 * FALLBACK_BYTES);
+    let files = || observe::open_files_limit().unwrap_or(FALLBACK_FILES);
+    let http = or(args.http_connections, || (files() / 8).min(MOST_HTTP_CONNECTIONS));
+    Budgets {
+        bytes: Budget::of_bytes(or(args.pending_bytes, || memory() / 2)),
+        requests: Budget::of(or(args.pending_requests, || 1)),
+        grpc_connections: Budget::of(or(args.grpc_connections, || (files() / 2).min(MOST_GRPC_CONNECTIONS))),
+        http_connections: Budget::of(http),
+        metrics_connections: Budget::of(http),
+    }
+}
+
+/// What was asked for, or, for 0, what the machine suggests.
+fn or(given: u64, suggested: impl FnOnce() -> u64) -> usize {
+    let chosen = if given > 0 { given } else { suggested().max(1) };
+    usize::try_from(chosen).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::serve, *};
+
+    #[test]
+    fn flags_set_the_budgets() {
+        let flags = [
+            "--max-pending-requests=7",
+            "--max-pending-bytes=4096",
+            "--grpc-max-connections=5",
+            "--http-max-connections=3",
+        ];
+        let budgets = budgets(&serve(&flags).limits);
+        let Budgets { bytes, requests, grpc_connections, http_connections, metrics_connections } = budgets;
+        assert_eq!([bytes, requests].map(|budget| budget.capacity()), [4096, 7]);
+        let connections = [grpc_connections, http_connections, metrics_connections];
+        assert_eq!(connections.map(|budget| budget.capacity()), [5, 3, 3]);
+    }
+
+    #[test]
+    fn without_flags_the_machine_decides() {
+        let budgets = budgets(&serve(&[]).limits);
+        assert_eq!(budgets.requests.capacity(), DEFAULT_REQUESTS);
+        let memory = observe::memory_bytes().expect("Linux") as usize;
+        assert_eq!(budgets.bytes.capacity(), memory / 2);
+        let files = observe::open_files_limit().expect("Linux") as usize;
+        let connections = budgets.grpc_connections.capacity() + 2 * budgets.http_connections.capacity();
+        assert!(connections < files, "{connections} connections with {files} files leave some for models");
+    }
+}

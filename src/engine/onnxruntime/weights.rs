@@ -1,0 +1,114 @@
+//! Weights that a graph's own bytes do not hold: read into memory that a session refers to. The engine opens no file.
+
+use std::{
+    ffi::{CString, c_char},
+    fmt,
+};
+
+use bytemuck::{Pod, Zeroable, allocation::try_zeroed_slice_box};
+use ort::{
+    AsPointer,
+    session::{Session, builder::SessionBuilder},
+    sys,
+};
+use sha2::{Digest, Sha256};
+
+use super::{
+    status::check,
+    value::{HostMemory, Tensor},
+};
+use crate::{
+    engine::EngineError,
+    model::DataType,
+    onnx::{ExternalWeight, SealedModel},
+};
+
+/// A unit of aligned memory.
+#[derive(Clone, Copy, Pod, Zeroable)]
+#[repr(C, align(64))]
+struct Line([u8; 64]);
+
+struct Weight {
+    name: CString,
+    datatype: DataType,
+    dims: Vec<i64>,
+    memory: Box<[Line]>,
+    len_bytes: usize,
+}
+
+/// The weights of one graph.
+pub(super) struct Weights(Vec<Weight>);
+
+impl Weights {
+    /// Reads the weights of a model, and adds to a hash what tells them from others: their names and elements.
+    ///
+    /// # Errors
+    /// When there is no memory for them, or a file cannot be read; with the file.
+    pub(super) fn read(model: &SealedModel, hash: &mut Sha256) -> Result<Self, EngineError> {
+        model.weights().map(|weight| Weight::read(weight, hash)).collect::<Result<_, _>>().map(Self)
+    }
+}
+
+impl Weight {
+    fn read(weight: &ExternalWeight, hash: &mut Sha256) -> Result<Self, EngineError> {
+        let ExternalWeight { name, datatype, dims, len_bytes, .. } = weight;
+        let lines = len_bytes.div_ceil(size_of::<Line>());
+        let mut memory = try_zeroed_slice_box::<Line>(lines)
+            .map_err(|()| EngineError(format!("there is no memory for weight '{name}' of {len_bytes} bytes")))?;
+        let elements = &mut bytemuck::cast_slice_mut(&mut memory)[..*len_bytes];
+        weight.read_into(elements).map_err(|error| EngineError(error.to_string()))?;
+        for part in [name.as_bytes(), elements] {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        let name = CString::new(name.as_str())
+            .map_err(|_| EngineError(format!("the name of weight '{}' holds a zero byte", name.escape_debug())))?;
+        Ok(Self { name, datatype: *datatype, dims: dims.clone(), memory, len_bytes: *len_bytes })
+    }
+
+    fn tensor(&self, host: &HostMemory) -> Result<Tensor<'_>, EngineError> {
+        let elements = &bytemuck::cast_slice(&self.memory)[..self.len_bytes];
+        Tensor::over(host, self.datatype, &self.dims, elements)
+    }
+}
+
+/// A session, and the weights that it refers to.
+pub(super) struct CompiledGraph {
+    // Dropped before what it refers to.
+    session: Session,
+    #[allow(dead_code, reason = "the session refers to it")]
+    weights: Weights,
+}
+
+impl CompiledGraph {
+    /// Compiles a graph with the weights beside it.
+    ///
+    /// # Errors
+    /// When ONNX Runtime refuses it.
+    pub(super) fn new(mut builder: SessionBuilder, graph: &[u8], weights: Weights) -> Result<Self, EngineError> {
+        if !weights.0.is_empty() {
+            let host = HostMemory::new()?;
+            let tensors = weights.0.iter().map(|weight| weight.tensor(&host)).collect::<Result<Vec<_>, _>>()?;
+            let names: Vec<*const c_char> = weights.0.iter().map(|weight| weight.name.as_ptr()).collect();
+            let values: Vec<*const sys::OrtValue> = tensors.iter().map(|tensor| tensor.as_ptr().cast_const()).collect();
+            // SAFETY: both arrays have the length given and outlive the call, which copies the names and shares the
+            // values. Their memory outlives builder and session: it moves with the session, into a value that drops the
+            // session first. Sessions only read initializers.
+            check(unsafe {
+                (ort::api().AddExternalInitializers)(builder.ptr_mut(), names.as_ptr(), values.as_ptr(), values.len())
+            })?;
+        }
+        let session = builder.commit_from_memory(graph).map_err(super::program::refused)?;
+        Ok(Self { session, weights })
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        &self.session
+    }
+}
+
+impl fmt::Debug for CompiledGraph {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("CompiledGraph").field("session", &self.session).finish_non_exhaustive()
+    }
+}

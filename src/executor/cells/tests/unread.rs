@@ -1,0 +1,48 @@
+//! Clients of streams that do not take what the steps answer.
+
+use tokio::runtime::Builder;
+
+use super::*;
+use crate::{
+    batching::{CellularKnobs, Knobs, Policy},
+    executor::{Backlog, BacklogLimits, InferError, InferRequest, Pool, PoolOptions, ResponseStream},
+    observe::PoolStats,
+};
+
+#[test]
+fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
+    let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+    let Tried { spec, programs, .. } = decoder(true).expect("it fits");
+    let programs = Arc::into_inner(programs).expect("nobody else has it");
+    let (cells, segments) = programs.knobs();
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
+    let model = Arc::new(pool.bring_up(spec, Knobs { policy, ..Knobs::default() }, programs));
+
+    let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
+    let stats = Arc::new(PoolStats::default());
+    let small = Backlog::new(BacklogLimits { stream_bytes: 1, ..BacklogLimits::default() }, &stats);
+    let (slow, quick) = (small.connection().stream(), pool.backlog().connection().stream());
+    let request = || InferRequest {
+        rows: 1,
+        inputs: vec![Some(InputTensor { shape: Dims::from_slice(&[1, 1]), data: bytes(&[2]) })],
+        priority: 0,
+        queue_timeout: None,
+        deadline: None,
+        sequence: None,
+    };
+    let next = |stream: &mut ResponseStream| {
+        let response = runtime.block_on(stream.next())?;
+        Some(response.map(|response| values(&response.outputs[0].data)))
+    };
+    let mut unread = model.submit_stream(request(), &slow);
+    let mut read = model.submit_stream(request(), &quick);
+    for token in 3..=5 {
+        assert_eq!(next(&mut read), Some(Ok(vec![token])));
+    }
+    assert_eq!(next(&mut read), None, "the other ends well");
+    // Its first response was made when nothing waited.
+    assert_eq!(next(&mut unread), Some(Ok(vec![3])));
+    assert!(matches!(next(&mut unread), Some(Err(InferError::Unread(_)))));
+    assert_eq!(next(&mut unread), None);
+    assert_eq!((stats.snapshot().replies_refused, slow.waiting_bytes()), (1, 0));
+}

@@ -1,0 +1,149 @@
+//! Tasks that are to stop, because all their requests have ended or because their time is over; and lanes that go on without
+//! a task that does not stop.
+
+use std::time::Duration;
+
+use tracing::{debug, error, info, warn};
+
+use super::{
+    state::{After, State, find},
+    watch::{Flight, Found, StopReason},
+};
+use crate::{
+    batching::{Event, LaneId, LaneKnobs, Ns},
+    observe::LaneCounts,
+};
+
+/// A change in the state of a task that is to stop: each is logged, and may change whether the server is ready.
+pub(super) struct Incident {
+    lane: LaneId,
+    flight: Flight,
+    kind: IncidentKind,
+}
+
+#[derive(Clone, Copy)]
+enum IncidentKind {
+    Overdue,
+    Lost,
+    Abandoned,
+    Returned,
+}
+
+/// Whether versions and lanes respond, as readiness has to know it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Responsiveness {
+    /// Grows whenever a version ceases to be [responsive](super::ModelHandle::is_responsive), and when it is so again.
+    pub changes: u64,
+    /// Lanes that a task holds whose time is over, or that are lost to one.
+    pub stuck_lanes: u64,
+}
+
+/// A lane that needs a new thread, and the task that has the old one.
+pub(super) struct Replacement {
+    pub(super) lane: LaneId,
+    pub(super) flight: Flight,
+}
+
+impl Incident {
+    pub(super) fn returned(lane: LaneId, flight: Flight) -> Self {
+        Self { lane, flight, kind: IncidentKind::Returned }
+    }
+
+    /// Writes it into the log.
+    pub(super) fn report(&self, now: Ns) {
+        let Flight { loaded, stage, since, .. } = &self.flight;
+        let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
+        let seconds = Duration::from_nanos(now.saturating_sub(*since)).as_secs_f64();
+        match self.kind {
+            IncidentKind::Overdue => {
+                warn!(model = %model, version, stage, lane, seconds, "task stopped: its time is over");
+            }
+            IncidentKind::Lost => error!(model = %model, version, stage, lane, seconds, "task does not stop"),
+            IncidentKind::Abandoned => {
+                warn!(model = %model, version, stage, lane, seconds, "lane goes on without its task, on a new thread");
+            }
+            IncidentKind::Returned => info!(model = %model, version, stage, lane, seconds, "stopped task returned"),
+        }
+    }
+}
+
+impl Flight {
+    /// The error of the task's requests of this model, which may be another than the task's.
+    pub(super) fn overdue_reason(&self, model: &str) -> String {
+        format!("model '{model}' does not respond: {}", self.loaded.hangs.reason_of(usize::from(self.stage)))
+    }
+}
+
+impl State {
+    /// Stops tasks whose requests have all ended: nothing of what they compute is used.
+    pub(super) fn stop_unwanted(&mut self, now: Ns, after: &mut After) {
+        let requests = &self.requests;
+        let is_live = |req| find(requests, req).is_some();
+        let (stopped, look) = self.watch.stop_unwanted(now, is_live);
+        after.lanes_changed |= stopped > 0;
+        after.watch_at = look.or(after.watch_at);
+        if stopped > 0 {
+            debug!(tasks = stopped, "told to stop: all their requests have ended");
+        }
+    }
+
+    /// Stops tasks past their limit, and takes the lanes of those that do not stop from the core until they return or a new
+    /// thread serves the lane.
+    pub(super) fn look_at_lanes(&mut self, now: Ns, after: &mut After) {
+        if self.stopped {
+            return;
+        }
+        for (lane, found) in self.watch.look(now) {
+            match found {
+                Found::Overdue(flight) => {
+                    flight.loaded.hangs.began(flight.stage);
+                    after.incidents.push(Incident { lane, flight, kind: IncidentKind::Overdue });
+                }
+                Found::Lost(flight, reason) => {
+                    let before = after.ended.len();
+                    self.step(now, Event::LaneLost(lane), after);
+                    if reason == StopReason::Overdue {
+                        for (record, _) in &mut after.ended[before..] {
+                            let model = &record.handle.spec.name;
+                            record.error.get_or_insert_with(|| flight.overdue_reason(model));
+                        }
+                    }
+                    after.incidents.push(Incident { lane, flight, kind: IncidentKind::Lost });
+                }
+            }
+        }
+        self.abandon_lost(after);
+        after.watch_at = self.watch.next_look();
+    }
+
+    /// Lets lost lanes go on without their tasks, as far as there may be such tasks.
+    pub(super) fn abandon_lost(&mut self, after: &mut After) {
+        while let Some((lane, flight, reason)) = self.watch.abandon() {
+            // The model's other tasks have a lane again.
+            if reason == StopReason::Overdue {
+                flight.loaded.hangs.ended(flight.stage);
+            }
+            after.incidents.push(Incident { lane, flight: flight.clone(), kind: IncidentKind::Abandoned });
+            after.replacements.push(Replacement { lane, flight });
+        }
+    }
+
+    /// A lane takes tasks again.
+    pub(super) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
+        self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
+    }
+
+    /// Lets a lane that got no new thread wait for its task, unless that has returned.
+    pub(super) fn lane_not_replaced(&mut self, now: Ns, Replacement { lane, flight }: Replacement, after: &mut After) {
+        let Some(reason) = self.watch.keep(lane, flight.task) else { return self.lane_up(now, lane, after) };
+        if reason == StopReason::Overdue {
+            flight.loaded.hangs.began(flight.stage);
+        }
+        after.incidents.push(Incident { lane, flight, kind: IncidentKind::Lost });
+    }
+
+    /// How the lanes are.
+    pub(super) fn lane_counts(&self) -> LaneCounts {
+        self.watch.counts()
+    }
+}

@@ -1,0 +1,72 @@
+//! When a connection has had no call for long enough.
+
+use std::time::Duration;
+
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// Looks at a connection this often within the time it may be idle.
+const LOOKS: u32 = 4;
+
+/// Watches a connection for calls. A look now and then costs its calls nothing, where a timer that every call resets
+/// would; the connection is told to go between one and one and a quarter times the given duration after its last call.
+pub(super) struct Idleness {
+    looks: Option<Interval>,
+    calls_begun: u64,
+    quiet_looks: u32,
+}
+
+impl Idleness {
+    /// Watches for a duration without calls; `None`: any duration will do.
+    pub(super) fn new(most: Option<Duration>) -> Self {
+        let looks = most.map(|most| {
+            let mut looks = interval((most / LOOKS).max(Duration::from_millis(1)));
+            looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+            looks
+        });
+        Self { looks, calls_begun: 0, quiet_looks: 0 }
+    }
+
+    /// Waits for the next look at the connection.
+    pub(super) async fn next_look(&mut self) {
+        match &mut self.looks {
+            Some(looks) => drop(looks.tick().await),
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Looks; whether the connection has been idle for too long.
+    pub(super) fn look(&mut self, calls_begun: u64, running: bool) -> bool {
+        let quiet = !running && calls_begun == self.calls_begun;
+        self.calls_begun = calls_begun;
+        self.quiet_looks = if quiet { self.quiet_looks + 1 } else { 0 };
+        self.quiet_looks > LOOKS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_between_two_looks_counts_even_if_it_is_over() {
+        let mut idleness = Idleness::new(None);
+        let mut looks = |calls_begun, running, times: u32| (0..times).any(|_| idleness.look(calls_begun, running));
+        assert!(!looks(0, false, LOOKS));
+        assert!(!looks(1, false, LOOKS + 1), "one begun and ended");
+        assert!(!looks(1, true, 2 * LOOKS), "one that goes on");
+        assert!(looks(1, false, LOOKS + 1), "none for long enough");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looks_come_within_the_duration_and_never_without_one() {
+        let mut idleness = Idleness::new(Some(Duration::from_secs(8)));
+        let began = tokio::time::Instant::now();
+        idleness.next_look().await;
+        while !idleness.look(0, false) {
+            idleness.next_look().await;
+        }
+        assert!((8..=10).contains(&began.elapsed().as_secs()), "{:?}", began.elapsed());
+        let never = tokio::time::timeout(Duration::from_secs(3600), Idleness::new(None).next_look()).await;
+        never.expect_err("no limit");
+    }
+}

@@ -1,0 +1,96 @@
+//! A model that is ready for an engine.
+
+use std::{collections::HashSet, path::Path, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    Error, Model, expansion,
+    external::{self, ExternalFiles, ExternalWeight},
+};
+
+/// A model that an engine can open without opening a file: its functions and bodies are of a bounded size, and what
+/// other files hold was found, checked and, where it is small, put into the graph.
+#[derive(Clone, Debug)]
+pub struct SealedModel {
+    model: Model,
+    /// The file's own bytes, where nothing changed.
+    encoded: Option<Bytes>,
+    weights: Arc<[ExternalWeight]>,
+}
+
+impl SealedModel {
+    /// Seals a serialized model; `label` stands for the file's name in errors.
+    ///
+    /// # Errors
+    /// When the bytes are no ONNX model, the model would expand beyond bounds, or a file of external data is missing,
+    /// lies outside of what `files` allows, or does not fit its tensor.
+    pub fn new(label: &str, content: Bytes, files: &ExternalFiles) -> Result<Self, Error> {
+        let mut model = Model::from_bytes(label, content.clone())?;
+        let unusable = |reason| Error::Unusable { file: label.to_owned(), reason };
+        expansion::check(&model.0).map_err(unusable)?;
+        let gathered = external::gather(&mut model, files).map_err(unusable)?;
+        let encoded = gathered.is_unchanged.then_some(content);
+        Ok(Self { model, encoded, weights: gathered.weights.into() })
+    }
+
+    /// Reads and seals a model's file, with the files beside it.
+    ///
+    /// # Errors
+    /// As [`Self::new`], and when the file cannot be read.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let label = path.display().to_string();
+        match std::fs::read(path) {
+            Ok(content) => Self::new(&label, content.into(), &ExternalFiles::beside(path)),
+            Err(source) => Err(Error::Read { file: label, source }),
+        }
+    }
+
+    /// The model. Weights that stay outside of it say so, and have no elements.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// A part of this model, which was cut from it.
+    #[must_use]
+    pub fn part(&self, part: Model) -> Self {
+        Self { model: part, encoded: None, weights: Arc::clone(&self.weights) }
+    }
+
+    /// The encoded graph.
+    pub fn to_bytes(&self) -> Bytes {
+        self.encoded.clone().unwrap_or_else(|| self.model.to_bytes())
+    }
+
+    /// The weights that are to be given beside the graph, in the order of the file.
+    pub fn weights(&self) -> impl Iterator<Item = &ExternalWeight> {
+        let outside = self.model.0.graph.iter().flat_map(|graph| &graph.initializer);
+        let names: HashSet<&str> = outside.filter(|it| external::is_external(it)).map(|it| it.name()).collect();
+        self.weights.iter().filter(move |weight| names.contains(weight.name.as_str()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, path::PathBuf};
+
+    use super::*;
+    use crate::onnx::Signature;
+
+    #[test]
+    fn corpus_files_that_would_harm_an_engine_are_refused() {
+        let corpus = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/onnx");
+        let mut count = 0;
+        for entry in fs::read_dir(corpus).expect("the corpus is committed") {
+            let path = entry.expect("it can be listed").path();
+            if !path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("good-but-")) {
+                continue;
+            }
+            Signature::read(&path).expect("it looks like any other model");
+            let refused = SealedModel::read(&path).expect_err("an engine must not open it").to_string();
+            assert!(refused.starts_with("cannot use '"), "{refused}");
+            count += 1;
+        }
+        assert_eq!(count, 5);
+    }
+}

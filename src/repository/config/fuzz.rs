@@ -1,0 +1,105 @@
+//! The fuzz bodies of model configurations: whatever the text, it is answered, and what is accepted says the same in
+//! every form.
+
+use std::collections::BTreeMap;
+
+use prost_reflect::DynamicMessage;
+
+use super::{
+    ConfigError, Origin, bounds, check, complete, convert, json, latencies, pb, pbtxt, schema,
+    stages::StageRequest,
+    unfold::{self, UnfoldRequest},
+    yaml,
+};
+use crate::{
+    batching::{CostTable, Knobs},
+    model::ModelSpec,
+};
+
+/// The fuzz body of `config.pbtxt`.
+pub fn pbtxt(bytes: &[u8]) {
+    read_pbtxt(bytes);
+}
+
+/// The fuzz body of `model.yaml`.
+pub fn yaml(bytes: &[u8]) {
+    read_yaml(bytes);
+}
+
+/// The fuzz body of the configuration in a load request.
+pub fn json(bytes: &[u8]) {
+    read_json(bytes);
+}
+
+/// Whether a `config.pbtxt` can be read.
+pub(super) fn read_pbtxt(bytes: &[u8]) -> bool {
+    pbtxt::parse("config.pbtxt", bytes).map(|(config, origin)| check_config(config, &origin)).is_ok()
+}
+
+/// Whether a `model.yaml` can be read.
+pub(super) fn read_yaml(bytes: &[u8]) -> bool {
+    yaml::parse("model.yaml", bytes).map(|(config, origin)| check_config(config, &origin)).is_ok()
+}
+
+/// Whether an override can be read.
+pub(super) fn read_json(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    json::parse(&text).map(|(config, origin)| check_config(config, &origin)).is_ok()
+}
+
+/// Takes a configuration as far as a loader does.
+fn check_config(mut config: pb::ModelConfig, origin: &Origin) {
+    check::hints(&config);
+    if let Some(latencies::Place::Here(table)) = latencies::place(&config) {
+        let stages = latencies::parse(table, 2).map(|table| table.stages.len());
+        assert!(matches!(stages, Ok(2) | Err(_)), "one list for each stage");
+    }
+    let said = told(&mut config, origin);
+    if said.is_ok() {
+        check_forms(&config, &said);
+    }
+}
+
+/// All that a loader is told.
+type Told = (ModelSpec, Knobs, StageRequest, Option<UnfoldRequest>, Option<CostTable>);
+
+/// Completes a configuration and reads all of it, or says why it is refused.
+pub(super) fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told, String> {
+    let text = |fault: ConfigError| fault.to_string();
+    let name = if config.name.is_empty() { "m".to_owned() } else { config.name.clone() };
+    check::supported(config, &name, origin).map_err(text)?;
+    complete::defaults(config, &name);
+    complete::scheduler(config);
+    check::consistent(config, None, origin).map_err(text)?;
+    let converted = convert::model(config, 1, &BTreeMap::new(), origin);
+    let (spec, knobs, stages) = converted.expect("what was checked converts");
+    let unfold = unfold::read(config, origin).map_err(text)?;
+    let table = match latencies::place(config) {
+        Some(latencies::Place::Here(text)) => Some(latencies::parse(text, stages.count())?),
+        Some(latencies::Place::File(_)) | None => None,
+    };
+    Ok((spec, knobs, stages, unfold, table))
+}
+
+/// Printed as `config.pbtxt` and as JSON and read again, a completed configuration says the same. One that is as long as
+/// allowed before it is completed may be too long after it.
+pub(super) fn check_forms(config: &pb::ModelConfig, said: &Result<Told, String>) {
+    let mut message = DynamicMessage::new(schema::model_config().expect("sound descriptors"));
+    message.transcode_from(config).expect("the schema is the message's");
+    let shown = message.to_text_format();
+    if let Some((mut from_pbtxt, origin)) = unless_too_long(pbtxt::parse("config.pbtxt", shown.as_bytes()), &shown) {
+        assert_eq!(&told(&mut from_pbtxt, &origin), said, "{shown}");
+        assert_eq!(&from_pbtxt, config, "nothing is completed twice");
+    }
+    let shown = json::write(config).expect("the schema is the message's").to_string();
+    if let Some((mut from_json, origin)) = unless_too_long(json::parse(&shown), &shown) {
+        assert_eq!(&told(&mut from_json, &origin), said, "{shown}");
+    }
+}
+
+fn unless_too_long<T>(parsed: Result<T, ConfigError>, shown: &str) -> Option<T> {
+    match parsed {
+        Err(refused) if refused.message == bounds::too_many_values() => None,
+        parsed => Some(parsed.expect(shown)),
+    }
+}

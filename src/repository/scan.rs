@@ -1,0 +1,199 @@
+//! Which model directories the repositories hold. A repository or an entry that cannot be looked at is reported, never
+//! taken for one that is not there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
+
+use super::StartError;
+
+/// A model directory, or the reason why a name has none that could be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    At(PathBuf),
+    /// The same name in two repositories.
+    Twice(PathBuf, PathBuf),
+}
+
+/// What one look at a repository saw.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Listing {
+    pub(super) identity: Identity,
+    /// Model directories by name.
+    pub(super) models: BTreeMap<String, PathBuf>,
+    /// Names that could not be looked at, with the system's reason.
+    pub(super) unclear: BTreeMap<String, String>,
+}
+
+impl Listing {
+    /// Takes a name that could not be looked at for a model.
+    pub(super) fn believe(&mut self, root: &Path, name: &str) {
+        self.models.insert(name.to_owned(), root.join(name));
+    }
+}
+
+/// Tells one directory, and the device it is on, from another that has its path at some other time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Identity {
+    pub(super) device: u64,
+    pub(super) inode: u64,
+}
+
+/// What one look at every repository saw, in the order of the command line.
+pub(super) type Scan = Vec<(PathBuf, io::Result<Listing>)>;
+
+/// Refuses what can never be a repository.
+pub(super) fn check_roots(roots: &[PathBuf]) -> Result<(), StartError> {
+    if roots.is_empty() {
+        return Err(StartError::NoRepository);
+    }
+    for path in roots {
+        let text = path.to_string_lossy();
+        if ["s3://", "gs://", "as://"].iter().any(|scheme| text.starts_with(scheme)) {
+            return Err(StartError::Remote { location: text.into_owned() });
+        }
+    }
+    Ok(())
+}
+
+/// Whether a name can be a model's: one plain directory name, not hidden (volume mounts keep their data in `..data`) and
+/// not a file system's own.
+pub(super) fn is_model_name(name: &str) -> bool {
+    let reserved = name.is_empty() || name.starts_with('.') || name == "lost+found";
+    !reserved && !name.contains(['/', '\\', '\0'])
+}
+
+/// Looks at every repository. One that is given twice, under whatever path, is looked at once.
+pub(super) fn scan(roots: &[PathBuf]) -> Scan {
+    distinct(roots).into_iter().map(|root| (root.clone(), list(root))).collect()
+}
+
+/// The repositories, each directory once. One that cannot be looked at is taken for a directory of its own.
+fn distinct(roots: &[PathBuf]) -> Vec<&PathBuf> {
+    let mut distinct: Vec<(&PathBuf, Option<Identity>)> = Vec::new();
+    for root in roots {
+        let own = fs::metadata(root).ok().map(|metadata| identity(&metadata));
+        let again = distinct.iter().any(|(path, other)| *path == root || own.is_some() && *other == own);
+        if !again {
+            distinct.push((root, own));
+        }
+    }
+    distinct.into_iter().map(|(root, _)| root).collect()
+}
+
+fn list(root: &Path) -> io::Result<Listing> {
+    let mut listing = Listing { identity: identity(&fs::metadata(root)?), ..Listing::default() };
+    for entry in fs::read_dir(root)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if !is_model_name(&name) {
+            continue;
+        }
+        match is_directory(&entry.path()) {
+            Ok(true) => drop(listing.models.insert(name, entry.path())),
+            Ok(false) => {}
+            Err(fault) => drop(listing.unclear.insert(name, fault.to_string())),
+        }
+    }
+    Ok(listing)
+}
+
+/// Whether a path leads to a directory, through links. What is not there is none; any other fault is an error.
+pub(super) fn is_directory(path: &Path) -> io::Result<bool> {
+    match fs::metadata(path) {
+        Ok(metadata) => Ok(metadata.is_dir()),
+        Err(fault) if matches!(fault.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => Ok(false),
+        Err(fault) => Err(fault),
+    }
+}
+
+/// All models of these repositories by name.
+pub(super) fn merge<'l>(listings: impl IntoIterator<Item = &'l Listing>) -> BTreeMap<String, Found> {
+    let mut models = BTreeMap::new();
+    for (name, path) in listings.into_iter().flat_map(|listing| &listing.models) {
+        let found = match models.remove(name) {
+            None => Found::At(path.clone()),
+            Some(Found::At(first) | Found::Twice(first, _)) => Found::Twice(first, path.clone()),
+        };
+        models.insert(name.clone(), found);
+    }
+    models
+}
+
+/// The names of all models that a scan saw.
+pub(super) fn names(scan: &Scan) -> BTreeSet<String> {
+    let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());
+    listings.flat_map(|listing| listing.models.keys().chain(listing.unclear.keys()).cloned()).collect()
+}
+
+/// The directory of one model, if any repository has it.
+///
+/// # Errors
+/// When a repository cannot be looked at; with the path and the reason.
+pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, String> {
+    if !is_model_name(name) {
+        return Ok(None);
+    }
+    let mut places = Vec::new();
+    for root in distinct(roots) {
+        let fail = |path: &Path, fault: io::Error| format!("cannot read {}: {fault}", path.display());
+        let path = root.join(name);
+        if is_directory(&path).map_err(|fault| fail(&path, fault))? {
+            places.push(path);
+        } else {
+            // Not there because the whole repository is not: that says nothing of the model.
+            fs::metadata(root).map_err(|fault| fail(root, fault))?;
+        }
+    }
+    let mut places = places.into_iter();
+    let (first, second) = (places.next(), places.next());
+    Ok(first.map(|first| match second {
+        None => Found::At(first),
+        Some(second) => Found::Twice(first, second),
+    }))
+}
+
+pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
+    Identity { device: metadata.dev(), inode: metadata.ino() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_leave_the_repository_are_no_model_names() {
+        assert!(is_model_name("resnet-50.v1"));
+        for name in ["", ".", "..", "../x", "a/b", "/etc", "a\\b", ".git", "..data", "a\0b", "lost+found"] {
+            assert!(!is_model_name(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn remote_repositories_are_refused_with_a_way_out() {
+        let error = check_roots(&[PathBuf::from("s3://bucket/models")]).unwrap_err().to_string();
+        assert!(error.contains("s3://bucket/models") && error.contains("init container"), "{error}");
+        assert!(matches!(check_roots(&[]), Err(StartError::NoRepository)));
+    }
+
+    #[test]
+    fn what_cannot_be_looked_at_is_told_from_what_is_not_there() {
+        let directory = tempfile::tempdir().unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, directory.path().join(name)).unwrap();
+        fs::create_dir(directory.path().join("model")).unwrap();
+        link("nowhere", "dangling");
+        link("circle", "circle");
+        let roots = [directory.path().to_owned(), directory.path().join("missing")];
+        let mut scan = scan(&roots);
+        assert!(scan.pop().unwrap().1.is_err(), "a repository that is missing");
+        let listing = scan.pop().unwrap().1.unwrap();
+        assert_eq!(listing.models.keys().collect::<Vec<_>>(), ["model"]);
+        assert_eq!(listing.unclear.keys().collect::<Vec<_>>(), ["circle"], "a link in a circle");
+        assert!(find(&roots[..1], "circle").unwrap_err().contains("circle: "));
+        assert_eq!(find(&roots[..1], "dangling"), Ok(None));
+        assert!(find(&roots, "other").unwrap_err().contains("missing: "));
+    }
+}

@@ -1,0 +1,226 @@
+//! What decoding a message builds, found from its bytes before anything is built.
+//!
+//! An empty entry of a repeated field takes two bytes on the wire and up to hundreds in memory. Entries that no honest
+//! request has many of are limited in number; everything else is added up, so that its memory can be reserved first.
+
+use std::mem::size_of;
+
+use bytes::Bytes;
+
+use super::{
+    super::{
+        Kind, RequestError,
+        pb::model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
+    },
+    fields::{Field, Fields, Wire},
+};
+
+/// Most inputs, requested outputs, raw entries and parameters that one request may have, each counted for itself.
+pub const MOST_ENTRIES: usize = 4096;
+
+/// Most dimensions that the shapes of one request may have together.
+pub const MOST_DIMENSIONS: usize = 64 << 10;
+
+/// A list that grows entry by entry has room for up to four times what it holds: the least is four entries, and old and
+/// new memory are there together while it doubles.
+const GROWTH: usize = 4;
+
+/// Room for an entry of a map: key, value, the table's spare places, and the old table while it grows.
+const MAP_ENTRY_BYTES: usize = 256;
+
+/// A string of a list, before its length is written in front of its bytes.
+const STRING_BYTES: usize = size_of::<Bytes>() + size_of::<u32>();
+
+/// What a field's value becomes.
+#[derive(Clone, Copy, Debug)]
+enum Built {
+    /// A share of the message.
+    Nothing,
+    /// A copy.
+    Copy,
+    /// Numbers, packed or not, of so many bytes each.
+    Numbers { bytes: usize },
+    /// A message of these fields.
+    Message(&'static [Part]),
+}
+
+/// A field of a message, as far as memory goes. Fields that are not listed take none.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    number: u64,
+    name: &'static str,
+    /// Memory for each occurrence, beside what it is built of.
+    each: usize,
+    built: Built,
+    /// Most elements in the whole message, and which of [`Count`]'s numbers counts them.
+    most: Option<(usize, usize)>,
+}
+
+const fn part(number: u64, name: &'static str, each: usize, built: Built) -> Part {
+    Part { number, name, each, built, most: None }
+}
+
+const fn entries(number: u64, name: &'static str, each: usize, built: Built, counter: usize) -> Part {
+    Part { number, name, each, built, most: Some((MOST_ENTRIES, counter)) }
+}
+
+const COUNTERS: usize = 5;
+
+/// A message whose size can be found.
+#[derive(Clone, Copy, Debug)]
+pub struct Measurable(&'static [Part]);
+
+/// `ModelInferRequest`.
+pub const INFER_REQUEST: Measurable = Measurable(&[
+    part(1, "model_name", 0, Built::Copy),
+    part(2, "model_version", 0, Built::Copy),
+    part(3, "id", 0, Built::Copy),
+    PARAMETERS,
+    entries(5, "inputs", GROWTH * size_of::<InferInputTensor>(), Built::Message(INPUT), 1),
+    entries(6, "outputs", GROWTH * size_of::<InferRequestedOutputTensor>(), Built::Message(OUTPUT), 2),
+    entries(7, "raw_input_contents", GROWTH * size_of::<Bytes>(), Built::Nothing, 3),
+]);
+
+/// `RepositoryModelLoadRequest`.
+pub const LOAD_REQUEST: Measurable = Measurable(&[
+    part(1, "repository_name", 0, Built::Copy),
+    part(2, "model_name", 0, Built::Copy),
+    entries(3, "parameters", MAP_ENTRY_BYTES, Built::Message(PARAMETER), 0),
+]);
+
+/// Everywhere in a request, counted together.
+const PARAMETERS: Part = entries(4, "parameters", MAP_ENTRY_BYTES, Built::Message(PARAMETER), 0);
+
+/// An entry of a map from names to parameters of any kind: a string or bytes have the numbers 3 and 4.
+const PARAMETER: &[Part] = &[
+    part(1, "key", 0, Built::Copy),
+    part(2, "value", 0, Built::Message(&[part(3, "text", 0, Built::Copy), part(4, "content", 0, Built::Copy)])),
+];
+
+const INPUT: &[Part] = &[
+    part(1, "name", 0, Built::Copy),
+    part(2, "datatype", 0, Built::Copy),
+    Part {
+        number: 3,
+        name: "shape",
+        each: 0,
+        built: Built::Numbers { bytes: GROWTH * size_of::<i64>() },
+        most: Some((MOST_DIMENSIONS, 4)),
+    },
+    PARAMETERS,
+    part(CONTENTS, "contents", 0, Built::Message(TYPED)),
+];
+
+const OUTPUT: &[Part] =
+    &[part(1, "name", 0, Built::Copy), entries(2, "parameters", MAP_ENTRY_BYTES, Built::Message(PARAMETER), 0)];
+
+/// The inputs of a request.
+pub(super) const INPUTS: u64 = 5;
+/// The typed contents of an input.
+pub(super) const CONTENTS: u64 = 5;
+
+/// Typed contents are decoded into lists of exactly their length, see [`parse`](super::parse).
+const TYPED: &[Part] = &[
+    part(1, "bool_contents", 0, Built::Numbers { bytes: 1 }),
+    part(2, "int_contents", 0, Built::Numbers { bytes: 4 }),
+    part(3, "int64_contents", 0, Built::Numbers { bytes: 8 }),
+    part(4, "uint_contents", 0, Built::Numbers { bytes: 4 }),
+    part(5, "uint64_contents", 0, Built::Numbers { bytes: 8 }),
+    part(6, "fp32_contents", 0, Built::Numbers { bytes: 4 }),
+    part(7, "fp64_contents", 0, Built::Numbers { bytes: 8 }),
+    part(8, "bytes_contents", STRING_BYTES, Built::Copy),
+];
+
+/// Finds how many bytes decoding `message` builds beside the message itself, in at most `steps` steps (a field, or 64
+/// bytes of numbers, is one); `None` where that takes more.
+///
+/// # Errors
+/// INVALID_ARGUMENT where a field has more entries than a request may have.
+pub fn measure(kind: Measurable, message: &[u8], steps: usize) -> Result<Option<usize>, RequestError> {
+    let mut count = Count { built_bytes: 0, counts: [0; COUNTERS], steps };
+    match count.fields(kind.0, message) {
+        Ok(()) | Err(Stop::Broken) => Ok(Some(count.built_bytes)),
+        Err(Stop::Steps) => Ok(None),
+        Err(Stop::TooMany { name, most }) => {
+            let message = format!("the request has too many '{name}' entries, expected at most {most} altogether");
+            Err(RequestError::new(Kind::InvalidArgument, message))
+        }
+    }
+}
+
+struct Count {
+    built_bytes: usize,
+    counts: [usize; COUNTERS],
+    steps: usize,
+}
+
+enum Stop {
+    /// The bytes are no such message from here on; decoding ends there too.
+    Broken,
+    Steps,
+    TooMany {
+        name: &'static str,
+        most: usize,
+    },
+}
+
+impl Count {
+    fn fields(&mut self, parts: &'static [Part], message: &[u8]) -> Result<(), Stop> {
+        let mut fields = Fields::of(message);
+        for field in fields.by_ref() {
+            self.step(1)?;
+            if let Some(part) = parts.iter().find(|part| part.number == field.number) {
+                self.field(part, &field)?;
+            }
+        }
+        if fields.rest().is_empty() { Ok(()) } else { Err(Stop::Broken) }
+    }
+
+    fn field(&mut self, part: &'static Part, field: &Field<'_>) -> Result<(), Stop> {
+        let elements = match part.built {
+            Built::Numbers { .. } => elements(part.number, field),
+            _ => 1,
+        };
+        if let Some((most, counter)) = part.most {
+            self.counts[counter] = self.counts[counter].saturating_add(elements);
+            if self.counts[counter] > most {
+                return Err(Stop::TooMany { name: part.name, most });
+            }
+        }
+        self.add(part.each);
+        match part.built {
+            Built::Nothing => Ok(()),
+            Built::Copy => {
+                self.add(field.value.len());
+                Ok(())
+            }
+            Built::Numbers { bytes } => {
+                self.add(elements.saturating_mul(bytes));
+                self.step(field.value.len() / 64)
+            }
+            // Anything but bytes is no message; decoding refuses it.
+            Built::Message(parts) if field.wire == Wire::Bytes => self.fields(parts, field.value),
+            Built::Message(_) => Err(Stop::Broken),
+        }
+    }
+
+    fn add(&mut self, bytes: usize) {
+        self.built_bytes = self.built_bytes.saturating_add(bytes);
+    }
+
+    fn step(&mut self, steps: usize) -> Result<(), Stop> {
+        self.steps = self.steps.checked_sub(steps).ok_or(Stop::Steps)?;
+        Ok(())
+    }
+}
+
+/// How many numbers a field of typed contents or a shape holds.
+pub(super) fn elements(number: u64, field: &Field<'_>) -> usize {
+    match (field.wire, number) {
+        (Wire::Bytes, 6) => field.value.len() / 4,
+        (Wire::Bytes, 7) => field.value.len() / 8,
+        // Every number ends with a byte below 0x80.
+        (Wire::Bytes, _) => field.value.iter().map(|byte| usize::from(*byte < 0x80)).sum(),
+        _ => 1,
+    }
+}

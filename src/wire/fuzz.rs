@@ -1,0 +1,119 @@
+//! The fuzz body of request decoding: what is admitted is consistent, and says the same in any form.
+
+use prost::Message;
+
+use super::{
+    Decoded, ReplyPlan, SharedMemory,
+    decode::decode,
+    encode::encode,
+    models,
+    pb::{ModelInferRequest, model_infer_request::InferInputTensor},
+    plan::Selection,
+};
+use crate::{
+    executor::{InferRequest, InputTensor, OutputTensor, Response},
+    model::{Dims, ModelSpec, element_count},
+};
+
+/// Eight bytes for one is what typed contents can grow by: a varint of one byte becomes an INT64.
+const GROWTH: usize = 8;
+
+/// The fuzz body: bytes as protobuf reads them, decoded for models of every sort.
+pub fn infer(bytes: &[u8]) {
+    let Ok(request) = ModelInferRequest::decode(bytes) else { return };
+    for spec in models::all() {
+        check_request(request.clone(), &spec);
+    }
+}
+
+/// Decodes a request for a model and checks whatever is admitted.
+pub(super) fn check_request(request: ModelInferRequest, spec: &ModelSpec) {
+    let message_bytes = request.encoded_len();
+    let Ok(Decoded { request, reply }) = decode(request, spec, &SharedMemory::new(true)) else { return };
+    check_admitted(&request, spec);
+    let payload: usize = request.inputs.iter().flatten().map(|input| input.data.len()).sum();
+    assert!(payload <= GROWTH * message_bytes, "{payload} bytes of payload from a message of {message_bytes}");
+    check_raw_form(&request, spec);
+    check_reply(&reply, request.rows, spec);
+}
+
+/// The same inputs as raw contents, encoded and decoded once more, are the same request.
+fn check_raw_form(request: &InferRequest, spec: &ModelSpec) {
+    let mut raw = ModelInferRequest::default();
+    for (input, wanted) in request.inputs.iter().zip(&spec.inputs) {
+        let Some(input) = input else { continue };
+        raw.inputs.push(InferInputTensor {
+            name: wanted.name.clone(),
+            datatype: wanted.datatype.as_str().to_owned(),
+            shape: input.shape.to_vec(),
+            ..InferInputTensor::default()
+        });
+        raw.raw_input_contents.push(input.data.clone());
+    }
+    let sent = ModelInferRequest::decode(raw.encode_to_vec().as_slice()).expect("what is encoded can be decoded");
+    assert_eq!(sent, raw);
+    let again = decode(sent, spec, &SharedMemory::new(true)).expect("raw contents say the same").request;
+    assert_eq!(again.rows, request.rows);
+    for (again, input) in again.inputs.iter().zip(&request.inputs) {
+        let content = |input: &InputTensor| (input.shape.clone(), input.data.clone());
+        assert_eq!(again.as_ref().map(content), input.as_ref().map(content));
+    }
+}
+
+/// A response to `rows` rows holds what the request asked for.
+fn check_reply(reply: &ReplyPlan, rows: u32, spec: &ModelSpec) {
+    let outputs = spec.outputs.iter().map(|output| {
+        let batch = spec.has_batch_axis().then_some(i64::from(rows.min(4)));
+        let shape: Dims = batch.into_iter().chain(output.dims.iter().map(|dim| (*dim).max(0))).collect();
+        let bytes = element_count(&shape).unwrap_or(0) * output.datatype.size_bytes().unwrap_or(0);
+        OutputTensor { shape, data: vec![0; bytes].into() }
+    });
+    let response = encode(spec, reply, Response { outputs: outputs.collect() }).expect("outputs of this model");
+    assert_eq!(response.outputs.len(), response.raw_output_contents.len(), "clients count by position");
+    let expected = match &reply.outputs {
+        Selection::All => spec.outputs.len(),
+        Selection::Some(plans) => plans.len(),
+    };
+    assert_eq!(response.outputs.len(), expected);
+}
+
+/// What the executor relies on.
+fn check_admitted(request: &InferRequest, spec: &ModelSpec) {
+    assert_eq!(request.inputs.len(), spec.inputs.len());
+    assert!(request.rows >= 1 && request.rows <= spec.max_batch_size.max(1), "{} rows", request.rows);
+    let mut lengths = vec![None; spec.symbols.len()];
+    for (input, wanted) in request.inputs.iter().zip(&spec.inputs) {
+        let Some(input) = input else {
+            assert!(wanted.optional, "'{}' is required", wanted.name);
+            continue;
+        };
+        let dims = if spec.has_batch_axis() { &input.shape[1..] } else { &input.shape[..] };
+        if spec.has_batch_axis() {
+            assert_eq!(input.shape[0], i64::from(request.rows));
+        }
+        assert_eq!(dims.len(), wanted.dims.len());
+        for (dim, wanted) in dims.iter().zip(&wanted.dims) {
+            assert!(*dim >= 0 && (*wanted < 0 || dim == wanted), "{:?}", input.shape);
+        }
+        let elements = element_count(&input.shape).expect("countable");
+        match wanted.datatype.size_bytes() {
+            Some(size) => assert_eq!(Some(input.data.len()), elements.checked_mul(size)),
+            None => assert_eq!(count_strings(&input.data), elements),
+        }
+        for (symbol, dim) in wanted.symbols.iter().zip(dims) {
+            let Some(symbol) = symbol else { continue };
+            let length = lengths[usize::from(symbol.0)].get_or_insert(*dim);
+            assert_eq!(length, dim, "lengths along one axis agree");
+        }
+    }
+}
+
+fn count_strings(mut data: &[u8]) -> usize {
+    let mut count = 0;
+    while let Some((indicator, rest)) = data.split_first_chunk::<4>() {
+        data = &rest[u32::from_le_bytes(*indicator) as usize..];
+        count += 1;
+    }
+    assert!(data.is_empty(), "nothing is left behind the last element");
+    count
+}

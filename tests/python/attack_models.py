@@ -1,0 +1,159 @@
+"""The models and requests of scripts/attacks.py, each made of bytes: what a hostile client or a careless owner may bring."""
+
+import numpy as np
+import tritonclient.grpc as triton
+from onnx_bytes import ELEMENT, constant, graph, model, node, number, port, scale, text
+from repository_on_disk import config, write_model
+from tritonclient.grpc import service_pb2
+
+#: What the weights beside a model are, and what anybody else's file of the same name holds.
+OWN, DECOY = 3.0, 5.0
+#: Depth of nested conditions that holds a loader.
+NESTED = 26
+ROW = ("batch", 16)
+#: Batches as large as the clients of the attack fill them.
+BATCHES = "dynamic_batching { preferred_batch_size: [64] max_queue_delay_microseconds: 100000 }"
+PORTS = [port("INPUT0", "FP32", ROW)], [port("OUTPUT0", "FP32", ROW)]
+
+
+def given(name, values, datatype):
+    one = triton.InferInput(name, list(values.shape), datatype)
+    one.set_data_from_numpy(values)
+    return one
+
+
+def cell_inputs(name, rng, token=None):
+    """A request of one of the example models of cells; a `token` is put in place of its second one."""
+    length = int(rng.integers(4, 12))
+    tokens = rng.integers(3, 200, (1, length))
+    if token is not None:
+        tokens[0, 1] = token
+    if name != "tree-lstm":
+        return [given("source" if name == "seq2seq" else "tokens", tokens, "INT64")]
+    # A chain: node i joins the one before it and a leaf.
+    leaves = np.full((length, 2), -1, np.int32)
+    joins = np.array([[length + i - 1 if i else 0, i + 1] for i in range(length - 1)], np.int32)
+    children = np.concatenate([leaves, joins])[np.newaxis]
+    words = np.concatenate([tokens, np.zeros((1, length - 1), np.int64)], axis=1)
+    return [given("tokens", words, "INT64"), given("children", children, "INT32")]
+
+
+def repeat_request(count):
+    """A request of that many answers, as bytes of the message."""
+    row = service_pb2.ModelInferRequest.InferInputTensor(name="INPUT0", datatype="FP32", shape=[1, 16])
+    raw = np.full(16, count, "<f4").tobytes()
+    return service_pb2.ModelInferRequest(model_name="repeat", inputs=[row], raw_input_contents=[raw]).SerializeToString()
+
+
+def lookup(folder):
+    """A table looked up with the sum of two inputs, which nobody can check before the graph has run."""
+    graph = model(
+        [node("Add", ["INPUT0", "INPUT1"], ["index"]), node("Gather", ["table", "index"], ["OUTPUT0"])],
+        [port("INPUT0", "INT64", ("batch", 1)), port("INPUT1", "INT64", ("batch", 1))],
+        [port("OUTPUT0", "FP32", ("batch", 1))],
+        [constant("table", np.arange(16, dtype=np.float32))],
+    )
+    inputs = {name: ("INT64", [1]) for name in ("INPUT0", "INPUT1")}
+    described = config("lookup", inputs, {"OUTPUT0": ("FP32", [1])}, 64, BATCHES)
+    write_model(folder, "lookup", graph, described)
+    return folder
+
+
+def lookup_inputs(bad):
+    return [given(name, np.full((1, 1), 10**6 if bad else 3), "INT64") for name in ("INPUT0", "INPUT1")]
+
+
+# External weights ----------------------------------------------------------------------------------------------------
+
+
+def outside(name, location):
+    """An FP32 initializer of 16 elements whose bytes are in a file."""
+    entries = [text(13, text(1, "location") + text(2, location)), text(13, text(1, "length") + text(2, "64"))]
+    return number(1, 16) + number(2, ELEMENT["FP32"]) + text(8, name) + b"".join(entries) + number(14, 1)
+
+
+def scaled_by_file(location):
+    return model([node("Mul", ["INPUT0", "factor"], ["OUTPUT0"])], *PORTS, [outside("factor", location)])
+
+
+def sixteen(value):
+    return np.full(16, value, "<f4").tobytes()
+
+
+def decoy(folder):
+    """A working directory that holds weights under the name that models use."""
+    elsewhere = folder / "working-directory"
+    elsewhere.mkdir()
+    (elsewhere / "weights.bin").write_bytes(sixteen(DECOY))
+    (folder / "secret.bin").write_bytes(sixteen(DECOY))
+    return elsewhere
+
+
+def external(folder):
+    """(repository, model, the only right answer) by what is tried."""
+    cases = {}
+    for what, location, own in (
+        ("weights beside the model", "weights.bin", True),
+        ("weights that are missing", "weights.bin", False),
+        ("a file above the directory", "../secret.bin", False),
+        ("a file by its absolute path", str(folder / "secret.bin"), False),
+    ):
+        repository = folder / what.replace(" ", "-")
+        described = config("scaled", {"INPUT0": ("FP32", [16])})
+        version = write_model(repository, "scaled", scaled_by_file(location), described) / "1"
+        if own:
+            (version / "weights.bin").write_bytes(sixteen(OWN))
+        # Above the version's directory, and above the working directory.
+        (version.parent / "secret.bin").write_bytes(sixteen(DECOY))
+        cases[what] = repository, "scaled", OWN
+    return cases
+
+
+# Hostile models ------------------------------------------------------------------------------------------------------
+
+
+def calls_itself():
+    """A function whose only node is a call of the function."""
+    own = node("f", ["x"], ["y"]) + text(7, "own")
+    function = text(1, "f") + text(4, "x") + text(5, "y") + text(7, own) + text(9, text(1, "own") + number(2, 1))
+    function += text(10, "own")
+    caller = model([node("f", ["INPUT0"], ["OUTPUT0"]) + text(7, "own")], *PORTS)
+    return caller + text(8, text(1, "own") + number(2, 1)) + text(25, function)
+
+
+def nested_conditions():
+    """Conditions inside of conditions, on a flag that depends on the input. The engine's work doubles with each."""
+    inner = leaf(NESTED)
+    for depth in reversed(range(NESTED)):
+        inner = body(node("If", ["flag"], [f"r{depth}"], then_branch=inner, else_branch=leaf(depth)), f"r{depth}")
+    nodes = [
+        node("ReduceSum", ["INPUT0"], ["sum"], keepdims=0),
+        node("Cast", ["sum"], ["flag"], to=ELEMENT["BOOL"]),
+        node("If", ["flag"], ["OUTPUT0"], then_branch=inner, else_branch=leaf(NESTED + 1)),
+    ]
+    return model(nodes, *PORTS)
+
+
+def body(only, result):
+    return graph([only], [], [port(result, "FP32", ROW)])
+
+
+def leaf(depth):
+    return body(node("Identity", ["INPUT0"], [f"e{depth}"]), f"e{depth}")
+
+
+def hostile():
+    """Graphs by what is wrong with them."""
+    return {"a function that calls itself": calls_itself(), f"{NESTED} nested conditions": nested_conditions()}
+
+
+def honest():
+    return scale(2)
+
+
+def load_request(name, graph):
+    """RepositoryModelLoad with the model's file, as bytes of the message."""
+    described = '{"backend": "onnxruntime"}'
+    parameters = {"config": text(3, described), "file:1/model.onnx": text(4, graph)}
+    entries = b"".join(text(3, text(1, key) + text(2, value)) for key, value in parameters.items())
+    return text(2, name) + entries

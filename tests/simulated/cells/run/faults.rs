@@ -1,0 +1,70 @@
+//! What fails in a run: tasks by chance, tasks with a bad node, lanes.
+
+use std::cmp::Reverse;
+
+use paternoster::batching::{Event, LaneId, RowSpan, Task};
+
+use super::{Due, Run};
+
+impl Run {
+    /// Whether a task fails: by chance, or because a node of it always does.
+    pub(super) fn fails(&mut self, task: &Task) -> bool {
+        let is_bad = |row: &RowSpan| self.known[&row.req.0].asked.bad == Some(row.start);
+        let bad = task.rows.iter().any(is_bad);
+        self.rare.bad_nodes += u64::from(bad && task.rows.len() == 1);
+        self.rng.permille(self.world.failing) || bad
+    }
+
+    /// A task has failed of which these nodes count: what it has not written, nobody reads.
+    pub(super) fn run_again(&mut self, task: &Task, nodes: &[RowSpan]) {
+        if let ([row], 1) = (nodes, task.rows.len())
+            && let Some(known) = self.known.get_mut(&row.req.0)
+        {
+            known.may_fail = true;
+            known.is_masked = true;
+            return;
+        }
+        let again: Vec<(u64, u32)> = nodes.iter().map(|row| (row.req.0, row.start)).collect();
+        self.again.failed(task.id, &again);
+        for flying in self.lanes.values_mut().flatten() {
+            for (at, row) in flying.task.rows.iter().enumerate() {
+                let depends =
+                    |on: &RowSpan| on.req == row.req && self.known[&row.req.0].asked.depends(row.start, on.start);
+                self.rare.void_rows += u64::from(nodes.iter().any(depends) && flying.void.insert(at));
+            }
+        }
+    }
+
+    /// Whether what becomes of a row counts: what ran beyond the end of a loop, or for a request that has ended, does not.
+    pub(super) fn counts(&self, row: &RowSpan) -> bool {
+        self.known[&row.req.0].end.is_none() && !self.is_past_the_end(row)
+    }
+
+    pub(super) fn lose_a_lane(&mut self) -> Result<(), String> {
+        if !self.rng.permille(self.world.losing_lanes) || self.lanes.len() < 2 {
+            return Ok(());
+        }
+        let at = self.rng.below(self.lanes.len() as u64) as usize;
+        let Some((&lane, _)) = self.lanes.iter().nth(at) else { return Ok(()) };
+        let lost = self.lanes.remove(&lane).unwrap_or_default();
+        self.rare.lanes_lost += u64::from(!lost.is_empty());
+        for flying in &lost {
+            if flying.writes.is_some() {
+                for row in &flying.task.rows {
+                    let key = self.written(row);
+                    self.writing.remove(&key);
+                }
+            }
+            for (at, row) in flying.task.rows.iter().enumerate() {
+                let counts = !self.is_past_the_end(row) && !flying.void.contains(&at);
+                if let Some(known) = self.known.get_mut(&row.req.0).filter(|_| counts) {
+                    (known.is_masked, known.may_fail) = (true, true);
+                }
+            }
+            self.release(&flying.task);
+        }
+        let back = self.now + 1 + self.rng.exponential(1_000);
+        self.due.push(Reverse((back, Due::LaneBack(lane))));
+        self.act(Event::LaneLost(LaneId(lane)))
+    }
+}
