@@ -7,11 +7,13 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test lint bench bench-frontend compare-policies figures timelines overload clean
+.PHONY: help build setup tools models demo serve test fuzz soak lint bench bench-frontend compare-policies figures timelines overload attacks clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
 	@echo "make test      cargo test, then real clients against the built server"
+	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
+	@echo "make soak      random clients for MINUTES=60; counters must add up"
 	@echo "make serve     keep the example repository running on ports 8000 to 8002"
 	@echo "make build     the release binary, with ONNX Runtime's library beside it"
 	@echo "make models    the example repository in model_repository/"
@@ -20,6 +22,7 @@ help:
 	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
 	@echo "make figures   the papers' figures from the simulator, which every machine draws alike"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
+	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
@@ -45,21 +48,38 @@ serve: models
 test:
 	@$(PYTHON) scripts/test.py
 
+# Coverage-guided, on stable Rust: needs a C++ compiler. What it finds is kept in the target directory.
+SECONDS = 60
+fuzz:
+	@$(PYTHON) scripts/fuzz.py --seconds $(SECONDS)
+
+MINUTES = 60
+soak: build
+	@$(VENV) scripts/soak.py --minutes $(MINUTES)
+
 lint:
 	cargo fmt --check
+	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench
 
-# The figures of docs/benchmarks/README.md: cargo runs a benchmark in its own folder, hence the full paths.
-bench-frontend: setup
-	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend -- \
+# The figures of docs/benchmarks/README.md, of the program as it is released: cargo's own build for benchmarks has the
+# features of the tests, and takes its place. Cargo runs a benchmark in its own folder, hence the full paths.
+bench-frontend: build
+	@mkdir -p .cache/bin && cp "$(BINARY)" .cache/bin/paternoster
+	PATERNOSTER="$(CURDIR)/.cache/bin/paternoster" \
+		ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend -- \
 		--csv "$(CURDIR)/benches/tables/frontend-2-cores.csv" --svg "$(CURDIR)/docs/benchmarks/frontend-2-cores.svg"
 
 overload: build
 	@$(VENV) tests/python/overload.py
+
+# The figures of docs/reliability.md, a few minutes. An older server may need more than 10 GB of memory.
+attacks: build
+	@$(VENV) scripts/attacks.py
 
 # The tables of docs/benchmarks/cpu.md, about an hour, and the drawings of docs/policies.md.
 compare-policies: build
