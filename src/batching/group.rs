@@ -208,9 +208,9 @@ impl Group {
             self.end(turn, slot, end);
             return;
         }
-        self.policy.arrived(turn.now, turn.ledger[slot].rows);
         let line = if arrival.sequence.is_some() { HELD } else { self.pending.line_for(mates) };
         self.pending.push(turn.ledger, slot, line);
+        self.policy.arrived(turn.now, line, &turn.ledger[slot]);
         if let (Some(sequences), Some(request)) = (&mut self.sequences, &arrival.sequence) {
             let (ix, sequence, change) = sequences.join(turn.now, slot, request);
             turn.ledger[slot].sequence = Some(ix);

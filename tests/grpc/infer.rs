@@ -2,10 +2,12 @@
 
 use paternoster::frontend::grpc::CompressionLevel;
 use prost::Message;
+use tokio::sync::mpsc;
 use tonic::{Code, codec::CompressionEncoding};
 
 use crate::support::{
     Client, Server, eventually,
+    models::Models,
     raw::{RawBody, RawConnection, grpc_status, post},
     request, row, soon,
 };
@@ -39,6 +41,34 @@ async fn concurrent_requests_get_their_own_rows() {
         let (number, values) = soon(call).await.expect("no panic");
         assert_eq!(values, [number as f32], "request {number} has its own answer");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_that_send_different_shapes_do_not_wait_for_the_queue_delay() {
+    let server = Server::start_with(Models::all().with_patient(), |_| {}).await;
+    let (answers, mut answered) = mpsc::unbounded_channel();
+    let closed_loop = |values: &'static [f32]| {
+        let (client, answers) = (server.client(), answers.clone());
+        async move {
+            let mut client = client.await;
+            while let Ok(response) = client.model_infer(request("patient", "", values)).await {
+                assert_eq!(row(response.get_ref()), values, "an answer of its own shape");
+                // The test has ended where nobody listens.
+                let _ = answers.send(values.len());
+            }
+        }
+    };
+    let both = async { tokio::join!(closed_loop(&[1.0]), closed_loop(&[2.0, 3.0])) };
+    let enough = async {
+        let mut counts = [0, 0];
+        while counts.iter().any(|&count| count < 20) {
+            counts[answered.recv().await.expect("both go on") - 1] += 1;
+        }
+    };
+    soon(async {
+        tokio::select! { _ = both => panic!("a client was refused"), () = enough => {} }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -18,7 +18,7 @@ use super::{
     batch::BatchIx,
     cost::Costs,
     knobs,
-    ledger::{Ledger, NEVER, Slot},
+    ledger::{Ledger, NEVER, Request, Slot},
     lineage::Lineage,
     pending::{Line, LineIx, Pending},
     pipeline::Pipeline,
@@ -162,12 +162,13 @@ impl Policy {
         }
     }
 
-    /// Takes note of an arrival, for those who measure the rate.
-    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
+    /// Takes note of an arrival in a line: of its rows, for those that measure the rate, and of its order.
+    pub(super) fn arrived(&mut self, now: Ns, line: LineIx, request: &Request) {
         match self {
-            Self::Adaptive(adaptive) => adaptive.arrived(now, rows),
-            Self::Diversity(diversity) => diversity.arrived(now, rows),
-            Self::Serial(_) | Self::Window(_) | Self::Lazy(_) | Self::Cellular => {}
+            Self::Window(window) => window.arrived(line, request.seq),
+            Self::Adaptive(adaptive) => adaptive.arrived(now, request.rows),
+            Self::Diversity(diversity) => diversity.arrived(now, request.rows),
+            Self::Serial(_) | Self::Lazy(_) | Self::Cellular => {}
         }
     }
 

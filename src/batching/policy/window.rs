@@ -1,39 +1,26 @@
 //! `window`: Triton's dynamic batcher.
 //!
-//! The batch being formed in a line is its requests in boarding order, as many as the largest batch holds. When a lane
-//! is offered,
+//! The pending batch is that of the line whose first request boards next (its level, then the order of arrival): the
+//! requests of that line in boarding order, as many as the largest batch holds. When a lane is offered,
 //! - a batch of the largest preferred size that it can be cut to goes, unless its oldest request has waited the whole
 //!   queue delay;
 //! - a batch past that delay goes with all it has;
 //! - a batch that the next request would take past the largest preferred size goes without it;
+//! - a batch that a waiting request cannot join goes as it is;
 //! - any other waits for mates or for its delay; with delay 0 it goes at once.
 //!
-//! Until a lane takes it, a batch keeps growing. Triton stops forming a batch at the first request of another shape; here
-//! that request stands in a line of its own, both batches go on forming, and of those that are ready the one goes whose
-//! first request has the highest level and then came first. So no line starves another of its level.
-
-use std::collections::BTreeSet;
+//! Until a lane takes it, a batch keeps growing. Triton's batch ends at the first request that cannot join it. Here the
+//! mates behind that request board too; for a request that is overtaken by them it counts that they came behind it, so
+//! that its batch goes next and does not wait either.
 
 use smallvec::SmallVec;
 
-use super::{Decision, Outlook, Passengers, View};
+use super::{Decision, Outlook, Passengers, View, heads::Heads};
 use crate::batching::{
     Knobs, Ns, WindowKnobs,
     ledger::Ledger,
-    pending::{Line, LineIx, Pending, Rank},
+    pending::{Line, LineIx, Pending},
 };
-
-/// In which set a line is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Filed {
-    /// In none: it is empty.
-    #[default]
-    Out,
-    /// It has a batch to go.
-    Ready(Rank),
-    /// Its batch waits for mates until then.
-    Waiting(Ns),
-}
 
 /// The batch that a line would form.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,6 +36,14 @@ struct Forming {
     preferred: Option<u32>,
 }
 
+/// The latest arrival, and the latest one in any other line than its own.
+#[derive(Clone, Copy, Debug, Default)]
+struct Latest {
+    line: LineIx,
+    seq: Option<u64>,
+    elsewhere: Option<u64>,
+}
+
 /// State of the policy for one group.
 #[derive(Debug)]
 pub(in crate::batching) struct Window {
@@ -58,10 +53,8 @@ pub(in crate::batching) struct Window {
     delay_ns: Ns,
     /// Requests may not be merged: each goes at once by itself.
     alone: bool,
-    ready: BTreeSet<(Rank, LineIx)>,
-    waiting: BTreeSet<(Ns, LineIx)>,
-    /// By line.
-    filed: Vec<Filed>,
+    heads: Heads,
+    latest: Latest,
 }
 
 impl Window {
@@ -78,15 +71,17 @@ impl Window {
             max_rows: u64::from(max_rows),
             delay_ns: window.max_queue_delay_ns,
             alone: !knobs.mergeable,
-            ready: BTreeSet::new(),
-            waiting: BTreeSet::new(),
-            filed: Vec::new(),
+            heads: Heads::default(),
+            latest: Latest::default(),
         }
     }
 
+    pub(super) fn arrived(&mut self, line: LineIx, seq: u64) {
+        self.latest.arrived(line, seq);
+    }
+
     pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
-        let filed = pending.line(line).map_or(Filed::Out, |entry| self.place(entry, ledger));
-        self.file(line, filed);
+        self.heads.touched(line, pending, ledger);
     }
 
     pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
@@ -100,27 +95,21 @@ impl Window {
     }
 
     /// Which requests board now.
-    fn board(&mut self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
-        while let Some(&(due, line)) = self.waiting.first() {
-            if due > now {
-                break;
-            }
-            let rank = pending.line(line).and_then(|entry| entry.rank(ledger));
-            self.file(line, rank.map_or(Filed::Out, Filed::Ready));
-        }
-        if let Some(&(_, line)) = self.ready.first()
-            && let Some(entry) = pending.line(line)
+    fn board(&self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
+        let mut lines = self.heads.lines(pending);
+        let Some((line, entry)) = lines.next() else { return Decision::Nothing };
+        let is_closed = lines.next().is_some() || self.latest.is_behind(line, entry, ledger);
+        if !is_closed
+            && let Some(due) = self.waits_until(entry, ledger)
+            && due > now
         {
-            let passengers = Passengers::First(self.cut(now, entry, ledger));
-            return Decision::New { line, passengers, outlook: Outlook::Open };
+            return Decision::Wait(due);
         }
-        match self.waiting.first() {
-            Some(&(due, _)) => Decision::Wait(due),
-            None => Decision::Nothing,
-        }
+        let passengers = Passengers::First(self.cut(now, entry, ledger));
+        Decision::New { line, passengers, outlook: Outlook::Open }
     }
 
-    /// How many requests of a ready line make its batch now.
+    /// How many requests of a line make its batch now.
     fn cut(&self, now: Ns, line: &Line, ledger: &Ledger) -> u32 {
         if self.alone {
             return 1;
@@ -133,19 +122,18 @@ impl Window {
         }
     }
 
-    /// The set to which a line belongs, the time left aside: a line that waits becomes ready at its due time.
-    fn place(&self, line: &Line, ledger: &Ledger) -> Filed {
-        let Some(rank) = line.rank(ledger) else { return Filed::Out };
+    /// Until when a line waits for mates, if no other request waits; `None`: its batch goes at once.
+    fn waits_until(&self, line: &Line, ledger: &Ledger) -> Option<Ns> {
         if self.alone || self.delay_ns == 0 || line.rows >= u64::from(self.largest_preferred()) {
-            return Filed::Ready(rank);
+            return None;
         }
         let may_hit_preferred = line.rows >= u64::from(self.preferred[0]);
         if may_hit_preferred && self.form(line, ledger).preferred.is_some() {
-            return Filed::Ready(rank);
+            return None;
         }
         // Short of the largest preferred size all of the line is in its batch, so that its oldest is the batch's oldest.
         let oldest = line.oldest(ledger).unwrap_or_default();
-        Filed::Waiting(oldest.saturating_add(self.delay_ns))
+        Some(oldest.saturating_add(self.delay_ns))
     }
 
     fn form(&self, line: &Line, ledger: &Ledger) -> Forming {
@@ -175,50 +163,22 @@ impl Window {
         self.preferred[self.preferred.len() - 1]
     }
 
-    fn file(&mut self, line: LineIx, filed: Filed) {
-        let at = line as usize;
-        if self.filed.len() <= at {
-            self.filed.resize(at + 1, Filed::Out);
+    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
+        self.heads.check(pending, ledger)
+    }
+}
+
+impl Latest {
+    fn arrived(&mut self, line: LineIx, seq: u64) {
+        if self.line != line {
+            (self.line, self.elsewhere) = (line, self.seq);
         }
-        if self.filed[at] == filed {
-            return;
-        }
-        match std::mem::replace(&mut self.filed[at], filed) {
-            Filed::Out => {}
-            Filed::Ready(rank) => {
-                self.ready.remove(&(rank, line));
-            }
-            Filed::Waiting(due) => {
-                self.waiting.remove(&(due, line));
-            }
-        }
-        match filed {
-            Filed::Out => {}
-            Filed::Ready(rank) => {
-                self.ready.insert((rank, line));
-            }
-            Filed::Waiting(due) => {
-                self.waiting.insert((due, line));
-            }
-        }
+        self.seq = Some(seq);
     }
 
-    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
-        for (at, line) in &pending.lines {
-            let filed = self.filed.get(at).copied().unwrap_or_default();
-            let right = match filed {
-                Filed::Out => line.is_empty(),
-                Filed::Ready(rank) => line.rank(ledger) == Some(rank) && self.ready.contains(&(rank, at as LineIx)),
-                Filed::Waiting(due) => filed == self.place(line, ledger) && self.waiting.contains(&(due, at as LineIx)),
-            };
-            if !right {
-                return Err(format!("line {at} is filed as {filed:?}, which it is not"));
-            }
-        }
-        let filed = self.filed.iter().filter(|&&filed| filed != Filed::Out).count();
-        if filed != self.ready.len() + self.waiting.len() {
-            return Err(format!("{filed} lines are filed, in sets of {} and {}", self.ready.len(), self.waiting.len()));
-        }
-        Ok(())
+    /// Whether a request that cannot join a line came after the line's first, be it still there or not.
+    fn is_behind(&self, line: LineIx, entry: &Line, ledger: &Ledger) -> bool {
+        let latest = if self.line == line { self.elsewhere } else { self.seq };
+        entry.rank(ledger).is_some_and(|(_, _, first)| latest > Some(first))
     }
 }

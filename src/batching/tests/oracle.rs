@@ -24,6 +24,8 @@ pub(super) struct Sent {
     pub(super) arrival: Arrival,
     seq: usize,
     arrived: Ns,
+    /// It was not refused when it came.
+    entered: bool,
     level: u32,
     board_by: Ns,
     /// Position among the delayed ones, once its timeout passed under DELAY.
@@ -51,13 +53,6 @@ pub(super) struct Oracle {
     pub(super) running: BTreeMap<TaskId, Task>,
     arrivals: usize,
     delays: usize,
-}
-
-fn max_queue_delay_ns(knobs: &Knobs) -> Ns {
-    match &knobs.policy {
-        Policy::Window(window) => window.max_queue_delay_ns,
-        _ => 0,
-    }
 }
 
 fn queue_of(knobs: &Knobs, level: u32) -> QueueKnobs {
@@ -98,6 +93,21 @@ impl Oracle {
         let mut queue = self.queue(sent.arrival.model);
         queue.retain(|other| mates(knobs, &other.arrival) == own);
         queue
+    }
+
+    /// The pending batch of a model: what Triton looks at, and its requests in boarding order.
+    fn pending_batch(&self, model: ModelId) -> Option<(triton::Queue, Vec<ReqId>)> {
+        let waiting = self.queue(model);
+        let first = waiting.iter().min_by_key(|sent| (sent.level, sent.late.is_some(), sent.seq))?;
+        let (line, knobs) = (self.line_of(first), self.knobs(first));
+        let head = line.first()?;
+        let own = mates(knobs, &head.arrival);
+        let cannot_join = |other: &Sent| mates(knobs, &other.arrival) != own;
+        let others_wait = waiting.len() > line.len();
+        let came_behind = |other: &&Sent| other.entered && other.arrival.model == model && other.seq > head.seq;
+        let is_closed = others_wait || self.sent.values().filter(came_behind).any(cannot_join);
+        let rows = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
+        Some((triton::Queue { line: rows, is_closed }, line.iter().map(|sent| sent.arrival.req).collect()))
     }
 
     /// Time passes: timeouts and deadlines take effect.
@@ -171,6 +181,7 @@ impl Oracle {
             arrival,
             seq,
             arrived: now,
+            entered: verdict.is_none(),
             level,
             board_by,
             late: None,
@@ -311,17 +322,9 @@ impl Oracle {
         let outranked = self.begun(task.model).find(|sent| sent.level <= level);
         let outranked = outranked.map(|sent| sent.arrival.req);
         assert_eq!(outranked, None, "a begun batch goes on before another of its level is formed");
-        let line = self.line_of(&self.sent[&reqs[0]]);
-        let sizes: Vec<(u32, Ns)> = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
-        let order: Vec<ReqId> = line.iter().map(|sent| sent.arrival.req).collect();
-        assert_eq!(triton::verdict(knobs, &sizes, now), Verdict::Run(reqs.len()), "of {sizes:?} {reqs:?} run at {now}");
-        assert_eq!(&order[..reqs.len()], reqs, "requests board in order");
-        if max_queue_delay_ns(knobs) == 0 {
-            let queue = self.queue(task.model);
-            let first = queue.iter().find(|sent| sent.late.is_none() || sent.level < self.sent[&reqs[0]].level);
-            let waits = first.filter(|first| first.level <= self.sent[&reqs[0]].level).map(|sent| sent.arrival.req);
-            assert!(waits.is_none_or(|first| first == reqs[0]), "{waits:?} is the first of all, and {reqs:?} go first");
-        }
+        let Some((queue, order)) = self.pending_batch(task.model) else { panic!("{reqs:?} run, and nothing waits") };
+        assert_eq!(triton::verdict(knobs, &queue, now), Verdict::Run(reqs.len()), "of {queue:?} {reqs:?} run at {now}");
+        assert_eq!(&order[..reqs.len()], reqs, "requests board in order, from the first of all");
     }
 
     /// Requests whose batch has begun and waits.
@@ -379,11 +382,9 @@ impl Oracle {
                 continue;
             }
             assert!(self.begun(model).next().is_none(), "a begun batch waits while a lane idles");
-            for sent in self.queue(model) {
-                let line = self.line_of(sent);
-                let sizes: Vec<_> = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
-                let verdict = triton::verdict(knobs, &sizes, now);
-                assert!(matches!(verdict, Verdict::Wait(due) if due > now), "{sizes:?} idle at {now}: {verdict:?}");
+            if let Some((queue, _)) = self.pending_batch(model) {
+                let verdict = triton::verdict(knobs, &queue, now);
+                assert!(matches!(verdict, Verdict::Wait(due) if due > now), "{queue:?} idle at {now}: {verdict:?}");
             }
         }
     }

@@ -1,8 +1,9 @@
-//! Triton's dynamic batcher over plain slices, as its documentation describes it: the reference that `window` is held to.
+//! Triton's dynamic batcher over plain slices, as its documentation describes it: the reference that `window` is held
+//! to. Its batch ends at the first request of another shape; that of `window` takes the mates behind that one too.
 
 use crate::batching::{Knobs, Ns, Policy, WindowKnobs};
 
-/// What Triton would do with the requests that may share a batch, in boarding order.
+/// What Triton would do with the pending batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     /// Run the first so many requests now.
@@ -11,8 +12,18 @@ pub(super) enum Verdict {
     Wait(Ns),
 }
 
-/// `line`: rows and arrival of each request; not empty.
-pub(super) fn verdict(knobs: &Knobs, line: &[(u32, Ns)], now: Ns) -> Verdict {
+/// What waits in a queue, as far as it concerns the pending batch.
+#[derive(Clone, Debug)]
+pub(super) struct Queue {
+    /// Rows and arrival of the first request and of all that may share its batch, in boarding order; not empty.
+    pub(super) line: Vec<(u32, Ns)>,
+    /// A request waits that cannot join the batch, or came behind the first and boarded ahead of it.
+    pub(super) is_closed: bool,
+}
+
+/// What becomes of the pending batch at `now`, when a lane is free.
+pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
+    let line = &queue.line;
     let window = match &knobs.policy {
         Policy::Window(window) if knobs.mergeable => window,
         _ => return Verdict::Run(1),
@@ -42,7 +53,7 @@ pub(super) fn verdict(knobs: &Knobs, line: &[(u32, Ns)], now: Ns) -> Verdict {
     if short_of_all < line.len() {
         return Verdict::Run(short_of_all);
     }
-    if window.max_queue_delay_ns == 0 || totals[fitting - 1] >= largest_preferred {
+    if queue.is_closed || window.max_queue_delay_ns == 0 || totals[fitting - 1] >= largest_preferred {
         return Verdict::Run(fitting);
     }
     Verdict::Wait(oldest + window.max_queue_delay_ns)

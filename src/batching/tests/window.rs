@@ -167,16 +167,74 @@ fn with_delay_0_a_preferred_size_cuts_what_has_gathered() {
 }
 
 #[test]
-fn requests_of_other_keys_form_batches_of_their_own_and_hold_up_none() {
+fn a_batch_goes_when_a_request_comes_that_cannot_join_it() {
+    let mut pool = pool(4, delayed(1_000));
+    play(
+        &mut pool,
+        &[
+            (0, "a key=1", "wake at 1000"),
+            (10, "b key=1", ""),
+            (20, "c key=2", "#0 runs a b"),
+            (30, "#0 done", "a completed; b completed"),
+            (40, "d key=2", ""),
+            (50, "e key=1", "#1 runs c d"),
+            (60, "#1 done", "c completed; d completed"),
+            (1000, "wake", "wake at 1050"),
+            (1050, "wake", "#2 runs e"),
+        ],
+    );
+}
+
+#[test]
+fn two_clients_that_wait_for_their_answers_do_not_wait_for_the_delay() {
+    let mut pool = pool(4, delayed(1_000));
+    play(
+        &mut pool,
+        &[
+            (0, "a key=1", "wake at 1000"),
+            (1, "b key=2", "#0 runs a"),
+            (5, "#0 done", "a completed"),
+            (6, "c key=1", "#1 runs b"),
+            (11, "#1 done", "b completed"),
+            (12, "d key=2", "#2 runs c"),
+            (17, "#2 done", "c completed"),
+            (18, "e key=1", "#3 runs d"),
+        ],
+    );
+}
+
+#[test]
+fn a_request_that_later_mates_of_others_overtook_does_not_wait_for_the_delay() {
+    let mut pool = pool(4, delayed(1_000));
+    play(
+        &mut pool,
+        &[
+            (0, "a rows=4", "#0 runs a[0..4]"),
+            (1, "b key=1", ""),
+            (2, "c key=2", ""),
+            (3, "d key=1", ""),
+            (9, "#0 done", "a completed; #1 runs b d"),
+            (10, "#1 done", "b completed; d completed; #2 runs c"),
+            (11, "e key=1", ""),
+            (12, "f key=2", ""),
+            (13, "#2 done", "c completed; #3 runs e"),
+            (14, "#3 done", "e completed; wake at 1012"),
+            (1012, "wake", "#4 runs f"),
+        ],
+    );
+}
+
+#[test]
+fn the_batch_with_the_first_request_goes_before_one_that_is_full() {
     let mut pool = pool(2, delayed(100));
     play(
         &mut pool,
         &[
-            (0, "a key=1", "wake at 100"),
-            (1, "b key=2", ""),
-            (2, "c key=2", "#0 runs b c"),
-            (3, "d key=1", ""),
-            (9, "#0 done", "b completed; c completed; #1 runs a d"),
+            (0, "a rows=2", "#0 runs a[0..2]"),
+            (1, "b key=1", ""),
+            (2, "c key=2 rows=2", ""),
+            (9, "#0 done", "a completed; #1 runs b"),
+            (10, "#1 done", "b completed; #2 runs c[0..2]"),
         ],
     );
 }

@@ -32,6 +32,12 @@ impl Models {
         self
     }
 
+    /// One more whose batches wait for an hour.
+    pub fn with_patient(mut self) -> Self {
+        self.names.push("patient");
+        self
+    }
+
     /// Nothing is loaded until a client says so.
     pub fn explicit(mut self) -> Self {
         self.mode = ControlMode::Explicit { startup: Vec::new() };
@@ -69,8 +75,12 @@ fn configuration(name: &str) -> String {
         "repeat" => "backend: \"repeat\" model_transaction_policy { decoupled: true }",
         _ => "backend: \"onnxruntime\" platform: \"onnxruntime_onnx\"",
     };
+    let batching = match name {
+        "patient" => "dynamic_batching { max_queue_delay_microseconds: 3600000000 }",
+        _ => "",
+    };
     format!(
-        r#"name: "{name}" {kind} max_batch_size: 8
+        r#"name: "{name}" {kind} {batching} max_batch_size: 8
         input {{ name: "INPUT0" data_type: TYPE_FP32 dims: -1 }}
         output {{ name: "OUTPUT0" data_type: TYPE_FP32 dims: -1 }}
         instance_group {{ kind: KIND_CPU count: 2 }}"#
