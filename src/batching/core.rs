@@ -32,6 +32,9 @@ pub struct Core {
     announced: Option<Ns>,
     pub(super) now: Ns,
     tasks: u64,
+    /// Whether the next step panics.
+    #[cfg(test)]
+    fails: bool,
 }
 
 impl Core {
@@ -62,6 +65,8 @@ impl Core {
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
         }
+        #[cfg(test)]
+        assert!(!std::mem::take(&mut self.fails), "a test asked for this panic");
         self.give_out_lanes(&mut actions);
         self.timers.sweep(&self.ledger);
         self.announce(&mut actions);
@@ -84,6 +89,12 @@ impl Core {
     /// The figures of every version that is up, by ascending id.
     pub fn counters(&self) -> Vec<(ModelId, Counters)> {
         self.by_model.iter().map(|(&model, &group)| (model, self.groups[group].counters())).collect()
+    }
+
+    /// Lets the next step panic halfway, to see what becomes of its driver.
+    #[cfg(test)]
+    pub(crate) fn fail_next_step(&mut self) {
+        self.fails = true;
     }
 
     fn sound_alarms(&mut self, actions: &mut Actions) {

@@ -1,6 +1,6 @@
 //! `paternoster serve`: a process that serves until it is told to end.
 
-use std::{io, process::ExitCode};
+use std::{io, process::ExitCode, sync::Arc};
 
 use tokio::{
     runtime,
@@ -9,12 +9,15 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    ServeArgs, options,
+    LifeArgs, ServeArgs, options,
     pool::start_pool,
     recording::{TimelineRecording, UnwritableTimeline},
     server::{Server, StartError, StartedPool},
 };
-use crate::observe::{LogStartError, Logging};
+use crate::{
+    executor::Pool,
+    observe::{LogStartError, Logging},
+};
 
 /// Why the process ends without having served.
 #[derive(Debug, thiserror::Error)]
@@ -31,10 +34,13 @@ enum ServeError {
     Start(#[from] StartError),
 }
 
-/// Runs the server until a signal ends it.
+/// Exit code after a panic of the scheduler's own: EX_SOFTWARE of sysexits.h.
+pub(super) const EXIT_FAULT: u8 = 70;
+
+/// Runs the server until a signal ends it, or a fault of its own.
 ///
 /// The exit code is 0 when everything in flight ended in time, or the signal came before the server was up; 1 when it
-/// could not start, was cut off at the exit timeout, or was told twice.
+/// could not start, was cut off at the exit timeout, or was told twice; 70 when the scheduler panicked.
 pub(super) fn run(args: ServeArgs) -> ExitCode {
     let log_goes_elsewhere = args.log.file.is_some() || !args.log.error;
     match serve(&args) {
@@ -62,13 +68,14 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let pool = start_pool(&args.device, &args.auto, isolation, backlog, recording).map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
-    let ended = runtime.block_on(until_signalled(args, log, pool));
+    let ended = runtime.block_on(until_ended(args, log, pool));
     // A model that is still being compiled must not hold the process.
     runtime.shutdown_background();
     ended
 }
 
-async fn until_signalled(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
+async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
+    let executor = Arc::clone(&pool.pool);
     let mut signals = Signals::listen().map_err(ServeError::Signals)?;
     let server = tokio::select! {
         started = Server::start(args, log, pool) => started?,
@@ -76,18 +83,39 @@ async fn until_signalled(args: &ServeArgs, log: Logging, pool: StartedPool) -> R
             info!("{name} came while models were loading");
             return Ok(ExitCode::SUCCESS);
         }
+        () = executor.failed() => return Ok(ExitCode::from(EXIT_FAULT)),
     };
 
-    let name = signals.next().await;
+    Ok(serve_until_ended(server, &executor, &args.life, async || signals.next().await).await)
+}
+
+/// Serves until a signal has ended the server, or a fault of its own.
+pub(super) async fn serve_until_ended(
+    server: Server,
+    executor: &Pool,
+    life: &LifeArgs,
+    mut next_signal: impl AsyncFnMut() -> &'static str,
+) -> ExitCode {
+    let name = tokio::select! {
+        name = next_signal() => name,
+        () = executor.failed() => {
+            error!("the scheduler has failed: all requests are answered, the server ends");
+            server.end_failed().await;
+            return ExitCode::from(EXIT_FAULT);
+        }
+    };
     info!(
         "{name}: readiness is off; serving on for {} s, then finishing what is in flight within {} s",
-        args.life.drain_delay_secs, args.life.exit_timeout_secs
+        life.drain_delay_secs, life.exit_timeout_secs
     );
     tokio::select! {
-        finished = server.shutdown() => Ok(ended(finished)),
-        name = signals.next() => {
+        finished = server.shutdown() => match executor.has_failed() {
+            true => ExitCode::from(EXIT_FAULT),
+            false => ended(finished),
+        },
+        name = next_signal() => {
             warn!("{name} again: ending at once");
-            Ok(ExitCode::FAILURE)
+            ExitCode::FAILURE
         }
     }
 }

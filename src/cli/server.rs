@@ -23,6 +23,9 @@ use crate::{
     wire::{SharedMemory, pb::ServerMetadataRequest},
 };
 
+/// Time that answers have to leave once the scheduler has failed.
+const LAST_ANSWERS: Duration = Duration::from_secs(5);
+
 /// Time that programs have to stop once every request has ended or was cut off.
 const LAST_TASKS: Duration = Duration::from_secs(5);
 
@@ -183,9 +186,18 @@ impl Server {
     ///
     /// Returns whether everything ended in time.
     pub(super) async fn shutdown(self) -> bool {
+        let (drain_delay, exit_timeout) = (self.drain_delay, self.exit_timeout);
+        self.end(drain_delay, exit_timeout).await
+    }
+
+    /// Ends a server whose scheduler has failed: all requests are answered, the answers have a few seconds to leave.
+    pub(super) async fn end_failed(self) {
+        self.end(Duration::ZERO, LAST_ANSWERS).await;
+    }
+
+    async fn end(self, drain_delay: Duration, timeout: Duration) -> bool {
         self.readiness.begin_drain();
-        sleep(self.drain_delay).await;
-        let timeout = self.exit_timeout;
+        sleep(drain_delay).await;
         let grpc = async {
             match self.grpc {
                 Some(grpc) => grpc.shutdown(Duration::ZERO, timeout).await,

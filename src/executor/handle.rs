@@ -140,7 +140,7 @@ impl Future for Ticket {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.receiver).poll(context));
         self.cancel.req = None;
-        Poll::Ready(answer.map_or(Err(InferError::ShuttingDown), |waiting| waiting.reply))
+        Poll::Ready(answer.map_or_else(|_| Err(self.cancel.handle.pool.refusal()), |waiting| waiting.reply))
     }
 }
 

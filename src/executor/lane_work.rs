@@ -38,12 +38,14 @@ impl HostWork for LaneWork {
 
     fn done(self, outcome: Result<(), WorkFailure>) {
         let Self { pool, job, began, ran } = self;
-        let finished = match (outcome, ran) {
-            (Ok(()), Some(ran)) => Finished::Ran(ran),
-            // The pool was stopped, which has answered the requests.
-            (Err(WorkFailure::Stopped) | Ok(()), _) => return,
-            (Err(failure), _) => Finished::Failed(job.failed(failure)),
-        };
-        pool.landed(began, &job, finished);
+        pool.guarded(|| {
+            let finished = match (outcome, ran) {
+                (Ok(()), Some(ran)) => Finished::Ran(ran),
+                // The pool was stopped, which has answered the requests.
+                (Err(WorkFailure::Stopped) | Ok(()), _) => return,
+                (Err(failure), _) => Finished::Failed(job.failed(failure)),
+            };
+            pool.landed(began, &job, finished);
+        });
     }
 }

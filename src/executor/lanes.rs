@@ -36,6 +36,8 @@ pub struct Responsiveness {
     pub changes: u64,
     /// Lanes that a task holds whose time is over, or that are lost to one.
     pub stuck_lanes: u64,
+    /// The scheduler has panicked: nothing is served any more, and the process is to end.
+    pub failed: bool,
 }
 
 /// A lane that needs a new thread, and the task that has the old one.

@@ -16,6 +16,7 @@ mod boundary;
 mod brevity;
 mod cells;
 mod dispatch;
+mod fault;
 mod gather;
 mod handle;
 mod hangs;

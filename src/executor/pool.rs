@@ -2,6 +2,7 @@
 
 use std::{
     fmt, io,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -67,18 +68,21 @@ impl Default for PoolOptions {
     }
 }
 
+/// Names a version that a pool could not bring up, since it has failed: no request for it is admitted.
+const NEVER_UP: ModelId = ModelId(u32::MAX);
+
 /// The executor pool of one process.
 pub struct Pool {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// A stream for each lane.
     cpu: Cpu<LaneWork>,
     tickets: Mutex<Tickets>,
-    timer: Timer,
+    pub(super) timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
     backlog: Arc<Backlog>,
     task_time_limit: Duration,
-    responsiveness: watch::Sender<Responsiveness>,
+    pub(super) responsiveness: watch::Sender<Responsiveness>,
     epoch: Instant,
     /// Disconnected once the timer's thread has ended.
     timer_ended: Receiver<()>,
@@ -145,7 +149,7 @@ impl Pool {
         let cells = loaded.programs.cells().cloned();
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
-        let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after));
+        let id = self.drive(|state, now, after| state.bring_up(now, loaded, knobs, after)).unwrap_or(NEVER_UP);
         ModelHandle { pool: Arc::clone(self), id, spec, stats, hangs, limit_ns, cells, indices, has_sequences }
     }
 
@@ -220,24 +224,29 @@ impl Pool {
         let timeout = request.queue_timeout.filter(|timeout| !timeout.is_zero());
         let expiry = request.deadline.map(|deadline| self.ns_at(deadline));
         handle.stats().admitted();
-        let ((req, alone), mut after) = self.change(|state, now, after| {
+        let ((admitted, alone), mut after) = self.change(|state, now, after| {
             let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
-            let req =
+            let admitted =
                 state.submit(now, handle, Asked { request, graph, backlog }, Due { board_by, expiry }, sink, after);
-            (req, state.in_flight() == 1)
-        });
-        if req.is_none() {
-            handle.stats().left_queue();
-        }
+            (admitted, state.in_flight() == 1)
+        })?;
+        let req = match admitted {
+            Ok(req) => req,
+            Err(sink) => {
+                handle.stats().left_queue();
+                sink.refuse(self.refusal());
+                return None;
+            }
+        };
         let here = after.launches.pop_if(|job| alone && job.model.brevity.is_short(|| job.size()));
-        self.settle(after);
+        self.guarded(|| self.settle(after))?;
         if let Some(job) = here {
             // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run. It has run
             // when the launch returns, so nothing can wait for it.
             let stream = StreamId(job.task.lane.0);
             check(self.cpu.launch_here(stream, &[], LaneWork::new(self, job)));
         }
-        req
+        Some(req)
     }
 
     /// The client has taken the responses of a request that paused.
@@ -265,21 +274,30 @@ impl Pool {
         self.drive(|state, now, after| state.step(now, event, after));
     }
 
-    /// Lets `change` drive the core under the lock, then does what it left to do.
-    fn drive<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, Ns, &mut After) -> R) -> R {
-        let (result, after) = self.change(change);
-        self.settle(after);
-        result
+    /// Lets `change` drive the core under the lock, then does what it left to do. `None` where that panics, which ends
+    /// the pool.
+    fn drive<R>(self: &Arc<Self>, change: impl FnOnce(&mut State, Ns, &mut After) -> R) -> Option<R> {
+        let (result, after) = self.change(change)?;
+        self.guarded(|| self.settle(after))?;
+        Some(result)
     }
 
-    fn change<R>(&self, change: impl FnOnce(&mut State, Ns, &mut After) -> R) -> (R, After) {
+    fn change<R>(&self, change: impl FnOnce(&mut State, Ns, &mut After) -> R) -> Option<(R, After)> {
         let mut after = After::default();
         let mut state = self.state.lock();
         let started = self.now();
-        let result = change(&mut state, started, &mut after);
+        let result = catch_unwind(AssertUnwindSafe(|| change(&mut state, started, &mut after)));
+        // Before another thread sees what is half done.
+        let result = result.map_err(|panic| (panic, state.stop()));
         drop(state);
         self.stats.stepped(self.now() - started);
-        (result, after)
+        match result {
+            Ok(result) => Some((result, after)),
+            Err((panic, remains)) => {
+                self.fail(&*panic, remains, after);
+                None
+            }
+        }
     }
 
     /// Launches, sets the alarm, answers and drops.
@@ -326,7 +344,7 @@ impl Pool {
         let lane = replacement.lane;
         self.tickets.lock().landed(replacement.flight.task);
         match self.cpu.replace_thread(StreamId(lane.0)) {
-            Ok(()) => self.drive(|state, now, after| state.lane_up(now, lane, after)),
+            Ok(()) => _ = self.drive(|state, now, after| state.lane_up(now, lane, after)),
             Err(error) => {
                 error!(lane = lane.0, "cannot start a thread: {error}");
                 self.drive(|state, now, after| state.lane_not_replaced(now, replacement, after));
@@ -364,7 +382,7 @@ impl Pool {
         self.drive(|state, now, after| state.finish(began.unwrap_or(now), now, job, finished, after));
     }
 
-    fn now(&self) -> Ns {
+    pub(super) fn now(&self) -> Ns {
         duration_ns(self.epoch.elapsed())
     }
 
@@ -397,6 +415,20 @@ fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolde
     };
     handle.indices.check(&handle.spec, &request.inputs, &graph)?;
     Ok(graph)
+}
+
+#[cfg(test)]
+impl Pool {
+    /// Lets the core panic in the midst of its next step.
+    pub(crate) fn fail_next_step(&self) {
+        self.state.lock().fail_next_step();
+    }
+
+    /// Lets the core panic now.
+    pub(crate) fn fail_now(self: &Arc<Self>) {
+        self.fail_next_step();
+        self.event(Event::Wake);
+    }
 }
 
 /// A stopped pool has answered all requests; nothing else is ever refused, since lanes are the device's own streams.

@@ -215,6 +215,12 @@ impl Record {
         }
     }
 
+    /// Counts and answers a request that the pool gives up.
+    pub(super) fn refuse(self, error: InferError, now: Ns) {
+        self.count(Some(&error), now);
+        self.sink.refuse(error);
+    }
+
     /// Lets a reply wait for the client, or an error in its place.
     fn waiting(&self, reply: Reply) -> Waiting {
         match (reply, &self.payload.backlog) {
@@ -264,7 +270,7 @@ fn failure_reason(error: &InferError) -> FailureReason {
         | InferError::Late
         | InferError::NoMemory
         | InferError::Unread(_) => FailureReason::Rejected,
-        InferError::Invalid(_) => FailureReason::Other,
+        InferError::Invalid(_) | InferError::SchedulerFailed => FailureReason::Other,
         InferError::Expired => FailureReason::Expired,
         InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,
     }

@@ -103,6 +103,9 @@ pub enum InferError {
     /// The pool is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The pool has ended by a fault of its own.
+    #[error("the server's scheduler has failed, and the server is ending")]
+    SchedulerFailed,
     /// Its client leaves too many replies unread.
     #[error(transparent)]
     Unread(#[from] Unread),

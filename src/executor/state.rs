@@ -97,6 +97,11 @@ impl State {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn fail_next_step(&mut self) {
+        self.core.fail_next_step();
+    }
+
     pub(super) fn in_flight(&self) -> usize {
         self.requests.len()
     }
@@ -110,7 +115,10 @@ impl State {
         id
     }
 
-    /// Admits a request; `None` (its sink closes) once the pool is stopped.
+    /// Admits a request.
+    ///
+    /// # Errors
+    /// Gives its sink back once the pool is stopped.
     pub(super) fn submit(
         &mut self,
         now: Ns,
@@ -119,8 +127,8 @@ impl State {
         due: Due,
         sink: Sink,
         after: &mut After,
-    ) -> Option<ReqId> {
-        let version = self.models.get_mut(&handle.id).filter(|_| !self.stopped)?;
+    ) -> Result<ReqId, Sink> {
+        let Some(version) = self.models.get_mut(&handle.id).filter(|_| !self.stopped) else { return Err(sink) };
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
         self.serial = self.serial.wrapping_add(1);
@@ -167,7 +175,7 @@ impl State {
         };
         self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
         self.step(now, Event::Arrived(arrival), after);
-        Some(req)
+        Ok(req)
     }
 
     /// Takes the result of a task that its lane began at `started`.
@@ -306,11 +314,12 @@ impl State {
                         if let (End::Completed, Some(walk)) = (end, &record.walk) {
                             walk.commit();
                         }
-                        if let Some(version) = self.models.get_mut(&record.handle.id) {
+                        let model = record.handle.id;
+                        after.ended.push((record, end));
+                        if let Some(version) = self.models.get_mut(&model) {
                             version.left(&mut after.freed);
                         }
                         self.timeline.ended(now, req.0, request_end(end));
-                        after.ended.push((record, end));
                     }
                 }
                 Action::Drained(model) => after.dropped.extend(self.models.remove(&model)),

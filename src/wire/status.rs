@@ -83,7 +83,7 @@ impl RequestError {
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
             InferError::Unread(_) => Kind::ResourceExhausted,
-            InferError::Engine(_) => Kind::Internal,
+            InferError::Engine(_) | InferError::SchedulerFailed => Kind::Internal,
         };
         let names_request = matches!(error, InferError::QueueFull | InferError::QueueTimeout | InferError::Late);
         Self::about(kind, names_request, id.to_owned(), error)
@@ -158,6 +158,7 @@ mod tests {
         assert_eq!(code(InferError::Cancelled), Code::Cancelled);
         assert_eq!(code(InferError::Engine("negative count".to_owned())), Code::Internal);
         assert_eq!(code(InferError::ShuttingDown), Code::Unavailable);
+        assert_eq!(code(InferError::SchedulerFailed), Code::Internal);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! A whole server over repositories whose models no engine can run: what does not need a model works.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, process::ExitCode};
 
 use bytes::Bytes;
 use tempfile::TempDir;
@@ -9,7 +9,13 @@ use tokio::{
     net::TcpStream,
 };
 
-use super::{super::tests::serve, *};
+use super::{
+    super::{
+        serve::{EXIT_FAULT, serve_until_ended},
+        tests::serve,
+    },
+    *,
+};
 use crate::{
     executor::{ModelHandle, PoolOptions},
     observe::LogOptions,
@@ -84,6 +90,24 @@ async fn an_empty_repository_makes_a_ready_server_on_three_ports() {
     for address in [Some(grpc), http, metrics].into_iter().flatten() {
         assert!(TcpStream::connect(address).await.is_err(), "{address} is closed");
     }
+}
+
+#[tokio::test]
+async fn a_server_whose_scheduler_panics_is_not_ready_and_ends_by_itself_with_its_own_exit_code() {
+    let directory = repository(&[]);
+    let started = pool();
+    let executor = Arc::clone(&started.pool);
+    let server = start_with(&directory, &[], started).await.expect("nothing stands in the way");
+    let http = server.http_address();
+    assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 200"));
+    executor.fail_now();
+    assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 400"), "readiness is off");
+    assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"), "until it ends it answers");
+    let life = serve(&[]).life;
+    let code = serve_until_ended(server, &executor, &life, async || std::future::pending().await).await;
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::from(EXIT_FAULT)), "no signal came");
+    let address = http.expect("it was served");
+    assert!(TcpStream::connect(address).await.is_err(), "{address} is closed");
 }
 
 #[tokio::test]
