@@ -3,6 +3,7 @@
 //!
 //! Here must not live: what a cell computes, where state lies, or which requests may board (the group's queue decides).
 
+mod members;
 mod nodes;
 mod queues;
 mod ready;

@@ -119,6 +119,12 @@ impl Queues {
         self.queues[usize::from(subgraph.cell.0)].places.get(subgraph.place as usize) == Some(&ix)
     }
 
+    /// Whether a subgraph is one of this journey that is not complete.
+    pub(super) fn is_of(&self, ix: SubgraphIx, journey: JourneyIx) -> bool {
+        let subgraph = self.subgraphs.get(ix as usize);
+        subgraph.is_some_and(|subgraph| !subgraph.dropped && subgraph.of.journey == journey)
+    }
+
     /// Each queue counts the ready nodes of its subgraphs, by their pins; of these rows in flight retries are made.
     pub(super) fn check<'a>(&self, retried: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
         self.check_retries(retried)?;

@@ -84,6 +84,25 @@ fn a_tree_of_16_leaves_has_15_inner_nodes() {
 }
 
 #[test]
+fn a_tree_runs_to_its_end_without_going_through_its_leaves_again() {
+    for frontier in [false, true] {
+        let mut cells = trees(64, frontier);
+        cells.board(0, Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
+        let mut nodes = 0;
+        while let Some(cell) = cells.choose(LANE, None, |_| 0, |_| 0) {
+            assert_eq!(cells.visited(0), 0, "after {nodes} nodes");
+            nodes += run(&mut cells, cell, LANE).0.len() as u32;
+        }
+        assert_eq!(nodes, SLOTS - 1);
+        // One that ends early leaves each queue once.
+        cells.board(0, Box::new([Unfolded::Tree(complete(SLOTS / 2))]));
+        form(&mut cells, CellId(0), LANE);
+        cells.drop(0);
+        assert_eq!(cells.visited(0), u64::from(SLOTS / 2) + 1, "the leaves, and the inner nodes as one");
+    }
+}
+
+#[test]
 fn inner_nodes_wait_for_all_leaves_or_for_their_own_children() {
     for (frontier, then) in [(false, (0, 2)), (true, (1, 1))] {
         let mut cells = trees(2, frontier);

@@ -4,6 +4,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
+    members::Members,
     nodes::Nodes,
     queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
 };
@@ -29,8 +30,8 @@ struct Journey {
     graph: Box<[Unfolded]>,
     /// The segment that it is in.
     segment: usize,
-    /// Its subgraphs in it that are not complete.
-    subgraphs: SmallVec<[SubgraphIx; 1]>,
+    /// Its subgraphs in it.
+    subgraphs: Members,
     /// Of a tree: the subgraph of the inner nodes, and leaves that have not run.
     inner: Option<SubgraphIx>,
     leaves: u32,
@@ -88,10 +89,14 @@ impl Cells {
         if held + self.free_slots != self.slots {
             return Err(format!("{held} slots are held and {} free, of {}", self.free_slots, self.slots));
         }
-        let named = self.journeys.iter().filter(|(_, journey)| !journey.is_over);
-        let stray = named.flat_map(|(_, journey)| &journey.subgraphs).find(|subgraph| !self.queues.holds(**subgraph));
-        if let Some(subgraph) = stray {
-            return Err(format!("subgraph {subgraph} of a request under way stands in no queue"));
+        for (ix, journey) in self.journeys.iter().filter(|(_, journey)| !journey.is_over) {
+            let is_there = |subgraph: &SubgraphIx| self.queues.is_of(*subgraph, ix as JourneyIx);
+            let there =
+                journey.subgraphs.iter().filter(is_there).filter(|&subgraph| self.queues.holds(subgraph)).count();
+            if there != journey.subgraphs.open() as usize {
+                let open = journey.subgraphs.open();
+                return Err(format!("a request under way counts {open} subgraphs of {there} that stand in queues"));
+            }
         }
         self.queues.check(retried.filter(|row| self.is_live(row)))
     }
@@ -108,7 +113,7 @@ impl Cells {
             request,
             graph,
             segment: 0,
-            subgraphs: SmallVec::new(),
+            subgraphs: Members::default(),
             inner: None,
             leaves: 0,
             rows: 0,
@@ -234,7 +239,7 @@ impl Cells {
             journey.rows -= 1;
             if !journey.is_over {
                 // A row before it may have been the last of the same subgraph.
-                let is_there = journey.subgraphs.contains(&row.subgraph);
+                let is_there = self.queues.is_of(row.subgraph, row.of.journey);
                 if !is_there || !self.queues.is_complete(row.subgraph) || !self.passed(row) {
                     continue;
                 }
@@ -255,8 +260,12 @@ impl Cells {
     pub(in crate::batching) fn nodes_left(&self, request: Slot) -> SmallVec<[(CellId, u32); 4]> {
         let journey = self.of_request.get(request as usize).copied().flatten();
         let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return SmallVec::new() };
-        let submitted = journey.subgraphs.iter().map(|&subgraph| self.queues.get(subgraph).nodes.submitted());
-        self.nodes_of(&journey.graph, journey.segment, submitted.max().unwrap_or(0))
+        // Steps are one subgraph. Of a tree nothing is counted off.
+        let submitted = match (&journey.graph[journey.segment], journey.subgraphs.first()) {
+            (Unfolded::Steps(_), Some(subgraph)) => self.queues.get(subgraph).nodes.submitted(),
+            _ => 0,
+        };
+        self.nodes_of(&journey.graph, journey.segment, submitted)
     }
 
     fn nodes_of(&self, graph: &[Unfolded], segment: usize, submitted: u32) -> SmallVec<[(CellId, u32); 4]> {
@@ -282,11 +291,19 @@ impl Cells {
         let journey = &mut self.journeys[ix as usize];
         journey.is_over = true;
         self.under_way -= 1;
-        for subgraph in std::mem::take(&mut journey.subgraphs) {
-            self.queues.remove(subgraph);
+        for subgraph in journey.subgraphs.iter() {
+            if self.queues.is_of(subgraph, ix) {
+                self.queues.remove(subgraph);
+            }
         }
         self.queues.forget_retries(ix);
         self.forget_if_over(ix);
+    }
+
+    /// Subgraphs of a journey that were gone through one by one.
+    #[cfg(test)]
+    pub(super) fn visited(&self, journey: JourneyIx) -> u64 {
+        self.journeys.get(journey as usize).map_or(0, |journey| journey.subgraphs.visited())
     }
 
     fn forget_if_over(&mut self, ix: JourneyIx) {
@@ -300,7 +317,7 @@ impl Cells {
     fn passed(&mut self, row: &NodeRow) -> bool {
         let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);
-        journey.subgraphs.retain(|subgraph| *subgraph != row.subgraph);
+        let are_all = journey.subgraphs.complete_one();
         if journey.inner == Some(row.subgraph) {
             // Leaves that nobody waits for may still run.
             journey.inner = None;
@@ -318,7 +335,7 @@ impl Cells {
                 _ => {}
             }
         }
-        if !journey.subgraphs.is_empty() {
+        if !are_all {
             return false;
         }
         journey.segment += 1;
@@ -339,6 +356,7 @@ impl Cells {
         let nodes_before = journey.graph[..journey.segment].iter().map(Unfolded::nodes).sum();
         let of = Origin { journey: ix, request: journey.request, nodes_before };
         journey.inner = None;
+        journey.subgraphs.clear();
         match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
             (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
                 let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1), has_ended: false };
@@ -348,7 +366,7 @@ impl Cells {
                 for node in topology.leaves() {
                     journey.subgraphs.push(queues.push(of, *leaf, Nodes::One { node, taken: false }));
                 }
-                journey.leaves = journey.subgraphs.len() as u32;
+                journey.leaves = journey.subgraphs.open();
                 let nodes = Nodes::inner(topology);
                 if !nodes.are_submitted() {
                     let inner = queues.push(of, *inner, nodes);
