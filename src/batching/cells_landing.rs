@@ -17,7 +17,7 @@ impl Group {
         outcomes: &[RowOutcome],
         took_ns: Ns,
     ) {
-        self.running -= 1;
+        self.running -= u32::from(!flight.is_followed);
         if self.learns {
             self.costs.learn(flight.cell, flight.rows, &flight.class, took_ns);
             self.learned += 1;
@@ -52,7 +52,7 @@ impl Group {
         if flight.rows == 1 {
             return self.lose_cells(turn, flight);
         }
-        self.running -= 1;
+        self.running -= u32::from(!flight.is_followed);
         let again: Vec<NodeRow> = flight.nodes.iter().filter(|row| self.counts(row)).copied().collect();
         let Some(cellular) = &mut self.cellular else { return };
         self.totals.retries += again.len().min(2) as u64;
@@ -62,7 +62,7 @@ impl Group {
 
     /// A task's nodes end their requests, but for those whose loop had ended before.
     pub(super) fn lose_cells(&mut self, turn: &mut Turn<'_>, flight: &Flight) {
-        self.running -= 1;
+        self.running -= u32::from(!flight.is_followed);
         for row in &flight.nodes {
             if self.counts(row) {
                 self.end(turn, row.request(), End::Failed);

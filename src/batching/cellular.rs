@@ -247,10 +247,7 @@ impl Group {
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        self.running += 1;
-        self.totals.tasks_launched += 1;
-        self.totals.rows_launched += u64::from(rows);
-        turn.ledger.take_off(Flight {
+        let is_new = turn.ledger.take_off(Flight {
             task: place.task,
             lane: place.lane,
             group,
@@ -264,7 +261,12 @@ impl Group {
             ahead: Vec::new(),
             nodes,
             is_retry,
+            is_followed: false,
         });
+        // A task counts once, however many cells of the group it runs.
+        self.running += u32::from(is_new);
+        self.totals.tasks_launched += u64::from(is_new);
+        self.totals.rows_launched += u64::from(rows);
         spans
     }
 

@@ -105,6 +105,8 @@ pub(super) struct Flight {
     pub(super) nodes: Vec<NodeRow>,
     /// These nodes are of a failed task, and run again.
     pub(super) is_retry: bool,
+    /// Another of the same group and task follows, of another cell: the task ends for the group with that.
+    pub(super) is_followed: bool,
 }
 
 impl Flight {
@@ -169,8 +171,16 @@ impl Ledger {
         self.requests.iter().map(|(slot, request)| (slot as Slot, request))
     }
 
-    pub(super) fn take_off(&mut self, flight: Flight) {
+    /// Adds what a group has in a task; whether the task is new to the group.
+    pub(super) fn take_off(&mut self, flight: Flight) -> bool {
+        let is_own = |other: &&mut Flight| other.task == flight.task && other.group == flight.group;
+        let before = self.flights.iter_mut().rfind(is_own);
+        let is_new = before.is_none();
+        if let Some(before) = before {
+            before.is_followed = true;
+        }
         self.flights.push(flight);
+        is_new
     }
 
     /// Takes a task out: what each group has in it, in the order of its rows.

@@ -82,7 +82,8 @@ impl Core {
         for (other, cell) in kin {
             let entry = &mut self.groups[other];
             let largest = entry.cellular.as_ref().map_or(0, |cellular| cellular.most_rows(cell));
-            if rows >= most.min(largest) || !entry.may_run() {
+            // To the group that leads the task is none more.
+            if rows >= most.min(largest) || !(other == group || entry.may_run()) {
                 continue;
             }
             let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };

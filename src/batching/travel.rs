@@ -190,6 +190,7 @@ impl Group {
             ahead,
             nodes: Vec::new(),
             is_retry: false,
+            is_followed: false,
         });
         let predicted_ns =
             if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };

@@ -52,11 +52,11 @@ pub(super) struct Member {
     pub(super) walk: Option<Arc<Walk>>,
     /// How often the request ran before.
     pub(super) step: u32,
-    /// Where it is of another version than the task.
+    /// Where it is of another version or cell than the task.
     pub(super) guest: Option<Guest>,
 }
 
-/// The version of a request in a task of another, both of which have cells of one kind.
+/// The version and cell of a node in a task of another cell of the same kind, be it of the same version or not.
 pub(super) struct Guest {
     stats: Arc<ModelStats>,
     cell: u16,
@@ -64,8 +64,7 @@ pub(super) struct Guest {
 
 impl Guest {
     /// Of a node of a version's request.
-    pub(super) fn new(stats: &Arc<ModelStats>, walk: Option<&Arc<Walk>>, node: u32) -> Self {
-        let cell = walk.and_then(|walk| walk.cell(node)).unwrap_or(0);
+    pub(super) fn new(stats: &Arc<ModelStats>, cell: usize) -> Self {
         Self { stats: Arc::clone(stats), cell: cell as u16 }
     }
 }
@@ -119,8 +118,8 @@ impl Job {
         Size { rows: self.task.bucket.rows, input_bytes: inputs.map(|input| input.data.len()).sum() }
     }
 
-    /// Members of each version, with its counters and the number that the task's cell has there.
-    pub(super) fn by_version(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
+    /// Members of each version and cell, with its counters and the cell's number there.
+    pub(super) fn by_cell(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
         let of = |member: &Member| member.guest.as_ref().map(|guest| (Arc::as_ptr(&guest.stats), guest.cell));
         self.members.chunk_by(move |one, other| of(one) == of(other)).map(|members| {
             let guest = members.first().and_then(|member| member.guest.as_ref());
@@ -128,6 +127,19 @@ impl Job {
             let (stats, cell) = guest.map_or(own, |guest| (&*guest.stats, guest.cell));
             (stats, cell, members)
         })
+    }
+
+    /// Rows of each version, whatever cells they are of, with its counters.
+    fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
+        let mut versions: SmallVec<[(&ModelStats, u32); 2]> = SmallVec::new();
+        for (stats, _, members) in self.by_cell() {
+            let own = members.iter().map(|member| member.span.count).sum();
+            match versions.iter_mut().find(|(known, _)| std::ptr::eq(*known, stats)) {
+                Some((_, rows)) => *rows += own,
+                None => versions.push((stats, own)),
+            }
+        }
+        versions
     }
 
     /// What is said of a task that failed.
@@ -170,8 +182,8 @@ impl Job {
         self.detach_replies(&mut ran);
         // Batch sizes tell of the batches that requests leave in.
         if ends_rows {
-            for (stats, _, members) in self.by_version() {
-                stats.execution(members.iter().map(|member| member.span.count).sum(), &ran.timings);
+            for (stats, rows) in self.by_version() {
+                stats.execution(rows, &ran.timings);
             }
         }
         model.brevity.ran(|| self.size(), ran.took_ns());

@@ -244,7 +244,7 @@ impl State {
         let mut responses = responses.into_iter();
         let run_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
         let mut end = 0;
-        for (stats, cell, members) in job.by_version() {
+        for (stats, cell, members) in job.by_cell() {
             let (first_row, mut queue_ns) = (end, 0);
             for member in members {
                 let response = responses.next();
@@ -343,9 +343,11 @@ impl State {
             let Some(record) = self.record(span.req) else { continue };
             record.launched();
             let (payload, walk) = (Arc::clone(&record.payload), record.walk.clone());
-            let is_guest = record.handle.id != task.model;
-            let guest = is_guest.then(|| Guest::new(&record.handle.stats, walk.as_ref(), span.start));
-            if is_guest {
+            let of_other = record.handle.id != task.model;
+            let cell = walk.as_ref().and_then(|walk| walk.cell(span.start));
+            let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
+            let guest = (!is_own).then(|| Guest::new(&record.handle.stats, cell.unwrap_or_default()));
+            if of_other {
                 limit_ns = longer(limit_ns, record.handle.limit_ns);
             }
             members.push(Member { span, payload, walk, step: record.step, guest });

@@ -73,7 +73,10 @@ fn lanes(core: &Core) -> Result<(), Broken> {
     }
     hold!(known == tasks_on.len(), "{} tasks are on lanes that are not there", tasks_on.len() - known);
     for (ix, group) in &core.groups {
-        let running = flights.iter().filter(|flight| flight.group == ix).count();
+        let own = flights.iter().filter(|flight| flight.group == ix);
+        let tasks: BTreeSet<_> = own.clone().map(|flight| flight.task).collect();
+        let running = own.filter(|flight| !flight.is_followed).count();
+        hold!(running == tasks.len(), "group {ix} is in {} tasks, {running} of which end", tasks.len());
         hold!(running == group.running as usize, "group {ix} counts {} tasks of {running}", group.running);
         hold!(group.running <= group.max_in_flight, "group {ix} has {running} tasks in flight");
     }

@@ -28,9 +28,14 @@ struct Shared(Core);
 
 impl Shared {
     fn new(models: Vec<CellularKnobs>) -> Self {
+        Self::with(models, 9)
+    }
+
+    /// Versions of at most so many tasks at a time.
+    fn with(models: Vec<CellularKnobs>, max_in_flight: u32) -> Self {
         let mut core = Core::new();
         for (model, cellular) in (0..).map(ModelId).zip(models) {
-            let knobs = Knobs { max_in_flight: 9, policy: Policy::Cellular(cellular), ..Knobs::default() };
+            let knobs = Knobs { max_in_flight, policy: Policy::Cellular(cellular), ..Knobs::default() };
             core.step(0, Event::ModelUp(model, knobs));
         }
         core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
@@ -117,6 +122,44 @@ fn a_type_counts_as_full_with_what_others_bring() {
         // Not full, the type that has not just run goes first.
         assert_eq!(shared.step(done(1)), expected);
     }
+}
+
+#[test]
+fn cells_of_one_kind_of_one_version_share_a_task_that_counts_once() {
+    let two_cells = || cellular(&[4, 4], &[Some(KIND), Some(KIND)]);
+    for max_in_flight in [1, 9] {
+        let mut shared = Shared::with(vec![two_cells()], max_in_flight);
+        assert_eq!(shared.arrives(0, 0, &[1, 2]), "#0 cell 0: 0.0");
+        shared.arrives(1, 0, &[2, 1]);
+        assert_eq!(shared.step(done(0)), "#1 cell 1: 0.1 1.0", "0 in its second segment, 1 in its first");
+        let counters = shared.0.counters()[0].1;
+        assert_eq!((counters.running_tasks, counters.tasks_launched, counters.rows_launched), (1, 2, 3));
+        assert_eq!(shared.step(done(1)), "#2 cell 0: 1.1 0.2");
+        assert_eq!(shared.step(failed(2)), "#3 cell 0: 1.1", "each cell's rows by themselves");
+        assert_eq!(shared.step(done(3)), "#4 cell 1: 0.2");
+        assert_eq!(shared.step(done(4)), "0 Completed; #5 cell 1: 1.2");
+        assert_eq!(shared.step(done(5)), "1 Completed");
+    }
+}
+
+#[test]
+fn a_version_that_drains_goes_when_the_last_of_its_rows_in_a_task_has_ended() {
+    for ends in [done(1), failed(1)] {
+        let mut shared = Shared::with(vec![cellular(&[4, 4], &[Some(KIND), Some(KIND)])], 1);
+        shared.arrives(0, 0, &[1, 1]);
+        shared.arrives(1, 0, &[1, 1]);
+        assert_eq!(shared.step(done(0)), "#1 cell 1: 0.1 1.0");
+        shared.step(Event::Cancelled(ReqId(0)));
+        shared.step(Event::Cancelled(ReqId(1)));
+        assert_eq!(shared.step(Event::ModelDraining(ModelId(0))), "");
+        assert_eq!(shared.step(ends), "Drained(ModelId(0))");
+    }
+    let mut shared = Shared::with(vec![cellular(&[4, 4], &[Some(KIND), Some(KIND)])], 1);
+    shared.arrives(0, 0, &[1, 1]);
+    shared.arrives(1, 0, &[1, 1]);
+    assert_eq!(shared.step(done(0)), "#1 cell 1: 0.1 1.0");
+    assert_eq!(shared.step(Event::LaneLost(LaneId(0))), "0 Failed; 1 Failed");
+    assert_eq!(shared.0.check(), Ok(()));
 }
 
 #[test]

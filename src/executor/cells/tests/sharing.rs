@@ -123,6 +123,53 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
     assert_eq!(counted(&two), (2, 2, Some(2)));
 }
 
+/// A version whose requests run their digits through one cell, then through another of the same program.
+fn twice(program: &Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
+    let emit_last = || vec![emit("last", "h_next", Which::Last)];
+    let again = CellSpec { name: "again".to_owned(), ..digit_cell() };
+    let over_again = match chain(false) {
+        Nodes::Steps(steps) => Nodes::Steps(Steps { cell: 1, ..steps }),
+        tree @ Nodes::Tree(_) => tree,
+    };
+    let unfolding = Unfolding {
+        cells: vec![digit_cell(), again],
+        segments: vec![segment("once", chain(false), emit_last()), segment("again", over_again, emit_last())],
+        outputs: vec![emitted(1, 0)],
+    };
+    let spec = model(&[("tokens", &[-1])], 1);
+    let programs = CellPrograms::new(&spec, unfolding, vec![Arc::clone(program), Arc::clone(program)]);
+    (spec, programs.expect("it fits"))
+}
+
+#[test]
+fn two_cells_of_one_kind_of_one_version_share_tasks_although_it_runs_one_at_a_time() {
+    let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+    let (go_on, until) = mpsc::channel();
+    let ran = rows(digits);
+    let program: Arc<dyn Program> = Arc::new(Held { rows: Arc::clone(&ran), until: Mutex::new(Some(until)) });
+    let (spec, programs) = twice(&program);
+    let (cells, segments) = programs.knobs();
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
+    let knobs = Knobs { policy, ..Knobs::default() };
+    assert_eq!(knobs.max_in_flight, 1, "as on every CPU");
+    let handle = Arc::new(pool.bring_up(spec, knobs, programs));
+    let tickets = [handle.submit(request(&[1])), handle.submit(request(&[2, 3]))];
+    go_on.send(()).expect("the first run waits");
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let answers = tickets.map(|ticket| {
+        let response = runtime.block_on(ticket).expect("it runs");
+        values(&response.outputs[0].data)
+    });
+    assert_eq!(answers, [[1], [23]]);
+    // The first request's only step in the second cell runs with the other's first in the first cell.
+    assert_eq!(*ran.runs.lock(), [1, 2, 1, 1, 1]);
+    let stats = handle.stats().snapshot();
+    assert_eq!((stats.inference_count, stats.execution_count), (2, 5));
+    assert_eq!(stats.batch_stats.iter().map(|own| own.batch_size).max(), Some(2));
+    let rows_of = |cell: u16| handle.stats().stage(cell).expect("it has two").reading().rows;
+    assert_eq!((rows_of(0), rows_of(1)), (3, 3), "each cell's own");
+}
+
 /// A program whose first run waits, and whose later ones run until they are told to stop.
 struct Endless {
     held: Held,
