@@ -1,7 +1,8 @@
 //! The arbiter: which group gets the lane. Groups with work stand in a ring and share the device by deficit round robin: each
 //! is charged the time its tasks took, and one in debt waits until the others have had as much, by weight; time
-//! that no other waited for is not owed. A group whose slack is running out goes first and pays later. One group does not
-//! get the last lane while it holds all the others and another group waits.
+//! that no other waited for is not owed. A group whose slack is running out goes first and pays later, as long as it
+//! owes less than its loan: beyond that, weights rule. One group does not get the last lane while it holds all the
+//! others and another group waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -13,6 +14,14 @@ pub(super) type GroupIx = usize;
 /// Device time that a group of weight 1 is credited when all that wait are in debt.
 const QUANTUM_NS: i64 = 1_000_000;
 
+/// Quanta that a group may owe and still overtake others when its slack runs out. Without a bound, weights would be
+/// void for a model that is always in a hurry, and it would be off the air for as long as it had overtaken before.
+const LOAN_QUANTA: i64 = 16;
+
+/// Quanta that a group owes at most, whatever its tasks took: an endless one is not paid for endlessly. Shares are
+/// exact while tasks are shorter than that, a second for a group of weight 1.
+const MOST_DEBT_QUANTA: i64 = 1_000;
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     in_ring: bool,
@@ -20,6 +29,18 @@ struct Standing {
     /// Device time that it may still use before it is another's turn; below zero: debt.
     credit_ns: i64,
     weight: u32,
+    /// What had been credited to groups of weight 1 when its own credit was last brought up to date.
+    settled_ns: i64,
+}
+
+impl Standing {
+    fn quantum_ns(&self) -> i64 {
+        QUANTUM_NS * i64::from(self.weight.max(1))
+    }
+
+    fn is_within_loan(&self) -> bool {
+        self.credit_ns > -LOAN_QUANTA * self.quantum_ns()
+    }
 }
 
 /// A lane as the core sees it.
@@ -62,6 +83,8 @@ pub(super) struct Arbiter {
     /// Groups whose batch still waits for mates, by the time at which it goes without them.
     delays: BTreeSet<(Ns, GroupIx)>,
     standings: Vec<Standing>,
+    /// What has been credited to groups of weight 1, and forgiven them, since the beginning.
+    credited_ns: i64,
 }
 
 impl Arbiter {
@@ -117,8 +140,22 @@ impl Arbiter {
 
     /// Charges a group device time.
     pub(super) fn charge(&mut self, group: GroupIx, used_ns: Ns) {
+        self.settle(group);
         let standing = self.standing(group);
-        standing.credit_ns = standing.credit_ns.saturating_sub(i64::try_from(used_ns).unwrap_or(i64::MAX));
+        let credit_ns = standing.credit_ns.saturating_sub(i64::try_from(used_ns).unwrap_or(i64::MAX));
+        standing.credit_ns = credit_ns.max(-MOST_DEBT_QUANTA * standing.quantum_ns());
+    }
+
+    /// Lets a group that was out of the ring have what was credited to others meanwhile, as far as it is in debt:
+    /// they have used as much by weight.
+    fn settle(&mut self, group: GroupIx) {
+        let credited_ns = self.credited_ns;
+        let standing = self.standing(group);
+        let passed_ns = credited_ns - std::mem::replace(&mut standing.settled_ns, credited_ns);
+        if !standing.in_ring && standing.credit_ns < 0 {
+            let share_ns = passed_ns.saturating_mul(i64::from(standing.weight.max(1)));
+            standing.credit_ns = standing.credit_ns.saturating_add(share_ns).min(0);
+        }
     }
 
     fn standing(&mut self, group: GroupIx) -> &mut Standing {
@@ -130,6 +167,7 @@ impl Arbiter {
 
     /// Puts a group with work at the end of the ring, unless it stands there already.
     pub(super) fn call(&mut self, group: GroupIx) {
+        self.settle(group);
         let standing = self.standing(group);
         let due = standing.due.take();
         if !std::mem::replace(&mut standing.in_ring, true) {
@@ -182,6 +220,7 @@ impl Arbiter {
         let lane = self.open_lanes(now).min_by_key(|lane| (lane.tasks, lane.id))?;
         let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(&holds, &urgent) };
         let group = self.ring.remove(at)?;
+        self.settle(group);
         self.standings[group].in_ring = false;
         Some((lane, group))
     }
@@ -191,7 +230,9 @@ impl Arbiter {
     fn forgive(&mut self) -> usize {
         if let Some(&group) = self.ring.front() {
             let standing = self.standing(group);
+            let round_ns = standing.credit_ns.min(0).saturating_neg() / i64::from(standing.weight.max(1));
             standing.credit_ns = standing.credit_ns.max(0);
+            self.credited_ns = self.credited_ns.saturating_add(round_ns);
         }
         0
     }
@@ -200,24 +241,27 @@ impl Arbiter {
     fn turn(&mut self, holds: &impl Fn(GroupIx) -> usize, urgent: &impl Fn(GroupIx) -> bool) -> usize {
         let lanes = self.lanes.len();
         let may = |group: GroupIx| lanes <= 1 || holds(group) + 1 < lanes;
-        if let Some(at) = self.ring.iter().position(|&group| may(group) && urgent(group)) {
+        let in_a_hurry = |group: GroupIx| self.standings[group].is_within_loan() && urgent(group);
+        if let Some(at) = self.ring.iter().position(|&group| may(group) && in_a_hurry(group)) {
             return at;
         }
         // Where every group holds all other lanes, the last lane is anybody's.
         let restricted = self.ring.iter().any(|&group| may(group));
         let takes_part = |group: GroupIx| !restricted || may(group);
         let debts = self.ring.iter().filter(|&&group| takes_part(group)).map(|&group| {
-            let Standing { credit_ns, weight, .. } = self.standings[group];
-            let quantum = QUANTUM_NS * i64::from(weight.max(1));
-            credit_ns.saturating_neg().max(0).saturating_add(quantum - 1) / quantum
+            let standing = &self.standings[group];
+            let quantum_ns = standing.quantum_ns();
+            standing.credit_ns.saturating_neg().max(0).saturating_add(quantum_ns - 1) / quantum_ns
         });
         let rounds = debts.min().unwrap_or(0);
         if rounds > 0 {
             for &group in &self.ring {
                 let standing = &mut self.standings[group];
-                let quantum = QUANTUM_NS * i64::from(standing.weight.max(1));
-                standing.credit_ns = standing.credit_ns.saturating_add(rounds.saturating_mul(quantum)).min(quantum);
+                let quantum_ns = standing.quantum_ns();
+                let credit_ns = standing.credit_ns.saturating_add(rounds.saturating_mul(quantum_ns));
+                standing.credit_ns = credit_ns.min(quantum_ns);
             }
+            self.credited_ns = self.credited_ns.saturating_add(rounds.saturating_mul(QUANTUM_NS));
         }
         let solvent = |&group: &GroupIx| takes_part(group) && self.standings[group].credit_ns >= 0;
         self.ring.iter().position(solvent).unwrap_or(0)

@@ -4,7 +4,7 @@ use super::{
     pool::arrival,
     timeline::{Timeline, staged},
 };
-use crate::batching::{Arrival, Knobs, ModelId, Ns, Policy, Task};
+use crate::batching::{Arrival, Knobs, ModelId, Ns, Policy, ReqId, Task};
 
 /// The arbiter's quantum.
 const MS: Ns = 1_000_000;
@@ -90,4 +90,84 @@ fn a_model_whose_slack_is_below_one_segment_goes_first_and_pays_later() {
     assert_eq!(in_debt_with_a_target(at_ease - 1), [1, 1, 0, 0, 1, 0], "the other has two turns for it");
     assert_eq!(in_debt_with_a_target(MS + 1_147_638)[..3], [1, 1, 0], "urgent as long as it can be met");
     assert_eq!(in_debt_with_a_target(MS + 1_147_637)[..3], [1, 0, 1], "one that is late anyway is no hurry");
+}
+
+/// Serves one request after the other, each to be done within `objective_ns`; tasks take 1 ms.
+fn with_an_objective(objective_ns: Ns) -> Knobs {
+    Knobs { objective_ns: Some(objective_ns), ..staged(Policy::Serial, 1, 1, &[(1, MS)]) }
+}
+
+/// Tasks of a model that were launched from `from` to before `to`.
+fn launched(server: &Timeline, model: u32, from: Ns, to: Ns) -> usize {
+    let launches = server.launches.iter().filter(|(at, _)| (from..to).contains(at));
+    launches.filter(|(_, task)| task.model == ModelId(model)).count()
+}
+
+#[test]
+fn a_model_that_overtook_others_for_a_while_has_its_share_in_a_burst() {
+    let mut server = Timeline::new([serial(1), with_an_objective(3 * MS)], |_| MS);
+    server.lane_up(0, 0);
+    let mut req = 0;
+    let mut sends = |server: &mut Timeline, at: Ns, model: u32, count: u64| {
+        (req..req + count).for_each(|req| server.sends(at, of(model, req)));
+        req += count;
+    };
+    sends(&mut server, 0, 0, 40);
+    // For a second it overtakes, with a quarter of the load; the other model fills the device.
+    for round in 0..250 {
+        let at = 4 * MS * round + MS / 10;
+        sends(&mut server, at, 0, 3);
+        sends(&mut server, at, 1, 1);
+    }
+    let in_a_second = launched(&server, 1, 0, 1_000 * MS);
+    assert!((240..=250).contains(&in_a_second), "{in_a_second} of 250");
+    sends(&mut server, 1_000 * MS + MS / 10, 0, 80);
+    sends(&mut server, 1_000 * MS + MS / 10, 1, 60);
+    server.pass_to(1_100 * MS);
+    let own = launched(&server, 1, 1_000 * MS, 1_100 * MS);
+    assert!((40..=60).contains(&own), "{own} of 100 tasks, with half of the weight");
+}
+
+#[test]
+fn a_model_that_is_always_in_a_hurry_has_its_loan_and_its_share_by_weight() {
+    let mut server = Timeline::new([serial(100), with_an_objective(25 * MS)], |_| MS);
+    server.lane_up(0, 0);
+    (0..20).for_each(|req| server.sends(0, of(0, req)));
+    for round in 0..400 {
+        server.sends(MS * round + MS / 10, of(1, 1_000 + round));
+        server.sends(MS * round + MS / 10, of(0, 2_000 + round));
+    }
+    let own = launched(&server, 1, 0, 400 * MS);
+    assert!((16..=24).contains(&own), "16 ms are lent, and 1 of 101 is its share: {own} of 400 tasks");
+}
+
+#[test]
+fn one_endless_task_is_not_paid_for_endlessly() {
+    let takes = |task: &Task| match (task.model, task.rows[0].req) {
+        (ModelId(1), ReqId(1_000)) => 60_000 * MS,
+        (ModelId(1), _) => MS,
+        _ => 10 * MS,
+    };
+    let mut server = Timeline::new([serial(1), serial(1)], takes);
+    server.lane_up(0, 0);
+    server.sends(0, of(1, 1_000));
+    server.sends(1, of(1, 1_001));
+    (0..150).for_each(|req| server.sends(2, of(0, req)));
+    server.run_out();
+    let others = turns(&server)[1..].iter().take_while(|&&model| model == 0).count();
+    assert_eq!(others, 100, "a debt is at most a second by weight");
+}
+
+#[test]
+fn time_that_others_use_while_a_model_is_away_pays_its_debt() {
+    let takes = |task: &Task| if task.model == ModelId(1) { 20 * MS } else { MS };
+    let mut server = Timeline::new([serial(1), serial(1)], takes);
+    server.lane_up(0, 0);
+    server.sends(0, of(1, 1_000));
+    (0..60).for_each(|req| server.sends(1, of(0, req)));
+    server.pass_to(35 * MS);
+    server.sends(35 * MS + 1, of(1, 1_001));
+    server.pass_to(70 * MS);
+    let second = server.launches.iter().filter(|(_, task)| task.model == ModelId(1)).nth(1).map(|(at, _)| *at);
+    assert_eq!(second, Some(40 * MS), "the other has had 20 ms, of which 16 while this one was away");
 }
