@@ -212,13 +212,13 @@ impl Arbiter {
         &mut self,
         now: Ns,
         holds: impl Fn(GroupIx) -> usize,
-        urgent: impl Fn(GroupIx) -> bool,
+        urgent: impl FnMut(GroupIx) -> bool,
     ) -> Option<(Lane, GroupIx)> {
         if self.ring.is_empty() {
             return None;
         }
         let lane = self.open_lanes(now).min_by_key(|lane| (lane.tasks, lane.id))?;
-        let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(&holds, &urgent) };
+        let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(holds, urgent) };
         let group = self.ring.remove(at)?;
         self.settle(group);
         self.standings[group].in_ring = false;
@@ -238,10 +238,10 @@ impl Arbiter {
     }
 
     /// Whose turn it is, by its place in the ring.
-    fn turn(&mut self, holds: &impl Fn(GroupIx) -> usize, urgent: &impl Fn(GroupIx) -> bool) -> usize {
+    fn turn(&mut self, holds: impl Fn(GroupIx) -> usize, mut urgent: impl FnMut(GroupIx) -> bool) -> usize {
         let lanes = self.lanes.len();
         let may = |group: GroupIx| lanes <= 1 || holds(group) + 1 < lanes;
-        let in_a_hurry = |group: GroupIx| self.standings[group].is_within_loan() && urgent(group);
+        let mut in_a_hurry = |group: GroupIx| self.standings[group].is_within_loan() && urgent(group);
         if let Some(at) = self.ring.iter().position(|&group| may(group) && in_a_hurry(group)) {
             return at;
         }

@@ -9,7 +9,7 @@ use super::{
     TaskId,
     arbiter::{GroupIx, Lane},
     cells::{Cells, NodeRow, slots},
-    cells_lazy::{Catching, time_of},
+    cells_lazy::Catching,
     cost::Quantile,
     group::{Answer, Group, Turn, seat},
     ledger::{Flight, Ledger, Slot, Stand},
@@ -284,8 +284,10 @@ impl Group {
             }
             let Stand::Queued { line, .. } = turn.ledger[slot].stand else { return };
             self.pending.remove(turn.ledger, slot);
+            self.touched(turn.ledger, line);
             self.pending.retire(line);
             seat(turn, slot);
+            let Some(cellular) = &mut self.cellular else { return };
             let graph = std::mem::take(&mut turn.ledger[slot].graph);
             if let Some(catching) = &mut cellular.catching {
                 catching.boarded(&cellular.cells, &graph);
@@ -325,19 +327,5 @@ impl Group {
     pub(super) fn predict_cells(&self, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
         let predict = || self.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
         lane.looks_ahead().then(predict).flatten()
-    }
-
-    /// Time that the group can spare before a target is missed that can still be met, by the first in each line and the first target of those
-    /// aboard: a row alone for each node that is left.
-    pub(super) fn cells_slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
-        let cellular = self.cellular.as_ref()?;
-        let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
-        let waiting = heads.map(|slot| (slot, cellular.cells.all_nodes(&ledger[slot].graph)));
-        let aboard = cellular.first_target().map(|slot| (slot, cellular.cells.nodes_left(slot)));
-        let slacks = waiting.chain(aboard).filter_map(|(slot, nodes)| {
-            let needs_ns = time_of(&self.costs, &nodes, |_| 1, Quantile::P99)?;
-            ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
-        });
-        slacks.min()
     }
 }

@@ -213,12 +213,13 @@ impl Core {
 
     fn give_out_lanes(&mut self, actions: &mut Actions) {
         loop {
-            let groups = &self.groups;
-            let holds = |group: GroupIx| groups[group].running as usize;
-            let urgent = |group: GroupIx| groups[group].is_urgent(self.now, &self.ledger);
-            let Some((lane, group)) = self.arbiter.grant(self.now, holds, urgent) else { return };
-            let others = groups.iter().filter(|&(ix, entry)| ix != group && entry.live > 0);
-            let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(self.now, &self.ledger)).min();
+            let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
+            let holds = |group: GroupIx| ledger.tasks_of(group);
+            let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
+            let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else { return };
+            let asks = groups[group].asks_for_neighbours();
+            let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.live > 0);
+            let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(now, ledger)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
             let lanes = self.arbiter.lanes().count() as u32;
             let around = Around { neighbours_slack_ns, lanes, idle_besides, brought: &[] };

@@ -24,7 +24,7 @@ impl Group {
     pub(super) fn end(&mut self, turn: &mut Turn<'_>, slot: Slot, end: End) {
         if let Stand::Queued { line, .. } = turn.ledger[slot].stand {
             self.pending.remove(turn.ledger, slot);
-            self.policy.touched(line, &self.pending, turn.ledger);
+            self.touched(turn.ledger, line);
             self.pending.retire(line);
         }
         self.paused.remove(&slot);

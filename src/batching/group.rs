@@ -4,12 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Action, Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass, TaskId,
-    TimeoutAction,
+    Action, Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, TaskId, TimeoutAction,
     arbiter::{GroupIx, Lane},
     batch::Seat,
     cellular::Cellular,
-    cost::{Costs, Quantile},
+    cost::Costs,
     knobs,
     ledger::{Ledger, NEVER, Request, Slot, Stand},
     lengths::LengthGroups,
@@ -20,6 +19,7 @@ use super::{
     queue_rules::QueueRules,
     sequences::Sequences,
     table::BatchTable,
+    targets::{LatestStarts, Targets},
     timers::Timers,
 };
 
@@ -72,6 +72,8 @@ pub(super) struct Group {
     /// How lengths are rounded, when requests of equal keys may share a batch.
     merges: Option<Rounding>,
     pub(super) pending: Pending,
+    /// Where there is an objective: when the lines of `pending` must start.
+    pub(super) latest_starts: LatestStarts,
     pub(super) policy: Policy,
     pub(super) table: BatchTable,
     pub(super) pipeline: Pipeline,
@@ -98,6 +100,9 @@ impl Group {
         let serial = knobs.policy == knobs::Policy::Serial;
         let max_rows = knobs.max_batch_rows.max(1);
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
+        let boards_by_target = matches!(knobs.policy, knobs::Policy::Lazy(_));
+        let keeps_targets = boards_by_target || knobs.objective_ns.is_some();
+        let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
         let (cellular, sequences) = match &knobs.policy {
             knobs::Policy::Cellular(cellular) => {
                 (Some(Cellular::new(cellular)), cellular.sequences.map(Sequences::new))
@@ -116,7 +121,8 @@ impl Group {
                 || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
             merges: (knobs.mergeable && !serial && cellular.is_none()).then(|| rounding(knobs)),
             cellular,
-            pending: Pending::new(QueueRules::new(&knobs.queueing)),
+            pending: Pending::new(QueueRules::new(&knobs.queueing), targets),
+            latest_starts: LatestStarts::default(),
             policy: Policy::new(knobs),
             table: BatchTable::new(pipeline.stages(), max_rows),
             pipeline,
@@ -150,6 +156,11 @@ impl Group {
     pub(super) fn wants_lane(&self) -> bool {
         let has_ready = || self.cellular.as_ref().is_some_and(Cellular::has_ready);
         self.may_run() && (self.table.has_queued() || self.pending.ready() > 0 || has_ready())
+    }
+
+    /// Whether its next decision depends on how much time other models can spare.
+    pub(super) fn asks_for_neighbours(&self) -> bool {
+        self.policy.asks_for_neighbours() && self.pending.ready() > 0 && self.table.newest().is_some()
     }
 
     /// Whether what it has ready may be bound to a lane.
@@ -222,7 +233,7 @@ impl Group {
             turn.timers.disarm(turn.ledger, slot);
             self.alarm(turn, slot);
         } else {
-            self.policy.touched(line, &self.pending, turn.ledger);
+            self.touched(turn.ledger, line);
         }
     }
 
@@ -262,7 +273,7 @@ impl Group {
             self.totals.delayed += 1;
             turn.ledger[slot].board_by = NEVER;
             self.pending.delay(turn.ledger, slot, line);
-            self.policy.touched(line, &self.pending, turn.ledger);
+            self.touched(turn.ledger, line);
         }
         if expiry <= turn.now {
             self.end(turn, slot, End::Expired);
@@ -341,39 +352,6 @@ impl Group {
             }
         }
         seats
-    }
-
-    /// Time that the group can spare before a target is missed that can still be met; none without such.
-    pub(super) fn slack_ns(&self, now: Ns, ledger: &Ledger) -> Option<Ns> {
-        self.objective_ns?;
-        if self.cellular.is_some() {
-            return self.cells_slack_ns(now, ledger);
-        }
-        let heads = self.pending.lines.iter().filter_map(|(_, line)| line.iter(ledger).next());
-        let waiting = heads.filter_map(|slot| self.slack_of(now, ledger, slot, self.pipeline.entry(), 1));
-        let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);
-        let aboard = steps.filter_map(|step| {
-            let rows = step.rows.iter().filter(|seat| ledger.is_aboard(seat));
-            let slacks = rows.filter_map(|seat| self.slack_of(now, ledger, seat.slot, step.next, step.row_count()));
-            slacks.min()
-        });
-        waiting.chain(aboard).min()
-    }
-
-    fn slack_of(&self, now: Ns, ledger: &Ledger, slot: Slot, next: CellId, rows: u32) -> Option<Ns> {
-        let request = &ledger[slot];
-        let class = ShapeClass(request.lengths.clone());
-        let needs_ns = self.costs.remaining(next, rows, &class, Quantile::P99)?;
-        request.target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))
-    }
-
-    /// Whether a target is missed unless the group goes first: its slack is below one segment.
-    pub(super) fn is_urgent(&self, now: Ns, ledger: &Ledger) -> bool {
-        let segment_ns = || {
-            let whole_ns = self.costs.whole(1, &ShapeClass::default(), Quantile::P99)?;
-            Some(whole_ns / u64::from(self.pipeline.stages()))
-        };
-        self.slack_ns(now, ledger).zip(segment_ns()).is_some_and(|(slack_ns, segment_ns)| slack_ns < segment_ns)
     }
 
     /// Whether other requests wait that could not share a batch with those of a line.

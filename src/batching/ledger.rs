@@ -204,6 +204,11 @@ impl Ledger {
         self.flights.extract_if(.., |flight| flight.lane == lane).collect()
     }
 
+    /// Tasks of a group in flight.
+    pub(super) fn tasks_of(&self, group: GroupIx) -> usize {
+        self.flights.iter().filter(|flight| flight.group == group).count()
+    }
+
     pub(super) fn flights(&self) -> &[Flight] {
         &self.flights
     }

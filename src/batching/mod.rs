@@ -4,7 +4,8 @@
 //! clock, a thread, I/O, a payload, randomness, or anything whose order depends on a hash. Production, simulator and
 //! tests run this same code.
 //!
-//! A request is entered in the `ledger` and waits in its group's `pending` queue. When the `arbiter` has a lane for the group, its
+//! A request is entered in the `ledger` and waits in its group's `pending` queue, where `targets` know who must start
+//! first; `urgency` is what that means for the others. When the `arbiter` has a lane for the group, its
 //! `policy` decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`: *new*,
 //! *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`travel`, `leasing`);
 //! what the task's rows bring decides whether they go on, end, wait for their client (`pausing`) or start again in halves of a failed
@@ -42,8 +43,10 @@ mod sequences;
 mod sharing;
 mod slack;
 mod table;
+mod targets;
 mod timers;
 mod travel;
+mod urgency;
 
 #[cfg(test)]
 mod tests;

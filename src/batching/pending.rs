@@ -15,6 +15,7 @@ use super::{
     lengths::LengthGroups,
     list::{InQueue, List},
     queue_rules::QueueRules,
+    targets::Targets,
 };
 
 /// Index of a line among its group's lines.
@@ -173,10 +174,12 @@ pub(super) struct Pending {
     pub(super) rows: u64,
     /// Of the requests, those that are held.
     held_requests: usize,
+    /// Those that are not held by their targets, where anything asks for that.
+    pub(super) targets: Option<Targets>,
 }
 
 impl Pending {
-    pub(super) fn new(rules: QueueRules) -> Self {
+    pub(super) fn new(rules: QueueRules, targets: Option<Targets>) -> Self {
         Self {
             rules,
             lines: Slab::new(),
@@ -188,11 +191,24 @@ impl Pending {
             requests: 0,
             rows: 0,
             held_requests: 0,
+            targets,
         }
     }
 
     pub(super) fn line(&self, line: LineIx) -> Option<&Line> {
         self.lines.get(line as usize)
+    }
+
+    /// The line of these mates, if any of them wait.
+    pub(super) fn waiting_with(&self, mates: &Mates) -> Option<LineIx> {
+        let line = *self.by_mates.get(mates)?;
+        self.line(line).filter(|entry| !entry.is_empty()).map(|_| line)
+    }
+
+    /// The requests of a line by level, fresh before delayed, then the earliest targets first. For groups that keep
+    /// targets.
+    pub(super) fn by_target(&self, line: LineIx) -> impl Iterator<Item = Slot> + '_ {
+        self.targets.iter().flat_map(move |targets| targets.of_line(line))
     }
 
     fn line_mut(&mut self, line: LineIx) -> &mut Line {
@@ -254,6 +270,9 @@ impl Pending {
         self.requests += 1;
         self.rows += rows;
         self.held_requests += usize::from(line == HELD);
+        if let Some(targets) = self.targets.as_mut().filter(|_| line != HELD) {
+            targets.insert(line, slot, &ledger[slot], false);
+        }
         if self.spare == Some(line) {
             self.spare = None;
         }
@@ -280,6 +299,9 @@ impl Pending {
         self.requests -= 1;
         self.rows -= rows;
         self.held_requests -= usize::from(line == HELD);
+        if let Some(targets) = self.targets.as_mut().filter(|_| line != HELD) {
+            targets.remove(line, slot, &ledger[slot], delayed);
+        }
     }
 
     /// Takes the request out of `line` that boards next.
@@ -295,6 +317,10 @@ impl Pending {
         level.fresh.remove(ledger, slot);
         level.delayed.push_back(ledger, slot);
         ledger[slot].stand = Stand::Queued { line, delayed: true };
+        if let Some(targets) = self.targets.as_mut().filter(|_| line != HELD) {
+            targets.remove(line, slot, &ledger[slot], false);
+            targets.insert(line, slot, &ledger[slot], true);
+        }
     }
 
     /// Forgets a line if it is empty, or keeps it as the spare one instead of the last.

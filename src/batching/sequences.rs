@@ -261,7 +261,7 @@ impl Group {
             if is_delayed {
                 self.pending.delay(turn.ledger, slot, line);
             }
-            self.policy.touched(line, &self.pending, turn.ledger);
+            self.touched(turn.ledger, line);
         }
         for slot in change.orphans {
             turn.ledger[slot].sequence = None;

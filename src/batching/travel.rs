@@ -129,7 +129,7 @@ impl Group {
     }
 
     fn left(&mut self, turn: &Turn<'_>, line: LineIx) {
-        self.policy.touched(line, &self.pending, turn.ledger);
+        self.touched(turn.ledger, line);
         self.pending.retire(line);
     }
 

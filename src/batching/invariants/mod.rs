@@ -36,6 +36,7 @@ pub(super) fn check(core: &Core) -> Result<(), Broken> {
         counts(core, ix, group)?;
         lines(core, ix, group)?;
         group.policy.check(&group.pending, &core.ledger)?;
+        targets(core, ix, group)?;
         travel::check(core, ix, group)?;
         cells(core, ix, group)?;
         sequences(core, ix, group)?;
@@ -177,6 +178,31 @@ fn line_of(ledger: &Ledger, at: LineIx, line: &Line, by_arrival: bool) -> Result
     }
     hold!(rows == line.rows, "line {at} counts {} rows of {rows}", line.rows);
     Ok(seen)
+}
+
+/// Requests that may board are known by their targets where that is kept, and lines by the first of them.
+fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(targets) = &group.pending.targets else { return Ok(()) };
+    let ready = group.pending.ready();
+    hold!(targets.len() == ready, "group {ix} knows {} targets of {ready} requests", targets.len());
+    let mut filled = 0;
+    for (at, line) in &group.pending.lines {
+        let at = at as LineIx;
+        for slot in line.iter(&core.ledger) {
+            let request = &core.ledger[slot];
+            let delayed = matches!(request.stand, Stand::Queued { delayed: true, .. });
+            hold!(targets.holds(at, slot, request, delayed), "{:?} is not known by its target", request.req);
+        }
+        filled += usize::from(!line.is_empty());
+        let first = targets.of_line(at).next().map(|slot| (slot, core.ledger[slot].seq));
+        let is_filed = group.objective_ns.is_none() || group.latest_starts.is_filed(at, first);
+        hold!(is_filed, "line {at} of group {ix} is not filed by its first request");
+    }
+    let (filed, in_time, in_order) = group.latest_starts.lines();
+    let expected = if group.objective_ns.is_some() { filled } else { 0 };
+    hold!(filed == expected, "group {ix} files {filed} lines of {expected}");
+    hold!(in_time == in_order, "group {ix} has {in_time} lines in time, {in_order} in order");
+    Ok(())
 }
 
 /// Requests of a sequence have their turns one after the other, slots are counted, and idle sequences are waited for.

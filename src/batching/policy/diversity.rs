@@ -215,7 +215,8 @@ impl Diversity {
         if !self.is_early(load, view.pipeline.stages(), entry) || !is_young(load, view, lineage, batch) {
             return None;
         }
-        let (line, waiting) = self.heads.lines(view.pending).find(|(_, line)| line.mates == lineage.mates)?;
+        let line = view.pending.waiting_with(&lineage.mates)?;
+        let waiting = view.pending.line(line)?;
         let requests = joining(view, waiting, lineage);
         let rows: u32 = waiting.iter(view.ledger).take(requests as usize).map(|slot| view.ledger[slot].rows).sum();
         if rows == 0 || !load.paper && !is_gain(view, entry, &lineage.class, rows) {

@@ -18,6 +18,9 @@ use crate::batching::{
     slack::{self, Entry, SlackPredictor, Waiting},
 };
 
+/// Requests that are looked at for each row of room: those that are too long for a batch may be many.
+const LOOKED_AT: usize = 4;
+
 /// State of the policy for one group.
 #[derive(Debug)]
 pub(in crate::batching) struct Lazy {
@@ -50,17 +53,17 @@ impl Lazy {
         let Some((line, entry)) = self.heads.lines(view.pending).next() else {
             return view.or_go_on(Decision::Nothing);
         };
-        let passengers = self.boarding(view, entry);
+        let passengers = self.boarding(view, line, entry);
         view.or_go_on(Decision::New { line, passengers: Passengers::Named(passengers), outlook: Outlook::Open })
     }
 
-    /// The first request that cannot meet its target any more, where such are refused.
+    /// The request that would board next, if it cannot meet its target any more and such are refused.
     fn hopeless(&self, view: &View<'_>) -> Option<Slot> {
         if !self.knobs.reject_late {
             return None;
         }
-        let (_, line) = self.heads.lines(view.pending).next()?;
-        let first = line.iter(view.ledger).next()?;
+        let (line, _) = self.heads.lines(view.pending).next()?;
+        let first = view.pending.by_target(line).next()?;
         let class = ShapeClass(view.ledger[first].lengths.clone());
         let needs_ns = view.costs.whole(view.ledger[first].rows, &class, Quantile::Mean)?;
         view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
@@ -68,8 +71,8 @@ impl Lazy {
 
     /// Who boards a new batch: so many that nobody among them is late by it; or all, where fewer are late then than if the others had to
     /// wait for the next batch. Batches that are kept small for the sake of a few make everybody late in the end.
-    fn boarding(&self, view: &View<'_>, line: &Line) -> Vec<Slot> {
-        let class = view.class_of(line);
+    fn boarding(&self, view: &View<'_>, line: LineIx, entry: &Line) -> Vec<Slot> {
+        let class = view.class_of(entry);
         let mut slots = by_target(view, line, view.max_rows, |_| true);
         let count = self.in_time(view, &slots, &[], &class, view.max_rows);
         let all = all_within(view, &slots, view.max_rows);
@@ -106,14 +109,13 @@ impl Lazy {
         if entry.steps.len() >= self.knobs.max_depth.max(1) as usize {
             return None;
         }
-        let mut lines = self.heads.lines(view.pending);
-        let (line, waiting) = lines.find(|(_, line)| line.mates == lineage.mates)?;
+        let line = view.pending.waiting_with(&lineage.mates)?;
         let stack = stack(view, entry);
         let is_short = |slot: Slot| {
             let lengths = &view.ledger[slot].lengths;
             lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded)
         };
-        let mut slots = by_target(view, waiting, lineage.places.free(), is_short);
+        let mut slots = by_target(view, line, lineage.places.free(), is_short);
         slots.truncate(self.in_time(view, &slots, &stack, &lineage.class, lineage.places.free()));
         // Rows of one request need places in a row, and what is free may have gaps.
         let mut places = lineage.places.clone();
@@ -160,11 +162,11 @@ impl Lazy {
     }
 }
 
-/// Requests of a line that fit, the earliest targets first; as many as may have room, each with a row at least.
-fn by_target(view: &View<'_>, line: &Line, room: u32, fits: impl Fn(Slot) -> bool) -> Vec<Slot> {
-    let mut slots: Vec<Slot> = line.iter(view.ledger).filter(|&slot| fits(slot)).take(room as usize).collect();
-    slots.sort_by_key(|&slot| (view.ledger[slot].level, view.target(slot).unwrap_or(NEVER)));
-    slots
+/// Of those with the earliest targets in a line the ones that fit: as many as may have room, each with a row at
+/// least.
+fn by_target(view: &View<'_>, line: LineIx, room: u32, fits: impl Fn(Slot) -> bool) -> Vec<Slot> {
+    let looked_at = view.pending.by_target(line).take(LOOKED_AT * room as usize);
+    looked_at.filter(|&slot| fits(slot)).take(room as usize).collect()
 }
 
 /// How many of these requests have at most so many rows together.

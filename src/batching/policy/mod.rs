@@ -78,7 +78,8 @@ pub(super) struct View<'a> {
     pub(super) learned: u64,
     pub(super) max_rows: u32,
     pub(super) objective_ns: Option<Ns>,
-    /// Time that other models can spare before one of their targets is missed; none without targets.
+    /// Time that other models can spare before one of their targets is missed; none without targets, or if the policy
+    /// does not ask.
     pub(super) neighbours_slack_ns: Option<Ns>,
     /// The batch whose foot may go on the lane now, the first in order.
     pub(super) ready: Option<BatchIx>,
@@ -203,6 +204,11 @@ impl Policy {
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => diversity.stretches(),
         }
+    }
+
+    /// Whether it looks at how much time other models can spare.
+    pub(super) fn asks_for_neighbours(&self) -> bool {
+        matches!(self, Self::Lazy(_))
     }
 
     /// In which order the parts of a split batch run.

@@ -4,7 +4,7 @@ use super::{
     pool::arrival,
     timeline::{Timeline, staged},
 };
-use crate::batching::{Arrival, Knobs, ModelId, Ns, Policy, ReqId, Task};
+use crate::batching::{Arrival, Knobs, ModelId, Ns, Policy, ReqId, Task, WindowKnobs};
 
 /// The arbiter's quantum.
 const MS: Ns = 1_000_000;
@@ -170,4 +170,26 @@ fn time_that_others_use_while_a_model_is_away_pays_its_debt() {
     server.pass_to(70 * MS);
     let second = server.launches.iter().filter(|(_, task)| task.model == ModelId(1)).nth(1).map(|(at, _)| *at);
     assert_eq!(second, Some(40 * MS), "the other has had 20 ms, of which 16 while this one was away");
+}
+
+/// When model 1, in debt, is given the lane for a batch of so many rows that is to be done at `expiry`.
+fn turn_of_rows(rows: u32, expiry: Ns) -> usize {
+    let policy = Policy::Window(WindowKnobs::default());
+    let points: Vec<(u32, Ns)> = (1..=8).map(|rows| (rows, u64::from(rows) * MS)).collect();
+    let objective = Knobs { objective_ns: Some(1_000 * MS), ..staged(policy, 1, 8, &points) };
+    let mut server = Timeline::new([serial(1), objective], |_| MS);
+    server.lane_up(0, 0);
+    server.sends(0, of(1, 10));
+    server.sends(1, Arrival { rows, expiry: Some(expiry), ..of(1, 11) });
+    (1..=3).for_each(|req| server.sends(2, of(0, req)));
+    server.run_out();
+    turns(&server)[1..].iter().position(|&model| model == 1).unwrap_or(usize::MAX)
+}
+
+#[test]
+fn urgency_counts_the_rows_of_the_request_itself() {
+    // Eight rows take 9.2 ms at the 99th percentile, one of them 1.2 ms.
+    assert_eq!(turn_of_rows(8, MS + 15 * MS), 0, "it has 15 ms left, of which it needs more than half");
+    assert_eq!(turn_of_rows(1, MS + 15 * MS), 1, "one row has time");
+    assert_eq!(turn_of_rows(8, MS + 25 * MS), 1, "so have eight that are to be done later");
 }
