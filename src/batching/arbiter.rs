@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{LaneId, LaneKnobs, Ns};
+use super::{LaneId, LaneKnobs, Ns, TaskId};
 
 /// Index of a group in the core.
 pub(super) type GroupIx = usize;
@@ -21,6 +21,12 @@ const LOAN_QUANTA: i64 = 16;
 /// Quanta that a group owes at most, whatever its tasks took: an endless one is not paid for endlessly. Shares are
 /// exact while tasks are shorter than that, a second for a group of weight 1.
 const MOST_DEBT_QUANTA: i64 = 1_000;
+
+/// Weight of a task in the average of its lane's pace.
+const PACE_WEIGHT: f64 = 1.0 / 8.0;
+
+/// A task counts for at most so many times what was predicted of it, or as little.
+const MOST_PACE: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
@@ -53,6 +59,8 @@ pub(super) struct Lane {
     busy_until: Ns,
     /// When its last task ended.
     last_end: Ns,
+    /// How much longer its tasks take than predicted, on average.
+    pace: f64,
 }
 
 impl Lane {
@@ -70,15 +78,41 @@ impl Lane {
         self.is_idle() || self.has_room() && self.busy_until < now.saturating_add(self.knobs.horizon_ns)
     }
 
+    /// When what is on it is predicted to end within its horizon.
+    fn opens(&self) -> Ns {
+        self.busy_until.saturating_sub(self.knobs.horizon_ns) + 1
+    }
+
     fn has_room(&self) -> bool {
         self.looks_ahead() && self.tasks < self.knobs.depth
     }
+
+    /// How long a task will take that is predicted to take so long; its whole horizon where that is not known.
+    fn takes_ns(&self, predicted_ns: Option<Ns>) -> Ns {
+        predicted_ns.map_or(self.knobs.horizon_ns, |ns| (ns as f64 * self.pace).round() as Ns)
+    }
+
+    /// A task took so long.
+    fn learn(&mut self, predicted_ns: Option<Ns>, took_ns: Ns) {
+        if let Some(predicted_ns) = predicted_ns.filter(|&ns| ns > 0) {
+            let ratio = (took_ns as f64 / predicted_ns as f64).clamp(1.0 / MOST_PACE, MOST_PACE);
+            self.pace += (ratio - self.pace) * PACE_WEIGHT;
+        }
+    }
+}
+
+/// What is on a lane.
+#[derive(Debug)]
+struct Load {
+    lane: Lane,
+    /// Tasks in order, with the times that are predicted for them.
+    tasks: VecDeque<(TaskId, Option<Ns>)>,
 }
 
 /// Lanes, and the groups that wait for one or for a time.
 #[derive(Debug, Default)]
 pub(super) struct Arbiter {
-    lanes: BTreeMap<LaneId, Lane>,
+    lanes: BTreeMap<LaneId, Load>,
     ring: VecDeque<GroupIx>,
     /// Groups whose batch still waits for mates, by the time at which it goes without them.
     delays: BTreeSet<(Ns, GroupIx)>,
@@ -90,7 +124,8 @@ pub(super) struct Arbiter {
 impl Arbiter {
     /// Takes a lane into service. A known lane is left as it is.
     pub(super) fn lane_up(&mut self, id: LaneId, knobs: LaneKnobs) {
-        self.lanes.entry(id).or_insert(Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0 });
+        let lane = Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0, pace: 1.0 };
+        self.lanes.entry(id).or_insert(Load { lane, tasks: VecDeque::new() });
     }
 
     /// Takes a lane out of service.
@@ -98,39 +133,43 @@ impl Arbiter {
         self.lanes.remove(&id);
     }
 
-    /// A task was launched on a lane; it is predicted to take so long (unknown: its whole horizon).
-    pub(super) fn took_off(&mut self, id: LaneId, now: Ns, predicted_ns: Option<Ns>) {
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.tasks += 1;
-            let takes = predicted_ns.unwrap_or(lane.knobs.horizon_ns);
-            lane.busy_until = lane.busy_until.max(now).saturating_add(takes);
-        }
+    /// A task was launched on a lane; it is predicted to take so long.
+    pub(super) fn took_off(&mut self, id: LaneId, task: TaskId, now: Ns, predicted_ns: Option<Ns>) {
+        let Some(Load { lane, tasks }) = self.lanes.get_mut(&id) else { return };
+        tasks.push_back((task, predicted_ns));
+        lane.tasks += 1;
+        lane.busy_until = lane.busy_until.max(now).saturating_add(lane.takes_ns(predicted_ns));
     }
 
-    /// A task that was launched at `launched` ended: how long it had the lane.
-    pub(super) fn landed(&mut self, id: LaneId, launched: Ns, now: Ns) -> Ns {
-        let Some(lane) = self.lanes.get_mut(&id) else { return 0 };
-        let began = launched.max(lane.last_end);
+    /// A task that was launched at `launched` ended: how long it had the lane. What remains begins now: were
+    /// predictions only added up, whatever they are off by would add up too.
+    pub(super) fn landed(&mut self, id: LaneId, task: TaskId, launched: Ns, now: Ns) -> Ns {
+        let Some(Load { lane, tasks }) = self.lanes.get_mut(&id) else { return 0 };
+        let took_ns = now.saturating_sub(launched.max(lane.last_end));
         lane.last_end = now;
-        lane.tasks -= 1;
-        if lane.tasks == 0 {
-            lane.busy_until = now;
+        if let Some(at) = tasks.iter().position(|(own, _)| *own == task)
+            && let Some((_, predicted_ns)) = tasks.remove(at)
+        {
+            lane.tasks -= 1;
+            lane.learn(predicted_ns, took_ns);
         }
-        now.saturating_sub(began)
+        let remaining = tasks.iter().map(|(_, predicted_ns)| lane.takes_ns(*predicted_ns));
+        lane.busy_until = remaining.fold(now, Ns::saturating_add);
+        took_ns
     }
 
     /// Lanes without a task.
     pub(super) fn idle_lanes(&self) -> usize {
-        self.lanes.values().filter(|lane| lane.is_idle()).count()
+        self.lanes.values().filter(|load| load.lane.is_idle()).count()
     }
 
     pub(super) fn lanes(&self) -> impl Iterator<Item = (&Lane, u16)> {
-        self.lanes.values().map(|lane| (lane, lane.tasks))
+        self.lanes.values().map(|load| (&load.lane, load.lane.tasks))
     }
 
     /// Lanes that take a task now, by their ids.
     pub(super) fn open_lanes(&self, now: Ns) -> impl Iterator<Item = Lane> {
-        self.lanes.values().filter(move |lane| lane.is_open(now)).copied()
+        self.lanes.values().map(|load| load.lane).filter(move |lane| lane.is_open(now))
     }
 
     /// Sets a group's share.
@@ -201,9 +240,11 @@ impl Arbiter {
         if self.ring.is_empty() {
             return due;
         }
-        let ahead = self.lanes.values().filter(|lane| lane.has_room());
-        let opens = ahead.map(|lane| lane.busy_until.saturating_sub(lane.knobs.horizon_ns) + 1).min();
-        due.into_iter().chain(opens).min()
+        due.into_iter().chain(self.lanes_ahead().map(Lane::opens)).min()
+    }
+
+    fn lanes_ahead(&self) -> impl Iterator<Item = &Lane> {
+        self.lanes.values().map(|load| &load.lane).filter(|lane| lane.has_room())
     }
 
     /// The open lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has, `urgent`

@@ -147,7 +147,7 @@ impl Core {
     fn land(&mut self, task: TaskId) -> (SmallVec<[Flight; 1]>, Ns) {
         let flights = self.ledger.land(task);
         let Some(first) = flights.first() else { return (flights, 0) };
-        let used_ns = self.arbiter.landed(first.lane, first.launched, self.now);
+        let used_ns = self.arbiter.landed(first.lane, task, first.launched, self.now);
         for flight in &flights {
             let share_ns = u128::from(used_ns) * u128::from(flight.own_rows()) / u128::from(flight.rows.max(1));
             self.arbiter.charge(flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
@@ -238,8 +238,8 @@ impl Core {
             }
             match answer {
                 Answer::Launched(predicted_ns) => {
+                    self.arbiter.took_off(lane.id, TaskId(self.tasks), self.now, predicted_ns);
                     self.tasks += 1;
-                    self.arbiter.took_off(lane.id, self.now, predicted_ns);
                     if self.groups[group].wants_lane() {
                         self.arbiter.call(group);
                     }

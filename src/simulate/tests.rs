@@ -281,3 +281,24 @@ fn more_load_never_needs_fewer_devices() {
     });
     assert!(needed.is_sorted() && needed[0] == Some(1) && needed[3] > Some(4), "{needed:?}");
 }
+
+#[test]
+fn looking_ahead_queues_no_more_than_its_horizon_whatever_tasks_take() {
+    const HORIZON_NS: Ns = 2_000_000;
+    const PREDICTED_NS: Ns = 800_000;
+    for off in [0.97, 1.0, 1.03] {
+        let took_ns = (PREDICTED_NS as f64 * off) as Ns;
+        let flat =
+            |took_ns| CostTable { stages: vec![[1, 64].map(|rows| CostPoint { rows, length: 1, took_ns }).to_vec()] };
+        let table = ModelTable { max_batch_rows: 64, latencies: flat(took_ns), ..model(&[]) };
+        let mut setup = setup(table, window());
+        setup.models[0].knobs.latencies = Some(flat(PREDICTED_NS));
+        setup.models[0].knobs.objective_ns = None;
+        setup.ahead = LaneKnobs { horizon_ns: HORIZON_NS, depth: 5 };
+        setup.warm_up = 2_000;
+        let queued = run(&setup, 1, poisson(8_000.0).requests(1, 40_000)).all().queued;
+        let [p50, p99] = [0.5, 0.99].map(|part| queued.quantile_ns(part));
+        assert!(p99 <= HORIZON_NS + took_ns, "tasks take {off} of what is predicted: queued {p50} / {p99} ns");
+        assert!(p50 >= HORIZON_NS, "the lane is kept busy for its horizon: {p50} ns at {off}");
+    }
+}
