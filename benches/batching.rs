@@ -4,7 +4,9 @@
 //! requests arrive as ended: so the number in flight stays the same. The figure for a task is the turn of a batch of one
 //! row; the figure for a row is what each further row of a batch adds: its request's whole life. `deadlines` gives every
 //! request one, `keys` spreads the requests over 16 keys that share no batch, `lengths` groups requests of 64 lengths by Policy I
-//! and looks for parts by Policy II. Under `stages` each batch runs 16 stages, so that
+//! and looks for parts by Policy II. `shapes` and `shapes_lazy` are the worst that clients can do to a model with an
+//! objective beside another one: no two requests may share a batch, and at each turn somebody asks who must start
+//! first. Under `stages` each batch runs 16 stages, so that
 //! a turn is a boundary mostly, and what a further row adds is what it costs to let it go on. Under `cells` requests are chains
 //! of 22 nodes on average: a turn is a task of nodes, of which one in 22 is its request's last.
 
@@ -14,35 +16,54 @@ use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_m
 use paternoster::{
     batching::{
         Action, Actions, Arrival, BatchKey, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
-        DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, ModelId, Ns, OperatorDiversity, Policy, ReqId,
-        SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
+        DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, OperatorDiversity,
+        Policy, ReqId, SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
     },
     model::unfold::Unfolded,
 };
 
 const MODEL: ModelId = ModelId(0);
+/// The model beside it, where there is one, and how many of its requests are in flight.
+const OTHER: ModelId = ModelId(1);
+const OTHERS: u64 = 10;
 
 /// What is measured.
 #[derive(Clone, Copy)]
 struct Kind {
     name: &'static str,
     deadlines: bool,
+    /// Keys that requests are spread over.
     keys: u64,
     /// Different lengths of requests; 0: they have none.
     lengths: u64,
     stages: u16,
     /// Requests unfold into nodes, so many at most; 0: they do not.
     nodes: u64,
+    /// Both models have objectives, and there is another.
+    beside_another: bool,
+    lazy: bool,
 }
 
-const PLAIN: Kind = Kind { name: "plain", deadlines: false, keys: 1, lengths: 0, stages: 1, nodes: 0 };
-const KINDS: [Kind; 6] = [
+const PLAIN: Kind = Kind {
+    name: "plain",
+    deadlines: false,
+    keys: 1,
+    lengths: 0,
+    stages: 1,
+    nodes: 0,
+    beside_another: false,
+    lazy: false,
+};
+const SHAPES: Kind = Kind { name: "shapes", keys: u64::MAX, beside_another: true, ..PLAIN };
+const KINDS: [Kind; 8] = [
     PLAIN,
     Kind { name: "deadlines", deadlines: true, ..PLAIN },
     Kind { name: "keys", keys: 16, ..PLAIN },
     Kind { name: "lengths", lengths: 64, ..PLAIN },
     Kind { name: "stages", stages: 16, ..PLAIN },
     Kind { name: "cells", nodes: 43, ..PLAIN },
+    SHAPES,
+    Kind { name: "shapes_lazy", lazy: true, stages: 4, ..SHAPES },
 ];
 
 impl Kind {
@@ -52,6 +73,9 @@ impl Kind {
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
             return Policy::Cellular(CellularKnobs { cells, segments, slots, ..CellularKnobs::default() });
+        }
+        if self.lazy {
+            return Policy::Lazy(LazyKnobs::default());
         }
         match self.lengths {
             0 => Policy::Window(WindowKnobs::default()),
@@ -65,11 +89,11 @@ impl Kind {
 }
 
 /// A batch takes a constant, and a time for each row and element.
-fn latencies() -> CostTable {
+fn latencies(stages: u16) -> CostTable {
     let point = |rows: u32, length: u64| CostPoint { rows, length, took_ns: 400 + 2 * u64::from(rows) * length };
     let points =
         [1, 2, 4, 8, 16, 32, 64].into_iter().flat_map(|rows| [8, 16, 32, 64].map(|length| point(rows, length)));
-    CostTable { stages: vec![points.collect()] }
+    CostTable { stages: vec![points.collect(); usize::from(stages)] }
 }
 
 /// Numbers that follow one another as if by chance.
@@ -82,7 +106,7 @@ struct Load {
     core: Core,
     now: Ns,
     next_req: u64,
-    running: Option<TaskId>,
+    running: Option<(TaskId, ModelId)>,
     kind: Kind,
 }
 
@@ -92,14 +116,20 @@ impl Load {
             max_batch_rows: batch_rows,
             stages: StageKnobs::chain(kind.stages),
             policy: kind.policy(batch_rows),
-            latencies: (kind.lengths > 0).then(latencies),
+            latencies: (kind.lengths > 0 || kind.beside_another).then(|| latencies(kind.stages)),
+            objective_ns: kind.beside_another.then_some(1_000_000_000_000),
             ..Knobs::default()
         };
+        let other = Knobs { stages: StageKnobs::chain(1), policy: Policy::Serial, ..knobs.clone() };
         let mut load = Self { core: Core::new(), now: 0, next_req: 0, running: None, kind };
         load.core.step(0, Event::ModelUp(MODEL, knobs));
         load.core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
+        if kind.beside_another {
+            load.core.step(0, Event::ModelUp(OTHER, other));
+            (0..OTHERS).for_each(|_| load.arrive(OTHER));
+        }
         for _ in 0..in_flight {
-            load.arrive();
+            load.arrive(MODEL);
         }
         load
     }
@@ -122,7 +152,7 @@ impl Load {
         (1 + scatter(self.next_req) % self.kind.nodes) as u32
     }
 
-    fn arrive(&mut self) {
+    fn arrive(&mut self, model: ModelId) {
         self.now += 100;
         let key = match self.kind.keys {
             1 => BatchKey::default(),
@@ -130,7 +160,7 @@ impl Load {
         };
         let arrival = Arrival {
             req: ReqId(self.next_req),
-            model: MODEL,
+            model,
             rows: 1,
             lengths: (0..self.kind.lengths.min(1)).map(|_| self.length()).collect(),
             key,
@@ -148,21 +178,21 @@ impl Load {
     fn note(&mut self, actions: &Actions) {
         for action in actions {
             if let Action::Launch(task) = action {
-                self.running = Some(task.id);
+                self.running = Some((task.id, task.model));
             }
         }
     }
 
     /// Completes the running task and makes up for the requests that ended.
     fn turn(&mut self) -> usize {
-        let Some(task) = self.running.take() else { return 0 };
+        let Some((task, model)) = self.running.take() else { return 0 };
         self.now += 950 + scatter(task.0) % 100;
         let actions = self.core.step(self.now, Event::Completed { task, rows: &[] });
         self.note(&actions);
         let ended = actions.iter().filter(|action| matches!(action, Action::Finish { .. })).count();
         black_box(actions);
         for _ in 0..ended {
-            self.arrive();
+            self.arrive(model);
         }
         ended
     }
@@ -171,7 +201,9 @@ impl Load {
 fn batching(criterion: &mut Criterion) {
     for kind in KINDS {
         let mut group = criterion.benchmark_group(format!("batching/{}", kind.name));
-        for in_flight in [10, 1_000, 100_000] {
+        for in_flight in
+            [10, 1_000, 10_000, 100_000].into_iter().filter(|&count| count != 10_000 || kind.beside_another)
+        {
             for batch_rows in [1, 8, 64].into_iter().filter(|&rows| u64::from(rows) < in_flight) {
                 group.throughput(Throughput::Elements(u64::from(batch_rows)));
                 let id = BenchmarkId::new(format!("{batch_rows} rows"), in_flight);
