@@ -243,6 +243,12 @@ impl Arbiter {
         due.into_iter().chain(self.lanes_ahead().map(Lane::opens)).min()
     }
 
+    /// When a group that has work only for lanes that are not open may have one of them.
+    pub(super) fn opens_later(&self, now: Ns, has_work_on: impl Fn(LaneId) -> bool) -> Option<Ns> {
+        let lanes = self.lanes_ahead().filter(|lane| !lane.is_open(now) && has_work_on(lane.id));
+        lanes.map(Lane::opens).min()
+    }
+
     fn lanes_ahead(&self) -> impl Iterator<Item = &Lane> {
         self.lanes.values().map(|load| &load.lane).filter(|lane| lane.has_room())
     }

@@ -67,6 +67,11 @@ impl Cellular {
         self.cells.has_ready()
     }
 
+    /// Whether any node is ready that a lane may run.
+    pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
+        self.types().any(|cell| self.cells.ready(cell, lane) > 0) || self.cells.first_retry(lane).is_some()
+    }
+
     /// A request that has boarded is no longer under way, whether it has run to its end or not.
     pub(super) fn left(&mut self, request: Slot, target: Ns) {
         self.targets.remove(&(target, request));

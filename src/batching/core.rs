@@ -214,7 +214,7 @@ impl Core {
     fn give_out_lanes(&mut self, actions: &mut Actions) {
         loop {
             let (groups, ledger, now) = (&mut self.groups, &self.ledger, self.now);
-            let holds = |group: GroupIx| ledger.tasks_of(group);
+            let holds = |group: GroupIx| ledger.lanes_of(group);
             let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
             let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else { return };
             let asks = groups[group].asks_for_neighbours();
@@ -247,7 +247,13 @@ impl Core {
                 Answer::NotBefore(due) => self.arbiter.defer(group, due),
                 // What it had may all have been refused.
                 Answer::Nothing if self.groups[group].is_drained() => self.forget(group, actions),
-                Answer::Nothing => {}
+                // What is bound to a lane that has yet to reach its horizon waits for that, whatever lanes are open.
+                Answer::Nothing => {
+                    let opens = self.arbiter.opens_later(self.now, |lane| self.groups[group].has_ready_on(lane));
+                    if let Some(due) = opens {
+                        self.arbiter.defer(group, due);
+                    }
+                }
             }
         }
     }

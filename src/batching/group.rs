@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Action, Actions, Arrival, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, TaskId, TimeoutAction,
+    Action, Actions, Arrival, CellId, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, RowSpan, TaskId,
+    TimeoutAction,
     arbiter::{GroupIx, Lane},
     batch::Seat,
     cellular::Cellular,
@@ -161,6 +162,11 @@ impl Group {
     /// Whether its next decision depends on how much time other models can spare.
     pub(super) fn asks_for_neighbours(&self) -> bool {
         self.policy.asks_for_neighbours() && self.pending.ready() > 0 && self.table.newest().is_some()
+    }
+
+    /// Whether it may launch on a lane what is bound to it.
+    pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
+        self.may_run() && self.cellular.as_ref().is_some_and(|cellular| cellular.has_ready_on(lane))
     }
 
     /// Whether what it has ready may be bound to a lane.

@@ -204,9 +204,15 @@ impl Ledger {
         self.flights.extract_if(.., |flight| flight.lane == lane).collect()
     }
 
-    /// Tasks of a group in flight.
-    pub(super) fn tasks_of(&self, group: GroupIx) -> usize {
-        self.flights.iter().filter(|flight| flight.group == group).count()
+    /// Lanes that run tasks of a group, or will.
+    pub(super) fn lanes_of(&self, group: GroupIx) -> usize {
+        let mut lanes: SmallVec<[LaneId; 8]> = SmallVec::new();
+        for flight in self.flights.iter().filter(|flight| flight.group == group) {
+            if !lanes.contains(&flight.lane) {
+                lanes.push(flight.lane);
+            }
+        }
+        lanes.len()
     }
 
     pub(super) fn flights(&self) -> &[Flight] {

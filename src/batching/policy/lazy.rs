@@ -128,17 +128,19 @@ impl Lazy {
         Some(Decision::Stretch { batch, line, passengers: Passengers::Named(slots), outlook: Outlook::Open })
     }
 
-    /// Whether the wait of those below stays bounded, other models keep their slack, and the mean completion is not later for it. The
-    /// paper's predictor asks for slack alone.
+    /// Whether co-located models keep their slack (section VI-C), the wait of those below stays bounded, and the mean
+    /// completion is not later for it. The paper's predictor asks for slack alone.
     fn is_worth(&self, view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> bool {
+        let wait_ns = longest_wait_ns(view, batch, class, rows).unwrap_or(0);
+        if view.neighbours_slack_ns.is_some_and(|slack_ns| wait_ns > slack_ns) {
+            return false;
+        }
         if self.knobs.predictor == Predictor::Paper {
             return true;
         }
         let half_ns = || Some(view.costs.whole(view.max_rows, class, Quantile::Mean)? / 2);
         let bound_ns = self.knobs.max_catch_up_ns.or_else(half_ns).unwrap_or(NEVER);
-        let wait_ns = longest_wait_ns(view, batch, class, rows).unwrap_or(0);
-        let neighbours = view.neighbours_slack_ns.is_none_or(|slack_ns| wait_ns <= slack_ns);
-        wait_ns <= bound_ns && neighbours && is_gain(view, batch, class, rows)
+        wait_ns <= bound_ns && is_gain(view, batch, class, rows)
     }
 
     /// How many of these requests may be pushed onto a stack together without making anybody late.

@@ -4,7 +4,7 @@ use super::{
     pool::{DynamicBatching, arrival, serial, window},
     timeline::{Timeline, UNIT, staged},
 };
-use crate::batching::{Arrival, CellId, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, Task};
+use crate::batching::{Arrival, CellId, Knobs, LazyKnobs, ModelId, Ns, Policy, Predictor, Task, WindowKnobs};
 
 /// The figures' servers push whatever waits: there is no objective that a push could break.
 fn paper() -> LazyKnobs {
@@ -234,4 +234,27 @@ fn the_earliest_targets_board_and_not_the_first_of_the_queue() {
     }
     server.run_out();
     assert_eq!(server.launched(), ["0 1:A", "1 5,6:A", "2 3,4:A", "3 2,7:A"]);
+}
+
+/// The batch table at t = 2, where request 2 would be pushed onto request 1, beside a model whose request waits for
+/// mates and is to be done at `target`.
+fn beside_a_target(knobs: LazyKnobs, target: Ns) -> String {
+    let window = WindowKnobs { max_queue_delay_ns: 50 * UNIT, ..WindowKnobs::default() };
+    let other = Knobs { objective_ns: Some(target), ..staged(Policy::Window(window), 1, 8, &[(1, UNIT)]) };
+    let own = staged(Policy::Lazy(knobs), 8, 8, &[(1, UNIT), (8, UNIT)]);
+    let mut server = Timeline::new([own, other], a_unit);
+    server.sends(0, Arrival { model: ModelId(1), ..arrival(9) });
+    server.arrives(0, 1);
+    server.lane_up(0, 0);
+    server.arrives(UNIT + UNIT / 2, 2);
+    server.table_at(2 * UNIT)
+}
+
+#[test]
+fn a_push_keeps_the_targets_of_co_located_models() {
+    // The other needs 1.15 units at the 99th percentile, and request 2 two to catch up.
+    for knobs in [paper(), LazyKnobs::default()] {
+        assert_eq!(beside_a_target(knobs.clone(), 5_150), "1:C 2:A");
+        assert_eq!(beside_a_target(knobs.clone(), 5_149), "1:C", "{knobs:?}");
+    }
 }

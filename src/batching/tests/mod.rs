@@ -17,6 +17,7 @@ mod fairness;
 mod lazy;
 mod lazy_slack;
 mod leases;
+mod look_ahead;
 mod monitor;
 mod oracle;
 mod ordering;
