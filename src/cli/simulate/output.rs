@@ -12,6 +12,7 @@ use crate::{
 };
 
 const NS_PER_MS: f64 = 1e6;
+const NS_PER_S: f64 = 1e9;
 
 /// One policy under one load.
 #[derive(Debug)]
@@ -37,6 +38,9 @@ pub(super) struct Sizing {
 
 /// The figures of one model, or of all, in the order of [`COLUMNS`].
 type Row = [Option<f64>; COLUMNS.len()];
+
+/// The figures of one model under one policy and load: its line, its name, its columns, and what only programs are given.
+type ModelRow<'l> = (&'l Line, String, Row, Map<String, Value>);
 
 /// Name for programs, title for people, digits behind the point.
 const COLUMNS: [(&str, &str, usize); 14] = [
@@ -66,21 +70,7 @@ pub(super) fn figures(
     peak: Option<f64>,
     lines: &[Line],
 ) -> Result<(), SimulateError> {
-    let mut rows = Vec::new();
-    for line in lines {
-        let mut models: Vec<(String, ModelFigures)> = Vec::new();
-        for (model, figures) in ask.models.iter().zip(&line.figures.models) {
-            models.push((model.table.name.clone(), figures.clone()));
-        }
-        if models.len() > 1 {
-            models.push(("all".to_owned(), line.figures.all()));
-        }
-        let of_model = |(model, figures): (String, ModelFigures)| {
-            let row = row(&line.figures, &figures);
-            (line, model, row, parts(&figures))
-        };
-        rows.extend(models.into_iter().map(of_model));
-    }
+    let rows = rows_of(ask, lines);
     if let Some(path) = &args.csv {
         let head = ["policy", "objective_ms", "load", "rate", "model"];
         let titles: Vec<&str> = head.into_iter().chain(COLUMNS.map(|(name, ..)| name)).collect();
@@ -95,18 +85,7 @@ pub(super) fn figures(
         plots::write(path, ask, lines)?;
     }
     if args.json {
-        let objects = rows.iter().map(|(line, model, row, parts)| {
-            let mut object = object(row);
-            object.insert("policy".to_owned(), json!(line.policy));
-            object.insert("objective_ms".to_owned(), json!(line.objective_ms));
-            object.insert("highest_step".to_owned(), json!(highest_step(ask, line)));
-            object.insert("load".to_owned(), json!(line.part));
-            object.insert("rate".to_owned(), json!(line.rate));
-            object.insert("model".to_owned(), json!(model));
-            object.extend(parts.clone());
-            Value::Object(object)
-        });
-        println!("{}", json!({ "table": ask.table.name, "peak": peak, "runs": objects.collect::<Vec<_>>() }));
+        println!("{}", json!({ "table": ask.table.name, "peak": peak, "runs": json(ask, lines) }));
         return Ok(());
     }
     println!("{}", heading(args, ask, peak));
@@ -125,6 +104,44 @@ pub(super) fn figures(
         println!("{}: the highest step below {objective_ms} ms has {rate:.0} requests/s", line.policy);
     }
     Ok(())
+}
+
+/// What is printed of each line: each of its models, and all where there are several.
+fn rows_of<'l>(ask: &Ask<'_>, lines: &'l [Line]) -> Vec<ModelRow<'l>> {
+    let mut rows = Vec::new();
+    for line in lines {
+        let mut models: Vec<(String, ModelFigures)> = Vec::new();
+        for (model, figures) in ask.models.iter().zip(&line.figures.models) {
+            models.push((model.table.name.clone(), figures.clone()));
+        }
+        if models.len() > 1 {
+            models.push(("all".to_owned(), line.figures.all()));
+        }
+        let of_model = |(model, figures): (String, ModelFigures)| {
+            let row = row(&line.figures, &figures);
+            let mut more = parts(&figures);
+            more.extend(counts(&line.figures, &figures));
+            (line, model, row, more)
+        };
+        rows.extend(models.into_iter().map(of_model));
+    }
+    rows
+}
+
+/// The figures of each line for programs, as `--json` prints them.
+pub(super) fn json(ask: &Ask<'_>, lines: &[Line]) -> Vec<Value> {
+    let objects = rows_of(ask, lines).into_iter().map(|(line, model, row, more)| {
+        let mut object = object(&row);
+        object.insert("policy".to_owned(), json!(line.policy));
+        object.insert("objective_ms".to_owned(), json!(line.objective_ms));
+        object.insert("highest_step".to_owned(), json!(highest_step(ask, line)));
+        object.insert("load".to_owned(), json!(line.part));
+        object.insert("rate".to_owned(), json!(line.rate));
+        object.insert("model".to_owned(), json!(model));
+        object.extend(more);
+        Value::Object(object)
+    });
+    objects.collect()
 }
 
 /// Prints how many devices each policy needs, and writes the file that was asked for.
@@ -153,6 +170,7 @@ pub(super) fn sizings(
             let mut object = object(row);
             object.insert("policy".to_owned(), json!(sizing.policy));
             object.insert("devices".to_owned(), json!(sizing.devices));
+            object.extend(counts(&sizing.figures, &sizing.figures.all()));
             Value::Object(object)
         });
         let asked = json!({ "rate": rate, "p99_ms": p99_ms, "max_devices": args.max_devices });
@@ -204,6 +222,19 @@ fn parts(model: &ModelFigures) -> Map<String, Value> {
         }
     }
     parts
+}
+
+/// What lets others check that nothing is lost: `requests` are those completed and those refused, and `throughput` times `span_s` those
+/// completed. `tasks` and `rows` are those of the whole run, the warm-up's too.
+fn counts(figures: &Figures, model: &ModelFigures) -> Map<String, Value> {
+    let counts = [
+        ("completed", json!(model.completed)),
+        ("refused", json!(model.refused)),
+        ("tasks", json!(model.counters.tasks_launched)),
+        ("rows", json!(model.counters.rows_launched)),
+        ("span_s", json!(figures.span_ns as f64 / NS_PER_S)),
+    ];
+    counts.into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
 /// The peak at a stepping load: the highest step before the mean latency exceeds the objective.

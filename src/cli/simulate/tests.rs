@@ -164,6 +164,28 @@ fn files_hold_what_was_asked_for() {
 }
 
 #[test]
+fn programs_can_check_that_no_request_is_lost() {
+    let limited = "window, queueing: { queue: { max_queue_size: 3, default_timeout_us: 2000 } }";
+    let words = ["--rate", "2500", "--warm-up", "0", "--policy", limited, "--policy", "window"];
+    let two_models = ["--table", "npu", "--model", "resnet:2", "--model", "transformer:1:fixed-24"];
+    let args = short(&[&two_models[..], &words].concat());
+    let ask = Ask::new(&args).expect("everything is there");
+    let (_, lines) = compare(&args, &ask).expect("it can be simulated");
+    let runs = output::json(&ask, &lines);
+    assert_eq!(runs.len(), 2 * 3, "two models and their sum under each policy");
+    for run in &runs {
+        let count = |name: &str| run[name].as_f64().unwrap_or_else(|| panic!("{name} is missing: {run}"));
+        assert_eq!(count("completed") + count("refused"), count("requests"), "{run}");
+        assert!((count("throughput") * count("span_s") - count("completed")).abs() < 1e-6, "{run}");
+        assert!((count("batch") * count("tasks") - count("rows")).abs() < 1e-6 && count("tasks") > 0.0, "{run}");
+    }
+    let of = |run: usize, name: &str| runs[run][name].as_f64().expect("it is a count") as u64;
+    assert_eq!(of(2, "requests"), 2 * 300, "the sum");
+    assert!(of(2, "refused") > 0 && of(5, "refused") == 0, "only the first policy refuses any");
+    assert_eq!(of(3, "rows"), 18 * of(3, "completed"), "each image of ResNet-50 runs each of 18 stages once");
+}
+
+#[test]
 fn each_objective_is_a_run_of_its_own() {
     let words = ["--rate", "600", "--policy", "serial", "--objective-ms", "1.2,4,400"];
     let lines = lines(&[&RESNET[..], &words].concat());
