@@ -124,6 +124,26 @@ fn figure_3_case_2_the_search_for_cuts_finds_the_same_as_the_halves() {
     assert_eq!(mean(&latencies), 2.875);
 }
 
+/// As [`a_prefers_four`], but that A is worth sharing, and that each task of B, C and D pays for its boundary.
+fn with_boundaries(boundary_ns: Ns) -> impl Fn(u16, u32, u64) -> Ns + Copy {
+    move |stage, rows, _| if stage == 0 { 40 * T } else { T * Ns::from(rows) + boundary_ns }
+}
+
+fn operator_latencies(boundary_ns: Ns) -> Vec<Ns> {
+    let took_ns = with_boundaries(boundary_ns);
+    let operator = Some(OperatorDiversity::default());
+    let policy = diversity(DiversityKnobs { operator, ..DiversityKnobs::default() });
+    let knobs = Knobs { latencies: latencies(4, &[1, 2, 3, 4], &[2, 4], took_ns), ..chain(4, 4, policy) };
+    latencies_of(1, knobs, &AT_ONCE, took_ns)
+}
+
+#[test]
+fn boundaries_that_cost_less_than_a_hundredth_of_the_rest_do_not_keep_it_whole() {
+    let part_ns = 3 * (T + 2);
+    assert_eq!(operator_latencies(2), [1, 2, 3, 4].map(|parts| 40 * T + parts * part_ns), "0.15 % in four parts");
+    assert_eq!(operator_latencies(50), [40 * T + 3 * (4 * T + 50); 4], "1.2 % even in two parts");
+}
+
 /// Case III: a window of 4 T, after which a query starts alone; three more come as it has run operator A.
 const ALONE_AND_LATER: [Query; 4] =
     [('a', 0, 0, 4), ('b', 5 * T, 5 * T, 4), ('c', 5 * T, 5 * T, 4), ('d', 5 * T, 5 * T, 4)];
