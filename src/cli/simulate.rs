@@ -46,7 +46,7 @@ const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
 
 Tables, traces and plots are explained in docs/simulator.md.")]
 pub struct SimulateArgs {
-    /// Device table: 'npu' (LazyBatching), 'titan-rtx' (DVABatch), 'v100' (BatchMaker), or a file
+    /// Device table: 'npu' (LazyBatching), 'titan-rtx' (DVABatch), 'v100' (BatchMaker), 'published', or a file
     #[arg(long, value_name = "NAME|FILE")]
     pub table: String,
     /// A model of the table, its share of the requests, and its lengths; more than one share the device

@@ -8,10 +8,11 @@
 //! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches seven
 //! tenths, 672 GB/s, 5 µs a launch; 280 W busy, 15 W idle. Nothing is scaled.
 //!
-//! `v100` is BatchMaker's, in `v100.rs`.
+//! `v100` is BatchMaker's, in `v100.rs`; `published` are times that others measured, in `published.rs`.
 
 use super::{
     networks::{self, WORDS, encoder_layer},
+    published::published,
     roofline::{Layer, Roofline, chain},
     table::{DeviceTable, ModelTable, Steps},
     v100::v100,
@@ -33,7 +34,7 @@ const TITAN_RTX: Roofline = Roofline::Gpu {
 };
 
 /// Names of the built-in tables.
-pub const BUILT_IN: [&str; 3] = ["npu", "titan-rtx", "v100"];
+pub const BUILT_IN: [&str; 4] = ["npu", "titan-rtx", "v100", "published"];
 
 /// A built-in table by its name. `dec_timesteps` is the number of steps to which decoders are unrolled, at least 1.
 pub fn built_in(name: &str, dec_timesteps: u16) -> Option<DeviceTable> {
@@ -41,6 +42,7 @@ pub fn built_in(name: &str, dec_timesteps: u16) -> Option<DeviceTable> {
         "npu" => Some(npu(dec_timesteps)),
         "titan-rtx" => Some(titan_rtx(dec_timesteps)),
         "v100" => Some(v100()),
+        "published" => Some(published()),
         _ => None,
     }
 }

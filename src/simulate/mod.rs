@@ -16,6 +16,7 @@ mod load;
 mod networks;
 mod parallel;
 mod profile_file;
+mod published;
 mod recorded;
 mod replay;
 mod roofline;

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::batching::{CellId, CostPoint, CostTable};
 
-const V100: Roofline = Roofline::Gpu {
+pub(super) const V100: Roofline = Roofline::Gpu {
     multiprocessors: 80,
     flops: 0.7 * 15.7e12,
     bytes_per_s: 900e9,

@@ -75,7 +75,7 @@ mod tests {
     fn what_is_no_table_is_refused_with_those_there_are() {
         let refusal = read("titan", 1).expect_err("there is no such table");
         assert!(
-            refusal.starts_with("'titan' is neither a built-in table (npu, titan-rtx, v100) nor a file"),
+            refusal.starts_with("'titan' is neither a built-in table (npu, titan-rtx, v100, published) nor a file"),
             "{refusal}"
         );
     }
