@@ -101,6 +101,9 @@ pub struct SimulateArgs {
     /// Requests at the beginning of each run that are not counted [default: one in 20]
     #[arg(long, value_name = "N")]
     pub warm_up: Option<u64>,
+    /// Requests that wait when a run begins, none of which is counted: whether a policy gets rid of a queue
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000_000), conflicts_with_all = ["trace", "capacity"])]
+    pub backlog: u64,
     /// Runs of each policy and load, which differ by their seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=10_000))]
     pub seeds: u64,

@@ -45,6 +45,8 @@ pub struct Load {
     pub models: Vec<(f64, Brought)>,
     /// Lengths in the order of arrival, which belong to the arrivals of a trace; they stand before those of the models.
     pub traced: Option<Vec<u32>>,
+    /// So many requests wait from the beginning; the arrivals follow them.
+    pub backlog: u64,
 }
 
 impl Load {
@@ -54,7 +56,8 @@ impl Load {
         let models = (1_u64..).zip(&self.models);
         let mut samplers: Vec<Sampler> =
             models.map(|(stream, (_, brought))| Sampler::new(brought, mix(seed ^ mix(stream)))).collect();
-        let times = self.arrivals.times(seed).take(usize::try_from(count).unwrap_or(usize::MAX));
+        let [backlog, count] = [self.backlog, count].map(|count| usize::try_from(count).unwrap_or(usize::MAX));
+        let times = std::iter::repeat_n(0, backlog).chain(self.arrivals.times(seed)).take(count);
         (0_u64..).zip(times).map(move |(number, at)| {
             let mut left = unit(mix(mix(seed).wrapping_add(number))) * total;
             let mut model = 0;
@@ -126,6 +129,7 @@ mod tests {
             arrivals: Arrivals::Poisson { rate: 1000.0 },
             models: vec![(3.0, Brought::Input(Lengths::Fixed(7))), (1.0, Brought::Nothing), (0.0, Brought::Nothing)],
             traced: None,
+            backlog: 0,
         };
         let first: Vec<Offered> = load.requests(5, 20_000).collect();
         assert_eq!(first, load.requests(5, 20_000).collect::<Vec<_>>());
@@ -141,6 +145,7 @@ mod tests {
             arrivals: Arrivals::At(vec![10, 20, 30]),
             models: vec![(1.0, Brought::Translated(Lengths::Fixed(1)))],
             traced: Some(vec![4, 5, 6]),
+            backlog: 0,
         };
         let found: Vec<Offered> = load.requests(1, 9).collect();
         let of = |offered: &Offered| (offered.at, offered.length);

@@ -219,7 +219,8 @@ fn periods_are_told_apart_by_the_numbers_of_their_requests() {
 }
 
 fn poisson(rate: f64) -> Load {
-    Load { arrivals: Arrivals::Poisson { rate }, models: vec![(1.0, Brought::Input(Lengths::Fixed(1)))], traced: None }
+    let models = vec![(1.0, Brought::Input(Lengths::Fixed(1)))];
+    Load { arrivals: Arrivals::Poisson { rate }, models, traced: None, backlog: 0 }
 }
 
 #[test]
@@ -237,6 +238,20 @@ fn the_mean_wait_of_a_single_server_is_that_of_the_closed_form() {
 }
 
 #[test]
+fn a_backlog_shows_which_rates_let_a_queue_empty() {
+    // One row takes 1 ms and two take 1.2: 1,667 requests a second are the most.
+    let mut setup = setup(model(&[(1_000_000, 1_200_000)]), window());
+    setup.warm_up = 4_000;
+    let mean_ms = |rate| {
+        let load = Load { backlog: 200, ..poisson(rate) };
+        assert_eq!(load.requests(1, 400).take_while(|offered| offered.at == 0).count(), 200);
+        run(&setup, 1, load.requests(1, 8_000)).all().latencies.mean_ns() / 1e6
+    };
+    let (below, above) = (mean_ms(1_500.0), mean_ms(1_750.0));
+    assert!(below < 10.0 && above > 200.0, "200 requests are done in 120 ms, or never: {below} ms and {above} ms");
+}
+
+#[test]
 fn every_request_that_comes_in_ends() {
     let mut setup = setup(model(&[(300, 400), (200, 250), (100, 180)]), window());
     let second = Served { table: setup.models[0].table.sliced(2).expect("of three parts"), ..setup.models[0].clone() };
@@ -245,7 +260,7 @@ fn every_request_that_comes_in_ends() {
     setup.lanes = 2;
     setup.models[0].knobs.queueing.default_queue.max_queue_size = 4;
     let models = [2.0, 1.0].map(|share| (share, Brought::Input(Lengths::Fixed(1)))).to_vec();
-    let load = Load { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None };
+    let load = Load { arrivals: Arrivals::Poisson { rate: 20e6 }, models, traced: None, backlog: 0 };
     let figures = run(&setup, 1, load.requests(3, 5000));
     for model in &figures.models {
         assert_eq!(model.completed + model.refused, model.offered);

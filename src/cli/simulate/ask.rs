@@ -105,6 +105,10 @@ impl<'a> Ask<'a> {
                 (Arrivals::named(&args.arrivals).ok_or_else(unknown)?, None)
             }
         };
+        if args.backlog > 0 && !matches!(arrivals, Arrivals::Poisson { .. } | Arrivals::Bursts { .. }) {
+            let message = format!("--backlog: expected arrivals poisson or bursts, but found {}", args.arrivals);
+            return Err(SimulateError::Word(message));
+        }
         let recorded = traced.as_ref().map_or(u64::MAX, |lengths| lengths.len() as u64);
         let telling = args.capacity.zip(args.p99_ms).map_or(0.0, |(rate, p99_ms)| rate * p99_ms / MS_PER_S * TOLD_BY);
         let requests = args.requests.max(telling.ceil() as u64).min(recorded);
@@ -147,7 +151,11 @@ impl<'a> Ask<'a> {
             after_idle_ns: self.after_idle_ns,
             front: front_ns(args),
             replay: self.replay.clone(),
-            warm_up: args.warm_up.unwrap_or(self.requests / WARM_UP).min(self.requests.saturating_sub(1)),
+            warm_up: args
+                .warm_up
+                .unwrap_or(self.requests / WARM_UP)
+                .max(args.backlog)
+                .min(self.requests.saturating_sub(1)),
             period: self.period,
         })
     }
@@ -170,7 +178,7 @@ impl<'a> Ask<'a> {
 
     fn loaded(&self, arrivals: Arrivals) -> Load {
         let models = self.models.iter().map(|model| (model.share, model.brought.clone())).collect();
-        Load { arrivals, models, traced: self.traced.clone() }
+        Load { arrivals, models, traced: self.traced.clone(), backlog: self.args.backlog }
     }
 
     /// The policy that the peak is measured with.
@@ -181,7 +189,7 @@ impl<'a> Ask<'a> {
     /// Requests a second that these devices complete under a setup while there are always more.
     pub(super) fn peak(&self, setup: &Setup) -> f64 {
         let waiting = self.requests.min(SATURATING);
-        let load = self.loaded(Arrivals::At(vec![0; usize::try_from(waiting).unwrap_or(0)]));
+        let load = Load { backlog: waiting, ..self.loaded(Arrivals::At(Vec::new())) };
         let unlimited = Setup { warm_up: 0, replay: None, ..setup.clone() };
         let figures: Figures = run(&unlimited, self.args.seed, load.requests(self.args.seed, waiting));
         figures.throughput(&figures.all())

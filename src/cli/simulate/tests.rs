@@ -284,6 +284,7 @@ fn options_that_contradict_each_other_are_refused() {
         &["--load", "0"],
         &["--rate", "-1"],
         &["--requests", "0"],
+        &["--backlog", "9", "--trace", "t.csv"],
         &["--lanes", "0"],
     ] {
         let words = [&["simulate", "--table", "npu"][..], wrong].concat();

@@ -148,6 +148,7 @@ fn every_tree_that_comes_in_ends_and_runs_are_fixed_by_their_seeds() {
         arrivals: Arrivals::Poisson { rate },
         models: vec![(1.0, Brought::Tree(trees.clone()))],
         traced: None,
+        backlog: 0,
     };
     let figures = |seed, rate| run(&setup, 1, load(rate).requests(seed, 600)).all();
     let (one, two) = (figures(1, 1e6), figures(2, 1e6));
