@@ -70,13 +70,14 @@ impl Lazy {
     }
 
     /// Who boards a new batch: so many that nobody among them is late by it; or all, where fewer are late then than if the others had to
-    /// wait for the next batch. Batches that are kept small for the sake of a few make everybody late in the end.
+    /// wait for the next batch. Batches that are kept small for the sake of a few make everybody late in the end. Equation 2 is asked whether
+    /// requests may join others that run (section IV-B), not how many begin: it would keep batches the smaller, the longer requests wait.
     fn boarding(&self, view: &View<'_>, line: LineIx, entry: &Line) -> Vec<Slot> {
         let class = view.class_of(entry);
         let mut slots = by_target(view, line, view.max_rows, |_| true);
         let count = self.in_time(view, &slots, &[], &class, view.max_rows);
         let all = all_within(view, &slots, view.max_rows);
-        if self.knobs.predictor == Predictor::Paper || self.late_by(view, &slots[..all], count, &class) <= Some(0) {
+        if self.knobs.predictor != Predictor::Paper && self.late_by(view, &slots[..all], count, &class) <= Some(0) {
             slots.truncate(count);
         } else {
             slots.truncate(all);
@@ -116,7 +117,12 @@ impl Lazy {
             lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded)
         };
         let mut slots = by_target(view, line, lineage.places.free(), is_short);
-        slots.truncate(self.in_time(view, &slots, &stack, &lineage.class, lineage.places.free()));
+        let in_time = self.in_time(view, &slots, &stack, &lineage.class, lineage.places.free());
+        // The paper asks of all that wait together whether they may join, and pushes none of them otherwise (section IV-B).
+        if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &slots, lineage.places.free()) {
+            return None;
+        }
+        slots.truncate(in_time);
         // Rows of one request need places in a row, and what is free may have gaps.
         let mut places = lineage.places.clone();
         let fits = slots.iter().take_while(|&&slot| places.take(view.ledger[slot].rows).is_some()).count();

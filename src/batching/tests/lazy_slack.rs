@@ -215,5 +215,27 @@ fn a_batch_is_not_kept_small_for_one_where_that_makes_more_late() {
     assert_eq!(board_first(&[2, 3, 4], Predictor::Table), 4);
     // 2 is late behind 1, and 1 is late with 2: nothing is gained.
     assert_eq!(board_first(&[2], Predictor::Table), 1);
-    assert_eq!(board_first(&[2, 3, 4], Predictor::Paper), 1, "equation 2 asks for slack alone");
+}
+
+#[test]
+fn equation_2_does_not_keep_a_new_batch_small_while_nothing_runs() {
+    // Request 1 has 13 units left and needs 12 alone: two would be one too many, if there were a batch to leave alone.
+    assert_eq!(board_first(&[2, 3, 4], Predictor::Paper), 4);
+    assert_eq!(board_first(&[2, 3, 4, 5, 6], Predictor::Paper), 4, "the largest batch");
+}
+
+#[test]
+fn equation_2_pushes_all_that_wait_or_none() {
+    // Two requests need 16 units alone and three need 24; newcomers have waited for one.
+    let table = |newcomers: u64, objective_ns| {
+        let mut server = Timeline::new([lazy(by(Predictor::Paper), objective_ns)], takes);
+        server.lane_up(0, 0);
+        server.arrives(0, 1);
+        (2..2 + newcomers).for_each(|req| server.arrives(0, req));
+        server.table_at(UNIT)
+    };
+    assert_eq!([table(1, 20 * UNIT), table(2, 20 * UNIT)], [PUSHED, NOT_PUSHED]);
+    assert_eq!(table(2, 25 * UNIT), "1:B 2,3:A");
+    assert_eq!([table(3, 33 * UNIT - 1), table(3, 33 * UNIT)], [NOT_PUSHED, "1:B 2,3,4:A"]);
+    assert_eq!(table(5, 33 * UNIT), "1:B 2,3,4:A", "all for which there is room");
 }
