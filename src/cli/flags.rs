@@ -266,9 +266,15 @@ pub struct LogArgs {
 #[command(next_help_heading = "Life")]
 #[allow(missing_docs)]
 pub struct LifeArgs {
-    /// Name of this server in its log
-    #[arg(long = "id", value_name = "NAME", default_value = "paternoster")]
-    pub id: String,
+    /// Name of this server in its log, and in its metadata unless --server-name says otherwise; 'paternoster' in the
+    /// log where not given
+    #[arg(long = "id", value_name = "NAME")]
+    pub id: Option<String>,
+
+    /// Name of this server in its metadata, which clients of Triton may compare; that of --id, or else 'triton', where
+    /// not given
+    #[arg(long = "server-name", value_name = "NAME")]
+    pub server_name: Option<String>,
 
     /// Seconds that requests in flight have to end after SIGTERM
     #[arg(long = "exit-timeout-secs", value_name = "SECONDS", default_value_t = 30)]
@@ -288,6 +294,16 @@ impl ServeArgs {
     /// Whether configurations are completed from the models.
     pub fn auto_complete(&self) -> bool {
         !(self.repository.disable_auto_complete || self.repository.strict_model_config == Some(true))
+    }
+
+    /// What the server calls itself in its log.
+    pub fn log_name(&self) -> &str {
+        self.life.id.as_deref().unwrap_or("paternoster")
+    }
+
+    /// What the server calls itself to its clients: Triton's default, since clients compare it.
+    pub fn server_name(&self) -> &str {
+        self.life.server_name.as_deref().or(self.life.id.as_deref()).unwrap_or("triton")
     }
 
     /// Address of the metrics endpoint.

@@ -58,7 +58,7 @@ pub(super) fn run(args: ServeArgs) -> ExitCode {
 
 fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
     let log = Logging::start(options::log(&args.log))?;
-    info!("{}: paternoster {} starts", args.life.id, env!("CARGO_PKG_VERSION"));
+    info!("{}: paternoster {} starts", args.log_name(), env!("CARGO_PKG_VERSION"));
     for flag in &args.ignored {
         warn!("--{} does nothing here: {}", flag.name, flag.why);
     }

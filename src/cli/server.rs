@@ -16,11 +16,11 @@ use crate::{
     frontend::{
         Readiness,
         grpc::{self, GrpcServer, RestrictionError, Services},
-        http::{HttpServer, HttpStartError, Served},
+        http::{HttpServer, HttpStartError, Served, ServerInfo},
     },
     observe::{Logging, Metrics},
     repository::{self, Loader, Repository},
-    wire::{SharedMemory, pb::ServerMetadataRequest},
+    wire::SharedMemory,
 };
 
 /// Time that answers have to leave once the scheduler has failed.
@@ -110,6 +110,7 @@ impl Server {
         };
         if args.grpc.allow_grpc {
             let services = Services {
+                server_name: args.server_name().to_owned(),
                 repository: Arc::clone(&repository),
                 readiness: Arc::clone(&readiness),
                 shared_memory: Arc::new(
@@ -138,12 +139,15 @@ impl Server {
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
             let models = Arc::new(Served::new(Arc::clone(&repository), Arc::clone(&readiness)));
-            let metadata = grpc::server_metadata(ServerMetadataRequest {});
+            let info = ServerInfo {
+                metadata: grpc::server_metadata(args.server_name()),
+                grpc_port: server.grpc.as_ref().map(|grpc| grpc.address().port()),
+            };
             let timeline = Arc::clone(&server.recording.timeline);
-            let started = HttpServer::start(address, metadata, models, timeline, budgets.http_connections).await;
+            let started = HttpServer::start(address, info, models, timeline, budgets.http_connections).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
-        server.announce(&args.life.id, began.elapsed());
+        server.announce(args.log_name(), began.elapsed());
         Ok(server)
     }
 

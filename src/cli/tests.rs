@@ -331,7 +331,7 @@ fn values_reach_their_fields() {
     assert_eq!(args.device.task_time_limit_secs, 600);
     assert_eq!(args.device.onnxruntime_library.as_deref(), Some(Path::new("lib.so")));
     assert_eq!((args.timeline.file.as_deref(), args.timeline.events), (Some(Path::new("trace.json")), 500));
-    assert_eq!(args.life.id, "west");
+    assert_eq!((args.log_name(), args.server_name()), ("west", "west"));
     assert!(!args.auto_complete(), "a strict configuration is not completed");
     assert!(serve(&["--strict-model-config=false"]).auto_complete());
     assert!(!serve(&["--disable-auto-complete-config"]).auto_complete());

@@ -154,6 +154,9 @@ impl Control {
         if !scan::is_model_name(name) {
             return Err(unknown());
         }
+        if overrides.lack_config() {
+            return Err(ControlError::FilesWithoutConfig { name: name.to_owned() });
+        }
         overrides.check().map_err(|reason| ControlError::BadOverride { name: name.to_owned(), reason })?;
         let config = prepare::read_override(&overrides)
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;

@@ -91,6 +91,15 @@ pub enum ControlError {
         /// Place and fault.
         reason: String,
     },
+    /// Files came without the `config` parameter. INTERNAL.
+    #[error(
+        "failed to load '{name}', failed to poll from model repository: override files need the parameter 'config' \
+         beside them"
+    )]
+    FilesWithoutConfig {
+        /// The model.
+        name: String,
+    },
     /// Where the model lies cannot be said: a repository cannot be read, or two have a model of that name. INTERNAL.
     #[error("failed to load '{name}', failed to poll from model repository: {reason}")]
     NoPlace {

@@ -20,11 +20,13 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Checks paths, and that files come with a configuration.
+    /// Whether files come without the configuration that they need.
+    pub(super) fn lack_config(&self) -> bool {
+        self.config_json.is_none() && !self.files.is_empty()
+    }
+
+    /// Checks paths.
     pub(super) fn check(&self) -> Result<(), String> {
-        if self.config_json.is_none() && !self.files.is_empty() {
-            return Err("override files need the parameter 'config' beside them".to_owned());
-        }
         match self.files.keys().find(|path| split(path).is_none()) {
             Some(path) => Err(format!("expected '<version>/<file>' within the model's directory, but found '{path}'")),
             None => Ok(()),
@@ -100,7 +102,8 @@ mod tests {
     #[test]
     fn files_need_a_configuration() {
         let bare = Overrides { config_json: None, ..with(&["1/model.onnx"]) };
-        assert!(bare.check().is_err());
+        assert!(bare.lack_config());
+        assert!(!with(&["1/model.onnx"]).lack_config() && !Overrides::default().lack_config());
     }
 
     #[test]

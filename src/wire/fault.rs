@@ -14,7 +14,7 @@ pub(super) enum Fault {
     ParameterNegative { key: String, got: i64 },
     #[error("parameter '{key}' is reserved: of the keys that start with 'triton_' only {allowed} may be used")]
     ParameterReserved { key: String, allowed: &'static str },
-    #[error("input '{input}' for model '{model}': {fault}")]
+    #[error("{}", of_input(.model, .input, .fault))]
     Input { model: String, input: String, fault: Box<InputFault> },
     #[error("unexpected inference input '{input}' for model '{model}'")]
     UnknownInput { model: String, input: String },
@@ -28,6 +28,14 @@ pub(super) enum Fault {
     UnknownOutput { model: String, output: String },
     #[error("output '{output}' for model '{model}': {fault}")]
     Output { model: String, output: String, fault: Box<OutputFault> },
+}
+
+/// What is wrong with an input, where official examples compare the text in Triton's words.
+fn of_input(model: &str, input: &str, fault: &InputFault) -> String {
+    match fault {
+        InputFault::ContentsBesideRaw => format!("{fault} for '{input}' for model '{model}'"),
+        _ => format!("input '{input}' for model '{model}': {fault}"),
+    }
 }
 
 impl Fault {

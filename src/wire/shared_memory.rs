@@ -93,9 +93,7 @@ pub enum SharedMemoryError {
     AlreadyRegistered { name: String },
     #[error("unable to find system shared memory region: '{name}'")]
     Unknown { name: String },
-    #[error("invalid shared memory key '{key}' for region '{name}': a name in {DIRECTORY} without '/' is expected")]
-    BadKey { name: String, key: String },
-    #[error("unable to open shared memory region: '{key}' for region '{name}': {reason}")]
+    #[error("Unable to open shared memory region: '{key}' (region '{name}'): {reason}")]
     Open { name: String, key: String, reason: String },
     #[error("failed to register shared memory region '{name}': it needs a byte size > 0")]
     Empty { name: String },
@@ -129,12 +127,10 @@ impl SharedMemoryError {
             Self::Unknown { .. } => Kind::NotFound,
             Self::Disabled | Self::NoMemory { .. } => Kind::Unavailable,
             Self::OverLimit { .. } | Self::TooMany { .. } => Kind::ResourceExhausted,
-            Self::Io { .. } => Kind::Internal,
+            Self::Open { .. } | Self::Io { .. } => Kind::Internal,
             Self::Unnamed
             | Self::NameTooLong { .. }
             | Self::AlreadyRegistered { .. }
-            | Self::BadKey { .. }
-            | Self::Open { .. }
             | Self::Empty { .. }
             | Self::BeyondFile { .. }
             | Self::BeyondRegion { .. }
@@ -238,9 +234,9 @@ impl Region {
         if byte_size == 0 {
             return Err(SharedMemoryError::Empty { name: name.to_owned() });
         }
-        let object =
-            object_name(key).ok_or_else(|| SharedMemoryError::BadKey { name: name.to_owned(), key: key.to_owned() })?;
         let failed = |reason: String| SharedMemoryError::Open { name: name.to_owned(), key: key.to_owned(), reason };
+        let object =
+            object_name(key).ok_or_else(|| failed(format!("a name in {DIRECTORY} without '/' is expected")))?;
         // As shm_open does: a link could lead out of the directory, a pipe could block.
         let file = OpenOptions::new()
             .read(true)

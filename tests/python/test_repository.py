@@ -126,7 +126,7 @@ def test_names_cannot_leave_the_repository(explicit, name):
 
 def test_files_need_a_config(explicit):
     _, _, client = explicit
-    with refused("INVALID_ARGUMENT"):
+    with refused("INTERNAL", "failed to load 'sent', failed to poll from model repository", "'config'"):
         client.load_model("sent", files={"file:1/model.onnx": scale(1)})
 
 

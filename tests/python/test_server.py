@@ -50,7 +50,7 @@ def test_readiness_of_a_version_that_is_no_number_is_an_error(client):
 
 def test_server_metadata_lists_what_is_implemented(client):
     metadata = client.get_server_metadata()
-    assert metadata.name == "paternoster"
+    assert metadata.name == "triton", "official examples compare it"
     assert re.fullmatch(r"\d+\.\d+\.\d+", metadata.version)
     extensions = set(metadata.extensions)
     expected = {"statistics", "sequence", "model_repository", "model_configuration", "classification", "system_shared_memory"}
@@ -125,12 +125,35 @@ def test_probes_of_what_is_not_ready_answer_400(server, path):
 
 
 def test_http_shows_what_grpc_shows(server, client):
+    assert json.loads(server.get("/v2")[1])["name"] == client.get_server_metadata().name
     assert json.loads(server.get("/v2")[1])["extensions"] == list(client.get_server_metadata().extensions)
     metadata = json.loads(server.get("/v2/models/addsub")[1])
     assert [one["name"] for one in metadata["outputs"]] == ["OUTPUT0", "OUTPUT1"]
     assert json.loads(server.get("/v2/models/addsub/config")[1])["max_batch_size"] > 0
     (stats,) = json.loads(server.get("/v2/models/addsub/stats")[1])["model_stats"]
     assert (stats["name"], stats["version"]) == ("addsub", "1")
+
+
+@pytest.mark.parametrize("path", ["/v2/models/identity/infer", "/v2/models/identity/generate", "/v2/repository/index"])
+def test_a_route_that_is_not_served_says_where_inference_is(server, path):
+    status, answer = server.get(path)
+    assert status == 404
+    error = json.loads(answer)["error"]
+    assert path in error and f"gRPC on port {server.grpc.rsplit(':', 1)[1]}" in error
+
+
+def test_http_configuration_has_every_field(server):
+    config = json.loads(server.get("/v2/models/addsub/config")[1])
+    assert config["runtime"] == "" and config["batch_input"] == [] and config["metric_tags"] == {}
+    fields = {"name", "data_type", "format", "dims", "is_shape_tensor", "allow_ragged_batch", "optional"}
+    assert fields <= set(config["input"][0])
+    assert config["input"][0]["format"] == "FORMAT_NONE" and config["input"][0]["optional"] is False
+    assert {"label_filename", "is_shape_tensor"} <= set(config["output"][0])
+    (group, *_) = config["instance_group"]
+    assert (group["gpus"], group["passive"], group["host_policy"]) == ([], False, "")
+    assert config["optimization"]["priority"] == "PRIORITY_DEFAULT"
+    assert config["optimization"]["eager_batching"] is False
+    assert "ensemble_scheduling" not in config and "sequence_batching" not in config, "what is not set is no choice"
 
 
 def test_metrics_have_tritons_families(server):

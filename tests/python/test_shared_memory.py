@@ -98,7 +98,7 @@ def test_a_name_is_registered_once(client, registered, region):
 
 
 def test_a_key_that_does_not_exist_is_refused(client):
-    with refused("INVALID_ARGUMENT", "ghost"):
+    with refused("INTERNAL", "Unable to open shared memory region: '/paternoster-not-there'", "ghost"):
         client.register_system_shared_memory("ghost", "/paternoster-not-there", BYTES)
 
 

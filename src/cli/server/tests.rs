@@ -83,7 +83,7 @@ async fn an_empty_repository_makes_a_ready_server_on_three_ports() {
     assert!(TcpStream::connect(grpc).await.is_ok(), "gRPC listens");
     let (http, metrics) = (server.http_address(), server.metrics_address());
     assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 200"), "no model, nothing missing");
-    assert!(get(http, "/v2").await.contains("\"name\":\"paternoster\""), "metadata name the server");
+    assert!(get(http, "/v2").await.contains("\"name\":\"triton\""), "metadata name the server");
     assert!(get(metrics, "/metrics").await.contains("paternoster_scheduler_steps_total 0"), "the pool is counted");
 
     assert!(server.shutdown().await, "nothing was in flight");

@@ -261,7 +261,7 @@ impl Dispatch {
             Method::ServerLive => unary(call, async |request| Ok(methods::server_live(services, request))).await,
             Method::ServerReady => unary(call, async |request| Ok(methods::server_ready(services, request))).await,
             Method::ModelReady => unary(call, async |request| methods::model_ready(services, request)).await,
-            Method::ServerMetadata => unary(call, async |request| Ok(methods::server_metadata(request))).await,
+            Method::ServerMetadata => unary(call, async |request| Ok(methods::metadata(services, request))).await,
             Method::ModelMetadata => unary(call, async |request| methods::model_metadata(services, request)).await,
             Method::ModelConfig => unary(call, async |request| methods::model_config(services, request)).await,
             Method::ModelStatistics => unary(call, async |request| methods::model_statistics(services, request)).await,

@@ -17,8 +17,8 @@ pub enum ConfigSchemaError {
     Missing,
 }
 
-/// Writes `ModelConfig` as Triton's HTTP endpoint does: keys as in `model_config.proto`, 64-bit integers as numbers.
-/// Fields that are not set are left out.
+/// Writes `ModelConfig` as Triton's HTTP endpoint does: keys as in `model_config.proto`, 64-bit integers as numbers,
+/// and every field, whether it is set or has its default. Only messages and choices that are not set are left out.
 #[derive(Clone, Debug)]
 pub(super) struct ConfigJson(MessageDescriptor);
 
@@ -31,7 +31,10 @@ impl ConfigJson {
     pub(super) fn write(&self, config: &pb::ModelConfig) -> Result<Value, Problem> {
         let mut message = DynamicMessage::new(self.0.clone());
         message.transcode_from(config).map_err(|error| Problem::Internal(error.to_string()))?;
-        let options = SerializeOptions::new().use_proto_field_name(true).stringify_64_bit_integers(false);
+        let options = SerializeOptions::new()
+            .use_proto_field_name(true)
+            .stringify_64_bit_integers(false)
+            .skip_default_fields(false);
         message
             .serialize_with_options(serde_json::value::Serializer, &options)
             .map_err(|error| Problem::Internal(error.to_string()))
@@ -45,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_those_of_the_schema_and_dims_are_numbers() {
+    fn every_field_is_there_by_its_name_in_the_schema_and_dims_are_numbers() {
         let input = pb::ModelInput {
             name: "INPUT0".to_owned(),
             data_type: pb::DataType::TypeFp32.into(),
@@ -62,7 +65,28 @@ mod tests {
         let expected = json!({
             "name": "ident",
             "max_batch_size": 8,
-            "input": [{ "name": "INPUT0", "data_type": "TYPE_FP32", "dims": [-1, 16] }],
+            "input": [{
+                "name": "INPUT0",
+                "data_type": "TYPE_FP32",
+                "format": "FORMAT_NONE",
+                "dims": [-1, 16],
+                "is_shape_tensor": false,
+                "allow_ragged_batch": false,
+                "optional": false,
+                "is_non_linear_format_io": false,
+            }],
+            "platform": "",
+            "backend": "",
+            "runtime": "",
+            "output": [],
+            "batch_input": [],
+            "batch_output": [],
+            "instance_group": [],
+            "default_model_filename": "",
+            "cc_model_filenames": {},
+            "metric_tags": {},
+            "parameters": {},
+            "model_warmup": [],
         });
         assert_eq!(written, expected);
     }

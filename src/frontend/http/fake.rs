@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Models, Problem};
+use super::{Models, Problem, ServerInfo};
 use crate::{
     model::{DataType, ModelSpec, TensorSpec},
     observe::{LoadedVersion, ModelStats},
@@ -37,12 +37,13 @@ impl Fake {
 }
 
 /// What such a server says of itself.
-pub(super) fn server() -> ServerMetadataResponse {
-    ServerMetadataResponse {
+pub(super) fn info() -> ServerInfo {
+    let metadata = ServerMetadataResponse {
         name: "paternoster".to_owned(),
         version: "0.1.0".to_owned(),
         extensions: vec!["statistics".to_owned()],
-    }
+    };
+    ServerInfo { metadata, grpc_port: Some(9001) }
 }
 
 impl Models for Fake {

@@ -23,7 +23,7 @@ use crate::observe::timeline::Timeline;
 const PIPE_BYTES: usize = 1 << 20;
 
 static ROUTES: LazyLock<Router> = LazyLock::new(|| {
-    routes::api(fake::server(), Arc::new(Fake::new(true)), Arc::new(Timeline::off())).expect("sound descriptors")
+    routes::api(fake::info(), Arc::new(Fake::new(true)), Arc::new(Timeline::off())).expect("sound descriptors")
 });
 
 static RUNTIME: LazyLock<Runtime> =

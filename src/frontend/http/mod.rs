@@ -48,6 +48,15 @@ pub enum HttpStartError {
     Schema(#[from] ConfigSchemaError),
 }
 
+/// What the HTTP endpoint says of the server.
+#[derive(Clone, Debug, Default)]
+pub struct ServerInfo {
+    /// The answer to `GET /v2`.
+    pub metadata: ServerMetadataResponse,
+    /// Where gRPC is served, if it is.
+    pub grpc_port: Option<u16>,
+}
+
 /// A running HTTP endpoint. Dropping it closes the port and lets requests in flight end.
 #[derive(Debug)]
 pub struct HttpServer {
@@ -58,14 +67,13 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves probes, metadata, configuration, statistics and the timeline on as many connections as the budget has;
-    /// `server` answers `GET /v2`.
+    /// Serves probes, metadata, configuration, statistics and the timeline on as many connections as the budget has.
     ///
     /// # Errors
     /// When the address cannot be listened on.
     pub async fn start(
         address: SocketAddr,
-        server: ServerMetadataResponse,
+        server: ServerInfo,
         models: Arc<dyn Models>,
         timeline: Arc<Timeline>,
         connections: Arc<Budget>,

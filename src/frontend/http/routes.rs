@@ -13,7 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use super::config_json::ConfigSchemaError;
-use super::{Models, Problem, config_json::ConfigJson, timeline::TimelineRoute};
+use super::{Models, Problem, ServerInfo, config_json::ConfigJson, timeline::TimelineRoute};
 use crate::{
     observe::{LoadedVersion, Metrics, StatsSnapshot, timeline::Timeline},
     wire::pb::{ModelMetadataResponse, ServerMetadataResponse, model_metadata_response::TensorMetadata},
@@ -32,12 +32,12 @@ struct Api {
 
 /// The routes of the HTTP port.
 pub(super) fn api(
-    server: ServerMetadataResponse,
+    ServerInfo { metadata, grpc_port }: ServerInfo,
     models: Arc<dyn Models>,
     timeline: Arc<Timeline>,
 ) -> Result<Router, ConfigSchemaError> {
     let timeline = TimelineRoute::new(timeline);
-    let state = Api { server: Arc::new(server), models, config_json: ConfigJson::new()?, timeline };
+    let state = Api { server: Arc::new(metadata), models, config_json: ConfigJson::new()?, timeline };
     let mut router = Router::new()
         .route("/v2", get(server_metadata))
         .route("/v2/health/live", get(server_live))
@@ -51,18 +51,23 @@ pub(super) fn api(
             .route(&format!("{model}/config"), get(model_config))
             .route(&format!("{model}/stats"), get(model_stats));
     }
-    Ok(otherwise(router).with_state(state))
+    let elsewhere = match grpc_port {
+        Some(port) => format!("; inference and the rest of the protocol are served over gRPC on port {port}"),
+        None => "; inference is served over gRPC, which is off (--allow-grpc)".to_owned(),
+    };
+    Ok(otherwise(router, elsewhere).with_state(state))
 }
 
 /// The one route of the metrics port.
 pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
-    otherwise(Router::new().route("/metrics", get(scrape))).with_state(metrics)
+    otherwise(Router::new().route("/metrics", get(scrape)), String::new()).with_state(metrics)
 }
 
-/// JSON errors for everything that no route answers.
-fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
+/// JSON errors for everything that no route answers; `elsewhere` says what to do instead.
+fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>, elsewhere: String) -> Router<S> {
+    let elsewhere: Arc<str> = elsewhere.into();
     router
-        .fallback(|uri: Uri| async move { Problem::NotFound(format!("no such route: {}", uri.path())) })
+        .fallback(|uri: Uri| async move { Problem::NotFound(format!("no such route: {}{elsewhere}", uri.path())) })
         .method_not_allowed_fallback(|method: Method, uri: Uri| async move {
             Problem::Method(format!("method {method} is not allowed for {}", uri.path()))
         })

@@ -22,7 +22,7 @@ async fn start(fake: Fake) -> HttpServer {
 
 async fn start_with(fake: Fake, timeline: Timeline) -> HttpServer {
     let (models, timeline) = (Arc::new(fake), Arc::new(timeline));
-    HttpServer::start(ANY_PORT, fake::server(), models, timeline, Budget::of(100)).await.expect("a free port")
+    HttpServer::start(ANY_PORT, fake::info(), models, timeline, Budget::of(100)).await.expect("a free port")
 }
 
 /// Status, headers and body of one request on a connection of its own.
@@ -51,7 +51,7 @@ async fn json_of(address: SocketAddr, path: &str) -> (u16, Value) {
 #[tokio::test]
 async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
     let places = Budget::of(1);
-    let server = ServerMetadataResponse::default();
+    let server = ServerInfo::default();
     let models = Arc::new(Fake::new(true));
     let started = HttpServer::start(ANY_PORT, server, models, Arc::new(Timeline::off()), Arc::clone(&places)).await;
     let server = started.expect("a free port");
@@ -114,7 +114,8 @@ async fn metadata_and_configuration_are_tritons() {
     }
     for path in ["/v2/models/ident/config", "/v2/models/ident/versions/1/config"] {
         let (status, answer) = json_of(server.address(), path).await;
-        assert_eq!((status, answer), (200, json!({ "name": "ident", "max_batch_size": 4 })), "{path}");
+        assert_eq!(status, 200, "{path}");
+        assert_eq!((&answer["name"], &answer["max_batch_size"]), (&json!("ident"), &json!(4)), "{path}");
     }
     for path in ["/v2/models/nope", "/v2/models/nope/config", "/v2/models/ident/versions/9"] {
         let (status, answer) = json_of(server.address(), path).await;
@@ -176,6 +177,26 @@ async fn what_no_route_answers_is_a_json_error() {
         let error: Value = serde_json::from_str(&body).unwrap_or_else(|error| panic!("{method} {path}: {error}"));
         assert!(error["error"].is_string(), "{method} {path} answers {body}");
     }
+}
+
+#[tokio::test]
+async fn a_route_of_the_protocol_that_is_not_served_says_where_inference_is() {
+    let error = async |grpc_port, path: &str| {
+        let server = ServerInfo { grpc_port, ..fake::info() };
+        let (models, timeline) = (Arc::new(Fake::new(true)), Arc::new(Timeline::off()));
+        let started = HttpServer::start(ANY_PORT, server, models, timeline, Budget::of(1)).await.expect("a free port");
+        let (status, _, body) = call(started.address(), "POST", path).await;
+        assert_eq!(status, 404, "{path}");
+        let error: Value = serde_json::from_str(&body).expect("JSON");
+        error["error"].as_str().expect("a text").to_owned()
+    };
+    assert_eq!(
+        error(Some(9001), "/v2/models/ident/infer").await,
+        "no such route: /v2/models/ident/infer; inference and the rest of the protocol are served over gRPC on port \
+         9001"
+    );
+    let off = error(None, "/v2/repository/index").await;
+    assert!(off.contains("--allow-grpc"), "{off}");
 }
 
 #[tokio::test]

@@ -59,7 +59,8 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
                 let Some(&ParameterChoice::Int64Param(given)) = value else {
                     return Err(wrong_type("int64_param"));
                 };
-                let timeout_us = given.try_into().map_err(|_| negative(given))?;
+                // As in Triton, which takes it for unsigned: below zero is longer than any queue policy's own timeout.
+                let timeout_us = u64::try_from(given).unwrap_or(0);
                 read.queue_timeout = (timeout_us > 0).then(|| Duration::from_micros(timeout_us));
             }
             EMPTY_FINAL_RESPONSE => {
@@ -145,11 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_an_int64_in_microseconds_and_zero_is_none() {
+    fn a_timeout_is_an_int64_in_microseconds_and_none_from_zero_down() {
         let timeout = |value| read("timeout", value).map(|read| read.queue_timeout);
         assert_eq!(timeout(Int64Param(1_500)), Ok(Some(Duration::from_micros(1_500))));
         assert_eq!(timeout(Int64Param(0)), Ok(None));
-        assert!(matches!(timeout(Int64Param(-1)), Err(Fault::ParameterNegative { .. })));
+        assert_eq!((timeout(Int64Param(-1)), timeout(Int64Param(i64::MIN))), (Ok(None), Ok(None)));
         for value in [text(), Uint64Param(1), BoolParam(true), DoubleParam(1.0)] {
             assert!(matches!(timeout(value), Err(Fault::ParameterType { .. })));
         }

@@ -126,7 +126,11 @@ fn contents_go_with_neither_raw_entries_nor_shared_memory() {
     let contents = || InferTensorContents { fp32_contents: vec![0.0; 16], ..InferTensorContents::default() };
     let other_raw =
         Request::new("").typed("INPUT0", "FP32", &[1, 16], contents()).raw("INPUT1", "FP32", &[1, 16], fp32(16));
-    assert!(refused(other_raw, &models::addsub()).message().contains("raw_input_contents"));
+    assert_eq!(
+        refused(other_raw, &models::addsub()).message(),
+        "contents field must not be specified when using raw_input_contents for 'INPUT0' for model 'addsub'",
+        "official examples compare it"
+    );
 
     let object = Object::new("decode-contents", &[0; 64]);
     let regions = SharedMemory::new(true);

@@ -80,6 +80,7 @@ impl Server {
         let (repository, gate, folder) = models.start(&pool).await;
         let readiness = Readiness::new(Arc::clone(&repository), pool.responsiveness());
         let services = Services {
+            server_name: "triton".to_owned(),
             repository: Arc::clone(&repository),
             readiness: Arc::clone(&readiness),
             shared_memory: Arc::new(SharedMemory::new(true)),

@@ -20,7 +20,7 @@ pub(super) use log::log_settings;
 pub(super) use model::{model_config, model_metadata, model_ready};
 pub(super) use repository::{index, load, read_load, unload};
 pub use server::server_metadata;
-pub(super) use server::{server_live, server_ready};
+pub(super) use server::{metadata, server_live, server_ready};
 pub(super) use shared_memory::{
     cuda_register, cuda_status, cuda_unregister, system_register, system_status, system_unregister,
 };
@@ -36,6 +36,8 @@ use crate::{
 /// What the methods work on.
 #[derive(Debug)]
 pub struct Services {
+    /// What the server calls itself in its metadata.
+    pub server_name: String,
     /// The models.
     pub repository: Arc<Repository>,
     /// Whether the server wants traffic; shared with the HTTP front end.

@@ -32,10 +32,18 @@ pub(in crate::frontend::grpc) fn server_ready(
     pb::ServerReadyResponse { ready: services.readiness.ready() }
 }
 
-/// Answers ServerMetadata; the HTTP front end shows the same.
-pub fn server_metadata(_: pb::ServerMetadataRequest) -> pb::ServerMetadataResponse {
+/// Answers ServerMetadata.
+pub(in crate::frontend::grpc) fn metadata(
+    services: &Services,
+    _: pb::ServerMetadataRequest,
+) -> pb::ServerMetadataResponse {
+    server_metadata(&services.server_name)
+}
+
+/// What ServerMetadata shows of a server of this name; the HTTP front end shows the same.
+pub fn server_metadata(name: &str) -> pb::ServerMetadataResponse {
     pb::ServerMetadataResponse {
-        name: env!("CARGO_PKG_NAME").to_owned(),
+        name: name.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
         extensions: EXTENSIONS.map(str::to_owned).to_vec(),
     }

@@ -21,9 +21,10 @@ pub(super) fn unresolved(error: &ResolveError) -> RequestError {
 pub(super) fn uncontrolled(error: &ControlError) -> RequestError {
     let kind = match error {
         ControlError::NotExplicit | ControlError::ShuttingDown => Kind::Unavailable,
-        ControlError::UnknownModel { .. } | ControlError::BadConfig { .. } | ControlError::NoPlace { .. } => {
-            Kind::Internal
-        }
+        ControlError::UnknownModel { .. }
+        | ControlError::BadConfig { .. }
+        | ControlError::FilesWithoutConfig { .. }
+        | ControlError::NoPlace { .. } => Kind::Internal,
         ControlError::BadOverride { .. } | ControlError::LoadFailed { .. } => Kind::InvalidArgument,
     };
     RequestError::new(kind, error.to_string())
