@@ -110,3 +110,15 @@ pub enum InferError {
     #[error(transparent)]
     Unread(#[from] Unread),
 }
+
+impl InferError {
+    /// Whether the request was turned away as it came, before it waited or ran.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::QueueFull | Self::NoMemory | Self::Invalid(_) | Self::ShuttingDown => true,
+            Self::QueueTimeout | Self::Late | Self::Expired | Self::Cancelled | Self::Engine(_) | Self::Unread(_) => {
+                false
+            }
+        }
+    }
+}

@@ -122,21 +122,40 @@ async fn an_error_comes_in_band_in_its_turn_and_the_stream_goes_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn with_triton_grpc_error_an_error_ends_the_stream_as_its_status() {
+async fn with_triton_grpc_error_a_failure_ends_the_stream_as_its_status() {
     let server = Server::start(|_| {}).await;
-    let mut client = server.client().await;
-    let mut stream = Stream::open_with(&mut client, |call| {
+    let mut stream = errors_as_status(&server).await;
+    stream.send(request("identity", "1", &[1.0]));
+    assert_eq!(stream.success().await.0, "1");
+    stream.send(request("repeat", "2", &[-1.0]));
+    let status = stream.next().await.expect("a status").expect_err("the failure");
+    assert_eq!((status.code(), status.message()), (Code::Internal, "negative count"));
+    assert!(stream.next().await.is_none(), "nothing follows");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn with_triton_grpc_error_a_refusal_is_an_answer_and_the_stream_goes_on() {
+    let server = Server::start(|_| {}).await;
+    let mut stream = errors_as_status(&server).await;
+    let without_inputs =
+        ModelInferRequest { inputs: Vec::new(), raw_input_contents: Vec::new(), ..request("identity", "", &[1.0]) };
+    for (refused, fact) in [(request("nope", "", &[1.0]), "nope"), (without_inputs, "INPUT0")] {
+        stream.send(ModelInferRequest { id: "bad".to_owned(), ..refused });
+        let refusal = stream.next().await.expect("an answer").expect("no status");
+        assert!(refusal.error_message.contains(fact), "'{}' names {fact}", refusal.error_message);
+        assert_eq!(refusal.infer_response.expect("it carries the id").id, "bad");
+    }
+    stream.send(request("identity", "good", &[3.0]));
+    assert_eq!(stream.success().await, ("good".to_owned(), vec![3.0], true));
+    assert!(stream.finish().await.is_empty(), "the status is OK");
+}
+
+/// A stream whose failures end it (`triton_grpc_error`).
+async fn errors_as_status(server: &Server) -> Stream {
+    Stream::open_with(&mut server.client().await, |call| {
         call.metadata_mut().insert("triton_grpc_error", "true".parse().expect("ASCII"));
     })
-    .await;
-    stream.send(request("identity", "1", &[1.0]));
-    stream.send(request("nope", "2", &[1.0]));
-    // The error may have ended the stream by now.
-    let _ = stream.requests.send(request("identity", "3", &[3.0]));
-    assert_eq!(stream.success().await.0, "1");
-    let status = stream.next().await.expect("a status").expect_err("the error");
-    assert_eq!(status.code(), Code::NotFound);
-    assert!(stream.next().await.is_none(), "nothing follows");
+    .await
 }
 
 #[tokio::test(flavor = "multi_thread")]

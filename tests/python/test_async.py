@@ -99,11 +99,27 @@ def test_a_stream_goes_on_after_an_error(server):
         assert error is None and result.get_response().id == "good"
 
 
-def test_on_request_an_error_closes_the_stream_with_a_status(server):
+def test_on_request_a_failure_closes_the_stream_with_a_status(server):
     with stream(server, headers={"triton_grpc_error": "true"}) as (client, answers):
-        client.async_stream_infer("identity", [tensor("INPUT0", ROW[None, :8])], request_id="bad")
+        client.async_stream_infer("repeat", [tensor("INPUT0", [repeats(-1)])], request_id="fails")
         _, error = answers.get(timeout=30)
-        assert error.status() == "StatusCode.INVALID_ARGUMENT"
+        assert error.status() == "StatusCode.INTERNAL" and "negative" in error.message()
+
+
+def test_a_request_that_is_refused_leaves_the_stream_open_even_so(server):
+    with stream(server, headers={"triton_grpc_error": "true"}) as (client, answers):
+        refusals = {
+            "nobody": [tensor("INPUT0", [ROW])],
+            "addsub": [tensor("INPUT0", [ROW])],
+            "identity": [tensor("INPUT0", ROW[None, :8])],
+        }
+        for model, inputs in refusals.items():
+            client.async_stream_infer(model, inputs, request_id=model)
+            _, error = answers.get(timeout=30)
+            assert error.status() is None and model in error.message(), "it is an answer, not a status"
+        client.async_stream_infer("identity", [tensor("INPUT0", [ROW])], request_id="good")
+        result, error = answers.get(timeout=30)
+        assert error is None and result.get_response().id == "good"
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

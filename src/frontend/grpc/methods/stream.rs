@@ -48,7 +48,7 @@ pub(in crate::frontend::grpc) struct StreamBounds {
 /// executor counts them: they are encoded one by one as they leave.
 ///
 /// ```text
-/// Open => (HalfClosed | Closing | Ended)   the client half-closed | the server closes | an error that ends the stream
+/// Open => (HalfClosed | Closing | Ended)   the client half-closed | the server closes | a failure that ends the stream
 /// HalfClosed => Ended                      after the last answer: OK
 /// Closing => Ended                         after the last answer: UNAVAILABLE
 /// ```
@@ -58,7 +58,8 @@ pub(in crate::frontend::grpc) struct InferStream {
     writer: Writer,
     deadline: Deadline,
     bounds: StreamBounds,
-    /// Whether an error ends the stream as its status, instead of being an answer (`triton_grpc_error`).
+    /// Whether the failure of an admitted request ends the stream as its status, instead of being an answer
+    /// (`triton_grpc_error`). As in Triton, a request that is refused is answered within the stream even so.
     errors_end_stream: bool,
     phase: Phase,
     /// Requests of ordinary models, and refused ones, in the order of arrival.
@@ -252,8 +253,8 @@ impl InferStream {
     fn encode(&self, answer: Answer) -> Result<Bytes, Status> {
         let reply = match answer {
             Answer::Reply(reply) => reply,
-            Answer::Refused(error) | Answer::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
             Answer::Refused(error) => stream::refusal(error),
+            Answer::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
             Answer::Failed(version, error) => stream::failure(version.spec(), error),
         };
         Ok(counted(self.writer.encode(&reply)?, &self.of_connection))
@@ -386,6 +387,11 @@ fn conclude(
     result: Result<Response, InferError>,
     last: bool,
 ) -> Answer {
+    if let Err(refused) = &result
+        && refused.is_refusal()
+    {
+        return Answer::Refused(RequestError::from_infer(refused, &reply.id));
+    }
     let encoded = result
         .map_err(|error| RequestError::from_infer(&error, &reply.id))
         .and_then(|response| encode::encode(version.spec(), reply, response));
