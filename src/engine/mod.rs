@@ -1,13 +1,13 @@
 //! Compiles a cell's program for a device and runs it on batches. Knows nothing of requests.
 //!
-//! A [`Program`] is one compiled cell. [`onnxruntime`] runs any ONNX graph on the CPU; [`Repeat`] is a small built-in
-//! program with many responses per request, for tests of streaming.
+//! A [`Program`] is one compiled cell. [`onnxruntime`] runs any ONNX graph on the CPU; [`Repeat`] and
+//! [`RepeatElements`] are small built-in programs with many responses per request, for tests of streaming.
 
 pub mod onnxruntime;
 mod program;
 mod repeat;
 mod stop;
 
-pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowFailure};
-pub use repeat::Repeat;
+pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowDelay, RowFailure};
+pub use repeat::{Repeat, RepeatElements};
 pub use stop::StopSignal;

@@ -1,6 +1,6 @@
 //! The engine interface: what the executor hands over and takes back.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
@@ -90,6 +90,18 @@ pub struct Execution {
     pub outcomes: Vec<RowOutcome>,
     /// Reasons of the rows whose outcome is `Failed`.
     pub failures: Vec<RowFailure>,
+    /// Rows that run the cell again, but not at once.
+    pub delays: Vec<RowDelay>,
+}
+
+/// A row that runs the same cell again after a while, in which it holds no lane. Only models of one stage have such
+/// rows; all rows of a request wait together, for the first one's delay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowDelay {
+    /// The row's place in the batch.
+    pub row: u32,
+    /// How long it waits.
+    pub delay: Duration,
 }
 
 /// A row that failed alone.

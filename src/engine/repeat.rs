@@ -1,4 +1,7 @@
-//! The built-in `repeat` program: n responses from one request, for tests of streaming.
+//! The built-in `repeat` programs: n responses from one request, for tests of streaming. Which of the two a model
+//! means is seen by the names of its inputs.
+
+mod elements;
 
 use super::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, RowFailure};
 use crate::{
@@ -6,6 +9,8 @@ use crate::{
     device::BufferPool,
     model::{DataType, Dims, ModelSpec},
 };
+
+pub use elements::RepeatElements;
 
 /// Most responses of one request.
 pub const MAX_RESPONSES: u32 = 65_536;

@@ -22,7 +22,7 @@ use super::{
 use crate::{
     batching::{Lengths, Next, Ns, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
     device::{BufferPool, WorkFailure},
-    engine::{Batch, BatchInput, Execution, Program, RowFailure, StopSignal},
+    engine::{Batch, BatchInput, Execution, Program, RowDelay, RowFailure, StopSignal},
     model::ModelSpec,
     observe::{ExecutionTimings, ModelStats},
 };
@@ -85,6 +85,7 @@ pub(super) struct Ran {
     pub(super) streamed: Vec<(usize, Response)>,
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
+    pub(super) delays: Vec<RowDelay>,
     pub(super) timings: ExecutionTimings,
 }
 
@@ -287,8 +288,8 @@ pub(super) fn run_parts(
         compute_infer_ns: nanos(gathered_at, ran_at),
         compute_output_ns: nanos(ran_at, Instant::now()),
     };
-    let Execution { outcomes, failures, .. } = execution;
-    Ok(Ran { responses, pieces: Vec::new(), streamed: Vec::new(), outcomes, failures, timings })
+    let Execution { outcomes, failures, delays, .. } = execution;
+    Ok(Ran { responses, pieces: Vec::new(), streamed: Vec::new(), outcomes, failures, delays, timings })
 }
 
 impl Member {

@@ -15,6 +15,7 @@ mod backlog;
 mod boundary;
 mod brevity;
 mod cells;
+mod delays;
 mod dispatch;
 mod fault;
 mod gather;

@@ -251,7 +251,7 @@ impl Pool {
 
     /// The client has taken the responses of a request that paused.
     pub(super) fn resume(self: &Arc<Self>, req: ReqId) {
-        self.event(Event::Resumed(req));
+        self.drive(|state, now, after| state.client_has_read(now, req, after));
     }
 
     pub(super) fn cancel(self: &Arc<Self>, req: ReqId) {
@@ -262,11 +262,12 @@ impl Pool {
         self.event(Event::ModelDraining(model));
     }
 
-    /// The alarm went off, for the core or for the watch: each sets its next.
+    /// The alarm went off, for the core, for the watch or for requests that were delayed: each sets its next.
     fn ring(self: &Arc<Self>) {
         self.drive(|state, now, after| {
             state.step(now, Event::Wake, after);
             state.look_at_lanes(now, after);
+            state.end_delays(now, after);
         });
     }
 
@@ -303,7 +304,7 @@ impl Pool {
     /// Launches, sets the alarm, answers and drops.
     fn settle(self: &Arc<Self>, after: After) {
         self.issue(after.launches);
-        if let Some(at) = after.wake_at.into_iter().chain(after.watch_at).min() {
+        if let Some(at) = [after.wake_at, after.watch_at, after.resume_at].into_iter().flatten().min() {
             self.timer.set(self.epoch + Duration::from_nanos(at));
         }
         let now = self.now();

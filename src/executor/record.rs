@@ -79,6 +79,12 @@ pub(super) struct Record {
     pub(super) queued: bool,
     pub(super) queue_ns: Ns,
     pub(super) compute: ExecutionTimings,
+    /// Whether it pauses until its client has taken its responses.
+    pub(super) awaits_client: bool,
+    /// Until when it pauses because its program said so.
+    pub(super) delayed_until: Option<Ns>,
+    /// How long it was told to pause so far.
+    pub(super) delayed_ns: Ns,
 }
 
 impl Sink {
@@ -149,13 +155,14 @@ impl Record {
     }
 
     /// Lets rows that made a response and would make another pause where too much waits for the client.
-    pub(super) fn pause(&self, outcomes: &mut [RowOutcome]) {
+    pub(super) fn pause(&mut self, outcomes: &mut [RowOutcome]) {
         let Sink::Stream { paused, .. } = &self.sink else { return };
         let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_));
         if let Some(backlog) = self.payload.backlog.as_ref().filter(|backlog| backlog.is_full())
             && outcomes.iter().any(goes_on)
         {
             backlog.paused();
+            self.awaits_client = true;
             paused.store(true, Ordering::Release);
             outcomes.iter_mut().filter(|outcome| goes_on(outcome)).for_each(|outcome| outcome.next = Next::Pause);
         }

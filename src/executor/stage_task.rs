@@ -123,7 +123,15 @@ impl<'a> StageTask<'a> {
             compute_infer_ns: nanos(gathered_at, ran_at),
             compute_output_ns: nanos(ran_at, Instant::now()),
         };
-        Ok(Ran { responses: Vec::new(), pieces, streamed: Vec::new(), outcomes, failures: execution.failures, timings })
+        Ok(Ran {
+            responses: Vec::new(),
+            pieces,
+            streamed: Vec::new(),
+            outcomes,
+            failures: execution.failures,
+            delays: Vec::new(),
+            timings,
+        })
     }
 
     fn fault(&self, what: &str, fault: &str) -> String {

@@ -12,6 +12,7 @@ use super::{
     Backlog, InferRequest, ModelHandle,
     boundary::BoundaryRows,
     cells::{SequenceState, Walk},
+    delays::Delays,
     lane::{Finished, Guest, Job, Member, Ran},
     lanes::{Incident, Replacement},
     loaded::{Loaded, Version, longer},
@@ -44,6 +45,8 @@ pub(super) struct After {
     pub(super) wake_at: Option<Ns>,
     /// When to look for tasks that do not end.
     pub(super) watch_at: Option<Ns>,
+    /// When the delay of a request is over.
+    pub(super) resume_at: Option<Ns>,
     /// What happened to tasks that were told to stop.
     pub(super) incidents: Vec<Incident>,
     /// Lanes that go on without their tasks.
@@ -75,6 +78,7 @@ pub(super) struct State {
     models: HashMap<ModelId, Version>,
     next_model: u32,
     pub(super) watch: Watch,
+    pub(super) delays: Delays,
     timeline: Arc<Timeline>,
     pub(super) stopped: bool,
 }
@@ -92,6 +96,7 @@ impl State {
             models: HashMap::new(),
             next_model: 0,
             watch: Watch::new(lanes, stop_grace_ns),
+            delays: Delays::default(),
             timeline,
             stopped: false,
         }
@@ -160,6 +165,9 @@ impl State {
             queued: true,
             queue_ns: 0,
             compute: ExecutionTimings::default(),
+            awaits_client: false,
+            delayed_until: None,
+            delayed_ns: 0,
         });
         let arrival = Arrival {
             req,
@@ -220,7 +228,7 @@ impl State {
     }
 
     fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
-        let Ran { responses, pieces, streamed, mut outcomes, failures, timings } = ran;
+        let Ran { responses, pieces, streamed, mut outcomes, failures, delays, timings } = ran;
         for failure in failures {
             if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
                 record.error = Some(failure.reason);
@@ -250,6 +258,7 @@ impl State {
                 let response = responses.next();
                 let rows = end..end + member.span.count as usize;
                 end = rows.end;
+                let delay = delays.iter().find(|delay| rows.contains(&(delay.row as usize)));
                 let Some(record) = self.record(member.span.req) else { continue };
                 queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
                 record.ran(started, now, &timings);
@@ -263,6 +272,10 @@ impl State {
                 }
                 if emitted {
                     record.pause(outcomes);
+                }
+                if let Some(until) = delay.and_then(|delay| record.delay(now, delay, outcomes)) {
+                    self.delays.insert(until, member.span.req);
+                    after.resume_at = self.delays.next();
                 }
             }
             if let Some(stage) = stats.stage(cell) {
@@ -311,6 +324,9 @@ impl State {
                     gave_up |= matches!(end, End::Cancelled | End::Expired | End::Failed);
                     if self.record(req).is_some() {
                         let record = self.requests.remove(place(req));
+                        if let Some(until) = record.delayed_until {
+                            self.delays.remove(until, req);
+                        }
                         if let (End::Completed, Some(walk)) = (end, &record.walk) {
                             walk.commit();
                         }
@@ -390,7 +406,7 @@ impl State {
         metas.collect()
     }
 
-    fn record(&mut self, req: ReqId) -> Option<&mut Record> {
+    pub(super) fn record(&mut self, req: ReqId) -> Option<&mut Record> {
         self.requests.get_mut(place(req)).filter(|record| record.req == req)
     }
 }

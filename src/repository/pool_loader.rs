@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::{EngineKind, Isolation, LoadRequest, Loader, StageCuts, cells, opening::Opener, staging};
 use crate::{
     engine::{
-        Program, Repeat,
+        EngineError, Program, Repeat, RepeatElements,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
     executor::{ModelHandle, Pool, StagePrograms},
@@ -87,8 +87,13 @@ impl PoolLoader {
     pub(super) fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
         match request.engine {
             EngineKind::Repeat => {
-                let program = Repeat::compile(&request.spec).map_err(|error| error.to_string())?;
-                Ok(Arc::new(program).into())
+                let spec = &request.spec;
+                let program: Result<Arc<dyn Program>, EngineError> = if RepeatElements::is_meant(spec) {
+                    RepeatElements::compile(spec).map(|program| Arc::new(program) as Arc<dyn Program>)
+                } else {
+                    Repeat::compile(spec).map(|program| Arc::new(program) as Arc<dyn Program>)
+                };
+                program.map(Into::into).map_err(|error| error.to_string())
             }
             EngineKind::OnnxRuntime => {
                 let opener = self.opener()?;

@@ -142,6 +142,43 @@ def test_a_decoupled_model_answers_as_often_as_it_likes(server, count):
         np.testing.assert_array_equal(result.as_numpy("OUTPUT0").ravel(), values + number)
 
 
+TRITONS_REPEAT = """
+name: "repeat_int32"
+backend: "repeat"
+max_batch_size: 0
+model_transaction_policy { decoupled: True }
+input [
+  { name: "IN" data_type: TYPE_INT32 dims: [ -1 ] },
+  { name: "DELAY" data_type: TYPE_UINT32 dims: [ -1 ] },
+  { name: "WAIT" data_type: TYPE_UINT32 dims: [ 1 ] }
+]
+output [
+  { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] },
+  { name: "IDX" data_type: TYPE_UINT32 dims: [ 1 ] }
+]
+"""
+
+
+@pytest.mark.parametrize("values", [[], [4], [4, -2, 0, 1]])
+def test_tritons_repeat_model_is_served_as_it_is(start, tmp_path, values):
+    (tmp_path / "repeat_int32" / "1").mkdir(parents=True)
+    (tmp_path / "repeat_int32" / "config.pbtxt").write_text(TRITONS_REPEAT)
+    inputs = [
+        tensor("IN", np.array(values, np.int32)),
+        tensor("DELAY", np.arange(len(values), dtype=np.uint32)),
+        tensor("WAIT", np.array([5], np.uint32)),
+    ]
+    with stream(start(tmp_path)) as (client, answers):
+        client.async_stream_infer("repeat_int32", inputs, request_id="r", enable_empty_final_response=True)
+        found = []
+        while not found or not is_final(found[-1]):
+            result, error = answers.get(timeout=30)
+            assert error is None
+            found.append(result)
+    assert [int(result.as_numpy("OUT")[0]) for result in found[:-1]] == values
+    assert [int(result.as_numpy("IDX")[0]) for result in found[:-1]] == list(range(len(values)))
+
+
 def test_a_decoupled_model_reports_errors_in_the_stream(server):
     with stream(server) as (client, answers):
         client.async_stream_infer("repeat", [tensor("INPUT0", [repeats(-1)])])

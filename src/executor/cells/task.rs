@@ -103,6 +103,7 @@ impl<'a> CellTask<'a> {
             streamed: Vec::new(),
             outcomes: vec![RowOutcome { next: Next::On, emitted: false }; nodes.len()],
             failures,
+            delays: Vec::new(),
             timings: ExecutionTimings::default(),
         };
         ran.timings.compute_input_ns += nanos(started, Instant::now());

@@ -1,0 +1,98 @@
+//! Requests that wait before they run again, because their program said so. They pause, as those whose clients leave
+//! too many responses unread, and hold no lane.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use super::{
+    record::Record,
+    state::{After, State},
+};
+use crate::{
+    batching::{Event, Next, Ns, ReqId, RowOutcome},
+    engine::RowDelay,
+};
+
+/// Requests that wait, by when they go on.
+#[derive(Debug, Default)]
+pub(super) struct Delays(BTreeSet<(Ns, ReqId)>);
+
+impl Delays {
+    pub(super) fn insert(&mut self, until: Ns, req: ReqId) {
+        self.0.insert((until, req));
+    }
+
+    /// The request has ended.
+    pub(super) fn remove(&mut self, until: Ns, req: ReqId) {
+        self.0.remove(&(until, req));
+    }
+
+    /// One that goes on by now.
+    fn pop_due(&mut self, now: Ns) -> Option<ReqId> {
+        if self.next()? > now {
+            return None;
+        }
+        self.0.pop_first().map(|(_, req)| req)
+    }
+
+    /// When the next one goes on.
+    pub(super) fn next(&self) -> Option<Ns> {
+        self.0.first().map(|&(until, _)| until)
+    }
+}
+
+impl Record {
+    /// Lets the rows that would run again pause for the first of the delays, and says until when.
+    ///
+    /// All delays of a request together are bounded as the run of a task is: beyond that the rows fail.
+    pub(super) fn delay(&mut self, now: Ns, delay: &RowDelay, outcomes: &mut [RowOutcome]) -> Option<Ns> {
+        let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_) | Next::Pause);
+        if !outcomes.iter().any(goes_on) {
+            return None;
+        }
+        self.delayed_ns = self.delayed_ns.saturating_add(nanos(delay.delay));
+        let limit_ns = self.handle.limit_ns;
+        let is_too_long = limit_ns.is_some_and(|limit_ns| self.delayed_ns > limit_ns);
+        let next = if is_too_long { Next::Failed } else { Next::Pause };
+        outcomes.iter_mut().filter(|outcome| goes_on(outcome)).for_each(|outcome| outcome.next = next);
+        if let Some(limit_ns) = limit_ns.filter(|_| is_too_long) {
+            let (asked, limit) = (Duration::from_nanos(self.delayed_ns), Duration::from_nanos(limit_ns));
+            self.error =
+                Some(format!("the request's delays add up to {asked:?}, expected at most its time limit of {limit:?}"));
+            return None;
+        }
+        let until = now.saturating_add(nanos(delay.delay));
+        self.delayed_until = Some(until);
+        Some(until)
+    }
+}
+
+impl State {
+    /// Lets requests go on whose delays are over, unless their clients have not taken what there is.
+    pub(super) fn end_delays(&mut self, now: Ns, after: &mut After) {
+        while let Some(req) = self.delays.pop_due(now) {
+            let Some(record) = self.record(req) else { continue };
+            record.delayed_until = None;
+            record.waiting_since = now;
+            if !record.awaits_client {
+                self.step(now, Event::Resumed(req), after);
+            }
+        }
+        after.resume_at = self.delays.next();
+    }
+
+    /// The client has taken the responses of a request that paused for it: it goes on, unless it has a delay besides.
+    pub(super) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut After) {
+        let Some(record) = self.record(req) else { return };
+        record.awaits_client = false;
+        if record.delayed_until.is_none() {
+            self.step(now, Event::Resumed(req), after);
+        }
+    }
+}
+
+fn nanos(delay: Duration) -> Ns {
+    Ns::try_from(delay.as_nanos()).unwrap_or(Ns::MAX)
+}
+
+#[cfg(test)]
+mod tests;
