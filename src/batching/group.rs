@@ -84,6 +84,8 @@ pub(super) struct Group {
     pub(super) cellular: Option<Cellular>,
     /// Where requests belong to sequences.
     pub(super) sequences: Option<Sequences>,
+    /// Nothing runs before this many requests wait; 0 once they did.
+    hold_until_waiting: u32,
     /// All live requests in order of arrival, when replies are to leave in that order.
     pub(super) order: Option<List<InOrder>>,
     draining: bool,
@@ -131,6 +133,7 @@ impl Group {
             // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
             order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
             sequences,
+            hold_until_waiting: knobs.queueing.hold_until_waiting,
             draining: false,
             untidy: false,
             live: 0,
@@ -141,6 +144,7 @@ impl Group {
 
     pub(super) fn drain(&mut self) {
         self.draining = true;
+        self.hold_until_waiting = 0;
     }
 
     /// Whether the group may be forgotten.
@@ -150,7 +154,7 @@ impl Group {
 
     /// Whether it may have one more task in flight.
     pub(super) fn may_run(&self) -> bool {
-        self.running < self.max_in_flight
+        self.hold_until_waiting == 0 && self.running < self.max_in_flight
     }
 
     /// Whether a lane would be of use, as far as can be told without a decision of the policy.
@@ -228,6 +232,9 @@ impl Group {
         let line = if arrival.sequence.is_some() { HELD } else { self.pending.line_for(mates) };
         self.pending.push(turn.ledger, slot, line);
         self.policy.arrived(turn.now, line, &turn.ledger[slot]);
+        if self.pending.requests >= self.hold_until_waiting as usize {
+            self.hold_until_waiting = 0;
+        }
         if let (Some(sequences), Some(request)) = (&mut self.sequences, &arrival.sequence) {
             let (ix, sequence, change) = sequences.join(turn.now, slot, request);
             turn.ledger[slot].sequence = Some(ix);

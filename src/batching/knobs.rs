@@ -193,6 +193,8 @@ pub struct QueueingKnobs {
     /// Width of the length buckets: requests share a batch when their lengths round up to the same multiple; 0: any
     /// lengths share one. A task's bucket is padded to the longest of its own rows only.
     pub bucket_width: u32,
+    /// Nothing runs before this many requests wait, once; 0: it runs as they come. For tests that need a full queue.
+    pub hold_until_waiting: u32,
 }
 
 /// Triton's `dynamic_batching`, times in nanoseconds.

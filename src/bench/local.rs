@@ -21,7 +21,7 @@ use crate::{
     repository::{
         ControlError, ControlMode, Options, Overrides, PoolLoader, Repository, ResolveError, StartError,
         config::{
-            ConfigError, json, params,
+            ConfigError, complete, json, params,
             params::PolicyName,
             pb::{self},
             pbtxt,
@@ -217,6 +217,7 @@ impl Local {
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,
+            default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
             config_name: None,
             start_unreadable: false,
             load_threads: 1,

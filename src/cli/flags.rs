@@ -1,6 +1,8 @@
 //! The flags of `paternoster serve`: tritonserver's names and forms, and a few of our own.
 
 mod grpc;
+mod http;
+mod settings;
 
 use std::{
     fmt,
@@ -10,9 +12,16 @@ use std::{
 
 use clap::{Args, ValueEnum};
 
-pub use self::grpc::{Compression, GrpcArgs};
-use super::{AutoArgs, LimitArgs, RecordArgs, tritonserver::Ignored};
-use crate::observe::LogFormat;
+pub use self::{
+    grpc::{Compression, GrpcArgs},
+    http::HttpArgs,
+    settings::{BackendSetting, MetricsSetting},
+};
+use super::{
+    AutoArgs, LimitArgs, RecordArgs,
+    tritonserver::{BACKENDS, Ignored},
+};
+use crate::observe::{LatencyMetrics, LogFormat};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,6 +127,11 @@ pub struct RepositoryArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
     pub disable_auto_complete: bool,
 
+    /// Setting of a backend, or of all where none is named; may be given several times. default-max-batch-size=N is the
+    /// largest batch of models that can batch and do not say (4; 0: they do not batch); others do nothing
+    #[arg(long = "backend-config", value_name = "[BACKEND,]SETTING=VALUE")]
+    pub backend_config: Vec<BackendSetting>,
+
     /// Take a model's configuration from configs/NAME.pbtxt in its directory, where it has that file
     #[arg(long = "model-config-name", value_name = "NAME", value_parser = config_name)]
     pub config_name: Option<String>,
@@ -161,37 +175,6 @@ pub struct RepositoryArgs {
 }
 
 const ANY: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
-#[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "HTTP and metrics")]
-#[allow(missing_docs)]
-pub struct HttpArgs {
-    /// Serve HTTP
-    #[arg(long = "allow-http", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
-    pub allow_http: bool,
-
-    /// Address to listen on
-    #[arg(long = "http-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
-    pub http_address: IpAddr,
-
-    /// Port to listen on; 0: any free one
-    #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
-    pub http_port: u16,
-
-    /// Serve Prometheus metrics
-    #[arg(long = "allow-metrics", value_name = "BOOL", value_parser = boolean)]
-    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
-    pub allow_metrics: bool,
-
-    /// Address of the metrics; that of HTTP where not given
-    #[arg(long = "metrics-address", value_name = "ADDRESS", value_parser = address)]
-    pub metrics_address: Option<IpAddr>,
-
-    /// Port of the metrics; 0: any free one
-    #[arg(long = "metrics-port", value_name = "PORT", default_value_t = 8002)]
-    pub metrics_port: u16,
-}
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "CPU")]
@@ -276,6 +259,12 @@ pub struct LifeArgs {
     #[arg(long = "server-name", value_name = "NAME")]
     pub server_name: Option<String>,
 
+    /// Let environment variables change how requests run, for tests: TRITONSERVER_DELAY_SCHEDULER=N keeps models with a
+    /// dynamic or sequence batcher from running anything before N requests wait, once
+    #[arg(long = "allow-test-hooks", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub allow_test_hooks: bool,
+
     /// Seconds that requests in flight have to end after SIGTERM
     #[arg(long = "exit-timeout-secs", value_name = "SECONDS", default_value_t = 30)]
     pub exit_timeout_secs: u32,
@@ -294,6 +283,29 @@ impl ServeArgs {
     /// Whether configurations are completed from the models.
     pub fn auto_complete(&self) -> bool {
         !(self.repository.disable_auto_complete || self.repository.strict_model_config == Some(true))
+    }
+
+    /// Largest batch of models that can batch and do not say.
+    pub fn default_max_batch_size(&self) -> i32 {
+        settings::default_max_batch_size(&self.repository.backend_config)
+    }
+
+    /// Which latencies the metrics show.
+    pub fn latency_metrics(&self) -> LatencyMetrics {
+        settings::latency_metrics(&self.http.metrics_config)
+    }
+
+    /// Settings that have no effect: each with its flag, and why.
+    pub fn idle_settings(&self) -> Vec<(String, &'static str)> {
+        let backends = self.repository.backend_config.iter().filter_map(|setting| match setting {
+            BackendSetting::Other(given) => Some((format!("--backend-config={given}"), BACKENDS)),
+            BackendSetting::DefaultMaxBatchSize { .. } => None,
+        });
+        let metrics = self.http.metrics_config.iter().filter_map(|setting| match setting {
+            MetricsSetting::Other(given) => Some((format!("--metrics-config={given}"), "there is no such setting")),
+            _ => None,
+        });
+        backends.chain(metrics).collect()
     }
 
     /// What the server calls itself in its log.

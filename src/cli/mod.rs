@@ -6,6 +6,7 @@
 mod auto;
 pub mod bench;
 mod flags;
+mod hooks;
 mod limits;
 pub mod models;
 mod options;
@@ -29,8 +30,8 @@ use crate::repository;
 
 pub use auto::AutoArgs;
 pub use flags::{
-    Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LifeArgs, LogArgs,
-    RepositoryArgs, ServeArgs,
+    BackendSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LifeArgs,
+    LogArgs, MetricsSetting, RepositoryArgs, ServeArgs,
 };
 pub use limits::LimitArgs;
 pub use recording::RecordArgs;

@@ -35,6 +35,7 @@ pub(super) fn repository(args: &ServeArgs) -> repository::Options {
         mode,
         strict_readiness: models.strict_readiness,
         auto_complete: args.auto_complete(),
+        default_max_batch_size: args.default_max_batch_size(),
         config_name: models.config_name.clone(),
         start_unreadable: models.exit_on_error == Some(false),
         load_threads: models.load_threads as usize,

@@ -4,14 +4,14 @@ use std::{io, sync::Arc, time::Instant};
 
 use tracing::{info, warn};
 
-use super::{AutoArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
+use super::{DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
 use crate::{
     engine::onnxruntime::Runtime,
     executor::{BacklogLimits, Pool, PoolOptions},
-    repository::{Isolation, PoolLoader},
+    repository::PoolLoader,
 };
 
-/// Starts the executor pool on the CPU and gives what loads models into it.
+/// Starts the executor pool on the CPU and gives what loads models into it, set up as `set_up` does.
 ///
 /// Without ONNX Runtime's library the server starts all the same: it answers probes, and shows why its models are not
 /// ready.
@@ -20,10 +20,9 @@ use crate::{
 /// When a thread cannot be started.
 pub(super) fn start_pool(
     device: &DeviceArgs,
-    auto: &AutoArgs,
-    isolation: Option<Isolation>,
     backlog: BacklogLimits,
     recording: TimelineRecording,
+    set_up: impl FnOnce(PoolLoader) -> PoolLoader,
 ) -> io::Result<StartedPool> {
     let began = Instant::now();
     let runtime = Runtime::load(&options::runtime(device));
@@ -33,6 +32,6 @@ pub(super) fn start_pool(
     }
     let timeline = Arc::clone(&recording.timeline);
     let pool = Pool::start(&PoolOptions { timeline, backlog, ..options::pool(device) })?;
-    let loader = auto.apply(PoolLoader::new(Arc::clone(&pool), runtime).with_isolation(isolation));
+    let loader = set_up(PoolLoader::new(Arc::clone(&pool), runtime));
     Ok(StartedPool { loader: Arc::new(loader), pool, recording, began })
 }

@@ -9,7 +9,9 @@ use tokio::{
 use tracing::{error, info, warn};
 
 use super::{
-    LifeArgs, ServeArgs, options,
+    LifeArgs, ServeArgs,
+    hooks::{self, InvalidHook},
+    options,
     pool::start_pool,
     recording::{TimelineRecording, UnwritableTimeline},
     server::{Server, StartError, StartedPool},
@@ -26,6 +28,8 @@ enum ServeError {
     Log(#[from] LogStartError),
     #[error(transparent)]
     Timeline(#[from] UnwritableTimeline),
+    #[error(transparent)]
+    Hook(#[from] InvalidHook),
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
     #[error("cannot listen for signals: {0}")]
@@ -63,9 +67,18 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         warn!("--{} does nothing here: {}", flag.name, flag.why);
     }
 
+    for (setting, why) in args.idle_settings() {
+        warn!("{setting} does nothing here: {why}");
+    }
+    let hold = hooks::held_schedulers(args.life.allow_test_hooks)?;
+
     let recording = TimelineRecording::start(&args.timeline)?;
     let (isolation, backlog) = (options::isolation(&args.repository), options::backlog(&args.grpc));
-    let pool = start_pool(&args.device, &args.auto, isolation, backlog, recording).map_err(ServeError::Threads)?;
+    let pool = start_pool(&args.device, backlog, recording, |loader| {
+        let loader = loader.with_isolation(isolation).with_latencies(args.latency_metrics()).with_held_schedulers(hold);
+        args.auto.apply(loader)
+    });
+    let pool = pool.map_err(ServeError::Threads)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
     let ended = runtime.block_on(until_ended(args, log, pool));

@@ -278,7 +278,7 @@ fn help_shows_examples_and_not_the_flags_without_meaning() {
     let serve = help(&["paternoster", "serve", "--help"]);
     assert!(serve.contains("Examples:"), "{serve}");
     assert!(serve.contains("--model-repository"), "{serve}");
-    assert!(!serve.contains("--backend-config"), "{serve}");
+    assert!(!serve.contains("--cache-config"), "{serve}");
     assert_eq!(help(&["paternoster", "tritonserver", "--help"]), serve);
     assert!(help(&["paternoster", "--help"]).contains("Commands:"), "help of the program lists its commands");
 }
@@ -338,12 +338,34 @@ fn values_reach_their_fields() {
 }
 
 #[test]
+fn settings_without_effect_are_told_from_those_that_have_one() {
+    let flags = [
+        "--backend-config=onnxruntime,default-max-batch-size=16",
+        "--backend-config=python,shm-default-byte-size=1",
+        "--metrics-config",
+        "summary_latencies=true",
+        "--metrics-config=colour=red",
+        "--server-name=edge",
+    ];
+    let args = serve(&flags);
+    assert_eq!((args.default_max_batch_size(), args.server_name(), args.log_name()), (16, "edge", "paternoster"));
+    assert!(args.latency_metrics().summaries);
+    let idle: Vec<String> = args.idle_settings().into_iter().map(|(setting, _)| setting).collect();
+    assert_eq!(idle, ["--backend-config=python,shm-default-byte-size=1", "--metrics-config=colour=red"]);
+    let refused = parse_words(&["paternoster", "--model-repository=m", "--metrics-config=summary_quantiles=0.5"]);
+    assert!(refused.is_err_and(|error| error.to_string().contains("QUANTILE:ERROR")));
+}
+
+#[test]
 fn defaults_are_tritons_but_for_exit_on_error() {
     let args = serve(&[]);
     assert_eq!((args.grpc.grpc_port, args.http.http_port, args.http.metrics_port), (8001, 8000, 8002));
     assert!(args.grpc.allow_grpc && args.http.allow_http && args.http.allow_metrics);
     assert_eq!(args.grpc.grpc_address.to_string(), "0.0.0.0");
     assert_eq!(args.life.exit_timeout_secs, 30);
+    assert_eq!((args.server_name(), args.default_max_batch_size()), ("triton", 4));
+    assert_eq!(args.latency_metrics(), crate::observe::LatencyMetrics::default());
+    assert!(!args.life.allow_test_hooks);
     assert_eq!(args.repository.poll_secs, 15);
     assert!(args.auto_complete() && args.repository.strict_readiness && !args.grpc.allow_client_shm);
     assert!(args.log.info && args.log.warning && args.log.error);

@@ -12,7 +12,7 @@ pub struct Ignored {
     pub why: &'static str,
 }
 
-const BACKENDS: &str = "there are no loadable backends";
+pub(super) const BACKENDS: &str = "there are no loadable backends";
 const CACHE: &str = "there is no response cache";
 const GPU: &str = "no GPU is used";
 const HEADERS: &str = "headers are not forwarded to models";
@@ -31,7 +31,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "allow-gpu-metrics", why: GPU },
     Ignored { name: "allow-sagemaker", why: OTHER_FRONTS },
     Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
-    Ignored { name: "backend-config", why: BACKENDS },
     Ignored { name: "backend-directory", why: BACKENDS },
     Ignored { name: "buffer-manager-thread-count", why: THREADS },
     Ignored { name: "cache-config", why: CACHE },
@@ -51,7 +50,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "http-max-input-size", why: "no HTTP route takes a body yet" },
     Ignored { name: "http-restricted-api", why: RESTRICTED },
     Ignored { name: "http-thread-count", why: THREADS },
-    Ignored { name: "metrics-config", why: METRICS },
     Ignored { name: "metrics-interval-ms", why: METRICS },
     Ignored { name: "min-supported-compute-capability", why: GPU },
     Ignored { name: "model-load-gpu-limit", why: GPU },

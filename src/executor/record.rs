@@ -188,8 +188,11 @@ impl Record {
     }
 
     /// Sends the oldest response that was held.
-    pub(super) fn emit(&mut self, step: u32) {
+    pub(super) fn emit(&mut self, now: Ns, step: u32) {
         let Some((response, held)) = self.responses.pop_front() else { return };
+        if step == 0 {
+            self.handle.stats.first_response(now.saturating_sub(self.arrived));
+        }
         self.handle.stats.response(step, false, &self.compute);
         if let Sink::Stream { sender, .. } = &self.sink {
             // A client that is gone has cancelled, or will.

@@ -305,7 +305,7 @@ impl State {
                 Action::Launch(task) => self.launch(now, task, after),
                 Action::Emit { req, step } => {
                     if let Some(record) = self.record(req) {
-                        record.emit(step);
+                        record.emit(now, step);
                     }
                 }
                 Action::Joined { req, sequence } => {

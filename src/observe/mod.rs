@@ -7,6 +7,7 @@
 //! loaded versions comes in as a closure.
 
 mod histogram;
+mod latencies;
 mod log_format;
 mod logging;
 mod machine;
@@ -19,10 +20,11 @@ mod stats;
 pub mod timeline;
 
 pub use histogram::Histogram;
+pub use latencies::{FirstResponseReading, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging};
 pub use machine::{machine, memory_bytes, open_files_limit};
-pub use metrics::{LoadedVersion, Metrics};
+pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, Metrics};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
 pub use repository::RepositoryStats;
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};

@@ -1,14 +1,18 @@
 //! Statistics of one loaded model version, as ModelStatistics and the metrics endpoint report them.
 
 use std::{
-    sync::atomic::{AtomicI64, Ordering},
-    time::{SystemTime, UNIX_EPOCH},
+    sync::{
+        OnceLock,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::{Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::Mutex;
 
 use super::{
     histogram::Histogram,
+    latencies::{LatencyReading, VersionLatencies},
     snapshot::{BatchStats, ResponseStats, StatsSnapshot},
     stages::{MetaCounters, StageReading, StageStats},
 };
@@ -71,6 +75,8 @@ pub struct ModelStats {
     /// Empty for a version of one stage, whose executions say it all.
     stages: Vec<StageStats>,
     meta: Mutex<MetaCounters>,
+    /// What is shown where it is asked for.
+    latencies: OnceLock<VersionLatencies>,
 }
 
 #[derive(Clone, Debug)]
@@ -86,7 +92,7 @@ struct Totals {
 }
 
 /// All counters of one version at one instant, for the metrics endpoint.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct VersionReading {
     /// What ModelStatistics answers.
     pub stats: StatsSnapshot,
@@ -110,6 +116,8 @@ pub struct VersionReading {
     pub stages: Vec<StageReading>,
     /// What the policy did with its batches, as of the last [`ModelStats::set_meta`].
     pub meta: MetaCounters,
+    /// What is shown where it is asked for.
+    pub latencies: LatencyReading,
 }
 
 impl Default for ModelStats {
@@ -145,7 +153,13 @@ impl ModelStats {
             totals: Mutex::new(totals),
             stages: (0..counted_apart).map(|_| StageStats::new(max_batch_rows)).collect(),
             meta: Mutex::default(),
+            latencies: OnceLock::new(),
         }
+    }
+
+    /// Keeps latencies besides, from now on. A version keeps what it was given first.
+    pub fn keep_latencies(&self, latencies: VersionLatencies) {
+        let _ = self.latencies.set(latencies);
     }
 
     /// A request was admitted (pending until [`Self::left_queue`]).
@@ -162,6 +176,9 @@ impl ModelStats {
     pub fn success(&self, rows: u32, timings: &RequestTimings) {
         let compute_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
         debug_assert!(timings.queue_ns + compute_ns <= timings.total_ns, "parts exceed the whole: {timings:?}");
+        if let Some(latencies) = self.latencies.get() {
+            latencies.success(Instant::now(), timings);
+        }
 
         let mut totals = self.totals.lock();
         totals.request_duration.record(timings.total_ns);
@@ -243,6 +260,13 @@ impl ModelStats {
         }
     }
 
+    /// The first response of a decoupled request left, `ns` after its admission.
+    pub fn first_response(&self, ns: u64) {
+        if let Some(latencies) = self.latencies.get() {
+            latencies.first_response(ns);
+        }
+    }
+
     /// What ModelStatistics answers, as of one instant.
     pub fn snapshot(&self) -> StatsSnapshot {
         self.totals.lock().stats.clone()
@@ -265,6 +289,7 @@ impl ModelStats {
             queue_duration,
             stages: self.stages.iter().map(StageStats::reading).collect(),
             meta: *self.meta.lock(),
+            latencies: self.latencies.get().map(|latencies| latencies.reading(Instant::now())).unwrap_or_default(),
         }
     }
 }

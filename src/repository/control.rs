@@ -21,7 +21,7 @@ use super::{
     background::Unprofiled,
     config::{Origin, pb},
     directory::{self, Fingerprint},
-    prepare::{self, Plan},
+    prepare::{self, Completion, Plan},
     scan::{self, Found},
     serving::Serving,
     table::{Retired, Table},
@@ -212,8 +212,8 @@ impl Control {
         let (control, model) = (self.clone(), name.to_owned());
         let Source { directory: place, overrides, config, asked, is_stray } = source;
         let read = move || {
-            let options = &control.options;
-            Plan::read(&model, place, overrides, config, options.auto_complete, options.config_name.as_deref())
+            let completion = Completion::of(&control.options);
+            Plan::read(&model, place, overrides, config, completion)
         };
         let stray = || "it holds no model: no configuration, and no version with a file 'model.<something>'".to_owned();
         let planned = blocking(read).await.and_then(|plan| plan);

@@ -13,6 +13,9 @@ pub struct Options {
     pub strict_readiness: bool,
     /// Whether missing configuration is completed from the graph (off: `--disable-auto-complete-config`).
     pub auto_complete: bool,
+    /// Largest batch of models that can batch and do not say; 0: they do not batch
+    /// (`--backend-config=default-max-batch-size`).
+    pub default_max_batch_size: i32,
     /// Name of the configuration to take, `configs/<name>.pbtxt`, where a model has it (`--model-config-name`).
     pub config_name: Option<String>,
     /// Whether a repository that cannot be read does not keep the others from being served; the server does not count as

@@ -5,13 +5,23 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{EngineKind, Isolation, LoadRequest, Loader, StageCuts, cells, opening::Opener, staging};
+use super::{
+    EngineKind, Isolation, LoadRequest, Loader, StageCuts, cells,
+    config::pb::{
+        self,
+        model_config::SchedulingChoice,
+        model_metrics::{MetricControl, metric_control::MetricOptions},
+    },
+    opening::Opener,
+    staging,
+};
 use crate::{
     engine::{
         EngineError, Program, Repeat, RepeatElements,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
     executor::{ModelHandle, Pool, StagePrograms},
+    observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
 };
@@ -28,6 +38,10 @@ pub struct PoolLoader {
     pub(super) background: Option<Duration>,
     /// How models are tried in a process of their own, if they are.
     isolation: Option<Isolation>,
+    /// Which latencies of the versions are kept for the metrics.
+    latencies: LatencyMetrics,
+    /// Models with a scheduler run nothing before this many requests wait; 0: they run as requests come.
+    hold_until_waiting: u32,
     /// What was measured in the background: not again, whatever becomes of its file.
     pub(super) measured: Mutex<HashSet<Key>>,
 }
@@ -35,7 +49,16 @@ pub struct PoolLoader {
 impl PoolLoader {
     /// A loader for a pool; models that need ONNX Runtime are refused with the reason if it is not there.
     pub fn new(pool: Arc<Pool>, runtime: Result<Runtime, LibraryError>) -> Self {
-        Self { pool, runtime, profiles: None, background: None, isolation: None, measured: Mutex::default() }
+        Self {
+            pool,
+            runtime,
+            profiles: None,
+            background: None,
+            isolation: None,
+            latencies: LatencyMetrics::default(),
+            hold_until_waiting: 0,
+            measured: Mutex::default(),
+        }
     }
 
     /// Serves models that say `auto` as their profiles in a directory advise.
@@ -49,6 +72,21 @@ impl PoolLoader {
     #[must_use]
     pub fn with_background_profiles(mut self, limit: Duration) -> Self {
         self.background = Some(limit);
+        self
+    }
+
+    /// Keeps these latencies of the versions for the metrics.
+    #[must_use]
+    pub fn with_latencies(mut self, latencies: LatencyMetrics) -> Self {
+        self.latencies = latencies;
+        self
+    }
+
+    /// Lets models with a dynamic or sequence batcher run nothing before this many requests wait, once; 0: they run as
+    /// requests come. Triton's TRITONSERVER_DELAY_SCHEDULER, for tests that need a full queue.
+    #[must_use]
+    pub fn with_held_schedulers(mut self, until_waiting: u32) -> Self {
+        self.hold_until_waiting = until_waiting;
         self
     }
 
@@ -80,8 +118,19 @@ impl PoolLoader {
                     .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
             }
         }
-        let LoadRequest { spec, knobs, task_time_limit, .. } = request;
-        Ok(Arc::new(self.pool.bring_up_within(spec, knobs, programs, task_time_limit)))
+        let LoadRequest { spec, mut knobs, task_time_limit, config, .. } = request;
+        let has_batcher = matches!(
+            config.scheduling_choice,
+            Some(SchedulingChoice::DynamicBatching(_) | SchedulingChoice::SequenceBatching(_))
+        );
+        if has_batcher {
+            knobs.queueing.hold_until_waiting = self.hold_until_waiting;
+        }
+        let bounds_ms = first_response_bounds(&config);
+        let latencies = VersionLatencies::new(&self.latencies, spec.decoupled, bounds_ms);
+        let handle = self.pool.bring_up_within(spec, knobs, programs, task_time_limit);
+        handle.stats().keep_latencies(latencies);
+        Ok(Arc::new(handle))
     }
 
     pub(super) fn compile(&self, request: &LoadRequest) -> Result<StagePrograms, String> {
@@ -109,6 +158,17 @@ impl PoolLoader {
             }
         }
     }
+}
+
+/// The bounds that a model's `model_metrics` names for the time to the first response; the last ones count.
+fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
+    let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control).rev();
+    let named = |control: &&MetricControl| {
+        control.metric_identifier.as_ref().is_some_and(|metric| metric.family == FIRST_RESPONSE_HISTOGRAM)
+    };
+    controls.filter(named).find_map(|control| match control.metric_options.as_ref()? {
+        MetricOptions::HistogramOptions(options) => Some(options.buckets.as_slice()),
+    })
 }
 
 /// Cuts a model and compiles its stages.

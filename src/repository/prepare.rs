@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    CellProgram, EngineKind, LoadRequest, Loader, Overrides,
+    CellProgram, EngineKind, LoadRequest, Loader, Options, Overrides,
     config::{
         ConfigError, Origin,
         automatic::Automatic,
@@ -38,6 +38,29 @@ const MAX_LABELS: usize = 1_000_000;
 /// More than any configuration or label file needs.
 const MAX_TEXT_BYTES: u64 = 16 << 20;
 
+/// How configurations are read and completed.
+#[derive(Clone, Debug)]
+pub(super) struct Completion {
+    /// Whether what is missing is taken from the graph.
+    pub(super) auto_complete: bool,
+    /// Largest batch of a model that can batch and does not say.
+    pub(super) default_max_batch_size: i32,
+    /// Name of the directory's configurations to prefer.
+    pub(super) config_name: Option<String>,
+}
+
+impl Completion {
+    /// As the command line says.
+    pub(super) fn of(options: &Options) -> Self {
+        let Options { auto_complete, default_max_batch_size, config_name, .. } = options;
+        Self {
+            auto_complete: *auto_complete,
+            default_max_batch_size: *default_max_batch_size,
+            config_name: config_name.clone(),
+        }
+    }
+}
+
 /// A model whose configuration was read: which versions to load, and all that their requests need.
 #[derive(Debug)]
 pub(super) struct Plan {
@@ -46,7 +69,7 @@ pub(super) struct Plan {
     overrides: Overrides,
     config: pb::ModelConfig,
     origin: Origin,
-    auto_complete: bool,
+    completion: Completion,
     /// Versions that there are, in the directory or among the files of a load request.
     pub(super) available: Vec<i64>,
     /// Those that the policy picks, ascending.
@@ -56,8 +79,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration,
-    /// `config_name` that of the directory's configurations to prefer.
+    /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration.
     ///
     /// # Errors
     /// When the configuration cannot be read or asks for what is not supported, or no version is there.
@@ -66,17 +88,18 @@ impl Plan {
         directory: Option<PathBuf>,
         overrides: Overrides,
         given: Option<(pb::ModelConfig, Origin)>,
-        auto_complete: bool,
-        config_name: Option<&str>,
+        completion: Completion,
     ) -> Result<Self, String> {
         let read = match (given, &directory) {
             (Some(given), _) => Some(given),
-            (None, Some(directory)) => read_config(directory, config_name).map_err(|fault| fault.to_string())?,
+            (None, Some(directory)) => {
+                read_config(directory, completion.config_name.as_deref()).map_err(|fault| fault.to_string())?
+            }
             (None, None) => None,
         };
         let (mut config, origin) = match read {
             Some(read) => read,
-            None if auto_complete => (pb::ModelConfig::default(), Origin::new("completed from the graph")),
+            None if completion.auto_complete => (pb::ModelConfig::default(), Origin::new("completed from the graph")),
             None => return Err(format!("no {PBTXT} or {YAML}, and auto-completion is disabled")),
         };
         check::supported(&config, name, &origin).map_err(|fault| fault.to_string())?;
@@ -105,7 +128,7 @@ impl Plan {
             available.extend(on_disk.and_then(Result::ok).unwrap_or_default());
         }
         let name = name.to_owned();
-        Ok(Self { name, directory, overrides, config, origin, auto_complete, available, versions, hints })
+        Ok(Self { name, directory, overrides, config, origin, completion, available, versions, hints })
     }
 
     /// The load request of one version.
@@ -131,8 +154,9 @@ impl Plan {
         };
         let text = |fault: ConfigError| fault.to_string();
         if let Some(signature) = &signature {
-            if self.auto_complete {
-                complete::from_graph(&mut config, signature, origin).map_err(text)?;
+            if self.completion.auto_complete {
+                let default_size = self.completion.default_max_batch_size;
+                complete::from_graph(&mut config, signature, default_size, origin).map_err(text)?;
             }
             complete::name_axes(&mut config, signature);
         }

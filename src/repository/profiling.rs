@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, prepare, scan, warmup};
+use super::{
+    EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, config::complete, prepare, scan, warmup,
+};
 use crate::{
     batching::{Ns, Policy},
     executor::StagePrograms,
@@ -61,7 +63,12 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
         let known = if known.is_empty() { "no models".to_owned() } else { known.join(", ") };
         return Err(format!("there is no model '{name}' in '{}'; it has {known}", repository.display()));
     };
-    let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, true, None)?;
+    let completion = prepare::Completion {
+        auto_complete: true,
+        default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
+        config_name: None,
+    };
+    let plan = prepare::Plan::read(name, Some(found), Overrides::default(), None, completion)?;
     let latest = plan.versions.last().copied().ok_or_else(|| format!("model '{name}' has no versions"))?;
     plan.request(latest, loader)
 }

@@ -14,6 +14,7 @@ mod deadlocks;
 mod diversity;
 mod endings;
 mod fairness;
+mod held;
 mod lazy;
 mod lazy_slack;
 mod leases;

@@ -29,10 +29,21 @@ const fn histogram(name: &'static str, help: &'static str) -> Family {
     Family { name, help, kind: MetricType::HISTOGRAM }
 }
 
+const fn summary(name: &'static str, help: &'static str) -> Family {
+    Family { name, help, kind: MetricType::SUMMARY }
+}
+
 /// A family of one number per version (labels model, version).
 pub(super) struct PerVersion {
     pub family: Family,
     pub value: fn(&VersionReading) -> u64,
+}
+
+impl PerVersion {
+    /// Whether it sums durations, and is left out where the counters of latencies are.
+    pub fn is_latency(&self) -> bool {
+        self.family.name.ends_with("_duration_us")
+    }
 }
 
 const fn version_counter(name: &'static str, help: &'static str, value: fn(&VersionReading) -> u64) -> PerVersion {
@@ -167,6 +178,23 @@ pub(super) const REASONS: [Reason; 4] = [
     Reason { label: "OTHER", value: |read| read.other },
     Reason { label: "REJECTED", value: |read| read.rejected },
 ];
+
+/// Summaries of latencies, where they are shown, in the order of [`RequestTimings`](super::super::RequestTimings).
+pub(super) const SUMMARIES: [Family; 5] = [
+    summary("nv_inference_request_summary_us", "Time from admission to the answer, in microseconds"),
+    summary("nv_inference_queue_summary_us", "Time that requests waited, in microseconds"),
+    summary("nv_inference_compute_input_summary_us", "Time gathering inputs, in microseconds"),
+    summary("nv_inference_compute_infer_summary_us", "Time running the model, in microseconds"),
+    summary("nv_inference_compute_output_summary_us", "Time taking outputs, in microseconds"),
+];
+
+/// Name of the histogram of first responses, by which models give their own bounds.
+pub const FIRST_RESPONSE_HISTOGRAM: &str = "nv_inference_first_response_histogram_ms";
+
+pub(super) const FIRST_RESPONSE: Family = histogram(
+    FIRST_RESPONSE_HISTOGRAM,
+    "Time from admission to the first response of decoupled requests, in milliseconds",
+);
 
 pub(super) const REQUEST_DURATION: Family =
     histogram("paternoster_request_duration_seconds", "Time from admission to the answer of answered requests");

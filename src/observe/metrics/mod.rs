@@ -7,6 +7,8 @@
 mod families;
 mod samples;
 
+pub use families::FIRST_RESPONSE_HISTOGRAM;
+
 use std::{
     fmt,
     sync::{Arc, atomic::Ordering},
@@ -20,11 +22,11 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CPU_UTILIZATION, FAILED_SCANS, FAILURES, Family, MEMORY_TOTAL, MEMORY_USED, META, NS_PER_SECOND,
-        PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_VERSION, PINNED_TOTAL, PINNED_USED, PORTS, QUEUE_DURATION,
-        REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE,
+        BATCH_ROWS, CPU_UTILIZATION, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, MEMORY_TOTAL, MEMORY_USED, META,
+        NS_PER_SECOND, PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_VERSION, PINNED_TOTAL, PINNED_USED, PORTS,
+        QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
     },
-    samples::{distribution, family_of, label, labels, number, single},
+    samples::{distribution, family_of, first_responses, label, labels, number, quantiles, single},
 };
 use super::{
     ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading,
@@ -113,7 +115,8 @@ impl ServerCollector {
         let per_stage = per_stage.map(|family| (family, &["model", "stage", "version"][..]));
         let failures = [(&FAILURES, &["model", "reason", "version"][..])];
         let histograms =
-            [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS].map(|family| (family, &["model", "version"][..]));
+            [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS, &FIRST_RESPONSE].into_iter().chain(&SUMMARIES);
+        let histograms = histograms.map(|family| (family, &["model", "version"][..]));
         let per_pool = PER_POOL.iter().map(|one| (&one.family, &[][..]));
         let machine = [&REJECTION_TIME, &CPU_UTILIZATION, &MEMORY_TOTAL, &MEMORY_USED, &PINNED_TOTAL, &PINNED_USED];
         let machine = machine.map(|family| (family, &[][..]));
@@ -142,9 +145,20 @@ impl ServerCollector {
         let mut families = Vec::new();
         for one in &PER_VERSION {
             let kind = one.family.kind;
-            let samples = read.iter().map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
+            let shown = read.iter().filter(|(_, read)| read.latencies.counters || !one.is_latency());
+            let samples = shown.map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
             families.push(family_of(&one.family, samples.collect()));
         }
+        for (at, family) in SUMMARIES.iter().enumerate() {
+            let of_family = |(labels, read): &(Vec<LabelPair>, VersionReading)| {
+                read.latencies.summaries.get(at).map(|read| quantiles(labels, read))
+            };
+            families.push(family_of(family, read.iter().filter_map(of_family).collect()));
+        }
+        let first = read.iter().filter_map(|(labels, read)| {
+            read.latencies.first_response.as_ref().map(|read| first_responses(labels, read))
+        });
+        families.push(family_of(&FIRST_RESPONSE, first.collect()));
 
         let failures = read.iter().flat_map(|(labels, read)| {
             REASONS.iter().map(move |reason| {

@@ -1,8 +1,14 @@
 //! Building samples in the data model of the `prometheus` crate.
 
-use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
-use super::{super::histogram::Histogram, families::Family};
+use super::{
+    super::{
+        histogram::Histogram,
+        latencies::{FirstResponseReading, SummaryReading},
+    },
+    families::Family,
+};
 
 pub(super) fn label(name: &str, value: &str) -> LabelPair {
     let mut pair = LabelPair::default();
@@ -55,6 +61,40 @@ pub(super) fn distribution(labels: &[LabelPair], recorded: &Histogram, per_unit:
     histogram.set_bucket(buckets.collect());
     histogram.set_sample_count(recorded.count());
     histogram.set_sample_sum(recorded.sum() as f64 / per_unit);
+    let mut metric = Metric::from_label(labels.to_vec());
+    metric.set_histogram(histogram);
+    metric
+}
+
+/// A summary of latencies, in the unit that it was read in.
+pub(super) fn quantiles(labels: &[LabelPair], read: &SummaryReading) -> Metric {
+    let quantiles = read.quantiles.iter().map(|&(quantile, value)| {
+        let mut sample = Quantile::default();
+        sample.set_quantile(quantile);
+        sample.set_value(value);
+        sample
+    });
+    let mut summary = Summary::default();
+    summary.set_quantile(quantiles.collect());
+    summary.set_sample_count(read.count);
+    summary.set_sample_sum(read.sum_us);
+    let mut metric = Metric::from_label(labels.to_vec());
+    metric.set_summary(summary);
+    metric
+}
+
+/// The histogram of times to the first response.
+pub(super) fn first_responses(labels: &[LabelPair], read: &FirstResponseReading) -> Metric {
+    let buckets = read.cumulative.iter().map(|&(bound, count)| {
+        let mut bucket = Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(count);
+        bucket
+    });
+    let mut histogram = prometheus::proto::Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(read.count);
+    histogram.set_sample_sum(read.sum_ms);
     let mut metric = Metric::from_label(labels.to_vec());
     metric.set_histogram(histogram);
     metric

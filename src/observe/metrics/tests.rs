@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use super::{
-    super::{ExecutionTimings, FailureReason, MetaCounters, RequestTimings},
+    super::{ExecutionTimings, FailureReason, LatencyMetrics, MetaCounters, RequestTimings, VersionLatencies},
     *,
 };
 use crate::budget::Budget;
@@ -254,4 +254,55 @@ fn what_clients_hold_is_shown_with_its_limits_and_refusals() {
 fn a_name_with_quotes_is_escaped() {
     let text = metrics_of(vec![version("a\"b\\c", 1)]).render().expect("renders");
     assert_has(&text, "nv_inference_count{model=\"a\\\"b\\\\c\",version=\"1\"} 0");
+}
+
+fn shown(latencies: LatencyMetrics, decoupled: bool) -> LoadedVersion {
+    let version = version("m", 1);
+    version.stats.keep_latencies(VersionLatencies::new(&latencies, decoupled, None));
+    version.stats.success(1, &TIMINGS);
+    version.stats.first_response(150_000_000);
+    version
+}
+
+#[test]
+fn summaries_and_first_responses_are_shown_where_they_are_asked_for() {
+    let all = LatencyMetrics { summaries: true, quantiles: vec![0.5], histograms: true, ..LatencyMetrics::default() };
+    let text = metrics_of(vec![shown(all.clone(), true)]).render().expect("renders");
+    let asked = |family: &&String| family.contains("summary") || family.contains("first_response");
+    let found: Vec<String> = families(&text, "nv_").iter().filter(asked).cloned().collect();
+    assert_eq!(
+        found,
+        [
+            "nv_inference_compute_infer_summary_us summary",
+            "nv_inference_compute_input_summary_us summary",
+            "nv_inference_compute_output_summary_us summary",
+            "nv_inference_first_response_histogram_ms histogram",
+            "nv_inference_queue_summary_us summary",
+            "nv_inference_request_summary_us summary",
+        ]
+    );
+    for line in [
+        "nv_inference_request_summary_us_count{model=\"m\",version=\"1\"} 1",
+        "nv_inference_request_summary_us_sum{model=\"m\",version=\"1\"} 2000",
+        "nv_inference_queue_summary_us{model=\"m\",version=\"1\",quantile=\"0.5\"} 60",
+        "nv_inference_compute_input_summary_us_sum{model=\"m\",version=\"1\"} 3",
+        "nv_inference_first_response_histogram_ms_bucket{model=\"m\",version=\"1\",le=\"100\"} 0",
+        "nv_inference_first_response_histogram_ms_bucket{model=\"m\",version=\"1\",le=\"500\"} 1",
+        "nv_inference_first_response_histogram_ms_bucket{model=\"m\",version=\"1\",le=\"+Inf\"} 1",
+        "nv_inference_first_response_histogram_ms_sum{model=\"m\",version=\"1\"} 150",
+    ] {
+        assert_has(&text, line);
+    }
+    let ordinary = metrics_of(vec![shown(all, false)]).render().expect("renders");
+    assert!(!ordinary.contains("first_response"), "only decoupled models have a first response:\n{ordinary}");
+    let default = metrics_of(vec![shown(LatencyMetrics::default(), true)]).render().expect("renders");
+    assert!(!default.contains("summary") && !default.contains("first_response"), "{default}");
+}
+
+#[test]
+fn counters_of_durations_go_where_they_are_not_wanted() {
+    let without = LatencyMetrics { counters: false, ..LatencyMetrics::default() };
+    let text = metrics_of(vec![shown(without, false)]).render().expect("renders");
+    assert!(!text.contains("_duration_us"), "{text}");
+    assert_has(&text, "nv_inference_count{model=\"m\",version=\"1\"} 1");
 }

@@ -22,8 +22,9 @@ pub const ONNX_PLATFORM: &str = "onnxruntime_onnx";
 /// The program's file name where the configuration names none.
 pub const ONNX_FILENAME: &str = "model.onnx";
 
-/// Largest batch of a model that can batch and whose configuration does not say.
-const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
+/// Largest batch of a model that can batch and whose configuration does not say, unless the command line does:
+/// Triton's.
+pub const DEFAULT_MAX_BATCH_SIZE: i32 = 4;
 /// Instances of an ONNX model whose configuration does not say.
 const DEFAULT_INSTANCES: i32 = 2;
 
@@ -72,13 +73,19 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
 }
 
 /// Fills in tensors, the largest batch and the scheduler from the graph, as far as the configuration leaves them out.
-/// As in Triton, the largest batch and the scheduler are completed only where inputs or outputs are missing.
+/// As in Triton, the largest batch and the scheduler are completed only where inputs or outputs are missing; with a
+/// `default_max_batch_size` of 0 a model that does not say its own stays without a batch.
 ///
 /// # Errors
 /// When a tensor that has to be completed has a type that the protocol has not.
-pub fn from_graph(config: &mut pb::ModelConfig, signature: &Signature, origin: &Origin) -> Result<(), ConfigError> {
+pub fn from_graph(
+    config: &mut pb::ModelConfig,
+    signature: &Signature,
+    default_max_batch_size: i32,
+    origin: &Origin,
+) -> Result<(), ConfigError> {
     if config.input.is_empty() || config.output.is_empty() {
-        batch_size(config, signature);
+        batch_size(config, signature, default_max_batch_size);
     }
     let batched = config.max_batch_size > 0;
     if config.input.is_empty() {
@@ -117,12 +124,12 @@ pub(super) fn leads_with_batch(dims: &[PortDim]) -> bool {
     dims.first().is_some_and(|dim| dim.size() == -1)
 }
 
-fn batch_size(config: &mut pb::ModelConfig, signature: &Signature) {
+fn batch_size(config: &mut pb::ModelConfig, signature: &Signature, default_max_batch_size: i32) {
     if !can_batch(signature) {
         return;
     }
     if config.max_batch_size == 0 {
-        config.max_batch_size = DEFAULT_MAX_BATCH_SIZE;
+        config.max_batch_size = default_max_batch_size;
     }
     let says_serial = matches!(params::policy(config), Ok(Some(PolicyName::Serial)));
     if config.max_batch_size > 1 && config.scheduling_choice.is_none() && !says_serial {

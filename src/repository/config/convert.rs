@@ -191,6 +191,7 @@ fn queueing(
         default_queue: batching.default_queue_policy.as_ref().map(queue).unwrap_or_default(),
         level_queues,
         bucket_width: knobs::BUCKET_WIDTH.read(config, origin)?.map_or(0, narrow),
+        hold_until_waiting: 0,
     })
 }
 

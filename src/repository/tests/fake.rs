@@ -21,7 +21,9 @@ use crate::{
     executor::{ModelHandle, Pool, PoolOptions},
     model::{DataType, ModelSpec},
     onnx::{Port, PortDim, Signature},
-    repository::{ControlMode, LoadRequest, Loader, Options, Overrides, Repository, looks::Looks, polling},
+    repository::{
+        ControlMode, LoadRequest, Loader, Options, Overrides, Repository, config::complete, looks::Looks, polling,
+    },
 };
 
 /// A program file of this content does not load.
@@ -175,6 +177,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         mode,
         strict_readiness: true,
         auto_complete: true,
+        default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
         config_name: None,
         start_unreadable: false,
         load_threads: 4,

@@ -61,6 +61,7 @@ impl Models {
             mode: self.mode,
             strict_readiness: true,
             auto_complete: false,
+            default_max_batch_size: 4,
             config_name: None,
             start_unreadable: false,
             load_threads: 2,

@@ -1,15 +1,18 @@
 //! Which fields are honoured at all.
 
 use super::stays_inside;
-use crate::repository::config::{
-    ConfigError, Origin,
-    complete::{ONNX_PLATFORM, ONNXRUNTIME, REPEAT},
-    params::{self, Meaning},
-    pb::{
-        self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
-        model_sequence_batching::StrategyChoice, model_version_policy::PolicyChoice,
+use crate::{
+    observe::FIRST_RESPONSE_HISTOGRAM,
+    repository::config::{
+        ConfigError, Origin,
+        complete::{ONNX_PLATFORM, ONNXRUNTIME, REPEAT},
+        params::{self, Meaning},
+        pb::{
+            self, model_config::SchedulingChoice, model_input::Format, model_instance_group::Kind,
+            model_sequence_batching::StrategyChoice, model_version_policy::PolicyChoice,
+        },
+        sequences,
     },
-    sequences,
 };
 
 /// A field without effect.
@@ -120,7 +123,10 @@ pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
     hint(!config.runtime.is_empty(), "runtime", "the server has its own");
     hint(!config.cc_model_filenames.is_empty(), "cc_model_filenames", "default_model_filename is served");
     hint(!config.metric_tags.is_empty(), "metric_tags", "metrics carry model and version only");
-    hint(config.model_metrics.is_some(), "model_metrics", "histograms have fixed buckets");
+    let metrics = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
+    let mut families = metrics.filter_map(|control| control.metric_identifier.as_ref());
+    let names_others = families.any(|metric| metric.family != FIRST_RESPONSE_HISTOGRAM);
+    hint(names_others, "model_metrics", "of the histograms, only that of first responses takes buckets");
     let caches = config.response_cache.as_ref().is_some_and(|cache| cache.enable);
     hint(caches, "response_cache", "responses are not cached");
     if let Some(optimization) = &config.optimization {

@@ -18,10 +18,27 @@ fn identity(dims: &[PortDim]) -> Signature {
 fn completed(model: &str, text: &str, signature: &Signature) -> serde_json::Value {
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     defaults(&mut config, model);
-    from_graph(&mut config, signature, &origin).unwrap();
+    from_graph(&mut config, signature, DEFAULT_MAX_BATCH_SIZE, &origin).unwrap();
     name_axes(&mut config, signature);
     scheduler(&mut config);
     config_json::write(&config).unwrap()
+}
+
+#[test]
+fn the_default_largest_batch_is_that_of_models_that_can_batch_and_do_not_say() {
+    let sized = |text: &str, default_size: i32, dims: &[PortDim]| {
+        let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
+        defaults(&mut config, "m");
+        from_graph(&mut config, &identity(dims), default_size, &origin).unwrap();
+        let dims = config.input[0].dims.clone();
+        (config.max_batch_size, config.scheduling_choice.is_some(), dims)
+    };
+    let batching = [symbol("batch"), PortDim::Fixed(16)];
+    assert_eq!(sized("", 32, &batching), (32, true, vec![16]));
+    assert_eq!(sized("", 1, &batching), (1, false, vec![16]));
+    assert_eq!(sized("", 0, &batching), (0, false, vec![-1, 16]));
+    assert_eq!(sized("max_batch_size: 2", 32, &batching), (2, true, vec![16]), "it says its own");
+    assert_eq!(sized("", 32, &[PortDim::Fixed(1), PortDim::Fixed(16)]), (0, false, vec![1, 16]), "it cannot batch");
 }
 
 #[test]
@@ -121,7 +138,7 @@ fn what_the_graph_does_not_say_must_be_given() {
     let mut signature = identity(&[symbol("batch"), PortDim::Fixed(16)]);
     signature.inputs[0].datatype = None;
     let (mut config, origin) = pbtxt::parse("config.pbtxt", b"").unwrap();
-    let fault = from_graph(&mut config, &signature, &origin).unwrap_err();
+    let fault = from_graph(&mut config, &signature, DEFAULT_MAX_BATCH_SIZE, &origin).unwrap_err();
     let expected = "input[0]: the graph has the type FLOAT for 'INPUT0', which the protocol does not have";
     assert!(fault.to_string().contains(expected), "{fault}");
 }

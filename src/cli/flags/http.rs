@@ -1,0 +1,43 @@
+//! The flags of the HTTP port and of the metrics.
+
+use std::net::IpAddr;
+
+use clap::Args;
+
+use super::{ANY, MetricsSetting, address, boolean};
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "HTTP and metrics")]
+#[allow(missing_docs)]
+pub struct HttpArgs {
+    /// Serve HTTP
+    #[arg(long = "allow-http", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_http: bool,
+
+    /// Address to listen on
+    #[arg(long = "http-address", value_name = "ADDRESS", value_parser = address, default_value_t = ANY)]
+    pub http_address: IpAddr,
+
+    /// Port to listen on; 0: any free one
+    #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
+    pub http_port: u16,
+
+    /// Serve Prometheus metrics
+    #[arg(long = "allow-metrics", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_metrics: bool,
+
+    /// Address of the metrics; that of HTTP where not given
+    #[arg(long = "metrics-address", value_name = "ADDRESS", value_parser = address)]
+    pub metrics_address: Option<IpAddr>,
+
+    /// Setting of the metrics; may be given several times: counter_latencies, summary_latencies and histogram_latencies
+    /// (true or false: which latencies are shown), summary_quantiles (QUANTILE:ERROR,...); others do nothing
+    #[arg(long = "metrics-config", value_name = "SETTING=VALUE")]
+    pub metrics_config: Vec<MetricsSetting>,
+
+    /// Port of the metrics; 0: any free one
+    #[arg(long = "metrics-port", value_name = "PORT", default_value_t = 8002)]
+    pub metrics_port: u16,
+}

@@ -1,0 +1,329 @@
+//! Latencies that are shown only where it is asked for (`--metrics-config`): summaries over the last minute, and a
+//! histogram of the time to the first response of decoupled requests.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+
+use super::stats::RequestTimings;
+
+/// How far back quantiles look: Triton's summaries forget what is older than a minute, a fifth of it at a time.
+const AGE: Duration = Duration::from_secs(60);
+const AGE_BUCKETS: usize = 5;
+
+/// Longest latency that is told apart from longer ones, in microseconds: an hour.
+const LONGEST_US: u64 = 3_600_000_000;
+
+/// Decimal digits of a latency that quantiles keep: they are within 1 % of a latency that was observed.
+const DIGITS: u8 = 2;
+
+/// Bounds of the time to the first response in milliseconds, where the model names none.
+const FIRST_RESPONSE_BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2_000.0, 5_000.0];
+
+/// Most bounds that a model may name; further ones are left out.
+const MOST_BOUNDS: usize = 1_000;
+
+/// Which latencies the metrics show.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatencyMetrics {
+    /// The counters `nv_inference_…_duration_us` (`counter_latencies`).
+    pub counters: bool,
+    /// The summaries `nv_inference_…_summary_us` (`summary_latencies`).
+    pub summaries: bool,
+    /// Quantiles of the summaries, from 0 to 1 (`summary_quantiles`).
+    pub quantiles: Vec<f64>,
+    /// The histogram `nv_inference_first_response_histogram_ms` of decoupled models (`histogram_latencies`).
+    pub histograms: bool,
+}
+
+impl Default for LatencyMetrics {
+    /// Triton's.
+    fn default() -> Self {
+        Self { counters: true, summaries: false, quantiles: vec![0.5, 0.9, 0.95, 0.99, 0.999], histograms: false }
+    }
+}
+
+/// Latencies of one version as the metrics show them.
+#[derive(Debug)]
+pub struct VersionLatencies {
+    counters: bool,
+    quantiles: Vec<f64>,
+    /// In the order of [`RequestTimings`]; none unless they are shown.
+    summaries: Option<Mutex<[Summary; 5]>>,
+    first_response: Option<Mutex<FirstResponse>>,
+}
+
+/// What a summary says at one instant, in microseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SummaryReading {
+    /// Latencies since the version was loaded.
+    pub count: u64,
+    /// Their sum.
+    pub sum_us: f64,
+    /// Quantiles of the last minute, each with its latency; not a number where there was none.
+    pub quantiles: Vec<(f64, f64)>,
+}
+
+/// What the histogram of first responses says at one instant, in milliseconds.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FirstResponseReading {
+    /// Each bound, ascending, with the number of times at or below it.
+    pub cumulative: Vec<(f64, u64)>,
+    /// All times, those above the last bound included.
+    pub count: u64,
+    /// Their sum.
+    pub sum_ms: f64,
+}
+
+/// What [`VersionLatencies`] say at one instant.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LatencyReading {
+    /// Whether the counters of durations are shown.
+    pub counters: bool,
+    /// In the order of [`RequestTimings`]; empty unless they are shown.
+    pub summaries: Vec<SummaryReading>,
+    /// None unless it is shown.
+    pub first_response: Option<FirstResponseReading>,
+}
+
+impl Default for LatencyReading {
+    fn default() -> Self {
+        Self { counters: true, summaries: Vec::new(), first_response: None }
+    }
+}
+
+impl VersionLatencies {
+    /// Of a version of which nothing was observed. `bounds_ms` are those that its configuration names for first
+    /// responses, if it does.
+    pub fn new(shown: &LatencyMetrics, decoupled: bool, bounds_ms: Option<&[f64]>) -> Self {
+        let first_response = shown.histograms && decoupled;
+        Self {
+            counters: shown.counters,
+            quantiles: shown.quantiles.clone(),
+            summaries: shown.summaries.then(|| Mutex::new(std::array::from_fn(|_| Summary::default()))),
+            first_response: first_response
+                .then(|| Mutex::new(FirstResponse::new(bounds_ms.unwrap_or(&FIRST_RESPONSE_BOUNDS_MS)))),
+        }
+    }
+
+    /// A request was answered.
+    pub(super) fn success(&self, now: Instant, timings: &RequestTimings) {
+        let Some(summaries) = &self.summaries else { return };
+        let RequestTimings { total_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns } = *timings;
+        let observed = [total_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns];
+        for (summary, ns) in summaries.lock().iter_mut().zip(observed) {
+            summary.observe(now, ns / 1_000);
+        }
+    }
+
+    /// The first response of a decoupled request left after `ns`.
+    pub(super) fn first_response(&self, ns: u64) {
+        if let Some(histogram) = &self.first_response {
+            histogram.lock().observe(ns as f64 / 1e6);
+        }
+    }
+
+    /// What is shown at `now`.
+    pub(super) fn reading(&self, now: Instant) -> LatencyReading {
+        let summaries = self.summaries.as_ref().map(|summaries| {
+            summaries.lock().iter_mut().map(|summary| summary.reading(now, &self.quantiles)).collect()
+        });
+        LatencyReading {
+            counters: self.counters,
+            summaries: summaries.unwrap_or_default(),
+            first_response: self.first_response.as_ref().map(|histogram| histogram.lock().reading()),
+        }
+    }
+}
+
+/// Latencies in microseconds: all of them counted, those of the last minute kept for quantiles. What it keeps takes
+/// about 70 KB.
+#[derive(Debug)]
+struct Summary {
+    count: u64,
+    sum_us: u64,
+    /// The newest at `head`, the others behind it in a circle.
+    ages: [Option<Histogram<u32>>; AGE_BUCKETS],
+    head: usize,
+    /// When the head is to be put aside; `None` before the first latency.
+    turns_at: Option<Instant>,
+}
+
+impl Default for Summary {
+    fn default() -> Self {
+        Self { count: 0, sum_us: 0, ages: std::array::from_fn(|_| None), head: 0, turns_at: None }
+    }
+}
+
+impl Summary {
+    fn observe(&mut self, now: Instant, us: u64) {
+        self.turn(now);
+        self.count += 1;
+        self.sum_us = self.sum_us.saturating_add(us);
+        if self.ages[self.head].is_none() {
+            // The bounds are constants that the histogram takes.
+            self.ages[self.head] = Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok();
+        }
+        if let Some(newest) = &mut self.ages[self.head] {
+            newest.saturating_record(us);
+        }
+    }
+
+    /// Forgets what is too old.
+    fn turn(&mut self, now: Instant) {
+        let share = AGE / AGE_BUCKETS as u32;
+        let mut turns_at = *self.turns_at.get_or_insert(now + share);
+        for _ in 0..AGE_BUCKETS {
+            if now < turns_at {
+                break;
+            }
+            self.head = (self.head + 1) % AGE_BUCKETS;
+            self.ages[self.head] = None;
+            turns_at += share;
+        }
+        // Nothing came for longer than all of them last.
+        if now >= turns_at {
+            turns_at = now + share;
+        }
+        self.turns_at = Some(turns_at);
+    }
+
+    fn reading(&mut self, now: Instant, quantiles: &[f64]) -> SummaryReading {
+        self.turn(now);
+        let mut all: Option<Histogram<u32>> = None;
+        for age in self.ages.iter().flatten() {
+            match &mut all {
+                None => all = Some(age.clone()),
+                // All have the same bounds.
+                Some(all) => _ = all.add(age),
+            }
+        }
+        let value = |quantile| all.as_ref().map_or(f64::NAN, |all| all.value_at_quantile(quantile) as f64);
+        SummaryReading {
+            count: self.count,
+            sum_us: self.sum_us as f64,
+            quantiles: quantiles.iter().map(|&quantile| (quantile, value(quantile))).collect(),
+        }
+    }
+}
+
+/// Times to the first response by upper bound. A bound belongs to its bucket.
+#[derive(Debug)]
+struct FirstResponse {
+    /// Ascending.
+    bounds_ms: Vec<f64>,
+    counts: Vec<u64>,
+    count: u64,
+    sum_ms: f64,
+}
+
+impl FirstResponse {
+    fn new(bounds_ms: &[f64]) -> Self {
+        let mut bounds_ms: Vec<f64> = bounds_ms.iter().copied().filter(|bound| bound.is_finite()).collect();
+        bounds_ms.sort_by(f64::total_cmp);
+        bounds_ms.dedup();
+        bounds_ms.truncate(MOST_BOUNDS);
+        Self { counts: vec![0; bounds_ms.len()], bounds_ms, count: 0, sum_ms: 0.0 }
+    }
+
+    fn observe(&mut self, ms: f64) {
+        let bucket = self.bounds_ms.partition_point(|&bound| bound < ms);
+        if let Some(count) = self.counts.get_mut(bucket) {
+            *count += 1;
+        }
+        self.count += 1;
+        self.sum_ms += ms;
+    }
+
+    fn reading(&self) -> FirstResponseReading {
+        let cumulative = self.bounds_ms.iter().zip(&self.counts).scan(0, |below, (&bound, &count)| {
+            *below += count;
+            Some((bound, *below))
+        });
+        FirstResponseReading { cumulative: cumulative.collect(), count: self.count, sum_ms: self.sum_ms }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us(us: u64) -> RequestTimings {
+        RequestTimings { total_ns: us * 1_000, queue_ns: us * 500, ..RequestTimings::default() }
+    }
+
+    fn summarised(quantiles: &[f64]) -> VersionLatencies {
+        let shown = LatencyMetrics { summaries: true, quantiles: quantiles.to_vec(), ..LatencyMetrics::default() };
+        VersionLatencies::new(&shown, false, None)
+    }
+
+    #[test]
+    fn quantiles_are_within_a_hundredth_of_what_was_observed() {
+        let (latencies, now) = (summarised(&[0.0, 0.5, 0.99, 1.0]), Instant::now());
+        for number in 1..=1_000 {
+            latencies.success(now, &us(number * 100));
+        }
+        let read = latencies.reading(now).summaries;
+        assert_eq!((read[0].count, read[0].sum_us), (1_000, 50_050_000.0));
+        assert_eq!(read[1].sum_us, 25_025_000.0, "the queue's part is a summary of its own");
+        for (&(quantile, found), expected) in read[0].quantiles.iter().zip([100.0, 50_000.0, 99_000.0, 100_000.0]) {
+            assert!((found - expected).abs() <= expected * 0.01, "quantile {quantile} is {found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn quantiles_forget_after_a_minute_and_counts_do_not() {
+        let (latencies, begin) = (summarised(&[0.5]), Instant::now());
+        let median = |secs| latencies.reading(begin + Duration::from_secs(secs)).summaries[0].quantiles[0].1;
+        assert!(median(0).is_nan(), "nothing was observed");
+        latencies.success(begin, &us(100));
+        assert_eq!(median(47), 100.0);
+        latencies.success(begin + Duration::from_secs(50), &us(200));
+        latencies.success(begin + Duration::from_secs(50), &us(200));
+        assert_eq!(median(61), 200.0);
+        assert!(median(500).is_nan(), "all of it is older than a minute");
+        assert_eq!(latencies.reading(begin + Duration::from_secs(500)).summaries[0].count, 3);
+        latencies.success(begin + Duration::from_secs(501), &us(7));
+        assert_eq!(median(501), 7.0);
+    }
+
+    #[test]
+    fn a_latency_longer_than_any_counts_as_the_longest() {
+        let (latencies, now) = (summarised(&[1.0]), Instant::now());
+        latencies.success(now, &RequestTimings { total_ns: u64::MAX, ..RequestTimings::default() });
+        let (_, longest) = latencies.reading(now).summaries[0].quantiles[0];
+        assert!(longest >= LONGEST_US as f64 * 0.99, "{longest}");
+    }
+
+    fn first_responses(decoupled: bool, bounds_ms: Option<&[f64]>) -> Option<FirstResponseReading> {
+        let shown = LatencyMetrics { histograms: true, ..LatencyMetrics::default() };
+        let latencies = VersionLatencies::new(&shown, decoupled, bounds_ms);
+        for ms in [0, 100, 101, 6_000] {
+            latencies.first_response(ms * 1_000_000);
+        }
+        latencies.reading(Instant::now()).first_response
+    }
+
+    #[test]
+    fn first_responses_of_decoupled_models_are_counted_by_tritons_bounds_or_the_models_own() {
+        let tritons = first_responses(true, None).expect("it is decoupled");
+        assert_eq!(tritons.cumulative, [(100.0, 2), (500.0, 3), (2_000.0, 3), (5_000.0, 3)]);
+        assert_eq!((tritons.count, tritons.sum_ms), (4, 6_201.0));
+        let own = first_responses(true, Some(&[2.5, -1.0, 1.0, f64::NAN, 1.0])).expect("it is decoupled");
+        assert_eq!(own.cumulative, [(-1.0, 0), (1.0, 1), (2.5, 1)]);
+        assert_eq!(
+            first_responses(false, None),
+            None,
+            "an ordinary model has one response, and its request's duration"
+        );
+    }
+
+    #[test]
+    fn nothing_but_counters_is_kept_unless_it_is_asked_for() {
+        let latencies = VersionLatencies::new(&LatencyMetrics::default(), true, None);
+        latencies.success(Instant::now(), &us(1));
+        latencies.first_response(1);
+        assert_eq!(latencies.reading(Instant::now()), LatencyReading::default());
+    }
+}
