@@ -91,8 +91,8 @@ pub enum InferError {
     /// Its inputs do not say how it unfolds.
     #[error("{0}")]
     Invalid(String),
-    /// The client's deadline passed.
-    #[error("the request's deadline passed")]
+    /// The client's deadline passed. The text is gRPC's own, which clients show where their clock is the first.
+    #[error("Deadline Exceeded")]
     Expired,
     /// The client gave it up.
     #[error("the request was cancelled")]

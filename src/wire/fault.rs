@@ -19,11 +19,11 @@ pub(super) enum Fault {
     #[error("unexpected inference input '{input}' for model '{model}'")]
     UnknownInput { model: String, input: String },
     #[error(
-        "expected {expected} inputs but got {} inputs for model '{model}'. Got input(s) {got}, but missing required \
+        "expected {expected} but got {} inputs for model '{model}'. Got input(s) {got}, but missing required \
          input(s) {missing}",
         got.0.len()
     )]
-    MissingInputs { model: String, expected: usize, got: Names, missing: Names },
+    InputCount { model: String, expected: InputCount, got: Names, missing: Names },
     #[error("unexpected inference output '{output}' for model '{model}'")]
     UnknownOutput { model: String, output: String },
     #[error("output '{output}' for model '{model}': {fault}")]
@@ -54,12 +54,13 @@ impl Fault {
     }
 
     /// Whether the message starts with the request's id. As on Triton: what is found by checking the tensors against
-    /// the model does, what is found while reading the message does not.
+    /// the model does, what is found while reading the message or looking up a name does not.
     pub(super) fn names_request(&self) -> bool {
         match self {
             Self::Input { fault, .. } => fault.names_request(),
-            Self::UnknownInput { .. } | Self::MissingInputs { .. } => true,
-            Self::ParameterType { .. }
+            Self::InputCount { .. } => true,
+            Self::UnknownInput { .. }
+            | Self::ParameterType { .. }
             | Self::ParameterNegative { .. }
             | Self::ParameterReserved { .. }
             | Self::UnknownOutput { .. }
@@ -189,6 +190,22 @@ impl fmt::Display for Shape {
             write!(formatter, "{separator}{dim}")?;
         }
         formatter.write_str("]")
+    }
+}
+
+/// How many inputs a model takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct InputCount {
+    pub(super) least: usize,
+    pub(super) most: usize,
+}
+
+impl fmt::Display for InputCount {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self { least, most } if least == most => write!(formatter, "{most} inputs"),
+            Self { least, most } => write!(formatter, "number of inputs between {least} and {most}"),
+        }
     }
 }
 

@@ -1,10 +1,5 @@
 //! What clients may hold together, and what becomes of those that want more.
 
-use std::{future::poll_fn, pin::Pin};
-
-use http::Response;
-use http_body::Body;
-use hyper::body::Incoming;
 use paternoster::{
     budget::{Budget, Budgets},
     wire::pb::{InferTensorContents, ModelInferRequest, model_infer_request::InferInputTensor},
@@ -13,7 +8,7 @@ use tonic::Code;
 
 use crate::support::{
     Server, eventually,
-    raw::{RawBody, RawConnection, framed, grpc_status, post},
+    raw::{RawBody, RawConnection, ending, framed, grpc_status, post},
     request, row, soon,
 };
 
@@ -145,12 +140,12 @@ async fn methods_that_carry_no_data_take_no_large_message() {
     ] {
         let message = length_prefixed(0x7a, &[0; 64 << 10]);
         let response = soon(peer.call(post(path, RawBody::whole(framed(&message))))).await.expect("a response");
-        assert_ne!(code(response).await.as_deref(), Some("0"), "{path}");
+        assert_ne!(ending(response).await.status.as_deref(), Some("0"), "{path}");
     }
     let parameters = [0x1a, 0].repeat(5000);
     let load = post("/inference.GRPCInferenceService/RepositoryModelLoad", RawBody::whole(framed(&parameters)));
     let response = soon(peer.call(load)).await.expect("a response");
-    assert_eq!(code(response).await.as_deref(), Some("3"), "too many parameters");
+    assert_eq!(ending(response).await.status.as_deref(), Some("3"), "too many parameters");
 }
 
 /// Runs a test on a runtime with one blocking thread, which it holds until the test lets go.
@@ -222,20 +217,6 @@ fn requests_of_a_stream_keep_their_order_behind_a_large_one() {
         assert_eq!(next().await, "last");
         assert!(soon(answers.message()).await.expect("the stream ends well").is_none());
     });
-}
-
-/// The status of a response, wherever it is.
-async fn code(response: Response<Incoming>) -> Option<String> {
-    if let Some(status) = grpc_status(&response) {
-        return Some(status.to_owned());
-    }
-    let mut body = response.into_body();
-    while let Some(frame) = soon(poll_fn(|context| Pin::new(&mut body).poll_frame(context))).await {
-        if let Ok(trailers) = frame.ok()?.into_trailers() {
-            return Some(trailers.get("grpc-status")?.to_str().ok()?.to_owned());
-        }
-    }
-    None
 }
 
 /// A field of bytes: its tag, its length and what it holds.

@@ -8,7 +8,7 @@ use tonic::{Code, codec::CompressionEncoding};
 use crate::support::{
     Client, Server, eventually,
     models::Models,
-    raw::{RawBody, RawConnection, grpc_status, post},
+    raw::{RawBody, RawConnection, ending, grpc_status, post},
     request, row, soon,
 };
 
@@ -120,8 +120,9 @@ async fn a_deadline_that_passes_ends_the_request_and_counts_as_failed() {
     let mut connection = RawConnection::open(server.address()).await;
     let mut call = post(MODEL_INFER, RawBody::message(&request("gated", "", &[1.0])));
     call.headers_mut().insert("grpc-timeout", "50m".parse().expect("ASCII"));
-    let response = soon(connection.call(call)).await.expect("a response");
-    assert_eq!(grpc_status(&response), Some("4"), "DEADLINE_EXCEEDED");
+    let ending = ending(soon(connection.call(call)).await.expect("a response")).await;
+    assert_eq!(ending.status.as_deref(), Some("4"), "DEADLINE_EXCEEDED");
+    assert_eq!(ending.message.as_deref(), Some("Deadline Exceeded"), "as gRPC says it, its header readable as it is");
     let version = server.repository.resolve("gated", "").expect("loaded");
     assert_eq!(version.handle().stats().snapshot().inference_stats.fail.count, 1);
     server.gate.let_pass(1);

@@ -7,7 +7,11 @@ use tokio::sync::mpsc;
 use tokio_stream::{StreamExt, wrappers::UnboundedReceiverStream};
 use tonic::{Code, Request, Status, Streaming};
 
-use crate::support::{Client, Server, eventually, request, row, soon};
+use crate::support::{
+    Client, Server, eventually,
+    raw::{Ending, RawBody, RawConnection, ending, frame, post},
+    request, row, soon,
+};
 
 /// An open stream from the client's side.
 struct Stream {
@@ -262,6 +266,30 @@ async fn the_deadline_of_a_stream_ends_it() {
     .await;
     let status = stream.next().await.expect("a status").expect_err("the deadline");
     assert_eq!(status.code(), Code::DeadlineExceeded);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_deadline_that_passes_with_requests_pending_is_the_status_of_the_stream() {
+    let server = Server::start(|_| {}).await;
+    // tonic's client would end the call by its own clock; this one only tells the server.
+    let mut connection = RawConnection::open(server.address()).await;
+    let message = frame(&request("gated", "", &[1.0]));
+    let bodies = (0..40).map(|number| match number % 2 {
+        0 => RawBody::whole(message.clone()),
+        _ => RawBody::silent_after(message.clone()),
+    });
+    let mut answers = Vec::new();
+    for body in bodies {
+        let mut call = post("/inference.GRPCInferenceService/ModelStreamInfer", body);
+        call.headers_mut().insert("grpc-timeout", "50m".parse().expect("ASCII"));
+        soon(connection.sender.ready()).await.expect("a connection");
+        answers.push(connection.sender.send_request(call));
+    }
+    for answer in answers {
+        let expected = Ending { bytes: 0, status: Some("4".to_owned()), message: Some("Deadline Exceeded".to_owned()) };
+        assert_eq!(ending(soon(answer).await.expect("a response")).await, expected, "no answer in the stream");
+    }
+    server.gate.let_pass(40);
 }
 
 #[tokio::test(flavor = "multi_thread")]

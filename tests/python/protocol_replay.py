@@ -14,6 +14,8 @@ RECORD = Path(__file__).resolve().parent.parent / "data" / "protocol-cases.json"
 QUOTED = re.compile(r"'([^']*)'")
 SHAPE = re.compile(r"\[-?\d[-\d,]*\]")
 SIZES = re.compile(r"[Ee]xpected (\d+), got (\d+)")
+#: What names the request in front of a message.
+PREFIX = re.compile(r"\[request id: [^\]]*\] ")
 PATIENCE_S = 60
 
 
@@ -155,6 +157,7 @@ def same_stream(recorded, found):
     for before, after in zip(recorded["responses"], found["responses"]):
         missing = missing_facts(before.get("err", ""), after.get("err", ""))
         told += f"the error lacks {missing}: {after.get('err')}" if missing else ""
+        told += differences(prefix(before.get("err", "")), prefix(after.get("err", "")))
     return told
 
 
@@ -168,6 +171,12 @@ def same_config(recorded, found):
         return {key: config[key] for key in CONFIG_FACTS if key in config}
 
     return differences(facts(recorded), facts(found))
+
+
+def prefix(message):
+    """How a message names its request in front; "" where it does not."""
+    named = PREFIX.match(message)
+    return named.group() if named else ""
 
 
 def missing_facts(recorded, found):

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 import tritonclient.grpc as triton
 from clients import ROW, change, eventually, expires, metric, pending, refused, rows, statistics, tensor
+from tritonclient.utils import InferenceServerException
 
 #: About a second of work; and one that ends only when nobody waits for it any more. One instance each.
 SLOW = "slow"
@@ -45,6 +46,15 @@ def test_a_deadline_ends_a_running_request_and_is_counted(server, client):
     expires(client, RUNAWAY, [tensor("INPUT0", [ROW])], lambda: failures(server, RUNAWAY, "CANCELED"))
     added = change(before, statistics(client, RUNAWAY))
     assert (added["success"], added["fail"]) == (0, failures(server, RUNAWAY, "CANCELED") - cancelled)
+
+
+def test_clients_read_the_text_that_triton_shows_whoever_notices_the_deadline_first(client):
+    texts = set()
+    for microseconds in range(4000, 8000, 40):
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer(RUNAWAY, [tensor("INPUT0", [ROW])], client_timeout=microseconds / 1e6)
+        texts.add(str(caught.value))
+    assert texts == {"[StatusCode.DEADLINE_EXCEEDED] Deadline Exceeded"}
 
 
 def test_a_deadline_ends_a_waiting_request_which_then_never_runs(server, client):

@@ -23,6 +23,7 @@ from protocol_replay import (
     index_digest,
     infer_digest,
     missing_facts,
+    prefix,
     replay,
     same_content,
 )
@@ -337,6 +338,7 @@ def test_case(name, request, tally):
         missing = missing_facts(case["message"], answer.message)
         told = f"the message lacks {missing}: '{answer.message}', recorded '{case['message']}'"
         assert bool(missing) == (name in MESSAGE), told
+        assert prefix(answer.message) == prefix(case["message"]), f"'{answer.message}', recorded '{case['message']}'"
     tally["different"] -= 1
     tally["listed differences" if name in {**STATUS, **CONTENT, **MESSAGE} else "same"] += 1
 

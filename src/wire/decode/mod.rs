@@ -17,12 +17,14 @@ pub mod size;
 mod strings;
 mod typed;
 
+use std::iter;
+
 use bytes::Bytes;
 
 pub use self::parse::parse;
 use super::{
     ReplyPlan, RequestError, SharedMemory,
-    fault::{Fault, InputFault, Names},
+    fault::{Fault, InputCount, InputFault, Names},
     pb::{self, model_infer_request::InferInputTensor},
 };
 use crate::{
@@ -85,9 +87,12 @@ fn place(
     placed.resize_with(spec.inputs.len(), || None);
     let mut agreement = shape::Agreement::new(spec);
     let mut source = payload::Source::new(raw, regions);
-    for input in inputs {
+    let given = inputs.len();
+    let mut inputs = inputs.into_iter();
+    while let Some(input) = inputs.next() {
         let Some(index) = spec.input_index(&input.name) else {
-            return Err(Fault::UnknownInput { model: spec.name.clone(), input: input.name });
+            let others = inputs.map(|input| input.name);
+            return Err(unknown(spec, &placed, given, input.name, others));
         };
         if placed[index].is_some() {
             return Err(input_fault(spec, index, InputFault::Duplicate));
@@ -98,7 +103,7 @@ fn place(
     }
     let complete = placed.iter().zip(&spec.inputs).all(|(tensor, wanted)| tensor.is_some() || wanted.optional);
     if !complete {
-        return Err(missing(spec, &placed));
+        return Err(wrong_count(spec, &placed, []));
     }
     Ok((agreement.rows(), placed))
 }
@@ -128,17 +133,41 @@ fn input_fault(spec: &ModelSpec, index: usize, fault: InputFault) -> Fault {
     Fault::Input { model: spec.name.clone(), input: spec.inputs[index].name.clone(), fault: Box::new(fault) }
 }
 
-fn missing(spec: &ModelSpec, placed: &[Option<InputTensor>]) -> Fault {
-    let names = |wanted: &dyn Fn(usize) -> bool| {
-        let chosen = spec.inputs.iter().enumerate().filter(|(index, _)| wanted(*index));
-        Names(chosen.map(|(_, tensor)| tensor.name.clone()).collect())
-    };
-    Fault::MissingInputs {
-        model: spec.name.clone(),
-        expected: spec.inputs.len(),
-        got: names(&|index| placed[index].is_some()),
-        missing: names(&|index| placed[index].is_none() && !spec.inputs[index].optional),
+/// A request of `given` inputs names one that the model does not have. Triton counts inputs before it looks them up.
+fn unknown(
+    spec: &ModelSpec,
+    placed: &[Option<InputTensor>],
+    given: usize,
+    name: String,
+    others: impl Iterator<Item = String>,
+) -> Fault {
+    let InputCount { least, most } = input_count(spec);
+    if (least..=most).contains(&given) {
+        return Fault::UnknownInput { model: spec.name.clone(), input: name };
     }
+    wrong_count(spec, placed, iter::once(name).chain(others))
+}
+
+/// `others` are the names of inputs beside those that found their place.
+fn wrong_count(spec: &ModelSpec, placed: &[Option<InputTensor>], others: impl IntoIterator<Item = String>) -> Fault {
+    let names = |wanted: &dyn Fn(usize) -> bool| -> Vec<String> {
+        let chosen = spec.inputs.iter().enumerate().filter(|(index, _)| wanted(*index));
+        chosen.map(|(_, tensor)| tensor.name.clone()).collect()
+    };
+    let mut got = names(&|index| placed[index].is_some());
+    got.extend(others);
+    Fault::InputCount {
+        model: spec.name.clone(),
+        expected: input_count(spec),
+        got: Names(got),
+        missing: Names(names(&|index| placed[index].is_none() && !spec.inputs[index].optional)),
+    }
+}
+
+fn input_count(spec: &ModelSpec) -> InputCount {
+    let most = spec.inputs.len();
+    let least = spec.inputs.iter().filter(|input| !input.optional).count();
+    InputCount { least, most }
 }
 
 #[cfg(test)]

@@ -283,15 +283,23 @@ fn an_unknown_input_is_named() {
     let refusal = refused(request, &models::identity_onnx());
     assert_eq!(
         refusal.message(),
-        "[request id: <id_unknown>] unexpected inference input 'X' for model 'identity_onnx'"
+        "[request id: <id_unknown>] expected 1 inputs but got 2 inputs for model 'identity_onnx'. Got input(s) \
+         ['INPUT0','X'], but missing required input(s) []"
     );
+}
+
+#[test]
+fn an_unknown_input_in_the_place_of_another_is_named_without_the_request_as_triton_names_it() {
+    let refusal = refused(Request::new("q").raw("X", "FP32", &[1, 16], fp32(16)), &models::identity_onnx());
+    assert_eq!(refusal.message(), "unexpected inference input 'X' for model 'identity_onnx'");
+    assert_eq!(refusal.id(), "q");
 }
 
 #[test]
 fn missing_inputs_are_listed_and_optional_ones_are_not() {
     let request = Request::new("").raw("attention_mask", "INT64", &[1, 2], vec![0; 16]);
     let refusal = refused(request, &models::padded());
-    assert!(refusal.message().contains("expected 3 inputs but got 1 inputs"), "{refusal}");
+    assert!(refusal.message().contains("expected number of inputs between 2 and 3 but got 1 inputs"), "{refusal}");
     assert!(refusal.message().contains("Got input(s) ['attention_mask']"), "{refusal}");
     assert!(refusal.message().contains("missing required input(s) ['input_ids']"), "{refusal}");
 }

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    future::poll_fn,
     net::SocketAddr,
     pin::Pin,
     task::{Context, Poll},
@@ -14,6 +15,8 @@ use hyper::{body::Incoming, client::conn::http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use prost::Message;
 use tokio::{net::TcpStream, task::JoinHandle};
+
+use super::soon;
 
 /// A request's body: some bytes, and then its end or none.
 pub struct RawBody {
@@ -98,6 +101,31 @@ pub fn post(path: &str, body: RawBody) -> Request<RawBody> {
         .header("te", "trailers")
         .body(body)
         .expect("a request")
+}
+
+/// How a response ended.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Ending {
+    /// Bytes of its messages.
+    pub bytes: usize,
+    /// The status, wherever it was.
+    pub status: Option<String>,
+    /// The status message as its header has it.
+    pub message: Option<String>,
+}
+
+/// Reads a response to its end.
+pub async fn ending(response: Response<Incoming>) -> Ending {
+    let (head, mut body) = response.into_parts();
+    let (mut bytes, mut headers) = (0, head.headers);
+    while let Some(Ok(frame)) = soon(poll_fn(|context| Pin::new(&mut body).poll_frame(context))).await {
+        match frame.into_data() {
+            Ok(data) => bytes += data.len(),
+            Err(other) => headers.extend(other.into_trailers().ok().into_iter().flatten()),
+        }
+    }
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+    Ending { bytes, status: text("grpc-status"), message: text("grpc-message") }
 }
 
 /// The status of a response without messages.

@@ -8,6 +8,8 @@ use std::{
 use http::{HeaderMap, HeaderValue};
 use tonic::Status;
 
+use crate::{executor::InferError, wire::RequestError};
+
 /// When the client stops waiting; `None`: it waits for as long as it takes.
 pub(in crate::frontend::grpc) type Deadline = Option<Instant>;
 
@@ -53,9 +55,14 @@ pub(in crate::frontend::grpc) async fn before<T>(
         None => work.await,
         Some(deadline) => match tokio::time::timeout_at(deadline.into(), work).await {
             Ok(result) => result,
-            Err(_) => Err(Status::deadline_exceeded("the request's deadline passed")),
+            Err(_) => Err(expired()),
         },
     }
+}
+
+/// The status of a call whose deadline passed, the same wherever that was noticed.
+pub(in crate::frontend::grpc) fn expired() -> Status {
+    RequestError::from_infer(&InferError::Expired, "").into()
 }
 
 #[cfg(test)]
@@ -87,6 +94,6 @@ mod tests {
     async fn work_that_outlasts_its_deadline_is_given_up() {
         let deadline = Some(tokio::time::Instant::now().into_std() + Duration::from_millis(5));
         let status = before::<()>(deadline, std::future::pending()).await.expect_err("the work never ends");
-        assert_eq!(status.code(), tonic::Code::DeadlineExceeded);
+        assert_eq!((status.code(), status.message()), (tonic::Code::DeadlineExceeded, "Deadline Exceeded"));
     }
 }

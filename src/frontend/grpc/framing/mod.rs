@@ -7,7 +7,7 @@ mod reader;
 mod reply;
 
 pub(super) use compression::{Encoding, Packing};
-pub(super) use deadline::{Deadline, before, deadline};
+pub(super) use deadline::{Deadline, before, deadline, expired};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use reader::fuzz::frames;
 pub(super) use reader::{Message, MessageReader, ROOM_PATIENCE, decode, no_room, unparsable};

@@ -200,4 +200,55 @@ fn write_status(status: &Status, headers: &mut HeaderMap) {
         // A message or detail that cannot stand in a header is left out; the code always can.
         headers.insert(Status::GRPC_STATUS, HeaderValue::from(status.code() as i32));
     }
+    if let Some(message) = headers.get_mut(Status::GRPC_MESSAGE)
+        && let Ok(encoded) = HeaderValue::from_bytes(&percent_encoded(status.message()))
+    {
+        *message = encoded;
+    }
+}
+
+/// A status message as the gRPC specification encodes it for its header: printable ASCII stays, spaces included, but for
+/// the percent sign. tonic also encodes what the specification leaves, so that clients which show the header as it is
+/// show `%20`.
+fn percent_encoded(message: &str) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(message.len());
+    for byte in message.bytes() {
+        match byte {
+            b' '..=b'$' | b'&'..=b'~' => encoded.push(byte),
+            other => encoded.extend(format!("%{other:02X}").bytes()),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(text: &str) -> String {
+        let response = refused(&Status::not_found(text));
+        let header = response.headers().get(Status::GRPC_MESSAGE).expect("a message");
+        header.to_str().expect("ASCII").to_owned()
+    }
+
+    #[test]
+    fn a_status_message_is_encoded_as_the_specification_says_and_no_further() {
+        assert_eq!(message("Deadline Exceeded"), "Deadline Exceeded");
+        let printable: String = (b' '..=b'~').filter(|byte| *byte != b'%').map(char::from).collect();
+        assert_eq!(message(&printable), printable);
+        assert_eq!(message("100 % of 'é'\n"), "100 %25 of '%C3%A9'%0A");
+    }
+
+    #[test]
+    fn an_encoded_message_is_read_back_as_it_was() {
+        let text = "100 % of \"é\"\r\n\u{0} {[`]}";
+        let response = refused(&Status::not_found(text));
+        let read = Status::from_header_map(response.headers()).expect("a status");
+        assert_eq!((read.code(), read.message()), (tonic::Code::NotFound, text));
+    }
+
+    #[test]
+    fn a_status_without_a_message_has_no_header_for_one() {
+        assert!(refused(&Status::not_found("")).headers().get(Status::GRPC_MESSAGE).is_none());
+    }
 }

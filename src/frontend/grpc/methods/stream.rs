@@ -25,10 +25,10 @@ use crate::{
     executor::{Backlog, InferError, Response, ResponseStream, Ticket},
     frontend::grpc::{
         dispatch::Call,
-        framing::{Deadline, MessageReader, Writer, closing_status, counted},
+        framing::{Deadline, MessageReader, Writer, closing_status, counted, expired},
     },
     repository::ModelVersion,
-    wire::{ReplyPlan, RequestError, decode, encode, pb, stream},
+    wire::{Kind, ReplyPlan, RequestError, decode, encode, pb, stream},
 };
 
 /// What one stream may have in flight: requests that are read but not yet answered.
@@ -253,6 +253,8 @@ impl InferStream {
     fn encode(&self, answer: Answer) -> Result<Bytes, Status> {
         let reply = match answer {
             Answer::Reply(reply) => reply,
+            // Its deadline is the stream's.
+            Answer::Failed(_, error) if error.kind() == Kind::DeadlineExceeded => return Err(error.into()),
             Answer::Refused(error) => stream::refusal(error),
             Answer::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
             Answer::Failed(version, error) => stream::failure(version.spec(), error),
@@ -264,7 +266,7 @@ impl InferStream {
         if let Some(expiry) = &mut self.expiry
             && expiry.as_mut().poll(context).is_ready()
         {
-            return Poll::Ready(Err(Status::deadline_exceeded("the stream's deadline passed")));
+            return Poll::Ready(Err(expired()));
         }
         if self.phase == Phase::Open && self.closing.as_mut().poll(context).is_ready() {
             self.phase = Phase::Closing;
