@@ -21,7 +21,7 @@ use super::{
     AutoArgs, LimitArgs, RecordArgs,
     tritonserver::{BACKENDS, Ignored},
 };
-use crate::observe::{LatencyMetrics, LogFormat};
+use crate::observe::{LatencyMetrics, LogFormat, MAX_VERBOSE_LEVEL};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -216,7 +216,7 @@ pub struct DeviceArgs {
 #[command(next_help_heading = "Log")]
 #[allow(missing_docs)]
 pub struct LogArgs {
-    /// 0: nothing more than info; 1: debug records; 2: trace records; 3: those of the libraries too
+    /// 0: nothing more than info; 1: debug records; 2: trace records; 3 (and above): those of the libraries too
     #[arg(long = "log-verbose", value_name = "LEVEL", value_parser = verbose_level)]
     #[arg(num_args = 0..=1, default_missing_value = "1", default_value = "0")]
     pub verbose_level: u32,
@@ -389,10 +389,10 @@ fn config_name(given: &str) -> Result<String, String> {
     is_plain.then(|| given.to_owned()).ok_or_else(|| "expected a file name without '.pbtxt'".to_owned())
 }
 
-/// tritonserver takes booleans here too.
+/// tritonserver takes booleans here too, and levels above those that there are.
 fn verbose_level(given: &str) -> Result<u32, String> {
     let number = || given.parse().map_err(|_| "expected a level of 0 or more".to_owned());
-    boolean(given).map(u32::from).or_else(|_| number())
+    boolean(given).map(u32::from).or_else(|_| number()).map(|level: u32| level.min(MAX_VERBOSE_LEVEL))
 }
 
 fn address(given: &str) -> Result<IpAddr, String> {

@@ -325,6 +325,7 @@ fn values_reach_their_fields() {
     assert_eq!(args.metrics_address(), IpAddr::from([127, 0, 0, 1]), "metrics listen where HTTP does");
     assert_eq!(args.http.metrics_port, 9);
     assert_eq!(args.log.verbose_level, 1);
+    assert_eq!(serve(&["--log-verbose=10"]).log.verbose_level, 3, "as much as there is");
     assert_eq!(args.log.format, crate::observe::LogFormat::Iso8601);
     assert_eq!((args.life.exit_timeout_secs, args.life.drain_delay_secs), (5, 2));
     assert_eq!((args.device.cpu_lanes, args.device.cpu_threads), (3, 4));

@@ -26,6 +26,9 @@ use super::log_format::{LogFormat, SharedFormat};
 /// Records of this crate have targets that begin so.
 const OWN_TARGET: &str = "paternoster";
 
+/// The most that the log can hold: no level above it adds anything.
+pub const MAX_VERBOSE_LEVEL: u32 = 3;
+
 /// What the log holds and where it goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
@@ -37,7 +40,8 @@ pub struct LogOptions {
     pub warning: bool,
     /// Whether informational records are logged.
     pub info: bool,
-    /// 0: nothing more; 1: debug records of the server; 2: its trace records too; 3 and above: the libraries' as well.
+    /// 0: nothing more; 1: debug records of the server; 2: its trace records too; [`MAX_VERBOSE_LEVEL`]: the libraries'
+    /// as well.
     pub verbose_level: u32,
     /// Form of a record.
     pub format: LogFormat,
@@ -88,11 +92,11 @@ pub enum LogStartError {
 /// Why a change of settings was refused; none of the call's changes took place.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LogSettingError {
-    /// No such setting.
-    #[error("unknown log setting '{name}'")]
-    Unknown {
+    /// `log_verbose_level` is above [`MAX_VERBOSE_LEVEL`].
+    #[error("log setting 'log_verbose_level' expects a level from 0 to {MAX_VERBOSE_LEVEL}, got {got}")]
+    TooVerbose {
         /// As given.
-        name: String,
+        got: u32,
     },
     /// The value has another type than the setting.
     #[error("log setting '{name}' expects {expected}, got {got}")]
@@ -166,11 +170,15 @@ impl Logging {
         ])
     }
 
-    /// Changes settings by their name in the LogSettings call: all of them, or none where one is refused.
+    /// Changes settings by their name in the LogSettings call: all of them, or none where one is refused. Names that are
+    /// no setting are ignored, as Triton ignores them: clients may know settings of later servers.
     ///
     /// # Errors
-    /// The first setting that is unknown, of a wrong type or not changeable.
-    pub fn apply<'a>(&self, changes: impl IntoIterator<Item = (&'a str, LogValue)>) -> Result<(), LogSettingError> {
+    /// The first setting that has no value or one of a wrong type, is out of bounds, or not changeable.
+    pub fn apply<'a>(
+        &self,
+        changes: impl IntoIterator<Item = (&'a str, Option<LogValue>)>,
+    ) -> Result<(), LogSettingError> {
         let mut current = self.current.lock();
         let mut next = current.clone();
         for (name, value) in changes {
@@ -185,35 +193,38 @@ impl Logging {
 }
 
 impl LogOptions {
-    fn set(&mut self, name: &str, value: LogValue) -> Result<(), LogSettingError> {
+    fn set(&mut self, name: &str, value: Option<LogValue>) -> Result<(), LogSettingError> {
         match name {
             "log_file" => return Err(LogSettingError::FileFixed),
-            "log_info" => self.info = bool_of("log_info", &value)?,
-            "log_warning" => self.warning = bool_of("log_warning", &value)?,
-            "log_error" => self.error = bool_of("log_error", &value)?,
+            "log_info" => self.info = bool_of("log_info", value)?,
+            "log_warning" => self.warning = bool_of("log_warning", value)?,
+            "log_error" => self.error = bool_of("log_error", value)?,
             "log_verbose_level" => {
-                let LogValue::Uint(level) = value else {
-                    return Err(wrong_type("log_verbose_level", "uint32", &value));
+                let Some(LogValue::Uint(level)) = value else {
+                    return Err(wrong_type("log_verbose_level", "uint32", value));
                 };
+                if level > MAX_VERBOSE_LEVEL {
+                    return Err(LogSettingError::TooVerbose { got: level });
+                }
                 self.verbose_level = level;
             }
             "log_format" => {
-                let LogValue::Text(format) = value else { return Err(wrong_type("log_format", "string", &value)) };
+                let Some(LogValue::Text(format)) = value else { return Err(wrong_type("log_format", "string", value)) };
                 self.format = format.parse().map_err(LogSettingError::Format)?;
             }
-            _ => return Err(LogSettingError::Unknown { name: name.to_owned() }),
+            _ => {}
         }
         Ok(())
     }
 }
 
-fn bool_of(name: &'static str, value: &LogValue) -> Result<bool, LogSettingError> {
-    let LogValue::Bool(on) = *value else { return Err(wrong_type(name, "bool", value)) };
+fn bool_of(name: &'static str, value: Option<LogValue>) -> Result<bool, LogSettingError> {
+    let Some(LogValue::Bool(on)) = value else { return Err(wrong_type(name, "bool", value)) };
     Ok(on)
 }
 
-fn wrong_type(name: &'static str, expected: &'static str, value: &LogValue) -> LogSettingError {
-    LogSettingError::WrongType { name, expected, got: value.kind() }
+fn wrong_type(name: &'static str, expected: &'static str, value: Option<LogValue>) -> LogSettingError {
+    LogSettingError::WrongType { name, expected, got: value.as_ref().map_or("no value", LogValue::kind) }
 }
 
 /// Which records pass. Triton switches each severity by itself, so that this is not one threshold.
@@ -334,21 +345,21 @@ mod tests {
         with_log(LogOptions::default(), |logging, page| {
             assert_eq!(logged(page), ["of error", "of warning", "of info"]);
 
-            logging.apply([("log_warning", LogValue::Bool(false))]).expect("changeable");
+            logging.apply([("log_warning", Some(LogValue::Bool(false)))]).expect("changeable");
             assert_eq!(logged(page), ["of error", "of info"], "only warnings were switched off");
 
-            logging.apply([("log_verbose_level", LogValue::Uint(1))]).expect("changeable");
+            logging.apply([("log_verbose_level", Some(LogValue::Uint(1)))]).expect("changeable");
             assert_eq!(logged(page), ["of error", "of info", "of debug"]);
 
-            logging.apply([("log_verbose_level", LogValue::Uint(2))]).expect("changeable");
+            logging.apply([("log_verbose_level", Some(LogValue::Uint(2)))]).expect("changeable");
             assert_eq!(logged(page), ["of error", "of info", "of debug", "of trace"]);
 
-            logging.apply([("log_verbose_level", LogValue::Uint(3))]).expect("changeable");
+            logging.apply([("log_verbose_level", Some(LogValue::Uint(3)))]).expect("changeable");
             assert_eq!(logged(page).last(), Some(&"of a library"));
 
-            let off = ["log_error", "log_info"].map(|name| (name, LogValue::Bool(false)));
+            let off = ["log_error", "log_info"].map(|name| (name, Some(LogValue::Bool(false))));
             logging.apply(off).expect("changeable");
-            logging.apply([("log_verbose_level", LogValue::Uint(0))]).expect("changeable");
+            logging.apply([("log_verbose_level", Some(LogValue::Uint(0)))]).expect("changeable");
             assert_eq!(logged(page), [""; 0], "everything is off");
             assert_eq!(logging.settings()["log_error"], LogValue::Bool(false));
         });
@@ -358,7 +369,10 @@ mod tests {
     fn a_refused_change_names_the_setting_and_changes_nothing() {
         let text = |value: &str| LogValue::Text(value.to_owned());
         let cases = [
-            (("log_level", LogValue::Uint(1)), "unknown log setting 'log_level'"),
+            (
+                ("log_verbose_level", LogValue::Uint(4)),
+                "log setting 'log_verbose_level' expects a level from 0 to 3, got 4",
+            ),
             (("log_info", LogValue::Uint(1)), "log setting 'log_info' expects bool, got uint32"),
             (("log_error", text("yes")), "log setting 'log_error' expects bool, got string"),
             (("log_verbose_level", LogValue::Bool(true)), "log setting 'log_verbose_level' expects uint32, got bool"),
@@ -371,11 +385,24 @@ mod tests {
         ];
         with_log(LogOptions::default(), |logging, _| {
             let before = logging.settings();
-            for (change, expected) in cases {
-                let refused = logging.apply([("log_warning", LogValue::Bool(false)), change]).expect_err("refused");
-                assert_eq!(refused.to_string(), expected);
+            let quiet = ("log_warning", Some(LogValue::Bool(false)));
+            let refused = |change| logging.apply([quiet.clone(), change]).expect_err("refused").to_string();
+            for ((name, value), expected) in cases {
+                assert_eq!(refused((name, Some(value))), expected);
                 assert_eq!(logging.settings(), before, "the change before the refused one took place");
             }
+            assert_eq!(refused(("log_info", None)), "log setting 'log_info' expects bool, got no value");
+        });
+    }
+
+    #[test]
+    fn names_that_are_no_setting_are_ignored_as_triton_ignores_them() {
+        with_log(LogOptions::default(), |logging, _| {
+            let unknown = [("log_level", Some(LogValue::Uint(7))), ("log_colour", None)];
+            let known = ("log_warning", Some(LogValue::Bool(false)));
+            logging.apply(unknown.into_iter().chain([known])).expect("nothing is wrong with what is known");
+            assert_eq!(logging.settings()["log_warning"], LogValue::Bool(false));
+            assert_eq!(logging.settings().len(), 6, "and nothing is added");
         });
     }
 
@@ -393,7 +420,7 @@ mod tests {
             assert_eq!(words[2], std::process::id().to_string());
             assert!(words[3].starts_with("logging.rs:"), "place: {}", words[3]);
 
-            logging.apply([("log_format", LogValue::Text("ISO8601".to_owned()))]).expect("changeable");
+            logging.apply([("log_format", Some(LogValue::Text("ISO8601".to_owned())))]).expect("changeable");
             error!("broken");
             let line = page.take();
             let words: Vec<&str> = line.split(' ').collect();

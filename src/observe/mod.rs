@@ -22,7 +22,7 @@ pub mod timeline;
 pub use histogram::Histogram;
 pub use latencies::{FirstResponseReading, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
-pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging};
+pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
 pub use machine::{machine, memory_bytes, open_files_limit};
 pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, Metrics};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats};

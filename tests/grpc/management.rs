@@ -193,7 +193,9 @@ async fn log_settings_can_be_read_and_changed() {
         soon(client.log_settings(set("log_warning", Given::BoolParam(false)))).await.expect("OK").into_inner();
     assert_eq!(changed.settings["log_warning"].parameter_choice, Some(Shown::BoolParam(false)));
     soon(client.log_settings(set("log_warning", Given::BoolParam(true)))).await.expect("OK");
-    for refused in [set("log_warning", Given::Uint32Param(1)), set("log_colour", Given::BoolParam(true))] {
+    let ignored = soon(client.log_settings(set("log_colour", Given::BoolParam(true)))).await.expect("OK").into_inner();
+    assert_eq!(ignored.settings.len(), names.len(), "a name that is no setting adds none");
+    for refused in [set("log_warning", Given::Uint32Param(1)), set("log_verbose_level", Given::Uint32Param(4))] {
         let status = soon(client.log_settings(refused)).await.expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument, "{}", status.message());
     }

@@ -191,9 +191,40 @@ def test_log_settings_are_read_and_changed(client):
     assert current() == (0, True)
 
 
-def test_an_unknown_log_setting_is_refused(client):
-    with refused("INVALID_ARGUMENT", "log_colour"):
-        client.update_log_settings({"log_colour": True})
+def test_log_settings_that_do_not_exist_are_ignored_as_on_triton(client):
+    before = client.get_log_settings()
+    assert client.update_log_settings({"log_colour": True}) == before
+
+
+def test_the_log_is_no_more_verbose_than_there_are_levels(client):
+    before = client.get_log_settings()
+    with refused("INVALID_ARGUMENT", "log_verbose_level", "from 0 to 3", "got 4"):
+        client.update_log_settings({"log_verbose_level": 4})
+    assert client.get_log_settings() == before
+
+
+@pytest.fixture
+def empty(start, tmp_path):
+    """Starts servers without models with flags of a test's own."""
+    return lambda *flags: start(tmp_path, "--model-control-mode=explicit", *flags)
+
+
+def test_the_log_is_restricted_like_other_groups(empty):
+    server = empty("--grpc-restricted-protocol=logging,model-repository:admin=secret")
+    allowed, header = {"triton-grpc-protocol-admin": "secret"}, "triton-grpc-protocol-admin"
+    with triton.InferenceServerClient(server.grpc) as client:
+        for ask in (
+            client.get_log_settings,
+            lambda **more: client.update_log_settings({"log_info": False}, **more),
+            client.get_model_repository_index,
+        ):
+            with refused("UNAVAILABLE", header):
+                ask()
+            with refused("UNAVAILABLE", header):
+                ask(headers={header: "guess"})
+        assert client.get_log_settings(headers=allowed).settings["log_info"].bool_param is True
+        assert client.update_log_settings({"log_info": False}, headers=allowed).settings["log_info"].bool_param is False
+        assert client.is_server_live() and client.get_trace_settings(), "other groups are open"
 
 
 def test_traces_are_off_and_stay_off(client):

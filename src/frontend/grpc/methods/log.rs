@@ -15,19 +15,18 @@ use crate::{
 /// Answers LogSettings with all settings, after the changes of the request, which take place all or none.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a setting that is unknown, of another type, or fixed.
+/// INVALID_ARGUMENT for a setting of another type, out of bounds, or fixed. Names that are no setting are ignored.
 pub(in crate::frontend::grpc) fn log_settings(
     services: &Services,
     request: pb::LogSettingsRequest,
 ) -> Result<pb::LogSettingsResponse, Status> {
     let mut changes = Vec::with_capacity(request.settings.len());
     for (name, setting) in &request.settings {
-        let value = match setting.parameter_choice.as_ref() {
-            Some(Given::BoolParam(value)) => LogValue::Bool(*value),
-            Some(Given::Uint32Param(value)) => LogValue::Uint(*value),
-            Some(Given::StringParam(value)) => LogValue::Text(value.clone()),
-            None => return Err(Status::invalid_argument(format!("log setting '{name}' has no value"))),
-        };
+        let value = setting.parameter_choice.as_ref().map(|given| match given {
+            Given::BoolParam(value) => LogValue::Bool(*value),
+            Given::Uint32Param(value) => LogValue::Uint(*value),
+            Given::StringParam(value) => LogValue::Text(value.clone()),
+        });
         changes.push((name.as_str(), value));
     }
     services.log.apply(changes).map_err(|error| Status::invalid_argument(error.to_string()))?;
