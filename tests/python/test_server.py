@@ -227,6 +227,20 @@ def test_the_log_is_restricted_like_other_groups(empty):
         assert client.is_server_live() and client.get_trace_settings(), "other groups are open"
 
 
+@pytest.mark.parametrize("form", ["default", "json"])
+def test_a_refused_call_is_logged_with_its_reason(empty, form):
+    server = empty("--log-verbose=1", f"--log-format={form}")
+    with triton.InferenceServerClient(server.grpc) as client, refused("NOT_FOUND"):
+        client.get_model_metadata("nobody")
+    reason = "Request for unknown model: 'nobody' is not found"
+    (line,) = [line for line in server.log.read_text().splitlines() if "call refused" in line]
+    if form == "json":
+        record = json.loads(line)
+        assert (record["message"], record["reason"], record["code"]) == ("call refused", reason, "NotFound")
+    else:
+        assert line.endswith(f'] call refused code=NotFound reason="{reason}"')
+
+
 def test_traces_are_off_and_stay_off(client):
     settings = client.get_trace_settings().settings
     assert list(settings["trace_level"].value) == ["OFF"]

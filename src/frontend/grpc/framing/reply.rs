@@ -188,7 +188,7 @@ pub(in crate::frontend::grpc) fn streaming(writer: Writer, messages: MessageStre
 
 /// The response of a call that has a status and nothing else.
 pub(in crate::frontend::grpc) fn refused(status: &Status) -> http::Response<ReplyBody> {
-    debug!(code = ?status.code(), message = status.message(), "call refused");
+    debug!(code = ?status.code(), reason = status.message(), "call refused");
     let mut response = http::Response::new(ReplyBody::Empty);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
     write_status(status, response.headers_mut());
