@@ -1,12 +1,13 @@
 //! Predicted latencies: per stage, rows and padded length; profiled, learned online, or both.
 //!
 //! Every policy asks here how long something will take, and the executor's measured times come back here. A stage's
-//! `curve` is a monotone surface over rows and length; an `estimate` is one of its known times; `parts` searches the sizes
-//! that a batch is best run in.
+//! `curve` is a monotone surface over rows and length; an `estimate` is one of its known times; `law` foretells
+//! from padded tokens what was never run; `parts` searches the sizes that a batch is best run in.
 
 mod axis;
 mod curve;
 mod estimate;
+mod law;
 mod parts;
 
 use smallvec::SmallVec;
@@ -102,6 +103,24 @@ impl Costs {
         self.remaining(CellId(0), rows, class, quantile)
     }
 
+    /// How long all stages take by the padded tokens of the batch, [`law`]: sizes that never ran are as good as
+    /// those that did. None before every stage has run or was profiled.
+    pub(super) fn by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
+        let length = length_of(class);
+        self.stages.iter().map(|curve| curve.law().predict(rows, length)).sum()
+    }
+
+    /// What some rows add to the time of batches that they share as rows have done lately, through all stages.
+    pub(super) fn share_by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
+        let length = length_of(class);
+        self.stages.iter().map(|curve| curve.law().share(rows, length)).sum()
+    }
+
+    /// How long a row has taken lately through all stages, as its batches shared their time among their rows.
+    pub(super) fn lately_per_row(&self) -> Option<f64> {
+        self.stages.iter().map(|curve| curve.law().row_ns()).sum()
+    }
+
     /// Rows per nanosecond of batches of so many rows that run one after another: B / T(B).
     pub(super) fn throughput(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         self.remaining_ns(CellId(0), rows, length_of(class)).map(|ns| f64::from(rows) / ns)
@@ -176,7 +195,7 @@ fn profiled(max_rows: u32, points: &[CostPoint]) -> Curve {
 }
 
 /// The length that a class counts as: the product of its padded lengths, 1 where it has none.
-fn length_of(class: &ShapeClass) -> u64 {
+pub(super) fn length_of(class: &ShapeClass) -> u64 {
     class.0.iter().fold(1_u64, |product, &length| product.saturating_mul(u64::from(length.max(1))))
 }
 

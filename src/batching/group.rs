@@ -375,6 +375,9 @@ impl Group {
 
 fn rounding(knobs: &Knobs) -> Rounding {
     match (&knobs.policy, knobs.queueing.bucket_width) {
+        (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) if input.by_runs => {
+            Rounding::Width(1)
+        }
         (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) => {
             Rounding::Groups(LengthGroups::new(&input.bounds, input.max_groups))
         }

@@ -279,6 +279,10 @@ pub struct InputDiversity {
     pub window_ns: Option<Ns>,
     /// The paper's own rule: groups wait for the window even while the pipeline is empty, and never share a batch.
     pub paper: bool,
+    /// Without bounds: each length is a group of its own, and those of near lengths share a batch where the model's
+    /// own runs tell that this is faster. For models of which no times are known; not together with `bounds`,
+    /// `max_groups` and `paper`.
+    pub by_runs: bool,
 }
 
 /// Policy II.

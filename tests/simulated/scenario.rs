@@ -181,6 +181,7 @@ fn diversity(rng: &mut Rng, whole: u64) -> DiversityKnobs {
         max_groups: rng.below(4) as u32,
         window_ns: rng.coin().then(|| rng.below(whole)),
         paper: rng.permille(200),
+        by_runs: whole.is_multiple_of(4),
     };
     DiversityKnobs {
         input: rng.permille(250).then_some(input),

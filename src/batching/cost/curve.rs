@@ -3,6 +3,7 @@
 use super::{
     axis::{Axis, Place},
     estimate::{Estimate, Spread},
+    law::Law,
 };
 
 /// Times on a grid of knots, one column a length.
@@ -22,6 +23,7 @@ pub(super) struct Curve {
     /// Upper bounds from known times, kept for their memory.
     ceilings: Vec<f64>,
     spread: Spread,
+    law: Law,
 }
 
 impl Curve {
@@ -33,6 +35,7 @@ impl Curve {
             surface: Vec::new(),
             ceilings: Vec::new(),
             spread: Spread::new(),
+            law: Law::default(),
         }
     }
 
@@ -44,6 +47,7 @@ impl Curve {
             let (column, row) = (curve.lengths.profile(length), curve.rows.profile(u64::from(rows)));
             curve.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
             curve.known[column.knot][row.knot] = Some(Estimate::profiled(ns.max(1.0)));
+            curve.law.learn(rows, length, ns.max(1.0));
             let (least, _) = curve.bounds(column.knot, row.knot, |_| true);
             if let Some(estimate) = &mut curve.known[column.knot][row.knot] {
                 estimate.confine(least, f64::INFINITY);
@@ -63,12 +67,18 @@ impl Curve {
         self.spread.factor()
     }
 
+    /// The law of padded tokens.
+    pub(super) fn law(&self) -> &Law {
+        &self.law
+    }
+
     /// Rows for which times are kept.
     pub(super) fn row_knots(&self) -> impl Iterator<Item = f64> {
         self.rows.sizes()
     }
 
     pub(super) fn learn(&mut self, rows: u32, length: u64, took_ns: f64) {
+        self.law.learn(rows, length, took_ns.max(1.0));
         let (column, row) = (self.lengths.observe(length), self.rows.observe(u64::from(rows.max(1))));
         if column.is_new || row.is_new {
             self.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));

@@ -134,6 +134,10 @@ impl Diversity {
     /// Lets those of other groups aboard that had better come along, up to so many rows.
     fn invite(&self, view: &View<'_>, party: Party, rows: u32) -> Party {
         match &self.knobs.input {
+            Some(input) if input.by_runs => {
+                let behind = self.behind_by_runs(view, &party);
+                party.invite_near(view, rows, behind)
+            }
             Some(input) if !input.paper => party.invite(view, &self.heads, rows),
             _ => party,
         }
@@ -158,6 +162,17 @@ impl Diversity {
         let rate = self.rate.at(view.now);
         let load = (rate / best).min(MOST_LOAD);
         Some(Behind::of((queued + rate * (whole_ns + queued / best) / (1.0 - load)) / lanes))
+    }
+
+    /// The same by what the model's own runs tell, where no times are known beforehand.
+    fn behind_by_runs(&self, view: &View<'_>, party: &Party) -> f64 {
+        let queued = view.pending.rows.saturating_sub(u64::from(party.rows)) as f64;
+        let Some(row_ns) = view.costs.lately_per_row() else { return queued };
+        let lanes = f64::from(view.lanes.max(1));
+        let rate = self.rate.at(view.now);
+        let load = (rate * row_ns / lanes).min(MOST_LOAD);
+        let work_ns = (queued + f64::from(party.rows)) * row_ns / lanes;
+        queued + rate * work_ns / (1.0 - load)
     }
 
     /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and

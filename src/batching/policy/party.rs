@@ -1,18 +1,25 @@
-//! Which groups of like length board together (Policy I). Groups save padding, but each is a run of its own that the others wait
-//! for: where the engine gains more from a larger batch than padding costs, neighbours had better share one.
+//! Which groups of like length board together (Policy I). Groups save padding, but each is a run of its own that
+//! the others wait for: where the engine gains more from a larger batch than padding costs, neighbours had better
+//! share one. Where times are known beforehand groups are few, and asked in the order of their turns; else each
+//! length is a group, and the nearest are asked first.
+
+use std::{iter::Peekable, ops::Bound};
 
 use smallvec::SmallVec;
 
 use super::{View, heads::Heads};
 use crate::batching::{
     Ns, ShapeClass,
-    cost::Quantile,
-    pending::{Line, LineIx},
+    cost::{Quantile, length_of},
+    pending::{Line, LineIx, Mates},
     travel::lengthen,
 };
 
 /// Lines that are looked at, in the order of their turns: with many keys there may be thousands.
 const LOOKED_AT: usize = 9;
+
+/// Lengths that are looked at on each side.
+const NEAR_LOOKED_AT: usize = 32;
 
 /// Requests that board as one batch: so many from the head of each line, the line whose turn it is first.
 #[derive(Debug)]
@@ -57,13 +64,94 @@ impl Party {
             }
             let guests = Self::of_line(view, line, entry, room - self.rows);
             if guests.rows > 0 && self.gains_by(view, &guests) == Some(true) {
-                self.class = joint(&self.class, &guests.class);
-                self.bound = joint(&self.bound, &guests.bound);
-                self.rows += guests.rows;
-                self.from.extend(guests.from);
+                self.take_along(guests);
             }
         }
         self
+    }
+
+    /// Lets others of the same keys and the same level aboard, the nearest lengths first, as long as all that wait
+    /// complete no later by it on average: these, and the rows `behind` them, from which the guests come. Times are
+    /// those that padded tokens foretell; where they are not known, lengths stay apart.
+    pub(super) fn invite_near(mut self, view: &View<'_>, room: u32, behind: f64) -> Self {
+        let [(first, _)] = self.from[..] else { return self };
+        let Some(host) = view.pending.line(first) else { return self };
+        let level = view.level_of(first);
+        let joins = |&(mates, &line): &(&Mates, &LineIx)| mates.key == host.mates.key && view.level_of(line) == level;
+        let lines = |from: Bound<&Mates>, to| view.pending.by_mates.range::<Mates, _>((from, to));
+        let of_key = |&(mates, _): &(&Mates, &LineIx)| mates.key == host.mates.key;
+        let shorter = lines(Bound::Unbounded, Bound::Excluded(&host.mates)).rev().take_while(of_key);
+        let longer = lines(Bound::Excluded(&host.mates), Bound::Unbounded).take_while(of_key);
+        let mut shorter = shorter.take(NEAR_LOOKED_AT).filter(joins).peekable();
+        let mut longer = longer.take(NEAR_LOOKED_AT).filter(joins).peekable();
+        let (mut asks_shorter, mut asks_longer) = (true, true);
+        while self.rows < room {
+            let below = asks_shorter.then(|| self.next_of(view, &mut shorter, room)).flatten();
+            let above = asks_longer.then(|| self.next_of(view, &mut longer, room)).flatten();
+            let takes_below = match (&below, &above) {
+                (Some(below), Some(above)) => self.padding(below) <= self.padding(above),
+                (below, _) => below.is_some(),
+            };
+            let Some(guests) = (if takes_below { below } else { above }) else { break };
+            let is_gain = self.gains_by_runs(view, &guests, behind) == Some(true);
+            if is_gain {
+                self.take_along(guests);
+            }
+            // Lengths that are further away on a side gain less.
+            if takes_below {
+                shorter.next();
+                asks_shorter = is_gain;
+            } else {
+                longer.next();
+                asks_longer = is_gain;
+            }
+        }
+        self
+    }
+
+    /// The requests of the next line that would fit.
+    fn next_of<'m>(
+        &self,
+        view: &View<'_>,
+        lines: &mut Peekable<impl Iterator<Item = (&'m Mates, &'m LineIx)>>,
+        room: u32,
+    ) -> Option<Self> {
+        loop {
+            let &(_, &line) = lines.peek()?;
+            let guests = view.pending.line(line).map(|entry| Self::of_line(view, line, entry, room - self.rows));
+            match guests.filter(|guests| guests.rows > 0) {
+                Some(guests) => return Some(guests),
+                None => lines.next(),
+            };
+        }
+    }
+
+    /// Elements that a joint batch is padded by, beyond what the two are.
+    fn padding(&self, guests: &Self) -> u64 {
+        let tokens = |rows: u32, class: &ShapeClass| u64::from(rows).saturating_mul(length_of(class));
+        let joint = tokens(self.rows + guests.rows, &joint(&self.class, &guests.class));
+        joint.saturating_sub(tokens(self.rows, &self.class)).saturating_sub(tokens(guests.rows, &guests.class))
+    }
+
+    /// Whether all, and the rows `behind` them, complete no later on average if the guests join than if they leave
+    /// later, as [`Self::gains_by`]. Guests that leave later share a batch as well, so that only their part of its
+    /// fixed time counts.
+    fn gains_by_runs(&self, view: &View<'_>, guests: &Self, behind: f64) -> Option<bool> {
+        let own_ns = view.costs.by_tokens(self.rows, &self.class)?;
+        let guests_ns = view.costs.share_by_tokens(guests.rows, &guests.class)?;
+        let joint_ns = view.costs.by_tokens(self.rows + guests.rows, &joint(&self.class, &guests.class))?;
+        let lanes = f64::from(view.lanes.max(1));
+        let wait_ns = if view.idle_besides > 0 { 0.0 } else { own_ns / lanes };
+        let (own, others, behind) = (f64::from(self.rows), f64::from(guests.rows), behind / lanes);
+        let apart = own * own_ns + others * (wait_ns + guests_ns) + behind * (own_ns + guests_ns);
+        Some((own + others + behind) * joint_ns <= apart)
+    }
+
+    fn take_along(&mut self, guests: Self) {
+        self.class = joint(&self.class, &guests.class);
+        self.bound = joint(&self.bound, &guests.bound);
+        self.rows += guests.rows;
+        self.from.extend(guests.from);
     }
 
     /// Whether all complete no later on average in one batch than in two, of which the second has a lane at once where one idles, and

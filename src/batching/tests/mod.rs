@@ -19,6 +19,7 @@ mod lazy;
 mod lazy_slack;
 mod leases;
 mod look_ahead;
+mod mixed_lengths;
 mod monitor;
 mod oracle;
 mod ordering;

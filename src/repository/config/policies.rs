@@ -65,6 +65,10 @@ pub fn read(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) ->
             }
         }
         (Some(PolicyName::Serial), _) | (_, None) => Ok(Policy::Serial),
+        (Some(PolicyName::Auto), Some(_)) if source.is_grouped_by_runs() => {
+            let input = InputDiversity { by_runs: true, ..InputDiversity::default() };
+            Ok(Policy::Diversity(DiversityKnobs { input: Some(input), ..DiversityKnobs::default() }))
+        }
         (Some(PolicyName::Auto), Some(batching)) => {
             Ok(Policy::Window(WindowKnobs { max_queue_delay_ns: 0, ..window(batching) }))
         }
@@ -101,6 +105,23 @@ impl Source<'_> {
             return Err(self.origin.error("dynamic_batching.max_queue_delay_microseconds", message));
         }
         Ok(())
+    }
+
+    /// Whether an axis of an input is padded.
+    fn is_padded(self) -> bool {
+        let has_pad = |tensor: &pb::ModelInput| {
+            let key = format!("{}{}", params::PAD, tensor.name);
+            self.config.parameters.contains_key(&key)
+        };
+        self.config.input.iter().any(has_pad)
+    }
+
+    /// Whether `auto` groups requests by what the model's runs tell: where lengths differ, and it is not said which
+    /// may share a batch.
+    fn is_grouped_by_runs(self) -> bool {
+        let config = self.config;
+        let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
+        config.max_batch_size > 1 && !decoupled && self.is_padded() && !knobs::BUCKET_WIDTH.is_given(config)
     }
 
     fn needs_batches(self, name: PolicyName) -> Result<(), ConfigError> {
@@ -193,7 +214,7 @@ impl Source<'_> {
     /// Without a word, Policy I is on where there is something to group, and Policy III where Policy I is not
     /// (DVABatch section 7.2: groups that run in parallel already let requests in at any time).
     fn diversity(self, stages: &StageRequest) -> Result<DiversityKnobs, ConfigError> {
-        let Self { config, origin } = self;
+        let origin = self.origin;
         let input_knobs =
             [knobs::INPUT_GROUPS.key, knobs::INPUT_BOUNDS.key, knobs::INPUT_WINDOW.key, knobs::INPUT_MODE.key];
         let operator_knobs = [knobs::OPERATOR_THRESHOLD.key, knobs::OPERATOR_ORDER.key, knobs::OPERATOR_MODE.key];
@@ -201,10 +222,7 @@ impl Source<'_> {
         let operator = self.switch(&knobs::OPERATOR, &operator_knobs)?.unwrap_or(false);
         let load_knobs = [knobs::LOAD_AGE.key, knobs::LOAD_STAGE.key, knobs::LOAD_MODE.key];
         let load = self.switch(&knobs::LOAD, &load_knobs)?;
-        let padded = config.input.iter().any(|tensor| {
-            let key = format!("{}{}", params::PAD, tensor.name);
-            config.parameters.contains_key(&key)
-        });
+        let padded = self.is_padded();
         if input == Some(true) && load == Some(true) {
             let message = format!(
                 "'{}' and '{}' are both on, but groups that run in parallel already take load diversity \
@@ -245,6 +263,7 @@ impl Source<'_> {
             max_groups: groups.map_or(0, narrow),
             window_ns: knobs::INPUT_WINDOW.read(config, origin)?.map(from_us),
             paper: knobs::INPUT_MODE.read(config, origin)? == Some("paper"),
+            by_runs: false,
         })
     }
 

@@ -39,6 +39,21 @@ fn a_policy_without_knobs_has_the_defaults() {
 }
 
 #[test]
+fn auto_groups_by_its_runs_where_lengths_differ_and_no_bucket_is_given() {
+    let input = Some(InputDiversity { by_runs: true, ..InputDiversity::default() });
+    let by_runs = Policy::Diversity(DiversityKnobs { input, ..DiversityKnobs::default() });
+    assert_eq!(named("auto", &[PAD]), Ok(by_runs.clone()));
+    assert_eq!(
+        policy("dynamic_batching { preserve_ordering: true }", &[("batching.policy", "auto"), PAD]),
+        Ok(by_runs)
+    );
+    let window = WindowKnobs { preferred_batch_sizes: vec![8], max_queue_delay_ns: 0 };
+    assert_eq!(named("auto", &[PAD, ("batching.bucket_width", "8")]), Ok(Policy::Window(window.clone())));
+    assert_eq!(policy("dynamic_batching { }", &[PAD]), Ok(Policy::Window(window)), "Triton's meaning stays");
+    assert_eq!(policy("", &[PAD]), Ok(Policy::Serial), "Triton's meaning stays");
+}
+
+#[test]
 fn a_batching_policy_needs_no_dynamic_batching_but_bears_it() {
     let queue = "dynamic_batching { preserve_ordering: true }";
     let lazy = policy(queue, &[("batching.policy", "lazy")]);
@@ -132,7 +147,7 @@ fn each_knob_of_diversity_is_read_in_its_unit() {
             ("batching.diversity.operator.order", "pipelined"),
         ],
     );
-    let input = InputDiversity { bounds: vec![32, 128], max_groups: 0, window_ns: Some(50_000), paper: false };
+    let input = InputDiversity { bounds: vec![32, 128], window_ns: Some(50_000), ..InputDiversity::default() };
     let operator = OperatorDiversity { threshold: 0.9, order: PartOrder::Pipelined, paper: false };
     let knobs = DiversityKnobs { input: Some(input), operator: Some(operator), load: None };
     assert_eq!(read, Ok(Policy::Diversity(knobs)));

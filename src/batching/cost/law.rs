@@ -1,0 +1,172 @@
+//! The law by which a stage's time follows from the padded tokens of its batch: what policies compare batches by of
+//! which no times are known beforehand.
+
+/// Fixed time of a run before any has shown it, in tokens.
+const FIXED_TOKENS: f64 = 4.0;
+
+/// How far the fixed time may lie from that before runs show it, in tokens; and how far runs lie from the law, as a
+/// share.
+const FIXED_SPREAD: f64 = 32.0;
+const RUN_SPREAD: f64 = 0.1;
+
+/// Share of a run's weight that is left after the next one: runs count for about 128 others.
+const KEPT: f64 = 1.0 - 1.0 / 128.0;
+
+/// Runs after which a further one moves the law no more than one of so many times the time, or so small a part of
+/// it, that it foretells: a lane that was descheduled, or memory that had to be found.
+const SETTLED: u32 = 8;
+const SURPRISE: f64 = 4.0;
+
+/// `T = fixed + per token · tokens`, where tokens are rows times padded length.
+///
+/// Fitted to the latest runs by least squares of their relative errors, neither part below 0. The prior is that
+/// time is proportional to tokens but for a small fixed part. It decides as long as all runs had about as many
+/// tokens, and gives way as they differ: where short runs take as long as long ones, some ten of them show that
+/// larger batches cost nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Law {
+    /// Sums over runs by weight: of 1, tokens, tokens², time, and tokens × time.
+    ones: f64,
+    tokens: f64,
+    squares: f64,
+    ns: f64,
+    products: f64,
+    runs: u32,
+    fixed_ns: f64,
+    token_ns: f64,
+    row_ns: f64,
+    rows: f64,
+}
+
+impl Law {
+    /// A run has taken so long.
+    pub(super) fn learn(&mut self, rows: u32, length: u64, took_ns: f64) {
+        let rows = f64::from(rows.max(1));
+        let tokens = rows * length.max(1) as f64;
+        let took_ns = match self.ns_of(tokens).filter(|_| self.runs >= SETTLED) {
+            Some(foretold) => took_ns.clamp(foretold / SURPRISE, foretold * SURPRISE),
+            None => took_ns,
+        };
+        let weight = 1.0 / (tokens * tokens);
+        let add = |sum: &mut f64, value: f64| *sum = *sum * KEPT + weight * value;
+        add(&mut self.ones, 1.0);
+        add(&mut self.tokens, tokens);
+        add(&mut self.squares, tokens * tokens);
+        add(&mut self.ns, took_ns);
+        add(&mut self.products, tokens * took_ns);
+        self.runs = self.runs.saturating_add(1);
+        self.fit();
+        let share = if self.runs == 1 { 1.0 } else { 1.0 - KEPT };
+        self.row_ns += share * (took_ns / rows - self.row_ns);
+        self.rows += share * (rows - self.rows);
+    }
+
+    /// What a run takes, or none where there was no run.
+    pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
+        self.ns_of(f64::from(rows.max(1)) * length.max(1) as f64)
+    }
+
+    /// What so many rows add to runs that they share with others: their tokens, and of the fixed time the share
+    /// that rows have had of late. None where there was no run.
+    pub(super) fn share(&self, rows: u32, length: u64) -> Option<f64> {
+        let rows = f64::from(rows.max(1));
+        let fixed_ns = self.fixed_ns * (rows / self.rows).min(1.0);
+        (self.runs > 0).then(|| fixed_ns + self.token_ns * rows * length.max(1) as f64)
+    }
+
+    /// What a row of the latest runs took on average, or none where there was no run.
+    pub(super) fn row_ns(&self) -> Option<f64> {
+        (self.runs > 0).then_some(self.row_ns)
+    }
+
+    fn ns_of(&self, tokens: f64) -> Option<f64> {
+        (self.runs > 0).then(|| self.fixed_ns + self.token_ns * tokens)
+    }
+
+    /// Solves the normal equations of `Σ weight · (T − fixed − per token · tokens)² + prior · (fixed − FIXED_TOKENS
+    /// · per token)²`.
+    fn fit(&mut self) {
+        let prior = (RUN_SPREAD / FIXED_SPREAD).powi(2);
+        let (ones, squares) = (self.ones + prior, self.squares + prior * FIXED_TOKENS * FIXED_TOKENS);
+        let tokens = self.tokens - prior * FIXED_TOKENS;
+        // Above 0: no number of tokens agrees both with a run and with the prior's negative one.
+        let determinant = ones * squares - tokens * tokens;
+        let fixed_ns = (self.ns * squares - tokens * self.products) / determinant;
+        let token_ns = (ones * self.products - tokens * self.ns) / determinant;
+        (self.fixed_ns, self.token_ns) = if token_ns < 0.0 {
+            (self.ns / self.ones, 0.0)
+        } else if fixed_ns < 0.0 {
+            (0.0, self.products / self.squares)
+        } else {
+            (fixed_ns, token_ns)
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn learned(runs: impl IntoIterator<Item = (u32, u64, f64)>) -> Law {
+        let mut law = Law::default();
+        runs.into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, length, took_ns));
+        law
+    }
+
+    fn assert_close(found: Option<f64>, expected: f64) {
+        let found = found.expect("it has run");
+        assert!((found / expected - 1.0).abs() < 0.01, "{found} is not {expected}");
+    }
+
+    #[test]
+    fn nothing_is_foretold_before_the_first_run() {
+        assert_eq!((Law::default().predict(1, 8), Law::default().row_ns()), (None, None));
+    }
+
+    #[test]
+    fn after_one_run_time_is_tokens_and_a_little() {
+        let law = learned([(1, 96, 1e6)]);
+        assert_close(law.predict(1, 96), 1e6);
+        assert_close(law.predict(2, 96), 1e6 * 196.0 / 100.0);
+        assert_close(law.predict(1, 16), 1e6 * 20.0 / 100.0);
+    }
+
+    #[test]
+    fn fixed_and_proportional_parts_are_told_apart() {
+        let line = |tokens: f64| 2e6 + 5e4 * tokens;
+        let law = learned([10, 20, 40, 80, 15].repeat(8).into_iter().map(|length| (1, length, line(length as f64))));
+        assert_close(law.predict(8, 50), line(400.0));
+        assert_close(law.predict(1, 1), line(1.0));
+    }
+
+    #[test]
+    fn runs_of_any_length_in_the_same_time_make_batches_free() {
+        let law = learned([100, 10, 40, 20, 60, 12, 33, 80, 25, 17].map(|length| (1, length, 2e6)));
+        let (one, many) = (law.predict(1, 20), law.predict(8, 20));
+        assert!(many.zip(one).is_some_and(|(many, one)| many < 1.1 * one), "{one:?} for one, {many:?} for eight");
+    }
+
+    #[test]
+    fn neither_part_falls_below_zero() {
+        let falling = learned([(1, 10, 9e6), (1, 100, 1e6)].repeat(20));
+        assert!(falling.predict(1, 1000) >= falling.predict(1, 1));
+        let steep = learned([(1, 10, 1e3), (1, 100, 1e6)].repeat(20));
+        assert!(steep.predict(1, 1).is_some_and(|ns| ns > 0.0));
+    }
+
+    #[test]
+    fn one_odd_run_hardly_counts_and_a_slower_device_is_followed() {
+        let lengths = [10, 20, 40, 80];
+        let at = |speed: f64| lengths.map(|length| (1, length, speed * length as f64)).repeat(64);
+        let mut law = learned(at(1e4));
+        law.learn(1, 40, 1e9);
+        assert!(law.predict(1, 40).is_some_and(|ns| ns < 4.8e5), "{law:?}");
+        at(3e4).into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, length, took_ns));
+        assert!(law.predict(1, 40).is_some_and(|ns| (1.0e6..1.25e6).contains(&ns)), "{law:?}");
+    }
+
+    #[test]
+    fn rows_share_the_time_of_their_batch() {
+        assert_close(learned([(4, 10, 8e5)]).row_ns(), 2e5);
+    }
+}
