@@ -5,6 +5,7 @@
 //! policies it speaks of. Here must not live: programs, threads, the clock (who measures brings the times).
 
 mod choose;
+mod doubt;
 mod find;
 mod measure;
 mod sizes;

@@ -198,3 +198,25 @@ fn a_changed_file_has_another_digest() {
     fs::write(&path, "abd").expect("a file");
     assert_ne!(digest(&path).expect("it is there"), digest_of_abc);
 }
+
+#[test]
+fn a_profile_of_single_runs_or_of_falling_times_is_not_believed() {
+    let point = |rows, us: Ns| Point { rows, length: 32, median_ns: us * 1000, p99_ns: us * 1000, runs: 20 };
+    let of = |points: Vec<Point>| {
+        let cut = CutTable { at: Vec::new(), stages: vec![points], scatter: Vec::new() };
+        Profile { cuts: vec![cut], ..profile() }.doubt()
+    };
+    let once = |point: Point| Point { runs: 1, ..point };
+    assert_eq!(of(vec![point(1, 100), point(2, 80), point(4, 200)]), None, "a little is noise");
+    assert_eq!(of(vec![once(point(1, 100)), point(2, 150), once(point(4, 200)), point(8, 300)]), None);
+    assert_eq!(
+        of(vec![once(point(1, 100)), once(point(2, 150)), point(4, 200)]).as_deref(),
+        Some("of its 3 sizes 2 ran only once")
+    );
+    assert_eq!(
+        of(vec![point(1, 100), point(2, 300), point(4, 200)]).as_deref(),
+        Some("4 rows of length 32 took 200 µs, less than 2 with 300 µs")
+    );
+    let longer = Point { length: 64, ..point(2, 50) };
+    assert_eq!(of(vec![point(1, 100), longer]), None, "another length is compared with its own");
+}

@@ -16,7 +16,7 @@ use crate::{
     batching::{Ns, Policy},
     executor::StagePrograms,
     observe::machine,
-    profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, choose, digest, measure, sizes},
+    profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest, measure, sizes},
 };
 
 /// Numbers of stages that are measured beside the whole model, where the configuration leaves it open.
@@ -117,6 +117,15 @@ impl PoolLoader {
             }
         };
         let profile = store.read(&key)?;
+        if let Some(doubt) = profile.doubt() {
+            let file = store.path(&key);
+            tracing::warn!(
+                model = name,
+                "its profile '{}' is not believed, and it is served as if it had none: {doubt}",
+                file.display()
+            );
+            return None;
+        }
         let choice = choose(&profile, request.fixed_stages())?;
         let mut advised = request.clone();
         // Only these policies let anybody join at a boundary.
@@ -148,7 +157,7 @@ impl PoolLoader {
         let (Some(store), Some(budget)) = (&self.profiles, self.background) else { return Ok(false) };
         let name = &request.spec.name;
         let key = self.profile_key(request)?;
-        if !is_wanted() || self.measured.lock().contains(&key) || store.read(&key).is_some() {
+        if !is_wanted() || self.measured.lock().contains(&key) || is_believed(store, &key) {
             return Ok(false);
         }
         tracing::info!(model = name, "has no profile and is measured while it serves");
@@ -292,6 +301,11 @@ impl PoolLoader {
             },
         )
     }
+}
+
+/// Whether there is a profile that need not be measured again.
+fn is_believed(store: &Store, key: &Key) -> bool {
+    store.read(key).is_some_and(|profile| profile.doubt().is_none())
 }
 
 /// How long a run takes while so many threads run it again and again.

@@ -53,14 +53,18 @@ async fn a_model_is_switched_under_load_and_no_request_fails() {
             let answer = served.answer(&[1.0, 2.0, 3.0]).await.expect("no request fails");
             assert_eq!(values(&answer), [9.0, 10.0, 11.0]);
             let Some(profile) = store.read(&key) else { continue };
+            // A busy machine may give times that are not believed: then it stays as it was.
+            if profile.doubt().is_some() {
+                break None;
+            }
             let choice = choose(&profile, None).expect("one row was measured");
             if !Arc::ptr_eq(&at_first, &served.handle()) {
-                break choice;
+                break Some(choice);
             }
         }
     };
-    let choice = tokio::time::timeout(Duration::from_secs(120), load).await.expect("it is switched in the end");
-    assert_eq!(served.stages(), usize::from(choice.stages));
+    let advised = tokio::time::timeout(Duration::from_secs(120), load).await.expect("it is switched in the end");
+    assert_eq!(served.stages(), advised.map_or(1, |choice| usize::from(choice.stages)));
     assert_eq!(place.kept().len(), 1);
     served.answer(&[1.0]).await.expect("it goes on");
 }

@@ -25,11 +25,15 @@ fn profile() -> Profile {
 
 /// Keeps the profile as that of the model as it is configured.
 fn keep(place: &Place, yaml: &str) -> Option<()> {
+    keep_as(place, yaml, &profile())
+}
+
+fn keep_as(place: &Place, yaml: &str, profile: &Profile) -> Option<()> {
     place.add("model", yaml, &zoo::mobilenet(Width::QUARTER).expect("it is sound"));
     let (_pool, loader) = place.loader(runtime()?);
     let request = read_model(&place.repository(), "model", &*loader).expect("it can be loaded");
     let key = loader.profile_key(&request).expect("it has a file");
-    Store::new(place.profiles()).write(&key, &profile()).expect("the directory is ours");
+    Store::new(place.profiles()).write(&key, profile).expect("the directory is ours");
     Some(())
 }
 
@@ -67,4 +71,19 @@ async fn without_a_profile_the_model_is_served_whole() {
     place.add("model", yaml, &zoo::resnet50(Width::QUARTER).expect("it is sound"));
     let served = place.serve(runtime().expect("there is a runtime")).await;
     assert_eq!(served.stages(), 1);
+}
+
+#[tokio::test]
+async fn a_profile_that_is_not_believed_advises_nothing() {
+    let yaml = "max_batch_size: 8\nstages: auto\n";
+    let (mut once, mut falling) = (profile(), profile());
+    once.cuts.iter_mut().flat_map(|cut| &mut cut.stages).flatten().for_each(|point| point.runs = 1);
+    falling.cuts[0].stages[0][1].median_ns = 5_000_000;
+    for doubtful in [once, falling] {
+        let place = Place::new();
+        let Some(()) = keep_as(&place, yaml, &doubtful) else { return };
+        let served = place.serve(runtime().expect("there is a runtime")).await;
+        assert_eq!(served.stages(), 1, "{:?}", doubtful.doubt());
+        served.classify().await;
+    }
 }

@@ -1,0 +1,43 @@
+//! Which profiles are not believed: those measured in too little time, or while something else disturbed the machine.
+
+use super::{CutTable, Point, Profile};
+
+/// A larger batch that takes less than this share of a smaller one's time was not measured on the same machine, as
+/// it were. What falls less is noise, and the core raises it to the smaller one's time.
+const FALLS: f64 = 0.75;
+
+impl Profile {
+    /// Why the times of the whole model are not to be relied on, if they are not: most sizes ran only once, or
+    /// times fall as batches grow.
+    pub fn doubt(&self) -> Option<String> {
+        let whole = self.whole()?;
+        ran_once(whole).or_else(|| whole.stages.iter().find_map(|points| falls(points)))
+    }
+}
+
+fn ran_once(cut: &CutTable) -> Option<String> {
+    let points = cut.stages.iter().flatten();
+    let (sizes, once) = points.fold((0, 0), |(sizes, once), point| (sizes + 1, once + usize::from(point.runs <= 1)));
+    (2 * once > sizes).then(|| format!("of its {sizes} sizes {once} ran only once"))
+}
+
+/// The first of the larger batches that took much less than a smaller one of the same length.
+fn falls(points: &[Point]) -> Option<String> {
+    let shorter_than = |larger: &Point| {
+        let smaller = points.iter().filter(|point| point.length == larger.length && point.rows < larger.rows);
+        let longest = smaller.max_by_key(|point| point.median_ns)?;
+        let falls = (larger.median_ns as f64) < FALLS * longest.median_ns as f64;
+        falls.then(|| {
+            let of_length = if larger.length > 0 { format!(" of length {}", larger.length) } else { String::new() };
+            let us = |point: &Point| point.median_ns as f64 / 1e3;
+            format!(
+                "{} rows{of_length} took {:.0} µs, less than {} with {:.0} µs",
+                larger.rows,
+                us(larger),
+                longest.rows,
+                us(longest),
+            )
+        })
+    };
+    points.iter().find_map(shorter_than)
+}
