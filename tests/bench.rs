@@ -64,13 +64,15 @@ fn policies_are_compared_and_files_written() {
     let [csv, svg] = ["out.csv", "out.svg"].map(|name| folder.path().join(name));
     let files = ["--csv", csv.to_str().expect("text"), "--svg", svg.to_str().expect("text")];
     let words = ["--policy", "window: { max_queue_delay_us: 0 }", "--policy", "serial", "--length", "3"];
+    let own = ["--policy", "as configured"];
     let load = ["--rate", "200", "--seconds", "0.3", "--rounds", "2", "--json"];
-    let printed = bench(folder.path(), &[&words[..], &load, &files].concat()).expect("all answers are right");
+    let printed = bench(folder.path(), &[&words[..], &own, &load, &files].concat()).expect("all answers are right");
     let json: serde_json::Value = serde_json::from_str(&printed).expect("JSON and nothing else");
     assert_eq!(json["loads"][0]["policies"][1]["policy"], "serial");
+    assert_eq!(json["loads"][0]["policies"][2]["policy"], "as configured");
     assert!(json["machine"].is_string());
     let written = fs::read_to_string(&csv).expect("it is there");
-    assert_eq!(written.lines().count(), 5, "titles and two runs of each policy: {written}");
+    assert_eq!(written.lines().count(), 7, "titles and two runs of each policy: {written}");
     assert!(written.contains("window: { max_queue_delay_us: 0 }") && written.contains(",serial,"), "{written}");
     assert!(fs::read_to_string(&svg).expect("it is there").contains("serial: p99"));
 }

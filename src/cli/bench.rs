@@ -108,7 +108,7 @@ async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Resu
             let local = open(args, recording).await?;
             let mut subjects = Vec::with_capacity(variants.len());
             for variant in &variants {
-                let name = variant.as_ref().map_or_else(|| "as configured".to_owned(), ToString::to_string);
+                let name = variant.as_ref().map_or_else(|| args::AS_CONFIGURED.to_owned(), ToString::to_string);
                 subjects.push(Subject { name, target: local.load(variant.as_ref()).await?.target });
             }
             Bench::of(args, trace, Some(local), subjects)

@@ -17,6 +17,8 @@ use crate::{
     workload::{Arrivals, Lengths},
 };
 
+/// Name of the model's own policy.
+pub(super) const AS_CONFIGURED: &str = "as configured";
 const DEFAULT_SECONDS: f64 = 10.0;
 const DEFAULT_LOADS: [f64; 3] = [0.25, 0.6, 0.9];
 
@@ -59,7 +61,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME")]
     pub model: String,
     /// Policy in place of the model's own, as below 'batching' in model.yaml; max_batch_size and stages may stand there too.
-    /// Several are compared with the first
+    /// Several are compared with the first; 'as configured' is the model's own
     #[arg(long = "policy", value_name = "POLICY")]
     pub policies: Vec<String>,
     /// Stages into which the model is cut for every policy that does not say itself
@@ -175,7 +177,11 @@ impl BenchArgs {
         if self.policies.is_empty() {
             return Ok(vec![Some(cut(Variant::parse("auto")?))]);
         }
-        self.policies.iter().map(|text| Ok(Some(cut(Variant::parse(text)?)))).collect()
+        let named = |text: &String| match text.trim() {
+            AS_CONFIGURED => Ok(None),
+            text => Variant::parse(text).map(|variant| Some(cut(variant))),
+        };
+        self.policies.iter().map(named).collect()
     }
 
     /// The windows of the sweep; none where there is none.
