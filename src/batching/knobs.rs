@@ -288,8 +288,9 @@ pub struct InputDiversity {
 /// Policy II.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDiversity {
-    /// A batch splits when its remaining time is at least this times the sum of its parts'. Each part pays the boundaries again, so that
-    /// with 1 even a rest that takes exactly as long as its rows one by one would never be split.
+    /// A batch splits when its remaining time is at least this times the sum of its parts'. Each part pays the
+    /// boundaries again, so that with 1 even a rest that takes exactly as long as its rows one by one would never be
+    /// split.
     pub threshold: f64,
     /// In which order the parts run.
     pub order: PartOrder,

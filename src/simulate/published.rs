@@ -1,13 +1,15 @@
 //! Times that others measured and published, beside the rooflines.
 //!
 //! `resnet` is ResNet-50 as TensorRT 4.0 runs it in FP32 on a V100 ("TensorRT Performance on NVIDIA Volta V100 GPU",
-//! gist.github.com/1duo/efd3be1dc8eb2c45863b75f20a76f8b2). `bert-base` are the twelve layers of its encoder, as FasterTransformer 3.1 runs them
-//! in FP32 on a V100 (NVIDIA/DeepLearningExamples, FasterTransformer/v3.1/docs/encoder_guide.md, C++); each takes a twelfth.
+//! gist.github.com/1duo/efd3be1dc8eb2c45863b75f20a76f8b2). `bert-base` are the twelve layers of its encoder, as
+//! FasterTransformer 3.1 runs them in FP32 on a V100 (NVIDIA/DeepLearningExamples,
+//! FasterTransformer/v3.1/docs/encoder_guide.md, C++); each takes a twelfth.
 //!
-//! `unet` and `linknet` have no published times, but DVABatch says how they behave: an encoder that wants batches above 32 and a decoder
-//! that gains nothing (section 3.2 and figure 6), and at high load half of the batches above 30 rows and above 50 (section 8.5). A
-//! window's batches at nine tenths of the peak have those sizes where the encoder takes as long as the decoder takes for [`UNET`]
-//! and [`LINKNET`] images. An image takes the decoder a millisecond, so that only ratios count. Encoder and decoder are two parts each.
+//! `unet` and `linknet` have no published times, but DVABatch says how they behave: an encoder that wants batches
+//! above 32 and a decoder that gains nothing (section 3.2 and figure 6), and at high load half of the batches above
+//! 30 rows and above 50 (section 8.5). A window's batches at nine tenths of the peak have those sizes where the
+//! encoder takes as long as the decoder takes for `UNET` and `LINKNET` images. An image takes the decoder a
+//! millisecond, so that only ratios count. Encoder and decoder are two parts each.
 
 use super::table::{DeviceTable, ModelTable};
 use crate::batching::{CostPoint, CostTable, Ns};

@@ -56,9 +56,9 @@ impl Layer {
 /// A device as a roofline sees it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Roofline {
-    /// A GPU: tiles of the product go to the multiprocessors in waves. Of two kernels the faster one is taken: large tiles, or small ones at
-    /// half the rate. Where there are fewer tiles than multiprocessors the sum over `k` may be parted among them, in pieces of at
-    /// least 256.
+    /// A GPU: tiles of the product go to the multiprocessors in waves. Of two kernels the faster one is taken: large
+    /// tiles, or small ones at half the rate. Where there are fewer tiles than multiprocessors the sum over `k` may
+    /// be parted among them, in pieces of at least 256.
     Gpu {
         multiprocessors: u64,
         /// Floating-point operations a second, all together, that a good kernel reaches.
@@ -72,9 +72,10 @@ pub(super) enum Roofline {
     Systolic { side: u64, hertz: f64, bytes_per_s: f64, element_bytes: u64, access_cycles: f64 },
 }
 
-/// Rows and columns of a GPU's tiles, and the part of `flops` that a kernel with these reaches: a small tile uses what it loads less often. Two
-/// sizes and one half come within 14 % of what was measured of ResNet-50 at any batch (`published.rs`); large tiles alone are 2.5 times too
-/// slow for one image, since few of them leave multiprocessors idle.
+/// Rows and columns of a GPU's tiles, and the part of `flops` that a kernel with these reaches: a small tile uses
+/// what it loads less often. Two sizes and one half come within 14 % of what was measured of ResNet-50 at any batch
+/// (`published.rs`); large tiles alone are 2.5 times too slow for one image, since few of them leave multiprocessors
+/// idle.
 const TILES: [(u64, u64, f64); 2] = [(128, 64, 1.0), (32, 32, 0.5)];
 /// Shortest piece of a parted sum.
 const PIECE: u64 = 256;

@@ -69,9 +69,10 @@ impl Lazy {
         view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
     }
 
-    /// Who boards a new batch: so many that nobody among them is late by it; or all, where fewer are late then than if the others had to
-    /// wait for the next batch. Batches that are kept small for the sake of a few make everybody late in the end. Equation 2 is asked whether
-    /// requests may join others that run (section IV-B), not how many begin: it would keep batches the smaller, the longer requests wait.
+    /// Who boards a new batch: so many that nobody among them is late by it; or all, where fewer are late then than
+    /// if the others had to wait for the next batch. Batches that are kept small for the sake of a few make everybody
+    /// late in the end. Equation 2 is asked whether requests may join others that run (section IV-B), not how many
+    /// begin: it would keep batches the smaller, the longer requests wait.
     fn boarding(&self, view: &View<'_>, line: LineIx, entry: &Line) -> Vec<Slot> {
         let class = view.class_of(entry);
         let mut slots = by_target(view, line, view.max_rows, |_| true);
@@ -118,7 +119,8 @@ impl Lazy {
         };
         let mut slots = by_target(view, line, lineage.places.free(), is_short);
         let in_time = self.in_time(view, &slots, &stack, &lineage.class, lineage.places.free());
-        // The paper asks of all that wait together whether they may join, and pushes none of them otherwise (section IV-B).
+        // The paper asks of all that wait together whether they may join, and pushes none of them otherwise (section
+        // IV-B).
         if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &slots, lineage.places.free()) {
             return None;
         }

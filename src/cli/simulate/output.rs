@@ -39,7 +39,8 @@ pub(super) struct Sizing {
 /// The figures of one model, or of all, in the order of [`COLUMNS`].
 type Row = [Option<f64>; COLUMNS.len()];
 
-/// The figures of one model under one policy and load: its line, its name, its columns, and what only programs are given.
+/// The figures of one model under one policy and load: its line, its name, its columns, and what only programs are
+/// given.
 type ModelRow<'l> = (&'l Line, String, Row, Map<String, Value>);
 
 /// Name for programs, title for people, digits behind the point.
@@ -224,8 +225,8 @@ fn parts(model: &ModelFigures) -> Map<String, Value> {
     parts
 }
 
-/// What lets others check that nothing is lost: `requests` are those completed and those refused, and `throughput` times `span_s` those
-/// completed. `tasks` and `rows` are those of the whole run, the warm-up's too.
+/// What lets others check that nothing is lost: `requests` are those completed and those refused, and `throughput`
+/// times `span_s` those completed. `tasks` and `rows` are those of the whole run, the warm-up's too.
 fn counts(figures: &Figures, model: &ModelFigures) -> Map<String, Value> {
     let counts = [
         ("completed", json!(model.completed)),
