@@ -86,7 +86,8 @@ compare-policies: build
 	@$(VENV) scripts/compare_policies.py
 	@$(VENV) scripts/compare_simulated.py
 
-# The papers' figures from the simulator: the plots and tables of docs/benchmarks/lazybatching.md, dvabatch.md and adaptive.md.
+# The papers' figures from the simulator: the plots and tables of docs/benchmarks/{lazybatching,dvabatch,batchmaker,adaptive}.md,
+# where `git diff` then shows what changed.
 figures:
 	cargo build --release
 	@$(PYTHON) scripts/figures.py

@@ -1,5 +1,5 @@
-"""The papers' figures in docs/benchmarks: runs `paternoster simulate` for each, and keeps its plots and tables. Started by
-`make figures`.
+"""The papers' figures in docs/benchmarks: runs `paternoster simulate` for each, and keeps its plots and tables, those of
+the pages too (`figure_tables.py`). Started by `make figures`.
 
     python scripts/figures.py [--only lazybatching-12,…] [--binary target/release/paternoster] [--list]
 
@@ -8,6 +8,7 @@ Each command is printed as it can be typed. The simulator is deterministic: anot
 
 import argparse
 import csv
+import json
 import shlex
 import shutil
 import subprocess
@@ -15,12 +16,13 @@ import tempfile
 from collections import namedtuple
 from pathlib import Path
 
+import figure_tables
+from figure_tables import TABLES
 from server import ROOT, binary
 
-#: One run: its arguments, and the plots that are kept, by the simulator's name for them.
-Run = namedtuple("Run", "arguments plots", defaults=[{}])
+#: One run: its arguments, the plots that are kept, by the simulator's name for them, and figures that only --json has.
+Run = namedtuple("Run", "arguments plots more", defaults=[{}, ()])
 
-TABLES = ROOT / "benches" / "tables"
 PAGES = ROOT / "docs" / "benchmarks"
 #: Objective within which the mean latency is to stay at a peak (DVABatch section 8.1).
 PEAK_MS = 200
@@ -41,7 +43,9 @@ def policies(*texts):
 
 # ## LazyBatching
 
-LAZY = policies("Serial=serial", *(graph_b(ms) for ms in (0, 5, 25, 55, 95)), "LazyB=lazy", "Oracle=oracle")
+EQUATION_2 = "equation 2=lazy: { predictor: paper }"
+WINDOWS = (graph_b(ms) for ms in (0, 1, 5, 25, 55, 95))
+LAZY = policies("Serial=serial", *WINDOWS, "LazyB=lazy", EQUATION_2, "Oracle=oracle")
 OBJECTIVES = "20,40,60,80,100"
 NPU_MODELS = ("resnet", "gnmt", "transformer")
 
@@ -51,11 +55,11 @@ def lazybatching():
     for model in NPU_MODELS:
         over_rates = options(table="npu", model=model, rate="16,64,256,500,750,1000", objective_ms=100)
         figures["lazybatching-12", model] = Run(
-            over_rates + options(requests=2000, seeds=20) + LAZY,
+            over_rates + options(requests=2000, seeds=5) + LAZY,
             {"mean": f"fig-12-{model}", "throughput": f"fig-13-{model}", "quantiles": f"fig-14-{model}"},
         )
         figures["lazybatching-15", model] = Run(
-            options(table="npu", model=model, rate=1000, objective_ms=OBJECTIVES, requests=4000, seeds=4) + LAZY,
+            options(table="npu", model=model, rate=1000, objective_ms=OBJECTIVES, requests=4000, seeds=2) + LAZY,
             {"missed": f"fig-15-{model}"},
         )
     for model in ("vggnet", "mobilenet", "las", "bert-base"):
@@ -66,19 +70,19 @@ def lazybatching():
     for model in NPU_MODELS:
         figures["lazybatching-17", model] = Run(
             options(table="titan-rtx", model=model, load="0.1,0.25,0.5,0.75,0.9", objective_ms="100,400")
-            + options(requests=4000, seeds=5)
+            + options(requests=4000, seeds=1)
             + LAZY,
             {"mean": f"fig-17-{model}"} if model == "transformer" else {},
         )
     for steps in (10, 32):
         figures["lazybatching-dec-timesteps", f"{steps} steps"] = Run(
             options(table="npu", model="transformer", dec_timesteps=steps, rate=1000, objective_ms=OBJECTIVES)
-            + options(requests=4000, seeds=5)
-            + policies("LazyB=lazy", "equation 2=lazy: { predictor: paper }", "Oracle=oracle")
+            + options(requests=4000, seeds=2)
+            + policies("LazyB=lazy", EQUATION_2, "Oracle=oracle")
         )
     shared = [word for model in (*NPU_MODELS, "mobilenet") for word in ("--model", f"{model}:0.25")]
     figures["lazybatching-co-located", "four models"] = Run(
-        options(table="npu", rate="16,64,256,400,500", objective_ms=100, requests=4000, seeds=5) + shared + LAZY,
+        options(table="npu", rate="16,64,256,400,500", objective_ms=100, requests=4000, seeds=2) + shared + LAZY,
         {"mean": "co-located-mean", "throughput": "co-located-throughput"},
     )
     return figures
@@ -93,12 +97,15 @@ DVA_MODELS = {
     "bert-base": Served(2, "diversity", 1000),
     "bert-large": Served(2, "diversity", 1000),
     "unet": Served(4, "diversity: { load: true, operator: true }", 1000),
-    "linknet": Served(4, "diversity: { load: true, operator: true }", 5000),
-    "vgg19": Served(4, "diversity: { load: true }", 5000),
-    "resnet152": Served(4, "diversity: { load: true }", 5000),
+    "linknet": Served(4, "diversity: { load: true, operator: true }", 1000),
+    "vgg19": Served(4, "diversity: { load: true }", 1000),
+    "resnet152": Served(4, "diversity: { load: true }", 1000),
 }
 TITAN = options(table="titan-rtx", boundary_us=5, objective_ms=PEAK_MS)
 DELAYS_US = (1000, 5000, 20_000, 50_000, 100_000)
+#: A peak is a load at which a queue of ten full batches empties: at many others a short queue stays short, and a long
+#: one grows. At 0.05 below what a policy carries that takes 12,800 requests; more than twice as many are not counted.
+FULL_QUEUE = options(backlog=640, warm_up=30_000, requests=40_000, seeds=1)
 
 
 def delay_batch(delay_us, name="DelayBatch"):
@@ -127,24 +134,40 @@ def dvabatch():
         )
         figures["dvabatch-delay", model] = Run(
             of_model
-            + options(load=loads(0.9, 1.3, 0.05), requests=10_000, seeds=3)
+            + FULL_QUEUE
+            + options(load=loads(0.85, 1.1, 0.05))
             + policies(zero, *(delay_batch(us, f"DelayBatch({us / 1000:g} ms)") for us in DELAYS_US))
         )
         # The mean rate of a stepping load is the harmonic one: the last step is 6.2 times as high.
         figures["dvabatch-15", model] = Run(
             of_model
-            + options(arrivals="stepped", load="0.4" if "bert" in model else "0.25", requests=32_000, seeds=1)
+            + options(arrivals="stepped", load="0.4" if "bert" in model else "0.25", requests=32_000, seeds=5)
             + policies(delay, dva),
             {"time": f"fig-15-{model}"} if model in ("bert-base", "resnet152") else {},
+            ["highest_step"],
         )
     for model in ("bert-base", "bert-large"):
         stages, policy, delay_us = DVA_MODELS[model]
         for workload in ("glue-short", "glue-pair", "wmt15"):
-            figures["dvabatch-17", f"{model}, {workload}"] = Run(
-                TITAN
-                + options(model=model, workload=workload, load=loads(0.8, 3.2, 0.1), requests=10_000, seeds=1)
-                + policies(delay_batch(delay_us), f"DVABatch={policy}, stages: {stages}")
+            of_model = TITAN + FULL_QUEUE + options(model=model, workload=workload)
+            figures["dvabatch-17", f"{model}, {workload}, DelayBatch"] = Run(
+                of_model + options(load=loads(0.8, 1.2, 0.05)) + policies(delay_batch(delay_us))
             )
+            figures["dvabatch-17", f"{model}, {workload}, DVABatch"] = Run(
+                of_model + options(load=loads(1.4, 3.2, 0.1)) + policies(f"DVABatch={policy}, stages: {stages}")
+            )
+    for model in ("unet", "linknet"):
+        figures["dvabatch-18", model] = Run(
+            options(table="published", boundary_us=5, objective_ms=1000, model=model)
+            + options(load="0.25,0.6,0.9", requests=10_000, seeds=5)
+            + policies(
+                "ZeroBatch=window, stages: 1",
+                "split at 1=diversity: { load: false, operator: { threshold: 1 } }",
+                "split=diversity: { load: false, operator: true }",
+                "halves=diversity: { load: false, operator: { mode: paper } }",
+                "split, stretched=diversity: { load: true, operator: true }",
+            )
+        )
     for model in ("bert-base", "linknet", "resnet152"):
         stages, policy, _ = DVA_MODELS[model]
         for lanes in (1, 2):
@@ -156,11 +179,15 @@ def dvabatch():
                 + policies(*pairs)
             )
         for boundary_us in (5, 290):
-            cuts = (f"{count} stages={policy}, stages: {count}" for count in (1, 2, 4, 8, 12))
+            cuts = [f"{count} stages={policy}, stages: {count}" for count in (1, 2, 4, 8, 12)]
+            of_model = options(table="titan-rtx", objective_ms=PEAK_MS, boundary_us=boundary_us, model=model)
+            of_model += options(workload="glue-pair") + policies(*cuts)
             figures["dvabatch-20", f"{model}, {boundary_us} us"] = Run(
-                options(table="titan-rtx", objective_ms=PEAK_MS, boundary_us=boundary_us, model=model)
-                + options(workload="glue-pair", load="0.6," + loads(0.9, 2.3, 0.1), requests=10_000, seeds=1)
-                + policies(*cuts)
+                of_model + options(load=0.6, requests=10_000, seeds=1)
+            )
+            tried = loads(1.4, 2.4, 0.1) if model == "bert-base" else loads(0.75, 1.05, 0.05)
+            figures["dvabatch-20-peaks", f"{model}, {boundary_us} us"] = Run(
+                of_model + FULL_QUEUE + options(load=tried)
             )
     return figures
 
@@ -221,7 +248,9 @@ def batchmaker():
         lstm + over(rates) + policies(*(padding(width) for width in (1, 5, 10, 20, 40))), {"p90": "fig-8"}
     )
     figures["batchmaker-9", "5000/s"] = Run(
-        lstm + over([5000]) + policies(CELLULAR, padding(10)), {"queued": "fig-9-queued", "computing": "fig-9-computing"}
+        lstm + over([5000]) + policies(CELLULAR, padding(10)),
+        {"queued": "fig-9-queued", "computing": "fig-9-computing"},
+        [f"{part}_{quantile}_ms" for part in ("queued", "computing") for quantile in ("p50", "p90", "p99")],
     )
     for workload in ("fixed-24", "wmt15-50", "wmt15-100"):
         figures["batchmaker-11", workload] = Run(
@@ -252,19 +281,20 @@ def batchmaker():
 
 #: By figure and run. The table of a figure has the rows of all its runs.
 RUNS = {**lazybatching(), **dvabatch(), **adaptive(), **batchmaker()}
-#: Figures of so many loads that their tables are not kept; the peaks that they are for are printed.
-UNKEPT = ("dvabatch-delay", "dvabatch-17", "dvabatch-20")
+#: Of these figures the peaks are kept and not each load.
+PEAKS = ("dvabatch-delay", "dvabatch-17", "dvabatch-20-peaks")
 
 
-def peaks(rows):
-    """Of each policy, the highest load up to which the mean latency stays within PEAK_MS."""
+def peaks(name, rows):
+    """Of each policy, the highest load up to which the mean latency stays within PEAK_MS; none where it never does."""
     carried = {}
     for row in sorted(rows, key=lambda row: float(row["load"])):
-        within = float(row["mean_ms"]) <= PEAK_MS
-        before = carried.get(row["policy"], (0, 0, True))
-        if before[2]:
-            carried[row["policy"]] = (float(row["load"]), float(row["rate"]), True) if within else (*before[:2], False)
-    return {policy: (load, rate) for policy, (load, rate, _) in carried.items()}
+        highest, is_over = carried.get(row["policy"], ({"load": "", "rate": ""}, False))
+        if not is_over:
+            is_within = float(row["mean_ms"]) <= PEAK_MS
+            carried[row["policy"]] = (row if is_within else highest, not is_within)
+    peak = lambda policy, row: {"run": name, "policy": policy, "load": row["load"], "rate": row["rate"]}
+    return [peak(policy, row) for policy, (row, _) in carried.items()]
 
 
 def short(value):
@@ -283,15 +313,21 @@ def run(figure, name, of_run, program):
         table, plot = Path(scratch) / "out.csv", Path(scratch) / "out.svg"
         words = ["simulate", *of_run.arguments]
         print(f"\n# {figure}: {name}\npaternoster {shlex.join(words)}", flush=True)
-        subprocess.run([program, *words, "--csv", table, "--svg", plot], check=True)
+        as_json = ["--json"] if of_run.more else []
+        ran = subprocess.run(
+            [program, *words, "--csv", table, "--svg", plot, *as_json], check=True, stdout=subprocess.PIPE, text=True
+        )
         for ending, kept in of_run.plots.items():
             shutil.copyfile(Path(scratch) / f"out-{ending}.svg", page / f"{kept}.svg")
         with table.open() as file:
             rows = list(csv.DictReader(file))
-    if len({row["load"] for row in rows}) > 8:
-        for policy, (load, rate) in peaks(rows).items():
-            print(f"{policy}: mean within {PEAK_MS} ms up to {load:.2f} of the peak of window, {rate:.0f} requests/s")
-    return [{"run": name, **{title: short(value) for title, value in row.items()}} for row in rows]
+    if of_run.more:
+        for row, all_of_row in zip(rows, json.loads(ran.stdout)["runs"]):
+            row.update({more: all_of_row[more] if all_of_row[more] is not None else "" for more in of_run.more})
+    else:
+        print(ran.stdout, end="")
+    rows = [{"run": name, **{title: short(value) for title, value in row.items()}} for row in rows]
+    return peaks(name, rows) if figure in PEAKS else rows
 
 
 def keep(figure, rows):
@@ -319,8 +355,9 @@ def main():
         for (of_figure, name), of_run in RUNS.items():
             if of_figure == figure:
                 rows += run(figure, name, of_run, given.binary)
-        if figure not in UNKEPT:
-            keep(figure, rows)
+        keep(figure, rows)
+    if not given.list:
+        figure_tables.fill(PAGES)
 
 
 if __name__ == "__main__":
