@@ -116,9 +116,13 @@ impl InferError {
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::QueueFull | Self::NoMemory | Self::Invalid(_) | Self::ShuttingDown => true,
-            Self::QueueTimeout | Self::Late | Self::Expired | Self::Cancelled | Self::Engine(_) | Self::Unread(_) => {
-                false
-            }
+            Self::QueueTimeout
+            | Self::Late
+            | Self::Expired
+            | Self::Cancelled
+            | Self::Engine(_)
+            | Self::SchedulerFailed
+            | Self::Unread(_) => false,
         }
     }
 }
