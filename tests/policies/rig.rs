@@ -104,6 +104,7 @@ impl Place {
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,
+            default_max_batch_size: 4,
             config_name: None,
             start_unreadable: false,
             load_threads: 1,

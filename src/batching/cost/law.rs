@@ -80,7 +80,7 @@ impl Law {
     }
 
     fn ns_of(&self, tokens: f64) -> Option<f64> {
-        (self.runs > 0).then(|| self.fixed_ns + self.token_ns * tokens)
+        (self.runs > 0).then_some(self.fixed_ns + self.token_ns * tokens)
     }
 
     /// Solves the normal equations of `Σ weight · (T − fixed − per token · tokens)² + prior · (fixed − FIXED_TOKENS
