@@ -19,7 +19,7 @@ fn nothing_runs_before_so_many_requests_wait_and_then_all_do_as_they_come() {
         &[
             (0, "a rows=4", ""),
             (1, "b", ""),
-            (2, "c", "#0 runs a b c"),
+            (2, "c", "#0 runs a[0..4] b c"),
             (3, "#0 done", "a completed; b completed; c completed"),
             (4, "d", "#1 runs d"),
         ],
@@ -33,7 +33,7 @@ fn requests_that_wait_still_end_by_their_limits_and_by_their_clients() {
     play(
         &mut pool,
         &[
-            (0, "a deadline=10", ""),
+            (0, "a deadline=10", "wake at 10"),
             (1, "b", ""),
             (2, "c", "c rejected: queue full"),
             (10, "wake", "a expired"),

@@ -95,8 +95,18 @@ impl Oracle {
         queue
     }
 
+    /// Nothing of a model is held any more until others wait with it.
+    pub(super) fn release(&mut self, model: ModelId) {
+        if let Some(knobs) = self.models.get_mut(&model) {
+            knobs.queueing.hold_until_waiting = 0;
+        }
+    }
+
     /// The pending batch of a model: what Triton looks at, and its requests in boarding order.
     fn pending_batch(&self, model: ModelId) -> Option<(triton::Queue, Vec<ReqId>)> {
+        if self.models[&model].queueing.hold_until_waiting > 0 {
+            return None;
+        }
         let waiting = self.queue(model);
         let first = waiting.iter().min_by_key(|sent| (sent.level, sent.late.is_some(), sent.seq))?;
         let (line, knobs) = (self.line_of(first), self.knobs(first));
@@ -169,7 +179,11 @@ impl Oracle {
             None
         };
         let sent = self.entry(arrival, now, level, board_by, verdict);
+        let model = sent.arrival.model;
         self.sent.insert(sent.arrival.req, sent);
+        if self.queue(model).len() >= self.models[&model].queueing.hold_until_waiting as usize {
+            self.release(model);
+        }
         self.pass(now);
     }
 

@@ -127,6 +127,7 @@ impl Pool {
     }
 
     pub(super) fn drain(&mut self, model: ModelId) -> Actions {
+        self.oracle.release(model);
         if self.oracle.models.contains_key(&model) {
             self.draining.insert(model);
         }
