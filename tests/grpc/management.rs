@@ -199,6 +199,9 @@ async fn log_settings_can_be_read_and_changed() {
         let status = soon(client.log_settings(refused)).await.expect_err("refused");
         assert_eq!(status.code(), Code::InvalidArgument, "{}", status.message());
     }
+    let file = set("log_file", Given::StringParam("elsewhere.log".to_owned()));
+    let status = soon(client.log_settings(file)).await.expect_err("a client chooses no files");
+    assert_eq!(status.code(), Code::Unimplemented, "{}", status.message());
 }
 
 #[tokio::test(flavor = "multi_thread")]

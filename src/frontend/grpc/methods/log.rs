@@ -4,7 +4,7 @@ use tonic::Status;
 
 use super::Services;
 use crate::{
-    observe::LogValue,
+    observe::{LogSettingError, LogValue},
     wire::pb::{
         self,
         log_settings_request::setting_value::ParameterChoice as Given,
@@ -15,7 +15,8 @@ use crate::{
 /// Answers LogSettings with all settings, after the changes of the request, which take place all or none.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a setting of another type, out of bounds, or fixed. Names that are no setting are ignored.
+/// INVALID_ARGUMENT for a setting of another type or out of bounds, UNIMPLEMENTED for the file. Names that are no setting
+/// are ignored.
 pub(in crate::frontend::grpc) fn log_settings(
     services: &Services,
     request: pb::LogSettingsRequest,
@@ -29,7 +30,13 @@ pub(in crate::frontend::grpc) fn log_settings(
         });
         changes.push((name.as_str(), value));
     }
-    services.log.apply(changes).map_err(|error| Status::invalid_argument(error.to_string()))?;
+    services.log.apply(changes).map_err(|error| {
+        let message = error.to_string();
+        match error {
+            LogSettingError::FileFixed => Status::unimplemented(message),
+            _ => Status::invalid_argument(message),
+        }
+    })?;
     let settings = services.log.settings().into_iter().map(|(name, value)| (name.to_owned(), shown(value)));
     Ok(pb::LogSettingsResponse { settings: settings.collect() })
 }
