@@ -15,7 +15,7 @@ use paternoster::{
     },
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{
-        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, StagePrograms, Ticket,
+        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, StagePrograms, Ticket, WarmUp,
     },
     model::{DataType, Dims, Exit, ExitTo, Sink, Source, StagePlan, TensorSpec},
     observe::timeline::Timeline,
@@ -311,7 +311,8 @@ async fn stages_are_warmed_up_one_after_another() {
             StagePrograms::cut(&chain::spec(WIDTH), chain::plan(2, WIDTH), programs).expect("the plan is sound");
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[1.0_f32, POISON]));
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
-        pool.warm_up(&chain::spec(WIDTH), &programs, 1, &[Some(input)]).map(|took_ns| took_ns.len())
+        let warm_up = WarmUp { rows: 1, inputs: &[Some(input)], program_inputs: &[] };
+        pool.warm_up(&chain::spec(WIDTH), &programs, warm_up).map(|took_ns| took_ns.len())
     };
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(0.0)]), Ok(2), "a time for each stage");
     assert_eq!(warm(vec![Digit::free(1.0), Digit::free(2.0)]), Err("poison".to_owned()), "the second stage ran");

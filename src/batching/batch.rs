@@ -55,7 +55,7 @@ impl Step {
 
 /// Where a queued batch stands among the others: by the level of its first request, then by its turn; pipelined parts by how far they
 /// have come.
-pub(super) type BatchRank = (u32, u64, u16, BatchId);
+pub(super) type BatchRank = (u64, u64, u16, BatchId);
 
 /// Requests that travel together.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ pub(super) struct Batch {
     pub(super) id: BatchId,
     pub(super) lineage: LineageIx,
     /// Best priority level among its requests.
-    pub(super) level: u32,
+    pub(super) level: u64,
     /// The oldest lineage first, but one that repeats a stage goes behind those that are there, and requests that start again have the turn
     /// of the batch that failed.
     pub(super) turn: u64,

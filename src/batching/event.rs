@@ -107,7 +107,7 @@ pub struct Arrival {
     /// What must agree with its batch mates.
     pub key: BatchKey,
     /// Triton's priority: 0 = the model's default, 1 = highest.
-    pub priority: u32,
+    pub priority: u64,
     /// Queue timeout asked for by the request, as an instant; the model's queue policy decides whether it counts.
     pub board_by: Option<Ns>,
     /// The client's deadline: the request ends here wherever it is.

@@ -251,7 +251,7 @@ impl Group {
     }
 
     /// Why a request never enters the queue. One whose size breaks the contract could only be lost: it fails.
-    fn refusal(&self, now: Ns, arrival: &Arrival, level: u32, expiry: Ns) -> Option<End> {
+    fn refusal(&self, now: Ns, arrival: &Arrival, level: u64, expiry: Ns) -> Option<End> {
         if expiry <= now {
             return Some(End::Expired);
         }

@@ -183,13 +183,13 @@ pub struct QueueingKnobs {
     /// once, since nobody waits for their replies.
     pub preserve_ordering: bool,
     /// Number of priority levels; 0 or 1: one level.
-    pub priority_levels: u32,
+    pub priority_levels: u64,
     /// Level of a request with priority 0, or one out of range.
-    pub default_priority_level: u32,
+    pub default_priority_level: u64,
     /// Queue policy of levels without one of their own.
     pub default_queue: QueueKnobs,
     /// Queue policies by level (1 = highest).
-    pub level_queues: Vec<(u32, QueueKnobs)>,
+    pub level_queues: Vec<(u64, QueueKnobs)>,
     /// Width of the length buckets: requests share a batch when their lengths round up to the same multiple; 0: any
     /// lengths share one. A task's bucket is padded to the longest of its own rows only.
     pub bucket_width: u32,

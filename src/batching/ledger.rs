@@ -44,7 +44,7 @@ pub(super) struct Request {
     pub(super) graph: Box<[Unfolded]>,
     pub(super) sequence: Option<SequenceIx>,
     /// Priority level, 1 = highest.
-    pub(super) level: u32,
+    pub(super) level: u64,
     pub(super) arrived: Ns,
     /// When it first boarded.
     pub(super) boarded: Ns,

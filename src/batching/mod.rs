@@ -30,6 +30,7 @@ mod landing;
 mod leasing;
 mod ledger;
 mod lengths;
+mod levels;
 mod lineage;
 mod list;
 mod monitor;

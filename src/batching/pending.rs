@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 
 use slab::Slab;
-use smallvec::SmallVec;
 
 use super::{
     BatchKey, Lengths, Ns, ShapeClass,
     ledger::{Ledger, Slot, Stand},
     lengths::LengthGroups,
+    levels::Levels,
     list::{InQueue, List},
     queue_rules::QueueRules,
     targets::Targets,
@@ -72,22 +72,27 @@ impl Mates {
 /// The requests of one level in a line.
 #[derive(Debug)]
 pub(super) struct Level {
-    pub(super) level: u32,
     pub(super) fresh: List<InQueue>,
     /// Requests past their queue timeout, under `DELAY`: behind the fresh ones of their level, before the next level.
     pub(super) delayed: List<InQueue>,
 }
 
+impl Default for Level {
+    fn default() -> Self {
+        Self { fresh: List::new(), delayed: List::new() }
+    }
+}
+
 /// Where a line stands among the lines of its group: by the level of its first request, fresh before delayed, then by
 /// order of arrival.
-pub(super) type Rank = (u32, bool, u64);
+pub(super) type Rank = (u64, bool, u64);
 
 /// Requests that may share a batch.
 #[derive(Debug, Default)]
 pub(super) struct Line {
     pub(super) mates: Mates,
-    /// Levels with requests, highest first.
-    pub(super) levels: SmallVec<[Level; 1]>,
+    /// Levels with requests.
+    pub(super) levels: Levels<Level>,
     pub(super) rows: u64,
 }
 
@@ -98,7 +103,7 @@ impl Line {
 
     /// Its requests in the order in which they board.
     pub(super) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = Slot> + 'a {
-        self.levels.iter().flat_map(|level| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
+        self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
     }
 
     /// How many requests from its head have no more than `rows` rows together.
@@ -120,38 +125,24 @@ impl Line {
     }
 
     /// Level of the request that boards next, whether it is delayed, and its slot.
-    fn first(&self) -> Option<(u32, bool, Slot)> {
-        let level = self.levels.first()?;
+    fn first(&self) -> Option<(u64, bool, Slot)> {
+        let (number, level) = self.levels.first()?;
         match level.fresh.head() {
-            Some(slot) => Some((level.level, false, slot)),
-            None => Some((level.level, true, level.delayed.head()?)),
+            Some(slot) => Some((number, false, slot)),
+            None => Some((number, true, level.delayed.head()?)),
         }
     }
 
     /// Arrival of its oldest request. Fresh requests stand in order of arrival, delayed ones in order of timeout.
     pub(super) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
-        let heads = self.levels.iter().filter_map(|level| level.fresh.head());
-        let delayed = self.levels.iter().flat_map(|level| level.delayed.iter(ledger));
+        let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
+        let delayed = self.levels.iter().flat_map(|(_, level)| level.delayed.iter(ledger));
         heads.chain(delayed).map(|slot| ledger[slot].arrived).min()
     }
 
-    fn level_mut(&mut self, level: u32) -> &mut Level {
-        let at = match self.levels.binary_search_by_key(&level, |entry| entry.level) {
-            Ok(at) => at,
-            Err(at) => {
-                self.levels.insert(at, Level { level, fresh: List::new(), delayed: List::new() });
-                at
-            }
-        };
-        &mut self.levels[at]
-    }
-
-    fn drop_level_if_empty(&mut self, level: u32) {
-        if let Ok(at) = self.levels.binary_search_by_key(&level, |entry| entry.level)
-            && self.levels[at].fresh.is_empty()
-            && self.levels[at].delayed.is_empty()
-        {
-            self.levels.remove(at);
+    fn drop_level_if_empty(&mut self, level: u64) {
+        if self.levels.get(level).is_some_and(|entry| entry.fresh.is_empty() && entry.delayed.is_empty()) {
+            self.levels.remove(level);
         }
     }
 }
@@ -168,8 +159,8 @@ pub(super) struct Pending {
     recent: Option<LineIx>,
     /// One empty line may stay, so that a group whose requests are all alike does not make one for each.
     spare: Option<LineIx>,
-    /// Requests by level, delayed ones included, for levels that ever had any; sorted.
-    pub(super) by_level: SmallVec<[(u32, u32); 1]>,
+    /// How many requests wait at each level, delayed ones included; none at the levels that are missing.
+    pub(super) by_level: Levels<u32>,
     pub(super) requests: usize,
     pub(super) rows: u64,
     /// Of the requests, those that are held.
@@ -187,7 +178,7 @@ impl Pending {
             by_mates: BTreeMap::new(),
             recent: None,
             spare: None,
-            by_level: SmallVec::new(),
+            by_level: Levels::default(),
             requests: 0,
             rows: 0,
             held_requests: 0,
@@ -221,26 +212,14 @@ impl Pending {
     }
 
     /// The highest level at which a request waits.
-    pub(super) fn best_level(&self) -> Option<u32> {
-        self.by_level.iter().find(|&&(_, waiting)| waiting > 0).map(|&(level, _)| level)
+    pub(super) fn best_level(&self) -> Option<u64> {
+        self.by_level.first().map(|(level, _)| level)
     }
 
     /// Whether the level holds its largest number of requests.
-    pub(super) fn is_full(&self, level: u32) -> bool {
+    pub(super) fn is_full(&self, level: u64) -> bool {
         let limit = self.rules.queue_of(level).max_queue_size;
-        limit != 0 && self.by_level.iter().any(|&(own, waiting)| own == level && waiting >= limit)
-    }
-
-    /// How many requests wait at a level.
-    fn waiting_mut(&mut self, level: u32) -> &mut u32 {
-        let at = match self.by_level.binary_search_by_key(&level, |&(level, _)| level) {
-            Ok(at) => at,
-            Err(at) => {
-                self.by_level.insert(at, (level, 0));
-                at
-            }
-        };
-        &mut self.by_level[at].1
+        limit != 0 && self.by_level.get(level).is_some_and(|waiting| *waiting >= limit)
     }
 
     /// The line for these mates, made if need be.
@@ -251,9 +230,10 @@ impl Pending {
             return recent;
         }
         let lines = &mut self.lines;
-        let line = *self.by_mates.entry(mates).or_insert_with_key(|mates| {
-            lines.insert(Line { mates: mates.clone(), levels: SmallVec::new(), rows: 0 }) as LineIx
-        });
+        let line = *self
+            .by_mates
+            .entry(mates)
+            .or_insert_with_key(|mates| lines.insert(Line { mates: mates.clone(), ..Line::default() }) as LineIx);
         self.recent = Some(line);
         line
     }
@@ -265,8 +245,8 @@ impl Pending {
         let (level, rows) = (request.level, u64::from(request.rows));
         let entry = self.line_mut(line);
         entry.rows += rows;
-        entry.level_mut(level).fresh.push_back(ledger, slot);
-        *self.waiting_mut(level) += 1;
+        entry.levels.entry(level).fresh.push_back(ledger, slot);
+        *self.by_level.entry(level) += 1;
         self.requests += 1;
         self.rows += rows;
         self.held_requests += usize::from(line == HELD);
@@ -288,14 +268,18 @@ impl Pending {
         let (level, rows) = (request.level, u64::from(request.rows));
         let entry = self.line_mut(line);
         entry.rows -= rows;
-        let lists = entry.level_mut(level);
+        let lists = entry.levels.entry(level);
         if delayed {
             lists.delayed.remove(ledger, slot)
         } else {
             lists.fresh.remove(ledger, slot)
         }
         entry.drop_level_if_empty(level);
-        *self.waiting_mut(level) -= 1;
+        let waiting = self.by_level.entry(level);
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.by_level.remove(level);
+        }
         self.requests -= 1;
         self.rows -= rows;
         self.held_requests -= usize::from(line == HELD);
@@ -313,7 +297,7 @@ impl Pending {
 
     /// Moves a fresh request behind the others of its level (`DELAY`).
     pub(super) fn delay(&mut self, ledger: &mut Ledger, slot: Slot, line: LineIx) {
-        let level = self.line_mut(line).level_mut(ledger[slot].level);
+        let level = self.line_mut(line).levels.entry(ledger[slot].level);
         level.fresh.remove(ledger, slot);
         level.delayed.push_back(ledger, slot);
         ledger[slot].stand = Stand::Queued { line, delayed: true };

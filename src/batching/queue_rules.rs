@@ -6,11 +6,11 @@ use super::{Ns, QueueKnobs, QueueingKnobs, ledger::NEVER};
 /// batcher.
 #[derive(Debug)]
 pub(super) struct QueueRules {
-    levels: u32,
-    default_level: u32,
+    levels: u64,
+    default_level: u64,
     default_queue: QueueKnobs,
     /// Sorted by level.
-    level_queues: Vec<(u32, QueueKnobs)>,
+    level_queues: Vec<(u64, QueueKnobs)>,
 }
 
 impl Default for QueueRules {
@@ -33,12 +33,12 @@ impl QueueRules {
     }
 
     /// The level of a request with this priority: 0 and values out of range mean the default level.
-    pub(super) fn level_of(&self, priority: u32) -> u32 {
+    pub(super) fn level_of(&self, priority: u64) -> u64 {
         if (1..=self.levels).contains(&priority) { priority } else { self.default_level }
     }
 
     /// The queue policy of a level.
-    pub(super) fn queue_of(&self, level: u32) -> &QueueKnobs {
+    pub(super) fn queue_of(&self, level: u64) -> &QueueKnobs {
         match self.level_queues.binary_search_by_key(&level, |&(level, _)| level) {
             Ok(at) => &self.level_queues[at].1,
             Err(_) => &self.default_queue,
@@ -48,7 +48,7 @@ impl QueueRules {
     /// When a request that arrives now at `level` and asks for `asked` has waited long enough. An override may only
     /// shorten the default timeout. No default timeout counts as one without end, so that any override shortens it;
     /// Triton compares with the 0 that stands for it and drops the override.
-    pub(super) fn board_by(&self, level: u32, now: Ns, asked: Option<Ns>) -> Ns {
+    pub(super) fn board_by(&self, level: u64, now: Ns, asked: Option<Ns>) -> Ns {
         let queue = self.queue_of(level);
         let default = match queue.default_timeout_ns {
             0 => NEVER,

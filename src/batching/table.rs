@@ -25,7 +25,7 @@ const SPARE_VECS: usize = 8;
 pub(super) struct Blueprint {
     pub(super) mates: Mates,
     pub(super) class: ShapeClass,
-    pub(super) level: u32,
+    pub(super) level: u64,
     /// Its turn, if it has that of an earlier batch.
     pub(super) turn: Option<u64>,
     pub(super) order: PartOrder,
@@ -98,7 +98,7 @@ impl BatchTable {
 
     /// Meta operation *stretch*: newcomers become a step at the foot of a batch. Their places are given out here; there must be
     /// room. Returns how many steps merged at once.
-    pub(super) fn stretch(&mut self, batch: BatchIx, level: u32, entry: CellId, mut rows: Vec<Seat>) -> u32 {
+    pub(super) fn stretch(&mut self, batch: BatchIx, level: u64, entry: CellId, mut rows: Vec<Seat>) -> u32 {
         let entry_of = &mut self.batches[batch];
         let lineage = &mut self.lineages[entry_of.lineage];
         for seat in &mut rows {
@@ -179,7 +179,7 @@ impl BatchTable {
     }
 
     /// A batch repeats a stage: it goes behind the others of this level.
-    pub(super) fn repeat(&mut self, batch: BatchIx, level: u32) {
+    pub(super) fn repeat(&mut self, batch: BatchIx, level: u64) {
         let entry = &mut self.batches[batch];
         entry.level = level;
         entry.turn = self.made;

@@ -13,7 +13,7 @@ use super::{
 
 /// Where a request stands among those of its line: by level, fresh before delayed, by target, then in order of
 /// arrival.
-type Place = (LineIx, u32, bool, Ns, u64, Slot);
+type Place = (LineIx, u64, bool, Ns, u64, Slot);
 
 /// Waiting requests of each line, the earliest targets first.
 #[derive(Debug)]

@@ -259,7 +259,7 @@ pub(super) fn lengthen(class: &mut ShapeClass, request: &Request) {
 }
 
 /// The highest level of the requests that these rows belong to; ended ones do not count.
-pub(super) fn best_level(rows: &[Seat], ledger: &Ledger) -> u32 {
+pub(super) fn best_level(rows: &[Seat], ledger: &Ledger) -> u64 {
     let aboard = rows.iter().filter(|seat| ledger.is_aboard(seat));
-    aboard.map(|seat| ledger[seat.slot].level).min().unwrap_or(u32::MAX)
+    aboard.map(|seat| ledger[seat.slot].level).min().unwrap_or(u64::MAX)
 }

@@ -47,3 +47,4 @@ pub use lanes::Responsiveness;
 pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};
 pub use stages::StagePrograms;
+pub use warm_up::WarmUp;

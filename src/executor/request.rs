@@ -15,7 +15,7 @@ pub struct InferRequest {
     /// Inputs in the order of the specification; `None` for optional ones left out.
     pub inputs: Vec<Option<InputTensor>>,
     /// Triton's priority; 0 = the model's default.
-    pub priority: u32,
+    pub priority: u64,
     /// The request's own queue timeout; zero or absent: the model's default.
     pub queue_timeout: Option<Duration>,
     /// The client's deadline.

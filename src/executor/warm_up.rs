@@ -6,7 +6,7 @@ use super::{
     InputTensor, StagePrograms,
     admit::Admission,
     boundary::{BoundaryRows, Places},
-    cells::{run_alone, unfold},
+    cells::{CellPrograms, ProgramInputs, Trial, run_alone, unfold},
     gather::Part,
     lane::{RunContext, run_parts},
     pool::Pool,
@@ -19,6 +19,18 @@ use crate::{
     model::ModelSpec,
 };
 
+/// What a version's programs run before it comes up.
+#[derive(Clone, Copy, Debug)]
+pub struct WarmUp<'a> {
+    /// Rows of the batch. Where requests unfold into cells, as many requests of one row, which come at once.
+    pub rows: u32,
+    /// Inputs of the batch, in the order of the specification.
+    pub inputs: &'a [Option<InputTensor>],
+    /// By name, with the dims of a row, what inputs of the program read that are not the model's (states and controls of
+    /// sequences). Those that are missing read what the only request of a sequence is given.
+    pub program_inputs: &'a [(String, InputTensor)],
+}
+
 impl Pool {
     /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
     /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
@@ -30,8 +42,7 @@ impl Pool {
         &self,
         spec: &ModelSpec,
         programs: &StagePrograms,
-        rows: u32,
-        inputs: &[Option<InputTensor>],
+        WarmUp { rows, inputs, program_inputs }: WarmUp<'_>,
     ) -> Result<Vec<Ns>, String> {
         let (lengths, _) = Admission::new(spec).measure(inputs);
         let class = ShapeClass(lengths.clone());
@@ -46,8 +57,10 @@ impl Pool {
                 return Ok(vec![ran.took_ns()]);
             }
             Programs::Cells(cells) => {
-                let graph = unfold(cells, spec, rows, inputs, None).map_err(|fault| fault.to_string())?;
-                return run_alone(spec, cells, graph, inputs, buffers).map(|(_, took_ns)| took_ns);
+                let given = Arc::new(cells.rows_of(program_inputs)?);
+                let requests = (0..rows).map(|row| trial(cells, spec, row_of(spec, inputs, row, rows), &given));
+                let requests = requests.collect::<Result<_, _>>()?;
+                return run_alone(spec, cells, requests, buffers).map(|(_, took_ns)| took_ns);
             }
             Programs::Cut(stages) => stages,
         };
@@ -73,4 +86,26 @@ impl Pool {
         }
         Ok(took_ns)
     }
+}
+
+/// One row of the inputs of a batch.
+fn row_of(spec: &ModelSpec, inputs: &[Option<InputTensor>], row: u32, rows: u32) -> Vec<Option<InputTensor>> {
+    let of_batch = |input: &InputTensor| {
+        let (bytes, mut shape) = (input.data.len() / rows as usize, input.shape.clone());
+        if spec.has_batch_axis() {
+            shape[0] = 1;
+        }
+        InputTensor { shape, data: input.data.slice(row as usize * bytes..(row as usize + 1) * bytes) }
+    };
+    inputs.iter().map(|input| input.as_ref().map(of_batch)).collect()
+}
+
+fn trial(
+    cells: &CellPrograms,
+    spec: &ModelSpec,
+    inputs: Vec<Option<InputTensor>>,
+    given: &Arc<ProgramInputs>,
+) -> Result<Trial, String> {
+    let graph = unfold(cells, spec, 1, &inputs, None).map_err(|fault| fault.to_string())?;
+    Ok(Trial { inputs, graph, given: Arc::clone(given) })
 }

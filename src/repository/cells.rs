@@ -12,7 +12,7 @@ use super::{
 use crate::{
     batching::Policy,
     engine::{Program, onnxruntime::OnnxProgram},
-    executor::{CellPrograms, InputTensor, Pool, StagePrograms},
+    executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
         unfold::{Nodes, Tree, Unfolding},
@@ -55,7 +55,7 @@ pub(super) fn compile(
         (knobs.cells, knobs.segments) = programs.knobs();
     }
     let programs = StagePrograms::from(programs);
-    let tried = pool.warm_up(&request.spec, &programs, 1, &example);
+    let tried = pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[] });
     tried.map_err(|fault| format!("an example request failed: {fault}"))?;
     Ok(programs)
 }

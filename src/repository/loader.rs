@@ -141,6 +141,9 @@ pub struct WarmupSample {
     pub count: u32,
     /// Inputs in the order of the specification; `None` for optional ones left out.
     pub inputs: Vec<Option<InputTensor>>,
+    /// By name, what inputs of the program read that are not the model's (states and controls of sequences): one row
+    /// each, without the batch.
+    pub program_inputs: Vec<(String, InputTensor)>,
     /// Rows of the batch; 1 for models without a batch axis.
     pub rows: u32,
 }

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::{
-    EngineKind, Isolation, LoadRequest, Loader, StageCuts, cells,
+    EngineKind, Isolation, LoadRequest, Loader, StageCuts, WarmupSample, cells,
     config::pb::{
         self,
         model_config::SchedulingChoice,
@@ -20,7 +20,7 @@ use crate::{
         EngineError, Program, Repeat, RepeatElements,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
-    executor::{ModelHandle, Pool, StagePrograms},
+    executor::{ModelHandle, Pool, StagePrograms, WarmUp},
     observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
@@ -112,9 +112,10 @@ impl PoolLoader {
         };
         programs.admit_padding(&request.spec)?;
         for sample in &request.warmup {
+            let WarmupSample { rows, inputs, program_inputs, .. } = sample;
             for _ in 0..sample.count {
                 self.pool
-                    .warm_up(&request.spec, &programs, sample.rows, &sample.inputs)
+                    .warm_up(&request.spec, &programs, WarmUp { rows: *rows, inputs, program_inputs })
                     .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
             }
         }

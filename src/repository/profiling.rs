@@ -14,7 +14,7 @@ use super::{
 };
 use crate::{
     batching::{Ns, Policy},
-    executor::StagePrograms,
+    executor::{StagePrograms, WarmUp},
     observe::machine,
     profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest, measure, sizes},
 };
@@ -295,7 +295,8 @@ impl PoolLoader {
                     inputs = Some((size, warmup::random_inputs(spec, size).map_err(Halt::Failed)?));
                 }
                 let made = inputs.as_ref().map_or(&[][..], |(_, made)| made);
-                let run = || self.pool.warm_up(spec, programs, size.rows, made);
+                let run =
+                    || self.pool.warm_up(spec, programs, WarmUp { rows: size.rows, inputs: made, program_inputs: &[] });
                 let took_ns = if at_once > 1 { side_by_side(at_once, run).map(|ns| vec![ns]) } else { run() };
                 took_ns.map_err(Halt::Failed)
             },

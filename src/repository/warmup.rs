@@ -3,18 +3,20 @@
 use std::path::Path;
 
 use bytes::Bytes;
+use tracing::info;
 
 use super::{
     WarmupSample,
     config::{
         convert,
         pb::{self, model_warmup::input::InputDataType},
+        sequences,
     },
     prepare::read_up_to,
 };
 use crate::{
     executor::InputTensor,
-    model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
+    model::{DataType, Dims, ModelSpec, element_count},
     profile::Size,
 };
 
@@ -47,7 +49,12 @@ fn samples_within(
 ) -> Result<Vec<WarmupSample>, String> {
     let mut samples = Vec::with_capacity(config.model_warmup.len());
     for (number, warmup) in config.model_warmup.iter().enumerate() {
-        let rows = warmup.batch_size.max(1);
+        let rows = warmup.batch_size;
+        if rows == 0 {
+            // As on Triton.
+            info!(model = spec.name, sample = warmup.name, "warm-up sample of batch size 0 is skipped");
+            continue;
+        }
         let mut inputs = Vec::with_capacity(spec.inputs.len());
         for (index, tensor) in spec.inputs.iter().enumerate() {
             let Some(input) = warmup.inputs.get(&tensor.name) else {
@@ -56,12 +63,26 @@ fn samples_within(
             };
             let seed = ((number as u64) << 32) | index as u64;
             let source = Source { input, directory, seed, bytes_left };
-            let built = input_tensor(spec, tensor, rows, &source)
+            let batch = spec.has_batch_axis().then_some(rows);
+            let built = input_tensor(tensor.datatype, batch, &source)
                 .map_err(|fault| format!("warm-up sample '{}', input '{}': {fault}", warmup.name, tensor.name))?;
             bytes_left = bytes_left.saturating_sub(built.data.len());
             inputs.push(Some(built));
         }
-        samples.push(WarmupSample { name: warmup.name.clone(), count: warmup.count.max(1), inputs, rows });
+        let mut program_inputs = Vec::new();
+        for (index, name) in sequences::inputs(config).enumerate() {
+            let Some(input) = warmup.inputs.get(name) else { continue };
+            let seed = ((number as u64) << 32) | (spec.inputs.len() + index) as u64;
+            let source = Source { input, directory, seed, bytes_left };
+            let datatype = sequences::datatype_of(config, name).ok_or_else(|| format!("'{name}' has no datatype"));
+            let built = datatype
+                .and_then(|datatype| input_tensor(datatype, None, &source))
+                .map_err(|fault| format!("warm-up sample '{}', input '{name}': {fault}", warmup.name))?;
+            bytes_left = bytes_left.saturating_sub(built.data.len());
+            program_inputs.push((name.to_owned(), built));
+        }
+        let (name, count) = (warmup.name.clone(), warmup.count.max(1));
+        samples.push(WarmupSample { name, count, inputs, program_inputs, rows });
     }
     Ok(samples)
 }
@@ -96,13 +117,15 @@ struct Source<'a> {
     bytes_left: usize,
 }
 
-fn input_tensor(spec: &ModelSpec, tensor: &TensorSpec, rows: u32, source: &Source<'_>) -> Result<InputTensor, String> {
+/// An input of that many rows behind a batch axis, or of one without it.
+fn input_tensor(datatype: DataType, batch: Option<u32>, source: &Source<'_>) -> Result<InputTensor, String> {
     let Source { input, directory, seed, bytes_left } = *source;
-    if convert::datatype(input.data_type) != Some(tensor.datatype) {
-        return Err(format!("expected the datatype {}", tensor.datatype));
+    if convert::datatype(input.data_type) != Some(datatype) {
+        return Err(format!("expected the datatype {datatype}"));
     }
+    let rows = batch.unwrap_or(1);
     // BYTES elements take at least the four bytes of their length.
-    let size = tensor.datatype.size_bytes().unwrap_or(4);
+    let size = datatype.size_bytes().unwrap_or(4);
     let elements = element_count(&input.dims);
     let row_bytes = elements.and_then(|count| count.checked_mul(size));
     let fits = row_bytes.and_then(|bytes| bytes.checked_mul(rows as usize)).is_some_and(|total| total <= bytes_left);
@@ -114,11 +137,11 @@ fn input_tensor(spec: &ModelSpec, tensor: &TensorSpec, rows: u32, source: &Sourc
     };
     let row = match &input.input_data_type {
         None | Some(InputDataType::ZeroData(_)) => vec![0; row_bytes],
-        Some(InputDataType::RandomData(_)) => random(tensor.datatype, elements, seed),
+        Some(InputDataType::RandomData(_)) => random(datatype, elements, seed),
         Some(InputDataType::InputDataFile(name)) => {
             let Some(directory) = directory else { return Err("a model without a directory has no files".to_owned()) };
             let row = read_up_to(&directory.join(DIRECTORY).join(name), bytes_left as u64)?;
-            check_row(tensor.datatype, &row, elements, row_bytes)?;
+            check_row(datatype, &row, elements, row_bytes)?;
             row
         }
     };
@@ -129,9 +152,7 @@ fn input_tensor(spec: &ModelSpec, tensor: &TensorSpec, rows: u32, source: &Sourc
         ));
     }
     let mut shape = Dims::new();
-    if spec.has_batch_axis() {
-        shape.push(i64::from(rows));
-    }
+    shape.extend(batch.map(i64::from));
     shape.extend_from_slice(&input.dims);
     Ok(InputTensor { shape, data: Bytes::from(row.repeat(rows as usize)) })
 }
@@ -199,6 +220,7 @@ fn splitmix64(state: &mut u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::TensorSpec;
 
     fn spec(datatype: DataType, dims: &[i64], max_batch_size: u32) -> ModelSpec {
         ModelSpec {
@@ -248,9 +270,40 @@ mod tests {
     }
 
     #[test]
+    fn what_the_program_reads_beside_the_models_inputs_is_one_row_without_the_batch() {
+        let spec = spec(DataType::Fp32, &[2], 8);
+        let mut config = config(DataType::Fp32, &[2], InputDataType::ZeroData(true), 3);
+        let control = pb::model_sequence_batching::Control {
+            kind: pb::model_sequence_batching::control::Kind::ControlSequenceReady.into(),
+            int32_false_true: vec![0, 1],
+            ..Default::default()
+        };
+        let ready = pb::model_sequence_batching::ControlInput { name: "READY".to_owned(), control: vec![control] };
+        let batching = pb::ModelSequenceBatching { control_input: vec![ready], ..Default::default() };
+        config.scheduling_choice = Some(pb::model_config::SchedulingChoice::SequenceBatching(batching));
+        let given = pb::model_warmup::Input {
+            data_type: convert::datatype_to_pb(DataType::Int32).into(),
+            dims: vec![1],
+            input_data_type: Some(InputDataType::ZeroData(true)),
+        };
+        config.model_warmup[0].inputs.insert("READY".to_owned(), given);
+        let built = samples(&config, &spec, None).unwrap();
+        assert_eq!((built[0].rows, only(&built).shape.as_slice()), (3, &[3_i64, 2][..]));
+        let (name, row) = &built[0].program_inputs[0];
+        assert_eq!((name.as_str(), row.shape.as_slice(), row.data.as_ref()), ("READY", &[1_i64][..], &[0_u8; 4][..]));
+    }
+
+    #[test]
+    fn a_sample_of_batch_size_0_is_skipped_as_on_triton() {
+        let spec = spec(DataType::Fp32, &[2], 8);
+        let built = samples(&config(DataType::Fp32, &[2], InputDataType::ZeroData(true), 0), &spec, None).unwrap();
+        assert!(built.is_empty());
+    }
+
+    #[test]
     fn random_floats_are_fractions() {
         let spec = spec(DataType::Fp32, &[1000], 0);
-        let built = samples(&config(DataType::Fp32, &[1000], InputDataType::RandomData(true), 0), &spec, None).unwrap();
+        let built = samples(&config(DataType::Fp32, &[1000], InputDataType::RandomData(true), 1), &spec, None).unwrap();
         assert_eq!(only(&built).shape.as_slice(), [1000], "no batch axis");
         let values = only(&built).data.chunks(4).map(|bytes| f32::from_le_bytes(bytes.try_into().unwrap()));
         assert!(values.clone().all(|value| (0.0..1.0).contains(&value)));

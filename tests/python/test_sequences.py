@@ -19,6 +19,19 @@ NOT_STARTED = "must specify the START flag on the first request of the sequence"
 SEQUENCES, LENGTH = 500, 8
 
 
+#: What a warm-up sample gives the model "total": its input, a control and its state.
+WARM = {"INPUT0": "INT64", "START": "INT32", "total": "INT64"}
+
+
+def sample(name, batch_size, inputs):
+    """A `model_warmup` entry of zeros; `inputs` maps names to datatypes."""
+    entries = "".join(
+        f'inputs {{ key: "{key}" value {{ data_type: TYPE_{datatype} dims: [ 1 ] zero_data: true }} }}\n'
+        for key, datatype in inputs.items()
+    )
+    return f'model_warmup {{ name: "{name}" batch_size: {batch_size}\n{entries}}}\n'
+
+
 def variant(repository, made, name, model, *changes):
     """A model with another name and configuration."""
     folder = repository / name
@@ -51,6 +64,7 @@ def repository(made_models, tmp_path_factory):
     )
     (begun / "initial_state").mkdir()
     (begun / "initial_state" / "seven").write_bytes(np.int64(7).tobytes())
+    variant(folder, made, "warm", "total", ("sequence_batching {", sample("first", 3, WARM) + "sequence_batching {"))
     limit = '}\nparameters { key: "batching.sequences.max_queue_size" value { string_value: "3" } }'
     short = variant(folder, made, "short", "total", (candidates, "max_candidate_sequences: 1"))
     text = (short / "config.pbtxt").read_text()
@@ -116,6 +130,27 @@ def test_sequences_start_before_they_go_on_and_need_an_id(client):
     two = [tensor("INPUT0", np.zeros((2, 1), np.int64))]
     with refused("INVALID_ARGUMENT", "expected a batch of 1"):
         client.infer("total", two, sequence_id=21, sequence_start=True)
+
+
+def test_warm_up_samples_give_controls_and_states_and_as_many_sequences_as_their_batch_size(client):
+    assert add(client, "warm", 1, 5, start=True) == (5, 1, 0), "nothing of the warm-up is left"
+    assert add(client, "warm", 1, 6, end=True) == (11, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "inputs", "facts"),
+    [
+        (3, {**WARM, "START": "FP32"}, ("model_warmup[0].inputs[START]", "expected the datatype TYPE_INT32")),
+        (3, {**WARM, "READY": "INT32"}, ("model_warmup[0].inputs[READY]", "the model has no input 'READY'")),
+        (9, WARM, ("model_warmup[0].batch_size", "expected at most 8 rows, but found 9")),
+    ],
+)
+def test_warm_up_samples_that_do_not_fit_a_model_of_sequences_are_refused(explicit, made_models, batch_size, inputs, facts):
+    _, repository, client = explicit
+    change = ("sequence_batching {", sample("first", batch_size, inputs) + "sequence_batching {")
+    variant(repository, made_models("tests", "--only", "total"), "wrong", "total", change)
+    with refused("INVALID_ARGUMENT", *facts):
+        client.load_model("wrong")
 
 
 def test_a_state_may_begin_with_a_file(client):

@@ -139,7 +139,7 @@ fn queueing(rng: &mut Rng, whole: u64) -> QueueingKnobs {
     };
     QueueingKnobs {
         preserve_ordering: rng.permille(150),
-        priority_levels: rng.below(4) as u32,
+        priority_levels: rng.below(4),
         default_priority_level: 2,
         default_queue,
         level_queues: Vec::new(),
@@ -217,7 +217,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 rows: if odd { most + 1 } else { rows },
                 lengths: [rng.within(1, 20) as u32].into_iter().collect(),
                 key: BatchKey([i64::from(rng.permille(50))].into_iter().collect()),
-                priority: rng.below(4) as u32,
+                priority: rng.below(4),
                 board_by: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
                 expiry: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
                 graph: Box::default(),

@@ -115,7 +115,7 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let live = own(core, ix).count();
     hold!(live == group.live, "group {ix} counts {} live requests of {live}", group.live);
     let queued = own(core, ix).filter(|(_, request)| matches!(request.stand, Stand::Queued { .. }));
-    let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u32, u32>::new());
+    let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u64, u32>::new());
     for (_, request) in queued {
         requests += 1;
         rows += u64::from(request.rows);
@@ -124,7 +124,9 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let pending = &group.pending;
     hold!(requests == pending.requests, "group {ix} counts {} pending requests of {requests}", pending.requests);
     hold!(rows == pending.rows, "group {ix} counts {} pending rows of {rows}", pending.rows);
-    for &(level, waiting) in &pending.by_level {
+    let levels = pending.by_level.iter().count();
+    hold!(levels == by_level.len(), "group {ix} counts requests of {levels} levels, of {}", by_level.len());
+    for (level, &waiting) in pending.by_level.iter() {
         let there = by_level.get(&level).copied().unwrap_or_default();
         hold!(waiting == there, "level {level} of group {ix} counts {waiting} requests of {there}");
         let limit = pending.rules.queue_of(level).max_queue_size;
@@ -159,16 +161,16 @@ fn lines(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Requests of one line, each of which stands where it says.
 fn line_of(ledger: &Ledger, at: LineIx, line: &Line, by_arrival: bool) -> Result<usize, Broken> {
     let (mut seen, mut rows, mut level_before) = (0, 0, 0);
-    for level in &line.levels {
-        hold!(level.level > level_before, "levels of line {at} are out of order");
-        level_before = level.level;
+    for (number, level) in line.levels.iter() {
+        hold!(number > level_before, "levels of line {at} are out of order");
+        level_before = number;
         let mut newest = None;
         let fresh = level.fresh.iter(ledger).map(|slot| (false, slot));
         for (late, slot) in fresh.chain(level.delayed.iter(ledger).map(|slot| (true, slot))) {
             let request = &ledger[slot];
             let stand = Stand::Queued { line: at, delayed: late };
             hold!(request.stand == stand, "{:?} stands at {stand:?} as {:?}", request.req, request.stand);
-            hold!(request.level == level.level, "{:?} stands at level {}", request.req, level.level);
+            hold!(request.level == number, "{:?} stands at level {number}", request.req);
             let in_order = late || !by_arrival || newest < Some(request.seq);
             hold!(in_order, "{:?} stands behind a later one", request.req);
             newest = Some(request.seq);

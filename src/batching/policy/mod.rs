@@ -128,9 +128,9 @@ impl View<'_> {
     }
 
     /// The level of a line's first request.
-    fn level_of(&self, line: LineIx) -> u32 {
+    fn level_of(&self, line: LineIx) -> u64 {
         let rank = self.pending.line(line).and_then(|line| line.rank(self.ledger));
-        rank.map_or(u32::MAX, |(level, ..)| level)
+        rank.map_or(u64::MAX, |(level, ..)| level)
     }
 }
 

@@ -26,7 +26,7 @@ pub(super) struct Sent {
     arrived: Ns,
     /// It was not refused when it came.
     entered: bool,
-    level: u32,
+    level: u64,
     board_by: Ns,
     /// Position among the delayed ones, once its timeout passed under DELAY.
     late: Option<usize>,
@@ -55,7 +55,7 @@ pub(super) struct Oracle {
     delays: usize,
 }
 
-fn queue_of(knobs: &Knobs, level: u32) -> QueueKnobs {
+fn queue_of(knobs: &Knobs, level: u64) -> QueueKnobs {
     let queueing = &knobs.queueing;
     queueing.level_queues.iter().find(|&&(own, _)| own == level).map_or(queueing.default_queue, |&(_, queue)| queue)
 }
@@ -187,7 +187,7 @@ impl Oracle {
         self.pass(now);
     }
 
-    fn entry(&mut self, arrival: Arrival, now: Ns, level: u32, board_by: Ns, verdict: Option<End>) -> Sent {
+    fn entry(&mut self, arrival: Arrival, now: Ns, level: u64, board_by: Ns, verdict: Option<End>) -> Sent {
         let seq = self.arrivals;
         self.arrivals += 1;
         let rows = vec![Row::Waiting; arrival.rows as usize];

@@ -27,10 +27,10 @@ pub(super) struct DynamicBatching {
     pub(super) preferred_batch_sizes: Vec<u32>,
     pub(super) max_queue_delay_ns: Ns,
     pub(super) preserve_ordering: bool,
-    pub(super) priority_levels: u32,
-    pub(super) default_priority_level: u32,
+    pub(super) priority_levels: u64,
+    pub(super) default_priority_level: u64,
     pub(super) default_queue: QueueKnobs,
-    pub(super) level_queues: Vec<(u32, QueueKnobs)>,
+    pub(super) level_queues: Vec<(u64, QueueKnobs)>,
     pub(super) bucket_width: u32,
 }
 

@@ -20,7 +20,7 @@ const MODELS: u32 = 3;
 /// One thing that happens.
 #[derive(Clone, Debug)]
 enum Happening {
-    Arrives { model: u32, rows: u32, key: i64, length: u32, priority: u32, timeout: Option<u64>, deadline: Option<u64> },
+    Arrives { model: u32, rows: u32, key: i64, length: u32, priority: u64, timeout: Option<u64>, deadline: Option<u64> },
     IsCancelled { which: usize },
     Completes { which: usize, outcomes: Vec<RowOutcome> },
     Fails { which: usize },
@@ -31,7 +31,7 @@ enum Happening {
 
 fn happening() -> impl Strategy<Value = Happening> {
     let rows = prop_oneof![18 => 1..6u32, 1 => Just(0), 1 => Just(99)];
-    let arrives = (0..MODELS, rows, 0..2i64, 1..12u32, 0..4u32, maybe(30), maybe(120));
+    let arrives = (0..MODELS, rows, 0..2i64, 1..12u32, 0..4u64, maybe(30), maybe(120));
     prop_oneof![
         40 => arrives.prop_map(|(model, rows, key, length, priority, timeout, deadline)| {
             Happening::Arrives { model, rows, key, length, priority, timeout, deadline }
@@ -77,9 +77,9 @@ fn window() -> impl Strategy<Value = DynamicBatching> {
         vec(1..10u32, 0..3),
         prop_oneof![Just(0), 1..50u64],
         any::<bool>(),
-        0..4u32,
+        0..4u64,
         queue(),
-        vec((1..4u32, queue()), 0..2),
+        vec((1..4u64, queue()), 0..2),
         prop_oneof![Just(0), Just(4u32)],
     )
         .prop_map(

@@ -40,6 +40,22 @@ fn higher_levels_board_first() {
 }
 
 #[test]
+fn there_may_be_as_many_levels_as_a_number_can_say() {
+    let levels = DynamicBatching { priority_levels: u64::MAX, default_priority_level: 1 << 32, ..Default::default() };
+    play(
+        &mut pool(levels),
+        &[
+            (0, "a", "#0 runs a"),
+            (1, "b priority=18446744073709551615", ""),
+            (2, "c", ""),
+            (3, "d priority=4294967297", ""),
+            (9, "#0 done", "a completed; #1 runs c d"),
+            (10, "#1 done", "c completed; d completed; #2 runs b"),
+        ],
+    );
+}
+
+#[test]
 fn a_priority_out_of_range_means_the_default_level() {
     let mut pool =
         pool(DynamicBatching { priority_levels: 2, default_priority_level: 1, ..DynamicBatching::default() });

@@ -16,7 +16,7 @@ const RUNS: u32 = 600;
 /// One thing that happens.
 #[derive(Clone, Debug)]
 enum Happening {
-    Arrives { model: u32, rows: u32, length: u32, priority: u32, deadline: Option<u64> },
+    Arrives { model: u32, rows: u32, length: u32, priority: u64, deadline: Option<u64> },
     IsCancelled(usize),
     Completes(usize, u8),
     Fails(usize),
@@ -28,7 +28,7 @@ enum Happening {
 fn happening() -> impl Strategy<Value = Happening> {
     let deadline = prop_oneof![3 => Just(None), 1 => (1..200u64).prop_map(Some)];
     prop_oneof![
-        30 => (0..2u32, 1..4u32, 1..20u32, 0..3u32, deadline).prop_map(|(model, rows, length, priority, deadline)| {
+        30 => (0..2u32, 1..4u32, 1..20u32, 0..3u64, deadline).prop_map(|(model, rows, length, priority, deadline)| {
             Happening::Arrives { model, rows, length, priority, deadline }
         }),
         5 => any::<usize>().prop_map(Happening::IsCancelled),

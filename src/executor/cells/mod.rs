@@ -17,8 +17,8 @@ mod walk;
 pub use plan::CellPrograms;
 pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
-pub(super) use trial::run_alone;
-pub(super) use walk::Walk;
+pub(super) use trial::{Trial, run_alone};
+pub(super) use walk::{ProgramInputs, Walk};
 
 use crate::{
     executor::InputTensor,

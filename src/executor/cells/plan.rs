@@ -6,12 +6,16 @@ use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-use super::resolve::Resolver;
+use super::{
+    resolve::Resolver,
+    walk::{ProgramInputs, Row},
+};
 use crate::{
     batching::{CellId, CellKind, CellKnobs, SegmentKnobs, StageKnobs},
     engine::{Program, ProgramPort},
+    executor::InputTensor,
     model::{
-        DataType, ModelSpec,
+        DataType, ModelSpec, element_count,
         unfold::{CellSpec, Control, Emitted, Nodes, Tensor, Unfolding, Which},
     },
 };
@@ -145,6 +149,25 @@ impl CellPrograms {
     /// What a cell's program takes and gives, in order.
     pub fn ports(cell: &CellSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
         (cell.inputs.iter().map(ProgramPort::from).collect(), cell.outputs.iter().map(ProgramPort::from).collect())
+    }
+
+    /// One row each for inputs of the cells, which are given by name with the row's dims.
+    ///
+    /// # Errors
+    /// When no cell has such an input, or one of another size; with its name.
+    pub(in crate::executor) fn rows_of(&self, given: &[(String, InputTensor)]) -> Result<ProgramInputs, String> {
+        let row = |(name, tensor): &(String, InputTensor)| {
+            let mut inputs = self.cells.iter().flat_map(|cell| &cell.spec.inputs);
+            let spec = inputs.find(|input| input.name == *name);
+            let spec = spec.ok_or_else(|| format!("the program has no input '{name}'"))?;
+            let size = spec.datatype.size_bytes().unwrap_or(0);
+            if element_count(&spec.dims).and_then(|count| count.checked_mul(size)) != Some(tensor.data.len()) {
+                let (expected, found) = (spec.dims.as_slice(), tensor.shape.as_slice());
+                return Err(format!("expected dims {expected:?} for input '{name}', but found {found:?}"));
+            }
+            Ok((name.clone(), Row::alone(spec.dims.clone(), tensor.data.clone())))
+        };
+        given.iter().map(row).collect()
     }
 
     /// How requests unfold.

@@ -235,6 +235,9 @@ impl Node<'_> {
     fn input(&self, spec: &TensorSpec, from: &From) -> Result<Row, String> {
         let Node { walk, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
+        if let Some(row) = walk.given(&spec.name) {
+            return Ok(row);
+        }
         match from {
             From::Whole(tensor) | From::Rows(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
             From::Step { of, reversed } => {

@@ -162,9 +162,10 @@ impl Tried {
     fn alone(&self, given: &[(&[i64], &[i64])]) -> Result<Vec<Made>, String> {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).map_err(|fault| fault.to_string())?;
-        let (reply, _) = run_alone(&self.spec, &self.programs, graph, &inputs, &self.buffers)?;
-        let outputs = reply.map_or(Vec::new(), |Response { outputs }| outputs);
-        Ok(outputs.iter().map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
+        let trial = Trial { inputs, graph, given: Arc::default() };
+        let (replies, _) = run_alone(&self.spec, &self.programs, vec![trial], &self.buffers)?;
+        let outputs = replies.into_iter().flat_map(|Response { outputs }| outputs);
+        Ok(outputs.map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
     }
 
     fn walk(&self, given: &[(&[i64], &[i64])]) -> Walk {

@@ -1,8 +1,13 @@
-//! One request through all its cells on the calling thread, apart from the lanes: what a version is tried with when it is loaded.
+//! Requests through all their cells on the calling thread, apart from the lanes: what a version is tried with when it is
+//! loaded.
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{plan::CellPrograms, task::CellTask, walk::Walk};
+use super::{
+    plan::CellPrograms,
+    task::CellTask,
+    walk::{ProgramInputs, Walk},
+};
 use crate::{
     batching::{
         Action, Arrival, BatchKey, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns,
@@ -16,19 +21,27 @@ use crate::{
 
 const MODEL: ModelId = ModelId(0);
 
-/// Runs a request of these inputs, which unfold into `graph`; its reply, and how long each cell took in all.
+/// A request of one row.
+pub(in crate::executor) struct Trial {
+    /// In the order of the specification.
+    pub(in crate::executor) inputs: Vec<Option<InputTensor>>,
+    /// What they unfold into.
+    pub(in crate::executor) graph: Box<[Unfolded]>,
+    /// What inputs of the program read instead of what they are told to.
+    pub(in crate::executor) given: Arc<ProgramInputs>,
+}
+
+/// Runs requests that come at once, so that they share tasks. Returns their replies, which those of decoupled models do not
+/// have, and how long each cell took in all.
 ///
 /// # Errors
 /// When a cell fails, does not give what it promises, or does not fit the one before it.
 pub(in crate::executor) fn run_alone(
     spec: &ModelSpec,
     programs: &Arc<CellPrograms>,
-    graph: Box<[Unfolded]>,
-    inputs: &[Option<InputTensor>],
+    requests: Vec<Trial>,
     buffers: &Arc<BufferPool>,
-) -> Result<(Option<Response>, Vec<Ns>), String> {
-    let payload = Payload { rows: 1, lengths: Lengths::new(), inputs: inputs.to_vec(), backlog: None };
-    let walk = Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None);
+) -> Result<(Vec<Response>, Vec<Ns>), String> {
     let stop = StopSignal::default();
     let mut took_ns = vec![0; programs.count()];
     let (cells, segments) = programs.knobs();
@@ -36,27 +49,33 @@ pub(in crate::executor) fn run_alone(
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));
-    core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default()));
-    let arrival = Arrival {
-        req: ReqId(0),
-        model: MODEL,
-        rows: 1,
-        lengths: Lengths::new(),
-        key: BatchKey::default(),
-        priority: 0,
-        board_by: None,
-        expiry: None,
-        graph,
-        sequence: None,
-    };
+    let mut walks = Vec::with_capacity(requests.len());
+    let mut actions = Vec::new();
+    for (number, Trial { inputs, graph, given }) in (0..).zip(requests) {
+        let payload = Payload { rows: 1, lengths: Lengths::new(), inputs, backlog: None };
+        walks.push(Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given));
+        let arrival = Arrival {
+            req: ReqId(number),
+            model: MODEL,
+            rows: 1,
+            lengths: Lengths::new(),
+            key: BatchKey::default(),
+            priority: 0,
+            board_by: None,
+            expiry: None,
+            graph,
+            sequence: None,
+        };
+        actions.extend(core.step(0, Event::Arrived(arrival)));
+    }
+    actions.extend(core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default())));
     let mut tasks: VecDeque<Task> = VecDeque::new();
-    let mut actions = core.step(0, Event::Arrived(arrival));
+    let mut left = walks.len();
     loop {
         for action in actions {
             match action {
                 Action::Launch(task) => tasks.push_back(task),
-                Action::Finish { end: End::Completed, .. } if spec.decoupled => return Ok((None, took_ns)),
-                Action::Finish { end: End::Completed, .. } => return Ok((Some(walk.reply()?), took_ns)),
+                Action::Finish { end: End::Completed, .. } => left -= 1,
                 Action::Finish { end, .. } => return Err(format!("the request ended {end:?}")),
                 Action::Emit { .. }
                 | Action::Joined { .. }
@@ -65,8 +84,12 @@ pub(in crate::executor) fn run_alone(
                 | Action::WakeAt(_) => {}
             }
         }
+        if left == 0 {
+            let replies = walks.iter().filter(|_| !spec.decoupled).map(Walk::reply);
+            return Ok((replies.collect::<Result<_, _>>()?, took_ns));
+        }
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;
-        let nodes: Vec<(&Walk, u32)> = task.rows.iter().map(|row| (&walk, row.start)).collect();
+        let nodes: Vec<(&Walk, u32)> = task.rows.iter().map(|row| (&walks[row.req.0 as usize], row.start)).collect();
         let cell = usize::from(task.cell.0);
         let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop: &stop }.run()?;
         let took = ran.took_ns();
@@ -74,6 +97,6 @@ pub(in crate::executor) fn run_alone(
             return Err(failure.reason);
         }
         took_ns[cell] += took;
-        actions = core.step(0, Event::Completed { task: task.id, rows: &ran.outcomes });
+        actions = core.step(0, Event::Completed { task: task.id, rows: &ran.outcomes }).into_iter().collect();
     }
 }

@@ -33,7 +33,12 @@ pub(in crate::executor) struct Walk {
     /// What it says of its sequence, and that one's state once it has joined it.
     sequence: Option<InSequence>,
     state: OnceLock<Arc<SequenceState>>,
+    /// What inputs of the program read instead of what they are told to, by name; only warm-up requests have any.
+    given: Arc<ProgramInputs>,
 }
+
+/// Rows of a program's inputs, by their names.
+pub(in crate::executor) type ProgramInputs = Vec<(String, Row)>;
 
 /// What a segment's nodes have left.
 struct Left {
@@ -57,7 +62,7 @@ enum Values {
 
 /// One row of what a task gave.
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(in crate::executor) struct Row {
     /// The row's dims.
     pub(super) dims: Dims,
     /// All rows of the task, or this one alone.
@@ -134,8 +139,27 @@ impl Walk {
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
-        let state = OnceLock::new();
-        Self { programs: Arc::clone(programs), payload, has_batch_axis, starts, topologies, left, sequence, state }
+        Self {
+            programs: Arc::clone(programs),
+            payload,
+            has_batch_axis,
+            starts,
+            topologies,
+            left,
+            sequence,
+            state: OnceLock::new(),
+            given: Arc::default(),
+        }
+    }
+
+    /// The same request, some of whose program's inputs read these rows.
+    pub(super) fn with_given(self, given: Arc<ProgramInputs>) -> Self {
+        Self { given, ..self }
+    }
+
+    /// What an input of the program reads instead of what it is told to.
+    pub(super) fn given(&self, input: &str) -> Option<Row> {
+        self.given.iter().find(|(name, _)| name == input).map(|(_, row)| row.clone())
     }
 
     /// Reads and leaves the state of a sequence from now on; only the first call counts.

@@ -176,20 +176,13 @@ fn queueing(
     batching: &pb::ModelDynamicBatching,
     origin: &Origin,
 ) -> Result<QueueingKnobs, ConfigError> {
-    let refuse = |key: &str, given: u64| {
-        origin.error(&format!("dynamic_batching.{key}"), format!("{given} is more than {}", u32::MAX))
-    };
-    let level = |key: &str, given: u64| u32::try_from(given).map_err(|_| refuse(key, given));
-    let mut level_queues = Vec::with_capacity(batching.priority_queue_policy.len());
-    for (number, policy) in &batching.priority_queue_policy {
-        level_queues.push((level("priority_queue_policy", *number)?, queue(policy)));
-    }
+    let level_queues = batching.priority_queue_policy.iter().map(|(level, policy)| (*level, queue(policy)));
     Ok(QueueingKnobs {
         preserve_ordering: batching.preserve_ordering,
-        priority_levels: level("priority_levels", batching.priority_levels)?,
-        default_priority_level: level("default_priority_level", batching.default_priority_level)?,
+        priority_levels: batching.priority_levels,
+        default_priority_level: batching.default_priority_level,
         default_queue: batching.default_queue_policy.as_ref().map(queue).unwrap_or_default(),
-        level_queues,
+        level_queues: level_queues.collect(),
         bucket_width: knobs::BUCKET_WIDTH.read(config, origin)?.map_or(0, narrow),
         hold_until_waiting: 0,
     })

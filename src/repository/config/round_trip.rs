@@ -82,10 +82,13 @@ fn queue() -> impl Strategy<Value = String> {
 }
 
 fn queueing() -> impl Strategy<Value = String> {
-    (maybe(any::<bool>()), maybe(any::<u32>()), option::of(1_u32..9), queue(), queue()).prop_map(
+    let levels = option::of(prop_oneof![1_u64..9, Just(u64::MAX)]);
+    (maybe(any::<bool>()), maybe(any::<u32>()), levels, queue(), queue()).prop_map(
         |(ordering, width, levels, default, first)| {
+            // Both change the order.
+            let is_ordered = levels.is_none_or(|levels| levels == 1) && !format!("{default}{first}").contains("delay");
             section(vec![
-                ("preserve_ordering", ordering),
+                ("preserve_ordering", ordering.filter(|_| is_ordered)),
                 ("bucket_width", width),
                 ("priority_levels", levels.map(|levels| levels.to_string())),
                 ("default_priority_level", levels.map(|levels| levels.to_string())),

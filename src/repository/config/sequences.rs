@@ -53,6 +53,17 @@ pub fn inputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
     })
 }
 
+/// The datatype of one of [`inputs`].
+pub fn datatype_of(config: &pb::ModelConfig, input: &str) -> Option<DataType> {
+    let batching = given(config)?;
+    let state = batching.state.iter().find(|state| state.input_name == input);
+    if let Some(state) = state {
+        return convert::datatype(state.data_type);
+    }
+    let control = batching.control_input.iter().find(|control| control.name == input)?.control.first()?;
+    values(control).map_or_else(|| convert::datatype(control.data_type), |(datatype, ..)| Some(datatype))
+}
+
 /// Outputs of the program that are state, and the model's only where it lists them.
 pub fn outputs(config: &pb::ModelConfig) -> impl Iterator<Item = &str> {
     given(config).into_iter().flat_map(|batching| batching.state.iter().map(|state| state.output_name.as_str()))

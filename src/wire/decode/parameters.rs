@@ -21,7 +21,7 @@ pub(super) type Parameters = HashMap<String, InferParameter>;
 /// What a request's own parameters say.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestParameters {
-    pub priority: u32,
+    pub priority: u64,
     pub queue_timeout: Option<Duration>,
     pub enable_empty_final_response: bool,
     /// None without an id that is a number above 0 or a text that is not empty.
@@ -47,13 +47,11 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
             "sequence_start" => starts = flag(value).ok_or_else(|| wrong_type("bool_param"))?,
             "sequence_end" => ends = flag(value).ok_or_else(|| wrong_type("bool_param"))?,
             "priority" => {
-                let priority = match value {
+                read.priority = match value {
                     Some(ParameterChoice::Uint64Param(priority)) => *priority,
                     Some(&ParameterChoice::Int64Param(given)) => given.try_into().map_err(|_| negative(given))?,
                     _ => return Err(wrong_type("int64_param or uint64_param")),
                 };
-                // No model has that many levels; what is out of range counts as the model's default.
-                read.priority = u32::try_from(priority).unwrap_or(u32::MAX);
             }
             "timeout" => {
                 let Some(&ParameterChoice::Int64Param(given)) = value else {
@@ -138,7 +136,7 @@ mod tests {
         let priority = |value| read("priority", value).map(|read| read.priority);
         assert_eq!(priority(Int64Param(5)), Ok(5));
         assert_eq!(priority(Uint64Param(5)), Ok(5));
-        assert_eq!(priority(Uint64Param(u64::MAX)), Ok(u32::MAX));
+        assert_eq!(priority(Uint64Param(u64::MAX)), Ok(u64::MAX));
         assert_eq!(priority(Int64Param(-1)), Err(Fault::ParameterNegative { key: "priority".to_owned(), got: -1 }));
         for value in [text(), BoolParam(true), DoubleParam(1.0)] {
             assert!(matches!(priority(value), Err(Fault::ParameterType { .. })));

@@ -353,10 +353,10 @@ fn a_padded_length_fits_the_core_even_where_the_tensor_is_empty() {
 fn priority_and_timeout_reach_the_executor() {
     let request = Request::new("")
         .raw("INPUT0", "FP32", &[1, 16], fp32(16))
-        .with("priority", ParameterChoice::Uint64Param(3))
+        .with("priority", ParameterChoice::Uint64Param(u64::MAX))
         .with("timeout", ParameterChoice::Int64Param(250));
     let decoded = decoded(request, &models::identity_onnx());
-    assert_eq!(decoded.request.priority, 3);
+    assert_eq!(decoded.request.priority, u64::MAX);
     assert_eq!(decoded.request.queue_timeout, Some(Duration::from_micros(250)));
 }
 

@@ -71,3 +71,31 @@ fn an_id_that_its_cell_cannot_read_is_the_senders_fault() {
     let reply = tried.alone(&[(&[1], &[1])]).expect("outside of a sequence");
     assert_eq!(reply[1].1, [111], "a trial is a whole sequence");
 }
+
+#[test]
+fn trials_that_come_at_once_share_a_run_and_read_what_they_are_given() {
+    let tried = digits_of_a_sequence();
+    let given = |name: &str, values: &[i64]| {
+        (name.to_owned(), InputTensor { shape: Dims::from_slice(&[values.len() as i64]), data: bytes(values) })
+    };
+    let rows = Arc::new(tried.programs.rows_of(&[given("s", &[0]), given("h", &[4])]).expect("they are there"));
+    let trial = |digit: i64| {
+        let inputs = tried.inputs(&[(&[1], &[digit])]);
+        let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, None).expect("it unfolds");
+        Trial { inputs, graph, given: Arc::clone(&rows) }
+    };
+    let trials = vec![trial(1), trial(2), trial(3)];
+    let (replies, _) = run_alone(&tried.spec, &tried.programs, trials, &tried.buffers).expect("they run");
+    let told = replies.iter().map(|reply| [0, 1].map(|output| values(&reply.outputs[output].data)[0]));
+    let expected = [[41, 11], [42, 11], [43, 11]];
+    assert_eq!(
+        told.collect::<Vec<_>>(),
+        expected,
+        "no START, as given; END and READY, as of a sequence's only request"
+    );
+    assert_eq!(*tried.rows[0].runs.lock(), [3], "they share a run");
+
+    let refused = |name: &str, values: &[i64]| tried.programs.rows_of(&[given(name, values)]).map(drop);
+    assert_eq!(refused("z", &[0]), Err("the program has no input 'z'".to_owned()));
+    assert_eq!(refused("s", &[0, 0]), Err("expected dims [1] for input 's', but found [2]".to_owned()));
+}

@@ -73,6 +73,24 @@ pub(super) fn supported(config: &pb::ModelConfig, model: &str, origin: &Origin) 
             let message = format!("expected a positive number, but found {}", group.count);
             return refuse(&format!("instance_group[{number}].count"), message);
         }
+        let off_gpu = [Kind::Cpu, Kind::Model].into_iter().find(|kind| group.kind == i32::from(*kind));
+        if let Some(kind) = off_gpu.filter(|_| !group.gpus.is_empty()) {
+            let message =
+                format!("expected none, since the kind is {}, but found {:?}", kind.as_str_name(), group.gpus);
+            return refuse(&format!("instance_group[{number}].gpus"), message);
+        }
+        if !group.profile.is_empty() {
+            return refuse(&format!("instance_group[{number}].profile"), "profiles are TensorRT's".to_owned());
+        }
+    }
+    if config.response_cache.as_ref().is_some_and(|cache| cache.enable) {
+        let decoupled = config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled);
+        let what = match () {
+            () if sequences::given(config).is_some() => "sequence_batching",
+            () if decoupled => "a decoupled model",
+            () => return Ok(()),
+        };
+        return refuse("response_cache", format!("a response cache does not go with {what}"));
     }
     Ok(())
 }
@@ -145,7 +163,6 @@ pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
         hint(group.kind == i32::from(Kind::Model), &key("kind"), "its instances run on the CPU");
         hint(group.rate_limiter.is_some(), &key("rate_limiter"), "there is no rate limiter");
         hint(!group.host_policy.is_empty(), &key("host_policy"), "there are no host policies");
-        hint(!group.profile.is_empty(), &key("profile"), "profiles are TensorRT's");
         hint(!group.secondary_devices.is_empty(), &key("secondary_devices"), "there are none");
         hint(group.passive, &key("passive"), "its instances take requests");
     }

@@ -1,15 +1,12 @@
 //! Numbers that must agree: batch sizes, priorities, parameters, warm-up.
 
-use super::{sequences, stays_inside};
+use super::stays_inside;
 use crate::repository::config::{
-    ConfigError, Origin, knobs, latencies,
+    ConfigError, Origin, convert, knobs, latencies,
     params::{self, Meaning, PolicyName},
-    pb::{self, model_config::SchedulingChoice, model_warmup::input::InputDataType},
-    policies, stages, unfold,
+    pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType},
+    policies, sequences, stages, unfold,
 };
-
-/// More levels than anyone needs, few enough to keep a queue for each.
-const MAX_PRIORITY_LEVELS: u64 = 65_536;
 
 pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
     if config.max_batch_size < 0 {
@@ -20,8 +17,8 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
     if let Some(SchedulingChoice::DynamicBatching(batching)) = &config.scheduling_choice {
         dynamic_batching(config, batching, origin)?;
     }
-    sequences::check(config, origin)?;
-    sequences::files(config, origin)?;
+    super::sequences::check(config, origin)?;
+    super::sequences::files(config, origin)?;
     unfold::read(config, origin)?;
     let stages = stages::read(config, origin)?;
     policies::read(config, &stages, origin)?;
@@ -75,10 +72,6 @@ fn dynamic_batching(
         return refuse("dynamic_batching.preferred_batch_size", message);
     }
     let levels = batching.priority_levels;
-    if levels > MAX_PRIORITY_LEVELS {
-        let message = format!("expected at most {MAX_PRIORITY_LEVELS} levels, but found {levels}");
-        return refuse("dynamic_batching.priority_levels", message);
-    }
     let default = batching.default_priority_level;
     if levels > 0 && !(1..=levels).contains(&default) {
         let message = format!("expected a level from 1 to priority_levels {levels}, but found {default}");
@@ -92,7 +85,29 @@ fn dynamic_batching(
         let message = format!("expected a level from 1 to priority_levels {levels}, but found {level}");
         return refuse(&format!("dynamic_batching.priority_queue_policy[{level}]"), message);
     }
-    Ok(())
+    if batching.preserve_ordering { ordered(batching, origin) } else { Ok(()) }
+}
+
+/// Refuses what changes the order that `preserve_ordering` keeps, as Triton does.
+fn ordered(batching: &pb::ModelDynamicBatching, origin: &Origin) -> Result<(), ConfigError> {
+    let levels = batching.priority_levels;
+    if levels > 1 {
+        let message = format!("expected one level, since preserve_ordering is true, but found {levels}");
+        return Err(origin.error("dynamic_batching.priority_levels", message));
+    }
+    let default = batching.default_queue_policy.iter().map(|policy| ("default_queue_policy".to_owned(), policy));
+    let own = batching.priority_queue_policy.iter();
+    let own = own.map(|(level, policy)| (format!("priority_queue_policy[{level}]"), policy));
+    let delays = |policy: &pb::ModelQueuePolicy| {
+        policy.timeout_action == i32::from(TimeoutAction::Delay) && policy.default_timeout_microseconds > 0
+    };
+    match default.chain(own).find(|(_, policy)| delays(policy)) {
+        Some((policy, _)) => {
+            let message = "expected REJECT, since preserve_ordering is true, but found DELAY";
+            Err(origin.error(&format!("dynamic_batching.{policy}.timeout_action"), message))
+        }
+        None => Ok(()),
+    }
 }
 
 fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
@@ -105,20 +120,30 @@ fn warmup(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> 
         }
         for (name, input) in &sample.inputs {
             let path = format!("{path}.inputs[{name}]");
-            let Some(declared) = config.input.iter().find(|tensor| tensor.name == *name) else {
+            let declared = config.input.iter().find(|tensor| tensor.name == *name);
+            // Control inputs and states are the program's, whose dims the graph says.
+            let of_program =
+                sequences::datatype_of(config, name).map(|datatype| convert::datatype_to_pb(datatype).into());
+            let Some(data_type) = declared.map(|tensor| tensor.data_type).or(of_program) else {
                 return Err(origin.error(&path, format!("the model has no input '{name}'")));
             };
-            if input.data_type != declared.data_type {
-                let expected = type_name(declared.data_type);
-                let message = format!("expected the datatype {expected}, but found {}", type_name(input.data_type));
-                return Err(origin.error(&path, message));
+            if input.data_type != data_type {
+                let (expected, found) = (type_name(data_type), type_name(input.data_type));
+                return Err(origin.error(&path, format!("expected the datatype {expected}, but found {found}")));
             }
-            let same_rank = input.dims.len() == declared.dims.len();
-            let fits =
-                input.dims.iter().zip(&declared.dims).all(|(given, dim)| *given >= 0 && (*dim == -1 || dim == given));
-            if !same_rank || !fits {
+            if let Some(dim) = input.dims.iter().find(|dim| **dim < 0) {
+                return Err(origin.error(&path, format!("expected fixed dims, but found {dim}")));
+            }
+            let fits = |dims: &[i64]| {
+                let mut pairs = dims.iter().zip(&input.dims);
+                dims.len() == input.dims.len() && pairs.all(|(dim, given)| *dim == -1 || dim == given)
+            };
+            if let Some(declared) = declared.filter(|tensor| !fits(&tensor.dims)) {
                 let message = format!("expected dims that fit {:?}, but found {:?}", declared.dims, input.dims);
                 return Err(origin.error(&path, message));
+            }
+            if input.input_data_type.is_none() {
+                return Err(origin.error(&path, "expected zero_data, random_data or input_data_file"));
             }
             if let Some(InputDataType::InputDataFile(file)) = &input.input_data_type
                 && !stays_inside(file)

@@ -1,6 +1,6 @@
 //! `sequence_batching`: its limits, states and control inputs by themselves, and against the graph.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{graph, stays_inside};
 use crate::{
@@ -30,6 +30,7 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
         let message = format!("expected at least 1, but found {}", oldest.max_candidate_sequences);
         return refuse(".oldest.max_candidate_sequences", message);
     }
+    batches(config, batching, origin)?;
     sequences::queue(config, origin)?;
     if unfold::is_given(config) {
         let own = if batching.state.is_empty() { ".control_input" } else { ".state" };
@@ -73,7 +74,34 @@ pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), Con
         };
         fault.map_or(Ok(()), |message| refuse(&format!(".control_input[{number}].control"), message))?;
     }
+    let mut kinds = BTreeMap::new();
+    for (number, input) in batching.control_input.iter().enumerate() {
+        let Some(kind) = input.control.first().and_then(|control| Kind::try_from(control.kind).ok()) else { continue };
+        if let Some(first) = kinds.insert(kind as i32, &input.name) {
+            let message = format!("expected one input of the kind {}, but '{first}' is one too", kind.as_str_name());
+            return refuse(&format!(".control_input[{number}].control"), message);
+        }
+    }
     Ok(())
+}
+
+/// Refuses sizes of batches that cannot be, as Triton does, although rows wait for none.
+fn batches(config: &pb::ModelConfig, batching: &pb::ModelSequenceBatching, origin: &Origin) -> Result<(), ConfigError> {
+    match &batching.strategy_choice {
+        Some(StrategyChoice::Oldest(oldest)) if !unfold::is_given(config) => {
+            let largest = config.max_batch_size;
+            let Some(size) = oldest.preferred_batch_size.iter().find(|size| !(1..=largest).contains(*size)) else {
+                return Ok(());
+            };
+            let message = format!("expected sizes from 1 to max_batch_size {largest}, but found {size}");
+            Err(origin.error("sequence_batching.oldest.preferred_batch_size", message))
+        }
+        Some(StrategyChoice::Direct(direct)) if !(0.0..=1.0).contains(&direct.minimum_slot_utilization) => {
+            let message = format!("expected a share from 0 to 1, but found {}", direct.minimum_slot_utilization);
+            Err(origin.error("sequence_batching.direct.minimum_slot_utilization", message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Refuses what only sequences have.

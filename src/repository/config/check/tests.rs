@@ -44,6 +44,19 @@ fn what_changes_results_and_is_not_supported_is_refused_by_name() {
         ("name: \"other\"", "config.pbtxt:1:1: name: expected the directory's name 'm', but found 'other'"),
         ("version_policy { latest { } }", "config.pbtxt:1:18: version_policy.latest.num_versions: expected at least 1"),
         ("instance_group { count: -1 }", "config.pbtxt:1:18: instance_group[0].count: "),
+        ("instance_group { profile: \"1\" }", "config.pbtxt:1:18: instance_group[0].profile: profiles are TensorRT's"),
+        (
+            "instance_group { kind: KIND_CPU gpus: [ 0 ] }",
+            "config.pbtxt:1:33: instance_group[0].gpus: expected none, since the kind is KIND_CPU, but found [0]",
+        ),
+        (
+            "sequence_batching { } response_cache { enable: true }",
+            "config.pbtxt:1:23: response_cache: a response cache does not go with sequence_batching",
+        ),
+        (
+            "response_cache { enable: true } model_transaction_policy { decoupled: true }",
+            "config.pbtxt:1:1: response_cache: a response cache does not go with a decoupled model",
+        ),
     ];
     for (text, expected) in cases {
         let refusal = unsupported(text);
@@ -97,7 +110,6 @@ fn batching_numbers_must_agree() {
     );
     assert!(window("priority_levels: 2 default_priority_level: 3").contains("but found 3"));
     assert!(window("default_priority_level: 1").contains("expected priority_levels to be given"));
-    assert!(window("priority_levels: 4294967296 default_priority_level: 1").contains("at most 65536 levels"));
     let level = "priority_levels: 1 default_priority_level: 1 priority_queue_policy { key: 2 value { } }";
     assert!(window(level).contains("priority_queue_policy[2]: expected a level from 1 to priority_levels 1"));
     assert_eq!(
@@ -243,6 +255,91 @@ fn warm_up_samples_fit_the_inputs() {
     let escape = x("data_type: TYPE_FP32 dims: 4 input_data_file: \"../../x\"");
     assert!(sample(&escape).contains("warmup directory, but found '../../x'"));
     assert!(sample("inputs { key: \"z\" value { } }").contains("the model has no input 'z'"));
+    assert!(sample(&x("data_type: TYPE_FP32 dims: -1")).contains("expected fixed dims, but found -1"));
+    assert!(sample(&x("data_type: TYPE_FP32 dims: 4")).contains("expected zero_data, random_data or input_data_file"));
+}
+
+/// A model with a sequence's START, and these fields more.
+fn with_start(strategy: &str, more: &str) -> String {
+    let start = "control_input { name: \"START\" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }";
+    format!("max_batch_size: 2\n{INPUT}{OUTPUT}sequence_batching {{ {strategy} {start} }}\n{more}")
+}
+
+#[test]
+fn warm_up_samples_of_sequences_may_name_what_the_program_reads_beside_the_models_inputs() {
+    let sample = |start: &str| {
+        let x = "inputs { key: \"x\" value { data_type: TYPE_FP32 dims: 4 zero_data: true } }";
+        let start = format!("inputs {{ key: \"START\" value {{ {start} zero_data: true }} }}");
+        with_start("", &format!("model_warmup {{ name: \"s\" batch_size: 2 {x} {start} }}"))
+    };
+    let refused = |text: &str| {
+        let (config, origin) = read(text);
+        consistent(&config, None, &origin).expect_err("it should be refused").to_string()
+    };
+    agrees(&sample("data_type: TYPE_FP32 dims: 1"));
+    assert!(refused(&sample("data_type: TYPE_INT32 dims: 1")).contains("expected the datatype TYPE_FP32"));
+    assert!(refused(&sample("data_type: TYPE_FP32 dims: -1")).contains("expected fixed dims"));
+    let end = sample("data_type: TYPE_FP32 dims: 1").replace("key: \"START\"", "key: \"END\"");
+    assert!(refused(&end).contains("the model has no input 'END'"), "the model is told nothing of its end");
+}
+
+#[test]
+fn what_triton_refuses_of_queues_and_sequences_is_refused() {
+    let refused = |text: &str| {
+        let (config, origin) = read(text);
+        consistent(&config, None, &origin).expect_err("it should be refused").to_string()
+    };
+    let ordered =
+        |more: &str| format!("max_batch_size: 2\n{INPUT}{OUTPUT}dynamic_batching {{ preserve_ordering: true {more} }}");
+    let one_level = "priority_levels: 1 default_priority_level: 1";
+    let delay = "timeout_action: DELAY default_timeout_microseconds: 5";
+    agrees(&ordered(one_level));
+    agrees(&ordered("default_queue_policy { timeout_action: DELAY }"));
+    agrees(&ordered("default_queue_policy { default_timeout_microseconds: 5 }"));
+    let cases = [
+        (
+            ordered("priority_levels: 2 default_priority_level: 1"),
+            "dynamic_batching.priority_levels: expected one level, since preserve_ordering is true, but found 2",
+        ),
+        (
+            ordered(&format!("default_queue_policy {{ {delay} }}")),
+            "dynamic_batching.default_queue_policy.timeout_action: expected REJECT, since preserve_ordering is true, \
+             but found DELAY",
+        ),
+        (
+            ordered(&format!("{one_level} priority_queue_policy {{ key: 1 value {{ {delay} }} }}")),
+            "dynamic_batching.priority_queue_policy[1].timeout_action: expected REJECT",
+        ),
+        (
+            with_start(
+                "control_input { name: \"S\" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }",
+                "",
+            ),
+            "sequence_batching.control_input[1].control: expected one input of the kind CONTROL_SEQUENCE_START, but \
+             'S' is one too",
+        ),
+        (
+            with_start("oldest { max_candidate_sequences: 4 preferred_batch_size: [ 1, 3 ] }", ""),
+            "sequence_batching.oldest.preferred_batch_size: expected sizes from 1 to max_batch_size 2, but found 3",
+        ),
+        (
+            with_start("direct { minimum_slot_utilization: 1.5 }", ""),
+            "sequence_batching.direct.minimum_slot_utilization: expected a share from 0 to 1, but found 1.5",
+        ),
+    ];
+    for (text, expected) in cases {
+        let refusal = refused(&text);
+        assert!(refusal.contains(expected), "{text}\n{refusal}");
+    }
+}
+
+#[test]
+fn there_may_be_as_many_levels_as_a_number_can_say() {
+    let most = u64::MAX;
+    agrees(&format!(
+        "max_batch_size: 2\n{INPUT}{OUTPUT}dynamic_batching {{ priority_levels: {most} default_priority_level: {most} \
+         priority_queue_policy {{ key: {most} value {{ max_queue_size: 1 }} }} }}"
+    ));
 }
 
 fn graph(dims: Vec<PortDim>) -> Signature {

@@ -48,7 +48,7 @@ fn a_model_without_a_batch_axis_is_never_merged() {
 fn dynamic_batching_becomes_the_window() {
     let (_, knobs) = from_pbtxt(&format!(
         "max_batch_size: 8 {TENSORS} dynamic_batching {{ preferred_batch_size: [ 8, 2, 2 ] max_queue_delay_microseconds: 100
-         preserve_ordering: true priority_levels: 3 default_priority_level: 2
+         preserve_ordering: true priority_levels: 18446744073709551615 default_priority_level: 4294967296
          default_queue_policy {{ timeout_action: DELAY default_timeout_microseconds: 7 allow_timeout_override: true max_queue_size: 9 }}
          priority_queue_policy {{ key: 1 value {{ max_queue_size: 1 }} }} }}
          parameters {{ key: \"batching.bucket_width\" value {{ string_value: \"16\" }} }}"
@@ -62,8 +62,8 @@ fn dynamic_batching_becomes_the_window() {
     let window = WindowKnobs { preferred_batch_sizes: vec![2, 8], max_queue_delay_ns: 100_000 };
     let queueing = QueueingKnobs {
         preserve_ordering: true,
-        priority_levels: 3,
-        default_priority_level: 2,
+        priority_levels: u64::MAX,
+        default_priority_level: 1 << 32,
         default_queue: queue,
         level_queues: vec![(1, QueueKnobs { max_queue_size: 1, ..QueueKnobs::default() })],
         bucket_width: 16,

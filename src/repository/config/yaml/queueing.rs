@@ -40,16 +40,16 @@ impl Queueing {
 pub(super) fn read(reader: &mut Reader<'_>, section: &Section<'_>, chosen: bool) -> Result<Queueing, ConfigError> {
     let mut queue = pb::ModelDynamicBatching::default();
     let mut places: Vec<(String, &Value<'_>)> = Vec::new();
-    let count = 0..=i128::from(u32::MAX);
+    let level_range = 0..=i128::from(u64::MAX);
     if let Some(flag) = section.get("preserve_ordering") {
         queue.preserve_ordering = reader.flag(flag)?;
     }
     if let Some(levels) = section.get("priority_levels") {
-        queue.priority_levels = reader.int(levels, count.clone())?;
+        queue.priority_levels = reader.int(levels, level_range.clone())?;
         places.push(("dynamic_batching.priority_levels".to_owned(), levels));
     }
     if let Some(level) = section.get("default_priority_level") {
-        queue.default_priority_level = reader.int(level, count.clone())?;
+        queue.default_priority_level = reader.int(level, level_range)?;
         places.push(("dynamic_batching.default_priority_level".to_owned(), level));
     }
     if let Some(policy) = section.get("queue") {
@@ -69,7 +69,7 @@ pub(super) fn read(reader: &mut Reader<'_>, section: &Section<'_>, chosen: bool)
     }
     let mut bucket_width = None;
     if let Some(width) = section.get("bucket_width") {
-        bucket_width = Some(reader.int(width, count)?);
+        bucket_width = Some(reader.int(width, 0..=i128::from(u32::MAX))?);
         places.push((knobs::BUCKET_WIDTH.path(), width));
     }
     for (path, value) in places.into_iter().filter(|_| chosen) {

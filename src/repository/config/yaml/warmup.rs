@@ -19,7 +19,7 @@ pub(super) fn samples(
     for (number, item) in reader.list(value)?.iter().enumerate() {
         let path = format!("model_warmup[{number}]");
         let section = reader.section(item, &["name", "batch_size", "count", "inputs"])?;
-        let mut sample = pb::ModelWarmup { name: format!("warmup {number}"), ..Default::default() };
+        let mut sample = pb::ModelWarmup { name: format!("warmup {number}"), batch_size: 1, ..Default::default() };
         reader.note(path.as_str(), item);
         if let Some(name) = section.get("name") {
             sample.name = reader.text(name)?;
