@@ -108,7 +108,10 @@ impl Oracle {
             return None;
         }
         let waiting = self.queue(model);
-        let first = waiting.iter().min_by_key(|sent| (sent.level, sent.late.is_some(), sent.seq))?;
+        // The first requests of the lines are compared: those past their timeout stand in a line in the order of that.
+        let mut lines = BTreeSet::new();
+        let heads = waiting.iter().filter(|sent| lines.insert(mates(self.knobs(sent), &sent.arrival)));
+        let first = heads.min_by_key(|sent| (sent.level, sent.late.is_some(), sent.seq))?;
         let (line, knobs) = (self.line_of(first), self.knobs(first));
         let head = line.first()?;
         let own = mates(knobs, &head.arrival);
