@@ -9,8 +9,8 @@ pub(super) const MAX_DEPTH: usize = 64;
 /// own file.
 pub(super) const MAX_VALUES: usize = 20_000;
 
-/// Longest key that a user may choose (of a parameter, a tensor, a cell): a key is copied into the path of every value
-/// behind it.
+/// Longest key that a user may choose (of a parameter, a tensor, a cell), as it is written: a key is copied into the path
+/// of every value behind it.
 pub(super) const MAX_KEY_BYTES: usize = 1024;
 
 /// Most bytes of a configuration in `config.pbtxt` or in a load request.
@@ -35,22 +35,36 @@ pub(super) fn too_large(bytes: usize, limit: usize) -> String {
     format!("expected at most {limit} bytes, but found {bytes}")
 }
 
+fn too_long_key(bytes: usize) -> String {
+    format!("expected a key of at most {MAX_KEY_BYTES} bytes, but found one of {bytes}")
+}
+
 /// Refuses a key that is too long.
 pub(super) fn key(key: &str) -> Result<(), String> {
     match key.len() {
         0..=MAX_KEY_BYTES => Ok(()),
-        length => Err(format!("expected a key of at most {MAX_KEY_BYTES} bytes, but found one of {length}")),
+        bytes => Err(too_long_key(bytes)),
     }
 }
 
-/// Checks a JSON text for depth and number of values.
+/// Whether a refusal is for what the same configuration may have less of in another form: values that were completed
+/// count, and characters take as many bytes as their escapes.
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) fn depends_on_form(message: &str) -> bool {
+    let key = too_long_key(0);
+    message == too_many_values() || message.starts_with(key.trim_end_matches('0'))
+}
+
+/// Checks a JSON text for depth, number of values and length of keys.
 pub(super) fn json(text: &str) -> Result<(), Excess> {
     let excess = |offset, message| Excess { position: Some(Position::at(text, offset)), message };
     let (mut depth, mut values) = (0_usize, 1_usize);
+    let mut string = 0..0;
     let mut bytes = text.bytes().enumerate();
     while let Some((offset, byte)) = bytes.next() {
         match byte {
-            b'"' => skip_string(&mut bytes),
+            b'"' => string = offset + 1..skip_string(&mut bytes).unwrap_or(text.len()),
+            b':' => key(&text[string.clone()]).map_err(|message| excess(string.start - 1, message))?,
             b'[' | b'{' => {
                 depth += 1;
                 values += 1;
@@ -69,14 +83,16 @@ pub(super) fn json(text: &str) -> Result<(), Excess> {
     Ok(())
 }
 
-fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) {
-    while let Some((_, byte)) = bytes.next() {
+/// Goes past the end of a string; returns where its closing quote stands.
+fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) -> Option<usize> {
+    while let Some((offset, byte)) = bytes.next() {
         match byte {
-            b'"' => return,
+            b'"' => return Some(offset),
             b'\\' => drop(bytes.next()),
             _ => {}
         }
     }
+    None
 }
 
 /// Brackets times bytes of a YAML text. The YAML reader looks at every open bracket again at each token, so this product
@@ -128,6 +144,17 @@ mod tests {
     fn brackets_and_commas_in_json_strings_count_for_nothing() {
         let text = format!(r#"{{"a": "{}\"[[[[", "b": [{{}}]}}"#, "[,".repeat(MAX_VALUES));
         assert_eq!(json(&text), Ok(()));
+    }
+
+    #[test]
+    fn a_json_key_is_bounded_and_a_string_is_not() {
+        let text =
+            |key: usize, value: usize| format!(r#"{{"a": "", "{}" : "{}"}}"#, "k".repeat(key), "v".repeat(value));
+        assert_eq!(json(&text(MAX_KEY_BYTES, MAX_KEY_BYTES + 1)), Ok(()));
+        let excess = json(&text(MAX_KEY_BYTES + 1, 1)).unwrap_err();
+        assert_eq!(excess.message, "expected a key of at most 1024 bytes, but found one of 1025");
+        assert_eq!(excess.position, Some(Position { line: 1, column: 11 }));
+        assert!(depends_on_form(&excess.message), "escapes differ between forms");
     }
 
     #[test]

@@ -99,7 +99,7 @@ pub(super) fn check_forms(config: &pb::ModelConfig, said: &Result<Told, String>)
 
 fn unless_too_long<T>(parsed: Result<T, ConfigError>, shown: &str) -> Option<T> {
     match parsed {
-        Err(refused) if refused.message == bounds::too_many_values() => None,
+        Err(refused) if bounds::depends_on_form(&refused.message) => None,
         parsed => Some(parsed.expect(shown)),
     }
 }
