@@ -130,11 +130,18 @@ impl fmt::Display for Variant {
     }
 }
 
+/// A model's own configuration, without its name.
+struct Base {
+    config: pb::ModelConfig,
+    /// As `model.yaml` has it, if it is that.
+    written: Option<String>,
+}
+
 /// A model directory, from which variants are loaded onto one pool.
 pub struct Local {
     model: String,
     directory: PathBuf,
-    base: pb::ModelConfig,
+    base: Base,
     place: TempDir,
     repository: Arc<Repository>,
     loaded: AtomicUsize,
@@ -240,9 +247,19 @@ impl Local {
     pub async fn load(&self, variant: Option<&Variant>) -> Result<Loaded, LocalError> {
         let name = format!("{}-{}", self.model, self.loaded.fetch_add(1, Ordering::Relaxed));
         let own = self.place.path().join(&name);
-        self.link(&own).map_err(|source| LocalError::Io { path: own, source })?;
-        let config = variant.map_or_else(|| self.base.clone(), |variant| variant.apply(&self.base));
-        let overrides = Overrides { config_json: Some(json::write(&config)?.to_string()), ..Overrides::default() };
+        let io = |source| LocalError::Io { path: own.clone(), source };
+        self.link(&own).map_err(io)?;
+        let config = match (variant, &self.base.written) {
+            // A file in its own form, since others cannot leave a policy unsaid: one that is named may go by a profile.
+            (None, Some(yaml)) => {
+                fs::write(own.join(YAML), yaml).map_err(io)?;
+                None
+            }
+            (None, None) => Some(self.base.config.clone()),
+            (Some(variant), _) => Some(variant.apply(&self.base.config)),
+        };
+        let config_json = config.map(|config| json::write(&config)).transpose()?.map(|config| config.to_string());
+        let overrides = Overrides { config_json, ..Overrides::default() };
         let load = self.repository.load(&name, overrides).await;
         let variant = variant.map_or_else(|| "the model's own configuration".to_owned(), ToString::to_string);
         load.map_err(|source| LocalError::Load { variant, source })?;
@@ -288,19 +305,26 @@ impl Loaded {
     }
 }
 
-/// The configuration as it stands in the directory; nothing where there is none.
-fn base(directory: &Path) -> Result<pb::ModelConfig, LocalError> {
+/// The configuration as it stands in the directory, nothing where there is none; but without its name, since it is loaded
+/// under others.
+fn base(directory: &Path) -> Result<Base, LocalError> {
     let read = |name: &str| {
         let path = directory.join(name);
         fs::read(&path).map(|bytes| (path.display().to_string(), bytes)).ok()
     };
-    let config = match (read(PBTXT), read(YAML)) {
-        (Some((file, bytes)), _) => pbtxt::parse(&file, &bytes)?.0,
-        (None, Some((file, bytes))) => yaml::parse(&file, &bytes)?.0,
-        (None, None) => pb::ModelConfig::default(),
+    let (config, written) = match (read(PBTXT), read(YAML)) {
+        (Some((file, bytes)), _) => (pbtxt::parse(&file, &bytes)?.0, None),
+        (None, Some((file, bytes))) => (yaml::parse(&file, &bytes)?.0, unnamed(&bytes)),
+        (None, None) => (pb::ModelConfig::default(), None),
     };
-    // It is loaded under other names.
-    Ok(pb::ModelConfig { name: String::new(), ..config })
+    Ok(Base { config: pb::ModelConfig { name: String::new(), ..config }, written })
+}
+
+/// A sound `model.yaml` without the name.
+fn unnamed(bytes: &[u8]) -> Option<String> {
+    let mut document: serde_yaml::Mapping = serde_yaml::from_slice::<Option<_>>(bytes).ok()?.unwrap_or_default();
+    document.remove("name");
+    serde_yaml::to_string(&document).ok()
 }
 
 fn names(repository: &Path) -> Vec<String> {

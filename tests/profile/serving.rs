@@ -3,6 +3,8 @@
 use std::fs;
 
 use paternoster::{
+    bench::{Target, local::Local},
+    executor::PoolOptions,
     onnx::zoo::{self, Width},
     profile::{CutTable, Point, Profile, Store},
     repository::read_model,
@@ -53,6 +55,20 @@ async fn stages_are_as_many_as_the_profile_advises() {
         let served = place.serve(runtime().expect("there is a runtime")).await;
         assert_eq!(served.stages(), stages, "{yaml}");
         served.classify().await;
+    }
+}
+
+#[tokio::test]
+async fn a_model_is_measured_as_it_would_be_served() {
+    for (yaml, stages) in [("name: model\nmax_batch_size: 8\n", 1), ("max_batch_size: 8\nstages: auto\n", 8)] {
+        let place = Place::new();
+        let Some(()) = keep(&place, yaml) else { return };
+        let profiles = Some(Store::new(place.profiles()));
+        let runtime = Ok(runtime().expect("there is a runtime").clone());
+        let local = Local::open(&place.repository(), "model", runtime, &PoolOptions::default(), profiles).await;
+        let loaded = local.expect("it is there").load(None).await.expect("it loads");
+        let Target::Local(handle, _) = &loaded.target else { panic!("it is in this process") };
+        assert_eq!(handle.stats().reading().stages.len().max(1), stages, "{yaml}");
     }
 }
 
