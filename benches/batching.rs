@@ -15,9 +15,9 @@ use std::hint::black_box;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use paternoster::{
     batching::{
-        Action, Actions, Arrival, BatchKey, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
+        Action, Actions, Arrival, CellId, CellKind, CellKnobs, CellularKnobs, Core, CostPoint, CostTable,
         DiversityKnobs, Event, InputDiversity, Knobs, LaneId, LaneKnobs, LazyKnobs, ModelId, Ns, OperatorDiversity,
-        Policy, ReqId, SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
+        Policy, ReqId, RequestKey, SegmentKnobs, StageKnobs, TaskId, WindowKnobs,
     },
     model::unfold::Unfolded,
 };
@@ -155,8 +155,8 @@ impl Load {
     fn arrive(&mut self, model: ModelId) {
         self.now += 100;
         let key = match self.kind.keys {
-            1 => BatchKey::default(),
-            keys => BatchKey([(self.next_req % keys) as i64].into_iter().collect()),
+            1 => RequestKey::default(),
+            keys => RequestKey([(self.next_req % keys) as i64].into_iter().collect()),
         };
         let arrival = Arrival {
             req: ReqId(self.next_req),

@@ -154,8 +154,8 @@ async fn requests_that_wait_travel_together() {
     assert_eq!(model.await_run(), 5, "those that waited form one batch");
     model.let_pass(1);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 2.0]);
-    for (index, ticket) in (0..5_u8).zip(waiting) {
-        assert_eq!(values(&ticket.await.expect("it ran")), [f32::from(index), 0.5]);
+    for (index, response) in (0..5_u8).zip(waiting) {
+        assert_eq!(values(&response.await.expect("it ran")), [f32::from(index), 0.5]);
     }
 }
 
@@ -214,8 +214,8 @@ async fn a_full_queue_turns_requests_away_and_keeps_the_rest() {
     }
     model.let_pass(2);
     assert_eq!(values(&first.await.expect("it ran")), [1.0, 0.0]);
-    for (index, ticket) in (2..4_u8).zip(waiting) {
-        assert_eq!(values(&ticket.await.expect("it ran")), [f32::from(index), 0.0]);
+    for (index, response) in (2..4_u8).zip(waiting) {
+        assert_eq!(values(&response.await.expect("it ran")), [f32::from(index), 0.0]);
     }
 }
 
@@ -240,9 +240,9 @@ async fn a_deadline_ends_a_running_request_for_its_client() {
     let model = Gated::on(&pool, zero_batch());
     let mut expiring = request(&[1.0, 0.0]);
     expiring.deadline = Some(Instant::now() + Duration::from_millis(50));
-    let ticket = model.handle.submit(expiring);
+    let response = model.handle.submit(expiring);
     model.await_run();
-    assert_eq!(ticket.await.expect_err("the run is still at its gate"), InferError::Expired);
+    assert_eq!(response.await.expect_err("the run is still at its gate"), InferError::Expired);
     let next = model.handle.submit(request(&[2.0, 0.0]));
     model.let_pass(2);
     assert_eq!(values(&next.await.expect("the lane goes on")), [2.0, 0.0]);
@@ -266,12 +266,12 @@ async fn a_queue_timeout_fires_when_it_expires() {
 async fn a_version_is_freed_by_the_last_of_its_requests() {
     let pool = one_lane();
     let Gated { handle, begun, release, program } = Gated::on(&pool, zero_batch());
-    let ticket = handle.submit(request(&[1.0, 0.0]));
+    let response = handle.submit(request(&[1.0, 0.0]));
     begun.recv().expect("the run began");
     drop(handle);
     assert!(program.upgrade().is_some(), "a request in flight holds its version");
     release.send(()).expect("the run waits");
-    assert_eq!(values(&ticket.await.expect("it ends on the version it began on")), [1.0, 0.0]);
+    assert_eq!(values(&response.await.expect("it ends on the version it began on")), [1.0, 0.0]);
     assert!(pool.stop(Duration::from_secs(10)), "all threads end");
     assert!(program.upgrade().is_none(), "nothing holds the program any more");
 }
@@ -343,8 +343,8 @@ async fn stopping_answers_what_is_in_flight() {
     let waiting = model.handle.submit(request(&[2.0, 0.0]));
     assert!(!pool.stop(Duration::ZERO), "the lane is still at its gate");
     let late = model.handle.submit(request(&[3.0, 0.0]));
-    for ticket in [running, waiting, late] {
-        assert_eq!(ticket.await.expect_err("the pool stopped"), InferError::ShuttingDown);
+    for response in [running, waiting, late] {
+        assert_eq!(response.await.expect_err("the pool stopped"), InferError::ShuttingDown);
     }
     model.let_pass(1);
     assert!(pool.stop(Duration::from_secs(10)), "all threads end");

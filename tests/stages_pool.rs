@@ -15,7 +15,8 @@ use paternoster::{
     },
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{
-        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, StagePrograms, Ticket, WarmUp,
+        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, StagePrograms,
+        WarmUp,
     },
     model::{DataType, Dims, Exit, ExitTo, Sink, Source, StagePlan, TensorSpec},
     observe::timeline::Timeline,
@@ -99,7 +100,7 @@ fn bring_up(pool: &Arc<Pool>, knobs: Knobs, plan: StagePlan, programs: Vec<Arc<d
     Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs))
 }
 
-fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> Ticket {
+fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> ResponseFuture {
     let rows = values.len() as u32 / 2;
     let data = Bytes::copy_from_slice(bytemuck::cast_slice(values));
     let input = InputTensor { shape: Dims::from_slice(&[i64::from(rows), 2]), data };
@@ -140,11 +141,11 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
             tokio::spawn(async move {
                 let rows = usize::from(index % 3) + 1;
                 let sent: Vec<f32> = (0..rows * 2).map(|place| f32::from(index) + place as f32 / 16.0).collect();
-                let ticket = submit(&handle, &sent);
+                let response = submit(&handle, &sent);
                 if index % 7 == 0 {
                     return;
                 }
-                let response = ticket.await.expect("digits do not fail");
+                let response = response.await.expect("digits do not fail");
                 let expected: Vec<f32> = sent.iter().map(|value| value * 1000.0 + 123.0).collect();
                 assert_eq!(values(&response), expected, "request {index} got rows that are not its own");
                 assert_eq!(response.outputs[0].shape.as_slice(), [rows as i64, 2]);
@@ -197,12 +198,12 @@ async fn parts_of_a_split_batch_run_on_their_own_rows() {
     let handle = bring_up(&pool, knobs, chain::plan(2, WIDTH), vec![first, last]);
     let lone = submit(&handle, &[9.0, 9.0]);
     assert_eq!(gate.await_run(), 1);
-    let waiting: Vec<Ticket> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.0])).collect();
+    let waiting: Vec<ResponseFuture> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.0])).collect();
     gate.let_pass(2);
     end.let_pass(5);
     assert_eq!(values(&lone.await.expect("it ran")), [912.0, 912.0]);
-    for (index, ticket) in (1..5_u8).zip(waiting) {
-        assert_eq!(values(&ticket.await.expect("it ran")), [f32::from(index) * 100.0 + 12.0, 12.0]);
+    for (index, response) in (1..5_u8).zip(waiting) {
+        assert_eq!(values(&response.await.expect("it ran")), [f32::from(index) * 100.0 + 12.0, 12.0]);
     }
     assert_eq!(gate.begun.try_iter().collect::<Vec<_>>(), [4], "those that waited form one batch");
     let runs: Vec<u32> = end.begun.try_iter().collect();
@@ -219,7 +220,7 @@ async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
     let handle = bring_up(&pool, window(), chain::plan(3, WIDTH), vec![first, Digit::free(2.0), last]);
     let lone = submit(&handle, &[0.0, 0.0]);
     gate.await_run();
-    let mut waiting: Vec<Ticket> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.5])).collect();
+    let mut waiting: Vec<ResponseFuture> = (1..5_u8).map(|index| submit(&handle, &[f32::from(index), 0.5])).collect();
     gate.let_pass(1);
     end.let_pass(1);
     assert_eq!(gate.await_run(), 4, "those that waited form one batch");
@@ -229,8 +230,8 @@ async fn a_request_that_leaves_on_the_way_makes_a_gap_and_no_mix_up() {
     assert_eq!(end.await_run(), 3, "the one that left is not carried along");
     end.let_pass(1);
     assert_eq!(values(&lone.await.expect("it ran")), [123.0, 123.0]);
-    for (index, ticket) in [1.0, 3.0, 4.0].into_iter().zip(waiting) {
-        assert_eq!(values(&ticket.await.expect("it ran")), [index * 1000.0 + 123.0, 623.0]);
+    for (index, response) in [1.0, 3.0, 4.0].into_iter().zip(waiting) {
+        assert_eq!(values(&response.await.expect("it ran")), [index * 1000.0 + 123.0, 623.0]);
     }
 }
 

@@ -16,8 +16,8 @@ use paternoster::{
     batching::{Knobs, Policy, WindowKnobs},
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{
-        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, Responsiveness, StagePrograms,
-        Ticket,
+        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
+        Responsiveness, StagePrograms,
     },
     model::Dims,
     observe::LaneCounts,
@@ -92,11 +92,11 @@ impl Model {
         Self { handle, begun, release, program: weak }
     }
 
-    fn submit(&self, first: f32) -> Ticket {
+    fn submit(&self, first: f32) -> ResponseFuture {
         self.submit_until(first, None)
     }
 
-    fn submit_until(&self, first: f32, deadline: Option<Instant>) -> Ticket {
+    fn submit_until(&self, first: f32, deadline: Option<Instant>) -> ResponseFuture {
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[first, 0.5]));
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
         let inputs = vec![Some(input)];
@@ -148,9 +148,9 @@ async fn a_run_whose_client_is_gone_leaves_its_lane_at_once() {
     let pool = pool(1, Duration::ZERO, NEVER);
     let (model, other) = (Model::on(&pool), Model::on(&pool));
     for given_up in 1..=3 {
-        let ticket = model.submit(ENDLESS);
+        let response = model.submit(ENDLESS);
         model.await_run();
-        drop(ticket);
+        drop(response);
         other.answers().await;
         model.answers().await;
         assert_eq!(model.await_run(), 1);
@@ -167,8 +167,8 @@ async fn a_run_whose_clients_deadline_has_passed_leaves_its_lane_at_once() {
     let deadline = Some(Instant::now() + SOON);
     // Each holds a lane.
     let (one, two) = (model.submit_until(ENDLESS, deadline), other.submit_until(ENDLESS, deadline));
-    for ticket in [one, two] {
-        assert_eq!(ticket.await.expect_err("it never ends by itself"), InferError::Expired);
+    for response in [one, two] {
+        assert_eq!(response.await.expect_err("it never ends by itself"), InferError::Expired);
     }
     model.answers().await;
     other.answers().await;
@@ -215,9 +215,9 @@ async fn a_stage_whose_client_is_gone_leaves_its_lane() {
     let handle = Arc::new(pool.bring_up(chain::spec(WIDTH), window(), programs));
     let (staged, other) = (Model { handle, begun, release, program }, Model::on(&pool));
     for _ in 0..2 {
-        let ticket = staged.submit(1.0);
+        let response = staged.submit(1.0);
         staged.await_run();
-        drop(ticket);
+        drop(response);
         other.answers().await;
     }
     assert_eq!(staged.failed(), (0, 2));
@@ -263,13 +263,13 @@ async fn a_model_may_run_longer_than_others() {
 async fn a_lane_is_stuck_while_a_task_past_its_time_has_not_returned() {
     let pool = pool(2, Duration::ZERO, NEVER);
     let (model, other) = (Model::within(&pool, Some(SOON)), Model::on(&pool));
-    let ticket = model.submit(DEAF);
+    let response = model.submit(DEAF);
     until(&pool, |lanes| lanes.stuck_lanes == 1).await;
     assert_eq!(model.handle.fault().as_deref(), Some("a task has not ended within 30ms"));
     assert!(other.handle.is_responsive());
     other.answers().await;
     model.release.send(()).expect("the run waits");
-    assert_eq!(first(&ticket.await.expect("what it made after all is its answer")), DEAF);
+    assert_eq!(first(&response.await.expect("what it made after all is its answer")), DEAF);
     until(&pool, |lanes| lanes.stuck_lanes == 0).await;
     assert!(model.handle.is_responsive());
     assert_eq!(counts(&pool), LaneCounts { overdue: 1, ..LaneCounts::default() });
@@ -296,9 +296,9 @@ async fn a_lane_goes_on_without_a_task_that_does_not_stop() {
 async fn a_lane_of_an_unwanted_task_that_does_not_stop_goes_on_too() {
     let pool = pool(1, Duration::ZERO, SOON);
     let (model, other) = (Model::on(&pool), Model::on(&pool));
-    let ticket = model.submit(DEAF);
+    let response = model.submit(DEAF);
     model.await_run();
-    drop(ticket);
+    drop(response);
     other.answers().await;
     assert_eq!(counts(&pool), LaneCounts { unwanted: 1, replaced: 1, abandoned: 1, ..LaneCounts::default() });
     model.release.send(()).expect("the run waits");

@@ -1,15 +1,12 @@
-//! The arbiter: which group gets the lane. Groups with work stand in a ring and share the device by deficit round robin: each
-//! is charged the time its tasks took, and one in debt waits until the others have had as much, by weight; time
-//! that no other waited for is not owed. A group whose slack is running out goes first and pays later, as long as it
-//! owes less than its loan: beyond that, weights rule. One group does not get the last lane while it holds all the
+//! The arbiter: which group gets the lane. Groups with work stand in a ring and share the device by deficit round
+//! robin: each is charged the time its tasks took, and one in debt waits until the others have had as much, by weight;
+//! time that no other waited for is not owed. A group whose slack is running out goes first and pays later, as long as
+//! it owes less than its loan: beyond that, weights rule. One group does not get the last lane while it holds all the
 //! others and another group waits.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::{LaneId, LaneKnobs, Ns, TaskId};
-
-/// Index of a group in the core.
-pub(super) type GroupIx = usize;
+use super::{LaneId, LaneKnobs, Ns, TaskId, ids::GroupIx};
 
 /// Device time that a group of weight 1 is credited when all that wait are in debt.
 const QUANTUM_NS: i64 = 1_000_000;
@@ -114,7 +111,7 @@ struct Load {
 pub(super) struct Arbiter {
     lanes: BTreeMap<LaneId, Load>,
     ring: VecDeque<GroupIx>,
-    /// Groups whose batch still waits for mates, by the time at which it goes without them.
+    /// Groups whose batch still waits for more requests, by the time at which it goes without them.
     delays: BTreeSet<(Ns, GroupIx)>,
     standings: Vec<Standing>,
     /// What has been credited to groups of weight 1, and forgiven them, since the beginning.
@@ -179,7 +176,7 @@ impl Arbiter {
 
     /// Charges a group device time.
     pub(super) fn charge(&mut self, group: GroupIx, used_ns: Ns) {
-        self.settle(group);
+        self.apply_outcomes(group);
         let standing = self.standing(group);
         let credit_ns = standing.credit_ns.saturating_sub(i64::try_from(used_ns).unwrap_or(i64::MAX));
         standing.credit_ns = credit_ns.max(-MOST_DEBT_QUANTA * standing.quantum_ns());
@@ -187,7 +184,7 @@ impl Arbiter {
 
     /// Lets a group that was out of the ring have what was credited to others meanwhile, as far as it is in debt:
     /// they have used as much by weight.
-    fn settle(&mut self, group: GroupIx) {
+    fn apply_outcomes(&mut self, group: GroupIx) {
         let credited_ns = self.credited_ns;
         let standing = self.standing(group);
         let passed_ns = credited_ns - std::mem::replace(&mut standing.settled_ns, credited_ns);
@@ -206,7 +203,7 @@ impl Arbiter {
 
     /// Puts a group with work at the end of the ring, unless it stands there already.
     pub(super) fn call(&mut self, group: GroupIx) {
-        self.settle(group);
+        self.apply_outcomes(group);
         let standing = self.standing(group);
         let due = standing.due.take();
         if !std::mem::replace(&mut standing.in_ring, true) {
@@ -253,8 +250,8 @@ impl Arbiter {
         self.lanes.values().map(|load| &load.lane).filter(|lane| lane.has_room())
     }
 
-    /// The open lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has, `urgent`
-    /// whether its slack runs out.
+    /// The open lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has,
+    /// `urgent` whether its slack runs out.
     pub(super) fn grant(
         &mut self,
         now: Ns,
@@ -267,13 +264,13 @@ impl Arbiter {
         let lane = self.open_lanes(now).min_by_key(|lane| (lane.tasks, lane.id))?;
         let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(holds, urgent) };
         let group = self.ring.remove(at)?;
-        self.settle(group);
+        self.apply_outcomes(group);
         self.standings[group].in_ring = false;
         Some((lane, group))
     }
 
-    /// The only group in the ring owes nobody anything: who comes later would else have the device to itself for as long as
-    /// this one had it.
+    /// The only group in the ring owes nobody anything: who comes later would else have the device to itself for as
+    /// long as this one had it.
     fn forgive(&mut self) -> usize {
         if let Some(&group) = self.ring.front() {
             let standing = self.standing(group);

@@ -2,22 +2,18 @@
 
 use smallvec::SmallVec;
 
-use super::{CellId, Ns, RowSpan, TaskId, ledger::Slot, lineage::LineageIx};
-
-/// Number of a batch, ascending in order of creation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct BatchId(pub(super) u64);
-
-/// Where a batch is kept in its table.
-pub(super) type BatchIx = usize;
+use super::{
+    CellId, Ns, RowSpan, TaskId,
+    ids::{BatchId, LineageIx, RequestIx},
+};
 
 /// Consecutive rows of one request in a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Seat {
-    pub(super) slot: Slot,
-    /// Which boarding of the request it belongs to: seats of an earlier one are masked.
+pub(super) struct BatchSpan {
+    pub(super) request_ix: RequestIx,
+    /// Which boarding of the request it belongs to: spans of an earlier one are masked.
     pub(super) boarding: u32,
-    pub(super) span: RowSpan,
+    pub(super) rows: RowSpan,
 }
 
 /// What a step is doing.
@@ -35,7 +31,7 @@ pub(super) struct Step {
     /// The stage that they run next, or run now.
     pub(super) next: CellId,
     /// Its rows by place; those of one request are neighbours.
-    pub(super) rows: Vec<Seat>,
+    pub(super) rows: Vec<BatchSpan>,
     pub(super) state: StepState,
     /// How long it has waited, and is bound to wait, for newcomers to catch up.
     pub(super) waits_ns: Ns,
@@ -45,7 +41,7 @@ pub(super) struct Step {
 
 impl Step {
     pub(super) fn row_count(&self) -> u32 {
-        self.rows.iter().map(|seat| seat.span.count).sum()
+        self.rows.iter().map(|span| span.rows.count).sum()
     }
 
     pub(super) fn is_queued(&self) -> bool {
@@ -53,8 +49,8 @@ impl Step {
     }
 }
 
-/// Where a queued batch stands among the others: by the level of its first request, then by its turn; pipelined parts by how far they
-/// have come.
+/// Where a queued batch stands among the others: by the level of its first request, then by its turn; pipelined parts
+/// by how far they have come.
 pub(super) type BatchRank = (u64, u64, u16, BatchId);
 
 /// Requests that travel together.
@@ -64,9 +60,9 @@ pub(super) struct Batch {
     pub(super) lineage: LineageIx,
     /// Best priority level among its requests.
     pub(super) level: u64,
-    /// The oldest lineage first, but one that repeats a stage goes behind those that are there, and requests that start again have the turn
-    /// of the batch that failed.
-    pub(super) turn: u64,
+    /// The oldest lineage first, but one that repeats a stage goes behind those that are there, and requests that start
+    /// again have the turn of the batch that failed.
+    pub(super) precedence: u64,
     /// Most advanced first.
     pub(super) steps: SmallVec<[Step; 1]>,
     /// Its key in `queued`, when its foot waits for a lane.

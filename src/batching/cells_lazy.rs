@@ -1,6 +1,6 @@
-//! `lazy` over cells (LazyBatching section IV): newcomers run their first cells until they have caught up with those that are further on, as
-//! long as these can spare the time; else the furthest goes on. Weights are shared between steps, so requests need not meet at the same
-//! step, only at the same type.
+//! `lazy` over cells (LazyBatching section IV): newcomers run their first cells until they have caught up with those
+//! that are further on, as long as these can spare the time; else the furthest goes on. Weights are shared between
+//! steps, so requests need not meet at the same step, only at the same type.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,8 @@ use super::{
     cells::Cells,
     cost::{Costs, Quantile},
     group::Group,
-    ledger::{Ledger, Slot},
+    ids::RequestIx,
+    ledger::Ledger,
     slack::single_input_exec_time,
 };
 use crate::model::unfold::Unfolded;
@@ -18,8 +19,8 @@ use crate::model::unfold::Unfolded;
 #[derive(Debug)]
 pub(super) struct Catching {
     knobs: LazyCellKnobs,
-    /// Time that those who are further on may still wait for others; all that they may before anything has run. It comes back as they run, so
-    /// that a request waits for no longer in all.
+    /// Time that those who are further on may still wait for others; all that they may before anything has run. It
+    /// comes back as they run, so that a request waits for no longer in all.
     credit_ns: Option<Ns>,
     /// Nodes of the request that boarded last, by type.
     latest: SmallVec<[(CellId, u32); 4]>,
@@ -50,7 +51,8 @@ impl Catching {
         });
     }
 
-    /// Longest time in all that a request waits for others: by default half of what one takes whose cells run in their largest batches.
+    /// Longest time in all that a request waits for others: by default half of what one takes whose cells run in their
+    /// largest batches.
     fn most_ns(&self, whole_ns: Ns) -> Ns {
         self.knobs.max_catch_up_ns.unwrap_or(whole_ns / 2)
     }
@@ -71,8 +73,8 @@ pub(super) fn time_of(
 }
 
 impl Group {
-    /// The type that a lane runs next: that of rows that are to run again, else the first whose requests may catch up with the
-    /// furthest, or the furthest. `waiting` are requests that may board.
+    /// The type that a lane runs next: that of rows that are to run again, else the first whose requests may catch up
+    /// with the furthest, or the furthest. `waiting` are requests that may board.
     pub(super) fn choose_lazily(&mut self, now: Ns, ledger: &Ledger, lane: LaneId, waiting: u64) -> Option<CellId> {
         let cellular = self.cellular.as_ref()?;
         let catching = cellular.catching.as_ref()?;
@@ -107,26 +109,27 @@ impl Group {
         Some(chosen)
     }
 
-    /// Time that the request aboard whose target comes first can spare for a task of a type; none where it needs that type itself, or has no
-    /// target that can still be met.
+    /// Time that the request aboard whose target comes first can spare for a task of a type; none where it needs that
+    /// type itself, or has no target that can still be met.
     fn spare_ns(&self, now: Ns, ledger: &Ledger, cell: CellId) -> Option<Ns> {
         let cellular = self.cellular.as_ref()?;
-        let slot = cellular.first_target()?;
-        let left = cellular.cells.nodes_left(slot);
+        let request_ix = cellular.first_target()?;
+        let left = cellular.cells.nodes_left(request_ix);
         if left.iter().any(|&(own, nodes)| own == cell && nodes > 0) {
             return None;
         }
         let needs_ns = |quantile| time_of(&self.costs, &left, |cell| cellular.most_rows(cell), quantile);
-        let until_ns = ledger[slot].target(self.objective_ns).checked_sub(now)?;
+        let until_ns = ledger[request_ix].target(self.objective_ns).checked_sub(now)?;
         let can_be_met = needs_ns(Quantile::Mean)? <= until_ns;
         can_be_met.then_some(until_ns.saturating_sub(needs_ns(Quantile::P99)?))
     }
 
     /// Whether a request that waits is refused because it cannot meet its target any more.
-    pub(super) fn is_late(&self, now: Ns, ledger: &Ledger, slot: Slot) -> bool {
+    pub(super) fn is_late(&self, now: Ns, ledger: &Ledger, request_ix: RequestIx) -> bool {
         let Some(cellular) = self.cellular.as_ref() else { return false };
         let rejects = cellular.catching.as_ref().is_some_and(|catching| catching.knobs.reject_late);
-        let needs_ns = || time_of(&self.costs, &cellular.cells.all_nodes(&ledger[slot].graph), |_| 1, Quantile::Mean);
-        rejects && needs_ns().is_some_and(|ns| now.saturating_add(ns) > ledger[slot].target(self.objective_ns))
+        let needs_ns =
+            || time_of(&self.costs, &cellular.cells.all_nodes(&ledger[request_ix].graph), |_| 1, Quantile::Mean);
+        rejects && needs_ns().is_some_and(|ns| now.saturating_add(ns) > ledger[request_ix].target(self.objective_ns))
     }
 }

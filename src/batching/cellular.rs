@@ -7,12 +7,13 @@ use smallvec::SmallVec;
 use super::{
     Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
     TaskId,
-    arbiter::{GroupIx, Lane},
+    arbiter::Lane,
     cells::{Cells, NodeRow, slots},
     cells_lazy::Catching,
     cost::Quantile,
-    group::{Answer, Group, Turn, seat},
-    ledger::{Flight, Ledger, Slot, Stand},
+    group::{Answer, Group, StepContext, board_request},
+    ids::{GroupIx, RequestIx},
+    ledger::{InFlightTask, Ledger, RequestState},
 };
 
 /// What a group of cells has in place of batches.
@@ -22,11 +23,11 @@ pub(super) struct Cellular {
     knobs: CellularKnobs,
     rounds: Vec<Round>,
     /// Requests that have boarded, by their targets; none where the version has no objective.
-    targets: BTreeSet<(Ns, Slot)>,
+    targets: BTreeSet<(Ns, RequestIx)>,
     /// Under `lazy`.
     pub(super) catching: Option<Catching>,
     /// Requests that have run, but whose replies leave with those of the requests that they were merged with.
-    merged: BTreeSet<Slot>,
+    merged: BTreeSet<RequestIx>,
 }
 
 /// Tasks of one type that a lane was given in a row.
@@ -37,7 +38,7 @@ struct Round {
     tasks: u16,
 }
 
-/// Where nodes take off.
+/// Where nodes are launched.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place {
     pub(super) lane: LaneId,
@@ -73,7 +74,7 @@ impl Cellular {
     }
 
     /// A request that has boarded is no longer under way, whether it has run to its end or not.
-    pub(super) fn left(&mut self, request: Slot, target: Ns) {
+    pub(super) fn left(&mut self, request: RequestIx, target: Ns) {
         self.targets.remove(&(target, request));
         self.cells.drop(request);
     }
@@ -100,32 +101,33 @@ impl Cellular {
     }
 
     /// A request has run, of whose merged graph others still run: whether its reply waits for them.
-    pub(super) fn keep_reply(&mut self, request: Slot) -> bool {
+    pub(super) fn keep_reply(&mut self, request: RequestIx) -> bool {
         self.is_merged() && self.merged.insert(request)
     }
 
     /// Whether a request's reply waits for others.
-    pub(super) fn keeps_reply(&self, request: Slot) -> bool {
+    pub(super) fn keeps_reply(&self, request: RequestIx) -> bool {
         self.merged.contains(&request)
     }
 
     /// Forgets a request whose reply waited, if it did.
-    pub(super) fn reply_left(&mut self, request: Slot) {
+    pub(super) fn reply_left(&mut self, request: RequestIx) {
         self.merged.remove(&request);
     }
 
     /// The requests whose replies waited for others, all of which have run now.
-    pub(super) fn merged_replies(&mut self) -> BTreeSet<Slot> {
+    pub(super) fn merged_replies(&mut self) -> BTreeSet<RequestIx> {
         if self.is_merged() { BTreeSet::new() } else { std::mem::take(&mut self.merged) }
     }
 
     /// The request aboard whose target comes first.
-    pub(super) fn first_target(&self) -> Option<Slot> {
-        self.targets.first().map(|&(_, slot)| slot)
+    pub(super) fn first_target(&self) -> Option<RequestIx> {
+        self.targets.first().map(|&(_, request_ix)| request_ix)
     }
 
-    /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are requests that may
-    /// board, each with a node of the first type at least; `brought` are nodes of other versions that would share a task of a type.
+    /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are
+    /// requests that may board, each with a node of the first type at least; `brought` are nodes of other versions that
+    /// would share a task of a type.
     fn choose(&mut self, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
         let first = self.cells.first();
         let joined = |cell: CellId| if cell == first { waiting } else { 0 };
@@ -146,7 +148,8 @@ impl Cellular {
             round.tasks += 1;
             return Some(round.cell);
         }
-        // A lane that takes one task at a time never has one on it when the next is chosen: that of the last would always go first.
+        // A lane that takes one task at a time never has one on it when the next is chosen: that of the last would
+        // always go first.
         let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
         let cell = self.cells.choose(lane.id, last, joined, brought)?;
         *round = Round { lane: lane.id, cell, tasks: 1 };
@@ -158,31 +161,31 @@ impl Group {
     // ## open lane => task
     pub(super) fn offer_cells(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         group: GroupIx,
         lane: &Lane,
         id: TaskId,
         brought: &[(CellId, u64)],
     ) -> Answer {
-        self.refuse_late(turn);
-        let waiting = self.may_board(turn.ledger);
+        self.refuse_late(context);
+        let waiting = self.may_board(context.ledger);
         let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
         let cell = match cellular.catching {
-            Some(_) => self.choose_lazily(turn.now, turn.ledger, lane.id, waiting),
+            Some(_) => self.choose_lazily(context.now, context.ledger, lane.id, waiting),
             None => cellular.choose(lane, waiting, brought),
         };
         let (Some(cell), Some(cellular)) = (cell, &mut self.cellular) else { return Answer::Nothing };
         let place = Place { lane: lane.id, task: id, at: 0 };
         if let Some(nodes) = cellular.cells.launch_retry(cell, lane.id) {
-            let spans = self.launch_nodes(turn, group, place, cell, nodes, true);
-            return Answer::Launched(self.launch_cells(turn, lane, id, cell, spans));
+            let spans = self.launch_nodes(context, group, place, cell, nodes, true);
+            return Answer::Launched(self.launch_cells(context, lane, id, cell, spans));
         }
         let most = cellular.most_rows(cell);
-        let spans = self.take_off(turn, group, place, cell, most);
+        let spans = self.take_off(context, group, place, cell, most);
         if spans.is_empty() {
             return Answer::Nothing;
         }
-        Answer::Launched(self.launch_cells(turn, lane, id, cell, spans))
+        Answer::Launched(self.launch_cells(context, lane, id, cell, spans))
     }
 
     /// Nodes that the group would bring to a task of another, of a cell of the same kind.
@@ -193,11 +196,11 @@ impl Group {
     }
 
     /// Turns away whoever could not meet its target any more, as far as anybody is next.
-    fn refuse_late(&mut self, turn: &mut Turn<'_>) {
-        while let Some(slot) = self.first_waiting(turn.ledger)
-            && self.is_late(turn.now, turn.ledger, slot)
+    fn refuse_late(&mut self, context: &mut StepContext<'_>) {
+        while let Some(request_ix) = self.first_waiting(context.ledger)
+            && self.is_late(context.now, context.ledger, request_ix)
         {
-            self.end(turn, slot, End::Rejected(Rejection::Late));
+            self.end(context, request_ix, End::Rejected(Rejection::Late));
         }
     }
 
@@ -206,19 +209,20 @@ impl Group {
         let Some(cellular) = &self.cellular else { return 0 };
         let free = cellular.cells.free_slots();
         let first = self.first_waiting(ledger);
-        let fits = !cellular.is_merged() && first.is_some_and(|slot| slots(&ledger[slot].graph) <= free);
+        let fits = !cellular.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
         if fits { (self.pending.ready() as u64).min(u64::from(free)) } else { 0 }
     }
 
     /// Who boards next.
-    fn first_waiting(&self, ledger: &Ledger) -> Option<Slot> {
-        self.pending.lines.iter().find_map(|(_, line)| line.iter(ledger).next())
+    fn first_waiting(&self, ledger: &Ledger) -> Option<RequestIx> {
+        self.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
     }
 
-    /// Gives a lane's task at most so many nodes of a type, behind those that it has: whoever may board does so by that.
+    /// Gives a lane's task at most so many nodes of a type, behind those that it has: whoever may board does so by
+    /// that.
     pub(super) fn take_off(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         group: GroupIx,
         place: Place,
         cell: CellId,
@@ -226,20 +230,20 @@ impl Group {
     ) -> Vec<RowSpan> {
         let is_first = |cellular: &Cellular| cell == cellular.cells.first() && !cellular.is_merged();
         if self.cellular.as_ref().is_some_and(is_first) {
-            self.board_cells(turn, cell, place.lane, most);
+            self.board_cells(context, cell, place.lane, most);
         }
         let Some(cellular) = &mut self.cellular else { return Vec::new() };
         let nodes = cellular.cells.form(cell, place.lane, most);
         if nodes.is_empty() {
             return Vec::new();
         }
-        self.launch_nodes(turn, group, place, cell, nodes, false)
+        self.launch_nodes(context, group, place, cell, nodes, false)
     }
 
     /// Nodes are in a task from now on.
     fn launch_nodes(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         group: GroupIx,
         place: Place,
         cell: CellId,
@@ -247,12 +251,12 @@ impl Group {
         is_retry: bool,
     ) -> Vec<RowSpan> {
         let span = |(at, row): (u32, &NodeRow)| {
-            let req = turn.ledger[row.request()].req;
+            let req = context.ledger[row.request()].req;
             RowSpan { req, start: row.number(), count: 1, at }
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        let is_new = turn.ledger.take_off(Flight {
+        let is_new = context.ledger.take_off(InFlightTask {
             task: place.task,
             lane: place.lane,
             group,
@@ -261,7 +265,7 @@ impl Group {
             cell,
             requests: rows,
             rows,
-            launched: turn.now,
+            launched: context.now,
             class: ShapeClass::default(),
             ahead: Vec::new(),
             nodes,
@@ -275,45 +279,45 @@ impl Group {
         spans
     }
 
-    /// Lets requests board, in the order of their queue, until there are so many nodes for a task of the first type, or as many are merged as
-    /// may be, or there is no room for more state.
-    fn board_cells(&mut self, turn: &mut Turn<'_>, cell: CellId, lane: LaneId, most: u32) {
-        while let Some(slot) = self.first_waiting(turn.ledger) {
+    /// Lets requests board, in the order of their queue, until there are so many nodes for a task of the first type, or
+    /// as many are merged as may be, or there is no room for more state.
+    fn board_cells(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
+        while let Some(request_ix) = self.first_waiting(context.ledger) {
             let Some(cellular) = &mut self.cellular else { return };
             let is_full = match cellular.knobs.merge_requests {
                 Some(requests) => cellular.cells.under_way() >= requests,
                 None => cellular.cells.ready(cell, lane) >= u64::from(most),
             };
-            if is_full || slots(&turn.ledger[slot].graph) > cellular.cells.free_slots() {
+            if is_full || slots(&context.ledger[request_ix].graph) > cellular.cells.free_slots() {
                 return;
             }
-            let Stand::Queued { line, .. } = turn.ledger[slot].stand else { return };
-            self.pending.remove(turn.ledger, slot);
-            self.touched(turn.ledger, line);
-            self.pending.retire(line);
-            seat(turn, slot);
+            let RequestState::Queued { sub_queue, .. } = context.ledger[request_ix].state else { return };
+            self.pending.remove(context.ledger, request_ix);
+            self.touched(context.ledger, sub_queue);
+            self.pending.retire(sub_queue);
+            board_request(context.now, context.ledger, context.timers, request_ix);
             let Some(cellular) = &mut self.cellular else { return };
-            let graph = std::mem::take(&mut turn.ledger[slot].graph);
+            let graph = std::mem::take(&mut context.ledger[request_ix].graph);
             if let Some(catching) = &mut cellular.catching {
                 catching.boarded(&cellular.cells, &graph);
             }
-            cellular.cells.board(slot, graph);
+            cellular.cells.board(request_ix, graph);
             if self.objective_ns.is_some() {
-                cellular.targets.insert((turn.ledger[slot].target(self.objective_ns), slot));
+                cellular.targets.insert((context.ledger[request_ix].target(self.objective_ns), request_ix));
             }
         }
     }
 
     fn launch_cells(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         lane: &Lane,
         id: TaskId,
         cell: CellId,
         spans: Vec<RowSpan>,
     ) -> Option<Ns> {
         let rows = spans.len() as u32;
-        turn.actions.push(Action::Launch(Task {
+        context.actions.push(Action::Launch(Task {
             id,
             model: self.model,
             cell,

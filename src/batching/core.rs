@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 
 use super::{
     Action, Actions, Arrival, Counters, End, Event, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
-    arbiter::{Arbiter, GroupIx, Lane},
-    group::{Answer, Around, Group, Turn},
+    arbiter::{Arbiter, Lane},
+    group::{Answer, Group, PoolView, StepContext},
+    ids::{GroupIx, RequestIx},
     invariants,
-    ledger::{Flight, Ledger, Slot},
-    sharing::Kin,
+    ledger::{InFlightTask, Ledger},
+    sharing::SharedCells,
     timers::Timers,
 };
 
@@ -25,7 +26,7 @@ pub struct Core {
     pub(super) ledger: Ledger,
     pub(super) groups: Slab<Group>,
     by_model: BTreeMap<ModelId, GroupIx>,
-    pub(super) kin: Kin,
+    pub(super) shared_cells: SharedCells,
     pub(super) arbiter: Arbiter,
     pub(super) timers: Timers,
     /// The `WakeAt` that the driver has yet to answer.
@@ -47,8 +48,8 @@ impl Core {
     /// and returns what the driver has to do, in order.
     ///
     /// Deadlines and queue timeouts that have passed at `now` take effect before the event does. Events that name an
-    /// ended request, an ended task or a version that is not up change nothing, but that a request for a version that is
-    /// not up, or with no rows, or more than its version's largest batch, ends `Failed`.
+    /// ended request, an ended task or a version that is not up change nothing, but that a request for a version that
+    /// is not up, or with no rows, or more than its version's largest batch, ends `Failed`.
     pub fn step(&mut self, now: Ns, event: Event<'_>) -> Actions {
         self.now = self.now.max(now);
         let mut actions = Actions::new();
@@ -98,11 +99,11 @@ impl Core {
     }
 
     fn sound_alarms(&mut self, actions: &mut Actions) {
-        while let Some(slot) = self.timers.pop_due(self.now, &mut self.ledger) {
-            self.with_request(slot, actions, Group::alarm);
+        while let Some(request_ix) = self.timers.pop_due(self.now, &mut self.ledger) {
+            self.with_request(request_ix, actions, Group::alarm);
         }
         while let Some((group, sequence)) = self.timers.due_sequence(self.now) {
-            self.with_group(group, actions, |entry, turn| entry.reclaim(turn, group, sequence));
+            self.with_group(group, actions, |entry, context| entry.reclaim(context, group, sequence));
         }
         self.arbiter.call_due(self.now);
     }
@@ -110,55 +111,57 @@ impl Core {
     fn arrived(&mut self, arrival: Arrival, actions: &mut Actions) {
         debug_assert!(self.ledger.find(arrival.req).is_none(), "request {:?} arrived twice", arrival.req);
         match self.by_model.get(&arrival.model) {
-            Some(&group) => self.with_group(group, actions, |entry, turn| entry.arrive(turn, group, arrival)),
+            Some(&group) => self.with_group(group, actions, |entry, context| entry.arrive(context, group, arrival)),
             None => actions.push(Action::Finish { req: arrival.req, end: End::Failed }),
         }
     }
 
     fn cancelled(&mut self, req: ReqId, actions: &mut Actions) {
-        if let Some(slot) = self.ledger.find(req) {
-            self.with_request(slot, actions, Group::cancel);
+        if let Some(request_ix) = self.ledger.find(req) {
+            self.with_request(request_ix, actions, Group::cancel);
         }
     }
 
     fn resumed(&mut self, req: ReqId, actions: &mut Actions) {
-        if let Some(slot) = self.ledger.find(req) {
-            self.with_request(slot, actions, Group::resume);
+        if let Some(request_ix) = self.ledger.find(req) {
+            self.with_request(request_ix, actions, Group::resume);
         }
     }
 
     fn completed(&mut self, task: TaskId, rows: &[RowOutcome], actions: &mut Actions) {
-        let (flights, used_ns) = self.land(task);
+        let (in_flight_tasks, used_ns) = self.land(task);
         let mut outcomes = rows;
-        for flight in &flights {
+        for in_flight in &in_flight_tasks {
             let own;
-            (own, outcomes) = outcomes.split_at(outcomes.len().min(flight.own_rows() as usize));
-            self.with_group(flight.group, actions, |group, turn| group.complete(turn, flight, own, used_ns));
+            (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows() as usize));
+            self.with_group(in_flight.group, actions, |group, context| {
+                group.complete(context, in_flight, own, used_ns)
+            });
         }
     }
 
     fn failed(&mut self, task: TaskId, actions: &mut Actions) {
-        for flight in self.land(task).0 {
-            self.with_group(flight.group, actions, |group, turn| group.fail(turn, &flight));
+        for in_flight in self.land(task).0 {
+            self.with_group(in_flight.group, actions, |group, context| group.fail(context, &in_flight));
         }
     }
 
     /// Takes a task off its lane, and tells how long it had it. Groups that shared it pay by their rows.
-    fn land(&mut self, task: TaskId) -> (SmallVec<[Flight; 1]>, Ns) {
-        let flights = self.ledger.land(task);
-        let Some(first) = flights.first() else { return (flights, 0) };
+    fn land(&mut self, task: TaskId) -> (SmallVec<[InFlightTask; 1]>, Ns) {
+        let in_flight_tasks = self.ledger.land(task);
+        let Some(first) = in_flight_tasks.first() else { return (in_flight_tasks, 0) };
         let used_ns = self.arbiter.landed(first.lane, task, first.launched, self.now);
-        for flight in &flights {
-            let share_ns = u128::from(used_ns) * u128::from(flight.own_rows()) / u128::from(flight.rows.max(1));
-            self.arbiter.charge(flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
+        for in_flight in &in_flight_tasks {
+            let share_ns = u128::from(used_ns) * u128::from(in_flight.own_rows()) / u128::from(in_flight.rows.max(1));
+            self.arbiter.charge(in_flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
         }
-        (flights, used_ns)
+        (in_flight_tasks, used_ns)
     }
 
     fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
         self.arbiter.lane_lost(lane);
-        for flight in self.ledger.take_lost(lane) {
-            self.with_group(flight.group, actions, |group, turn| group.lose(turn, &flight));
+        for in_flight in self.ledger.take_lost(lane) {
+            self.with_group(in_flight.group, actions, |group, context| group.fail_lost(context, &in_flight));
         }
     }
 
@@ -166,7 +169,7 @@ impl Core {
         let weight = group.weight;
         let ix = *self.by_model.entry(model).or_insert_with(|| {
             let ix = self.groups.insert(group);
-            self.kin.came_up(ix, &self.groups[ix]);
+            self.shared_cells.came_up(ix, &self.groups[ix]);
             ix
         });
         self.arbiter.weigh(ix, weight);
@@ -180,20 +183,25 @@ impl Core {
 
     fn with_request(
         &mut self,
-        slot: Slot,
+        request_ix: RequestIx,
         actions: &mut Actions,
-        change: impl FnOnce(&mut Group, &mut Turn<'_>, Slot),
+        change: impl FnOnce(&mut Group, &mut StepContext<'_>, RequestIx),
     ) {
-        let group = self.ledger[slot].group;
-        self.with_group(group, actions, |entry, turn| change(entry, turn, slot));
+        let group = self.ledger[request_ix].group;
+        self.with_group(group, actions, |entry, context| change(entry, context, request_ix));
     }
 
     /// Changes a group, then lets it wait for a lane if it has work, or go if it is drained.
-    fn with_group(&mut self, group: GroupIx, actions: &mut Actions, change: impl FnOnce(&mut Group, &mut Turn<'_>)) {
+    fn with_group(
+        &mut self,
+        group: GroupIx,
+        actions: &mut Actions,
+        change: impl FnOnce(&mut Group, &mut StepContext<'_>),
+    ) {
         let entry = &mut self.groups[group];
-        let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-        change(entry, &mut turn);
-        entry.tidy(&turn);
+        let mut context = StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+        change(entry, &mut context);
+        entry.tidy(&context);
         if entry.is_drained() {
             self.forget(group, actions);
         } else if entry.wants_lane() {
@@ -204,7 +212,7 @@ impl Core {
     /// A group is drained.
     fn forget(&mut self, group: GroupIx, actions: &mut Actions) {
         let model = self.groups.remove(group).model;
-        self.kin.forget(group);
+        self.shared_cells.forget(group);
         self.by_model.remove(&model);
         self.arbiter.forget(group);
         self.timers.forget(group);
@@ -222,14 +230,14 @@ impl Core {
             let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(now, ledger)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
             let lanes = self.arbiter.lanes().count() as u32;
-            let around = Around { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
+            let pool = PoolView { neighbours_slack_ns, lanes, idle_besides, brought: &[] };
             let mut lane = lane;
-            let mut answer = self.offer(group, lane, around, actions);
+            let mut answer = self.offer(group, lane, pool, actions);
             if matches!(answer, Answer::Nothing) && self.groups[group].has_pins() {
                 // What is ready may be bound to another lane.
                 let open: SmallVec<[Lane; 8]> = self.arbiter.open_lanes(self.now).collect();
                 for other in open.into_iter().filter(|other| other.id != lane.id) {
-                    answer = self.offer(group, other, around, actions);
+                    answer = self.offer(group, other, pool, actions);
                     if !matches!(answer, Answer::Nothing) {
                         lane = other;
                         break;
@@ -259,12 +267,12 @@ impl Core {
     }
 
     /// Offers a group a lane; what room its task has left goes to others.
-    fn offer(&mut self, group: GroupIx, lane: Lane, around: Around<'_>, actions: &mut Actions) -> Answer {
+    fn offer(&mut self, group: GroupIx, lane: Lane, pool: PoolView<'_>, actions: &mut Actions) -> Answer {
         let id = TaskId(self.tasks);
         let brought = self.brought(group, lane.id);
-        let around = Around { brought: &brought, ..around };
-        let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-        let answer = self.groups[group].offer(&mut turn, group, lane, id, around);
+        let pool = PoolView { brought: &brought, ..pool };
+        let mut context = StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+        let answer = self.groups[group].offer(&mut context, group, lane, id, pool);
         match answer {
             Answer::Launched(predicted_ns) => Answer::Launched(self.fill_up(group, lane, predicted_ns, actions)),
             Answer::NotBefore(_) | Answer::Nothing => answer,

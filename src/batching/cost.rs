@@ -18,7 +18,8 @@ use super::{CellId, Ns, ShapeClass};
 /// Profiled latencies of a pipeline, as plain data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CostTable {
-    /// Measured points of each stage, in any order. A stage without points, or past the end of the list, starts unknown.
+    /// Measured points of each stage, in any order. A stage without points, or past the end of the list, starts
+    /// unknown.
     pub stages: Vec<Vec<CostPoint>>,
 }
 
@@ -66,8 +67,9 @@ impl Costs {
 
     /// A run of a stage has taken so long.
     ///
-    /// Averages are kept for each profiled size, or for each bucket of rows (powers of two, and the largest batch) and lengths (quarters of an
-    /// octave), as sizes are met. A drift is followed within 20 runs; one odd run moves an average by an eighth at most.
+    /// Averages are kept for each profiled size, or for each bucket of rows (powers of two, and the largest batch) and
+    /// lengths (quarters of an octave), as sizes are met. A drift is followed within 20 runs; one odd run moves an
+    /// average by an eighth at most.
     pub(super) fn learn(&mut self, stage: CellId, rows: u32, class: &ShapeClass, took_ns: Ns) {
         if let Some(curve) = self.stages.get_mut(usize::from(stage.0)) {
             curve.learn(rows, length_of(class), took_ns as f64);
@@ -126,15 +128,15 @@ impl Costs {
         self.remaining_ns(CellId(0), rows, length_of(class)).map(|ns| f64::from(rows) / ns)
     }
 
-    /// The best throughput of any batch of at most `max_rows` rows. Between two known sizes times are linear, so it is that of one of
-    /// them.
+    /// The best throughput of any batch of at most `max_rows` rows. Between two known sizes times are linear, so it is
+    /// that of one of them.
     pub(super) fn best_throughput(&self, max_rows: u32, class: &ShapeClass) -> Option<f64> {
         let sizes = self.known_rows(CellId(0)).into_iter().filter(|&size| size < max_rows).chain([1, max_rows]);
         sizes.map(|size| self.throughput(size, class)).try_fold(0.0_f64, |best, rate| Some(best.max(rate?)))
     }
 
-    /// The line `T = a + c·B` in nanoseconds through the known batch sizes, by least squares (adaptive batching, section
-    /// III.A). With one known size it goes through the origin; with none there is no line.
+    /// The line `T = a + c·B` in nanoseconds through the known batch sizes, by least squares (adaptive batching,
+    /// section III.A). With one known size it goes through the origin; with none there is no line.
     pub(super) fn regression(&self, class: &ShapeClass) -> Option<(f64, f64)> {
         let length = length_of(class);
         let sizes = self.known_rows(CellId(0));

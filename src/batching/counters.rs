@@ -27,7 +27,8 @@ pub struct Counters {
     pub splits: u64,
     /// Steps that caught up with the one before and merged with it (total).
     pub merges: u64,
-    /// Times that a batch which could have gone on was left waiting for newcomers, or for requests of a higher level (total).
+    /// Times that a batch which could have gone on was left waiting for newcomers, or for requests of a higher level
+    /// (total).
     pub preemptions: u64,
     /// Rows that were done before the last stage (total).
     pub early_exits: u64,
@@ -39,8 +40,8 @@ pub struct Counters {
     pub rows_launched: u64,
     /// Tasks that the engine failed (total).
     pub tasks_failed: u64,
-    /// Parts of failed tasks that were put aside to run again, apart from all others (total): of a task of several requests, or nodes, one
-    /// half each.
+    /// Parts of failed tasks that were put aside to run again, apart from all others (total): of a task of several
+    /// requests, or nodes, one half each.
     pub retries: u64,
     /// Requests put behind the others by `DELAY` (total).
     pub delayed: u64,

@@ -38,7 +38,7 @@ pub type Lengths = SmallVec<[u32; 2]>;
 /// What must agree for two requests to share a batch: variable dimensions that are not padded, and which optional
 /// inputs are there. Empty for a model whose shapes are fixed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct BatchKey(pub SmallVec<[i64; 4]>);
+pub struct RequestKey(pub SmallVec<[i64; 4]>);
 
 /// Lengths rounded up to their buckets: the padded shape that all rows of a batch share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -75,8 +75,8 @@ pub struct Lease {
 pub struct RowSpan {
     /// The request.
     pub req: ReqId,
-    /// First row within the request; the number of the node, counted over all segments of the request, of which a loop that outcomes
-    /// end counts with its most steps.
+    /// First row within the request; the number of the node, counted over all segments of the request, of which a loop
+    /// that outcomes end counts with its most steps.
     pub start: u32,
     /// Number of rows.
     pub count: u32,
@@ -104,8 +104,8 @@ pub struct Arrival {
     pub rows: u32,
     /// Its lengths along the model's padded symbols.
     pub lengths: Lengths,
-    /// What must agree with its batch mates.
-    pub key: BatchKey,
+    /// Requests share a batch only where this agrees.
+    pub key: RequestKey,
     /// Triton's priority: 0 = the model's default, 1 = highest.
     pub priority: u64,
     /// Queue timeout asked for by the request, as an instant; the model's queue policy decides whether it counts.
@@ -129,13 +129,14 @@ pub enum Event<'a> {
     Completed {
         /// The task.
         task: TaskId,
-        /// Outcomes in row order, those of ended requests included. Empty: every row goes `On` and made no response. A row
-        /// that a shorter slice leaves out failed.
+        /// Outcomes in row order, those of ended requests included. Empty: every row goes `On` and made no response. A
+        /// row that a shorter slice leaves out failed.
         rows: &'a [RowOutcome],
     },
-    /// The engine failed a task, which must have left nothing behind. If it held several requests, they run again in halves, which
-    /// nobody joins, until only those that fail alone end `Failed`; of requests that unfold into cells, nodes do. Nodes that were launched
-    /// ahead and need what the failed ones should have left are void: they are launched again, and what they give is to be dropped.
+    /// The engine failed a task, which must have left nothing behind. If it held several requests, they run again in
+    /// halves, which nobody joins, until only those that fail alone end `Failed`; of requests that unfold into cells,
+    /// nodes do. Nodes that were launched ahead and need what the failed ones should have left are void: they are
+    /// launched again, and what they give is to be dropped.
     Failed {
         /// The task.
         task: TaskId,
@@ -172,8 +173,9 @@ pub enum Next {
     Done,
     /// Through the named stage (again).
     Skip(CellId),
-    /// Through the same stage again, but not before the client has taken the responses there are ([`Event::Resumed`]). Only
-    /// versions of one stage, whose rows hold no buffers, have rows that pause; all rows of a request pause together.
+    /// Through the same stage again, but not before the client has taken the responses there are ([`Event::Resumed`]).
+    /// Only versions of one stage, whose rows hold no buffers, have rows that pause; all rows of a request pause
+    /// together.
     Pause,
     /// It failed alone; the others of its task did not.
     Failed,
@@ -194,15 +196,15 @@ pub struct Task {
     pub lane: LaneId,
     /// Number of its batch, the same for all parts of a split one: what travels together.
     pub batch: u64,
-    /// Its rows by their place in the batch; never empty. Where its cell is of a [kind](super::CellKind), requests of other versions may be
-    /// among them, behind its own.
+    /// Its rows by their place in the batch; never empty. Where its cell is of a [kind](super::CellKind), requests of
+    /// other versions may be among them, behind its own.
     pub rows: Vec<RowSpan>,
     /// Buffers of earlier stages that it reads, at its rows' places. The first stage reads the requests themselves.
     pub reads: SmallVec<[Lease; 2]>,
     /// The buffer that it writes, at its rows' places; none: it is the last stage and writes replies.
     pub writes: Option<Lease>,
-    /// Tasks in flight on other lanes that must have ended on the device before this one begins there: they wrote what it
-    /// reads, or still read or write what it writes. Empty on lanes without a horizon.
+    /// Tasks in flight on other lanes that must have ended on the device before this one begins there: they wrote what
+    /// it reads, or still read or write what it writes. Empty on lanes without a horizon.
     pub after: SmallVec<[TaskId; 2]>,
 }
 
@@ -211,16 +213,16 @@ pub struct Task {
 pub enum Action {
     /// Run a task.
     Launch(Task),
-    /// Send one response of a decoupled request: one for each of its tasks in which any of its rows `emitted`. Where the
-    /// version preserves the order of arrival it may come long after that task, so keep responses by `step`.
+    /// Send one response of a decoupled request: one for each of its tasks in which any of its rows `emitted`. Where
+    /// the version preserves the order of arrival it may come long after that task, so keep responses by `step`.
     Emit {
         /// The request.
         req: ReqId,
         /// How many responses went before.
         step: u32,
     },
-    /// A request was taken in: what it reads and leaves of the version's state is this sequence's. Those of one sequence run one after the
-    /// other; what a request leaves counts from its `Finish` on, and only if it completed.
+    /// A request was taken in: what it reads and leaves of the version's state is this sequence's. Those of one
+    /// sequence run one after the other; what a request leaves counts from its `Finish` on, and only if it completed.
     Joined {
         /// The request.
         req: ReqId,
@@ -255,7 +257,8 @@ pub type Actions = SmallVec<[Action; 4]>;
 pub enum End {
     /// Its outputs are there.
     Completed,
-    /// The engine failed it, alone; or it was for a version that is not up, or of a size that its version does not take.
+    /// The engine failed it, alone; or it was for a version that is not up, or of a size that its version does not
+    /// take.
     Failed,
     /// It never ran.
     Rejected(Rejection),
@@ -276,7 +279,7 @@ pub enum Rejection {
     Late,
     /// It needs more state than there is room for.
     NoMemory,
-    /// Its sequence is not open, and it does not start it: there was no first request, that did not complete, the last has come, or
-    /// the sequence was idle for too long.
+    /// Its sequence is not open, and it does not start it: there was no first request, that did not complete, the last
+    /// has come, or the sequence was idle for too long.
     NotStarted,
 }

@@ -1,22 +1,23 @@
-//! A group: the requests of one loaded version, from its pending queue through its batches to their ends. What happens to
-//! requests that wait is here; how batches travel is in `travel`, how requests end in `endings`.
+//! A group: the requests of one loaded version, from its pending queue through its batches to their ends. What happens
+//! to requests that wait is here; how batches travel is in `launching`, how requests end in `endings`.
 
 use std::collections::BTreeMap;
 
 use super::{
     Action, Actions, Arrival, CellId, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, RowSpan, TaskId,
     TimeoutAction,
-    arbiter::{GroupIx, Lane},
-    batch::Seat,
+    arbiter::Lane,
+    batch::BatchSpan,
     cellular::Cellular,
     cost::Costs,
+    ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
     knobs,
-    ledger::{Ledger, NEVER, Request, Slot, Stand},
+    ledger::{Ledger, NEVER, Request, RequestState},
     lengths::LengthGroups,
     list::{InOrder, Links, List},
-    pending::{HELD, LineIx, Mates, Pending, Rounding},
+    pending::{BatchKey, LengthBucketing, Pending},
     pipeline::Pipeline,
-    policy::{Decision, Passengers, Policy},
+    policy::{Decision, Policy, Selection},
     queue_rules::QueueRules,
     sequences::Sequences,
     table::BatchTable,
@@ -26,7 +27,7 @@ use super::{
 
 /// What one step of the core works with beside a group.
 #[derive(Debug)]
-pub(super) struct Turn<'a> {
+pub(super) struct StepContext<'a> {
     pub(super) now: Ns,
     pub(super) ledger: &'a mut Ledger,
     pub(super) timers: &'a mut Timers,
@@ -35,7 +36,7 @@ pub(super) struct Turn<'a> {
 
 /// What a group sees of the pool as it is offered a lane.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Around<'a> {
+pub(super) struct PoolView<'a> {
     /// Time that other models can spare before one of their targets is missed; none without targets.
     pub(super) neighbours_slack_ns: Option<Ns>,
     /// Lanes there are.
@@ -71,15 +72,15 @@ pub(super) struct Group {
     /// Whether anything asks for the costs.
     pub(super) learns: bool,
     /// How lengths are rounded, when requests of equal keys may share a batch.
-    merges: Option<Rounding>,
+    merges: Option<LengthBucketing>,
     pub(super) pending: Pending,
-    /// Where there is an objective: when the lines of `pending` must start.
+    /// Where there is an objective: when the sub-queues of `pending` must start.
     pub(super) latest_starts: LatestStarts,
     pub(super) policy: Policy,
     pub(super) table: BatchTable,
     pub(super) pipeline: Pipeline,
     /// Rows of requests whose clients have yet to take responses, in no batch meanwhile.
-    pub(super) paused: BTreeMap<Slot, Vec<Seat>>,
+    pub(super) paused: BTreeMap<RequestIx, Vec<BatchSpan>>,
     /// In place of batches, where requests unfold into cells.
     pub(super) cellular: Option<Cellular>,
     /// Where requests belong to sequences.
@@ -122,7 +123,7 @@ impl Group {
             learned: 0,
             learns: knobs.objective_ns.is_some()
                 || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
-            merges: (knobs.mergeable && !serial && cellular.is_none()).then(|| rounding(knobs)),
+            merges: (knobs.mergeable && !serial && cellular.is_none()).then(|| length_bucketing(knobs)),
             cellular,
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets),
             latest_starts: LatestStarts::default(),
@@ -189,17 +190,17 @@ impl Group {
     }
 
     // ## arrival => (pending | ended)
-    pub(super) fn arrive(&mut self, turn: &mut Turn<'_>, group: GroupIx, arrival: Arrival) {
+    pub(super) fn arrive(&mut self, context: &mut StepContext<'_>, group: GroupIx, arrival: Arrival) {
         let level = self.pending.rules.level_of(arrival.priority);
-        let board_by = self.pending.rules.board_by(level, turn.now, arrival.board_by);
+        let board_by = self.pending.rules.board_by(level, context.now, arrival.board_by);
         let expiry = arrival.expiry.unwrap_or(NEVER);
-        let refusal = self.refusal(turn.now, &arrival, level, expiry);
-        let mates = match &mut self.merges {
-            Some(rounding) => Mates::new(arrival.key, &arrival.lengths, rounding),
-            None => Mates::default(),
+        let refusal = self.refusal(context.now, &arrival, level, expiry);
+        let batch_key = match &mut self.merges {
+            Some(length_bucketing) => BatchKey::new(arrival.key, &arrival.lengths, length_bucketing),
+            None => BatchKey::default(),
         };
-        let seq = turn.ledger.next_seq();
-        let slot = turn.ledger.insert(Request {
+        let seq = context.ledger.next_seq();
+        let request_ix = context.ledger.insert(Request {
             req: arrival.req,
             group,
             seq,
@@ -209,12 +210,12 @@ impl Group {
             graph: arrival.graph,
             sequence: None,
             level,
-            arrived: turn.now,
+            arrived: context.now,
             boarded: NEVER,
             board_by,
             expiry,
             alarm: NEVER,
-            stand: Stand::Aboard,
+            state: RequestState::Aboard,
             boarding: 0,
             emitted: 0,
             unsent: 0,
@@ -223,30 +224,30 @@ impl Group {
         });
         self.live += 1;
         if let Some(order) = &mut self.order {
-            order.push_back(turn.ledger, slot);
+            order.push_back(context.ledger, request_ix);
         }
         if let Some(end) = refusal {
-            self.end(turn, slot, end);
+            self.end(context, request_ix, end);
             return;
         }
-        let line = if arrival.sequence.is_some() { HELD } else { self.pending.line_for(mates) };
-        self.pending.push(turn.ledger, slot, line);
-        self.policy.arrived(turn.now, line, &turn.ledger[slot]);
+        let sub_queue = if arrival.sequence.is_some() { NOT_THEIR_TURN } else { self.pending.sub_queue_for(batch_key) };
+        self.pending.push(context.ledger, request_ix, sub_queue);
+        self.policy.arrived(context.now, sub_queue, &context.ledger[request_ix]);
         if self.pending.requests >= self.hold_until_waiting as usize {
             self.hold_until_waiting = 0;
         }
         if let (Some(sequences), Some(request)) = (&mut self.sequences, &arrival.sequence) {
-            let (ix, sequence, change) = sequences.join(turn.now, slot, request);
-            turn.ledger[slot].sequence = Some(ix);
-            turn.actions.push(Action::Joined { req: arrival.req, sequence });
-            self.apply(turn, group, change);
+            let (ix, sequence, change) = sequences.join(context.now, request_ix, request);
+            context.ledger[request_ix].sequence = Some(ix);
+            context.actions.push(Action::Joined { req: arrival.req, sequence });
+            self.apply(context, group, change);
         }
-        turn.timers.arm(turn.ledger, slot, board_by.min(expiry));
-        if board_by <= turn.now {
-            turn.timers.disarm(turn.ledger, slot);
-            self.alarm(turn, slot);
+        context.timers.arm(context.ledger, request_ix, board_by.min(expiry));
+        if board_by <= context.now {
+            context.timers.disarm(context.ledger, request_ix);
+            self.alarm(context, request_ix);
         } else {
-            self.touched(turn.ledger, line);
+            self.touched(context.ledger, sub_queue);
         }
     }
 
@@ -272,57 +273,57 @@ impl Group {
     }
 
     /// The request's alarm went off: its queue timeout, its deadline, or an instant that no longer matters.
-    pub(super) fn alarm(&mut self, turn: &mut Turn<'_>, slot: Slot) {
-        let request = &turn.ledger[slot];
+    pub(super) fn alarm(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx) {
+        let request = &context.ledger[request_ix];
         let (level, board_by, expiry) = (request.level, request.board_by, request.expiry);
-        if let Stand::Queued { line, delayed: false } = request.stand
-            && board_by <= turn.now
+        if let RequestState::Queued { sub_queue, delayed: false } = request.state
+            && board_by <= context.now
             && board_by < expiry
         {
             if self.pending.rules.queue_of(level).timeout_action == TimeoutAction::Reject {
-                self.end(turn, slot, End::Rejected(Rejection::QueueTimeout));
+                self.end(context, request_ix, End::Rejected(Rejection::QueueTimeout));
                 return;
             }
             self.totals.delayed += 1;
-            turn.ledger[slot].board_by = NEVER;
-            self.pending.delay(turn.ledger, slot, line);
-            self.touched(turn.ledger, line);
+            context.ledger[request_ix].board_by = NEVER;
+            self.pending.delay(context.ledger, request_ix, sub_queue);
+            self.touched(context.ledger, sub_queue);
         }
-        if expiry <= turn.now {
-            self.end(turn, slot, End::Expired);
+        if expiry <= context.now {
+            self.end(context, request_ix, End::Expired);
         } else {
-            turn.timers.arm(turn.ledger, slot, expiry);
+            context.timers.arm(context.ledger, request_ix, expiry);
         }
     }
 
-    pub(super) fn cancel(&mut self, turn: &mut Turn<'_>, slot: Slot) {
-        self.end(turn, slot, End::Cancelled);
+    pub(super) fn cancel(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx) {
+        self.end(context, request_ix, End::Cancelled);
     }
 
     // ## open lane => task
     pub(super) fn offer(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         group: GroupIx,
         lane: Lane,
         id: TaskId,
-        around: Around<'_>,
+        pool: PoolView<'_>,
     ) -> Answer {
         if !self.may_run() {
             return Answer::Nothing;
         }
         if self.cellular.is_some() {
-            return self.offer_cells(turn, group, &lane, id, around.brought);
+            return self.offer_cells(context, group, &lane, id, pool.brought);
         }
         loop {
-            let (batch, waiting) = match self.decide(turn, &lane, around) {
+            let (batch, waiting) = match self.decide(context, &lane, pool) {
                 Decision::GoOn(batch) => (batch, None),
-                Decision::New { line, passengers, outlook } => {
+                Decision::New { sub_queue, selection, accepts_newcomers } => {
                     let waiting = self.table.has_queued();
-                    (self.new_batch(turn, line, &passengers, outlook), Some(waiting))
+                    (self.new_batch(context, sub_queue, &selection, accepts_newcomers), Some(waiting))
                 }
-                Decision::Stretch { batch, line, passengers, outlook } => {
-                    self.stretch(turn, batch, line, &passengers, outlook);
+                Decision::Stretch { batch, sub_queue, selection, accepts_newcomers } => {
+                    self.stretch(context, batch, sub_queue, &selection, accepts_newcomers);
                     continue;
                 }
                 Decision::Split { batch, before } => {
@@ -330,8 +331,8 @@ impl Group {
                     self.totals.splits += 1;
                     continue;
                 }
-                Decision::Refuse(slot) => {
-                    self.end(turn, slot, End::Rejected(Rejection::Late));
+                Decision::Refuse(request_ix) => {
+                    self.end(context, request_ix, End::Rejected(Rejection::Late));
                     continue;
                 }
                 Decision::Wait(due) => return Answer::NotBefore(due),
@@ -340,62 +341,70 @@ impl Group {
             if waiting == Some(true) {
                 self.totals.preemptions += 1;
             }
-            return Answer::Launched(self.launch(turn, group, &lane, id, batch));
+            return Answer::Launched(self.launch(context, group, &lane, id, batch));
         }
     }
 
-    /// Takes requests out of their lines and seats them.
-    pub(super) fn board(&mut self, turn: &mut Turn<'_>, line: LineIx, passengers: &Passengers) -> Vec<Seat> {
-        let mut seats = self.table.blank();
-        let mut pop = |line, requests: u32| {
-            seats.reserve(requests as usize);
-            for _ in 0..requests {
-                let Some(slot) = self.pending.pop(turn.ledger, line) else { break };
-                seats.push(seat(turn, slot));
-            }
+    /// Takes requests out of their sub-queues and lets them board.
+    pub(super) fn board(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sub_queue: SubQueueIx,
+        selection: &Selection,
+    ) -> Vec<BatchSpan> {
+        let mut spans = self.table.blank();
+        let mut pop = |sub_queue, requests: u32| {
+            spans.reserve(requests as usize);
+            let StepContext { now, ledger, timers, .. } = context;
+            self.pending.pop(ledger, sub_queue, requests, |ledger, request_ix| {
+                spans.push(board_request(*now, ledger, timers, request_ix))
+            });
         };
-        match passengers {
-            Passengers::First(requests) => pop(line, *requests),
-            Passengers::Heads(lines) => lines.iter().for_each(|&(line, requests)| pop(line, requests)),
-            Passengers::Named(slots) => {
-                for &slot in slots {
-                    self.pending.remove(turn.ledger, slot);
-                    seats.push(seat(turn, slot));
+        match selection {
+            Selection::First(requests) => pop(sub_queue, *requests),
+            Selection::Heads(sub_queues) => {
+                sub_queues.iter().for_each(|&(sub_queue, requests)| pop(sub_queue, requests))
+            }
+            Selection::Named(request_ixs) => {
+                for &request_ix in request_ixs {
+                    self.pending.remove(context.ledger, request_ix);
+                    let StepContext { now, ledger, timers, .. } = context;
+                    spans.push(board_request(*now, ledger, timers, request_ix));
                 }
             }
         }
-        seats
+        spans
     }
 
-    /// Whether other requests wait that could not share a batch with those of a line.
-    pub(super) fn others_wait(&self, line: LineIx) -> bool {
-        self.merges.is_some() && self.pending.rows > self.pending.lines[line as usize].rows
+    /// Whether other requests wait that could not share a batch with those of a sub-queue.
+    pub(super) fn others_wait(&self, sub_queue: SubQueueIx) -> bool {
+        self.merges.is_some() && self.pending.rows > self.pending.sub_queues[sub_queue as usize].rows
     }
 }
 
-fn rounding(knobs: &Knobs) -> Rounding {
+fn length_bucketing(knobs: &Knobs) -> LengthBucketing {
     match (&knobs.policy, knobs.queueing.bucket_width) {
         (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) if input.by_runs => {
-            Rounding::Width(1)
+            LengthBucketing::Width(1)
         }
         (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) => {
-            Rounding::Groups(LengthGroups::new(&input.bounds, input.max_groups))
+            LengthBucketing::Groups(LengthGroups::new(&input.bounds, input.max_groups))
         }
-        (_, 0) => Rounding::Any,
-        (_, width) => Rounding::Width(width),
+        (_, 0) => LengthBucketing::Any,
+        (_, width) => LengthBucketing::Width(width),
     }
 }
 
 /// Lets a request board; its deadline still counts, its queue timeout no longer does.
-pub(super) fn seat(turn: &mut Turn<'_>, slot: Slot) -> Seat {
-    let request = &mut turn.ledger[slot];
-    request.stand = Stand::Aboard;
+pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, request_ix: RequestIx) -> BatchSpan {
+    let request = &mut ledger[request_ix];
+    request.state = RequestState::Aboard;
     request.boarding += 1;
-    request.boarded = turn.now;
-    let span = RowSpan { req: request.req, start: 0, count: request.rows, at: 0 };
+    request.boarded = now;
+    let rows = RowSpan { req: request.req, start: 0, count: request.rows, at: 0 };
     let boarding = request.boarding;
     if request.expiry == NEVER {
-        turn.timers.disarm(turn.ledger, slot);
+        timers.disarm(ledger, request_ix);
     }
-    Seat { slot, boarding, span }
+    BatchSpan { request_ix, boarding, rows }
 }

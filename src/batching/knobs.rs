@@ -15,8 +15,8 @@ pub struct Knobs {
     pub max_in_flight: u32,
     /// The stages in order; at least one.
     pub stages: Vec<StageKnobs>,
-    /// Buffers at each boundary between two stages (DVABatch section 6.1), at least 1: with 1, one batch is between admission and
-    /// the last stage's end; with 2, stages overlap.
+    /// Buffers at each boundary between two stages (DVABatch section 6.1), at least 1: with 1, one batch is between
+    /// admission and the last stage's end; with 2, stages overlap.
     pub buffer_pairs: u16,
     /// The latency that requests are to stay within, from arrival to end. Steers, never kills.
     pub objective_ns: Option<Ns>,
@@ -51,11 +51,11 @@ impl Default for Knobs {
 /// One stage of a version's pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageKnobs {
-    /// Boundaries that it reads, ascending: its predecessor's, and earlier ones where a connection skips stages. Empty for the
-    /// first stage.
+    /// Boundaries that it reads, ascending: its predecessor's, and earlier ones where a connection skips stages. Empty
+    /// for the first stage.
     pub reads: SmallVec<[u16; 2]>,
-    /// Whether its outcomes decide where rows go (an exit, a skip, a repetition), so that nothing behind it is launched before it
-    /// has completed.
+    /// Whether its outcomes decide where rows go (an exit, a skip, a repetition), so that nothing behind it is launched
+    /// before it has completed.
     pub decides: bool,
 }
 
@@ -97,8 +97,9 @@ pub struct CellularKnobs {
     pub max_tasks: u16,
     /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section 4.4).
     pub frontier: bool,
-    /// The graphs of at most so many requests, at least one, are merged: others board, and replies leave, when all of them have run. That is
-    /// what TensorFlow Fold and DyNet do (section 7.5), to compare with; none: requests board and leave at any task.
+    /// The graphs of at most so many requests, at least one, are merged: others board, and replies leave, when all of
+    /// them have run. That is what TensorFlow Fold and DyNet do (section 7.5), to compare with; none: requests board
+    /// and leave at any task.
     pub merge_requests: Option<u32>,
     /// Requests belong to sequences, whose state lives on between them; none: each is by itself.
     pub sequences: Option<SequenceKnobs>,
@@ -125,10 +126,11 @@ impl Default for CellularKnobs {
 /// LazyBatching over cells, section IV.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LazyCellKnobs {
-    /// Longest time that the type that is furthest on waits for newcomers to catch up; none: half of what a request takes whose cells run in
-    /// their largest batches.
+    /// Longest time that the type that is furthest on waits for newcomers to catch up; none: half of what a request
+    /// takes whose cells run in their largest batches.
     pub max_catch_up_ns: Option<Ns>,
-    /// Requests that cannot meet the objective any more, if they need all nodes that they may have, are rejected instead of served late.
+    /// Requests that cannot meet the objective any more, if they need all nodes that they may have, are rejected
+    /// instead of served late.
     pub reject_late: bool,
 }
 
@@ -150,8 +152,8 @@ pub struct CellKnobs {
     pub min_followup: u32,
     /// Which type goes first, 1 = highest.
     pub priority: u32,
-    /// Cells of one kind share tasks, whatever versions they are of; none: the type is this version's alone. Of no account under `lazy` and
-    /// `merge_requests`.
+    /// Cells of one kind share tasks, whatever versions they are of; none: the type is this version's alone. Of no
+    /// account under `lazy` and `merge_requests`.
     pub kind: Option<CellKind>,
 }
 
@@ -200,8 +202,8 @@ pub struct QueueingKnobs {
 /// Triton's `dynamic_batching`, times in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WindowKnobs {
-    /// Sizes in rows at which a batch goes at once, ascending. Sizes that no batch can have are passed over; with none left
-    /// it is the largest batch.
+    /// Sizes in rows at which a batch goes at once, ascending. Sizes that no batch can have are passed over; with none
+    /// left it is the largest batch.
     pub preferred_batch_sizes: Vec<u32>,
     /// How long the oldest request may wait for a preferred size.
     pub max_queue_delay_ns: Ns,
@@ -210,7 +212,8 @@ pub struct WindowKnobs {
 /// BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveKnobs {
-    /// The preferred batch size carries the measured rate times 1 + this. The rule of equality is unstable under Poisson arrivals.
+    /// The preferred batch size carries the measured rate times 1 + this. The rule of equality is unstable under
+    /// Poisson arrivals.
     pub headroom: f64,
     /// Time over which the request rate is averaged.
     pub average_ns: Ns,
@@ -233,7 +236,8 @@ pub struct LazyKnobs {
     pub predictor: Predictor,
     /// Most entries of the batch table's stack; more would starve its bottom.
     pub max_depth: u32,
-    /// Longest time in all that an entry waits for later ones to catch up; none: half the time of the whole model for the largest batch.
+    /// Longest time in all that an entry waits for later ones to catch up; none: half the time of the whole model for
+    /// the largest batch.
     pub max_catch_up_ns: Option<Ns>,
     /// Requests that cannot meet the objective any more are rejected instead of served late.
     pub reject_late: bool,
@@ -317,8 +321,8 @@ pub enum PartOrder {
 /// Policy III.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadDiversity {
-    /// T_comp_wait: a batch older than this is not stretched; none: the smaller of its slack after a catch-up and half of the whole model's time
-    /// for the largest batch, looked at anew at each stretch.
+    /// T_comp_wait: a batch older than this is not stretched; none: the smaller of its slack after a catch-up and half
+    /// of the whole model's time for the largest batch, looked at anew at each stretch.
     pub max_age_ns: Option<Ns>,
     /// A batch past this stage is not stretched; none: any stage but the last.
     pub max_stage: Option<u16>,

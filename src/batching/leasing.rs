@@ -5,21 +5,22 @@ use smallvec::SmallVec;
 use super::{
     CellId, Lease, Ns,
     arbiter::Lane,
-    batch::BatchIx,
     group::Group,
-    lineage::{Lineage, LineageIx},
+    ids::{BatchIx, LineageIx},
+    launching::span_of,
+    lineage::Lineage,
     pipeline::Access,
-    travel::hull,
 };
 
 impl Group {
-    /// Whether the foot of a batch may be launched: a buffer is to be had, and on a lane without a horizon nobody uses it any more.
+    /// Whether the foot of a batch may be launched: a buffer is to be had, and on a lane without a horizon nobody uses
+    /// it any more.
     pub(super) fn admits(&self, batch: BatchIx, lane: &Lane) -> bool {
         if self.pipeline.boundaries() == 0 {
             return true;
         }
         let Some(foot) = self.table.get(batch).foot() else { return false };
-        let (from, to) = hull(&foot.rows);
+        let (from, to) = span_of(&foot.rows);
         let access = self.pipeline.access(self.table.lineage_of(batch), foot.next, from, to);
         access.is_some_and(|access| self.is_clear(&access, lane))
     }
@@ -27,7 +28,7 @@ impl Group {
     /// Whether the stage that a batch waits for has no buffer for it (DVABatch section 6.2: *checking*).
     pub(super) fn is_checking(&self, batch: BatchIx) -> bool {
         let Some(foot) = self.table.get(batch).foot() else { return false };
-        let (from, to) = hull(&foot.rows);
+        let (from, to) = span_of(&foot.rows);
         self.pipeline.access(self.table.lineage_of(batch), foot.next, from, to).is_none()
     }
 
@@ -35,7 +36,8 @@ impl Group {
         lane.looks_ahead() || self.pipeline.hazards(access, lane.id).is_empty()
     }
 
-    /// Whether a new batch could be launched: the first stage has a credit, or gets one as the newest batch ceases to be the newest.
+    /// Whether a new batch could be launched: the first stage has a credit, or gets one as the newest batch ceases to
+    /// be the newest.
     pub(super) fn can_enter(&self, lane: &Lane) -> bool {
         if self.pipeline.boundaries() == 0 {
             return true;
@@ -81,7 +83,8 @@ impl Group {
         }
     }
 
-    /// Whether requests that start again wait for a buffer of the first stage: nobody else keeps one for newcomers, who are younger.
+    /// Whether requests that start again wait for a buffer of the first stage: nobody else keeps one for newcomers, who
+    /// are younger.
     fn older_wait_to_enter(&self) -> bool {
         let entry = self.pipeline.entry();
         let waits = |batch| {
@@ -96,8 +99,8 @@ impl Group {
         lineage.places.free() == 0 || !self.policy.keeps_open(now, lineage, &self.table, self.pipeline.stages())
     }
 
-    /// The number of stages that all rows of a lineage have been launched into. The last counts once it has completed, and so does one
-    /// that decides, since rows may repeat it. `None` without rows.
+    /// The number of stages that all rows of a lineage have been launched into. The last counts once it has completed,
+    /// and so does one that decides, since rows may repeat it. `None` without rows.
     pub(super) fn reached(&self, lineage: &Lineage) -> Option<u16> {
         let steps = lineage.parts.iter().flat_map(|&part| &self.table.get(part).steps);
         let counts = |stage: CellId| !self.pipeline.is_last(stage) && !self.pipeline.decides(stage);

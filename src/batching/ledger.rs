@@ -1,7 +1,7 @@
 //! The ledger: every live request from admission to its end, and every task in flight.
 //!
-//! A request ends exactly once, because only its removal from here makes a `Finish`. Rows of ended requests may still sit
-//! in running tasks; their seats name a slot whose request is another one or none, and are passed over.
+//! A request ends exactly once, because only its removal from here makes a `Finish`. Rows of ended requests may still
+//! sit in running tasks; their spans name a place that holds another request or none, and are passed over.
 
 use std::{
     collections::HashMap,
@@ -14,17 +14,12 @@ use smallvec::SmallVec;
 
 use super::{
     CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
-    arbiter::GroupIx,
-    batch::{BatchIx, Seat},
+    batch::BatchSpan,
     cells::NodeRow,
+    ids::{BatchIx, GroupIx, RequestIx, SequenceIx, SubQueueIx},
     list::Links,
-    pending::LineIx,
-    sequences::SequenceIx,
 };
 use crate::model::unfold::Unfolded;
-
-/// Where a request is kept while it lives.
-pub(super) type Slot = u32;
 
 /// An instant that never comes.
 pub(super) const NEVER: Ns = Ns::MAX;
@@ -54,8 +49,8 @@ pub(super) struct Request {
     pub(super) expiry: Ns,
     /// When its armed alarm goes off; `NEVER` when none is armed.
     pub(super) alarm: Ns,
-    pub(super) stand: Stand,
-    /// How often it boarded: seats of an earlier boarding are masked.
+    pub(super) state: RequestState,
+    /// How often it boarded: spans of an earlier boarding are masked.
     pub(super) boarding: u32,
     /// Responses announced to the client.
     pub(super) emitted: u32,
@@ -75,9 +70,9 @@ impl Request {
 
 /// How far a request has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stand {
-    /// It waits in a line, behind the others of its level if `delayed`.
-    Queued { line: LineIx, delayed: bool },
+pub(super) enum RequestState {
+    /// It waits in a sub-queue, behind the others of its level if `delayed`.
+    Queued { sub_queue: SubQueueIx, delayed: bool },
     /// Its rows are in batches.
     Aboard,
     /// It is over; its reply is held until the requests before it have ended.
@@ -86,7 +81,7 @@ pub(super) enum Stand {
 
 /// A task in flight, as far as it is of one group.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct InFlightTask {
     pub(super) task: TaskId,
     pub(super) lane: LaneId,
     pub(super) group: GroupIx,
@@ -100,7 +95,7 @@ pub(super) struct Flight {
     pub(super) launched: Ns,
     pub(super) class: ShapeClass,
     /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
-    pub(super) ahead: Vec<Seat>,
+    pub(super) ahead: Vec<BatchSpan>,
     /// Its nodes, where requests unfold into cells.
     pub(super) nodes: Vec<NodeRow>,
     /// These nodes are of a failed task, and run again.
@@ -109,7 +104,7 @@ pub(super) struct Flight {
     pub(super) is_followed: bool,
 }
 
-impl Flight {
+impl InFlightTask {
     /// Rows of its group, which may have them all.
     pub(super) fn own_rows(&self) -> u32 {
         if self.nodes.is_empty() { self.rows } else { self.nodes.len() as u32 }
@@ -120,9 +115,9 @@ impl Flight {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     requests: Slab<Request>,
-    by_id: HashMap<ReqId, Slot, BuildHasherDefault<IdHasher>>,
+    by_id: HashMap<ReqId, RequestIx, BuildHasherDefault<IdHasher>>,
     /// One per busy lane, so few that a scan beats a map.
-    flights: Vec<Flight>,
+    in_flight_tasks: Vec<InFlightTask>,
     arrivals: u64,
 }
 
@@ -134,103 +129,106 @@ impl Ledger {
         seq
     }
 
-    pub(super) fn insert(&mut self, request: Request) -> Slot {
+    pub(super) fn insert(&mut self, request: Request) -> RequestIx {
         let req = request.req;
         // 2^32 live requests do not fit into memory.
-        let slot = self.requests.insert(request) as Slot;
-        self.by_id.insert(req, slot);
-        slot
+        let request_ix = self.requests.insert(request) as RequestIx;
+        self.by_id.insert(req, request_ix);
+        request_ix
     }
 
-    pub(super) fn remove(&mut self, slot: Slot) -> Request {
-        let request = self.requests.remove(slot as usize);
+    pub(super) fn remove(&mut self, request_ix: RequestIx) -> Request {
+        let request = self.requests.remove(request_ix as usize);
         self.by_id.remove(&request.req);
         request
     }
 
-    pub(super) fn find(&self, req: ReqId) -> Option<Slot> {
+    pub(super) fn find(&self, req: ReqId) -> Option<RequestIx> {
         self.by_id.get(&req).copied()
     }
 
-    /// The request in a slot if it still is `req`.
-    pub(super) fn same(&self, slot: Slot, req: ReqId) -> Option<&Request> {
-        self.requests.get(slot as usize).filter(|request| request.req == req)
+    /// The request at a place in the ledger, if it still is `req`.
+    pub(super) fn same(&self, request_ix: RequestIx, req: ReqId) -> Option<&Request> {
+        self.requests.get(request_ix as usize).filter(|request| request.req == req)
     }
 
-    /// Whether a seat's request is still under way. Seats of others are masked.
-    pub(super) fn is_aboard(&self, seat: &Seat) -> bool {
-        let request = self.same(seat.slot, seat.span.req);
-        request.is_some_and(|request| request.stand == Stand::Aboard && request.boarding == seat.boarding)
+    /// Whether a span's request is still under way. Spans of others are masked.
+    pub(super) fn is_aboard(&self, span: &BatchSpan) -> bool {
+        let request = self.same(span.request_ix, span.rows.req);
+        request.is_some_and(|request| request.state == RequestState::Aboard && request.boarding == span.boarding)
     }
 
     pub(super) fn live(&self) -> usize {
         self.requests.len()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &Request)> {
-        self.requests.iter().map(|(slot, request)| (slot as Slot, request))
+    pub(super) fn iter(&self) -> impl Iterator<Item = (RequestIx, &Request)> {
+        self.requests.iter().map(|(request_ix, request)| (request_ix as RequestIx, request))
     }
 
     /// Adds what a group has in a task; whether the task is new to the group.
-    pub(super) fn take_off(&mut self, flight: Flight) -> bool {
-        let is_own = |other: &&mut Flight| other.task == flight.task && other.group == flight.group;
-        let before = self.flights.iter_mut().rfind(is_own);
+    pub(super) fn take_off(&mut self, in_flight: InFlightTask) -> bool {
+        let is_own = |other: &&mut InFlightTask| other.task == in_flight.task && other.group == in_flight.group;
+        let before = self.in_flight_tasks.iter_mut().rfind(is_own);
         let is_new = before.is_none();
         if let Some(before) = before {
             before.is_followed = true;
         }
-        self.flights.push(flight);
+        self.in_flight_tasks.push(in_flight);
         is_new
     }
 
     /// Takes a task out: what each group has in it, in the order of its rows.
-    pub(super) fn land(&mut self, task: TaskId) -> SmallVec<[Flight; 1]> {
-        self.flights.extract_if(.., |flight| flight.task == task).collect()
+    pub(super) fn land(&mut self, task: TaskId) -> SmallVec<[InFlightTask; 1]> {
+        self.in_flight_tasks.extract_if(.., |in_flight| in_flight.task == task).collect()
     }
 
     /// Nodes of a group in flight.
     pub(super) fn nodes_mut(&mut self, group: GroupIx) -> impl Iterator<Item = &mut NodeRow> {
-        let own = self.flights.iter_mut().filter(move |flight| flight.group == group);
-        own.flat_map(|flight| &mut flight.nodes)
+        let own = self.in_flight_tasks.iter_mut().filter(move |in_flight| in_flight.group == group);
+        own.flat_map(|in_flight| &mut in_flight.nodes)
     }
 
     /// A task has so many rows in all, of several groups.
     pub(super) fn shared(&mut self, task: TaskId, rows: u32) {
-        self.flights.iter_mut().filter(|flight| flight.task == task).for_each(|flight| flight.rows = rows);
+        self.in_flight_tasks
+            .iter_mut()
+            .filter(|in_flight| in_flight.task == task)
+            .for_each(|in_flight| in_flight.rows = rows);
     }
 
     /// Takes the tasks of a lane that is lost.
-    pub(super) fn take_lost(&mut self, lane: LaneId) -> Vec<Flight> {
-        self.flights.extract_if(.., |flight| flight.lane == lane).collect()
+    pub(super) fn take_lost(&mut self, lane: LaneId) -> Vec<InFlightTask> {
+        self.in_flight_tasks.extract_if(.., |in_flight| in_flight.lane == lane).collect()
     }
 
     /// Lanes that run tasks of a group, or will.
     pub(super) fn lanes_of(&self, group: GroupIx) -> usize {
         let mut lanes: SmallVec<[LaneId; 8]> = SmallVec::new();
-        for flight in self.flights.iter().filter(|flight| flight.group == group) {
-            if !lanes.contains(&flight.lane) {
-                lanes.push(flight.lane);
+        for in_flight in self.in_flight_tasks.iter().filter(|in_flight| in_flight.group == group) {
+            if !lanes.contains(&in_flight.lane) {
+                lanes.push(in_flight.lane);
             }
         }
         lanes.len()
     }
 
-    pub(super) fn flights(&self) -> &[Flight] {
-        &self.flights
+    pub(super) fn in_flight_tasks(&self) -> &[InFlightTask] {
+        &self.in_flight_tasks
     }
 }
 
-impl Index<Slot> for Ledger {
+impl Index<RequestIx> for Ledger {
     type Output = Request;
 
-    fn index(&self, slot: Slot) -> &Request {
-        &self.requests[slot as usize]
+    fn index(&self, request_ix: RequestIx) -> &Request {
+        &self.requests[request_ix as usize]
     }
 }
 
-impl IndexMut<Slot> for Ledger {
-    fn index_mut(&mut self, slot: Slot) -> &mut Request {
-        &mut self.requests[slot as usize]
+impl IndexMut<RequestIx> for Ledger {
+    fn index_mut(&mut self, request_ix: RequestIx) -> &mut Request {
+        &mut self.requests[request_ix as usize]
     }
 }
 
@@ -254,8 +252,8 @@ impl Hasher for IdHasher {
 
     fn write_u64(&mut self, id: u64) {
         // Ids that a driver counts up come and go together: each run of 16 stays together in the table, where it shares
-        // cache lines. What is above is mixed, so that no other pattern of ids piles up: Fibonacci hashing mixes upwards,
-        // the fold brings the mixed bits down to where a table takes its index.
+        // cache lines. What is above is mixed, so that no other pattern of ids piles up: Fibonacci hashing mixes
+        // upwards, the fold brings the mixed bits down to where a table takes its index.
         let mixed = (self.0 ^ (id / RUN)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let folded = mixed ^ (mixed >> 32);
         let tag = id.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 57 << 57;

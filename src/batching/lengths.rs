@@ -1,5 +1,5 @@
-//! Length groups of Policy I (DVABatch section 7.2): which requests are padded to the same size. The bounds follow the lengths that
-//! are observed, by dynamic programming over them, or are given.
+//! Length groups of Policy I (DVABatch section 7.2): which requests are padded to the same size. The bounds follow the
+//! lengths that are observed, by dynamic programming over them, or are given.
 
 /// Arrivals after which bounds are chosen anew.
 const PERIOD: u32 = 256;
@@ -95,9 +95,9 @@ fn best_bounds(observed: &[(u32, f64)], most: usize) -> Vec<u32> {
     bounds
 }
 
-/// Fills `row`, which begins with the first `from` lengths, from the sums with a group fewer. Where the last group best begins
-/// grows with the number of lengths (a bound costs the more, the longer it is), so that what is found for the middle one narrows
-/// the search `among` beginnings on both sides: n log n steps in place of n².
+/// Fills `row`, which begins with the first `from` lengths, from the sums with a group fewer. Where the last group best
+/// begins grows with the number of lengths (a bound costs the more, the longer it is), so that what is found for the
+/// middle one narrows the search `among` beginnings on both sides: n log n steps in place of n².
 fn add_group(
     observed: &[(u32, f64)],
     weights: &[f64],

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// A map by priority level, highest first. One level alone, as of most models, lies inline; several are in a tree, so that
-/// clients who use many do not slow others down.
+/// A map by priority level, highest first. One level alone, as of most models, lies inline; several are in a tree, so
+/// that clients who use many do not slow others down.
 #[derive(Clone, Debug)]
 pub(super) struct Levels<T> {
     /// The only entry, while there is no other.

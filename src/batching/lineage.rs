@@ -2,10 +2,7 @@
 
 use smallvec::SmallVec;
 
-use super::{Ns, PartOrder, ShapeClass, batch::BatchIx, pending::Mates};
-
-/// Where a lineage is kept in its table.
-pub(super) type LineageIx = usize;
+use super::{Ns, PartOrder, ShapeClass, ids::BatchIx, pending::BatchKey};
 
 /// A batch from its *new* to the end of its last part.
 #[derive(Debug)]
@@ -13,7 +10,7 @@ pub(super) struct Lineage {
     /// Ascending in order of creation.
     pub(super) number: u64,
     /// What newcomers must agree with.
-    pub(super) mates: Mates,
+    pub(super) batch_key: BatchKey,
     /// Padded shape that all its rows share, fixed when it is made: it is the stride of its rows in the buffers.
     pub(super) class: ShapeClass,
     pub(super) created: Ns,
@@ -26,7 +23,8 @@ pub(super) struct Lineage {
     pub(super) places: Places,
     /// By boundary: the buffer that it holds.
     pub(super) leases: SmallVec<[Option<u16>; 8]>,
-    /// Rows that are launched and completed by stage, dead ones included; DVABatch's status map counts the completed ones.
+    /// Rows that are launched and completed by stage, dead ones included; DVABatch's status map counts the completed
+    /// ones.
     pub(super) passed: SmallVec<[Passed; 2]>,
 }
 

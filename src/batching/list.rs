@@ -2,15 +2,18 @@
 
 use std::marker::PhantomData;
 
-use super::ledger::{Ledger, Request, Slot};
+use super::{
+    ids::RequestIx,
+    ledger::{Ledger, Request},
+};
 
-const NONE: Slot = Slot::MAX;
+const NONE: RequestIx = RequestIx::MAX;
 
 /// A request's neighbours in one list.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Links {
-    prev: Slot,
-    next: Slot,
+    prev: RequestIx,
+    next: RequestIx,
 }
 
 impl Default for Links {
@@ -58,8 +61,8 @@ impl Chain for InOrder {
 /// A first-in first-out list from which any member may leave.
 #[derive(Debug)]
 pub(super) struct List<C> {
-    head: Slot,
-    tail: Slot,
+    head: RequestIx,
+    tail: RequestIx,
     chain: PhantomData<C>,
 }
 
@@ -72,22 +75,22 @@ impl<C: Chain> List<C> {
         self.head == NONE
     }
 
-    pub(super) fn head(&self) -> Option<Slot> {
+    pub(super) fn head(&self) -> Option<RequestIx> {
         (self.head != NONE).then_some(self.head)
     }
 
-    pub(super) fn push_back(&mut self, ledger: &mut Ledger, slot: Slot) {
-        *C::links(&mut ledger[slot]) = Links { prev: self.tail, next: NONE };
+    pub(super) fn push_back(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        *C::links(&mut ledger[request_ix]) = Links { prev: self.tail, next: NONE };
         match self.tail {
-            NONE => self.head = slot,
-            tail => C::links(&mut ledger[tail]).next = slot,
+            NONE => self.head = request_ix,
+            tail => C::links(&mut ledger[tail]).next = request_ix,
         }
-        self.tail = slot;
+        self.tail = request_ix;
     }
 
-    /// Takes a member out. `slot` must be in this list.
-    pub(super) fn remove(&mut self, ledger: &mut Ledger, slot: Slot) {
-        let links = std::mem::take(C::links(&mut ledger[slot]));
+    /// Takes a member out. `request_ix` must be in this list.
+    pub(super) fn remove(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let links = std::mem::take(C::links(&mut ledger[request_ix]));
         match links.prev {
             NONE => self.head = links.next,
             prev => C::links(&mut ledger[prev]).next = links.next,
@@ -98,8 +101,8 @@ impl<C: Chain> List<C> {
         }
     }
 
-    pub(super) fn iter<'a>(&self, ledger: &'a Ledger) -> impl Iterator<Item = Slot> + use<'a, C> {
-        let some = |slot: Slot| (slot != NONE).then_some(slot);
-        std::iter::successors(some(self.head), move |&slot| some(C::peek(&ledger[slot]).next))
+    pub(super) fn iter<'a>(&self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + use<'a, C> {
+        let some = |request_ix: RequestIx| (request_ix != NONE).then_some(request_ix);
+        std::iter::successors(some(self.head), move |&request_ix| some(C::peek(&ledger[request_ix]).next))
     }
 }

@@ -5,17 +5,18 @@
 //! tests run this same code.
 //!
 //! A request is entered in the `ledger` and waits in its group's `pending` queue, where `targets` know who must start
-//! first; `urgency` is what that means for the others. When the `arbiter` has a lane for the group, its
-//! `policy` decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`: *new*,
-//! *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`travel`, `leasing`);
-//! what the task's rows bring decides whether they go on, end, wait for their client (`pausing`) or start again in halves of a failed
-//! task (`landing`, `endings`). Requests of one of the `sequences` board one after the other. `timers` hold queue timeouts, deadlines and
-//! when a sequence has been idle for too long; `invariants` say what holds between two steps.
+//! first; `urgency` is what that means for the others. When the `arbiter` has a lane for the group, its `policy`
+//! decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`:
+//! *new*, *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`launching`,
+//! `leasing`); what the task's rows bring decides whether they go on, end, wait for their client (`pausing`) or start
+//! again in halves of a failed task (`outcomes`, `endings`). Requests of one of the `sequences` board one after the
+//! other. `timers` hold queue timeouts, deadlines and when a sequence has been idle for too long; `invariants` say what
+//! holds between two steps.
 
 mod arbiter;
 mod batch;
+mod cell_outcomes;
 mod cells;
-mod cells_landing;
 mod cells_lazy;
 mod cellular;
 mod core;
@@ -24,9 +25,10 @@ mod counters;
 mod endings;
 mod event;
 mod group;
+mod ids;
 mod invariants;
 mod knobs;
-mod landing;
+mod launching;
 mod leasing;
 mod ledger;
 mod lengths;
@@ -34,10 +36,12 @@ mod levels;
 mod lineage;
 mod list;
 mod monitor;
+mod outcomes;
 mod pausing;
 mod pending;
 mod pipeline;
 mod policy;
+mod queue_order;
 mod queue_rules;
 mod rate;
 mod sequences;
@@ -46,7 +50,6 @@ mod slack;
 mod table;
 mod targets;
 mod timers;
-mod travel;
 mod urgency;
 
 #[cfg(test)]
@@ -56,8 +59,8 @@ pub use self::core::Core;
 pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
-    Action, Actions, Arrival, BatchKey, Bucket, CellId, End, Event, LaneId, LaneKnobs, Lease, Lengths, ModelId, Next,
-    Ns, Rejection, ReqId, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
+    Action, Actions, Arrival, Bucket, CellId, End, Event, LaneId, LaneKnobs, Lease, Lengths, ModelId, Next, Ns,
+    Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
     AdaptiveKnobs, CellKind, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyCellKnobs, LazyKnobs,

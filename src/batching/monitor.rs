@@ -1,8 +1,9 @@
-//! BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III and algorithm 1): the preferred batch size
-//! follows the request rate, so that collecting a batch takes about as long as running one.
+//! BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III and algorithm 1): the preferred batch
+//! size follows the request rate, so that collecting a batch takes about as long as running one.
 //!
-//! Where the algorithm as published would starve a slow trickle or swing at equality, it is corrected: the search starts at
-//! 1, the rate is taken with headroom, and a partial batch does not wait for ever. [`MonitorKnobs::paper`] undoes that.
+//! Where the algorithm as published would starve a slow trickle or swing at equality, it is corrected: the search
+//! starts at 1, the rate is taken with headroom, and a partial batch does not wait for ever. [`MonitorKnobs::paper`]
+//! undoes that.
 
 use smallvec::SmallVec;
 
@@ -115,9 +116,9 @@ impl Monitor {
 
     /// The preferred batch size: the smallest B ≥ 1 with λ · (1 + headroom) ≤ B / T(B), else the largest B.
     ///
-    /// It rises at once, also when the queue already holds the next power of two, and falls when less has been asked for
-    /// during a whole `average_ns`. It is never above the B with (B − 1) / λ + T(B) ≤ objective. While no time is known, only
-    /// the queue raises it, and an objective holds it at 1.
+    /// It rises at once, also when the queue already holds the next power of two, and falls when less has been asked
+    /// for during a whole `average_ns`. It is never above the B with (B − 1) / λ + T(B) ≤ objective. While no time is
+    /// known, only the queue raises it, and an objective holds it at 1.
     pub(super) fn preferred(&mut self, now: Ns, queued_rows: u32, demand: &Demand) -> u32 {
         self.is_due |= self.rate.roll(now);
         let (is_due, rate) = (std::mem::take(&mut self.is_due), self.rate(now));
@@ -161,9 +162,9 @@ impl Monitor {
     /// BatchDispatcher: `preferred` rows go as soon as they are there.
     ///
     /// A partial batch of n goes when the first of these has come: the oldest request's slack is used up; 1.5 times the
-    /// time in which the missing rows were to be expected has passed since the latest arrival; the oldest request has waited
-    /// `cap_ns`. It goes at once when a lane idles and (n + 1) / λ ≥ T(n), T(n) is not known, or to wait for the next row would make
-    /// the mean latency longer by more than a tenth.
+    /// time in which the missing rows were to be expected has passed since the latest arrival; the oldest request has
+    /// waited `cap_ns`. It goes at once when a lane idles and (n + 1) / λ ≥ T(n), T(n) is not known, or to wait for the
+    /// next row would make the mean latency longer by more than a tenth.
     pub(super) fn dispatch(
         &self,
         now: Ns,
@@ -208,8 +209,8 @@ impl Monitor {
     }
 }
 
-/// Equation 1, λ ≤ B / T(B) on each of the lanes: the smallest such B. Where there is none, the smallest B whose throughput is nearly the
-/// best: a larger one makes requests wait and nothing cheaper. 1 where no time is known.
+/// Equation 1, λ ≤ B / T(B) on each of the lanes: the smallest such B. Where there is none, the smallest B whose
+/// throughput is nearly the best: a larger one makes requests wait and nothing cheaper. 1 where no time is known.
 pub(super) fn smallest_that_keeps_up(rate: f64, demand: &Demand) -> u32 {
     let rate = rate / f64::from(demand.lanes.max(1));
     let throughputs = (1..=demand.max_rows.max(1)).map_while(|rows| demand.costs.throughput(rows, demand.class));

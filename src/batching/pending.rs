@@ -1,33 +1,30 @@
 //! Pending requests: first in, first out in each priority level, with the delayed queue of `DELAY` behind it; any
 //! request leaves in O(1). Batch sizes count rows, `max_queue_size` counts requests.
 //!
-//! Requests that may share a batch (their keys agree, and their lengths round up to the same class) stand in one *line*.
-//! A request that may not join the batch being formed is in another line and does not hold it up, nor is held up by it.
+//! Requests that may share a batch (their keys agree, and their lengths round up to the same class) stand in one
+//! *sub-queue*. A request that may not join the batch being formed is in another sub-queue and does not hold it up, nor
+//! is held up by it.
 
 use std::collections::BTreeMap;
 
 use slab::Slab;
 
 use super::{
-    BatchKey, Lengths, Ns, ShapeClass,
-    ledger::{Ledger, Slot, Stand},
+    Lengths, Ns, RequestKey, ShapeClass,
+    ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    ledger::{Ledger, RequestState},
     lengths::LengthGroups,
     levels::Levels,
     list::{InQueue, List},
+    queue_order::QueueOrder,
     queue_rules::QueueRules,
     targets::Targets,
 };
 
-/// Index of a line among its group's lines.
-pub(super) type LineIx = u32;
-
-/// The line of requests whose turn in their sequence has not come: none of them boards.
-pub(super) const HELD: LineIx = LineIx::MAX;
-
-/// How lengths are rounded up; requests of equal rounded lengths are mates.
+/// How lengths are rounded up; requests of equal rounded lengths may share a batch.
 #[derive(Debug)]
-pub(super) enum Rounding {
-    /// Any lengths are mates.
+pub(super) enum LengthBucketing {
+    /// Any lengths share a batch.
     Any,
     /// To multiples.
     Width(u32),
@@ -35,22 +32,22 @@ pub(super) enum Rounding {
     Groups(LengthGroups),
 }
 
-/// What the requests of a line have in common.
+/// What the requests of a sub-queue have in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Mates {
-    pub(super) key: BatchKey,
+pub(super) struct BatchKey {
+    pub(super) key: RequestKey,
     pub(super) class: ShapeClass,
 }
 
-impl Mates {
+impl BatchKey {
     /// Requests of equal keys whose lengths round up to the same.
-    pub(super) fn new(key: BatchKey, lengths: &Lengths, rounding: &mut Rounding) -> Self {
-        let class = match rounding {
-            Rounding::Any => Lengths::new(),
-            Rounding::Width(width) => {
+    pub(super) fn new(key: RequestKey, lengths: &Lengths, length_bucketing: &mut LengthBucketing) -> Self {
+        let class = match length_bucketing {
+            LengthBucketing::Any => Lengths::new(),
+            LengthBucketing::Width(width) => {
                 lengths.iter().map(|length| length.div_ceil(*width).saturating_mul(*width)).collect()
             }
-            Rounding::Groups(groups) => {
+            LengthBucketing::Groups(groups) => {
                 let mut class = lengths.clone();
                 class.iter_mut().take(1).for_each(|length| *length = groups.round(*length));
                 class
@@ -69,7 +66,7 @@ impl Mates {
     }
 }
 
-/// The requests of one level in a line.
+/// The requests of one level in a sub-queue.
 #[derive(Debug)]
 pub(super) struct Level {
     pub(super) fresh: List<InQueue>,
@@ -83,33 +80,33 @@ impl Default for Level {
     }
 }
 
-/// Where a line stands among the lines of its group: by the level of its first request, fresh before delayed, then by
-/// order of arrival.
+/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before delayed,
+/// then by order of arrival.
 pub(super) type Rank = (u64, bool, u64);
 
 /// Requests that may share a batch.
 #[derive(Debug, Default)]
-pub(super) struct Line {
-    pub(super) mates: Mates,
+pub(super) struct SubQueue {
+    pub(super) batch_key: BatchKey,
     /// Levels with requests.
     pub(super) levels: Levels<Level>,
     pub(super) rows: u64,
 }
 
-impl Line {
+impl SubQueue {
     pub(super) fn is_empty(&self) -> bool {
         self.levels.is_empty()
     }
 
     /// Its requests in the order in which they board.
-    pub(super) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = Slot> + 'a {
+    pub(super) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
         self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
     }
 
     /// How many requests from its head have no more than `rows` rows together.
     pub(super) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
         let mut left = rows;
-        let fits = self.iter(ledger).take_while(|&slot| match left.checked_sub(ledger[slot].rows) {
+        let fits = self.iter(ledger).take_while(|&request_ix| match left.checked_sub(ledger[request_ix].rows) {
             Some(rest) => {
                 left = rest;
                 true
@@ -120,15 +117,15 @@ impl Line {
     }
 
     pub(super) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
-        let (level, delayed, slot) = self.first()?;
-        Some((level, delayed, ledger[slot].seq))
+        let (level, delayed, request_ix) = self.first()?;
+        Some((level, delayed, ledger[request_ix].seq))
     }
 
-    /// Level of the request that boards next, whether it is delayed, and its slot.
-    fn first(&self) -> Option<(u64, bool, Slot)> {
+    /// Level of the request that boards next, whether it is delayed, and its place in the ledger.
+    fn first(&self) -> Option<(u64, bool, RequestIx)> {
         let (number, level) = self.levels.first()?;
         match level.fresh.head() {
-            Some(slot) => Some((number, false, slot)),
+            Some(request_ix) => Some((number, false, request_ix)),
             None => Some((number, true, level.delayed.head()?)),
         }
     }
@@ -137,7 +134,7 @@ impl Line {
     pub(super) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
         let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
         let delayed = self.levels.iter().flat_map(|(_, level)| level.delayed.iter(ledger));
-        heads.chain(delayed).map(|slot| ledger[slot].arrived).min()
+        heads.chain(delayed).map(|request_ix| ledger[request_ix].arrived).min()
     }
 
     fn drop_level_if_empty(&mut self, level: u64) {
@@ -151,20 +148,22 @@ impl Line {
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) rules: QueueRules,
-    pub(super) lines: Slab<Line>,
-    /// Requests behind others of their sequence; they count as those in lines do.
-    pub(super) held: Line,
-    pub(super) by_mates: BTreeMap<Mates, LineIx>,
-    /// The line of the latest arrival: most arrivals are its mates and need no search.
-    recent: Option<LineIx>,
-    /// One empty line may stay, so that a group whose requests are all alike does not make one for each.
-    spare: Option<LineIx>,
+    pub(super) sub_queues: Slab<SubQueue>,
+    /// Requests behind others of their sequence; they count as those in sub-queues do.
+    pub(super) held: SubQueue,
+    pub(super) by_key: BTreeMap<BatchKey, SubQueueIx>,
+    /// The sub-queue of the latest arrival: most arrivals join it and need no search.
+    recent: Option<SubQueueIx>,
+    /// One empty sub-queue may stay, so that a group whose requests are all alike does not make one for each.
+    spare: Option<SubQueueIx>,
     /// How many requests wait at each level, delayed ones included; none at the levels that are missing.
     pub(super) by_level: Levels<u32>,
     pub(super) requests: usize,
     pub(super) rows: u64,
     /// Of the requests, those that are held.
     held_requests: usize,
+    /// Which sub-queue boards next.
+    pub(super) order: QueueOrder,
     /// Those that are not held by their targets, where anything asks for that.
     pub(super) targets: Option<Targets>,
 }
@@ -173,37 +172,43 @@ impl Pending {
     pub(super) fn new(rules: QueueRules, targets: Option<Targets>) -> Self {
         Self {
             rules,
-            lines: Slab::new(),
-            held: Line::default(),
-            by_mates: BTreeMap::new(),
+            sub_queues: Slab::new(),
+            held: SubQueue::default(),
+            by_key: BTreeMap::new(),
             recent: None,
             spare: None,
             by_level: Levels::default(),
             requests: 0,
             rows: 0,
             held_requests: 0,
+            order: QueueOrder::default(),
             targets,
         }
     }
 
-    pub(super) fn line(&self, line: LineIx) -> Option<&Line> {
-        self.lines.get(line as usize)
+    pub(super) fn sub_queue(&self, sub_queue: SubQueueIx) -> Option<&SubQueue> {
+        self.sub_queues.get(sub_queue as usize)
     }
 
-    /// The line of these mates, if any of them wait.
-    pub(super) fn waiting_with(&self, mates: &Mates) -> Option<LineIx> {
-        let line = *self.by_mates.get(mates)?;
-        self.line(line).filter(|entry| !entry.is_empty()).map(|_| line)
+    /// The sub-queue of this key, if any of its requests wait.
+    pub(super) fn waiting_with(&self, batch_key: &BatchKey) -> Option<SubQueueIx> {
+        let sub_queue = *self.by_key.get(batch_key)?;
+        self.sub_queue(sub_queue).filter(|entry| !entry.is_empty()).map(|_| sub_queue)
     }
 
-    /// The requests of a line by level, fresh before delayed, then the earliest targets first. For groups that keep
-    /// targets.
-    pub(super) fn by_target(&self, line: LineIx) -> impl Iterator<Item = Slot> + '_ {
-        self.targets.iter().flat_map(move |targets| targets.of_line(line))
+    /// The requests of a sub-queue by level, fresh before delayed, then the earliest targets first. For groups that
+    /// keep targets.
+    pub(super) fn by_target(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
+        self.targets.iter().flat_map(move |targets| targets.of_sub_queue(sub_queue))
     }
 
-    fn line_mut(&mut self, line: LineIx) -> &mut Line {
-        if line == HELD { &mut self.held } else { &mut self.lines[line as usize] }
+    /// The sub-queues that are not empty, the one that boards next first.
+    pub(super) fn in_order(&self) -> impl Iterator<Item = (SubQueueIx, &SubQueue)> {
+        self.order.sub_queues().filter_map(|sub_queue| Some((sub_queue, self.sub_queue(sub_queue)?)))
+    }
+
+    fn sub_queue_mut(&mut self, sub_queue: SubQueueIx) -> &mut SubQueue {
+        if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
     }
 
     /// Requests that may board.
@@ -222,57 +227,86 @@ impl Pending {
         limit != 0 && self.by_level.get(level).is_some_and(|waiting| *waiting >= limit)
     }
 
-    /// The line for these mates, made if need be.
-    pub(super) fn line_for(&mut self, mates: Mates) -> LineIx {
+    /// The sub-queue of this key, made if need be.
+    pub(super) fn sub_queue_for(&mut self, batch_key: BatchKey) -> SubQueueIx {
         if let Some(recent) = self.recent
-            && self.line(recent).is_some_and(|line| line.mates.agree(&mates))
+            && self.sub_queue(recent).is_some_and(|sub_queue| sub_queue.batch_key.agree(&batch_key))
         {
             return recent;
         }
-        let lines = &mut self.lines;
-        let line = *self
-            .by_mates
-            .entry(mates)
-            .or_insert_with_key(|mates| lines.insert(Line { mates: mates.clone(), ..Line::default() }) as LineIx);
-        self.recent = Some(line);
-        line
+        let sub_queues = &mut self.sub_queues;
+        let sub_queue = *self.by_key.entry(batch_key).or_insert_with_key(|batch_key| {
+            sub_queues.insert(SubQueue { batch_key: batch_key.clone(), ..SubQueue::default() }) as SubQueueIx
+        });
+        self.recent = Some(sub_queue);
+        sub_queue
     }
 
-    /// Puts a request of the ledger at the end of its level in `line`.
-    pub(super) fn push(&mut self, ledger: &mut Ledger, slot: Slot, line: LineIx) {
-        let request = &mut ledger[slot];
-        request.stand = Stand::Queued { line, delayed: false };
+    /// Puts a request of the ledger at the end of its level in `sub_queue`.
+    pub(super) fn push(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
+        let request = &mut ledger[request_ix];
+        request.state = RequestState::Queued { sub_queue, delayed: false };
         let (level, rows) = (request.level, u64::from(request.rows));
-        let entry = self.line_mut(line);
+        let entry = self.sub_queue_mut(sub_queue);
         entry.rows += rows;
-        entry.levels.entry(level).fresh.push_back(ledger, slot);
+        entry.levels.entry(level).fresh.push_back(ledger, request_ix);
         *self.by_level.entry(level) += 1;
         self.requests += 1;
         self.rows += rows;
-        self.held_requests += usize::from(line == HELD);
-        if let Some(targets) = self.targets.as_mut().filter(|_| line != HELD) {
-            targets.insert(line, slot, &ledger[slot], false);
+        self.held_requests += usize::from(sub_queue == NOT_THEIR_TURN);
+        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
+            targets.insert(sub_queue, request_ix, &ledger[request_ix], false);
         }
-        if self.spare == Some(line) {
+        if self.spare == Some(sub_queue) {
             self.spare = None;
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Files a sub-queue whose first request may have changed.
+    fn refile(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
+        if let Some(entry) = self.sub_queues.get(sub_queue as usize) {
+            self.order.file(sub_queue, entry.rank(ledger));
         }
     }
 
-    /// Takes a request out of its line, which stays even if empty until it is `retired`.
-    pub(super) fn remove(&mut self, ledger: &mut Ledger, slot: Slot) {
-        let request = &ledger[slot];
-        let Stand::Queued { line, delayed } = request.stand else {
+    /// Takes a request out of its sub-queue, which stays even if empty until it is `retired`.
+    pub(super) fn remove(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let RequestState::Queued { sub_queue, .. } = ledger[request_ix].state else {
             debug_assert!(false, "only a queued request leaves the queue");
             return;
         };
+        self.detach(ledger, request_ix);
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Takes up to so many requests out of `sub_queue`, those that board next, and gives each to `board`.
+    pub(super) fn pop(
+        &mut self,
+        ledger: &mut Ledger,
+        sub_queue: SubQueueIx,
+        requests: u32,
+        mut board: impl FnMut(&mut Ledger, RequestIx),
+    ) {
+        for _ in 0..requests {
+            let Some((_, _, request_ix)) = self.sub_queues[sub_queue as usize].first() else { break };
+            self.detach(ledger, request_ix);
+            board(ledger, request_ix);
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    fn detach(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let request = &ledger[request_ix];
+        let RequestState::Queued { sub_queue, delayed } = request.state else { return };
         let (level, rows) = (request.level, u64::from(request.rows));
-        let entry = self.line_mut(line);
+        let entry = self.sub_queue_mut(sub_queue);
         entry.rows -= rows;
         let lists = entry.levels.entry(level);
         if delayed {
-            lists.delayed.remove(ledger, slot)
+            lists.delayed.remove(ledger, request_ix)
         } else {
-            lists.fresh.remove(ledger, slot)
+            lists.fresh.remove(ledger, request_ix)
         }
         entry.drop_level_if_empty(level);
         let waiting = self.by_level.entry(level);
@@ -282,39 +316,36 @@ impl Pending {
         }
         self.requests -= 1;
         self.rows -= rows;
-        self.held_requests -= usize::from(line == HELD);
-        if let Some(targets) = self.targets.as_mut().filter(|_| line != HELD) {
-            targets.remove(line, slot, &ledger[slot], delayed);
+        self.held_requests -= usize::from(sub_queue == NOT_THEIR_TURN);
+        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
+            targets.remove(sub_queue, request_ix, &ledger[request_ix], delayed);
         }
-    }
-
-    /// Takes the request out of `line` that boards next.
-    pub(super) fn pop(&mut self, ledger: &mut Ledger, line: LineIx) -> Option<Slot> {
-        let (_, _, slot) = self.lines[line as usize].first()?;
-        self.remove(ledger, slot);
-        Some(slot)
     }
 
     /// Moves a fresh request behind the others of its level (`DELAY`).
-    pub(super) fn delay(&mut self, ledger: &mut Ledger, slot: Slot, line: LineIx) {
-        let level = self.line_mut(line).levels.entry(ledger[slot].level);
-        level.fresh.remove(ledger, slot);
-        level.delayed.push_back(ledger, slot);
-        ledger[slot].stand = Stand::Queued { line, delayed: true };
-        if let Some(targets) = self.targets.as_mut().filter(|_| line != HELD) {
-            targets.remove(line, slot, &ledger[slot], false);
-            targets.insert(line, slot, &ledger[slot], true);
+    pub(super) fn delay(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
+        let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
+        level.fresh.remove(ledger, request_ix);
+        level.delayed.push_back(ledger, request_ix);
+        ledger[request_ix].state = RequestState::Queued { sub_queue, delayed: true };
+        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
+            targets.remove(sub_queue, request_ix, &ledger[request_ix], false);
+            targets.insert(sub_queue, request_ix, &ledger[request_ix], true);
         }
+        self.refile(ledger, sub_queue);
     }
 
-    /// Forgets a line if it is empty, or keeps it as the spare one instead of the last.
-    pub(super) fn retire(&mut self, line: LineIx) {
-        if line == HELD || self.spare == Some(line) || !self.lines[line as usize].is_empty() {
+    /// Forgets a sub-queue if it is empty, or keeps it as the spare one instead of the last.
+    pub(super) fn retire(&mut self, sub_queue: SubQueueIx) {
+        if sub_queue == NOT_THEIR_TURN
+            || self.spare == Some(sub_queue)
+            || !self.sub_queues[sub_queue as usize].is_empty()
+        {
             return;
         }
-        if let Some(previous) = self.spare.replace(line) {
-            let removed = self.lines.remove(previous as usize);
-            self.by_mates.remove(&removed.mates);
+        if let Some(previous) = self.spare.replace(sub_queue) {
+            let removed = self.sub_queues.remove(previous as usize);
+            self.by_key.remove(&removed.batch_key);
             if self.recent == Some(previous) {
                 self.recent = None;
             }

@@ -1,7 +1,7 @@
 //! The pipeline of a version (DVABatch section 6): its stages, the buffers between them, and who may use which.
 //!
-//! A *lease* is (boundary, pair), held by a lineage: a batch with all its parts. It is taken when the lineage's first row is
-//! launched into the stage before the boundary. It returns, as one credit of that stage, when
+//! A *lease* is (boundary, pair), held by a lineage: a batch with all its parts. It is taken when the lineage's first
+//! row is launched into the stage before the boundary. It returns, as one credit of that stage, when
 //! - every live row of the lineage has been launched at the last stage that reads the boundary (for the last stage of
 //!   all: has completed there),
 //! - the lineage is closed to newcomers, and
@@ -115,8 +115,8 @@ impl Pipeline {
         self.stages[usize::from(stage.0)].decides
     }
 
-    /// Where a row goes after `stage`. A row sent to a stage that does not exist, or that reads what the row has skipped, failed:
-    /// its engine answered nonsense.
+    /// Where a row goes after `stage`. A row sent to a stage that does not exist, or that reads what the row has
+    /// skipped, failed: its engine answered nonsense.
     pub(super) fn onward(&self, stage: CellId, next: Next) -> Onward {
         let following = stage.0.saturating_add(1);
         match next {
@@ -143,8 +143,8 @@ impl Pipeline {
         (self.free[usize::from(boundary)].count_ones(), u32::from(self.pairs))
     }
 
-    /// What a task of `lineage` at `stage` over places `from..to` would read and write; `None` if no buffer is to be had. A
-    /// buffer that nobody uses any more goes before one whose last task still runs.
+    /// What a task of `lineage` at `stage` over places `from..to` would read and write; `None` if no buffer is to be
+    /// had. A buffer that nobody uses any more goes before one whose last task still runs.
     pub(super) fn access(&self, lineage: &Lineage, stage: CellId, from: u32, to: u32) -> Option<Access> {
         let held = |boundary: u16| Some(Lease { boundary, pair: lineage.leases[usize::from(boundary)]? });
         let writes = if self.is_last(stage) {
@@ -193,9 +193,9 @@ impl Pipeline {
         self.uses.retain(|used| used.task != task);
     }
 
-    /// Returns the leases of a lineage that it needs no longer, from the last boundary to the first. `reached` is the number of
-    /// stages that all its live rows have been launched into (`None`: no row is live), `closed` whether newcomers are
-    /// excluded. Whether any returned.
+    /// Returns the leases of a lineage that it needs no longer, from the last boundary to the first. `reached` is the
+    /// number of stages that all its live rows have been launched into (`None`: no row is live), `closed` whether
+    /// newcomers are excluded. Whether any returned.
     pub(super) fn release(&mut self, lineage: &mut Lineage, reached: Option<u16>, closed: bool) -> bool {
         let mut any = false;
         for boundary in (0..self.boundaries()).rev() {

@@ -8,8 +8,8 @@ const PAPER_WINDOW_NS: Ns = 1_000_000_000;
 /// Parts of the averaging time after which counted arrivals enter the average.
 const FOLDS: Ns = 8;
 
-/// An exponential average over measured time, in which each row counts for one `average_ns`-th; or, as published, the count of
-/// the last whole second.
+/// An exponential average over measured time, in which each row counts for one `average_ns`-th; or, as published, the
+/// count of the last whole second.
 #[derive(Clone, Debug)]
 pub(super) struct Rate {
     /// None: as published.

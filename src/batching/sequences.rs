@@ -1,8 +1,9 @@
-//! Sequences (Triton's sequence batcher): requests of one board one after the other, in order of arrival, and only so many sequences hold a
-//! slot for their state at once.
+//! Sequences (Triton's sequence batcher): requests of one board one after the other, in order of arrival, and only so
+//! many sequences hold a slot for their state at once.
 //!
-//! A slot is held from the sequence's first request until its last has ended, or it has been idle for too long; it is given to nobody else
-//! before. A sequence whose first request does not complete was never begun: what waits behind that is refused.
+//! A slot is held from the sequence's first request until its last has ended, or it has been idle for too long; it is
+//! given to nobody else before. A sequence whose first request does not complete was never begun: what waits behind
+//! that is refused.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,15 +12,12 @@ use smallvec::SmallVec;
 
 use super::{
     Action, End, Ns, Rejection, SequenceKnobs, SequenceNo,
-    arbiter::GroupIx,
-    group::{Group, Turn},
-    ledger::{Slot, Stand},
-    pending::Mates,
+    group::{Group, StepContext},
+    ids::{GroupIx, RequestIx, SequenceIx},
+    ledger::RequestState,
+    pending::BatchKey,
 };
 use crate::model::{CorrelationId, InSequence};
-
-/// Index of a sequence; reused once it is over.
-pub(super) type SequenceIx = u32;
 
 #[derive(Debug)]
 struct Sequence {
@@ -31,9 +29,9 @@ struct Sequence {
     /// No further request joins it.
     is_closed: bool,
     /// The request that may board, or has.
-    at_turn: Option<Slot>,
+    at_turn: Option<RequestIx>,
     /// Those behind it, in order of arrival.
-    waiting: VecDeque<Slot>,
+    waiting: VecDeque<RequestIx>,
     /// When it is over, if no request comes before.
     idle_until: Option<Ns>,
 }
@@ -42,9 +40,9 @@ struct Sequence {
 #[derive(Debug, Default)]
 pub(super) struct Change {
     /// Requests that may board now.
-    pub(super) ready: SmallVec<[Slot; 2]>,
+    pub(super) ready: SmallVec<[RequestIx; 2]>,
     /// Requests of a sequence that never began.
-    pub(super) orphans: VecDeque<Slot>,
+    pub(super) orphans: VecDeque<RequestIx>,
     /// Sequences that are over.
     pub(super) over: SmallVec<[SequenceNo; 1]>,
     /// Sequences that have become idle until then, or are not any more.
@@ -76,9 +74,14 @@ impl Sequences {
         request.starts || self.open.contains_key(&request.id)
     }
 
-    /// A request that is admitted joins its sequence. Where it starts one whose id is still open, that one ends behind the requests that it
-    /// has.
-    pub(super) fn join(&mut self, now: Ns, slot: Slot, request: &InSequence) -> (SequenceIx, SequenceNo, Change) {
+    /// A request that is admitted joins its sequence. Where it starts one whose id is still open, that one ends behind
+    /// the requests that it has.
+    pub(super) fn join(
+        &mut self,
+        now: Ns,
+        request_ix: RequestIx,
+        request: &InSequence,
+    ) -> (SequenceIx, SequenceNo, Change) {
         let mut change = Change::default();
         let found = self.open.get(&request.id).copied();
         let ix = match found.filter(|_| !request.starts) {
@@ -93,7 +96,7 @@ impl Sequences {
         };
         let sequence = &mut self.all[ix as usize];
         let number = SequenceNo(sequence.number);
-        sequence.waiting.push_back(slot);
+        sequence.waiting.push_back(request_ix);
         if request.ends {
             self.close(ix);
         }
@@ -102,14 +105,14 @@ impl Sequences {
     }
 
     /// A request of a sequence has ended, wherever it was.
-    pub(super) fn left(&mut self, now: Ns, ix: SequenceIx, slot: Slot, completed: bool) -> Change {
+    pub(super) fn left(&mut self, now: Ns, ix: SequenceIx, request_ix: RequestIx, completed: bool) -> Change {
         let mut change = Change::default();
         let sequence = &mut self.all[ix as usize];
-        let is_first = if sequence.at_turn == Some(slot) {
+        let is_first = if sequence.at_turn == Some(request_ix) {
             sequence.at_turn = None;
             true
         } else {
-            let at = sequence.waiting.iter().position(|other| *other == slot);
+            let at = sequence.waiting.iter().position(|other| *other == request_ix);
             at.is_some_and(|at| sequence.waiting.remove(at).is_some() && at == 0 && sequence.at_turn.is_none())
         };
         if completed {
@@ -154,7 +157,8 @@ impl Sequences {
         }
     }
 
-    /// Lets the next request of a sequence have its turn, if there is a slot for it; ends the sequence or lets it rest where there is none.
+    /// Lets the next request of a sequence have its turn, if there is a slot for it; ends the sequence or lets it rest
+    /// where there is none.
     fn advance(&mut self, now: Ns, ix: SequenceIx, change: &mut Change) {
         let sequence = &mut self.all[ix as usize];
         if sequence.at_turn.is_some() {
@@ -205,8 +209,9 @@ impl Sequences {
         }
     }
 
-    /// What holds between two steps. `is_ready` tells of a request whether it may board or has, `None` where it is gone.
-    pub(super) fn check(&self, is_ready: impl Fn(Slot) -> Option<bool>) -> Result<(), String> {
+    /// What holds between two steps. `is_ready` tells of a request whether it may board or has, `None` where it is
+    /// gone.
+    pub(super) fn check(&self, is_ready: impl Fn(RequestIx) -> Option<bool>) -> Result<(), String> {
         let held = self.all.iter().filter(|(_, sequence)| sequence.has_slot).count();
         let most = self.knobs.max_sequences.max(1);
         if held + self.free_slots as usize != most as usize {
@@ -220,8 +225,8 @@ impl Sequences {
             let is_open = self.open.get(id) == Some(&(ix as SequenceIx));
             let waits = self.backlog.contains_key(number);
             let is_empty = sequence.at_turn.is_none() && sequence.waiting.is_empty();
-            let turn_is_ready = sequence.at_turn.is_none_or(|slot| is_ready(slot) == Some(true));
-            let others_wait = sequence.waiting.iter().all(|slot| is_ready(*slot) == Some(false));
+            let turn_is_ready = sequence.at_turn.is_none_or(|request_ix| is_ready(request_ix) == Some(true));
+            let others_wait = sequence.waiting.iter().all(|request_ix| is_ready(*request_ix) == Some(false));
             let sound = [
                 (is_open != sequence.is_closed, "is open and closed"),
                 (waits == (!sequence.has_slot && !is_empty), "waits for a slot without need, or does not"),
@@ -247,33 +252,33 @@ impl Sequences {
 
 impl Group {
     /// Carries out what has come of a change of sequences.
-    pub(super) fn apply(&mut self, turn: &mut Turn<'_>, group: GroupIx, change: Change) {
-        change.rouses.iter().for_each(|&(until, ix)| turn.timers.rouse(until, group, ix));
-        change.rests.iter().for_each(|&(until, ix)| turn.timers.rest(until, group, ix));
+    pub(super) fn apply(&mut self, context: &mut StepContext<'_>, group: GroupIx, change: Change) {
+        change.rouses.iter().for_each(|&(until, ix)| context.timers.rouse(until, group, ix));
+        change.rests.iter().for_each(|&(until, ix)| context.timers.rest(until, group, ix));
         for sequence in change.over {
-            turn.actions.push(Action::SequenceOver { model: self.model, sequence });
+            context.actions.push(Action::SequenceOver { model: self.model, sequence });
         }
-        for slot in change.ready {
-            let is_delayed = matches!(turn.ledger[slot].stand, Stand::Queued { delayed: true, .. });
-            self.pending.remove(turn.ledger, slot);
-            let line = self.pending.line_for(Mates::default());
-            self.pending.push(turn.ledger, slot, line);
+        for request_ix in change.ready {
+            let is_delayed = matches!(context.ledger[request_ix].state, RequestState::Queued { delayed: true, .. });
+            self.pending.remove(context.ledger, request_ix);
+            let sub_queue = self.pending.sub_queue_for(BatchKey::default());
+            self.pending.push(context.ledger, request_ix, sub_queue);
             if is_delayed {
-                self.pending.delay(turn.ledger, slot, line);
+                self.pending.delay(context.ledger, request_ix, sub_queue);
             }
-            self.touched(turn.ledger, line);
+            self.touched(context.ledger, sub_queue);
         }
-        for slot in change.orphans {
-            turn.ledger[slot].sequence = None;
-            self.end(turn, slot, End::Rejected(Rejection::NotStarted));
+        for request_ix in change.orphans {
+            context.ledger[request_ix].sequence = None;
+            self.end(context, request_ix, End::Rejected(Rejection::NotStarted));
         }
     }
 
     /// A sequence has been idle for as long as it may.
-    pub(super) fn reclaim(&mut self, turn: &mut Turn<'_>, group: GroupIx, sequence: SequenceIx) {
+    pub(super) fn reclaim(&mut self, context: &mut StepContext<'_>, group: GroupIx, sequence: SequenceIx) {
         if let Some(sequences) = &mut self.sequences {
-            let change = sequences.reclaim(turn.now, sequence);
-            self.apply(turn, group, change);
+            let change = sequences.reclaim(context.now, sequence);
+            self.apply(context, group, change);
         }
     }
 }

@@ -1,5 +1,6 @@
-//! Cells of one kind share tasks, whatever versions they are of (BatchMaker section 4.2). Each version has queues of its own: the one
-//! whose turn it is leads a task, and the room that it leaves goes to the others, in the order in which they came up.
+//! Cells of one kind share tasks, whatever versions they are of (BatchMaker section 4.2). Each version has queues of
+//! its own: the one whose turn it is leads a task, and the room that it leaves goes to the others, in the order in
+//! which they came up.
 
 use std::collections::BTreeMap;
 
@@ -7,46 +8,47 @@ use smallvec::SmallVec;
 
 use super::{
     Action, Actions, CellId, CellKind, LaneId, Ns,
-    arbiter::{GroupIx, Lane},
+    arbiter::Lane,
     cellular::Place,
     core::Core,
-    group::{Group, Turn},
+    group::{Group, StepContext},
+    ids::GroupIx,
 };
 
 /// Who has cells of which kinds.
 #[derive(Debug, Default)]
-pub(super) struct Kin {
+pub(super) struct SharedCells {
     by_kind: BTreeMap<CellKind, Vec<(GroupIx, CellId)>>,
     /// Whether any kind is of more than one.
     are_there: bool,
 }
 
-impl Kin {
+impl SharedCells {
     pub(super) fn came_up(&mut self, group: GroupIx, entry: &Group) {
         let Some(cellular) = &entry.cellular else { return };
         for cell in cellular.types() {
             if let Some(kind) = cellular.kind(cell) {
-                let kin = self.by_kind.entry(kind).or_default();
-                kin.push((group, cell));
-                self.are_there |= kin.len() > 1;
+                let shared_cells = self.by_kind.entry(kind).or_default();
+                shared_cells.push((group, cell));
+                self.are_there |= shared_cells.len() > 1;
             }
         }
     }
 
     pub(super) fn forget(&mut self, group: GroupIx) {
-        self.by_kind.retain(|_, kin| {
-            kin.retain(|(own, _)| *own != group);
-            !kin.is_empty()
+        self.by_kind.retain(|_, shared_cells| {
+            shared_cells.retain(|(own, _)| *own != group);
+            !shared_cells.is_empty()
         });
-        self.are_there = self.by_kind.values().any(|kin| kin.len() > 1);
+        self.are_there = self.by_kind.values().any(|shared_cells| shared_cells.len() > 1);
     }
 
     /// Those that would share a task of a group's cell.
     fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
         let cellular = entry.cellular.as_ref().filter(|_| self.are_there);
         let kind = cellular.and_then(|cellular| cellular.kind(cell));
-        let kin = kind.and_then(|kind| self.by_kind.get(&kind));
-        kin.into_iter().flatten().copied().filter(move |own| *own != (group, cell))
+        let shared_cells = kind.and_then(|kind| self.by_kind.get(&kind));
+        shared_cells.into_iter().flatten().copied().filter(move |own| *own != (group, cell))
     }
 }
 
@@ -54,15 +56,16 @@ impl Core {
     /// By a group's cells: nodes that others would bring to a task on a lane.
     pub(super) fn brought(&self, group: GroupIx, lane: LaneId) -> SmallVec<[(CellId, u64); 2]> {
         let entry = &self.groups[group];
-        let types = entry.cellular.as_ref().filter(|_| self.kin.are_there).map(|cellular| cellular.types());
+        let types = entry.cellular.as_ref().filter(|_| self.shared_cells.are_there).map(|cellular| cellular.types());
         let brought = types.into_iter().flatten().map(|cell| {
-            let others = self.kin.of(group, entry, cell);
+            let others = self.shared_cells.of(group, entry, cell);
             (cell, others.map(|(other, cell)| self.groups[other].would_bring(&self.ledger, cell, lane)).sum())
         });
         brought.filter(|(_, nodes)| *nodes > 0).collect()
     }
 
-    /// Gives what room is left in the task that a group has just launched to others; how long it is predicted to take then.
+    /// Gives what room is left in the task that a group has just launched to others; how long it is predicted to take
+    /// then.
     pub(super) fn fill_up(
         &mut self,
         group: GroupIx,
@@ -74,33 +77,34 @@ impl Core {
         let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.bucket.rows);
         let entry = &self.groups[group];
         // What runs again does so by itself.
-        let is_sealed = self.ledger.flights().last().is_some_and(|flight| flight.is_retry);
-        let kin = self.kin.of(group, entry, cell).filter(|_| !is_sealed);
-        let kin: SmallVec<[(GroupIx, CellId); 2]> = kin.collect();
+        let is_sealed = self.ledger.in_flight_tasks().last().is_some_and(|in_flight| in_flight.is_retry);
+        let shared_cells = self.shared_cells.of(group, entry, cell).filter(|_| !is_sealed);
+        let shared_cells: SmallVec<[(GroupIx, CellId); 2]> = shared_cells.collect();
         let mut most = entry.cellular.as_ref().map_or(own, |cellular| cellular.most_rows(cell));
-        let (mut rows, mut guests) = (own, Vec::new());
-        for (other, cell) in kin {
+        let (mut rows, mut candidates) = (own, Vec::new());
+        for (other, cell) in shared_cells {
             let entry = &mut self.groups[other];
             let largest = entry.cellular.as_ref().map_or(0, |cellular| cellular.most_rows(cell));
             // To the group that leads the task is none more.
             if rows >= most.min(largest) || !(other == group || entry.may_run()) {
                 continue;
             }
-            let mut turn = Turn { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+            let mut context =
+                StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
             let place = Place { lane: lane.id, task: id, at: rows };
-            let joined = entry.take_off(&mut turn, other, place, cell, most.min(largest) - rows);
+            let joined = entry.take_off(&mut context, other, place, cell, most.min(largest) - rows);
             if !joined.is_empty() {
                 most = most.min(largest);
                 rows += joined.len() as u32;
-                guests.extend(joined);
+                candidates.extend(joined);
             }
         }
-        if guests.is_empty() {
+        if candidates.is_empty() {
             return predicted_ns;
         }
         self.ledger.shared(id, rows);
         if let Some(Action::Launch(task)) = actions.get_mut(at) {
-            task.rows.extend(guests);
+            task.rows.extend(candidates);
             task.bucket.rows = rows;
         }
         self.groups[group].predict_cells(&lane, cell, rows)

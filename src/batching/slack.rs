@@ -1,5 +1,5 @@
-//! Slack (LazyBatching, section IV.C): whether newcomers may be pushed onto a stack of batches without making any of its
-//! rows late.
+//! Slack (LazyBatching, section IV.C): whether newcomers may be pushed onto a stack of batches without making any of
+//! its rows late.
 
 use smallvec::SmallVec;
 
@@ -30,9 +30,10 @@ fn signed(ns: Ns) -> SlackNs {
     SlackNs::try_from(ns).unwrap_or(SlackNs::MAX)
 }
 
-/// Algorithm 1: graph-wide execution time of one input, of whose nodes each has its profiled latency for one input and the times that it runs:
-/// once if it is static, else once a time step of the input or of the output. The steps of the output are the most that there
-/// may be, so that slack is rather under- than overestimated (the paper: the length that covers 90 % of what was seen in training).
+/// Algorithm 1: graph-wide execution time of one input, of whose nodes each has its profiled latency for one input and
+/// the times that it runs: once if it is static, else once a time step of the input or of the output. The steps of the
+/// output are the most that there may be, so that slack is rather under- than overestimated (the paper: the length that
+/// covers 90 % of what was seen in training).
 pub(super) fn single_input_exec_time(nodes: impl IntoIterator<Item = (Ns, u32)>) -> Ns {
     let times = nodes.into_iter().map(|(latency_ns, times)| latency_ns.saturating_mul(u64::from(times)));
     times.fold(0, Ns::saturating_add)
@@ -95,9 +96,9 @@ impl Veto {
 
 /// The slack time predictor for one stack.
 ///
-/// Rows that would be late even if nothing were pushed have no veto, nor have entries marked `late`: they would forbid all
-/// batching for ever. As long as a segment's time is not known, nothing is pushed if any row of the stack or of the push
-/// has a target: the stack's run is what makes it known.
+/// Rows that would be late even if nothing were pushed have no veto, nor have entries marked `late`: they would forbid
+/// all batching for ever. As long as a segment's time is not known, nothing is pushed if any row of the stack or of the
+/// push has a target: the stack's run is what makes it known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlackPredictor<'a> {
     pub(super) costs: &'a Costs,
@@ -111,9 +112,9 @@ impl SlackPredictor<'_> {
     /// How long the stack takes when nothing is pushed, or none when a segment's time is not known: the top catches up,
     /// merges with the entry below as it reaches that entry's segment, and goes on with it, to the last segment.
     ///
-    /// `entries` are least advanced last (the top). `resumes` receives, for each entry, the time until it goes on: its share
-    /// of waiting for those above to catch up. All rows complete together, since each entry has merged into the bottom one
-    /// by then.
+    /// `entries` are least advanced last (the top). `resumes` receives, for each entry, the time until it goes on: its
+    /// share of waiting for those above to catch up. All rows complete together, since each entry has merged into the
+    /// bottom one by then.
     pub(super) fn stack_times(&self, entries: &[Entry], resumes: &mut SmallVec<[Ns; 5]>) -> Option<Ns> {
         resumes.clear();
         resumes.resize(entries.len(), 0);
@@ -121,8 +122,8 @@ impl SlackPredictor<'_> {
     }
 
     #[cfg(test)]
-    /// Whether `pushed` may become the stack's new top: every row of every entry keeps slack ≥ 0. `pushed` must not be more
-    /// advanced than the top; its `allowance_ns` is not looked at, since its wait in the queue ends with the push.
+    /// Whether `pushed` may become the stack's new top: every row of every entry keeps slack ≥ 0. `pushed` must not be
+    /// more advanced than the top; its `allowance_ns` is not looked at, since its wait in the queue ends with the push.
     pub(super) fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool {
         let target = pushed.target.filter(|_| !pushed.late);
         let veto = self.veto(now, entries, pushed.next, target.into_iter());
@@ -158,8 +159,8 @@ impl SlackPredictor<'_> {
         kept
     }
 
-    /// Who has a say in a push at segment `next` of requests with these targets: those that would be in time without it, or
-    /// with the least there is of it.
+    /// Who has a say in a push at segment `next` of requests with these targets: those that would be in time without
+    /// it, or with the least there is of it.
     fn veto(&self, now: Ns, entries: &[Entry], next: CellId, targets: impl Iterator<Item = Ns>) -> Veto {
         let voters = entries.iter().filter(|entry| !entry.late);
         if self.predictor == Predictor::Paper {

@@ -1,8 +1,9 @@
 //! The batch table (DVABatch section 5.2.1): the batches under way, each a staircase of steps, most advanced first.
 //!
-//! Only three meta operations make and change batches: *new*, *stretch* and *split* (section 5.1). A stretch is a push at
-//! the staircase's foot (LazyBatching section IV-B): only the foot runs, the steps above it wait for it to catch up, and
-//! neighbours that have come to the same stage merge. The paper's status map and batch queues are views of the steps.
+//! Only three meta operations make and change batches: *new*, *stretch* and *split* (section 5.1). A stretch is a push
+//! at the staircase's foot (LazyBatching section IV-B): only the foot runs, the steps above it wait for it to catch up,
+//! and neighbours that have come to the same stage merge. The paper's status map and batch queues are views of the
+//! steps.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +12,11 @@ use smallvec::SmallVec;
 
 use super::{
     CellId, Ns, PartOrder, RowSpan, ShapeClass, TaskId,
-    batch::{Batch, BatchId, BatchIx, BatchRank, Seat, Step, StepState},
+    batch::{Batch, BatchRank, BatchSpan, Step, StepState},
+    ids::{BatchId, BatchIx, LineageIx},
     ledger::Ledger,
-    lineage::{Lineage, LineageIx, Passed, Places},
-    pending::Mates,
+    lineage::{Lineage, Passed, Places},
+    pending::BatchKey,
 };
 
 /// Row vectors kept for reuse.
@@ -23,11 +25,11 @@ const SPARE_VECS: usize = 8;
 /// What a new batch is made of.
 #[derive(Debug)]
 pub(super) struct Blueprint {
-    pub(super) mates: Mates,
+    pub(super) batch_key: BatchKey,
     pub(super) class: ShapeClass,
     pub(super) level: u64,
     /// Its turn, if it has that of an earlier batch.
-    pub(super) turn: Option<u64>,
+    pub(super) precedence: Option<u64>,
     pub(super) order: PartOrder,
     /// No newcomer may ever join.
     pub(super) sealed: bool,
@@ -43,7 +45,7 @@ pub(super) struct BatchTable {
     stages: u16,
     max_rows: u32,
     made: u64,
-    spare: Vec<Vec<Seat>>,
+    spare: Vec<Vec<BatchSpan>>,
 }
 
 impl BatchTable {
@@ -59,21 +61,21 @@ impl BatchTable {
         }
     }
 
-    /// Meta operation *new*: a batch of these rows at stage `entry`, for its caller to launch or to queue. Their places are given out
-    /// here.
-    pub(super) fn new_batch(&mut self, now: Ns, plan: Blueprint, entry: CellId, mut rows: Vec<Seat>) -> BatchIx {
+    /// Meta operation *new*: a batch of these rows at stage `entry`, for its caller to launch or to queue. Their places
+    /// are given out here.
+    pub(super) fn new_batch(&mut self, now: Ns, plan: Blueprint, entry: CellId, mut rows: Vec<BatchSpan>) -> BatchIx {
         let number = self.made;
         self.made += 1;
         let mut places = Places::default();
         if self.stages > 1 {
             places = Places::new(self.max_rows);
-            rows.iter_mut().for_each(|seat| seat.span.at = places.take(seat.span.count).unwrap_or_default());
+            rows.iter_mut().for_each(|span| span.rows.at = places.take(span.rows.count).unwrap_or_default());
         } else {
             lay_out(&mut rows);
         }
         let lineage = self.lineages.insert(Lineage {
             number,
-            mates: plan.mates,
+            batch_key: plan.batch_key,
             class: plan.class,
             created: now,
             sealed: plan.sealed,
@@ -88,7 +90,7 @@ impl BatchTable {
             id: BatchId(number),
             lineage,
             level: plan.level,
-            turn: plan.turn.unwrap_or(number),
+            precedence: plan.precedence.unwrap_or(number),
             steps: SmallVec::from_buf([step]),
             queued_as: None,
         });
@@ -96,18 +98,18 @@ impl BatchTable {
         batch
     }
 
-    /// Meta operation *stretch*: newcomers become a step at the foot of a batch. Their places are given out here; there must be
-    /// room. Returns how many steps merged at once.
-    pub(super) fn stretch(&mut self, batch: BatchIx, level: u64, entry: CellId, mut rows: Vec<Seat>) -> u32 {
+    /// Meta operation *stretch*: newcomers become a step at the foot of a batch. Their places are given out here; there
+    /// must be room. Returns how many steps merged at once.
+    pub(super) fn stretch(&mut self, batch: BatchIx, level: u64, entry: CellId, mut rows: Vec<BatchSpan>) -> u32 {
         let entry_of = &mut self.batches[batch];
         let lineage = &mut self.lineages[entry_of.lineage];
-        for seat in &mut rows {
-            let place = lineage.places.take(seat.span.count);
+        for span in &mut rows {
+            let place = lineage.places.take(span.rows.count);
             debug_assert!(place.is_some(), "a batch is stretched beyond its places");
-            seat.span.at = place.unwrap_or_default();
+            span.rows.at = place.unwrap_or_default();
         }
         // Gaps are filled from the lowest, so that a later request may come to sit before an earlier one.
-        rows.sort_unstable_by_key(|seat| seat.span.at);
+        rows.sort_unstable_by_key(|span| span.rows.at);
         entry_of.level = entry_of.level.min(level);
         entry_of.steps.push(Step { next: entry, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false });
         let merged = self.merge(batch);
@@ -115,14 +117,14 @@ impl BatchTable {
         merged
     }
 
-    /// Meta operation *split*: cuts the only, queued step of a batch before these seats, which ascend. The first part keeps the
-    /// batch's place in the table.
+    /// Meta operation *split*: cuts the only, queued step of a batch before these spans, which ascend. The first part
+    /// keeps the batch's place in the table.
     pub(super) fn split(&mut self, batch: BatchIx, before: &[usize]) {
         let Some(step) = self.batches[batch].steps.first_mut() else { return };
         let next = step.next;
-        let mut parts: SmallVec<[Vec<Seat>; 8]> = SmallVec::new();
-        for &seat in before.iter().rev() {
-            parts.push(step.rows.split_off(seat));
+        let mut parts: SmallVec<[Vec<BatchSpan>; 8]> = SmallVec::new();
+        for &span in before.iter().rev() {
+            parts.push(step.rows.split_off(span));
         }
         for rows in parts.into_iter().rev() {
             self.part(batch, next, rows);
@@ -130,13 +132,13 @@ impl BatchTable {
     }
 
     /// A further part of a batch's lineage that waits for `next`.
-    pub(super) fn part(&mut self, of: BatchIx, next: CellId, rows: Vec<Seat>) {
-        let Batch { lineage, level, turn, .. } = self.batches[of];
+    pub(super) fn part(&mut self, of: BatchIx, next: CellId, rows: Vec<BatchSpan>) {
+        let Batch { lineage, level, precedence, .. } = self.batches[of];
         let id = BatchId(self.made);
         self.made += 1;
         let step = Step { next, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false };
         let steps = SmallVec::from_buf([step]);
-        let part = self.batches.insert(Batch { id, lineage, level, turn, steps, queued_as: None });
+        let part = self.batches.insert(Batch { id, lineage, level, precedence, steps, queued_as: None });
         let lineage = &mut self.lineages[lineage];
         lineage.sealed = true;
         lineage.parts.push(part);
@@ -155,7 +157,7 @@ impl BatchTable {
                 steps[at - 1].waits_ns = steps[at - 1].waits_ns.max(waits_ns);
                 let into = &mut steps[at - 1].rows;
                 into.extend_from_slice(&rows);
-                into.sort_unstable_by_key(|seat| seat.span.at);
+                into.sort_unstable_by_key(|span| span.rows.at);
                 merged += 1;
                 if self.spare.len() < SPARE_VECS {
                     self.spare.push({
@@ -172,7 +174,7 @@ impl BatchTable {
     }
 
     /// Puts a step back among those of its batch, by how far it has come, and lets the batch wait for a lane.
-    pub(super) fn insert_step(&mut self, batch: BatchIx, next: CellId, rows: Vec<Seat>, waits_ns: Ns) {
+    pub(super) fn insert_step(&mut self, batch: BatchIx, next: CellId, rows: Vec<BatchSpan>, waits_ns: Ns) {
         let steps = &mut self.batches[batch].steps;
         let at = steps.iter().position(|step| step.next < next).unwrap_or(steps.len());
         steps.insert(at, Step { next, rows, state: StepState::Queued, waits_ns, is_forsaken: false });
@@ -182,7 +184,7 @@ impl BatchTable {
     pub(super) fn repeat(&mut self, batch: BatchIx, level: u64) {
         let entry = &mut self.batches[batch];
         entry.level = level;
-        entry.turn = self.made;
+        entry.precedence = self.made;
         self.made += 1;
     }
 
@@ -193,8 +195,8 @@ impl BatchTable {
         Some(steps.remove(at))
     }
 
-    /// Drops masked rows of steps that do not run, steps and batches of which nothing is left, and lineages without batches. What
-    /// stays is queued where its foot waits; steps that run without a live row hold nobody up.
+    /// Drops masked rows of steps that do not run, steps and batches of which nothing is left, and lineages without
+    /// batches. What stays is queued where its foot waits; steps that run without a live row hold nobody up.
     pub(super) fn tidy(&mut self, batch: BatchIx, ledger: &Ledger) {
         let Some(entry) = self.batches.get_mut(batch) else { return };
         let lineage_ix = entry.lineage;
@@ -202,15 +204,15 @@ impl BatchTable {
         let stages = self.stages;
         entry.steps.retain(|step| {
             if step.is_queued() {
-                step.rows.retain(|seat| {
-                    let stays = ledger.is_aboard(seat);
+                step.rows.retain(|span| {
+                    let stays = ledger.is_aboard(span);
                     if !stays && stages > 1 {
-                        lineage.places.give_back(seat.span.at, seat.span.count);
+                        lineage.places.give_back(span.rows.at, span.rows.count);
                     }
                     stays
                 });
             }
-            step.is_forsaken = !step.rows.iter().any(|seat| ledger.is_aboard(seat));
+            step.is_forsaken = !step.rows.iter().any(|span| ledger.is_aboard(span));
             !step.rows.is_empty()
         });
         if entry.steps.is_empty() {
@@ -244,7 +246,7 @@ impl BatchTable {
                 PartOrder::DepthFirst => 0,
                 PartOrder::Pipelined => foot.next.0,
             };
-            (entry.level, entry.turn, progress, entry.id)
+            (entry.level, entry.precedence, progress, entry.id)
         });
         if rank == entry.queued_as {
             return;
@@ -262,7 +264,8 @@ impl BatchTable {
         }
     }
 
-    /// Queued batches in the order in which they go on. Of a lineage whose parts run depth first, only the first part counts.
+    /// Queued batches in the order in which they go on. Of a lineage whose parts run depth first, only the first part
+    /// counts.
     pub(super) fn queued(&self) -> impl Iterator<Item = BatchIx> + '_ {
         self.queued.iter().map(|&(_, batch)| batch).filter(|&batch| {
             let lineage = &self.lineages[self.batches[batch].lineage];
@@ -310,11 +313,11 @@ impl BatchTable {
     }
 
     /// An empty vector for rows, reused if possible.
-    pub(super) fn blank(&mut self) -> Vec<Seat> {
+    pub(super) fn blank(&mut self) -> Vec<BatchSpan> {
         self.spare.pop().unwrap_or_default()
     }
 
-    pub(super) fn recycle(&mut self, mut rows: Vec<Seat>) {
+    pub(super) fn recycle(&mut self, mut rows: Vec<BatchSpan>) {
         if rows.capacity() > 0 && self.spare.len() < SPARE_VECS {
             rows.clear();
             self.spare.push(rows);
@@ -327,10 +330,10 @@ impl BatchTable {
 }
 
 /// Places of rows that share no buffer with any later stage: one behind the other.
-pub(super) fn lay_out(rows: &mut [Seat]) {
+pub(super) fn lay_out(rows: &mut [BatchSpan]) {
     let mut at = 0;
-    for seat in rows {
-        seat.span.at = at;
-        at += seat.span.count;
+    for span in rows {
+        span.rows.at = at;
+        at += span.rows.count;
     }
 }

@@ -1,7 +1,8 @@
-//! Alarms of requests, queue timeouts and clients' deadlines; and when sequences have been idle for as long as they may.
+//! Alarms of requests, queue timeouts and clients' deadlines; and when sequences have been idle for as long as they
+//! may.
 //!
-//! A request has at most one armed alarm, kept in its ledger entry. Disarming leaves the heap's entry where it is; stale
-//! entries are dropped at the top, and all at once when they are the greater part, so that they stay bounded.
+//! A request has at most one armed alarm, kept in its ledger entry. Disarming leaves the heap's entry where it is;
+//! stale entries are dropped at the top, and all at once when they are the greater part, so that they stay bounded.
 
 use std::{
     cmp::Reverse,
@@ -10,9 +11,8 @@ use std::{
 
 use super::{
     Ns, ReqId,
-    arbiter::GroupIx,
-    ledger::{Ledger, NEVER, Slot},
-    sequences::SequenceIx,
+    ids::{GroupIx, RequestIx, SequenceIx},
+    ledger::{Ledger, NEVER},
 };
 
 /// Stale entries that are always tolerated, so that small heaps are not rebuilt all the time.
@@ -22,12 +22,12 @@ const TOLERATED: usize = 64;
 struct Alarm {
     at: Ns,
     req: ReqId,
-    slot: Slot,
+    request_ix: RequestIx,
 }
 
 impl Alarm {
     fn is_armed(&self, ledger: &Ledger) -> bool {
-        ledger.same(self.slot, self.req).is_some_and(|request| request.alarm == self.at)
+        ledger.same(self.request_ix, self.req).is_some_and(|request| request.alarm == self.at)
     }
 }
 
@@ -42,33 +42,33 @@ pub(super) struct Timers {
 
 impl Timers {
     /// Arms the request's alarm, which must not be armed, for `at`; `NEVER` arms nothing.
-    pub(super) fn arm(&mut self, ledger: &mut Ledger, slot: Slot, at: Ns) {
-        let request = &mut ledger[slot];
+    pub(super) fn arm(&mut self, ledger: &mut Ledger, request_ix: RequestIx, at: Ns) {
+        let request = &mut ledger[request_ix];
         debug_assert_eq!(request.alarm, NEVER, "an alarm is armed once at a time");
         if at == NEVER {
             return;
         }
         request.alarm = at;
-        let alarm = Alarm { at, req: request.req, slot };
+        let alarm = Alarm { at, req: request.req, request_ix };
         self.heap.push(Reverse(alarm));
     }
 
     /// Disarms the request's alarm, if any.
-    pub(super) fn disarm(&mut self, ledger: &mut Ledger, slot: Slot) {
-        if ledger[slot].alarm != NEVER {
-            ledger[slot].alarm = NEVER;
+    pub(super) fn disarm(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        if ledger[request_ix].alarm != NEVER {
+            ledger[request_ix].alarm = NEVER;
             self.stale += 1;
         }
     }
 
     /// The next request whose alarm is due, disarmed.
-    pub(super) fn pop_due(&mut self, now: Ns, ledger: &mut Ledger) -> Option<Slot> {
+    pub(super) fn pop_due(&mut self, now: Ns, ledger: &mut Ledger) -> Option<RequestIx> {
         if self.earliest_alarm(ledger)? > now {
             return None;
         }
         let Reverse(alarm) = self.heap.pop()?;
-        ledger[alarm.slot].alarm = NEVER;
-        Some(alarm.slot)
+        ledger[alarm.request_ix].alarm = NEVER;
+        Some(alarm.request_ix)
     }
 
     /// A sequence becomes idle, and is over at this time.

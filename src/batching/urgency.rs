@@ -7,10 +7,10 @@ use super::{
     cells_lazy::time_of,
     cost::Quantile,
     group::Group,
-    ledger::{Ledger, Request, Slot},
-    pending::{HELD, LineIx},
+    ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    launching::lengthen,
+    ledger::{Ledger, Request},
     slack::SlackNs,
-    travel::lengthen,
 };
 
 /// Slack of the request that must start first.
@@ -22,15 +22,14 @@ struct Tightest {
 }
 
 impl Group {
-    /// A line has changed: a request came, left or was delayed. Called before an empty line is retired.
-    pub(super) fn touched(&mut self, ledger: &Ledger, line: LineIx) {
-        self.policy.touched(line, &self.pending, ledger);
-        if self.objective_ns.is_none() || line == HELD {
+    /// A sub-queue has changed: a request came, left or was delayed. Called before an empty sub-queue is retired.
+    pub(super) fn touched(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
+        if self.objective_ns.is_none() || sub_queue == NOT_THEIR_TURN {
             return;
         }
-        let first = self.pending.by_target(line).next().map(|slot| (slot, ledger[slot].seq));
+        let first = self.pending.by_target(sub_queue).next().map(|request_ix| (request_ix, ledger[request_ix].seq));
         let mut latest_starts = std::mem::take(&mut self.latest_starts);
-        latest_starts.file(line, first, |slot| self.latest_start(&ledger[slot]));
+        latest_starts.file(sub_queue, first, |request_ix| self.latest_start(&ledger[request_ix]));
         self.latest_starts = latest_starts;
     }
 
@@ -44,15 +43,15 @@ impl Group {
         self.tightest(now, ledger).is_some_and(|tightest| tightest.slack_ns < tightest.stage_ns)
     }
 
-    /// Of requests that wait only the first of each line counts, by target: the others go behind it.
+    /// Of requests that wait only the first of each sub-queue counts, by target: the others go behind it.
     fn tightest(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         self.objective_ns?;
         let mut latest_starts = std::mem::take(&mut self.latest_starts);
-        let first = latest_starts.first(now, |slot| self.latest_start(&ledger[slot]));
+        let first = latest_starts.first(now, |request_ix| self.latest_start(&ledger[request_ix]));
         self.latest_starts = latest_starts;
-        let waiting = first.and_then(|(latest, slot)| {
+        let waiting = first.and_then(|(latest, request_ix)| {
             let slack_ns = Ns::try_from(latest).ok()?.checked_sub(now)?;
-            Some(Tightest { slack_ns, stage_ns: self.stage_ns_of(&ledger[slot])? })
+            Some(Tightest { slack_ns, stage_ns: self.stage_ns_of(&ledger[request_ix])? })
         });
         let aboard = match &self.cellular {
             Some(_) => self.tightest_of_cells(now, ledger),
@@ -92,7 +91,7 @@ impl Group {
 
     /// The rows of a step end together, so that only the earliest target that can still be met counts.
     fn tightest_of_step(&self, now: Ns, ledger: &Ledger, batch: &Batch, step: &Step) -> Option<Tightest> {
-        let live = || step.rows.iter().filter(|seat| ledger.is_aboard(seat)).map(|seat| &ledger[seat.slot]);
+        let live = || step.rows.iter().filter(|span| ledger.is_aboard(span)).map(|span| &ledger[span.request_ix]);
         let mut class = self.table.lineages[batch.lineage].class.clone();
         if self.pipeline.boundaries() == 0 {
             live().for_each(|request| lengthen(&mut class, request));
@@ -108,9 +107,9 @@ impl Group {
     /// left.
     fn tightest_of_cells(&self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         let cellular = self.cellular.as_ref()?;
-        let slot: Slot = cellular.first_target()?;
-        let needs_ns = time_of(&self.costs, &cellular.cells.nodes_left(slot), |_| 1, Quantile::P99)?;
-        let slack_ns = ledger[slot].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))?;
+        let request_ix: RequestIx = cellular.first_target()?;
+        let needs_ns = time_of(&self.costs, &cellular.cells.nodes_left(request_ix), |_| 1, Quantile::P99)?;
+        let slack_ns = ledger[request_ix].target(self.objective_ns).checked_sub(now.saturating_add(needs_ns))?;
         Some(Tightest { slack_ns, stage_ns: self.stage_ns(1, &ShapeClass::default())? })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::InputTensor;
 use crate::{
-    batching::{BatchKey, Lengths},
+    batching::{Lengths, RequestKey},
     model::ModelSpec,
 };
 
@@ -49,9 +49,9 @@ impl Admission {
     }
 
     /// The lengths and the key of a request with these inputs.
-    pub(super) fn measure(&self, inputs: &[Option<InputTensor>]) -> (Lengths, BatchKey) {
+    pub(super) fn measure(&self, inputs: &[Option<InputTensor>]) -> (Lengths, RequestKey) {
         let mut lengths = Lengths::from_elem(0, self.symbols);
-        let mut key = BatchKey::default();
+        let mut key = RequestKey::default();
         let offset = usize::from(self.batch_axis);
         for varying in &self.varying {
             let Some(tensor) = inputs.get(varying.input).and_then(Option::as_ref) else {

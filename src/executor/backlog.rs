@@ -1,5 +1,5 @@
-//! Bytes of replies that wait for their clients: those of a call that streams, within those of its connection, within those of
-//! the process. Each level has a bound; what happens at it is up to who makes replies.
+//! Bytes of replies that wait for their clients: those of a call that streams, within those of its connection, within
+//! those of the process. Each level has a bound; what happens at it is up to who makes replies.
 
 use std::sync::{
     Arc,
@@ -13,8 +13,8 @@ use crate::observe::PoolStats;
 /// Bounds on bytes of replies that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogLimits {
-    /// Of one streaming call: beyond it the models of its decoupled requests pause, or such a request fails where its model
-    /// cannot. It is also what a connection may have in any case, however much waits for others.
+    /// Of one streaming call: beyond it the models of its decoupled requests pause, or such a request fails where its
+    /// model cannot. It is also what a connection may have in any case, however much waits for others.
     pub stream_bytes: usize,
     /// Of one connection: beyond it no further call of it is read.
     pub connection_bytes: usize,

@@ -1,7 +1,7 @@
 //! The memory of a buffer pair while a batch leases it, and a task's rows in it (DVABatch section 6.1).
 //!
-//! A task whose rows lie side by side reads and writes them where they are. Where rows have left the batch between them,
-//! the rest is gathered into a temporary and scattered back to its places.
+//! A task whose rows lie side by side reads and writes them where they are. Where rows have left the batch between
+//! them, the rest is gathered into a temporary and scattered back to its places.
 
 use std::{ops::Range, sync::Arc};
 

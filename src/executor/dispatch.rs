@@ -42,9 +42,9 @@ impl Tickets {
     }
 }
 
-/// Issues a task to its lane's stream: waits for the tasks that it must come after, launches the work, and keeps a ticket
-/// until the task has [`landed`](Tickets::landed). To be called in the order in which the core launched, as far as tasks
-/// wait for each other: one that was not issued yet is not waited for.
+/// Issues a task to its lane's stream: waits for the tasks that it must come after, launches the work, and keeps a
+/// ticket until the task has [`landed`](Tickets::landed). To be called in the order in which the core launched, as far
+/// as tasks wait for each other: one that was not issued yet is not waited for.
 ///
 /// # Errors
 /// When the device refuses, as it does once it is stopped. The task then has no ticket.

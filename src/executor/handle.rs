@@ -65,26 +65,26 @@ impl ModelHandle {
         self.hangs.reason()
     }
 
-    /// Submits a request with exactly one response. Dropping the ticket cancels the request.
-    pub fn submit(self: &Arc<Self>, request: InferRequest) -> Ticket {
+    /// Submits a request with exactly one response. Dropping the future cancels the request.
+    pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
         self.submit_one(request, None)
     }
 
-    /// Submits a request with exactly one response, which counts in the backlog until the ticket gives it out.
-    pub fn submit_counted(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> Ticket {
+    /// Submits a request with exactly one response, which counts in the backlog until the future gives it out.
+    pub fn submit_counted(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseFuture {
         self.submit_one(request, Some(Arc::clone(backlog)))
     }
 
-    fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> Ticket {
+    fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> ResponseFuture {
         let (sender, receiver) = oneshot::channel();
         let req = self.pool.submit(self, request, backlog, Sink::Once(sender));
-        Ticket { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
+        ResponseFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
     ///
-    /// Responses that the stream has not given out count in the backlog. Where that is full, the request pauses until the
-    /// stream has given out all that there are; one that unfolds into cells fails instead.
+    /// Responses that the stream has not given out count in the backlog. Where that is full, the request pauses until
+    /// the stream has given out all that there are; one that unfolds into cells fails instead.
     pub fn submit_stream(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseStream {
         let (sender, receiver) = mpsc::unbounded_channel();
         let paused = Arc::new(AtomicBool::new(false));
@@ -129,12 +129,12 @@ impl Drop for CancelOnDrop {
 
 /// The future answer of a request.
 #[derive(Debug)]
-pub struct Ticket {
+pub struct ResponseFuture {
     receiver: oneshot::Receiver<Waiting>,
     cancel: CancelOnDrop,
 }
 
-impl Future for Ticket {
+impl Future for ResponseFuture {
     type Output = Result<Response, InferError>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

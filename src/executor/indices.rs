@@ -1,5 +1,5 @@
-//! Inputs whose elements index tables of known length, checked before a request is admitted: an index that a table does not have
-//! fails the run of all requests that share it.
+//! Inputs whose elements index tables of known length, checked before a request is admitted: an index that a table does
+//! not have fails the run of all requests that share it.
 
 use super::{
     InputTensor,

@@ -8,7 +8,6 @@ use tracing::{debug, error};
 use super::{
     Response,
     boundary::{BoundaryRows, Places},
-    brevity::Size,
     cells::{CellPrograms, CellTask, Walk},
     gather::{Part, gather},
     loaded::Loaded,
@@ -16,6 +15,7 @@ use super::{
     pieces::Piece,
     record::Payload,
     scatter::{expected_shapes, scatter},
+    short_runs::Size,
     stage_task::StageTask,
     stages::{Programs, Stages},
 };
@@ -187,11 +187,12 @@ impl Job {
                 stats.execution(rows, &ran.timings);
             }
         }
-        model.brevity.ran(|| self.size(), ran.took_ns());
+        model.short_runs.ran(|| self.size(), ran.took_ns());
         Ok(ran)
     }
 
-    /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the whole batch.
+    /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the
+    /// whole batch.
     fn detach_replies(&self, ran: &mut Ran) {
         let rows = self.task.bucket.rows;
         let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();

@@ -1,5 +1,5 @@
-//! Tasks that are to stop, because all their requests have ended or because their time is over; and lanes that go on without
-//! a task that does not stop.
+//! Tasks that are to stop, because all their requests have ended or because their time is over; and lanes that go on
+//! without a task that does not stop.
 
 use std::time::Duration;
 
@@ -89,8 +89,8 @@ impl State {
         }
     }
 
-    /// Stops tasks past their limit, and takes the lanes of those that do not stop from the core until they return or a new
-    /// thread serves the lane.
+    /// Stops tasks past their limit, and takes the lanes of those that do not stop from the core until they return or a
+    /// new thread serves the lane.
     pub(super) fn look_at_lanes(&mut self, now: Ns, after: &mut After) {
         if self.stopped {
             return;

@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use super::{
     admit::Admission,
     boundary::BoundaryRows,
-    brevity::Brevity,
     cells::SequenceState,
     hangs::Hangs,
+    short_runs::ShortRunDetector,
     stages::{Programs, StagePrograms},
 };
 use crate::{
@@ -21,7 +21,7 @@ pub(super) struct Loaded {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) programs: StagePrograms,
-    pub(super) brevity: Brevity,
+    pub(super) short_runs: ShortRunDetector,
     pub(super) admission: Admission,
     pub(super) hangs: Arc<Hangs>,
     /// How long a task may run; `None`: as long as it likes.
@@ -36,10 +36,10 @@ impl Loaded {
         task_time_limit: Duration,
     ) -> Arc<Self> {
         let admission = Admission::new(&spec);
-        let brevity = Brevity::new(admission.is_fixed() && programs.is_steady());
+        let short_runs = ShortRunDetector::new(admission.is_fixed() && programs.is_steady());
         let hangs = Arc::new(Hangs::new(programs.count(), task_time_limit));
         let limit_ns = Ns::try_from(task_time_limit.as_nanos()).ok().filter(|&limit_ns| limit_ns > 0);
-        Arc::new(Self { spec, stats, programs, brevity, admission, hangs, limit_ns })
+        Arc::new(Self { spec, stats, programs, short_runs, admission, hangs, limit_ns })
     }
 }
 

@@ -6,14 +6,14 @@
 //! a request that is alone, of a program whose runs are known to be short, runs on the thread that brought it. Nothing
 //! but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
 //!
-//! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that their
-//! batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`). What stages make of a request's reply is kept in pieces until its end.
-//! Replies that wait for their clients are counted in a `backlog`, which bounds them.
+//! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that
+//! their batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`).
+//! What stages make of a request's reply is kept in pieces until its end. Replies that wait for their clients are
+//! counted in a `backlog`, which bounds them.
 
 mod admit;
 mod backlog;
 mod boundary;
-mod brevity;
 mod cells;
 mod delays;
 mod dispatch;
@@ -32,6 +32,7 @@ mod pool;
 mod record;
 mod request;
 mod scatter;
+mod short_runs;
 mod stage_task;
 mod stages;
 mod state;
@@ -42,7 +43,7 @@ mod watch;
 pub use backlog::{Backlog, BacklogLimits, Held, Unread};
 pub use cells::CellPrograms;
 pub use dispatch::{Order, Tickets, issue};
-pub use handle::{ModelHandle, ResponseStream, Ticket};
+pub use handle::{ModelHandle, ResponseFuture, ResponseStream};
 pub use lanes::Responsiveness;
 pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};

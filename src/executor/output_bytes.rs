@@ -1,4 +1,5 @@
-//! How much memory the outputs of one run may take: checked before the run where the shapes are declared, and behind it.
+//! How much memory the outputs of one run may take: checked before the run where the shapes are declared, and behind
+//! it.
 
 use std::fmt;
 
@@ -8,8 +9,8 @@ use crate::{
     model::{Dims, TensorSpec},
 };
 
-/// Refuses to run a batch whose outputs, as far as their shapes follow from it, take more bytes than the pool allows. `of` completes the
-/// outputs' names: ` of model 'm'`.
+/// Refuses to run a batch whose outputs, as far as their shapes follow from it, take more bytes than the pool allows.
+/// `of` completes the outputs' names: ` of model 'm'`.
 ///
 /// # Errors
 /// With the first output that does not fit beside those before it.

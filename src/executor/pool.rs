@@ -42,11 +42,11 @@ pub struct PoolOptions {
     pub retain_bytes: usize,
     /// Most bytes that all outputs of one batch may take; a batch that would take more fails.
     pub max_output_bytes: usize,
-    /// A task that runs longer than this is told to stop; its requests run again in halves, and one that was alone fails. Zero:
-    /// never. For versions that do not say it themselves.
+    /// A task that runs longer than this is told to stop; its requests run again in halves, and one that was alone
+    /// fails. Zero: never. For versions that do not say it themselves.
     pub task_time_limit: Duration,
-    /// A task that runs on for this long after it was told to stop is left to itself: its lane gets a new thread, as long as
-    /// no more than [`Self::cpu_lanes`] tasks are left so. Other lanes are lost until their tasks end.
+    /// A task that runs on for this long after it was told to stop is left to itself: its lane gets a new thread, as
+    /// long as no more than [`Self::cpu_lanes`] tasks are left so. Other lanes are lost until their tasks end.
     pub stop_grace: Duration,
     /// Records requests and tasks, if it is on.
     pub timeline: Arc<Timeline>,
@@ -76,7 +76,7 @@ pub struct Pool {
     pub(super) state: Mutex<State>,
     /// A stream for each lane.
     cpu: Cpu<LaneWork>,
-    tickets: Mutex<Tickets>,
+    responses: Mutex<Tickets>,
     pub(super) timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
@@ -101,7 +101,7 @@ impl Pool {
         let pool = Arc::new(Self {
             state: Mutex::new(State::new(count, duration_ns(options.stop_grace), Arc::clone(&options.timeline))),
             cpu: Cpu::start(count, Arc::clone(&buffers))?,
-            tickets: Mutex::default(),
+            responses: Mutex::default(),
             timer: Timer::default(),
             buffers,
             backlog: Backlog::new(options.backlog, &stats),
@@ -238,11 +238,11 @@ impl Pool {
                 return None;
             }
         };
-        let here = after.launches.pop_if(|job| alone && job.model.brevity.is_short(|| job.size()));
+        let here = after.launches.pop_if(|job| alone && job.model.short_runs.is_short(|| job.size()));
         self.guarded(|| self.settle(after))?;
         if let Some(job) = here {
-            // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run. It has run
-            // when the launch returns, so nothing can wait for it.
+            // In place of the lane, which is idle and stays so: two hand-overs would take longer than the run. It has
+            // run when the launch returns, so nothing can wait for it.
             let stream = StreamId(job.task.lane.0);
             check(self.cpu.launch_here(stream, &[], LaneWork::new(self, job)));
         }
@@ -343,7 +343,7 @@ impl Pool {
     /// Gives a lane a new thread, so that it goes on without its task.
     fn replace(self: &Arc<Self>, replacement: Replacement) {
         let lane = replacement.lane;
-        self.tickets.lock().landed(replacement.flight.task);
+        self.responses.lock().landed(replacement.flight.task);
         match self.cpu.replace_thread(StreamId(lane.0)) {
             Ok(()) => _ = self.drive(|state, now, after| state.lane_up(now, lane, after)),
             Err(error) => {
@@ -353,8 +353,8 @@ impl Pool {
         }
     }
 
-    /// Gives tasks to their lanes. CPU lanes have no horizon, so no task waits for another, and what several threads issue
-    /// at the same time may come in any order.
+    /// Gives tasks to their lanes. CPU lanes have no horizon, so no task waits for another, and what several threads
+    /// issue at the same time may come in any order.
     fn issue(self: &Arc<Self>, jobs: Vec<Job>) {
         if jobs.is_empty() {
             return;
@@ -363,7 +363,7 @@ impl Pool {
         for job in jobs {
             let order = (&job.task).into();
             let work = LaneWork::new(self, job);
-            check(issue(&mut cpu, &mut self.tickets.lock(), &order, &[], work));
+            check(issue(&mut cpu, &mut self.responses.lock(), &order, &[], work));
         }
     }
 
@@ -373,13 +373,13 @@ impl Pool {
         self.now()
     }
 
-    /// A task has ended on the calling thread. What comes of it is settled before the lane's stream goes on, so the lane
-    /// finds its next task, if there is one already, without a hand-over.
+    /// A task has ended on the calling thread. What comes of it is settled before the lane's stream goes on, so the
+    /// lane finds its next task, if there is one already, without a hand-over.
     pub(super) fn landed(self: &Arc<Self>, began: Option<Ns>, job: &Job, finished: Finished) {
         if began.is_some() {
             self.stats.task_ended();
         }
-        self.tickets.lock().landed(job.task.id);
+        self.responses.lock().landed(job.task.id);
         self.drive(|state, now, after| state.finish(began.unwrap_or(now), now, job, finished, after));
     }
 

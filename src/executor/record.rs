@@ -38,8 +38,8 @@ pub(super) enum Sink {
     /// Any number of responses, then the channel closes.
     Stream {
         sender: mpsc::UnboundedSender<Waiting>,
-        /// The request makes no further response before the client has taken those that were made: set before the last of
-        /// them is sent, reset by the receiver that then resumes it.
+        /// The request makes no further response before the client has taken those that were made: set before the last
+        /// of them is sent, reset by the receiver that then resumes it.
         paused: Arc<AtomicBool>,
     },
 }
@@ -119,8 +119,9 @@ impl Record {
         }
     }
 
-    /// A task of it ran from `started` to `now`. While parts of a split request run beside each other, the one that ends
-    /// first counts: a request's times are those of one way through the stages, and never more than the time it took.
+    /// A task of it ran from `started` to `now`. While parts of a split request run beside each other, the one that
+    /// ends first counts: a request's times are those of one way through the stages, and never more than the time it
+    /// took.
     pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
         if started < self.waiting_since {
             return;

@@ -69,8 +69,8 @@ pub struct OutputTensor {
     pub data: Bytes,
 }
 
-/// What an output takes besides its elements and its description: the owner of its memory, the memory's alignment, its place
-/// in a queue. An answer of 64 bytes was seen to take 324 in all.
+/// What an output takes besides its elements and its description: the owner of its memory, the memory's alignment, its
+/// place in a queue. An answer of 64 bytes was seen to take 324 in all.
 const OWNER_BYTES: usize = 160;
 
 /// Why a request has no (further) response.

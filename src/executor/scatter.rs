@@ -83,8 +83,8 @@ fn too_short(spec: &ModelSpec, output: &TensorSpec, batch: &BatchOutput) -> Stri
     )
 }
 
-/// A row's dimensions on the wire, out of the shape that the graph gave. Dimensions need not be those declared, unless they are
-/// reshaped or cut back: some converters declare one label, however many there are.
+/// A row's dimensions on the wire, out of the shape that the graph gave. Dimensions need not be those declared, unless
+/// they are reshaped or cut back: some converters declare one label, however many there are.
 fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> Result<Dims, String> {
     let graph_dims = if spec.has_batch_axis() {
         match shape.split_first() {

@@ -1,5 +1,5 @@
-//! A task of one stage of a version that was cut: its inputs from the requests and from earlier stages, its outputs to the
-//! next boundary and into the requests' replies, and which of its rows leave the order of stages.
+//! A task of one stage of a version that was cut: its inputs from the requests and from earlier stages, its outputs to
+//! the next boundary and into the requests' replies, and which of its rows leave the order of stages.
 
 use std::{sync::Arc, time::Instant};
 

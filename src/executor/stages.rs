@@ -55,9 +55,9 @@ impl StagePrograms {
     /// The programs of a plan's stages, in order; each takes and gives the tensors of [`Self::ports`].
     ///
     /// # Errors
-    /// When the plan does not fit itself, the programs or the specification: a tensor that nothing made by then, or is made
-    /// twice; an output that no stage gives; strings between stages; an exit without a value of one FP32 a row, or one whose
-    /// rows would lack a tensor or an output.
+    /// When the plan does not fit itself, the programs or the specification: a tensor that nothing made by then, or is
+    /// made twice; an output that no stage gives; strings between stages; an exit without a value of one FP32 a row, or
+    /// one whose rows would lack a tensor or an output.
     pub fn cut(spec: &ModelSpec, plan: StagePlan, programs: Vec<Arc<dyn Program>>) -> Result<Self, String> {
         check(spec, &plan, programs.len()).map_err(|fault| format!("the stages of model '{}' {fault}", spec.name))?;
         let stages = plan.stages.into_iter().zip(programs);
@@ -119,8 +119,8 @@ impl StagePrograms {
         }
     }
 
-    /// Whether past runs tell how long the next one takes, as far as the programs have a say. Stages follow one another on
-    /// lanes: a thread that serves connections would be held up by each of them.
+    /// Whether past runs tell how long the next one takes, as far as the programs have a say. Stages follow one another
+    /// on lanes: a thread that serves connections would be held up by each of them.
     pub(super) fn is_steady(&self) -> bool {
         match &self.0 {
             Programs::Whole(program) => program.is_steady(),

@@ -26,15 +26,16 @@ pub struct WarmUp<'a> {
     pub rows: u32,
     /// Inputs of the batch, in the order of the specification.
     pub inputs: &'a [Option<InputTensor>],
-    /// By name, with the dims of a row, what inputs of the program read that are not the model's (states and controls of
-    /// sequences). Those that are missing read what the only request of a sequence is given.
+    /// By name, with the dims of a row, what inputs of the program read that are not the model's (states and controls
+    /// of sequences). Those that are missing read what the only request of a sequence is given.
     pub program_inputs: &'a [(String, InputTensor)],
 }
 
 impl Pool {
     /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
     /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
-    /// another, exits or not. Gives how long each stage took, as it would on a lane: inputs gathered, run, outputs taken apart.
+    /// another, exits or not. Gives how long each stage took, as it would on a lane: inputs gathered, run, outputs
+    /// taken apart.
     ///
     /// # Errors
     /// When a program fails or its outputs are not what the specification or the plan promises.

@@ -1,4 +1,5 @@
-//! What runs on each lane: whether a live request needs it, whether it ends in time, and whether it stops when it should.
+//! What runs on each lane: whether a live request needs it, whether it ends in time, and whether it stops when it
+//! should.
 
 use std::sync::Arc;
 
@@ -90,7 +91,8 @@ impl Watch {
         }
     }
 
-    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next look if that becomes earlier.
+    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next look if that becomes
+    /// earlier.
     pub(super) fn launched(
         &mut self,
         lane: LaneId,
@@ -173,8 +175,8 @@ impl Watch {
         self.look_at
     }
 
-    /// Takes the task off a lost lane, which goes on without it, unless too many tasks are abandoned already. Returns the lane,
-    /// its task, and why that was to stop.
+    /// Takes the task off a lost lane, which goes on without it, unless too many tasks are abandoned already. Returns
+    /// the lane, its task, and why that was to stop.
     pub(super) fn abandon(&mut self) -> Option<(LaneId, Flight, StopReason)> {
         if self.abandoned.len() >= self.most_abandoned {
             return None;

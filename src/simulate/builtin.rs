@@ -1,12 +1,12 @@
 //! The built-in tables, generated in code by documented rooflines.
 //!
-//! `npu` is LazyBatching's Table I: a systolic array of 128 × 128 at 0.7 GHz, 360 GB/s, 100 cycles to memory, 16-bit numbers, with
-//! cycles as SCALE-Sim counts them, against which the paper checked its simulator. Each model's times are scaled once, by one
-//! factor, to its single-batch latency in Table II; models that are not in it (those of figure 16) by ResNet's factor. Power is
-//! that of the TPU that the paper models (Jouppi et al., ISCA'17: 28 W idle, 40 W busy).
+//! `npu` is LazyBatching's Table I: a systolic array of 128 × 128 at 0.7 GHz, 360 GB/s, 100 cycles to memory, 16-bit
+//! numbers, with cycles as SCALE-Sim counts them, against which the paper checked its simulator. Each model's times are
+//! scaled once, by one factor, to its single-batch latency in Table II; models that are not in it (those of figure 16)
+//! by ResNet's factor. Power is that of the TPU that the paper models (Jouppi et al., ISCA'17: 28 W idle, 40 W busy).
 //!
-//! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches seven
-//! tenths, 672 GB/s, 5 µs a launch; 280 W busy, 15 W idle. Nothing is scaled.
+//! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches
+//! seven tenths, 672 GB/s, 5 µs a launch; 280 W busy, 15 W idle. Nothing is scaled.
 //!
 //! `v100` is BatchMaker's, in `v100.rs`; `published` are times that others measured, in `published.rs`.
 

@@ -1,4 +1,5 @@
-//! Models of cells: what their requests unfold into, and what the same takes as one padded graph (BatchMaker section 2.3).
+//! Models of cells: what their requests unfold into, and what the same takes as one padded graph (BatchMaker section
+//! 2.3).
 
 use std::sync::Arc;
 
@@ -32,7 +33,8 @@ pub enum Segment {
     Stage(CellId),
     /// A cell for each element of the input.
     Chain(CellId),
-    /// A cell for each element of the output, of which nobody knows beforehand how many there will be: at most 50 more than the input has.
+    /// A cell for each element of the output, of which nobody knows beforehand how many there will be: at most 50 more
+    /// than the input has.
     Decode(CellId),
     /// A cell for each node of the request's tree.
     Tree {
@@ -72,7 +74,8 @@ impl CellGraph {
         self.segments.iter().any(|segment| matches!(segment, Segment::Decode(_)))
     }
 
-    /// The graph of a request, whose tree it takes, and the number of the node that turns out to be the last of its output.
+    /// The graph of a request, whose tree it takes, and the number of the node that turns out to be the last of its
+    /// output.
     pub(super) fn unfold(&self, offered: &mut Offered) -> (Box<[Unfolded]>, Option<u32>) {
         let mut last = None;
         let mut graph: Vec<Unfolded> = Vec::with_capacity(self.segments.len());
@@ -91,7 +94,8 @@ impl CellGraph {
         (graph.into_boxed_slice(), last)
     }
 
-    /// What a padded graph of so many rows takes: as many steps as its longest input and its longest output have elements.
+    /// What a padded graph of so many rows takes: as many steps as its longest input and its longest output have
+    /// elements.
     pub(super) fn padded_ns(&self, surfaces: &[Surface], rows: u32, length: u64, decoded: u64) -> f64 {
         let segment_ns = |segment: &Segment| {
             let (cell, steps) = match *segment {
@@ -129,7 +133,8 @@ impl CellGraph {
     }
 }
 
-/// A cell type of so many rows at most: a further task of a round has at least a quarter of them, as for a model that does not say.
+/// A cell type of so many rows at most: a further task of a round has at least a quarter of them, as for a model that
+/// does not say.
 pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
     CellKnobs { max_rows, min_followup: (max_rows / 4).max(1), priority, kind: None }
 }

@@ -131,8 +131,8 @@ impl Figures {
         self.periods.iter_mut().zip(&other.periods).for_each(|(period, more)| period.add(more));
     }
 
-    /// The peak at a stepping load (DVABatch section 8.3): the rate of the last period before the mean latency first exceeds this
-    /// one; none where it does so at once.
+    /// The peak at a stepping load (DVABatch section 8.3): the rate of the last period before the mean latency first
+    /// exceeds this one; none where it does so at once.
     pub fn highest_step(&self, most_ns: f64) -> Option<f64> {
         let carried = self.periods.iter().take_while(|period| period.mean_latency_ns().is_some_and(|ns| ns <= most_ns));
         carried.last().map(Period::rate)
@@ -165,8 +165,8 @@ impl Figures {
         ratio(self.served as f64, self.joules)
     }
 
-    /// Whether the queue did not grow without bound: after the last arrival, work is left for at most a twentieth of the
-    /// time before it and this much more.
+    /// Whether the queue did not grow without bound: after the last arrival, work is left for at most a twentieth of
+    /// the time before it and this much more.
     pub fn keeps_up(&self, allowance_ns: Ns) -> bool {
         let left_ns = self.span_ns.saturating_sub(self.arriving_ns);
         left_ns <= self.arriving_ns / 20 + u128::from(allowance_ns)

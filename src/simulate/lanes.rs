@@ -1,5 +1,5 @@
-//! A device's lanes: tasks in the order in which they were launched, each begun when the one before has ended, and those on other
-//! lanes that it waits for.
+//! A device's lanes: tasks in the order in which they were launched, each begun when the one before has ended, and
+//! those on other lanes that it waits for.
 
 use std::collections::VecDeque;
 

@@ -1,9 +1,10 @@
-//! The simulator: discrete-event runs of the production [`batching::Core`](crate::batching::Core) over device tables, in virtual
-//! time.
+//! The simulator: discrete-event runs of the production [`batching::Core`](crate::batching::Core) over device tables,
+//! in virtual time.
 //!
 //! Here live device tables ([`DeviceTable`], [`built_in`]), what arrives ([`Load`]), the event loop ([`run`]), its
-//! [`Figures`], and what is asked over many runs ([`on_all_cores`], [`fewest_devices`]). Here must not live: a clock, decisions
-//! about batches (they are the core's), models that run, words of the command line. A run depends on nothing but its arguments.
+//! [`Figures`], and what is asked over many runs ([`on_all_cores`], [`fewest_devices`]). Here must not live: a clock,
+//! decisions about batches (they are the core's), models that run, words of the command line. A run depends on nothing
+//! but its arguments.
 
 mod builtin;
 mod capacity;

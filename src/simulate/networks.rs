@@ -5,7 +5,8 @@ use super::roofline::Layer;
 /// LazyBatching section V: the words of a sentence, of which recurrent models make as many steps.
 pub(super) const WORDS: u64 = 20;
 
-/// Parts of a bottleneck ResNet for images of 224 × 224 (the stem, each block, the classifier), by its blocks at each width.
+/// Parts of a bottleneck ResNet for images of 224 × 224 (the stem, each block, the classifier), by its blocks at each
+/// width.
 pub(super) fn resnet(blocks: [u64; 4]) -> Vec<Vec<Layer>> {
     let mut parts = vec![vec![Layer::convolution(112, 7, 3, 64)]];
     let mut inputs = 64;
@@ -44,7 +45,8 @@ pub(super) fn vgg(convolutions: [usize; 5]) -> Vec<Vec<Layer>> {
     parts
 }
 
-/// MobileNet v1 for images of 224 × 224: the stem, thirteen blocks of a depthwise and a pointwise convolution, the classifier.
+/// MobileNet v1 for images of 224 × 224: the stem, thirteen blocks of a depthwise and a pointwise convolution, the
+/// classifier.
 pub(super) fn mobilenet() -> Vec<Vec<Layer>> {
     let mut parts = vec![vec![Layer::convolution(112, 3, 3, 32)]];
     let mut inputs = 32;
@@ -120,7 +122,8 @@ pub(super) fn encoder_layer(tokens: u64, width: u64, heads: u64) -> Vec<Layer> {
     ]
 }
 
-/// Eight LSTM layers of 1,024, each over the whole sentence: their weights do not stay on the chip from one word to the next.
+/// Eight LSTM layers of 1,024, each over the whole sentence: their weights do not stay on the chip from one word to the
+/// next.
 pub(super) fn gnmt_encoder() -> Vec<Vec<Layer>> {
     vec![vec![Layer::dense(1, 2048, 4096); WORDS as usize]; 8]
 }
@@ -160,15 +163,15 @@ pub(super) fn transformer_step() -> Vec<Layer> {
     step
 }
 
-/// Listen, Attend and Spell's listener over 160 frames of 40 values: an LSTM of 256 in both directions, and three more of which
-/// each reads its predecessor's outputs in pairs.
+/// Listen, Attend and Spell's listener over 160 frames of 40 values: an LSTM of 256 in both directions, and three more
+/// of which each reads its predecessor's outputs in pairs.
 pub(super) fn las_encoder() -> Vec<Vec<Layer>> {
     let both_directions = |steps: usize, inputs: u64| vec![Layer::dense(1, inputs + 256, 4 * 256); 2 * steps];
     vec![both_directions(160, 40), both_directions(80, 1024), both_directions(40, 1024), both_directions(20, 1024)]
 }
 
-/// Listen, Attend and Spell's speller: two LSTM layers of 512, attention over the listener's 20 outputs, and the choice among 30
-/// characters.
+/// Listen, Attend and Spell's speller: two LSTM layers of 512, attention over the listener's 20 outputs, and the choice
+/// among 30 characters.
 pub(super) fn las_step() -> Vec<Layer> {
     vec![
         Layer::dense(1, 1024 + 512, 4 * 512),

@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-/// Does every job on as many threads, at least one, and tells `done` after each. What comes out does not depend on the number
-/// of threads.
+/// Does every job on as many threads, at least one, and tells `done` after each. What comes out does not depend on the
+/// number of threads.
 ///
 /// # Panics
 /// When a job does.

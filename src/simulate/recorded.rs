@@ -1,5 +1,5 @@
-//! What a recorded timeline tells of a device beside its table: how its tasks scattered about the table's times, and what it cost that
-//! a lane had nothing to do.
+//! What a recorded timeline tells of a device beside its table: how its tasks scattered about the table's times, and
+//! what it cost that a lane had nothing to do.
 
 use super::table::{ModelTable, Surface};
 use crate::{batching::Ns, observe::timeline::RanTask};
@@ -71,8 +71,8 @@ impl RanTask<'_> {
 }
 
 impl Recorded {
-    /// What a timeline's tasks tell of a model, lane by lane in the order of time. A timeline of one model is taken as being of this one,
-    /// whatever its name there is.
+    /// What a timeline's tasks tell of a model, lane by lane in the order of time. A timeline of one model is taken as
+    /// being of this one, whatever its name there is.
     ///
     /// # Errors
     /// When they are of other models, of other stages, or too few.

@@ -1,4 +1,5 @@
-//! A device as fast as it was at each moment of a recording: so what is simulated are decisions and queues, and not the machine.
+//! A device as fast as it was at each moment of a recording: so what is simulated are decisions and queues, and not the
+//! machine.
 
 use super::{
     recorded::{RecordedError, its_name},
@@ -26,8 +27,8 @@ struct Piece {
 }
 
 impl Replay {
-    /// What the tasks of a timeline tell of so many lanes. `arrived_ns` are the recorded arrivals, ascending, `arrivals_ns` those of the
-    /// trace as they come to the core, of which the last were the last of the recording.
+    /// What the tasks of a timeline tell of so many lanes. `arrived_ns` are the recorded arrivals, ascending,
+    /// `arrivals_ns` those of the trace as they come to the core, of which the last were the last of the recording.
     ///
     /// # Errors
     /// When the tasks are of other models or stages, or there is none, on one of the lanes.
@@ -67,7 +68,8 @@ impl Replay {
         Ok(Self { lanes: pieces })
     }
 
-    /// How long a task takes that would take `table_ns`, from `now` on. Behind the end of the recording lanes are as slow as at its end.
+    /// How long a task takes that would take `table_ns`, from `now` on. Behind the end of the recording lanes are as
+    /// slow as at its end.
     pub(super) fn took_ns(&self, lane: usize, now: Ns, table_ns: f64) -> f64 {
         let pieces = &self.lanes[lane % self.lanes.len()];
         let (mut at, mut left_ns) = (now as f64, table_ns);

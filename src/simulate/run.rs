@@ -14,7 +14,7 @@ use super::{
     setup::{Served, Setup},
     table::Surface,
 };
-use crate::batching::{Action, Arrival, BatchKey, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RowOutcome};
+use crate::batching::{Action, Arrival, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RequestKey, RowOutcome};
 
 const NS_PER_S: f64 = 1e9;
 
@@ -149,7 +149,7 @@ impl<'s> Run<'s> {
             model: ModelId(u32::from(model)),
             rows: 1,
             lengths,
-            key: BatchKey::default(),
+            key: RequestKey::default(),
             priority: 0,
             board_by: None,
             expiry: None,

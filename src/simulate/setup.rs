@@ -11,8 +11,8 @@ use crate::batching::{CellId, Knobs, LaneKnobs, Next, Ns, Policy, ReqId, StageKn
 pub struct Setup {
     /// The models, all on every device.
     pub models: Vec<Served>,
-    /// Devices, at least 1; each has a core of its own. A request goes to the one with the fewest in flight, the first of
-    /// several.
+    /// Devices, at least 1; each has a core of its own. A request goes to the one with the fewest in flight, the first
+    /// of several.
     pub devices: u16,
     /// Lanes of each device, at least 1. A task takes its time whatever the other lanes do.
     pub lanes: u16,
@@ -24,8 +24,8 @@ pub struct Setup {
     pub busy_watts: f64,
     /// What a task takes longer on a lane that had nothing to do: threads wake, and caches are cold.
     pub after_idle_ns: Ns,
-    /// What requests spend outside of queue and device, half of it before: front end, threads and the client. Quantiles from the least to
-    /// the most in even steps, of which one alone is everybody's; empty where it is nothing.
+    /// What requests spend outside of queue and device, half of it before: front end, threads and the client. Quantiles
+    /// from the least to the most in even steps, of which one alone is everybody's; empty where it is nothing.
     pub front: Vec<f64>,
     /// How slow the lanes are over time, in place of the tables' scatter and `after_idle_ns`.
     pub replay: Option<Replay>,
@@ -40,8 +40,8 @@ pub struct Setup {
 pub struct Served {
     /// How long its stages take.
     pub table: ModelTable,
-    /// How its requests are batched. Its stages are those of the table, whatever stands here. A model of cells runs them under `cellular`,
-    /// and whole graphs, padded to the longest of a batch, under the other policies.
+    /// How its requests are batched. Its stages are those of the table, whatever stands here. A model of cells runs
+    /// them under `cellular`, and whole graphs, padded to the longest of a batch, under the other policies.
     pub knobs: Knobs,
 }
 
@@ -75,7 +75,8 @@ impl Served {
         }
     }
 
-    /// What a task takes by the table, whose surfaces are the model's. `decoded` tells how many elements the output of a request will have.
+    /// What a task takes by the table, whose surfaces are the model's. `decoded` tells how many elements the output of
+    /// a request will have.
     pub(super) fn task_ns(&self, surfaces: &[Surface], task: &Task, decoded: impl Fn(ReqId) -> u32) -> f64 {
         let rows = task.bucket.rows;
         let length = task.bucket.class.0.iter().fold(1, |product: u64, &length| product * u64::from(length.max(1)));

@@ -29,13 +29,14 @@ pub struct ModelTable {
     pub steps: Option<Steps>,
     /// What requests unfold into, where the stages are cells.
     pub cells: Option<CellGraph>,
-    /// Quantiles of what a task takes, as parts of the table's time, from the least to the most in even steps; empty where all
-    /// take that time.
+    /// Quantiles of what a task takes, as parts of the table's time, from the least to the most in even steps; empty
+    /// where all take that time.
     pub scatter: Vec<f64>,
 }
 
-/// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th step; a
-/// longer one than there are stages repeats the last of them, which predictions count once (LazyBatching's dec_timesteps).
+/// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th
+/// step; a longer one than there are stages repeats the last of them, which predictions count once (LazyBatching's
+/// dec_timesteps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// Stage of the first step.
@@ -101,7 +102,8 @@ impl ModelTable {
         self.latencies.stages.iter().flatten().any(|point| point.length > 1)
     }
 
-    /// What tasks take, as a policy may know it: of a model of cells those of single cells under `cellular`, else of whole padded graphs.
+    /// What tasks take, as a policy may know it: of a model of cells those of single cells under `cellular`, else of
+    /// whole padded graphs.
     pub fn task_latencies(&self, policy: &Policy) -> CostTable {
         match (&self.cells, policy) {
             (None, _) => self.latencies.clone(),
@@ -110,8 +112,8 @@ impl ModelTable {
         }
     }
 
-    /// The same model with neighbouring parts joined into so many stages of even time (DVABatch section 7.1), weighed at one row
-    /// of the longest length.
+    /// The same model with neighbouring parts joined into so many stages of even time (DVABatch section 7.1), weighed
+    /// at one row of the longest length.
     ///
     /// # Errors
     /// For no stage, more stages than parts, an unrolled model, and one of cells.

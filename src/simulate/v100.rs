@@ -1,13 +1,14 @@
 //! BatchMaker's card and its three models (sections 2.2 and 7), all of hidden size 1024 in FP32.
 //!
-//! What a step of the LSTM takes is what the paper says of its figure 3: 185 µs with 64 rows (section 7.3), 784 with 512, the same below
-//! 64, twice as long for twice as many beyond 512; with 256 rows 20 % fewer a second than with 512 (section 7.4), with 128 as a straight
-//! line between logarithms has it. The encoder is the same cell.
+//! What a step of the LSTM takes is what the paper says of its figure 3: 185 µs with 64 rows (section 7.3), 784 with
+//! 512, the same below 64, twice as long for twice as many beyond 512; with 256 rows 20 % fewer a second than with 512
+//! (section 7.4), with 128 as a straight line between logarithms has it. The encoder is the same cell.
 //!
-//! Nothing is said of what the others take. Their products go through a roofline of the card (80 multiprocessors, 15.7 Tflop/s in FP32 of
-//! which seven tenths are reached, which is also what 784 µs are; 900 GB/s, 5 µs a launch). The decoder is an LSTM and a projection to
-//! 30,000 words: 80 % of a translation's computation at 256 rows, where the paper finds about 75 %, and beyond 256 rows it gains 4 %. The
-//! cells of the tree are one product each: a leaf's word makes three gates, two children make five.
+//! Nothing is said of what the others take. Their products go through a roofline of the card (80 multiprocessors, 15.7
+//! Tflop/s in FP32 of which seven tenths are reached, which is also what 784 µs are; 900 GB/s, 5 µs a launch). The
+//! decoder is an LSTM and a projection to 30,000 words: 80 % of a translation's computation at 256 rows, where the
+//! paper finds about 75 %, and beyond 256 rows it gains 4 %. The cells of the tree are one product each: a leaf's word
+//! makes three gates, two children make five.
 
 use super::{
     cells::{CellGraph, Segment, cell_knobs},

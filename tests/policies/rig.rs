@@ -5,7 +5,7 @@ use std::{fs, os::unix::fs::symlink, path::PathBuf, sync::Arc, time::Duration};
 use bytes::Bytes;
 use paternoster::{
     engine::onnxruntime::Runtime,
-    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, Ticket},
+    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture},
     model::Dims,
     observe::MetaCounters,
     onnx::Model,
@@ -190,17 +190,17 @@ struct Client {
 
 impl Client {
     async fn run(mut self, mut left: Vec<usize>) -> Counts {
-        let mut open: Vec<(usize, Ticket)> = Vec::new();
-        let mut unwanted: Vec<Ticket> = Vec::new();
+        let mut open: Vec<(usize, ResponseFuture)> = Vec::new();
+        let mut unwanted: Vec<ResponseFuture> = Vec::new();
         while !left.is_empty() {
             for _ in 0..=self.noise.below(BURST) {
                 let Some(index) = left.pop() else { break };
-                let ticket = self.submit(index);
+                let response = self.submit(index);
                 if self.noise.below(100) < CANCELLED_PERCENT {
-                    unwanted.push(ticket);
+                    unwanted.push(response);
                     self.counts.cancelled += 1;
                 } else {
-                    open.push((index, ticket));
+                    open.push((index, response));
                 }
             }
             for _ in 0..self.noise.below(20) {
@@ -210,18 +210,18 @@ impl Client {
                 unwanted.clear();
             }
             if self.noise.below(3) == 0 && !open.is_empty() {
-                let (index, ticket) = open.swap_remove(self.noise.below(open.len() as u32) as usize);
-                self.receive(index, ticket.await);
+                let (index, response) = open.swap_remove(self.noise.below(open.len() as u32) as usize);
+                self.receive(index, response.await);
             }
         }
         drop(unwanted);
-        for (index, ticket) in open {
-            self.receive(index, ticket.await);
+        for (index, response) in open {
+            self.receive(index, response.await);
         }
         self.counts
     }
 
-    fn submit(&self, index: usize) -> Ticket {
+    fn submit(&self, index: usize) -> ResponseFuture {
         let Exchange { rows, inputs, .. } = &self.exchanges[index];
         self.handle.submit(InferRequest {
             rows: *rows,

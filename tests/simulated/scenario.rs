@@ -1,9 +1,9 @@
 //! A scenario: models, lanes and load, all from one seed.
 
 use paternoster::batching::{
-    AdaptiveKnobs, Arrival, BatchKey, CostPoint, CostTable, DiversityKnobs, InputDiversity, Knobs, LaneKnobs,
-    LazyKnobs, LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs,
-    ReqId, StageKnobs, TimeoutAction, WindowKnobs,
+    AdaptiveKnobs, Arrival, CostPoint, CostTable, DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LazyKnobs,
+    LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, ReqId,
+    RequestKey, StageKnobs, TimeoutAction, WindowKnobs,
 };
 
 use super::rng::Rng;
@@ -216,7 +216,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 model: ModelId(model as u32),
                 rows: if odd { most + 1 } else { rows },
                 lengths: [rng.within(1, 20) as u32].into_iter().collect(),
-                key: BatchKey([i64::from(rng.permille(50))].into_iter().collect()),
+                key: RequestKey([i64::from(rng.permille(50))].into_iter().collect()),
                 priority: rng.below(4),
                 board_by: rng.permille(deadlines).then(|| now + rng.exponential(batch * 2)),
                 expiry: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),

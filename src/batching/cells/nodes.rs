@@ -48,8 +48,8 @@ impl Nodes {
         }
     }
 
-    /// Submits the first that is ready, which makes ready what waited for it alone: lanes are in order, and the subgraph stays on its
-    /// lane.
+    /// Submits the first that is ready, which makes ready what waited for it alone: lanes are in order, and the
+    /// subgraph stays on its lane.
     pub(super) fn submit(&mut self) -> Option<u32> {
         match self {
             Self::Steps { next, steps, .. } => (*next < *steps).then(|| {
@@ -78,7 +78,8 @@ impl Nodes {
         }
     }
 
-    /// A submitted node has not run after all: those that were submitted because of it, which this gives, are as if they had not been.
+    /// A submitted node has not run after all: those that were submitted because of it, which this gives, are as if
+    /// they had not been.
     pub(super) fn take_back(&mut self, failed: u32) -> Vec<u32> {
         match self {
             Self::Steps { next, .. } => {

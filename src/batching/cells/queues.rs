@@ -1,4 +1,5 @@
-//! The queues of ready nodes, one a cell type, and the tasks that are formed of them (BatchMaker section 4.3, algorithm 1).
+//! The queues of ready nodes, one a cell type, and the tasks that are formed of them (BatchMaker section 4.3, algorithm
+//! 1).
 
 mod retries;
 
@@ -9,7 +10,7 @@ use slab::Slab;
 use self::retries::Retry;
 
 use super::{nodes::Nodes, ready::Places};
-use crate::batching::{CellId, CellKnobs, LaneId, ledger::Slot};
+use crate::batching::{CellId, CellKnobs, LaneId, ids::RequestIx};
 
 /// Index of a subgraph; never reused while a task names it.
 pub(super) type SubgraphIx = u32;
@@ -26,7 +27,7 @@ pub(super) type JourneyIx = u32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) journey: JourneyIx,
-    pub(super) request: Slot,
+    pub(super) request: RequestIx,
     /// Nodes of its request in the segments before.
     pub(super) nodes_before: u32,
 }
@@ -69,8 +70,8 @@ pub(in crate::batching) struct NodeRow {
 }
 
 impl NodeRow {
-    /// Slot of its request, if that is still under way.
-    pub(in crate::batching) fn request(&self) -> Slot {
+    /// RequestIx of its request, if that is still under way.
+    pub(in crate::batching) fn request(&self) -> RequestIx {
         self.of.request
     }
 
@@ -199,9 +200,10 @@ impl Queues {
         queue.free.nodes + queue.pinned(lane).map_or(0, |ready| ready.nodes)
     }
 
-    /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority; without such, of
-    /// those that nothing runs of; else of any. What is to run again counts as a full batch, and is older than others of its priority. `waiting` are nodes of requests that are in no queue yet, `brought` those in queues of other
-    /// versions. `last` is the type that counts as running although nothing is on the lane.
+    /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority;
+    /// without such, of those that nothing runs of; else of any. What is to run again counts as a full batch, and is
+    /// older than others of its priority. `waiting` are nodes of requests that are in no queue yet, `brought` those in
+    /// queues of other versions. `last` is the type that counts as running although nothing is on the lane.
     pub(super) fn choose(
         &self,
         lane: LaneId,
@@ -224,9 +226,9 @@ impl Queues {
             .or_else(|| best(&|_| true))
     }
 
-    /// Forms a task of at most so many rows, and no more than the type's largest batch, in the order of its queue (lines 24 to 32); the
-    /// nodes count as done for those of their subgraphs that wait for them (line 18), which stay on the lane until their last task has
-    /// ended (line 20).
+    /// Forms a task of at most so many rows, and no more than the type's largest batch, in the order of its queue
+    /// (lines 24 to 32); the nodes count as done for those of their subgraphs that wait for them (line 18), which stay
+    /// on the lane until their last task has ended (line 20).
     pub(super) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
         let ready = self.ready(cell, lane);
         let queue = &mut self.queues[usize::from(cell.0)];

@@ -1,5 +1,5 @@
-//! Which places of a queue have something ready: a set of small numbers from which the first is found in a few steps, however many
-//! places there are.
+//! Which places of a queue have something ready: a set of small numbers from which the first is found in a few steps,
+//! however many places there are.
 
 /// A set of places.
 #[derive(Clone, Debug, Default)]

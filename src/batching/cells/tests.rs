@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use smallvec::smallvec;
 
 use super::*;
-use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot};
+use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ids::RequestIx};
 use crate::model::unfold::{Topology, Unfolded};
 
 const LANE: LaneId = LaneId(0);
@@ -20,7 +20,7 @@ fn chain(max_rows: u32) -> Cells {
     Cells::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], SLOTS, true)
 }
 
-fn requests(rows: &[NodeRow]) -> Vec<Slot> {
+fn requests(rows: &[NodeRow]) -> Vec<RequestIx> {
     rows.iter().map(|row| row.of.request).collect()
 }
 
@@ -29,7 +29,7 @@ fn form(cells: &mut Cells, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
     cells.form(cell, lane, u32::MAX)
 }
 
-fn run(cells: &mut Cells, cell: CellId, lane: LaneId) -> (Vec<Slot>, Vec<Slot>) {
+fn run(cells: &mut Cells, cell: CellId, lane: LaneId) -> (Vec<RequestIx>, Vec<RequestIx>) {
     let rows = form(cells, cell, lane);
     let mut done = cells.completed(cell, &rows, |_| false).to_vec();
     done.sort_unstable();
@@ -181,7 +181,7 @@ fn requests_that_end_leave_their_queues_and_running_rows_are_masked() {
     let rows = form(&mut cells, CellId(0), LANE);
     cells.drop(1);
     assert_eq!(cells.free_slots(), SLOTS - 3, "a task names its slot");
-    // Another request in the same slot is not the one that runs.
+    // Another request at the same place in the ledger is not the one that runs.
     cells.board(1, Box::new([Unfolded::Steps(1)]));
     assert!(cells.completed(CellId(0), &rows, |_| false).is_empty());
     let (rows, done) = run(&mut cells, CellId(0), LANE);

@@ -1,4 +1,5 @@
-//! What requests unfold into: the segments of their model one after the other, each as subgraphs (BatchMaker sections 3.1 and 4.3).
+//! What requests unfold into: the segments of their model one after the other, each as subgraphs (BatchMaker sections
+//! 3.1 and 4.3).
 
 use slab::Slab;
 use smallvec::SmallVec;
@@ -9,7 +10,7 @@ use super::{
     queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
 };
 use crate::{
-    batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ledger::Slot},
+    batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ids::RequestIx},
     model::unfold::Unfolded,
 };
 
@@ -26,7 +27,7 @@ pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
 /// A request on its way.
 #[derive(Debug)]
 struct Journey {
-    request: Slot,
+    request: RequestIx,
     graph: Box<[Unfolded]>,
     /// The segment that it is in.
     segment: usize,
@@ -49,7 +50,7 @@ pub(in crate::batching) struct Cells {
     journeys: Slab<Journey>,
     /// Those of them whose requests have not ended.
     under_way: u32,
-    /// By the request's slot.
+    /// By the request's index in the ledger.
     of_request: Vec<Option<JourneyIx>>,
     /// Slots for state, and those that nobody has.
     slots: u32,
@@ -72,13 +73,14 @@ impl Cells {
         }
     }
 
-    /// What holds between two steps, of a group of which these requests have boarded, and these rows in flight run again.
+    /// What holds between two steps, of a group of which these requests have boarded, and these rows in flight run
+    /// again.
     pub(in crate::batching) fn check<'a>(
         &self,
-        mut aboard: Vec<Slot>,
+        mut aboard: Vec<RequestIx>,
         retried: impl Iterator<Item = &'a NodeRow>,
     ) -> Result<(), String> {
-        let mut under_way: Vec<Slot> =
+        let mut under_way: Vec<RequestIx> =
             self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
         aboard.sort_unstable();
         under_way.sort_unstable();
@@ -106,7 +108,7 @@ impl Cells {
     }
 
     /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
-    pub(in crate::batching) fn board(&mut self, request: Slot, graph: Box<[Unfolded]>) {
+    pub(in crate::batching) fn board(&mut self, request: RequestIx, graph: Box<[Unfolded]>) {
         self.free_slots -= slots(&graph);
         self.under_way += 1;
         let ix = self.journeys.insert(Journey {
@@ -145,8 +147,8 @@ impl Cells {
         self.queues.has_ready()
     }
 
-    /// The type that a lane runs next, given the one that it ran last, and how many nodes requests would bring that have not boarded, and
-    /// other versions.
+    /// The type that a lane runs next, given the one that it ran last, and how many nodes requests would bring that
+    /// have not boarded, and other versions.
     pub(in crate::batching) fn choose(
         &self,
         lane: LaneId,
@@ -179,8 +181,8 @@ impl Cells {
         Some(rows)
     }
 
-    /// A task has failed: these rows of it, which count, run again in halves. What was launched ahead on them, among those `in_flight`, is
-    /// void.
+    /// A task has failed: these rows of it, which count, run again in halves. What was launched ahead on them, among
+    /// those `in_flight`, is void.
     pub(in crate::batching) fn failed<'a>(
         &mut self,
         cell: CellId,
@@ -211,7 +213,8 @@ impl Cells {
         }
     }
 
-    /// Whether what becomes of a row counts: its request is under way, what it read was there, and no earlier outcome has ended its loop.
+    /// Whether what becomes of a row counts: its request is under way, what it read was there, and no earlier outcome
+    /// has ended its loop.
     pub(in crate::batching) fn counts(&self, row: &NodeRow) -> bool {
         self.is_live(row) && !self.queues.get(row.subgraph).nodes.has_ended()
     }
@@ -220,13 +223,14 @@ impl Cells {
         !row.is_void && !self.journeys[row.of.journey as usize].is_over
     }
 
-    /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests that are done.
+    /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests
+    /// that are done.
     pub(in crate::batching) fn completed(
         &mut self,
         cell: CellId,
         rows: &[NodeRow],
         is_last: impl Fn(usize) -> bool,
-    ) -> SmallVec<[Slot; 8]> {
+    ) -> SmallVec<[RequestIx; 8]> {
         for (at, row) in rows.iter().enumerate() {
             if is_last(at) && self.is_live(row) {
                 self.queues.change(row.subgraph, Nodes::end);
@@ -257,7 +261,7 @@ impl Cells {
     }
 
     /// Nodes of a request under way that are not submitted, at most.
-    pub(in crate::batching) fn nodes_left(&self, request: Slot) -> SmallVec<[(CellId, u32); 4]> {
+    pub(in crate::batching) fn nodes_left(&self, request: RequestIx) -> SmallVec<[(CellId, u32); 4]> {
         let journey = self.of_request.get(request as usize).copied().flatten();
         let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return SmallVec::new() };
         // Steps are one subgraph. Of a tree nothing is counted off.
@@ -286,7 +290,7 @@ impl Cells {
     }
 
     /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.
-    pub(in crate::batching) fn drop(&mut self, request: Slot) {
+    pub(in crate::batching) fn drop(&mut self, request: RequestIx) {
         let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
         let journey = &mut self.journeys[ix as usize];
         journey.is_over = true;

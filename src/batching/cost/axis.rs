@@ -40,8 +40,8 @@ pub(super) struct Admitted {
 }
 
 impl Axis {
-    /// Buckets double: 1, 2, 3 to 4, 5 to 8, and so on. The largest batch has one to itself, since full batches are common
-    /// and times beyond the last knot are only guessed.
+    /// Buckets double: 1, 2, 3 to 4, 5 to 8, and so on. The largest batch has one to itself, since full batches are
+    /// common and times beyond the last knot are only guessed.
     pub(super) fn of_rows(largest: u32) -> Self {
         let octave = |rows: u64| u64::BITS - rows.saturating_sub(1).leading_zeros();
         Self { knots: SmallVec::new(), bucket: octave, largest: u64::from(largest) }
@@ -79,8 +79,8 @@ impl Axis {
     /// The knot of an observed size: the nearest of its bucket, which moves towards it unless it was profiled.
     pub(super) fn observe(&mut self, size: u64) -> Admitted {
         let (bucket, at) = (self.bucket(size), size as f64);
-        let mates = self.knots.iter().enumerate().filter(|(_, knot)| knot.bucket == bucket);
-        let nearest = mates.min_by(|(_, one), (_, two)| (one.at - at).abs().total_cmp(&(two.at - at).abs()));
+        let batch_key = self.knots.iter().enumerate().filter(|(_, knot)| knot.bucket == bucket);
+        let nearest = batch_key.min_by(|(_, one), (_, two)| (one.at - at).abs().total_cmp(&(two.at - at).abs()));
         let Some((index, _)) = nearest else {
             let index = self.knots.partition_point(|knot| knot.at < at);
             return self.insert(index, size, 1);

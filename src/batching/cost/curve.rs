@@ -8,10 +8,10 @@ use super::{
 
 /// Times on a grid of knots, one column a length.
 ///
-/// Known times never fall as rows or length grow. When one that is learned contradicts others, the newest evidence wins:
-/// the others move with it, unless it is still young and they are not, in which case it yields. What is not known is
-/// filled in along the rows of its column (constant below the first known time, linear between two, proportional beyond
-/// the last) and kept within what the known times around it allow.
+/// Known times never fall as rows or length grow. When one that is learned contradicts others, the newest evidence
+/// wins: the others move with it, unless it is still young and they are not, in which case it yields. What is not known
+/// is filled in along the rows of its column (constant below the first known time, linear between two, proportional
+/// beyond the last) and kept within what the known times around it allow.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     rows: Axis,
@@ -97,13 +97,13 @@ impl Curve {
         }
         if self.known[column][row].is_some_and(|estimate| estimate.has_moved()) {
             self.follow();
-            self.settle(column, row);
+            self.apply_outcomes(column, row);
             self.fill();
         }
     }
 
-    /// Sizes that have not run since they were profiled drift as those do on average that have: a device that got slower, or is shared, is
-    /// so for all of them.
+    /// Sizes that have not run since they were profiled drift as those do on average that have: a device that got
+    /// slower, or is shared, is so for all of them.
     fn follow(&mut self) {
         let drifts = self.known.iter().flatten().flatten().filter_map(Estimate::drift);
         let (sum, weights) =
@@ -132,7 +132,7 @@ impl Curve {
     }
 
     /// Makes the known times agree again with one that has changed.
-    fn settle(&mut self, column: usize, row: usize) {
+    fn apply_outcomes(&mut self, column: usize, row: usize) {
         let Some(mut newest) = self.known[column][row] else { return };
         if !newest.is_confirmed() {
             let (least, most) = self.bounds(column, row, Estimate::is_confirmed);
@@ -147,7 +147,8 @@ impl Curve {
         }
     }
 
-    /// The longest of the known times of smaller sizes and the shortest of those of larger sizes, of those that `count`.
+    /// The longest of the known times of smaller sizes and the shortest of those of larger sizes, of those that
+    /// `count`.
     fn bounds(&self, column: usize, row: usize, count: impl Fn(&Estimate) -> bool) -> (f64, f64) {
         let (mut least, mut most) = (0.0_f64, f64::INFINITY);
         for (c, times) in self.known.iter().enumerate() {

@@ -9,15 +9,15 @@ const SETTLED: u32 = 8;
 /// A sample beyond this ratio to the average, either way, is a surprise.
 const SURPRISE: f64 = 2.0;
 
-/// Share of an average by which it may move before the surface is drawn anew: drawing takes as long as a decision, and run times lie
-/// further apart than this.
+/// Share of an average by which it may move before the surface is drawn anew: drawing takes as long as a decision, and
+/// run times lie further apart than this.
 const NOTABLE: f64 = 0.01;
 
 /// An average of run times in nanoseconds.
 ///
-/// A sample of more than twice or less than half the average is a surprise and counts as just that: a run whose lane was
-/// descheduled moves a settled average by an eighth at most. [`CONFIRMED`] surprises in a row on one side are no outliers;
-/// the average starts anew from the mildest of them.
+/// A sample of more than twice or less than half the average is a surprise and counts as just that: a run whose lane
+/// was descheduled moves a settled average by an eighth at most. [`CONFIRMED`] surprises in a row on one side are no
+/// outliers; the average starts anew from the mildest of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     ns: f64,
@@ -58,7 +58,8 @@ impl Estimate {
         self.samples >= CONFIRMED
     }
 
-    /// How far the device has come from what was profiled, and how much that says: none where no run or no profile tells.
+    /// How far the device has come from what was profiled, and how much that says: none where no run or no profile
+    /// tells.
     pub(super) fn drift(&self) -> Option<(f64, f64)> {
         let profiled_ns = self.profiled_ns.filter(|_| self.learned > 0)?;
         Some((self.ns / profiled_ns, f64::from(self.learned)))
@@ -125,8 +126,8 @@ impl Spread {
     const ASSUMED: f64 = 0.05;
     /// Weight of a sample.
     const WEIGHT: f64 = 1.0 / 32.0;
-    /// Standard deviations above the mean: 2.33 would be the 99th percentile of a normal distribution, and run times have
-    /// a longer upper tail.
+    /// Standard deviations above the mean: 2.33 would be the 99th percentile of a normal distribution, and run times
+    /// have a longer upper tail.
     const DEVIATIONS: f64 = 3.0;
 
     pub(super) fn new() -> Self {

@@ -1,4 +1,5 @@
-//! In which sizes a batch is best run: on one bucket or two, and in one piece or split (DVABatch section 7.2, policy II).
+//! In which sizes a batch is best run: on one bucket or two, and in one piece or split (DVABatch section 7.2, policy
+//! II).
 
 use smallvec::SmallVec;
 
@@ -8,12 +9,12 @@ use crate::batching::{CellId, ShapeClass};
 /// Sizes in rows, in the order in which they run.
 pub(in crate::batching) type Parts = SmallVec<[u32; 8]>;
 
-/// Of a split, no part but the last is smaller than this share of its batch: with eight equal parts in a row the mean completion
-/// time is 9/16 of the whole, and no number of parts brings it below 8/16.
+/// Of a split, no part but the last is smaller than this share of its batch: with eight equal parts in a row the mean
+/// completion time is 9/16 of the whole, and no number of parts brings it below 8/16.
 const MOST_EQUAL_PARTS: u32 = 8;
 
-/// Up to this batch size every part size is tried; above, at most so many of the sizes for which times are kept, and the
-/// batch's even parts.
+/// Up to this batch size every part size is tried; above, at most so many of the sizes for which times are kept, and
+/// the batch's even parts.
 const TRY_ALL_SIZES: u32 = 16;
 
 /// Share by which sums of times may differ from what they are exactly.
@@ -39,8 +40,8 @@ impl Arrangement {
 }
 
 impl Costs {
-    /// The bucket on which `rows` rows run in the shortest time, or the two buckets, larger first, that together hold them
-    /// and take less: 65 rows on buckets of 64 and 128 take 128, or 64 + 1.
+    /// The bucket on which `rows` rows run in the shortest time, or the two buckets, larger first, that together hold
+    /// them and take less: 65 rows on buckets of 64 and 128 take 128, or 64 + 1.
     ///
     /// No `buckets` means that every size can run, hence `rows` itself. One bucket is preferred where two are not
     /// faster or nothing is known. Empty when not even two buckets hold the rows.
@@ -78,14 +79,15 @@ impl Costs {
         best
     }
 
-    /// Policy II with cuts of any size: the parts in which a batch that stands before `from` is best run one after another,
-    /// each to its end, or none when it is best left whole or something is not known.
+    /// Policy II with cuts of any size: the parts in which a batch that stands before `from` is best run one after
+    /// another, each to its end, or none when it is best left whole or something is not known.
     ///
-    /// Parts are acceptable when T_remain(rows) ≥ `threshold` · Σ T_remain(part). Of the acceptable ones those are taken that
-    /// complete earliest on average over the rows, and the fewest of those.
+    /// Parts are acceptable when T_remain(rows) ≥ `threshold` · Σ T_remain(part). Of the acceptable ones those are
+    /// taken that complete earliest on average over the rows, and the fewest of those.
     ///
-    /// The search is dynamic programming over the rows that are left, which keeps what completes early beside what takes little; for batches
-    /// above [`TRY_ALL_SIZES`] rows it tries sizes for which times are kept, even parts, and any remainder.
+    /// The search is dynamic programming over the rows that are left, which keeps what completes early beside what
+    /// takes little; for batches above [`TRY_ALL_SIZES`] rows it tries sizes for which times are kept, even parts, and
+    /// any remainder.
     pub(in crate::batching) fn best_split(
         &self,
         from: CellId,
@@ -128,12 +130,13 @@ impl Costs {
         unroll(&table, rows, f64::from(rows) * whole_ns)
     }
 
-    /// The parts in which rows that have not begun are best run while `behind` rows wait for their end, of other requests or of such as
-    /// will come meanwhile: the sum of completion times over all of them is least, and of the ways with the least the one that begins with the
-    /// most rows. None when that is all in one piece, or something is not known.
+    /// The parts in which rows that have not begun are best run while `behind` rows wait for their end, of other
+    /// requests or of such as will come meanwhile: the sum of completion times over all of them is least, and of the
+    /// ways with the least the one that begins with the most rows. None when that is all in one piece, or something is
+    /// not known.
     ///
-    /// Any part delays all that are behind it, whatever those do then. So the best way to run some rows is a first part, and the best way
-    /// to run the others.
+    /// Any part delays all that are behind it, whatever those do then. So the best way to run some rows is a first
+    /// part, and the best way to run the others.
     pub(in crate::batching) fn best_parts(
         &self,
         from: CellId,
@@ -169,8 +172,9 @@ impl Costs {
         (parts.len() > 1).then_some(parts)
     }
 
-    /// Policy II as the paper has it (figure 13): a batch is split into halves when T_remain(b) ≥ 2 · T_remain(b / 2), and
-    /// so is each half. Of an odd batch the larger half goes first. None when it stays whole or something is not known.
+    /// Policy II as the paper has it (figure 13): a batch is split into halves when T_remain(b) ≥ 2 · T_remain(b / 2),
+    /// and so is each half. Of an odd batch the larger half goes first. None when it stays whole or something is not
+    /// known.
     pub(in crate::batching) fn halves(&self, from: CellId, rows: u32, class: &ShapeClass) -> Option<Parts> {
         let mut parts = Parts::new();
         self.halve(from, rows, length_of(class), &mut parts)?;
@@ -189,8 +193,8 @@ impl Costs {
         self.halve(from, smaller, length, parts)
     }
 
-    /// The least time per row of any part of fewer than `rows` rows. Between two known sizes times are linear, so the time
-    /// per row is least at one of them.
+    /// The least time per row of any part of fewer than `rows` rows. Between two known sizes times are linear, so the
+    /// time per row is least at one of them.
     fn fastest_ns_per_row(&self, from: CellId, rows: u32, length: u64, known: &[u32]) -> Option<f64> {
         let sizes = known.iter().copied().filter(|&size| size < rows).chain([1, rows - 1]);
         let mut fastest = f64::INFINITY;
@@ -200,7 +204,8 @@ impl Costs {
         Some(fastest)
     }
 
-    /// What parts take together at least: one has at most half the rows, and the others run at the `fastest` time per row.
+    /// What parts take together at least: one has at most half the rows, and the others run at the `fastest` time per
+    /// row.
     fn least_ns_in_parts(&self, from: CellId, rows: u32, length: u64, known: &[u32], fastest: f64) -> Option<f64> {
         let half = rows / 2;
         let sizes = known.iter().copied().filter(|&size| size < half).chain([1, half]);

@@ -1,16 +1,17 @@
 //! What holds after every step, written once: tests and debug builds check the same sentences. A check walks over
 //! everything and changes nothing.
 
-mod travel;
+mod batches;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    arbiter::{GroupIx, Waiting},
+    arbiter::Waiting,
     core::Core,
     group::Group,
-    ledger::{Ledger, NEVER, Request, Slot, Stand},
-    pending::{HELD, Line, LineIx},
+    ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    ledger::{Ledger, NEVER, Request, RequestState},
+    pending::SubQueue,
     timers::Timers,
 };
 
@@ -34,10 +35,9 @@ pub(super) fn check(core: &Core) -> Result<(), Broken> {
     wakes(core)?;
     for (ix, group) in &core.groups {
         counts(core, ix, group)?;
-        lines(core, ix, group)?;
-        group.policy.check(&group.pending, &core.ledger)?;
+        sub_queues(core, ix, group)?;
         targets(core, ix, group)?;
-        travel::check(core, ix, group)?;
+        batches::check(core, ix, group)?;
         cells(core, ix, group)?;
         sequences(core, ix, group)?;
         order(core, ix, group)?;
@@ -48,14 +48,14 @@ pub(super) fn check(core: &Core) -> Result<(), Broken> {
 
 /// Every live request is found by its id, belongs to a group and has rows to go unless it is over.
 fn requests(core: &Core) -> Result<(), Broken> {
-    for (slot, request) in core.ledger.iter() {
+    for (request_ix, request) in core.ledger.iter() {
         let req = request.req;
-        hold!(core.ledger.find(req) == Some(slot), "{req:?} is not found in its slot");
+        hold!(core.ledger.find(req) == Some(request_ix), "{req:?} is not found in its slot");
         hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
-        let over = matches!(request.stand, Stand::Held(_));
+        let over = matches!(request.state, RequestState::Held(_));
         hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
         hold!(over || core.now() < request.expiry, "{req:?} lives past its deadline");
-        let waits = matches!(request.stand, Stand::Queued { .. });
+        let waits = matches!(request.state, RequestState::Queued { .. });
         hold!(!waits || core.now() < request.board_by, "{req:?} waits past its queue timeout");
     }
     Ok(())
@@ -63,8 +63,8 @@ fn requests(core: &Core) -> Result<(), Broken> {
 
 /// A lane runs as many tasks as it may at most, and counts them; a group has no more than it may.
 fn lanes(core: &Core) -> Result<(), Broken> {
-    let flights = core.ledger.flights();
-    let tasks_on: BTreeSet<_> = flights.iter().map(|flight| (flight.lane, flight.task)).collect();
+    let in_flight_tasks = core.ledger.in_flight_tasks();
+    let tasks_on: BTreeSet<_> = in_flight_tasks.iter().map(|in_flight| (in_flight.lane, in_flight.task)).collect();
     let mut known = 0;
     for (lane, tasks) in core.arbiter.lanes() {
         let own = tasks_on.iter().filter(|(on, _)| *on == lane.id).count();
@@ -74,9 +74,9 @@ fn lanes(core: &Core) -> Result<(), Broken> {
     }
     hold!(known == tasks_on.len(), "{} tasks are on lanes that are not there", tasks_on.len() - known);
     for (ix, group) in &core.groups {
-        let own = flights.iter().filter(|flight| flight.group == ix);
-        let tasks: BTreeSet<_> = own.clone().map(|flight| flight.task).collect();
-        let running = own.filter(|flight| !flight.is_followed).count();
+        let own = in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
+        let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
+        let running = own.filter(|in_flight| !in_flight.is_followed).count();
         hold!(running == tasks.len(), "group {ix} is in {} tasks, {running} of which end", tasks.len());
         hold!(running == group.running as usize, "group {ix} counts {} tasks of {running}", group.running);
         hold!(group.running <= group.max_in_flight, "group {ix} has {running} tasks in flight");
@@ -98,23 +98,23 @@ fn wakes(core: &Core) -> Result<(), Broken> {
     hold!(entries == armed + stale, "{entries} alarms are {armed} armed and {stale} stale");
     hold!(entries <= Timers::bound(armed), "{entries} alarms are kept for {armed} armed ones");
     for (_, request) in core.ledger.iter() {
-        let matters = match request.stand {
-            Stand::Queued { .. } => request.board_by.min(request.expiry),
-            Stand::Aboard | Stand::Held(_) => request.expiry,
+        let matters = match request.state {
+            RequestState::Queued { .. } => request.board_by.min(request.expiry),
+            RequestState::Aboard | RequestState::Held(_) => request.expiry,
         };
         hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);
     }
     Ok(())
 }
 
-fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (Slot, &Request)> {
+fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (RequestIx, &Request)> {
     core.ledger.iter().filter(move |(_, request)| request.group == ix)
 }
 
 fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let live = own(core, ix).count();
     hold!(live == group.live, "group {ix} counts {} live requests of {live}", group.live);
-    let queued = own(core, ix).filter(|(_, request)| matches!(request.stand, Stand::Queued { .. }));
+    let queued = own(core, ix).filter(|(_, request)| matches!(request.state, RequestState::Queued { .. }));
     let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u64, u32>::new());
     for (_, request) in queued {
         requests += 1;
@@ -138,38 +138,48 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each queued request stands once, in its own line and level, fresh ones in order of arrival.
-fn lines(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+/// Each queued request stands once, in its own sub-queue and level, fresh ones in order of arrival.
+fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
-    let held = line_of(&core.ledger, HELD, &group.pending.held, true)?;
-    for (at, line) in &group.pending.lines {
-        let found = group.pending.by_mates.get(&line.mates).map(|&found| found as usize);
-        hold!(found == Some(at), "line {at} of group {ix} is not found by its mates");
-        empty += usize::from(line.is_empty());
+    let order = &group.pending.order;
+    let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &group.pending.held, true)?;
+    for (at, sub_queue) in &group.pending.sub_queues {
+        let found = group.pending.by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
+        hold!(found == Some(at), "sub-queue {at} of group {ix} is not found by its mates");
+        empty += usize::from(sub_queue.is_empty());
+        let rank = sub_queue.rank(&core.ledger);
+        hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} of group {ix} is not filed as {rank:?}");
         // Requests of sequences stand there in the order in which their turns came.
-        seen += line_of(&core.ledger, at as LineIx, line, group.sequences.is_none())?;
+        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, group.sequences.is_none())?;
     }
     let ready = group.pending.ready();
     hold!(seen == ready, "group {ix} counts {ready} requests that may board, of {seen}");
     seen += held;
-    hold!(seen == group.pending.requests, "lines of group {ix} hold {seen} of {} requests", group.pending.requests);
-    hold!(empty <= 1, "group {ix} keeps {empty} empty lines");
-    hold!(group.pending.lines.len() == group.pending.by_mates.len(), "group {ix} knows a line that is gone");
+    hold!(
+        seen == group.pending.requests,
+        "sub-queues of group {ix} hold {seen} of {} requests",
+        group.pending.requests
+    );
+    hold!(order.is_in_order(), "the sub-queues of group {ix} are out of order");
+    let filed = order.len() + empty;
+    hold!(filed == group.pending.sub_queues.len(), "group {ix} has a sub-queue in order that is gone");
+    hold!(empty <= 1, "group {ix} keeps {empty} empty sub-queues");
+    hold!(group.pending.sub_queues.len() == group.pending.by_key.len(), "group {ix} knows a sub-queue that is gone");
     Ok(())
 }
 
-/// Requests of one line, each of which stands where it says.
-fn line_of(ledger: &Ledger, at: LineIx, line: &Line, by_arrival: bool) -> Result<usize, Broken> {
+/// Requests of one sub-queue, each of which stands where it says.
+fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arrival: bool) -> Result<usize, Broken> {
     let (mut seen, mut rows, mut level_before) = (0, 0, 0);
-    for (number, level) in line.levels.iter() {
-        hold!(number > level_before, "levels of line {at} are out of order");
+    for (number, level) in sub_queue.levels.iter() {
+        hold!(number > level_before, "levels of sub-queue {at} are out of order");
         level_before = number;
         let mut newest = None;
-        let fresh = level.fresh.iter(ledger).map(|slot| (false, slot));
-        for (late, slot) in fresh.chain(level.delayed.iter(ledger).map(|slot| (true, slot))) {
-            let request = &ledger[slot];
-            let stand = Stand::Queued { line: at, delayed: late };
-            hold!(request.stand == stand, "{:?} stands at {stand:?} as {:?}", request.req, request.stand);
+        let fresh = level.fresh.iter(ledger).map(|request_ix| (false, request_ix));
+        for (late, request_ix) in fresh.chain(level.delayed.iter(ledger).map(|request_ix| (true, request_ix))) {
+            let request = &ledger[request_ix];
+            let state = RequestState::Queued { sub_queue: at, delayed: late };
+            hold!(request.state == state, "{:?} stands at {state:?} as {:?}", request.req, request.state);
             hold!(request.level == number, "{:?} stands at level {number}", request.req);
             let in_order = late || !by_arrival || newest < Some(request.seq);
             hold!(in_order, "{:?} stands behind a later one", request.req);
@@ -178,41 +188,41 @@ fn line_of(ledger: &Ledger, at: LineIx, line: &Line, by_arrival: bool) -> Result
             seen += 1;
         }
     }
-    hold!(rows == line.rows, "line {at} counts {} rows of {rows}", line.rows);
+    hold!(rows == sub_queue.rows, "sub-queue {at} counts {} rows of {rows}", sub_queue.rows);
     Ok(seen)
 }
 
-/// Requests that may board are known by their targets where that is kept, and lines by the first of them.
+/// Requests that may board are known by their targets where that is kept, and sub-queues by the first of them.
 fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(targets) = &group.pending.targets else { return Ok(()) };
     let ready = group.pending.ready();
     hold!(targets.len() == ready, "group {ix} knows {} targets of {ready} requests", targets.len());
     let mut filled = 0;
-    for (at, line) in &group.pending.lines {
-        let at = at as LineIx;
-        for slot in line.iter(&core.ledger) {
-            let request = &core.ledger[slot];
-            let delayed = matches!(request.stand, Stand::Queued { delayed: true, .. });
-            hold!(targets.holds(at, slot, request, delayed), "{:?} is not known by its target", request.req);
+    for (at, sub_queue) in &group.pending.sub_queues {
+        let at = at as SubQueueIx;
+        for request_ix in sub_queue.iter(&core.ledger) {
+            let request = &core.ledger[request_ix];
+            let delayed = matches!(request.state, RequestState::Queued { delayed: true, .. });
+            hold!(targets.holds(at, request_ix, request, delayed), "{:?} is not known by its target", request.req);
         }
-        filled += usize::from(!line.is_empty());
-        let first = targets.of_line(at).next().map(|slot| (slot, core.ledger[slot].seq));
+        filled += usize::from(!sub_queue.is_empty());
+        let first = targets.of_sub_queue(at).next().map(|request_ix| (request_ix, core.ledger[request_ix].seq));
         let is_filed = group.objective_ns.is_none() || group.latest_starts.is_filed(at, first);
-        hold!(is_filed, "line {at} of group {ix} is not filed by its first request");
+        hold!(is_filed, "sub-queue {at} of group {ix} is not filed by its first request");
     }
-    let (filed, in_time, in_order) = group.latest_starts.lines();
+    let (filed, in_time, in_order) = group.latest_starts.sub_queues();
     let expected = if group.objective_ns.is_some() { filled } else { 0 };
-    hold!(filed == expected, "group {ix} files {filed} lines of {expected}");
-    hold!(in_time == in_order, "group {ix} has {in_time} lines in time, {in_order} in order");
+    hold!(filed == expected, "group {ix} files {filed} sub-queues of {expected}");
+    hold!(in_time == in_order, "group {ix} has {in_time} sub-queues in time, {in_order} in order");
     Ok(())
 }
 
 /// Requests of a sequence have their turns one after the other, slots are counted, and idle sequences are waited for.
 fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(sequences) = &group.sequences else { return Ok(()) };
-    let is_ready = |slot: Slot| {
-        let request = own(core, ix).find(|(own, _)| *own == slot).map(|(_, request)| request);
-        request.map(|request| !matches!(request.stand, Stand::Queued { line: HELD, .. }))
+    let is_ready = |request_ix: RequestIx| {
+        let request = own(core, ix).find(|(own, _)| *own == request_ix).map(|(_, request)| request);
+        request.map(|request| !matches!(request.state, RequestState::Queued { sub_queue: NOT_THEIR_TURN, .. }))
     };
     sequences.check(is_ready).map_err(|broken| format!("group {ix}: {broken}"))?;
     let mut idle: Vec<_> = sequences.idle().collect();
@@ -223,44 +233,53 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Requests that have boarded, and no others, are on their way through their cells; queues and slots count what there is.
+/// Requests that have boarded, and no others, are on their way through their cells; queues and slots count what there
+/// is.
 fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(cellular) = &group.cellular else { return Ok(()) };
-    let aboard = own(core, ix).filter(|(_, request)| request.stand == Stand::Aboard).map(|(slot, _)| slot);
-    let flights = core.ledger.flights().iter().filter(|flight| flight.group == ix && flight.is_retry);
-    let retried = flights.flat_map(|flight| &flight.nodes);
+    let aboard =
+        own(core, ix).filter(|(_, request)| request.state == RequestState::Aboard).map(|(request_ix, _)| request_ix);
+    let in_flight_tasks =
+        core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix && in_flight.is_retry);
+    let retried = in_flight_tasks.flat_map(|in_flight| &in_flight.nodes);
     cellular.cells.check(aboard.collect(), retried).map_err(|broken| format!("group {ix}: {broken}"))?;
-    for (slot, request) in own(core, ix).filter(|(slot, _)| cellular.keeps_reply(*slot)) {
-        let waits = cellular.is_merged() && matches!(request.stand, Stand::Held(_));
-        hold!(waits, "the reply in slot {slot} of {:?} waits for nobody that it was merged with", request.req);
+    for (request_ix, request) in own(core, ix).filter(|(request_ix, _)| cellular.keeps_reply(*request_ix)) {
+        let waits = cellular.is_merged() && matches!(request.state, RequestState::Held(_));
+        hold!(waits, "the reply in slot {request_ix} of {:?} waits for nobody that it was merged with", request.req);
     }
     Ok(())
 }
 
-/// Replies held for order stand behind a request that is not over; others that are held wait for those that they were merged with.
+/// Replies held for order stand behind a request that is not over; others that are held wait for those that they were
+/// merged with.
 fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let is_merged = |slot| group.cellular.as_ref().is_some_and(|cellular| cellular.keeps_reply(slot));
-    let is_held = |slot: Slot, request: &Request| {
-        (matches!(request.stand, Stand::Held(_)) && !is_merged(slot)) || request.unsent > 0
+    let is_merged = |request_ix| group.cellular.as_ref().is_some_and(|cellular| cellular.keeps_reply(request_ix));
+    let is_held = |request_ix: RequestIx, request: &Request| {
+        (matches!(request.state, RequestState::Held(_)) && !is_merged(request_ix)) || request.unsent > 0
     };
     let Some(order) = &group.order else {
-        let held = own(core, ix).any(|(slot, request)| is_held(slot, request));
+        let held = own(core, ix).any(|(request_ix, request)| is_held(request_ix, request));
         hold!(!held, "group {ix} holds a reply back without keeping order");
         return Ok(());
     };
-    let slots: Vec<Slot> = order.iter(&core.ledger).collect();
-    hold!(slots.len() == group.live, "the order of group {ix} has {} of {} requests", slots.len(), group.live);
-    let ascending = slots.is_sorted_by_key(|&slot| core.ledger[slot].seq);
+    let request_ixs: Vec<RequestIx> = order.iter(&core.ledger).collect();
+    hold!(
+        request_ixs.len() == group.live,
+        "the order of group {ix} has {} of {} requests",
+        request_ixs.len(),
+        group.live
+    );
+    let ascending = request_ixs.is_sorted_by_key(|&request_ix| core.ledger[request_ix].seq);
     hold!(ascending, "the order of group {ix} is not that of arrival");
-    if let Some(&first) = slots.first() {
+    if let Some(&first) = request_ixs.first() {
         let request = &core.ledger[first];
         hold!(!is_held(first, request), "{:?} is first in order and is held back", request.req);
     }
     Ok(())
 }
 
-/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one. A group of which
-/// nothing runs can always launch what it has.
+/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one. A group of
+/// which nothing runs can always launch what it has.
 fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(!group.is_drained(), "group {ix} is drained, but not gone");
     let waiting = core.arbiter.is_waiting(ix);

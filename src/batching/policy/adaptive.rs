@@ -1,35 +1,29 @@
-//! `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The monitor says how many
-//! rows to collect, the dispatcher how long a batch may wait for them.
+//! `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The monitor says how
+//! many rows to collect, the dispatcher how long a batch may wait for them.
 
-use super::{Decision, Outlook, Passengers, View, heads::Heads};
+use super::{Decision, Selection, View};
 use crate::batching::{
     AdaptiveKnobs, Ns, ShapeClass,
     cost::Quantile,
-    ledger::Ledger,
     monitor::{Demand, Dispatch, Monitor, MonitorKnobs, Queue},
-    pending::{Line, LineIx, Pending},
+    pending::SubQueue,
 };
 
 /// State of the policy for one group.
 #[derive(Debug)]
 pub(in crate::batching) struct Adaptive {
     monitor: Monitor,
-    heads: Heads,
 }
 
 impl Adaptive {
     pub(super) fn new(knobs: &AdaptiveKnobs) -> Self {
         let AdaptiveKnobs { headroom, average_ns, max_queue_delay_ns, paper } = *knobs;
         let monitor = Monitor::new(MonitorKnobs { headroom, average_ns, cap_ns: max_queue_delay_ns, paper }, 0);
-        Self { monitor, heads: Heads::default() }
+        Self { monitor }
     }
 
     pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
         self.monitor.arrived(now, rows);
-    }
-
-    pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
-        self.heads.touched(line, pending, ledger);
     }
 
     pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
@@ -40,33 +34,29 @@ impl Adaptive {
             return view.or_go_on(Decision::Nothing);
         }
         let mut due = Ns::MAX;
-        for (line, entry) in self.heads.lines(view.pending) {
+        for (sub_queue, entry) in view.pending.in_order() {
             match dispatch(&mut self.monitor, view, entry) {
                 Dispatch::Go(rows) => {
-                    let passengers = Passengers::First(entry.first_within(rows, view.ledger).max(1));
-                    return view.or_go_on(Decision::New { line, passengers, outlook: Outlook::Open });
+                    let selection = Selection::First(entry.first_within(rows, view.ledger).max(1));
+                    return view.or_go_on(Decision::New { sub_queue, selection, accepts_newcomers: true });
                 }
                 Dispatch::Until(then) => due = due.min(then),
             }
         }
         view.or_go_on(if due == Ns::MAX { Decision::Nothing } else { Decision::Wait(due) })
     }
-
-    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
-        self.heads.check(pending, ledger)
-    }
 }
 
-/// What the dispatcher does with a line.
-fn dispatch(monitor: &mut Monitor, view: &View<'_>, line: &Line) -> Dispatch {
-    let Some(first) = line.iter(view.ledger).next() else { return Dispatch::Until(Ns::MAX) };
+/// What the dispatcher does with a sub-queue.
+fn dispatch(monitor: &mut Monitor, view: &View<'_>, sub_queue: &SubQueue) -> Dispatch {
+    let Some(first) = sub_queue.iter(view.ledger).next() else { return Dispatch::Until(Ns::MAX) };
     let class = ShapeClass(view.ledger[first].lengths.clone());
     let View { costs, max_rows, objective_ns, lanes, .. } = *view;
     let demand = Demand { costs, class: &class, max_rows, objective_ns, lanes };
     let waiting = u32::try_from(view.pending.rows).unwrap_or(u32::MAX);
     let preferred = monitor.preferred(view.now, waiting, &demand);
-    let rows = u32::try_from(line.rows).unwrap_or(u32::MAX);
-    let oldest_arrival = line.oldest(view.ledger).unwrap_or(view.now);
+    let rows = u32::try_from(sub_queue.rows).unwrap_or(u32::MAX);
+    let oldest_arrival = sub_queue.oldest(view.ledger).unwrap_or(view.now);
     let oldest_slack_ns = view.target(first).map(|target| {
         let needs_ns = view.costs.whole(rows.min(view.max_rows), &class, Quantile::P99).unwrap_or(0);
         target.saturating_sub(view.now).saturating_sub(needs_ns)

@@ -1,24 +1,24 @@
-//! `diversity` (DVABatch section 7): Policy I groups requests of like length, Policy II splits batches where the rest runs
-//! faster in parts, Policy III lets newcomers join the newest batch.
+//! `diversity` (DVABatch section 7): Policy I groups requests of like length, Policy II splits batches where the rest
+//! runs faster in parts, Policy III lets newcomers join the newest batch.
 
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
 use super::{
-    Decision, Outlook, Passengers, View,
+    Decision, Selection, View,
+    candidate::CandidateBatch,
     gain::{is_gain, longest_wait_ns, meets_at},
-    heads::Heads,
     lazy::stretchable,
-    party::Party,
 };
 use crate::batching::{
     CellId, DiversityKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, ShapeClass,
-    batch::{Batch, BatchIx, Step},
+    batch::{Batch, Step},
     cost::Quantile,
-    ledger::{Ledger, NEVER},
+    ids::BatchIx,
+    ledger::NEVER,
     lineage::Lineage,
-    pending::{Line, LineIx, Pending},
+    pending::SubQueue,
     rate::Rate,
 };
 
@@ -26,7 +26,6 @@ use crate::batching::{
 #[derive(Debug)]
 pub(in crate::batching) struct Diversity {
     knobs: DiversityKnobs,
-    heads: Heads,
     splits: Splits,
     rate: Rate,
 }
@@ -42,8 +41,8 @@ struct Splits {
 
 type Parts = SmallVec<[u32; 8]>;
 
-/// How many rows wait until a batch has ended, in steps, so that what is found can be kept. Between stages, where the batch is under way and
-/// the threshold rules, it is not asked.
+/// How many rows wait until a batch has ended, in steps, so that what is found can be kept. Between stages, where the
+/// batch is under way and the threshold rules, it is not asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Behind {
     NotAsked,
@@ -57,26 +56,18 @@ const MOST_LOAD: f64 = 0.99;
 /// Time over which the rate of arrivals is averaged: the load of the next batches, not the latest burst.
 const AVERAGE_NS: Ns = 1_000_000_000;
 
-/// Runs after which splits are looked for anew, but not before this time: where runs take microseconds, the search takes longer than many.
+/// Runs after which splits are looked for anew, but not before this time: where runs take microseconds, the search
+/// takes longer than many.
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;
 
 impl Diversity {
     pub(super) fn new(knobs: &DiversityKnobs) -> Self {
-        Self {
-            knobs: knobs.clone(),
-            heads: Heads::default(),
-            splits: Splits::default(),
-            rate: Rate::averaged(AVERAGE_NS, 0),
-        }
+        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::averaged(AVERAGE_NS, 0) }
     }
 
     pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
         self.rate.add(now, rows);
-    }
-
-    pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
-        self.heads.touched(line, pending, ledger);
     }
 
     /// Whether it lets newcomers join batches: not where parallel entry resolves load diversity already (section 7.2).
@@ -106,92 +97,93 @@ impl Diversity {
     // ## Policy I and new batches
     fn board(&mut self, view: &View<'_>) -> Decision {
         let mut due = NEVER;
-        let first = self.heads.lines(view.pending).find_map(|(line, entry)| match self.room(view, entry) {
-            Ok(room) => Some((line, entry, Party::of_line(view, line, entry, room))).filter(|first| first.2.rows > 0),
+        let first = view.pending.in_order().find_map(|(sub_queue, entry)| match self.room(view, entry) {
+            Ok(room) => Some((sub_queue, entry, CandidateBatch::of_sub_queue(view, sub_queue, entry, room)))
+                .filter(|first| first.2.rows > 0),
             Err(then) => {
                 due = due.min(then);
                 None
             }
         });
-        if let Some((line, entry, party)) = first {
-            let mut party = self.invite(view, party, view.max_rows);
-            let mut outlook = self.outlook(view, party.rows, &party.bound);
+        if let Some((sub_queue, entry, candidate)) = first {
+            let mut candidate = self.try_merge(view, candidate, view.max_rows);
+            let mut accepts_newcomers = self.accepts_newcomers(view, candidate.rows, &candidate.bound);
             // What will be split on the way shares the stages before that.
-            if outlook == Outlook::Open
-                && let Some(rows) = self.first_part(view, &party)
-            {
-                let part = Party::of_line(view, line, entry, rows);
+            if accepts_newcomers && let Some(rows) = self.first_part(view, &candidate) {
+                let part = CandidateBatch::of_sub_queue(view, sub_queue, entry, rows);
                 if part.rows > 0 {
-                    party = self.invite(view, part, rows);
-                    outlook = self.outlook(view, party.rows, &party.bound);
+                    candidate = self.try_merge(view, part, rows);
+                    accepts_newcomers = self.accepts_newcomers(view, candidate.rows, &candidate.bound);
                 }
             }
-            return Decision::New { line, passengers: Passengers::Heads(party.from), outlook };
+            return Decision::New { sub_queue, selection: Selection::Heads(candidate.from), accepts_newcomers };
         }
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 
     /// Lets those of other groups aboard that had better come along, up to so many rows.
-    fn invite(&self, view: &View<'_>, party: Party, rows: u32) -> Party {
+    fn try_merge(&self, view: &View<'_>, candidate: CandidateBatch, rows: u32) -> CandidateBatch {
         match &self.knobs.input {
             Some(input) if input.by_runs => {
-                let behind = self.behind_by_runs(view, &party);
-                party.invite_near(view, rows, behind)
+                let behind = self.behind_by_runs(view, &candidate);
+                candidate.try_merge_near(view, rows, behind)
             }
-            Some(input) if !input.paper => party.invite(view, &self.heads, rows),
-            _ => party,
+            Some(input) if !input.paper => candidate.try_merge(view, rows),
+            _ => candidate,
         }
     }
 
-    /// How many rows board where all would wait less if the batch ran in parts: those of the first one. The others stay in the queue,
-    /// where they may still be joined, or find another lane.
-    fn first_part(&mut self, view: &View<'_>, party: &Party) -> Option<u32> {
-        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && party.rows > 1)?;
-        let behind = self.behind(view, party)?;
-        let parts = self.splits.parts(view, operator, behind, view.pipeline.entry(), party.rows, &party.bound)?;
+    /// How many rows board where all would wait less if the batch ran in parts: those of the first one. The others stay
+    /// in the queue, where they may still be joined, or find another lane.
+    fn first_part(&mut self, view: &View<'_>, candidate: &CandidateBatch) -> Option<u32> {
+        let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && candidate.rows > 1)?;
+        let behind = self.behind(view, candidate)?;
+        let parts =
+            self.splits.parts(view, operator, behind, view.pipeline.entry(), candidate.rows, &candidate.bound)?;
         parts.first().copied()
     }
 
-    /// How many rows wait for the end of these: those in the queue behind them, and those that will come before the device is idle again.
-    /// At a load of ρ that takes W / (1 − ρ), where W is the work that is there. Of several lanes each makes its share of them wait.
-    fn behind(&self, view: &View<'_>, party: &Party) -> Option<Behind> {
+    /// How many rows wait for the end of these: those in the queue behind them, and those that will come before the
+    /// device is idle again. At a load of ρ that takes W / (1 − ρ), where W is the work that is there. Of several lanes
+    /// each makes its share of them wait.
+    fn behind(&self, view: &View<'_>, candidate: &CandidateBatch) -> Option<Behind> {
         let lanes = f64::from(view.lanes.max(1));
-        let best = lanes * view.costs.best_throughput(view.max_rows, &party.bound)?;
-        let whole_ns = f64::from(party.rows) / view.costs.throughput(party.rows, &party.bound)?;
-        let queued = view.pending.rows.saturating_sub(u64::from(party.rows)) as f64;
+        let best = lanes * view.costs.best_throughput(view.max_rows, &candidate.bound)?;
+        let whole_ns = f64::from(candidate.rows) / view.costs.throughput(candidate.rows, &candidate.bound)?;
+        let queued = view.pending.rows.saturating_sub(u64::from(candidate.rows)) as f64;
         let rate = self.rate.at(view.now);
         let load = (rate / best).min(MOST_LOAD);
         Some(Behind::of((queued + rate * (whole_ns + queued / best) / (1.0 - load)) / lanes))
     }
 
     /// The same by what the model's own runs tell, where no times are known beforehand.
-    fn behind_by_runs(&self, view: &View<'_>, party: &Party) -> f64 {
-        let queued = view.pending.rows.saturating_sub(u64::from(party.rows)) as f64;
+    fn behind_by_runs(&self, view: &View<'_>, candidate: &CandidateBatch) -> f64 {
+        let queued = view.pending.rows.saturating_sub(u64::from(candidate.rows)) as f64;
         let Some(row_ns) = view.costs.lately_per_row() else { return queued };
         let lanes = f64::from(view.lanes.max(1));
         let rate = self.rate.at(view.now);
         let load = (rate * row_ns / lanes).min(MOST_LOAD);
-        let work_ns = (queued + f64::from(party.rows)) * row_ns / lanes;
+        let work_ns = (queued + f64::from(candidate.rows)) * row_ns / lanes;
         queued + rate * work_ns / (1.0 - load)
     }
 
-    /// How many rows of a line may board now; else when to look again. In `paper` mode groups of like length wait for their window, and
-    /// have at most a largest batch of rows in the pipeline together. Otherwise a lane that has nothing to do is not kept waiting, unless
-    /// a window was asked for.
-    fn room(&self, view: &View<'_>, line: &Line) -> Result<u32, Ns> {
+    /// How many rows of a sub-queue may board now; else when to look again. In `paper` mode groups of like length wait
+    /// for their window, and have at most a largest batch of rows in the pipeline together. Otherwise a lane that has
+    /// nothing to do is not kept waiting, unless a window was asked for.
+    fn room(&self, view: &View<'_>, sub_queue: &SubQueue) -> Result<u32, Ns> {
         let Some(input) = &self.knobs.input else { return Ok(view.max_rows) };
         let room = match input.paper {
             true => view.max_rows.saturating_sub(view.table.rows_aboard()),
             false => view.max_rows,
         };
         let idles = view.lane_is_idle && input.window_ns.is_none() && !input.paper;
-        if line.rows >= u64::from(view.max_rows) || idles {
+        if sub_queue.rows >= u64::from(view.max_rows) || idles {
             return Ok(room);
         }
         let first_stage =
-            || view.costs.predict(view.pipeline.entry(), view.max_rows, &view.class_of(line), Quantile::Mean);
+            || view.costs.predict(view.pipeline.entry(), view.max_rows, &view.class_of(sub_queue), Quantile::Mean);
         let window_ns = input.window_ns.or_else(first_stage).unwrap_or(0);
-        let due = line.oldest(view.ledger).unwrap_or(view.now).saturating_add(window_ns);
+        let due = sub_queue.oldest(view.ledger).unwrap_or(view.now).saturating_add(window_ns);
         if due <= view.now { Ok(room) } else { Err(due) }
     }
 
@@ -211,14 +203,14 @@ impl Diversity {
         (!before.is_empty()).then_some(Decision::Split { batch, before })
     }
 
-    /// Whether a batch of so many rows will be split at a later stage: then nobody joins it (section 5.2.2).
-    fn outlook(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> Outlook {
-        let Some(operator) = &self.knobs.operator else { return Outlook::Open };
+    /// Whether newcomers may join a batch of so many rows: not if it will be split at a later stage (section 5.2.2).
+    fn accepts_newcomers(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> bool {
+        let Some(operator) = &self.knobs.operator else { return true };
         let mut boundaries = 1..view.pipeline.stages();
         let splits = &mut self.splits;
         let mut parts = |stage| splits.parts(view, operator, Behind::NotAsked, CellId(stage), rows, class);
         let split = boundaries.any(|stage| parts(stage).is_some());
-        if split { Outlook::Split } else { Outlook::Open }
+        !split
     }
 
     // ## Policy III
@@ -230,15 +222,16 @@ impl Diversity {
         if !self.is_early(load, view.pipeline.stages(), entry) || !is_young(load, view, lineage, batch) {
             return None;
         }
-        let line = view.pending.waiting_with(&lineage.mates)?;
-        let waiting = view.pending.line(line)?;
+        let sub_queue = view.pending.waiting_with(&lineage.batch_key)?;
+        let waiting = view.pending.sub_queue(sub_queue)?;
         let requests = joining(view, waiting, lineage);
-        let rows: u32 = waiting.iter(view.ledger).take(requests as usize).map(|slot| view.ledger[slot].rows).sum();
+        let rows: u32 =
+            waiting.iter(view.ledger).take(requests as usize).map(|request_ix| view.ledger[request_ix].rows).sum();
         if rows == 0 || !load.paper && !is_gain(view, entry, &lineage.class, rows) {
             return None;
         }
-        let outlook = self.outlook(view, entry.row_count() + rows, &lineage.class);
-        Some(Decision::Stretch { batch, line, passengers: Passengers::First(requests), outlook })
+        let accepts_newcomers = self.accepts_newcomers(view, entry.row_count() + rows, &lineage.class);
+        Some(Decision::Stretch { batch, sub_queue, selection: Selection::First(requests), accepts_newcomers })
     }
 
     /// Whether a batch has come no further than newcomers may follow it.
@@ -253,10 +246,6 @@ impl Diversity {
         let Some(load) = &self.knobs.load else { return false };
         let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(lineage.created) <= max_age_ns);
         young && self.is_early(load, stages, batch)
-    }
-
-    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
-        self.heads.check(pending, ledger)
     }
 }
 
@@ -298,20 +287,20 @@ impl Splits {
     }
 }
 
-/// The seats of a step before which it is to be cut into parts of so many rows, as far as rows of one request that sit together
-/// stay together.
+/// The spans of a step before which it is to be cut into parts of so many rows, as far as rows of one request that sit
+/// together stay together.
 fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
     let mut cuts = SmallVec::new();
     let (mut wanted, mut rows) = (0_u32, 0_u32);
     let mut parts = parts.iter();
-    for (at, seat) in step.rows.iter().enumerate() {
+    for (at, span) in step.rows.iter().enumerate() {
         if rows >= wanted {
             if at > 0 {
                 cuts.push(at);
             }
             wanted = rows.saturating_add(parts.next().copied().unwrap_or(u32::MAX));
         }
-        rows += seat.span.count;
+        rows += span.rows.count;
     }
     cuts
 }
@@ -328,18 +317,18 @@ fn is_young(load: &LoadDiversity, view: &View<'_>, lineage: &Lineage, batch: Bat
     let catch_up_ns = longest_wait_ns(view, entry, class, lineage.places.free()).unwrap_or(0);
     let from = entry.steps.first().map_or(CellId(0), meets_at);
     let remaining_ns = view.costs.remaining(from, view.max_rows, class, Quantile::P99).unwrap_or(0);
-    let targets = entry.steps.iter().flat_map(|step| &step.rows).filter(|seat| view.ledger.is_aboard(seat));
+    let targets = entry.steps.iter().flat_map(|step| &step.rows).filter(|span| view.ledger.is_aboard(span));
     // Who is late already has no veto.
-    let target = targets.filter_map(|seat| view.target(seat.slot)).filter(|&target| target > view.now).min();
+    let target = targets.filter_map(|span| view.target(span.request_ix)).filter(|&target| target > view.now).min();
     let in_time = target.is_none_or(|target| target >= view.now + remaining_ns + catch_up_ns);
     in_time && age_ns <= total_ns / 2
 }
 
-/// How many requests from the head of a line fit into a batch: its room and its padded shape.
-fn joining(view: &View<'_>, line: &Line, lineage: &Lineage) -> u32 {
+/// How many requests from the head of a sub-queue fit into a batch: its room and its padded shape.
+fn joining(view: &View<'_>, sub_queue: &SubQueue, lineage: &Lineage) -> u32 {
     let mut places = lineage.places.clone();
-    let fits = line.iter(view.ledger).take_while(|&slot| {
-        let request = &view.ledger[slot];
+    let fits = sub_queue.iter(view.ledger).take_while(|&request_ix| {
+        let request = &view.ledger[request_ix];
         let fits = request.lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded);
         fits && places.take(request.rows).is_some()
     });

@@ -1,5 +1,5 @@
-//! Whether newcomers should join a batch under way, as far as latency goes. The papers let them join wherever no target is
-//! missed; where the engine gains little from batching, that only delays those that were first.
+//! Whether newcomers should join a batch under way, as far as latency goes. The papers let them join wherever no target
+//! is missed; where the engine gains little from batching, that only delays those that were first.
 
 use super::View;
 use crate::batching::{
@@ -13,16 +13,16 @@ pub(super) fn meets_at(step: &Step) -> CellId {
     CellId(step.next.0 + u16::from(!step.is_queued()))
 }
 
-/// Whether the mean time to completion of a batch's rows and of `rows` newcomers is shorter when these catch up than when they
-/// follow as a batch of their own. What is not known of the times does not speak against it.
+/// Whether the mean time to completion of a batch's rows and of `rows` newcomers is shorter when these catch up than
+/// when they follow as a batch of their own. What is not known of the times does not speak against it.
 pub(super) fn is_gain(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> bool {
     mean_gain_ns(view, batch, class, rows).is_none_or(|gain_ns| gain_ns >= 0.0)
 }
 
 /// By how much the sum of all rows' times to completion is shorter if they join.
 ///
-/// Newcomers that do not join may have the lane at once where the batch itself runs on another; else they wait until the batch, or
-/// one on another lane, is done.
+/// Newcomers that do not join may have the lane at once where the batch itself runs on another; else they wait until
+/// the batch, or one on another lane, is done.
 fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<f64> {
     let entry = view.pipeline.entry();
     let aboard: u32 = awaited(&batch.steps).map(Step::row_count).sum();
@@ -36,7 +36,8 @@ fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -
     Some(apart - (aboard + rows) * together_ns as f64)
 }
 
-/// The time until a staircase is done, with `pushed` rows at its foot if there are any: the foot catches up, merges, goes on.
+/// The time until a staircase is done, with `pushed` rows at its foot if there are any: the foot catches up, merges,
+/// goes on.
 fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: &ShapeClass) -> Option<Ns> {
     let mut active = pushed;
     let mut elapsed: Ns = 0;

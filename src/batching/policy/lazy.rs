@@ -1,20 +1,20 @@
-//! `lazy` (LazyBatching section IV): newcomers are pushed onto the batch under way and catch up with it, as long as nobody's
-//! slack is used up by it. The batch table is one batch; its staircase is the paper's stack.
+//! `lazy` (LazyBatching section IV): newcomers are pushed onto the batch under way and catch up with it, as long as
+//! nobody's slack is used up by it. The batch table is one batch; its staircase is the paper's stack.
 
 use smallvec::SmallVec;
 
 use super::{
-    Decision, Outlook, Passengers, View,
+    Decision, Selection, View,
     gain::{is_gain, longest_wait_ns, meets_at},
-    heads::Heads,
 };
 use crate::batching::{
     LazyKnobs, Ns, Predictor, ShapeClass,
-    batch::{Batch, BatchIx, Step},
+    batch::{Batch, Step},
     cost::Quantile,
-    ledger::{Ledger, NEVER, Slot},
+    ids::{BatchIx, RequestIx, SubQueueIx},
+    ledger::NEVER,
     lineage::Lineage,
-    pending::{Line, LineIx, Pending},
+    pending::SubQueue,
     slack::{self, Entry, SlackPredictor, Waiting},
 };
 
@@ -25,16 +25,11 @@ const LOOKED_AT: usize = 4;
 #[derive(Debug)]
 pub(in crate::batching) struct Lazy {
     knobs: LazyKnobs,
-    heads: Heads,
 }
 
 impl Lazy {
     pub(super) fn new(knobs: &LazyKnobs) -> Self {
-        Self { knobs: knobs.clone(), heads: Heads::default() }
-    }
-
-    pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
-        self.heads.touched(line, pending, ledger);
+        Self { knobs: knobs.clone() }
     }
 
     pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
@@ -50,20 +45,20 @@ impl Lazy {
         if !view.enterable {
             return view.or_go_on(Decision::Nothing);
         }
-        let Some((line, entry)) = self.heads.lines(view.pending).next() else {
+        let Some((sub_queue, entry)) = view.pending.in_order().next() else {
             return view.or_go_on(Decision::Nothing);
         };
-        let passengers = self.boarding(view, line, entry);
-        view.or_go_on(Decision::New { line, passengers: Passengers::Named(passengers), outlook: Outlook::Open })
+        let selection = self.boarding(view, sub_queue, entry);
+        view.or_go_on(Decision::New { sub_queue, selection: Selection::Named(selection), accepts_newcomers: true })
     }
 
     /// The request that would board next, if it cannot meet its target any more and such are refused.
-    fn hopeless(&self, view: &View<'_>) -> Option<Slot> {
+    fn hopeless(&self, view: &View<'_>) -> Option<RequestIx> {
         if !self.knobs.reject_late {
             return None;
         }
-        let (line, _) = self.heads.lines(view.pending).next()?;
-        let first = view.pending.by_target(line).next()?;
+        let (sub_queue, _) = view.pending.in_order().next()?;
+        let first = view.pending.by_target(sub_queue).next()?;
         let class = ShapeClass(view.ledger[first].lengths.clone());
         let needs_ns = view.costs.whole(view.ledger[first].rows, &class, Quantile::Mean)?;
         view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
@@ -73,35 +68,37 @@ impl Lazy {
     /// if the others had to wait for the next batch. Batches that are kept small for the sake of a few make everybody
     /// late in the end. Equation 2 is asked whether requests may join others that run (section IV-B), not how many
     /// begin: it would keep batches the smaller, the longer requests wait.
-    fn boarding(&self, view: &View<'_>, line: LineIx, entry: &Line) -> Vec<Slot> {
+    fn boarding(&self, view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue) -> Vec<RequestIx> {
         let class = view.class_of(entry);
-        let mut slots = by_target(view, line, view.max_rows, |_| true);
-        let count = self.in_time(view, &slots, &[], &class, view.max_rows);
-        let all = all_within(view, &slots, view.max_rows);
-        if self.knobs.predictor != Predictor::Paper && self.late_by(view, &slots[..all], count, &class) <= Some(0) {
-            slots.truncate(count);
+        let mut request_ixs = by_target(view, sub_queue, view.max_rows, |_| true);
+        let count = self.in_time(view, &request_ixs, &[], &class, view.max_rows);
+        let all = all_within(view, &request_ixs, view.max_rows);
+        if self.knobs.predictor != Predictor::Paper && self.late_by(view, &request_ixs[..all], count, &class) <= Some(0)
+        {
+            request_ixs.truncate(count);
         } else {
-            slots.truncate(all);
+            request_ixs.truncate(all);
         }
-        slots
+        request_ixs
     }
 
-    /// How many more of these requests are late if only the first `count` board, and the others in the next batch; none where times are not
-    /// known.
-    fn late_by(&self, view: &View<'_>, slots: &[Slot], count: usize, class: &ShapeClass) -> Option<i64> {
-        let rows = |slots: &[Slot]| slots.iter().map(|&slot| view.ledger[slot].rows).sum();
-        let time = |slots: &[Slot]| match slots {
+    /// How many more of these requests are late if only the first `count` board, and the others in the next batch; none
+    /// where times are not known.
+    fn late_by(&self, view: &View<'_>, request_ixs: &[RequestIx], count: usize, class: &ShapeClass) -> Option<i64> {
+        let rows = |request_ixs: &[RequestIx]| request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
+        let time = |request_ixs: &[RequestIx]| match request_ixs {
             [] => Some(0),
-            slots => view.costs.whole(rows(slots), class, Quantile::Mean),
+            request_ixs => view.costs.whole(rows(request_ixs), class, Quantile::Mean),
         };
-        let late = |slots: &[Slot], end: Ns| {
-            slots.iter().filter(|&&slot| view.target(slot).is_some_and(|target| target < end)).count() as i64
+        let late = |request_ixs: &[RequestIx], end: Ns| {
+            request_ixs.iter().filter(|&&request_ix| view.target(request_ix).is_some_and(|target| target < end)).count()
+                as i64
         };
-        let (first, others) = slots.split_at(count);
+        let (first, others) = request_ixs.split_at(count);
         let first_ns = time(first)?;
         let wait_ns = if view.idle_besides > 0 { 0 } else { first_ns / Ns::from(view.lanes) };
         let apart = late(first, view.now + first_ns) + late(others, view.now + wait_ns + time(others)?);
-        Some(apart - late(slots, view.now + time(slots)?))
+        Some(apart - late(request_ixs, view.now + time(request_ixs)?))
     }
 
     /// Pushes what may be pushed onto the newest batch.
@@ -111,29 +108,30 @@ impl Lazy {
         if entry.steps.len() >= self.knobs.max_depth.max(1) as usize {
             return None;
         }
-        let line = view.pending.waiting_with(&lineage.mates)?;
+        let sub_queue = view.pending.waiting_with(&lineage.batch_key)?;
         let stack = stack(view, entry);
-        let is_short = |slot: Slot| {
-            let lengths = &view.ledger[slot].lengths;
+        let is_short = |request_ix: RequestIx| {
+            let lengths = &view.ledger[request_ix].lengths;
             lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded)
         };
-        let mut slots = by_target(view, line, lineage.places.free(), is_short);
-        let in_time = self.in_time(view, &slots, &stack, &lineage.class, lineage.places.free());
+        let mut request_ixs = by_target(view, sub_queue, lineage.places.free(), is_short);
+        let in_time = self.in_time(view, &request_ixs, &stack, &lineage.class, lineage.places.free());
         // The paper asks of all that wait together whether they may join, and pushes none of them otherwise (section
         // IV-B).
-        if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &slots, lineage.places.free()) {
+        if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &request_ixs, lineage.places.free()) {
             return None;
         }
-        slots.truncate(in_time);
+        request_ixs.truncate(in_time);
         // Rows of one request need places in a row, and what is free may have gaps.
         let mut places = lineage.places.clone();
-        let fits = slots.iter().take_while(|&&slot| places.take(view.ledger[slot].rows).is_some()).count();
-        slots.truncate(fits);
-        let rows: u32 = slots.iter().map(|&slot| view.ledger[slot].rows).sum();
+        let fits =
+            request_ixs.iter().take_while(|&&request_ix| places.take(view.ledger[request_ix].rows).is_some()).count();
+        request_ixs.truncate(fits);
+        let rows: u32 = request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
         if rows == 0 || !self.is_worth(view, entry, &lineage.class, rows) {
             return None;
         }
-        Some(Decision::Stretch { batch, line, passengers: Passengers::Named(slots), outlook: Outlook::Open })
+        Some(Decision::Stretch { batch, sub_queue, selection: Selection::Named(request_ixs), accepts_newcomers: true })
     }
 
     /// Whether co-located models keep their slack (section VI-C), the wait of those below stays bounded, and the mean
@@ -152,9 +150,17 @@ impl Lazy {
     }
 
     /// How many of these requests may be pushed onto a stack together without making anybody late.
-    fn in_time(&self, view: &View<'_>, slots: &[Slot], stack: &[Entry], class: &ShapeClass, room: u32) -> usize {
-        let waiting = |&slot: &Slot| Waiting { rows: view.ledger[slot].rows, target: view.target(slot) };
-        let waiting: SmallVec<[Waiting; 32]> = slots.iter().map(waiting).collect();
+    fn in_time(
+        &self,
+        view: &View<'_>,
+        request_ixs: &[RequestIx],
+        stack: &[Entry],
+        class: &ShapeClass,
+        room: u32,
+    ) -> usize {
+        let waiting =
+            |&request_ix: &RequestIx| Waiting { rows: view.ledger[request_ix].rows, target: view.target(request_ix) };
+        let waiting: SmallVec<[Waiting; 32]> = request_ixs.iter().map(waiting).collect();
         let predictor = SlackPredictor { costs: view.costs, class, predictor: self.predictor() };
         predictor.pushable(view.now, stack, view.pipeline.entry(), &waiting, room)
     }
@@ -166,23 +172,19 @@ impl Lazy {
             Predictor::Oracle => slack::Predictor::Oracle,
         }
     }
-
-    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
-        self.heads.check(pending, ledger)
-    }
 }
 
-/// Of those with the earliest targets in a line the ones that fit: as many as may have room, each with a row at
+/// Of those with the earliest targets in a sub-queue the ones that fit: as many as may have room, each with a row at
 /// least.
-fn by_target(view: &View<'_>, line: LineIx, room: u32, fits: impl Fn(Slot) -> bool) -> Vec<Slot> {
-    let looked_at = view.pending.by_target(line).take(LOOKED_AT * room as usize);
-    looked_at.filter(|&slot| fits(slot)).take(room as usize).collect()
+fn by_target(view: &View<'_>, sub_queue: SubQueueIx, room: u32, fits: impl Fn(RequestIx) -> bool) -> Vec<RequestIx> {
+    let looked_at = view.pending.by_target(sub_queue).take(LOOKED_AT * room as usize);
+    looked_at.filter(|&request_ix| fits(request_ix)).take(room as usize).collect()
 }
 
 /// How many of these requests have at most so many rows together.
-fn all_within(view: &View<'_>, slots: &[Slot], room: u32) -> usize {
-    let sums = slots.iter().scan(0, |rows, &slot| {
-        *rows += view.ledger[slot].rows;
+fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
+    let sums = request_ixs.iter().scan(0, |rows, &request_ix| {
+        *rows += view.ledger[request_ix].rows;
         Some(*rows)
     });
     sums.take_while(|&rows| rows <= room).count()
@@ -201,9 +203,10 @@ fn stack(view: &View<'_>, batch: &Batch) -> SmallVec<[Entry; 5]> {
 }
 
 fn entry(view: &View<'_>, step: &Step) -> Entry {
-    let live = || step.rows.iter().filter(|seat| view.ledger.is_aboard(seat)).map(|seat| seat.slot);
-    let target = live().filter_map(|slot| view.target(slot)).min();
-    let allowance = |slot: Slot| Some(view.target(slot)?.saturating_sub(view.ledger[slot].boarded));
+    let live = || step.rows.iter().filter(|span| view.ledger.is_aboard(span)).map(|span| span.request_ix);
+    let target = live().filter_map(|request_ix| view.target(request_ix)).min();
+    let allowance =
+        |request_ix: RequestIx| Some(view.target(request_ix)?.saturating_sub(view.ledger[request_ix].boarded));
     Entry {
         next: meets_at(step),
         rows: step.row_count(),

@@ -1,26 +1,25 @@
-//! Policies: what happens at each boundary. A policy only decides; the group carries its decision out on the pending queue
-//! and the batch table. No policy owns a clock or changes a batch itself.
+//! Policies: what happens at each boundary. A policy only decides; the group carries its decision out on the pending
+//! queue and the batch table. No policy owns a clock or changes a batch itself.
 
 mod adaptive;
+mod candidate;
 mod diversity;
 mod gain;
-mod heads;
 mod lazy;
-mod party;
 mod serial;
 mod window;
 
 use smallvec::SmallVec;
 
-use self::{adaptive::Adaptive, diversity::Diversity, lazy::Lazy, serial::Serial, window::Window};
+use self::{adaptive::Adaptive, diversity::Diversity, lazy::Lazy, window::Window};
 use super::{
     Knobs, Ns, PartOrder, ShapeClass,
-    batch::BatchIx,
     cost::Costs,
+    ids::{BatchIx, RequestIx, SubQueueIx},
     knobs,
-    ledger::{Ledger, NEVER, Request, Slot},
+    ledger::{Ledger, NEVER, Request},
     lineage::Lineage,
-    pending::{Line, LineIx, Pending},
+    pending::{Pending, SubQueue},
     pipeline::Pipeline,
     table::BatchTable,
 };
@@ -30,39 +29,30 @@ use super::{
 pub(super) enum Decision {
     /// The foot of this batch goes on.
     GoOn(BatchIx),
-    /// Requests of `line` board as a new batch, which is launched.
-    New { line: LineIx, passengers: Passengers, outlook: Outlook },
-    /// Requests of `line` join this batch at its foot; then the policy decides again.
-    Stretch { batch: BatchIx, line: LineIx, passengers: Passengers, outlook: Outlook },
-    /// The waiting step of this batch parts, before these of its seats; then the policy decides again.
+    /// Requests of `sub_queue` board as a new batch, which is launched. Where it will be split it accepts no newcomers
+    /// (DVABatch section 5.2.2).
+    New { sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    /// Requests of `sub_queue` join this batch at its foot; then the policy decides again.
+    Stretch { batch: BatchIx, sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    /// The waiting step of this batch parts, before these of its spans; then the policy decides again.
     Split { batch: BatchIx, before: SmallVec<[usize; 8]> },
     /// A request is refused: it cannot meet its target any more; then the policy decides again.
-    Refuse(Slot),
+    Refuse(RequestIx),
     /// Nothing is launched before this time unless something changes.
     Wait(Ns),
     /// There is nothing to launch.
     Nothing,
 }
 
-/// Which requests board: those of a line, or of several.
+/// Which requests board: those of a sub-queue, or of several.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Passengers {
+pub(super) enum Selection {
     /// So many from its head.
     First(u32),
-    /// So many from the head of each of these lines, of which it is one.
-    Heads(SmallVec<[(LineIx, u32); 4]>),
+    /// So many from the head of each of these sub-queues, of which it is one.
+    Heads(SmallVec<[(SubQueueIx, u32); 4]>),
     /// These.
-    Named(Vec<Slot>),
-}
-
-/// What is foreseen for a batch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Outlook {
-    /// Newcomers may join it, if the policy stretches batches at all.
-    #[default]
-    Open,
-    /// It will be split: nobody joins any more (DVABatch section 5.2.2).
-    Split,
+    Named(Vec<RequestIx>),
 }
 
 /// What a policy looks at.
@@ -94,7 +84,8 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The batch that goes on before another is formed: the first that is ready, unless a request of a higher level waits.
+    /// The batch that goes on before another is formed: the first that is ready, unless a request of a higher level
+    /// waits.
     fn goes_first(&self) -> Option<BatchIx> {
         let ready = self.ready?;
         let outranked =
@@ -107,29 +98,31 @@ impl View<'_> {
         let Some(ready) = self.ready else { return decision };
         match decision {
             Decision::Wait(_) | Decision::Nothing => Decision::GoOn(ready),
-            Decision::New { line, .. } if self.level_of(line) >= self.table.get(ready).level => Decision::GoOn(ready),
+            Decision::New { sub_queue, .. } if self.level_of(sub_queue) >= self.table.get(ready).level => {
+                Decision::GoOn(ready)
+            }
             decision => decision,
         }
     }
 
     /// When a request should be done; none where nobody said.
-    fn target(&self, slot: Slot) -> Option<Ns> {
-        let target = self.ledger[slot].target(self.objective_ns);
+    fn target(&self, request_ix: RequestIx) -> Option<Ns> {
+        let target = self.ledger[request_ix].target(self.objective_ns);
         (target != NEVER).then_some(target)
     }
 
-    /// The padded shape that a line's requests would have as a batch, as far as it can be told from the first.
-    fn class_of(&self, line: &Line) -> ShapeClass {
-        if !line.mates.class.0.is_empty() {
-            return line.mates.class.clone();
+    /// The padded shape that a sub-queue's requests would have as a batch, as far as it can be told from the first.
+    fn class_of(&self, sub_queue: &SubQueue) -> ShapeClass {
+        if !sub_queue.batch_key.class.0.is_empty() {
+            return sub_queue.batch_key.class.clone();
         }
-        let first = line.iter(self.ledger).next();
-        first.map_or_else(ShapeClass::default, |slot| ShapeClass(self.ledger[slot].lengths.clone()))
+        let first = sub_queue.iter(self.ledger).next();
+        first.map_or_else(ShapeClass::default, |request_ix| ShapeClass(self.ledger[request_ix].lengths.clone()))
     }
 
-    /// The level of a line's first request.
-    fn level_of(&self, line: LineIx) -> u64 {
-        let rank = self.pending.line(line).and_then(|line| line.rank(self.ledger));
+    /// The level of a sub-queue's first request.
+    fn level_of(&self, sub_queue: SubQueueIx) -> u64 {
+        let rank = self.pending.sub_queue(sub_queue).and_then(|sub_queue| sub_queue.rank(self.ledger));
         rank.map_or(u64::MAX, |(level, ..)| level)
     }
 }
@@ -138,7 +131,7 @@ impl View<'_> {
 #[derive(Debug)]
 pub(super) enum Policy {
     /// One request at a time.
-    Serial(Serial),
+    Serial,
     /// Triton's dynamic batcher.
     Window(Window),
     /// Batch sizes follow the request rate.
@@ -154,7 +147,7 @@ pub(super) enum Policy {
 impl Policy {
     pub(super) fn new(knobs: &Knobs) -> Self {
         match &knobs.policy {
-            knobs::Policy::Serial => Self::Serial(Serial::default()),
+            knobs::Policy::Serial => Self::Serial,
             knobs::Policy::Window(window) => Self::Window(Window::new(knobs, window)),
             knobs::Policy::Adaptive(adaptive) => Self::Adaptive(Adaptive::new(adaptive)),
             knobs::Policy::Lazy(lazy) => Self::Lazy(Lazy::new(lazy)),
@@ -163,32 +156,20 @@ impl Policy {
         }
     }
 
-    /// Takes note of an arrival in a line: of its rows, for those that measure the rate, and of its order.
-    pub(super) fn arrived(&mut self, now: Ns, line: LineIx, request: &Request) {
+    /// Takes note of an arrival in a sub-queue: of its rows, for those that measure the rate, and of its order.
+    pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: &Request) {
         match self {
-            Self::Window(window) => window.arrived(line, request.seq),
+            Self::Window(window) => window.arrived(sub_queue, request.seq),
             Self::Adaptive(adaptive) => adaptive.arrived(now, request.rows),
             Self::Diversity(diversity) => diversity.arrived(now, request.rows),
-            Self::Serial(_) | Self::Lazy(_) | Self::Cellular => {}
-        }
-    }
-
-    /// Takes note of a change in a line: an arrival, a departure or a delay. Called before an empty line is retired.
-    pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
-        match self {
-            Self::Serial(serial) => serial.touched(line, pending),
-            Self::Window(window) => window.touched(line, pending, ledger),
-            Self::Adaptive(adaptive) => adaptive.touched(line, pending, ledger),
-            Self::Lazy(lazy) => lazy.touched(line, pending, ledger),
-            Self::Diversity(diversity) => diversity.touched(line, pending, ledger),
-            Self::Cellular => {}
+            Self::Serial | Self::Lazy(_) | Self::Cellular => {}
         }
     }
 
     /// What to do with a lane.
     pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
         match self {
-            Self::Serial(serial) => serial.decide(view),
+            Self::Serial => serial::decide(view),
             Self::Window(window) => window.decide(view),
             Self::Adaptive(adaptive) => adaptive.decide(view),
             Self::Lazy(lazy) => lazy.decide(view),
@@ -200,7 +181,7 @@ impl Policy {
     /// Whether it ever stretches a batch.
     pub(super) fn stretches(&self) -> bool {
         match self {
-            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
+            Self::Serial | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => diversity.stretches(),
         }
@@ -222,23 +203,12 @@ impl Policy {
     /// Whether newcomers may still join a batch, as far as its age and its progress go.
     pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
         match self {
-            Self::Serial(_) | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
+            Self::Serial | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => match lineage.parts.as_slice() {
                 &[batch] => diversity.keeps_open(now, lineage, table.get(batch), stages),
                 _ => false,
             },
-        }
-    }
-
-    /// Whether what the policy remembers of the lines is what they are.
-    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
-        match self {
-            Self::Serial(_) | Self::Cellular => Ok(()),
-            Self::Window(window) => window.check(pending, ledger),
-            Self::Adaptive(adaptive) => adaptive.check(pending, ledger),
-            Self::Lazy(lazy) => lazy.check(pending, ledger),
-            Self::Diversity(diversity) => diversity.check(pending, ledger),
         }
     }
 }

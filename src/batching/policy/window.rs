@@ -1,28 +1,29 @@
 //! `window`: Triton's dynamic batcher.
 //!
-//! The pending batch is that of the line whose first request boards next (its level, then the order of arrival): the
-//! requests of that line in boarding order, as many as the largest batch holds. When a lane is offered,
+//! The pending batch is that of the sub-queue whose first request boards next (its level, then the order of arrival):
+//! the requests of that sub-queue in boarding order, as many as the largest batch holds. When a lane is offered,
 //! - a batch of the largest preferred size that it can be cut to goes, unless its oldest request has waited the whole
 //!   queue delay;
 //! - a batch past that delay goes with all it has;
 //! - a batch that the next request would take past the largest preferred size goes without it;
 //! - a batch that a waiting request cannot join goes as it is;
-//! - any other waits for mates or for its delay; with delay 0 it goes at once.
+//! - any other waits for more requests or for its delay; with delay 0 it goes at once.
 //!
 //! Until a lane takes it, a batch keeps growing. Triton's batch ends at the first request that cannot join it. Here the
-//! mates behind that request board too; for a request that is overtaken by them it counts that they came behind it, so
-//! that its batch goes next and does not wait either.
+//! requests behind it that can join board too; for a request that is overtaken by them it counts that they came behind
+//! it, so that its batch goes next and does not wait either.
 
 use smallvec::SmallVec;
 
-use super::{Decision, Outlook, Passengers, View, heads::Heads};
+use super::{Decision, Selection, View};
 use crate::batching::{
     Knobs, Ns, WindowKnobs,
+    ids::SubQueueIx,
     ledger::Ledger,
-    pending::{Line, LineIx, Pending},
+    pending::{Pending, SubQueue},
 };
 
-/// The batch that a line would form.
+/// The batch that a sub-queue would form.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forming {
     /// Requests up to the largest batch.
@@ -31,15 +32,15 @@ struct Forming {
     rows: u64,
     /// Arrival of the oldest of them.
     oldest: Ns,
-    /// Requests up to the largest preferred size among the prefixes; short of one, up to where the next request would go
-    /// past all preferred sizes.
+    /// Requests up to the largest preferred size among the prefixes; short of one, up to where the next request would
+    /// go past all preferred sizes.
     preferred: Option<u32>,
 }
 
-/// The latest arrival, and the latest one in any other line than its own.
+/// The latest arrival, and the latest one in any other sub-queue than its own.
 #[derive(Clone, Copy, Debug, Default)]
 struct Latest {
-    line: LineIx,
+    sub_queue: SubQueueIx,
     seq: Option<u64>,
     elsewhere: Option<u64>,
 }
@@ -53,7 +54,6 @@ pub(in crate::batching) struct Window {
     delay_ns: Ns,
     /// Requests may not be merged: each goes at once by itself.
     alone: bool,
-    heads: Heads,
     latest: Latest,
 }
 
@@ -71,17 +71,12 @@ impl Window {
             max_rows: u64::from(max_rows),
             delay_ns: window.max_queue_delay_ns,
             alone: !knobs.mergeable,
-            heads: Heads::default(),
             latest: Latest::default(),
         }
     }
 
-    pub(super) fn arrived(&mut self, line: LineIx, seq: u64) {
-        self.latest.arrived(line, seq);
-    }
-
-    pub(super) fn touched(&mut self, line: LineIx, pending: &Pending, ledger: &Ledger) {
-        self.heads.touched(line, pending, ledger);
+    pub(super) fn arrived(&mut self, sub_queue: SubQueueIx, seq: u64) {
+        self.latest.arrived(sub_queue, seq);
     }
 
     pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
@@ -96,25 +91,25 @@ impl Window {
 
     /// Which requests board now.
     fn board(&self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
-        let mut lines = self.heads.lines(pending);
-        let Some((line, entry)) = lines.next() else { return Decision::Nothing };
-        let is_closed = lines.next().is_some() || self.latest.is_behind(line, entry, ledger);
+        let mut sub_queues = pending.in_order();
+        let Some((sub_queue, entry)) = sub_queues.next() else { return Decision::Nothing };
+        let is_closed = sub_queues.next().is_some() || self.latest.is_behind(sub_queue, entry, ledger);
         if !is_closed
             && let Some(due) = self.waits_until(entry, ledger)
             && due > now
         {
             return Decision::Wait(due);
         }
-        let passengers = Passengers::First(self.cut(now, entry, ledger));
-        Decision::New { line, passengers, outlook: Outlook::Open }
+        let selection = Selection::First(self.cut(now, entry, ledger));
+        Decision::New { sub_queue, selection, accepts_newcomers: true }
     }
 
-    /// How many requests of a line make its batch now.
-    fn cut(&self, now: Ns, line: &Line, ledger: &Ledger) -> u32 {
+    /// How many requests of a sub-queue make its batch now.
+    fn cut(&self, now: Ns, sub_queue: &SubQueue, ledger: &Ledger) -> u32 {
         if self.alone {
             return 1;
         }
-        let forming = self.form(line, ledger);
+        let forming = self.form(sub_queue, ledger);
         let delay_exceeded = self.delay_ns != 0 && now.saturating_sub(forming.oldest) >= self.delay_ns;
         match forming.preferred {
             Some(requests) if !delay_exceeded => requests,
@@ -122,24 +117,25 @@ impl Window {
         }
     }
 
-    /// Until when a line waits for mates, if no other request waits; `None`: its batch goes at once.
-    fn waits_until(&self, line: &Line, ledger: &Ledger) -> Option<Ns> {
-        if self.alone || self.delay_ns == 0 || line.rows >= u64::from(self.largest_preferred()) {
+    /// Until when a sub-queue waits for more requests, if no other request waits; `None`: its batch goes at once.
+    fn waits_until(&self, sub_queue: &SubQueue, ledger: &Ledger) -> Option<Ns> {
+        if self.alone || self.delay_ns == 0 || sub_queue.rows >= u64::from(self.largest_preferred()) {
             return None;
         }
-        let may_hit_preferred = line.rows >= u64::from(self.preferred[0]);
-        if may_hit_preferred && self.form(line, ledger).preferred.is_some() {
+        let may_hit_preferred = sub_queue.rows >= u64::from(self.preferred[0]);
+        if may_hit_preferred && self.form(sub_queue, ledger).preferred.is_some() {
             return None;
         }
-        // Short of the largest preferred size all of the line is in its batch, so that its oldest is the batch's oldest.
-        let oldest = line.oldest(ledger).unwrap_or_default();
+        // Short of the largest preferred size all of the sub-queue is in its batch, so that its oldest is the batch's
+        // oldest.
+        let oldest = sub_queue.oldest(ledger).unwrap_or_default();
         Some(oldest.saturating_add(self.delay_ns))
     }
 
-    fn form(&self, line: &Line, ledger: &Ledger) -> Forming {
+    fn form(&self, sub_queue: &SubQueue, ledger: &Ledger) -> Forming {
         let mut forming = Forming { oldest: Ns::MAX, ..Forming::default() };
-        for slot in line.iter(ledger) {
-            let request = &ledger[slot];
+        for request_ix in sub_queue.iter(ledger) {
+            let request = &ledger[request_ix];
             let grown = forming.rows + u64::from(request.rows);
             if forming.requests > 0 {
                 if grown > u64::from(self.largest_preferred()) && forming.preferred.is_none() {
@@ -162,23 +158,19 @@ impl Window {
     fn largest_preferred(&self) -> u32 {
         self.preferred[self.preferred.len() - 1]
     }
-
-    pub(super) fn check(&self, pending: &Pending, ledger: &Ledger) -> Result<(), String> {
-        self.heads.check(pending, ledger)
-    }
 }
 
 impl Latest {
-    fn arrived(&mut self, line: LineIx, seq: u64) {
-        if self.line != line {
-            (self.line, self.elsewhere) = (line, self.seq);
+    fn arrived(&mut self, sub_queue: SubQueueIx, seq: u64) {
+        if self.sub_queue != sub_queue {
+            (self.sub_queue, self.elsewhere) = (sub_queue, self.seq);
         }
         self.seq = Some(seq);
     }
 
-    /// Whether a request that cannot join a line came after the line's first, be it still there or not.
-    fn is_behind(&self, line: LineIx, entry: &Line, ledger: &Ledger) -> bool {
-        let latest = if self.line == line { self.elsewhere } else { self.seq };
+    /// Whether a request that cannot join a sub-queue came after the sub-queue's first, be it still there or not.
+    fn is_behind(&self, sub_queue: SubQueueIx, entry: &SubQueue, ledger: &Ledger) -> bool {
+        let latest = if self.sub_queue == sub_queue { self.elsewhere } else { self.seq };
         entry.rank(ledger).is_some_and(|(_, _, first)| latest > Some(first))
     }
 }

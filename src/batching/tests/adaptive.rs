@@ -94,7 +94,8 @@ fn a_slow_trickle_does_not_wait_at_all() {
     assert_eq!(server.latencies(), [11 * MS; 6]);
 }
 
-/// Two batches of eight at once, which ask for more such, and one request alone at `at` on an idle lane: how long that waits.
+/// Two batches of eight at once, which ask for more such, and one request alone at `at` on an idle lane: how long that
+/// waits.
 fn straggler_waits(at: Ns, max_queue_delay_ns: Ns) -> Ns {
     let mut server = adaptive(AdaptiveKnobs { max_queue_delay_ns, ..AdaptiveKnobs::default() });
     for req in 0..2 {

@@ -76,7 +76,8 @@ fn newcomers_catch_up_while_the_furthest_can_wait_and_then_all_go_on_together() 
 
 #[test]
 fn who_is_further_on_waits_for_so_long_in_all_and_no_longer() {
-    // A request takes 100 alone. Of the 15 that it may wait a task of newcomers takes 10, and one of its own gives 3 back.
+    // A request takes 100 alone. Of the 15 that it may wait a task of newcomers takes 10, and one of its own gives 3
+    // back.
     let said = launched(knobs(Some(15), false, None), 6);
     assert_eq!(said[3..7], ["#3 cell 0: 1.0 2.0", "#4 cell 1: 0.3", "#5 cell 1: 0.4", "#6 cell 0: 1.1 2.1"]);
 }

@@ -1,4 +1,5 @@
-//! Groups of cells through the core: who boards when, and random runs in which every node runs once and behind what it needs.
+//! Groups of cells through the core: who boards when, and random runs in which every node runs once and behind what it
+//! needs.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

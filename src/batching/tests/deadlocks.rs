@@ -1,8 +1,8 @@
-//! The three faults of DVABatch's release rule, taken literally (section 6.2, figures 11 and 12), run as a small model of the
-//! paper's executors; and the same scenarios through the core, which come to their end.
+//! The three faults of DVABatch's release rule, taken literally (section 6.2, figures 11 and 12), run as a small model
+//! of the paper's executors; and the same scenarios through the core, which come to their end.
 //!
-//! The rule: an executor that has run a batch with pair j leaves its input buffer invalid; once it is active again with any
-//! legitimate pair, it makes the j-th input buffer of the executor before it available.
+//! The rule: an executor that has run a batch with pair j leaves its input buffer invalid; once it is active again with
+//! any legitimate pair, it makes the j-th input buffer of the executor before it available.
 
 use std::collections::VecDeque;
 
@@ -73,11 +73,11 @@ impl Literal {
 
     fn push(&mut self, stage: usize, batch: u32, rows: &'static str, pair: usize) {
         self.queues[stage].push_back(Item { batch, rows, pair });
-        self.settle();
+        self.apply_outcomes();
     }
 
     /// Executors become active and take items until nothing changes.
-    fn settle(&mut self) {
+    fn apply_outcomes(&mut self) {
         for _ in 0..2 * self.executors.len() {
             for stage in 0..self.executors.len() {
                 self.wake_up(stage);
@@ -143,7 +143,7 @@ impl Literal {
         }
         self.owed[stage] = Some(item.pair);
         self.executors[stage] = Executor::Inactive;
-        self.settle();
+        self.apply_outcomes();
         item
     }
 
@@ -249,7 +249,8 @@ fn by_the_papers_rule_the_first_part_of_a_split_releases_the_pair_under_the_seco
     paper.pass(2);
     assert_eq!(paper.executors[2], Executor::Checking(Item { batch: 0, rows: "cd", pair: 0 }));
     assert!(paper.overwritten.is_empty());
-    // The third executor is done with pair 0 for one part, so the executors before it may use the pair for the next batch.
+    // The third executor is done with pair 0 for one part, so the executors before it may use the pair for the next
+    // batch.
     paper.push(0, 1, "ef", 0);
     paper.pass(0);
     assert_eq!(paper.overwritten, ["cd"], "before it was read");

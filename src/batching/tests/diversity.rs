@@ -25,8 +25,8 @@ fn halves() -> Option<OperatorDiversity> {
 /// A query: its name, when it is asked, when it is handed to the core, and its length.
 type Query = (char, Ns, Ns, u32);
 
-/// Latencies in nanoseconds, in the order of the queries. What is due at one instant happens in the order: arrivals, tasks that end, in
-/// the order of their launch, wakes; lanes are there from the first arrivals on.
+/// Latencies in nanoseconds, in the order of the queries. What is due at one instant happens in the order: arrivals,
+/// tasks that end, in the order of their launch, wakes; lanes are there from the first arrivals on.
 fn latencies_of(lanes: u16, knobs: Knobs, queries: &[Query], took_ns: impl Fn(u16, u32, u64) -> Ns) -> Vec<Ns> {
     let took = |task: &Task| {
         let rows = task.rows.iter().map(|span| span.count).sum();
@@ -370,8 +370,8 @@ fn figure_13_a_batch_of_64_stays_whole_where_its_rest_takes_less() {
 
 // ## Groups that share a batch
 
-/// Three short queries and one that is twice as long, on so many lanes; a run takes `overhead` and T for each element. Latencies are
-/// counted from the end of their window.
+/// Three short queries and one that is twice as long, on so many lanes; a run takes `overhead` and T for each element.
+/// Latencies are counted from the end of their window.
 fn in_groups(lanes: u16, overhead: Ns, paper: bool) -> Vec<Ns> {
     let took = |_: u16, rows: u32, length: u64| overhead + T * u64::from(rows) * length;
     let window_ns = 10 * T;
@@ -384,7 +384,8 @@ fn in_groups(lanes: u16, overhead: Ns, paper: bool) -> Vec<Ns> {
 
 #[test]
 fn groups_share_a_batch_where_a_run_of_its_own_costs_more_than_padding() {
-    // The sums of completion times: 3 · 16 T + (16 + 14) T against 4 · 26 T, and 3 · 56 T + (56 + 54) T against 4 · 66 T.
+    // The sums of completion times: 3 · 16 T + (16 + 14) T against 4 · 26 T, and 3 · 56 T + (56 + 54) T against 4 · 66
+    // T.
     assert_eq!(in_groups(1, 10 * T, false), [16 * T, 16 * T, 16 * T, 30 * T]);
     assert_eq!(in_groups(1, 50 * T, false), [66 * T; 4]);
 }
@@ -449,14 +450,15 @@ fn at_once(queries: u32) -> Vec<Ns> {
 
 #[test]
 fn where_nobody_else_waits_parts_may_take_a_little_longer_together() {
-    // The sums of completion times: 40 T, 42 T in pairs, 52 T in one piece; 40 T one by one too, but the last ends at 16 T.
+    // The sums of completion times: 40 T, 42 T in pairs, 52 T in one piece; 40 T one by one too, but the last ends at
+    // 16 T.
     assert_eq!(at_once(4), [7, 7, 11, 15].map(|after| after * T));
 }
 
 #[test]
 fn parts_delay_those_who_wait_behind_them_too() {
-    // With four behind: 42 + 4 · 14 T in pairs, 40 + 4 · 16 T one by one, 52 + 4 · 13 T in one piece. With eight: 154, 168, 156 T. With
-    // twelve: 210, 232, 208 T.
+    // With four behind: 42 + 4 · 14 T in pairs, 40 + 4 · 16 T one by one, 52 + 4 · 13 T in one piece. With eight: 154,
+    // 168, 156 T. With twelve: 210, 232, 208 T.
     let boards_first = |queries| at_once(queries).iter().filter(|&&ended| ended == at_once(queries)[0]).count();
     assert_eq!([8, 12, 16].map(boards_first), [2, 2, 4]);
 }
@@ -466,7 +468,8 @@ fn at_a_high_load_parts_delay_those_who_will_come() {
     let slowly = |stage: u16, rows: u32, length: u64| 10_000 * gains_little(stage, rows, length);
     let policy =
         diversity(DiversityKnobs { operator: Some(OperatorDiversity::default()), ..DiversityKnobs::default() });
-    // One every 42 ms, of which the device could do one in 32.5 ms in fours: the load is 0.77. Then four, as the last of these runs.
+    // One every 42 ms, of which the device could do one in 32.5 ms in fours: the load is 0.77. Then four, as the last
+    // of these runs.
     let period = 42_000 * T;
     let mut queries: Vec<Query> =
         (0..100).map(|at| (char::from(b'a' + at), Ns::from(at) * period, Ns::from(at) * period, 4)).collect();

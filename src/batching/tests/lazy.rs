@@ -20,8 +20,8 @@ fn a_unit(_: &Task) -> Ns {
     UNIT
 }
 
-/// Requests 1, 2 and 3 of figure 10: the device is busy until t = 2, where request 1 starts; requests 2 and 3 arrive while nodes B
-/// and A run.
+/// Requests 1, 2 and 3 of figure 10: the device is busy until t = 2, where request 1 starts; requests 2 and 3 arrive
+/// while nodes B and A run.
 fn figure_10(knobs: LazyKnobs) -> Timeline {
     let mut server = Timeline::new([lazy(knobs, 8, 64)], a_unit);
     server.arrives(0, 1);

@@ -198,7 +198,8 @@ fn ten_and_two_a_row(rows: u32) -> Ns {
     UNIT * (10 + 2 * u64::from(rows))
 }
 
-/// How many board first where request 1 came seven units before the lane and the others just now. Each request has twenty.
+/// How many board first where request 1 came seven units before the lane and the others just now. Each request has
+/// twenty.
 fn board_first(others: &[u64], predictor: Predictor) -> u32 {
     let points = [1, 2, 3, 4].map(|rows| (rows, ten_and_two_a_row(rows)));
     let knobs = Knobs { objective_ns: Some(20 * UNIT), ..staged(Policy::Lazy(by(predictor)), 1, 4, &points) };

@@ -2,8 +2,8 @@
 
 use super::ride::{Ride, chain, flat, latencies};
 use crate::batching::{
-    Arrival, BatchKey, CellId, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Next,
-    Ns, OperatorDiversity, PartOrder, Policy, Predictor, QueueingKnobs, Task, TaskId, WindowKnobs,
+    Arrival, CellId, DiversityKnobs, End, InputDiversity, Knobs, LaneKnobs, LazyKnobs, LoadDiversity, Next, Ns,
+    OperatorDiversity, PartOrder, Policy, Predictor, QueueingKnobs, RequestKey, Task, TaskId, WindowKnobs,
 };
 
 fn window() -> Policy {
@@ -216,7 +216,7 @@ fn the_padded_length_of_a_batch_is_fixed_when_it_is_made() {
     let length = |request: &mut Arrival| request.lengths = [4].into_iter().collect();
     assert!(joins(flat(4, 4, load()), length, |request| request.lengths = [3].into_iter().collect()));
     assert!(!joins(flat(4, 4, load()), length, |request| request.lengths = [5].into_iter().collect()));
-    assert!(!joins(flat(4, 4, load()), length, |request| request.key = BatchKey([7].into_iter().collect())));
+    assert!(!joins(flat(4, 4, load()), length, |request| request.key = RequestKey([7].into_iter().collect())));
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn only_the_newest_batch_is_stretched() {
     let mut ride = Ride::on(3, Knobs { buffer_pairs: 3, ..flat(4, 4, load()) });
     ride.arrive("a");
     assert_eq!(ride.done(0), "#1 stage 1: a");
-    let said = ride.arrive_with('d', |request| request.key = BatchKey([7].into_iter().collect()));
+    let said = ride.arrive_with('d', |request| request.key = RequestKey([7].into_iter().collect()));
     assert_eq!(said, "#2 stage 0: d");
     assert_eq!(ride.arrive_with('e', two_rows), "#3 stage 0: e[0..2]", "which could have joined the first");
     assert_eq!((ride.task(2).batch, ride.task(3).batch), (1, 2));
@@ -368,7 +368,8 @@ fn the_pairs_say_how_many_batches_overlap_and_none_is_lost() {
     assert!(overlaps[0] < overlaps[1] && overlaps[1] < overlaps[2], "{overlaps:?}");
 }
 
-/// Tasks in flight on other lanes that `task` must not overtake, and whether it reads what one writes, and writes what one uses.
+/// Tasks in flight on other lanes that `task` must not overtake, and whether it reads what one writes, and writes what
+/// one uses.
 fn hazards(task: &Task, flying: &[Task]) -> (Vec<TaskId>, bool, bool) {
     let places = |task: &Task| task.rows.iter().flat_map(|span| span.at..span.at + span.count).collect::<Vec<_>>();
     let (mut after, mut reads_written, mut writes_read) = (Vec::new(), false, false);

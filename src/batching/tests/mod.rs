@@ -1,9 +1,9 @@
 //! Tests of the core as a driver sees it: events in, actions out, in virtual time.
 //!
 //! `script` plays tables of events and expected actions. `oracle` predicts, from the events alone and by the simplest
-//! means, how each request ends and what each batch may hold; `pool` drives a core and holds it to the oracle and to the
-//! invariants at every step; `properties` does so for random runs. `timeline` lets tasks take their time, for what the papers'
-//! figures show.
+//! means, how each request ends and what each batch may hold; `pool` drives a core and holds it to the oracle and to
+//! the invariants at every step; `properties` does so for random runs. `timeline` lets tasks take their time, for what
+//! the papers' figures show.
 
 mod adaptive;
 mod cell_retries;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::triton::{self, Verdict};
 use crate::batching::{
-    Arrival, BatchKey, End, Knobs, Lengths, ModelId, Next, Ns, Policy, QueueKnobs, Rejection, ReqId, RowOutcome, Task,
-    TaskId, TimeoutAction,
+    Arrival, End, Knobs, Lengths, ModelId, Next, Ns, Policy, QueueKnobs, Rejection, ReqId, RequestKey, RowOutcome,
+    Task, TaskId, TimeoutAction,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,8 @@ pub(super) struct Sent {
     pub(super) again: Option<BTreeSet<ReqId>>,
     /// How it must end, as soon as that is settled.
     verdict: Option<End>,
-    /// What was settled and held for order before the deadline passed: what held it may have ended at that same instant.
+    /// What was settled and held for order before the deadline passed: what held it may have ended at that same
+    /// instant.
     held_verdict: Option<End>,
     pub(super) ended: bool,
     /// Responses made, and those announced.
@@ -61,7 +62,7 @@ fn queue_of(knobs: &Knobs, level: u64) -> QueueKnobs {
 }
 
 /// What two requests must agree in to share a batch.
-fn mates(knobs: &Knobs, arrival: &Arrival) -> (BatchKey, Lengths) {
+fn batch_key(knobs: &Knobs, arrival: &Arrival) -> (RequestKey, Lengths) {
     let merges = knobs.mergeable && knobs.policy != Policy::Serial;
     if !merges {
         return Default::default();
@@ -87,11 +88,11 @@ impl Oracle {
         queue
     }
 
-    fn line_of(&self, sent: &Sent) -> Vec<&Sent> {
+    fn sub_queue_of(&self, sent: &Sent) -> Vec<&Sent> {
         let knobs = self.knobs(sent);
-        let own = mates(knobs, &sent.arrival);
+        let own = batch_key(knobs, &sent.arrival);
         let mut queue = self.queue(sent.arrival.model);
-        queue.retain(|other| mates(knobs, &other.arrival) == own);
+        queue.retain(|other| batch_key(knobs, &other.arrival) == own);
         queue
     }
 
@@ -108,19 +109,20 @@ impl Oracle {
             return None;
         }
         let waiting = self.queue(model);
-        // The first requests of the lines are compared: those past their timeout stand in a line in the order of that.
-        let mut lines = BTreeSet::new();
-        let heads = waiting.iter().filter(|sent| lines.insert(mates(self.knobs(sent), &sent.arrival)));
+        // The first requests of the sub-queues are compared: those past their timeout stand in a sub-queue in the order
+        // of that.
+        let mut sub_queues = BTreeSet::new();
+        let heads = waiting.iter().filter(|sent| sub_queues.insert(batch_key(self.knobs(sent), &sent.arrival)));
         let first = heads.min_by_key(|sent| (sent.level, sent.late.is_some(), sent.seq))?;
-        let (line, knobs) = (self.line_of(first), self.knobs(first));
-        let head = line.first()?;
-        let own = mates(knobs, &head.arrival);
-        let cannot_join = |other: &Sent| mates(knobs, &other.arrival) != own;
-        let others_wait = waiting.len() > line.len();
+        let (sub_queue, knobs) = (self.sub_queue_of(first), self.knobs(first));
+        let head = sub_queue.first()?;
+        let own = batch_key(knobs, &head.arrival);
+        let cannot_join = |other: &Sent| batch_key(knobs, &other.arrival) != own;
+        let others_wait = waiting.len() > sub_queue.len();
         let came_behind = |other: &&Sent| other.entered && other.arrival.model == model && other.seq > head.seq;
         let is_closed = others_wait || self.sent.values().filter(came_behind).any(cannot_join);
-        let rows = line.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
-        Some((triton::Queue { line: rows, is_closed }, line.iter().map(|sent| sent.arrival.req).collect()))
+        let rows = sub_queue.iter().map(|sent| (sent.arrival.rows, sent.arrived)).collect();
+        Some((triton::Queue { sub_queue: rows, is_closed }, sub_queue.iter().map(|sent| sent.arrival.req).collect()))
     }
 
     /// Time passes: timeouts and deadlines take effect.
@@ -305,7 +307,11 @@ impl Oracle {
         for sent in &members {
             let req = sent.arrival.req;
             assert_eq!(sent.verdict, None, "{req:?} is over and yet runs");
-            assert_eq!(mates(&knobs, &sent.arrival), mates(&knobs, &members[0].arrival), "{req:?} is of another shape");
+            assert_eq!(
+                batch_key(&knobs, &sent.arrival),
+                batch_key(&knobs, &members[0].arrival),
+                "{req:?} is of another shape"
+            );
             if let Some(again) = &sent.again {
                 let live = again.iter().filter(|req| self.sent[req].verdict.is_none());
                 assert!(live.eq(reqs.iter().collect::<BTreeSet<_>>()), "{req:?} runs again with {again:?}");

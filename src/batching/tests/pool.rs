@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use super::oracle::Oracle;
 use crate::batching::{
-    Action, Actions, Arrival, BatchKey, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs,
-    QueueingKnobs, ReqId, RowOutcome, Task, TaskId, WindowKnobs, invariants,
+    Action, Actions, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs,
+    ReqId, RequestKey, RowOutcome, Task, TaskId, WindowKnobs, invariants,
 };
 
 /// A core, its lanes and the time.
@@ -61,7 +61,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         model: ModelId(0),
         rows: 1,
         lengths: Default::default(),
-        key: BatchKey::default(),
+        key: RequestKey::default(),
         priority: 0,
         board_by: None,
         expiry: None,

@@ -11,7 +11,7 @@ use proptest::{
 
 use super::pool::{DynamicBatching, Pool, arrival, window as window_of};
 use crate::batching::{
-    Arrival, BatchKey, CellId, Counters, Knobs, ModelId, Next, QueueKnobs, ReqId, RowOutcome, TaskId, TimeoutAction,
+    Arrival, CellId, Counters, Knobs, ModelId, Next, QueueKnobs, ReqId, RequestKey, RowOutcome, TaskId, TimeoutAction,
 };
 
 const RUNS: u32 = 400;
@@ -121,7 +121,7 @@ fn happens(pool: &mut Pool, knobs: &[Knobs], happening: &Happening, next_req: &m
             pool.arrive(Arrival {
                 model: ModelId(*model),
                 rows: *rows,
-                key: BatchKey([*key].into_iter().collect()),
+                key: RequestKey([*key].into_iter().collect()),
                 lengths: [*length].into_iter().collect(),
                 priority: *priority,
                 board_by: timeout.map(|timeout| pool.now + timeout),

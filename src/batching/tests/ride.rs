@@ -1,7 +1,8 @@
 //! A driver for exact tests over stages: one model, lanes, virtual time, each step told as a sentence and held to the
 //! invariants; and the paper's tables as views of the core (DVABatch figures 8, 10 and 11).
 //!
-//! Requests are letters, tasks `#0`, `#1`, … in order of launch. A task takes [`TAKES_NS`] unless a test says otherwise.
+//! Requests are letters, tasks `#0`, `#1`, … in order of launch. A task takes [`TAKES_NS`] unless a test says
+//! otherwise.
 
 use super::pool::arrival;
 use crate::batching::{
@@ -229,8 +230,8 @@ impl Ride {
         lineage.passed.iter().map(|passed| passed.completed).collect()
     }
 
-    /// The batch queues: `stage: {batch, start, num}` for each step that may be taken; a step that waits for newcomers is in
-    /// no queue.
+    /// The batch queues: `stage: {batch, start, num}` for each step that may be taken; a step that waits for newcomers
+    /// is in no queue.
     pub(super) fn queues(&self) -> String {
         let batches = self.batches();
         let feet = batches.iter().filter_map(|batch| Some((batch, batch.foot().filter(|foot| foot.is_queued())?)));
@@ -315,6 +316,6 @@ fn passed(batch: &Batch, stage: u16) -> u32 {
 }
 
 fn item(batch: &Batch, step: &Step) -> String {
-    let start = step.rows.first().map_or(0, |seat| seat.span.at);
+    let start = step.rows.first().map_or(0, |span| span.rows.at);
     format!("{}: {{{}, {start}, {}}}", step.next.0, batch.id.0, step.row_count())
 }

@@ -8,7 +8,7 @@
 
 use super::pool::{Pool, arrival};
 use crate::batching::{
-    Action, Arrival, BatchKey, CellId, End, ModelId, Next, Ns, Rejection, ReqId, RowOutcome, Task, TaskId,
+    Action, Arrival, CellId, End, ModelId, Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, Task, TaskId,
 };
 
 /// Plays a table; every line must bring exactly the actions that it names.
@@ -63,7 +63,7 @@ fn request(name: &str, wishes: &[&str]) -> Arrival {
         match wish.split_once('=').expect("a wish has a value") {
             ("rows", rows) => request.rows = number(rows),
             ("priority", priority) => request.priority = number(priority),
-            ("key", key) => request.key = BatchKey([number(key)].into_iter().collect()),
+            ("key", key) => request.key = RequestKey([number(key)].into_iter().collect()),
             ("len", length) => request.lengths = [number(length)].into_iter().collect(),
             ("timeout", at) => request.board_by = Some(number(at)),
             ("deadline", at) => request.expiry = Some(number(at)),

@@ -1,4 +1,5 @@
-//! Requests of sequences through the core: one after the other, within slots that nobody shares, until an end that always comes.
+//! Requests of sequences through the core: one after the other, within slots that nobody shares, until an end that
+//! always comes.
 
 use super::cellular::{core, done, request, said};
 use crate::{

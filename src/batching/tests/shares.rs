@@ -31,8 +31,8 @@ fn models_of_weights_1_and_3_share_the_device_by_time_and_not_by_tasks() {
         server.sends(0, of((req % 2) as u32, req));
     }
     server.pass_to(26 * MS);
-    // Each round credits 1 ms to the one and 3 ms to the other. The first task of 2 ms is run on credit; then two rounds are one
-    // task of the one and six of the other.
+    // Each round credits 1 ms to the one and 3 ms to the other. The first task of 2 ms is run on credit; then two
+    // rounds are one task of the one and six of the other.
     let turns = turns(&server);
     assert_eq!(turns[..5], [0, 1, 1, 1, 1], "3 ms of credit for 1, after the one it had");
     assert_eq!(turns[5..12], [0, 1, 1, 1, 1, 1, 1]);

@@ -1,5 +1,5 @@
-//! Random runs over pipelines of stages, under every policy, with lanes that look ahead and lanes that do not: after each
-//! event the invariants hold, and everything comes to an end.
+//! Random runs over pipelines of stages, under every policy, with lanes that look ahead and lanes that do not: after
+//! each event the invariants hold, and everything comes to an end.
 
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 use proptest::{collection::vec, prelude::*};

@@ -1,7 +1,8 @@
-//! A server in virtual time: tasks take the time that a test gives them and end on their own. What was launched when, how
-//! the batch table stands and when each request ended read like the timelines of the papers' figures.
+//! A server in virtual time: tasks take the time that a test gives them and end on their own. What was launched when,
+//! how the batch table stands and when each request ended read like the timelines of the papers' figures.
 //!
-//! Stages are letters from A on, requests numbers. At one instant tasks end first, then wakes come, then what the test does.
+//! Stages are letters from A on, requests numbers. At one instant tasks end first, then wakes come, then what the test
+//! does.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub(super) const UNIT: Ns = 1_000;
 
 /// A task on its lane.
 #[derive(Debug)]
-struct Flight {
+struct InFlightTask {
     task: Task,
     ends: Ns,
 }
@@ -28,7 +29,7 @@ pub(super) struct Timeline {
     now: Ns,
     wake: Option<Ns>,
     takes_ns: fn(&Task) -> Ns,
-    flights: BTreeMap<LaneId, Flight>,
+    in_flight_tasks: BTreeMap<LaneId, InFlightTask>,
     /// How often a request still runs a stage again.
     repeats: BTreeMap<(CellId, ReqId), u32>,
     /// Tasks in order of launch, with the time.
@@ -64,7 +65,7 @@ impl Timeline {
             now: 0,
             wake: None,
             takes_ns,
-            flights: BTreeMap::new(),
+            in_flight_tasks: BTreeMap::new(),
             repeats: BTreeMap::new(),
             launches: Vec::new(),
             ends: BTreeMap::new(),
@@ -101,7 +102,7 @@ impl Timeline {
     /// Lets time pass; what is due at `until` has happened then.
     pub(super) fn pass_to(&mut self, until: Ns) {
         loop {
-            let ends = self.flights.iter().map(|(&lane, flight)| (flight.ends, lane)).min();
+            let ends = self.in_flight_tasks.iter().map(|(&lane, in_flight)| (in_flight.ends, lane)).min();
             let lands = ends.filter(|&(ends, _)| ends <= until && self.wake.is_none_or(|wake| ends <= wake));
             if let Some((ends, lane)) = lands {
                 self.now = ends;
@@ -119,14 +120,14 @@ impl Timeline {
     /// Lets time pass until every request has ended.
     pub(super) fn run_out(&mut self) {
         while self.ends.len() < self.arrivals.len() {
-            let ends = self.flights.values().map(|flight| flight.ends);
+            let ends = self.in_flight_tasks.values().map(|in_flight| in_flight.ends);
             let next = ends.chain(self.wake).min().expect("requests wait, and nothing will ever happen");
             self.pass_to(next);
         }
     }
 
     fn land(&mut self, lane: LaneId) {
-        let Some(Flight { task, .. }) = self.flights.remove(&lane) else { return };
+        let Some(InFlightTask { task, .. }) = self.in_flight_tasks.remove(&lane) else { return };
         let mut outcomes = Vec::new();
         for span in &task.rows {
             let repeats = self.repeats.get_mut(&(task.cell, span.req)).filter(|times| **times > 0);
@@ -149,7 +150,7 @@ impl Timeline {
                 Action::Launch(task) => {
                     let ends = self.now + (self.takes_ns)(&task);
                     self.launches.push((self.now, task.clone()));
-                    let before = self.flights.insert(task.lane, Flight { task, ends });
+                    let before = self.in_flight_tasks.insert(task.lane, InFlightTask { task, ends });
                     assert!(before.is_none(), "a task is launched on a lane that is not idle");
                 }
                 Action::Finish { req, end } => {
@@ -165,8 +166,8 @@ impl Timeline {
         }
     }
 
-    /// The batch table of model 0 at a time: the entries of each batch from the bottom of the stack to its top, as requests
-    /// and the stage that they run next, or run now: `1:C 2,3:B`.
+    /// The batch table of model 0 at a time: the entries of each batch from the bottom of the stack to its top, as
+    /// requests and the stage that they run next, or run now: `1:C 2,3:B`.
     pub(super) fn table_at(&mut self, at: Ns) -> String {
         self.pass_to(at);
         let group = self.core.groups.iter().map(|(_, group)| group).find(|group| group.model == ModelId(0));
@@ -202,7 +203,7 @@ impl Timeline {
 }
 
 fn render(batch: &Batch) -> String {
-    let entries = batch.steps.iter().map(|step| entry(step.rows.iter().map(|seat| seat.span.req), step.next));
+    let entries = batch.steps.iter().map(|step| entry(step.rows.iter().map(|span| span.rows.req), step.next));
     entries.collect::<Vec<_>>().join(" ")
 }
 

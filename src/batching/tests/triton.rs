@@ -1,5 +1,5 @@
 //! Triton's dynamic batcher over plain slices, as its documentation describes it: the reference that `window` is held
-//! to. Its batch ends at the first request of another shape; that of `window` takes the mates behind that one too.
+//! to. Its batch ends at the first request of another shape; that of `window` takes those behind it that can join too.
 
 use crate::batching::{Knobs, Ns, Policy, WindowKnobs};
 
@@ -16,14 +16,14 @@ pub(super) enum Verdict {
 #[derive(Clone, Debug)]
 pub(super) struct Queue {
     /// Rows and arrival of the first request and of all that may share its batch, in boarding order; not empty.
-    pub(super) line: Vec<(u32, Ns)>,
+    pub(super) sub_queue: Vec<(u32, Ns)>,
     /// A request waits that cannot join the batch, or came behind the first and boarded ahead of it.
     pub(super) is_closed: bool,
 }
 
 /// What becomes of the pending batch at `now`, when a lane is free.
 pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
-    let line = &queue.line;
+    let sub_queue = &queue.sub_queue;
     let window = match &knobs.policy {
         Policy::Window(window) if knobs.mergeable => window,
         _ => return Verdict::Run(1),
@@ -31,7 +31,7 @@ pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
     let sizes = preferred_sizes(knobs, window);
     let largest_preferred = *sizes.iter().max().expect("there is a preferred size");
 
-    let totals: Vec<u32> = line
+    let totals: Vec<u32> = sub_queue
         .iter()
         .scan(0, |total, &(rows, _)| {
             *total += rows;
@@ -42,7 +42,7 @@ pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
     let hit = (0..fitting).rev().find(|&last| sizes.contains(&totals[last]));
     let short_of_all = totals.iter().take_while(|&&total| total <= largest_preferred).count().max(1);
 
-    let oldest = line[..fitting].iter().map(|&(_, arrived)| arrived).min().expect("one request always fits");
+    let oldest = sub_queue[..fitting].iter().map(|&(_, arrived)| arrived).min().expect("one request always fits");
     let delay_exceeded = window.max_queue_delay_ns > 0 && now >= oldest + window.max_queue_delay_ns;
     if delay_exceeded {
         return Verdict::Run(fitting);
@@ -50,7 +50,7 @@ pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
     if let Some(last) = hit {
         return Verdict::Run(last + 1);
     }
-    if short_of_all < line.len() {
+    if short_of_all < sub_queue.len() {
         return Verdict::Run(short_of_all);
     }
     if queue.is_closed || window.max_queue_delay_ns == 0 || totals[fitting - 1] >= largest_preferred {

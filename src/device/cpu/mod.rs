@@ -73,7 +73,8 @@ impl<W: HostWork> Cpu<W> {
         Ok(cpu)
     }
 
-    /// Starts a thread, which serves a stream if `begin` gives it the stream once it is there. A stopped device needs none.
+    /// Starts a thread, which serves a stream if `begin` gives it the stream once it is there. A stopped device needs
+    /// none.
     fn spawn(&self, index: usize, begin: impl FnOnce() -> Option<Shift>) -> io::Result<()> {
         let Some(alive) = self.owner.alive.lock().clone() else { return Ok(()) };
         let shared = Arc::clone(&self.owner.shared);
@@ -93,8 +94,9 @@ impl<W: HostWork> Cpu<W> {
         Ok(())
     }
 
-    /// Gives a stream a new thread, which leaves the operation that runs, if one does, to itself: it counts as complete, and
-    /// the stream goes on behind it. It keeps its rows, and is told its end, when it returns; its thread ends then.
+    /// Gives a stream a new thread, which leaves the operation that runs, if one does, to itself: it counts as
+    /// complete, and the stream goes on behind it. It keeps its rows, and is told its end, when it returns; its thread
+    /// ends then.
     ///
     /// # Errors
     /// When there is no such stream, or a thread cannot be started; then nothing changes.

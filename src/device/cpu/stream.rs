@@ -28,8 +28,8 @@ pub(super) enum Turn<W> {
     End,
 }
 
-/// Number of the thread that serves a stream: 0 for the first, n for the n-th that took over. What earlier threads report is
-/// ignored.
+/// Number of the thread that serves a stream: 0 for the first, n for the n-th that took over. What earlier threads
+/// report is ignored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Shift(u64);
 

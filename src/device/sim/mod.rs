@@ -131,8 +131,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Gives a stream up, as a host does with one that hangs: what has not ended is abandoned and nobody is told of it, but the
-    /// host knows that it runs no more. The stream is as good as new; its speed stays.
+    /// Gives a stream up, as a host does with one that hangs: what has not ended is abandoned and nobody is told of it,
+    /// but the host knows that it runs no more. The stream is as good as new; its speed stays.
     ///
     /// # Errors
     /// When there is no such stream.
@@ -143,8 +143,8 @@ impl Sim {
         Ok(())
     }
 
-    /// Tells of the oldest launch of one stream if it has ended by now, as a host that polls its streams in any order may
-    /// learn of it: launches of other streams that ended before stay untold.
+    /// Tells of the oldest launch of one stream if it has ended by now, as a host that polls its streams in any order
+    /// may learn of it: launches of other streams that ended before stay untold.
     ///
     /// # Errors
     /// When there is no such stream.

@@ -189,7 +189,7 @@ async fn small_replies_that_wait_behind_others_do_not_keep_the_memory_of_their_b
         let backlog = pool.backlog().connection().stream();
         let _earlier = earlier.then(|| backlog.hold(1));
         // They wait for the first to pass the gate, and run as one batch.
-        let tickets: Vec<_> =
+        let responses: Vec<_> =
             (1..=8_u8).map(|value| model.submit_counted(request([f32::from(value), 0.0]), &backlog)).collect();
         go_on.send(()).expect("the program lives");
         go_on.send(()).expect("the program lives");
@@ -199,8 +199,8 @@ async fn small_replies_that_wait_behind_others_do_not_keep_the_memory_of_their_b
         assert_eq!(model.stats().snapshot().execution_count, 2, "the eight are one batch");
         let expected = if earlier { 0 } else { 64 };
         eventually("outputs are shared or copied", || pool.buffers().in_use_bytes() == expected).await;
-        for (value, ticket) in (1..=8_u8).zip(tickets) {
-            assert_eq!(values(&ticket.await.expect("identity does not fail")), [f32::from(value), 0.0]);
+        for (value, response) in (1..=8_u8).zip(responses) {
+            assert_eq!(values(&response.await.expect("identity does not fail")), [f32::from(value), 0.0]);
         }
         assert_eq!(backlog.waiting_bytes(), usize::from(earlier));
         eventually("nothing is kept", || pool.buffers().in_use_bytes() == 0).await;

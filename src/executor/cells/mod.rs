@@ -1,9 +1,9 @@
-//! Cells: the programs of a version whose requests unfold, what a request keeps from its first cell to its last, and tasks of nodes of any
-//! requests (BatchMaker section 4).
+//! Cells: the programs of a version whose requests unfold, what a request keeps from its first cell to its last, and
+//! tasks of nodes of any requests (BatchMaker section 4).
 //!
-//! On a host a slot is not a row of a table but what a request holds: the rows that its last tasks wrote, shared with the memory of the
-//! task, or copied where a tree would pin them for long. Rows that stay together from task to task are read where they were written.
-//! How many requests may hold state at once the core decides, before they board.
+//! On a host a slot is not a row of a table but what a request holds: the rows that its last tasks wrote, shared with
+//! the memory of the task, or copied where a tree would pin them for long. Rows that stay together from task to task
+//! are read where they were written. How many requests may hold state at once the core decides, before they board.
 
 mod gather;
 mod indices;

@@ -6,8 +6,8 @@ use parking_lot::Mutex;
 use super::{CellPrograms, walk::Row};
 use crate::model::{CorrelationId, DataType, InSequence};
 
-/// The state of one sequence: by [`CellPrograms::kept`](super::CellPrograms), what its latest completed request left. Requests of one sequence
-/// follow one another, so that nobody waits for the lock.
+/// The state of one sequence: by [`CellPrograms::kept`](super::CellPrograms), what its latest completed request left.
+/// Requests of one sequence follow one another, so that nobody waits for the lock.
 #[derive(Debug, Default)]
 pub(in crate::executor) struct SequenceState {
     rows: Mutex<Vec<Option<Row>>>,
@@ -28,7 +28,8 @@ impl SequenceState {
     }
 }
 
-/// Why a version cannot serve a request of a sequence: its cells read the correlation id as a type that this one does not fit.
+/// Why a version cannot serve a request of a sequence: its cells read the correlation id as a type that this one does
+/// not fit.
 pub(super) fn unreadable(programs: &CellPrograms, sequence: &InSequence) -> Option<DataType> {
     programs.correlation_types().find(|datatype| correlation_id(*datatype, &sequence.id).is_none())
 }

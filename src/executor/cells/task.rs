@@ -1,5 +1,5 @@
-//! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it next. Nothing is kept of a
-//! task that fails: its nodes may run again.
+//! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it
+//! next. Nothing is kept of a task that fails: its nodes may run again.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -79,7 +79,8 @@ impl<'a> CellTask<'a> {
     /// Runs the nodes on the calling thread.
     ///
     /// # Errors
-    /// When a node's input is not there, nodes do not fit together, the program fails, or it gives what its cell does not promise.
+    /// When a node's input is not there, nodes do not fit together, the program fails, or it gives what its cell does
+    /// not promise.
     pub(in crate::executor) fn run(&self) -> Result<Ran, String> {
         let cell = self.programs.cells.get(self.cell).ok_or_else(|| format!("there is no cell {}", self.cell))?;
         self.run_cell(cell).map_err(|fault| format!("cell '{}': {fault}", cell.spec.name))

@@ -1,5 +1,5 @@
-//! Requests through all their cells on the calling thread, apart from the lanes: what a version is tried with when it is
-//! loaded.
+//! Requests through all their cells on the calling thread, apart from the lanes: what a version is tried with when it
+//! is loaded.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,8 +10,8 @@ use super::{
 };
 use crate::{
     batching::{
-        Action, Arrival, BatchKey, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns,
-        Policy, ReqId, Task,
+        Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns, Policy,
+        ReqId, RequestKey, Task,
     },
     device::BufferPool,
     engine::StopSignal,
@@ -31,8 +31,8 @@ pub(in crate::executor) struct Trial {
     pub(in crate::executor) given: Arc<ProgramInputs>,
 }
 
-/// Runs requests that come at once, so that they share tasks. Returns their replies, which those of decoupled models do not
-/// have, and how long each cell took in all.
+/// Runs requests that come at once, so that they share tasks. Returns their replies, which those of decoupled models do
+/// not have, and how long each cell took in all.
 ///
 /// # Errors
 /// When a cell fails, does not give what it promises, or does not fit the one before it.
@@ -59,7 +59,7 @@ pub(in crate::executor) fn run_alone(
             model: MODEL,
             rows: 1,
             lengths: Lengths::new(),
-            key: BatchKey::default(),
+            key: RequestKey::default(),
             priority: 0,
             board_by: None,
             expiry: None,

@@ -67,9 +67,9 @@ impl Served {
 
     /// A request whose run has begun.
     fn running(&self) -> impl Future<Output = Result<Response, InferError>> + use<> {
-        let ticket = self.submit();
+        let response = self.submit();
         self.begun.recv().expect("a run begins");
-        ticket
+        response
     }
 
     /// Lets all runs end, which the pool's threads must do then.

@@ -17,7 +17,7 @@ use super::{
     dispatch::Dispatch,
     reflection::Reflection,
     restricted::Restrictions,
-    transport::{self, Door, Host, TlsError},
+    transport::{self, Acceptor, Host, TlsError},
 };
 use crate::frontend::Readiness;
 
@@ -73,8 +73,8 @@ impl GrpcServer {
         let dispatch = Dispatch::new(&config, services, restrictions, reflection, closing.clone());
         let host = Host::new(Arc::new(dispatch), config.connection, tls, closing.clone(), ended.clone());
         let connections = TaskTracker::new();
-        let door = Door { listener, host, places, connections: connections.clone(), closing: closing.clone() };
-        connections.spawn(transport::accept(door));
+        let acceptor = Acceptor { listener, host, places, connections: connections.clone(), closing: closing.clone() };
+        connections.spawn(transport::accept(acceptor));
         info!(%address, tls = config.tls.is_some(), "gRPC front end listens");
         let guards = (closing.clone().drop_guard(), ended.clone().drop_guard());
         Ok(Self { address, readiness, connections, closing, ended, _guards: guards })

@@ -42,7 +42,7 @@ const LAST_RESPONSE: Duration = Duration::from_secs(30);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An open port.
-pub(super) struct Door {
+pub(super) struct Acceptor {
     pub listener: TcpListener,
     pub routes: Router,
     /// A place for each connection that may be open.
@@ -54,7 +54,7 @@ pub(super) struct Door {
     pub ended: CancellationToken,
 }
 
-impl Door {
+impl Acceptor {
     /// Accepts until closing.
     pub(super) async fn accept(self) {
         while let Some(accepted) = self.closing.run_until_cancelled(next(&self.listener, &self.places)).await {

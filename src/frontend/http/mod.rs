@@ -104,7 +104,7 @@ impl HttpServer {
             closing: CancellationToken::new(),
             ended: CancellationToken::new(),
         };
-        let door = listener::Door {
+        let acceptor = listener::Acceptor {
             listener,
             routes,
             places,
@@ -112,7 +112,7 @@ impl HttpServer {
             closing: server.closing.clone(),
             ended: server.ended.clone(),
         };
-        server.connections.spawn(door.accept());
+        server.connections.spawn(acceptor.accept());
         Ok(server)
     }
 

@@ -9,7 +9,7 @@ use std::{
 
 use paternoster::{
     batching::{
-        Action, Arrival, BatchKey, CellularKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RowOutcome,
+        Action, Arrival, CellularKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RequestKey, RowOutcome,
         RowSpan, Task, TaskId,
     },
     model::unfold::Unfolded,
@@ -173,7 +173,7 @@ impl Run {
             model: ModelId(asked.model as u32),
             rows: 1,
             lengths: Default::default(),
-            key: BatchKey::default(),
+            key: RequestKey::default(),
             priority: 0,
             board_by: asked.boards_within.map(|within| self.now + within),
             expiry: asked.expires_after.map(|after| self.now + after),

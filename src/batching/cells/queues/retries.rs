@@ -1,7 +1,9 @@
-//! Rows of failed tasks that run again, in halves until those are found that fail alone: what one request brings fails no other.
+//! Rows of failed tasks that run again, in halves until those are found that fail alone: what one request brings fails
+//! no other.
 //!
-//! A half is sealed: nobody joins its task. Its rows go back to what they were part of once it has succeeded; until then all other nodes
-//! of their subgraphs wait. It keeps to the lanes that its subgraphs are pinned to, behind what was launched there ahead.
+//! A half is sealed: nobody joins its task. Its rows go back to what they were part of once it has succeeded; until
+//! then all other nodes of their subgraphs wait. It keeps to the lanes that its subgraphs are pinned to, behind what
+//! was launched there ahead.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +18,8 @@ pub(super) struct Retry {
 }
 
 impl Queues {
-    /// A row of an ordinary task has failed, which makes all void that was submitted because of it: those nodes of its subgraph.
+    /// A row of an ordinary task has failed, which makes all void that was submitted because of it: those nodes of its
+    /// subgraph.
     pub(in crate::batching::cells) fn take_back(&mut self, row: &NodeRow) -> Vec<u32> {
         let subgraph = &mut self.subgraphs[row.subgraph as usize];
         subgraph.retried += 1;
@@ -78,7 +81,8 @@ impl Queues {
         });
     }
 
-    /// Each row that is to run again is in one retry, which waits or is among those `in_flight`, and its subgraph counts it.
+    /// Each row that is to run again is in one retry, which waits or is among those `in_flight`, and its subgraph
+    /// counts it.
     pub(super) fn check_retries<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
         let mut of_subgraph: BTreeMap<SubgraphIx, u32> = BTreeMap::new();
         for retry in &self.retries {

@@ -4,8 +4,8 @@ use proptest::{collection::vec, prelude::*};
 
 use super::*;
 
-/// Of a number and the numbers before it, of which so many count: itself, the digits of all of them, and how many it has read, those
-/// that do not count included.
+/// Of a number and the numbers before it, of which so many count: itself, the digits of all of them, and how many it
+/// has read, those that do not count included.
 fn all_digits(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
     let [x, past] = [inputs[0][0], inputs[1].len() as i64];
     let counting = inputs.get(2).map_or(past, |count| count[0]) as usize;

@@ -22,7 +22,7 @@ use super::{
     unresolved::unresolved,
 };
 use crate::{
-    executor::{Backlog, InferError, Response, ResponseStream, Ticket},
+    executor::{Backlog, InferError, Response, ResponseFuture, ResponseStream},
     frontend::grpc::{
         dispatch::Call,
         framing::{Deadline, MessageReader, Writer, closing_status, counted, expired},
@@ -96,7 +96,7 @@ enum Turn {
 }
 
 struct Running {
-    ticket: Ticket,
+    response: ResponseFuture,
     version: Arc<ModelVersion>,
     reply: ReplyPlan,
     bytes: usize,
@@ -199,9 +199,9 @@ impl InferStream {
             let (reply, state) = (decoded.reply, DecoupledState::Running);
             self.decoupled.push(Decoupled { version, responses, reply, bytes, state, _held: held });
         } else {
-            let ticket = version.handle().submit_counted(decoded.request, &self.backlog);
+            let response = version.handle().submit_counted(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
-            let running = Running { ticket, version, reply: decoded.reply, bytes, _held: held };
+            let running = Running { response, version, reply: decoded.reply, bytes, _held: held };
             self.turns.push_back(Turn::Running(Box::new(running)));
         }
     }
@@ -224,7 +224,7 @@ impl InferStream {
         let Some(turn) = self.turns.front_mut() else { return Poll::Pending };
         let result = match turn {
             Turn::Refused(_) => None,
-            Turn::Running(running) => Some(ready!(Pin::new(&mut running.ticket).poll(context))),
+            Turn::Running(running) => Some(ready!(Pin::new(&mut running.response).poll(context))),
         };
         self.ordinary_last = true;
         match (self.turns.pop_front(), result) {

@@ -16,7 +16,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 const GOLDEN_FRACTION: f64 = 0.618_033_988_749_894_9;
 
 /// Where connections come in.
-pub(in crate::frontend::grpc) struct Door {
+pub(in crate::frontend::grpc) struct Acceptor {
     /// The listening socket; closed when the loop ends.
     pub(in crate::frontend::grpc) listener: TcpListener,
     /// Serves each connection.
@@ -30,8 +30,8 @@ pub(in crate::frontend::grpc) struct Door {
 }
 
 /// Accepts connections until the server closes.
-pub(in crate::frontend::grpc) async fn accept(door: Door) {
-    let Door { listener, host, places, connections, closing } = door;
+pub(in crate::frontend::grpc) async fn accept(acceptor: Acceptor) {
+    let Acceptor { listener, host, places, connections, closing } = acceptor;
     let host = Arc::new(host);
     let mut spread = 0.0_f64;
     while let Some(accepted) = closing.run_until_cancelled(listener.accept()).await {

@@ -46,16 +46,16 @@ pub(super) struct WithCalls<C> {
     calls: Calls,
     running: FuturesUnordered<Call>,
     begun: u64,
-    bell: Arc<Bell>,
+    woken: Arc<ConnectionWaker>,
     waker: Waker,
 }
 
 impl<C> WithCalls<C> {
     /// `connection` puts its calls into `calls`.
     pub(super) fn new(connection: C, calls: Calls) -> Self {
-        let bell = Arc::new(Bell::default());
-        let waker = Waker::from(Arc::clone(&bell));
-        Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new(), begun: 0, bell, waker }
+        let woken = Arc::new(ConnectionWaker::default());
+        let waker = Waker::from(Arc::clone(&woken));
+        Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new(), begun: 0, woken, waker }
     }
 
     /// The connection itself.
@@ -88,20 +88,20 @@ impl<C: Future> Future for WithCalls<C> {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<C::Output> {
         let this = &mut *self;
-        this.bell.task.register(context.waker());
+        this.woken.task.register(context.waker());
         let waker = this.waker.clone();
         let mut inner = Context::from_waker(&waker);
         for _ in 0..ROUNDS {
-            this.bell.state.store(LISTENING, Ordering::Release);
+            this.woken.state.store(LISTENING, Ordering::Release);
             while let Poll::Ready(Some(())) = this.running.poll_next_unpin(&mut inner) {}
             if let Poll::Ready(ended) = this.connection.as_mut().poll(&mut inner) {
                 return Poll::Ready(ended);
             }
-            if !this.adopt() && this.bell.leave() {
+            if !this.adopt() && this.woken.leave() {
                 return Poll::Pending;
             }
         }
-        this.bell.state.store(AWAY, Ordering::Release);
+        this.woken.state.store(AWAY, Ordering::Release);
         context.waker().wake_by_ref();
         Poll::Pending
     }
@@ -117,19 +117,19 @@ const RUNG: u8 = 2;
 /// Wakes a connection's task. A connection and its calls wake each other all the time while they are polled; going
 /// through the runtime for that would rouse another worker thread for each request.
 #[derive(Default)]
-struct Bell {
+struct ConnectionWaker {
     state: AtomicU8,
     task: AtomicWaker,
 }
 
-impl Bell {
+impl ConnectionWaker {
     /// Ends a round; false if it rang meanwhile and another is due.
     fn leave(&self) -> bool {
         self.state.compare_exchange(LISTENING, AWAY, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }
 
-impl Wake for Bell {
+impl Wake for ConnectionWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }

@@ -8,7 +8,7 @@ mod idle;
 mod preface;
 mod tls;
 
-pub(super) use accept::{Door, accept};
+pub(super) use accept::{Acceptor, accept};
 pub(super) use connection::Host;
 pub use tls::TlsError;
 pub(super) use tls::acceptor;

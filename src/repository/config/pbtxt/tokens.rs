@@ -33,7 +33,7 @@ impl Prepared {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kindly {
+enum TokenKind {
     Word,
     Text,
     Number,
@@ -42,7 +42,7 @@ enum Kindly {
 
 #[derive(Clone, Copy, Debug)]
 struct Token {
-    kind: Kindly,
+    kind: TokenKind,
     start: usize,
     end: usize,
 }
@@ -109,21 +109,21 @@ struct Pass<'a> {
 impl Pass<'_> {
     fn take(&mut self, token: Token) -> Result<(), Fault> {
         match token.kind {
-            Kindly::Mark(open @ (b'{' | b'<')) => return self.open_message(open, token),
-            Kindly::Mark(b'[') => return self.open_list(token),
-            Kindly::Mark(close @ (b'}' | b'>' | b']')) => return self.close(close, token),
-            Kindly::Mark(b':') => self.top().colon = true,
-            Kindly::Mark(b',' | b';') => {
+            TokenKind::Mark(open @ (b'{' | b'<')) => return self.open_message(open, token),
+            TokenKind::Mark(b'[') => return self.open_list(token),
+            TokenKind::Mark(close @ (b'}' | b'>' | b']')) => return self.close(close, token),
+            TokenKind::Mark(b':') => self.top().colon = true,
+            TokenKind::Mark(b',' | b';') => {
                 let top = self.top();
                 (top.pending, top.colon) = (None, false);
             }
-            Kindly::Word => return self.word(token),
-            Kindly::Text => return self.string(token),
-            Kindly::Number => {
+            TokenKind::Word => return self.word(token),
+            TokenKind::Text => return self.string(token),
+            TokenKind::Number => {
                 self.top().colon = false;
                 return self.count(token);
             }
-            Kindly::Mark(_) => {}
+            TokenKind::Mark(_) => {}
         }
         Ok(())
     }
@@ -327,15 +327,15 @@ fn next_token(text: &str, from: usize) -> Result<Option<Token>, Fault> {
     };
     let token = |kind, end| Ok(Some(Token { kind, start, end }));
     match first {
-        b'"' | b'\'' => token(Kindly::Text, string_end(bytes, start)?),
+        b'"' | b'\'' => token(TokenKind::Text, string_end(bytes, start)?),
         b'A'..=b'Z' | b'a'..=b'z' | b'_' => {
-            token(Kindly::Word, run(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
+            token(TokenKind::Word, run(|byte| byte.is_ascii_alphanumeric() || byte == b'_'))
         }
         b'0'..=b'9' | b'.' => {
-            token(Kindly::Number, run(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.'))
+            token(TokenKind::Number, run(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.'))
         }
         b'{' | b'}' | b'[' | b']' | b'<' | b'>' | b':' | b',' | b';' | b'-' | b'+' | b'/' => {
-            token(Kindly::Mark(first), start + 1)
+            token(TokenKind::Mark(first), start + 1)
         }
         _ => {
             let character = text[start..].chars().next().unwrap_or_default();

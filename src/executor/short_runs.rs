@@ -16,10 +16,10 @@ pub(super) struct Size {
     pub(super) input_bytes: usize,
 }
 
-/// The longest of the recent runs of one program: it rises at once, and falls by a sixteenth a run. And the largest run that
-/// was short: of a larger one nothing is known.
+/// The longest of the recent runs of one program: it rises at once, and falls by a sixteenth a run. And the largest run
+/// that was short: of a larger one nothing is known.
 #[derive(Debug)]
-pub(super) struct Brevity {
+pub(super) struct ShortRunDetector {
     longest_ns: AtomicU64,
     /// Rows in the upper half, bytes of inputs in the lower; 0 before the first short run.
     largest_short: AtomicU64,
@@ -27,7 +27,7 @@ pub(super) struct Brevity {
     steady: bool,
 }
 
-impl Brevity {
+impl ShortRunDetector {
     pub(super) fn new(steady: bool) -> Self {
         Self { longest_ns: AtomicU64::new(UNKNOWN), largest_short: AtomicU64::new(0), steady }
     }
@@ -80,48 +80,48 @@ mod tests {
 
     #[test]
     fn only_steady_programs_with_short_runs_are_short() {
-        let (steady, unsteady) = (Brevity::new(true), Brevity::new(false));
+        let (steady, unsteady) = (ShortRunDetector::new(true), ShortRunDetector::new(false));
         assert!(!steady.is_short(|| rows(1)), "nothing is known before the first run");
-        for brevity in [&steady, &unsteady] {
-            brevity.ran(|| rows(1), 10_000);
+        for short_runs in [&steady, &unsteady] {
+            short_runs.ran(|| rows(1), 10_000);
         }
         assert!(steady.is_short(|| rows(1)) && !unsteady.is_short(|| rows(1)));
     }
 
     #[test]
     fn one_long_run_counts_for_a_while() {
-        let brevity = Brevity::new(true);
-        brevity.ran(|| rows(1), 200_000);
-        brevity.ran(|| rows(1), 10_000);
-        assert!(!brevity.is_short(|| rows(1)), "the long run was just now");
+        let short_runs = ShortRunDetector::new(true);
+        short_runs.ran(|| rows(1), 200_000);
+        short_runs.ran(|| rows(1), 10_000);
+        assert!(!short_runs.is_short(|| rows(1)), "the long run was just now");
         for _ in 0..30 {
-            brevity.ran(|| rows(1), 10_000);
+            short_runs.ran(|| rows(1), 10_000);
         }
-        assert!(brevity.is_short(|| rows(1)));
+        assert!(short_runs.is_short(|| rows(1)));
     }
 
     #[test]
     fn nothing_is_known_of_more_rows_or_bytes_than_were_short() {
-        let brevity = Brevity::new(true);
-        brevity.ran(|| rows(4), 10_000);
-        assert!(brevity.is_short(|| rows(4)) && brevity.is_short(|| rows(1)));
-        assert!(!brevity.is_short(|| rows(5)));
-        assert!(!brevity.is_short(|| Size { rows: 1, input_bytes: 4 * 64 + 1 }), "one row may bring long strings");
-        brevity.ran(|| Size { rows: 1, input_bytes: 1 << 20 }, 10_000);
-        assert!(!brevity.is_short(|| Size { rows: 4, input_bytes: 1 << 20 }), "no run had as much of both");
-        assert!(!brevity.is_short(|| Size { rows: 1, input_bytes: 1 << 32 }));
-        brevity.ran(|| rows(8), 10_000);
-        assert!(brevity.is_short(|| rows(8)));
+        let short_runs = ShortRunDetector::new(true);
+        short_runs.ran(|| rows(4), 10_000);
+        assert!(short_runs.is_short(|| rows(4)) && short_runs.is_short(|| rows(1)));
+        assert!(!short_runs.is_short(|| rows(5)));
+        assert!(!short_runs.is_short(|| Size { rows: 1, input_bytes: 4 * 64 + 1 }), "one row may bring long strings");
+        short_runs.ran(|| Size { rows: 1, input_bytes: 1 << 20 }, 10_000);
+        assert!(!short_runs.is_short(|| Size { rows: 4, input_bytes: 1 << 20 }), "no run had as much of both");
+        assert!(!short_runs.is_short(|| Size { rows: 1, input_bytes: 1 << 32 }));
+        short_runs.ran(|| rows(8), 10_000);
+        assert!(short_runs.is_short(|| rows(8)));
     }
 
     #[test]
     fn a_size_whose_runs_become_long_is_not_short_again_until_it_was_seen_so() {
-        let brevity = Brevity::new(true);
-        brevity.ran(|| rows(8), 10_000);
-        brevity.ran(|| rows(8), 60_000);
+        let short_runs = ShortRunDetector::new(true);
+        short_runs.ran(|| rows(8), 10_000);
+        short_runs.ran(|| rows(8), 60_000);
         for _ in 0..30 {
-            brevity.ran(|| rows(1), 10_000);
+            short_runs.ran(|| rows(1), 10_000);
         }
-        assert!(brevity.is_short(|| rows(1)) && !brevity.is_short(|| rows(8)));
+        assert!(short_runs.is_short(|| rows(1)) && !short_runs.is_short(|| rows(8)));
     }
 }

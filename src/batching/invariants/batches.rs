@@ -5,18 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::{Broken, hold, own};
 use crate::batching::{
     CellId, Lease,
-    arbiter::GroupIx,
-    batch::{Batch, BatchIx, Seat, Step, StepState},
+    batch::{Batch, BatchSpan, Step, StepState},
     core::Core,
     group::Group,
-    ledger::{Request, Slot, Stand},
-    lineage::{Lineage, LineageIx},
+    ids::{BatchIx, GroupIx, LineageIx, RequestIx},
+    ledger::{Request, RequestState},
+    lineage::Lineage,
 };
 
 /// Batches, lineages and buffers of a group.
 pub(super) fn check(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     batches(core, ix, group)?;
-    seats(core, ix, group)?;
+    spans(core, ix, group)?;
     for (at, lineage) in &group.table.lineages {
         parts(ix, group, at, lineage)?;
         places(ix, group, lineage)?;
@@ -47,8 +47,9 @@ fn batches(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         staircase(ix, batch)?;
         for step in &batch.steps {
             if let StepState::Running(task) = step.state {
-                let mut flights = core.ledger.flights().iter();
-                let there = flights.any(|flight| flight.task == task && flight.group == ix && flight.batch == at);
+                let mut in_flight_tasks = core.ledger.in_flight_tasks().iter();
+                let there = in_flight_tasks
+                    .any(|in_flight| in_flight.task == task && in_flight.group == ix && in_flight.batch == at);
                 hold!(there, "{id:?} of group {ix} runs as {task:?}, which is not in flight");
             }
         }
@@ -66,40 +67,44 @@ fn staircase(ix: GroupIx, batch: &Batch) -> Result<(), Broken> {
     }
     for step in &batch.steps {
         hold!(!step.rows.is_empty(), "{:?} of group {ix} has an empty step", batch.id);
-        let by_place = step.rows.is_sorted_by_key(|seat| seat.span.at);
+        let by_place = step.rows.is_sorted_by_key(|span| span.rows.at);
         hold!(by_place, "{:?} of group {ix} has rows out of order", batch.id);
     }
     Ok(())
 }
 
 /// Each row that has boarded and is not done sits in exactly one place or pauses, and no masked row waits.
-fn seats(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let mut seated = BTreeMap::<Slot, BTreeSet<u32>>::new();
+fn spans(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let mut seated = BTreeMap::<RequestIx, BTreeSet<u32>>::new();
     for step in steps(group) {
-        for seat in &step.rows {
-            let aboard = core.ledger.is_aboard(seat);
-            hold!(aboard || !step.is_queued(), "a masked row of {:?} waits", seat.span.req);
+        for span in &step.rows {
+            let aboard = core.ledger.is_aboard(span);
+            hold!(aboard || !step.is_queued(), "a masked row of {:?} waits", span.rows.req);
             if !aboard {
                 continue;
             }
-            for row in seat.span.start..seat.span.start + seat.span.count {
-                let once = seated.entry(seat.slot).or_default().insert(row);
-                hold!(once, "row {row} of {:?} sits twice", seat.span.req);
+            for row in span.rows.start..span.rows.start + span.rows.count {
+                let once = seated.entry(span.request_ix).or_default().insert(row);
+                hold!(once, "row {row} of {:?} sits twice", span.rows.req);
             }
         }
     }
-    for (&slot, seats) in &group.paused {
-        hold!(!seats.is_empty(), "slot {slot} of group {ix} pauses without rows");
-        for seat in seats {
-            hold!(seat.slot == slot && core.ledger.is_aboard(seat), "a masked row of {:?} pauses", seat.span.req);
-            let mut rows = seat.span.start..seat.span.start + seat.span.count;
-            let once = rows.all(|row| seated.entry(slot).or_default().insert(row));
-            hold!(once, "a row of {:?} pauses and sits in a batch", seat.span.req);
+    for (&request_ix, spans) in &group.paused {
+        hold!(!spans.is_empty(), "slot {request_ix} of group {ix} pauses without rows");
+        for span in spans {
+            hold!(
+                span.request_ix == request_ix && core.ledger.is_aboard(span),
+                "a masked row of {:?} pauses",
+                span.rows.req
+            );
+            let mut rows = span.rows.start..span.rows.start + span.rows.count;
+            let once = rows.all(|row| seated.entry(request_ix).or_default().insert(row));
+            hold!(once, "a row of {:?} pauses and sits in a batch", span.rows.req);
         }
     }
-    let travel = |request: &&Request| request.stand == Stand::Aboard && group.cellular.is_none();
-    for (slot, request) in own(core, ix).filter(|(_, request)| travel(request)) {
-        let rows = seated.get(&slot).map_or(0, BTreeSet::len);
+    let travel = |request: &&Request| request.state == RequestState::Aboard && group.cellular.is_none();
+    for (request_ix, request) in own(core, ix).filter(|(_, request)| travel(request)) {
+        let rows = seated.get(&request_ix).map_or(0, BTreeSet::len);
         hold!(rows == request.left as usize, "{:?} has {rows} rows seated and {} left", request.req, request.left);
     }
     Ok(())
@@ -124,8 +129,8 @@ fn places(ix: GroupIx, group: &Group, lineage: &Lineage) -> Result<(), Broken> {
         return Ok(());
     }
     let mut taken = BTreeSet::new();
-    for seat in steps_of(group, lineage).flat_map(|step| &step.rows) {
-        for place in seat.span.at..seat.span.at + seat.span.count {
+    for span in steps_of(group, lineage).flat_map(|step| &step.rows) {
+        for place in span.rows.at..span.rows.at + span.rows.count {
             hold!(taken.insert(place), "two rows of lineage {} of group {ix} share place {place}", lineage.number);
             let known = lineage.places.is_taken(place);
             hold!(known, "place {place} of lineage {} of group {ix} is free and used", lineage.number);
@@ -174,12 +179,19 @@ fn credits(ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Buffers are in use by tasks in flight alone.
 fn uses(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     for task in group.pipeline.users() {
-        let flying = core.ledger.flights().iter().any(|flight| flight.task == task && flight.group == ix);
+        let flying =
+            core.ledger.in_flight_tasks().iter().any(|in_flight| in_flight.task == task && in_flight.group == ix);
         hold!(flying, "{task:?} of group {ix} has ended and uses a buffer");
     }
-    let sum = |seats: &[Seat]| seats.iter().map(|seat| seat.span.count).sum::<u32>();
-    for flight in core.ledger.flights().iter().filter(|flight| flight.group == ix && !flight.ahead.is_empty()) {
-        hold!(sum(&flight.ahead) == flight.rows, "{:?} of group {ix} forgot rows that went ahead", flight.task);
+    let sum = |spans: &[BatchSpan]| spans.iter().map(|span| span.rows.count).sum::<u32>();
+    for in_flight in
+        core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix && !in_flight.ahead.is_empty())
+    {
+        hold!(
+            sum(&in_flight.ahead) == in_flight.rows,
+            "{:?} of group {ix} forgot rows that went ahead",
+            in_flight.task
+        );
     }
     Ok(())
 }

@@ -1,26 +1,27 @@
-//! How batches travel from a decision of the policy to a lane: the meta operations on requests of the queue, and launches.
+//! How batches travel from a decision of the policy to a lane: the meta operations on requests of the queue, and
+//! launches.
 
 use smallvec::SmallVec;
 
 use super::{
     Action, Bucket, CellId, Ns, RowSpan, ShapeClass, Task, TaskId,
-    arbiter::{GroupIx, Lane},
-    batch::{BatchIx, Seat, Step, StepState},
+    arbiter::Lane,
+    batch::{BatchSpan, Step, StepState},
     cost::Quantile,
-    group::{Around, Group, Turn},
-    ledger::{Flight, Ledger, Request},
-    pending::LineIx,
+    group::{Group, PoolView, StepContext},
+    ids::{BatchIx, GroupIx, SubQueueIx},
+    ledger::{InFlightTask, Ledger, Request},
     pipeline::Access,
-    policy::{Decision, Outlook, Passengers, View},
+    policy::{Decision, Selection, View},
     table::{Blueprint, lay_out},
 };
 
 impl Group {
     /// Asks the policy what to do with a lane.
-    pub(super) fn decide(&mut self, turn: &mut Turn<'_>, lane: &Lane, around: Around<'_>) -> Decision {
+    pub(super) fn decide(&mut self, context: &mut StepContext<'_>, lane: &Lane, pool: PoolView<'_>) -> Decision {
         let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
         let enterable = self.pending.requests > 0 && self.can_enter(lane);
-        let (now, ledger) = (turn.now, &*turn.ledger);
+        let (now, ledger) = (context.now, &*context.ledger);
         let Self {
             pending,
             table,
@@ -45,75 +46,75 @@ impl Group {
             learned,
             max_rows,
             objective_ns,
-            neighbours_slack_ns: around.neighbours_slack_ns,
+            neighbours_slack_ns: pool.neighbours_slack_ns,
             ready,
             enterable,
             lane_is_idle: lane.is_idle(),
-            lanes: around.lanes.min(most).max(1),
-            idle_besides: around.idle_besides.min(most.saturating_sub(*running + 1)),
+            lanes: pool.lanes.min(most).max(1),
+            idle_besides: pool.idle_besides.min(most.saturating_sub(*running + 1)),
         })
     }
 
     /// Meta operation *new*.
     pub(super) fn new_batch(
         &mut self,
-        turn: &mut Turn<'_>,
-        line: LineIx,
-        passengers: &Passengers,
-        outlook: Outlook,
+        context: &mut StepContext<'_>,
+        sub_queue: SubQueueIx,
+        selection: &Selection,
+        accepts_newcomers: bool,
     ) -> BatchIx {
         // It is the newest now, so that no other is stretched any more.
         if self.pipeline.boundaries() > 0 {
             if let Some((newest, _)) = self.table.newest() {
                 self.table.lineages[newest].sealed = true;
             }
-            self.release_leases(turn.now);
+            self.release_leases(context.now);
         }
-        let rows = self.board(turn, line, passengers);
-        let boarded: u32 = rows.iter().map(|seat| seat.span.count).sum();
-        if boarded < self.max_rows && self.others_wait(line) {
+        let rows = self.board(context, sub_queue, selection);
+        let boarded: u32 = rows.iter().map(|span| span.rows.count).sum();
+        if boarded < self.max_rows && self.others_wait(sub_queue) {
             self.totals.batches_parted_by_key += 1;
         }
         self.totals.batches_formed += 1;
-        let entry = &self.pending.lines[line as usize];
-        let mates = entry.mates.clone();
-        let sealed = outlook == Outlook::Split || !self.policy.stretches();
+        let entry = &self.pending.sub_queues[sub_queue as usize];
+        let batch_key = entry.batch_key.clone();
+        let sealed = !accepts_newcomers || !self.policy.stretches();
         let class = match self.pipeline.boundaries() {
             0 => ShapeClass::default(),
-            _ if !sealed && !mates.class.0.is_empty() => mates.class.clone(),
-            _ => longest(&rows, turn.ledger),
+            _ if !sealed && !batch_key.class.0.is_empty() => batch_key.class.clone(),
+            _ => longest(&rows, context.ledger),
         };
-        let level = best_level(&rows, turn.ledger);
-        match passengers {
-            Passengers::Heads(lines) => lines.iter().for_each(|&(line, _)| self.left(turn, line)),
-            Passengers::First(_) | Passengers::Named(_) => self.left(turn, line),
+        let level = best_level(&rows, context.ledger);
+        match selection {
+            Selection::Heads(sub_queues) => sub_queues.iter().for_each(|&(sub_queue, _)| self.left(context, sub_queue)),
+            Selection::First(_) | Selection::Named(_) => self.left(context, sub_queue),
         }
-        let plan = Blueprint { mates, class, level, turn: None, order: self.policy.part_order(), sealed };
-        self.table.new_batch(turn.now, plan, self.pipeline.entry(), rows)
+        let plan = Blueprint { batch_key, class, level, precedence: None, order: self.policy.part_order(), sealed };
+        self.table.new_batch(context.now, plan, self.pipeline.entry(), rows)
     }
 
     /// Meta operation *stretch*.
     pub(super) fn stretch(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         batch: BatchIx,
-        line: LineIx,
-        passengers: &Passengers,
-        outlook: Outlook,
+        sub_queue: SubQueueIx,
+        selection: &Selection,
+        accepts_newcomers: bool,
     ) {
         if self.table.get(batch).foot().is_some_and(Step::is_queued) {
             self.totals.preemptions += 1;
             self.totals.stretches_while_checking += u64::from(self.is_checking(batch));
         }
-        let rows = self.board(turn, line, passengers);
+        let rows = self.board(context, sub_queue, selection);
         self.totals.stretches += 1;
-        let level = best_level(&rows, turn.ledger);
-        self.left(turn, line);
-        let boarded = rows.iter().map(|seat| seat.span.count).sum();
+        let level = best_level(&rows, context.ledger);
+        self.left(context, sub_queue);
+        let boarded = rows.iter().map(|span| span.rows.count).sum();
         self.count_wait(batch, boarded);
         let merged = self.table.stretch(batch, level, self.pipeline.entry(), rows);
         self.totals.merges += u64::from(merged);
-        if outlook == Outlook::Split {
+        if !accepts_newcomers {
             self.table.lineage_of_mut(batch).sealed = true;
         }
     }
@@ -128,15 +129,15 @@ impl Group {
         }
     }
 
-    fn left(&mut self, turn: &Turn<'_>, line: LineIx) {
-        self.touched(turn.ledger, line);
-        self.pending.retire(line);
+    fn left(&mut self, context: &StepContext<'_>, sub_queue: SubQueueIx) {
+        self.touched(context.ledger, sub_queue);
+        self.pending.retire(sub_queue);
     }
 
     // ## queued => running
     pub(super) fn launch(
         &mut self,
-        turn: &mut Turn<'_>,
+        context: &mut StepContext<'_>,
         group: GroupIx,
         lane: &Lane,
         id: TaskId,
@@ -155,16 +156,17 @@ impl Group {
         let spans: Vec<RowSpan> = step
             .rows
             .iter()
-            .map(|seat| {
-                rows += seat.span.count;
-                if previous.replace(seat.span.req) != Some(seat.span.req) {
+            .map(|span| {
+                rows += span.rows.count;
+                if previous.replace(span.rows.req) != Some(span.rows.req) {
                     requests += 1;
                 }
-                seat.span
+                span.rows
             })
             .collect();
-        let (from, to) = hull(&step.rows);
-        let class = if staged { self.table.lineages[lineage].class.clone() } else { longest(&step.rows, turn.ledger) };
+        let (from, to) = span_of(&step.rows);
+        let class =
+            if staged { self.table.lineages[lineage].class.clone() } else { longest(&step.rows, context.ledger) };
         let access = self.pipeline.access(&self.table.lineages[lineage], cell, from, to).unwrap_or_default();
         let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
         let entry = &mut self.table.lineages[lineage];
@@ -176,7 +178,7 @@ impl Group {
         self.running += 1;
         self.totals.tasks_launched += 1;
         self.totals.rows_launched += u64::from(rows);
-        turn.ledger.take_off(Flight {
+        context.ledger.take_off(InFlightTask {
             task: id,
             lane: lane.id,
             group,
@@ -185,7 +187,7 @@ impl Group {
             cell,
             requests,
             rows,
-            launched: turn.now,
+            launched: context.now,
             class: class.clone(),
             ahead,
             nodes: Vec::new(),
@@ -208,41 +210,41 @@ impl Group {
             writes,
             after,
         };
-        turn.actions.push(Action::Launch(task));
-        self.release_leases(turn.now);
+        context.actions.push(Action::Launch(task));
+        self.release_leases(context.now);
         predicted_ns
     }
 
-    /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it. Then its seats
-    /// are given back, as they are in the task.
-    fn pass_on(&mut self, batch: BatchIx, foot_at: usize, id: TaskId, ahead: bool) -> Vec<Seat> {
+    /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it.
+    /// Then its spans are given back, as they are in the task.
+    fn pass_on(&mut self, batch: BatchIx, foot_at: usize, id: TaskId, ahead: bool) -> Vec<BatchSpan> {
         let steps = &mut self.table.get_mut(batch).steps;
-        let mut seats = Vec::new();
+        let mut spans = Vec::new();
         if !ahead {
             steps[foot_at].state = StepState::Running(id);
         } else {
             let Step { next, rows, waits_ns, .. } = steps.remove(foot_at);
-            seats.clone_from(&rows);
+            spans.clone_from(&rows);
             self.table.insert_step(batch, CellId(next.0 + 1), rows, waits_ns);
         }
         self.totals.merges += u64::from(self.table.merge(batch));
         self.table.enqueue(batch);
-        seats
+        spans
     }
 }
 
 /// Places of rows, from the first to behind the last.
-pub(super) fn hull(rows: &[Seat]) -> (u32, u32) {
-    let from = rows.first().map_or(0, |seat| seat.span.at);
-    let to = rows.last().map_or(0, |seat| seat.span.at + seat.span.count);
+pub(super) fn span_of(rows: &[BatchSpan]) -> (u32, u32) {
+    let from = rows.first().map_or(0, |span| span.rows.at);
+    let to = rows.last().map_or(0, |span| span.rows.at + span.rows.count);
     (from, to)
 }
 
 /// The padded shape that holds all these rows.
-pub(super) fn longest(rows: &[Seat], ledger: &Ledger) -> ShapeClass {
+pub(super) fn longest(rows: &[BatchSpan], ledger: &Ledger) -> ShapeClass {
     let mut class = ShapeClass::default();
-    for seat in rows {
-        lengthen(&mut class, &ledger[seat.slot]);
+    for span in rows {
+        lengthen(&mut class, &ledger[span.request_ix]);
     }
     class
 }
@@ -259,7 +261,7 @@ pub(super) fn lengthen(class: &mut ShapeClass, request: &Request) {
 }
 
 /// The highest level of the requests that these rows belong to; ended ones do not count.
-pub(super) fn best_level(rows: &[Seat], ledger: &Ledger) -> u64 {
-    let aboard = rows.iter().filter(|seat| ledger.is_aboard(seat));
-    aboard.map(|seat| ledger[seat.slot].level).min().unwrap_or(u64::MAX)
+pub(super) fn best_level(rows: &[BatchSpan], ledger: &Ledger) -> u64 {
+    let aboard = rows.iter().filter(|span| ledger.is_aboard(span));
+    aboard.map(|span| ledger[span.request_ix].level).min().unwrap_or(u64::MAX)
 }

@@ -1,0 +1,182 @@
+//! Which groups of like length board together (Policy I). Groups save padding, but each is a run of its own that
+//! the others wait for: where the engine gains more from a larger batch than padding costs, neighbours had better
+//! share one. Where times are known beforehand groups are few, and asked in the order of their turns; else each
+//! length is a group, and the nearest are asked first.
+
+use std::{iter::Peekable, ops::Bound};
+
+use smallvec::SmallVec;
+
+use super::View;
+use crate::batching::{
+    Ns, ShapeClass,
+    cost::{Quantile, length_of},
+    ids::SubQueueIx,
+    launching::lengthen,
+    pending::{BatchKey, SubQueue},
+};
+
+/// Lines that are looked at, in the order of their turns: with many keys there may be thousands.
+const LOOKED_AT: usize = 9;
+
+/// Lengths that are looked at on each side.
+const NEAR_LOOKED_AT: usize = 32;
+
+/// Requests that board as one batch: so many from the head of each sub-queue, the sub-queue whose turn it is first.
+#[derive(Debug)]
+pub(super) struct CandidateBatch {
+    pub(super) from: SmallVec<[(SubQueueIx, u32); 4]>,
+    pub(super) rows: u32,
+    /// Longest of the requests, in each axis.
+    class: ShapeClass,
+    /// The same, rounded up as their groups are: of these there are few, so that what is found out about one can be
+    /// kept.
+    pub(super) bound: ShapeClass,
+}
+
+impl CandidateBatch {
+    /// The first requests of one sub-queue, as many as have no more than `room` rows together.
+    pub(super) fn of_sub_queue(view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue, room: u32) -> Self {
+        let mut class = ShapeClass::default();
+        let (mut requests, mut rows) = (0, 0);
+        for request_ix in entry.iter(view.ledger) {
+            let request = &view.ledger[request_ix];
+            if request.rows > room - rows {
+                break;
+            }
+            requests += 1;
+            rows += request.rows;
+            lengthen(&mut class, request);
+        }
+        Self { from: SmallVec::from_slice(&[(sub_queue, requests)]), rows, class, bound: view.class_of(entry) }
+    }
+
+    /// Lets others of the same keys and the same level aboard, in the order of their turns, as long as that makes the
+    /// sum of all completion times no longer. Where times are not known, groups stay apart.
+    pub(super) fn try_merge(mut self, view: &View<'_>, room: u32) -> Self {
+        let [(first, _)] = self.from[..] else { return self };
+        let Some(host) = view.pending.sub_queue(first) else { return self };
+        let level = view.level_of(first);
+        for (sub_queue, entry) in view.pending.in_order().take(LOOKED_AT) {
+            if self.rows >= room {
+                break;
+            }
+            if sub_queue == first || entry.batch_key.key != host.batch_key.key || view.level_of(sub_queue) != level {
+                continue;
+            }
+            let candidates = Self::of_sub_queue(view, sub_queue, entry, room - self.rows);
+            if candidates.rows > 0 && self.gains_by(view, &candidates) == Some(true) {
+                self.take_along(candidates);
+            }
+        }
+        self
+    }
+
+    /// Lets others of the same keys and the same level aboard, the nearest lengths first, as long as all that wait
+    /// complete no later by it on average: these, and the rows `behind` them, from which the candidates come. Times are
+    /// those that padded tokens foretell; where they are not known, lengths stay apart.
+    pub(super) fn try_merge_near(mut self, view: &View<'_>, room: u32, behind: f64) -> Self {
+        let [(first, _)] = self.from[..] else { return self };
+        let Some(host) = view.pending.sub_queue(first) else { return self };
+        let level = view.level_of(first);
+        let joins = |&(batch_key, &sub_queue): &(&BatchKey, &SubQueueIx)| {
+            batch_key.key == host.batch_key.key && view.level_of(sub_queue) == level
+        };
+        let sub_queues = |from: Bound<&BatchKey>, to| view.pending.by_key.range::<BatchKey, _>((from, to));
+        let of_key = |&(batch_key, _): &(&BatchKey, &SubQueueIx)| batch_key.key == host.batch_key.key;
+        let shorter = sub_queues(Bound::Unbounded, Bound::Excluded(&host.batch_key)).rev().take_while(of_key);
+        let longer = sub_queues(Bound::Excluded(&host.batch_key), Bound::Unbounded).take_while(of_key);
+        let mut shorter = shorter.take(NEAR_LOOKED_AT).filter(joins).peekable();
+        let mut longer = longer.take(NEAR_LOOKED_AT).filter(joins).peekable();
+        let (mut asks_shorter, mut asks_longer) = (true, true);
+        while self.rows < room {
+            let below = asks_shorter.then(|| self.next_of(view, &mut shorter, room)).flatten();
+            let above = asks_longer.then(|| self.next_of(view, &mut longer, room)).flatten();
+            let takes_below = match (&below, &above) {
+                (Some(below), Some(above)) => self.padding(below) <= self.padding(above),
+                (below, _) => below.is_some(),
+            };
+            let Some(candidates) = (if takes_below { below } else { above }) else { break };
+            let is_gain = self.gains_by_runs(view, &candidates, behind) == Some(true);
+            if is_gain {
+                self.take_along(candidates);
+            }
+            // Lengths that are further away on a side gain less.
+            if takes_below {
+                shorter.next();
+                asks_shorter = is_gain;
+            } else {
+                longer.next();
+                asks_longer = is_gain;
+            }
+        }
+        self
+    }
+
+    /// The requests of the next sub-queue that would fit.
+    fn next_of<'m>(
+        &self,
+        view: &View<'_>,
+        sub_queues: &mut Peekable<impl Iterator<Item = (&'m BatchKey, &'m SubQueueIx)>>,
+        room: u32,
+    ) -> Option<Self> {
+        loop {
+            let &(_, &sub_queue) = sub_queues.peek()?;
+            let candidates = view
+                .pending
+                .sub_queue(sub_queue)
+                .map(|entry| Self::of_sub_queue(view, sub_queue, entry, room - self.rows));
+            match candidates.filter(|candidates| candidates.rows > 0) {
+                Some(candidates) => return Some(candidates),
+                None => sub_queues.next(),
+            };
+        }
+    }
+
+    /// Elements that a joint batch is padded by, beyond what the two are.
+    fn padding(&self, candidates: &Self) -> u64 {
+        let tokens = |rows: u32, class: &ShapeClass| u64::from(rows).saturating_mul(length_of(class));
+        let joint = tokens(self.rows + candidates.rows, &joint(&self.class, &candidates.class));
+        joint.saturating_sub(tokens(self.rows, &self.class)).saturating_sub(tokens(candidates.rows, &candidates.class))
+    }
+
+    /// Whether all, and the rows `behind` them, complete no later on average if the candidates join than if they leave
+    /// later, as [`Self::gains_by`]. Guests that leave later share a batch as well, so that only their part of its
+    /// fixed time counts.
+    fn gains_by_runs(&self, view: &View<'_>, candidates: &Self, behind: f64) -> Option<bool> {
+        let own_ns = view.costs.by_tokens(self.rows, &self.class)?;
+        let candidates_ns = view.costs.share_by_tokens(candidates.rows, &candidates.class)?;
+        let joint_ns = view.costs.by_tokens(self.rows + candidates.rows, &joint(&self.class, &candidates.class))?;
+        let lanes = f64::from(view.lanes.max(1));
+        let wait_ns = if view.idle_besides > 0 { 0.0 } else { own_ns / lanes };
+        let (own, others, behind) = (f64::from(self.rows), f64::from(candidates.rows), behind / lanes);
+        let apart = own * own_ns + others * (wait_ns + candidates_ns) + behind * (own_ns + candidates_ns);
+        Some((own + others + behind) * joint_ns <= apart)
+    }
+
+    fn take_along(&mut self, candidates: Self) {
+        self.class = joint(&self.class, &candidates.class);
+        self.bound = joint(&self.bound, &candidates.bound);
+        self.rows += candidates.rows;
+        self.from.extend(candidates.from);
+    }
+
+    /// Whether all complete no later on average in one batch than in two, of which the second has a lane at once where
+    /// one idles, and else waits for the first lane that becomes free.
+    fn gains_by(&self, view: &View<'_>, candidates: &Self) -> Option<bool> {
+        let whole = |rows, class| view.costs.whole(rows, class, Quantile::Mean);
+        let own_ns = whole(self.rows, &self.class)?;
+        let candidates_ns = whole(candidates.rows, &candidates.class)?;
+        let joint_ns = whole(self.rows + candidates.rows, &joint(&self.class, &candidates.class))?;
+        let wait_ns = if view.idle_besides > 0 { 0 } else { own_ns / Ns::from(view.lanes) };
+        let (own, others) = (Ns::from(self.rows), Ns::from(candidates.rows));
+        Some((own + others) * joint_ns <= own * own_ns + others * (wait_ns + candidates_ns))
+    }
+}
+
+/// The shape that holds both.
+fn joint(one: &ShapeClass, two: &ShapeClass) -> ShapeClass {
+    let axes = one.0.len().max(two.0.len());
+    let length = |class: &ShapeClass, axis: usize| class.0.get(axis).copied().unwrap_or(0);
+    ShapeClass((0..axes).map(|axis| length(one, axis).max(length(two, axis))).collect())
+}
