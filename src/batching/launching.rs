@@ -10,7 +10,7 @@ use super::{
     cost::Quantile,
     group::{Group, PoolView, StepContext},
     ids::{BatchIx, GroupIx, SubQueueIx},
-    ledger::{InFlightTask, Ledger, Request},
+    ledger::{InFlightTask, Ledger},
     pipeline::Access,
     policy::{Decision, Selection, View},
     table::{Blueprint, lay_out},
@@ -244,20 +244,9 @@ pub(super) fn span_of(rows: &[BatchSpan]) -> (u32, u32) {
 pub(super) fn longest(rows: &[BatchSpan], ledger: &Ledger) -> ShapeClass {
     let mut class = ShapeClass::default();
     for span in rows {
-        lengthen(&mut class, &ledger[span.request_ix]);
+        ledger[span.request_ix].lengthen(&mut class);
     }
     class
-}
-
-/// Stretches a padded shape to hold a request's own lengths.
-pub(super) fn lengthen(class: &mut ShapeClass, request: &Request) {
-    let lengths = &mut class.0;
-    if lengths.len() < request.lengths.len() {
-        lengths.resize(request.lengths.len(), 0);
-    }
-    for (longest, &own) in lengths.iter_mut().zip(&request.lengths) {
-        *longest = own.max(*longest);
-    }
 }
 
 /// The highest level of the requests that these rows belong to; ended ones do not count.

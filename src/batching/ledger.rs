@@ -66,6 +66,17 @@ impl Request {
         let objective = objective_ns.map_or(NEVER, |objective_ns| self.arrived.saturating_add(objective_ns));
         objective.min(self.expiry)
     }
+
+    /// Stretches a padded shape to hold its own lengths.
+    pub(super) fn lengthen(&self, class: &mut ShapeClass) {
+        let lengths = &mut class.0;
+        if lengths.len() < self.lengths.len() {
+            lengths.resize(self.lengths.len(), 0);
+        }
+        for (longest, &own) in lengths.iter_mut().zip(&self.lengths) {
+            *longest = own.max(*longest);
+        }
+    }
 }
 
 /// How far a request has come.

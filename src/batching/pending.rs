@@ -16,7 +16,7 @@ use super::{
     lengths::LengthGroups,
     levels::Levels,
     list::{InQueue, List},
-    queue_order::QueueOrder,
+    queue_order::{QueueOrder, Rank},
     queue_rules::QueueRules,
     targets::Targets,
 };
@@ -79,10 +79,6 @@ impl Default for Level {
         Self { fresh: List::new(), delayed: List::new() }
     }
 }
-
-/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before delayed,
-/// then by order of arrival.
-pub(super) type Rank = (u64, bool, u64);
 
 /// Requests that may share a batch.
 #[derive(Debug, Default)]

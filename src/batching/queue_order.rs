@@ -3,7 +3,11 @@
 
 use std::collections::BTreeSet;
 
-use super::{ids::SubQueueIx, pending::Rank};
+use super::ids::SubQueueIx;
+
+/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before delayed,
+/// then by order of arrival.
+pub(super) type Rank = (u64, bool, u64);
 
 /// Sub-queues that are not empty, by the rank of their first requests.
 #[derive(Debug, Default)]

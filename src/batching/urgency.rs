@@ -8,7 +8,6 @@ use super::{
     cost::Quantile,
     group::Group,
     ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
-    launching::lengthen,
     ledger::{Ledger, Request},
     slack::SlackNs,
 };
@@ -94,7 +93,7 @@ impl Group {
         let live = || step.rows.iter().filter(|span| ledger.is_aboard(span)).map(|span| &ledger[span.request_ix]);
         let mut class = self.table.lineages[batch.lineage].class.clone();
         if self.pipeline.boundaries() == 0 {
-            live().for_each(|request| lengthen(&mut class, request));
+            live().for_each(|request| request.lengthen(&mut class));
         }
         let rows = step.row_count();
         let ends = now.saturating_add(self.costs.remaining(step.next, rows, &class, Quantile::P99)?);

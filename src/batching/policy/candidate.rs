@@ -12,7 +12,6 @@ use crate::batching::{
     Ns, ShapeClass,
     cost::{Quantile, length_of},
     ids::SubQueueIx,
-    launching::lengthen,
     pending::{BatchKey, SubQueue},
 };
 
@@ -46,7 +45,7 @@ impl CandidateBatch {
             }
             requests += 1;
             rows += request.rows;
-            lengthen(&mut class, request);
+            request.lengthen(&mut class);
         }
         Self { from: SmallVec::from_slice(&[(sub_queue, requests)]), rows, class, bound: view.class_of(entry) }
     }
