@@ -24,7 +24,8 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
     let args = ProfileArgs {
         model_repository: place.repository(),
         model: model.to_owned(),
-        budget_s: 1,
+        // Ends earlier where all sizes are settled; a busy machine has time for each size at least.
+        budget_s: 10,
         profile_directory: Some(place.profiles()),
         svg: Some(plot(place)),
         json,
