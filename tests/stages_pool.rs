@@ -141,11 +141,11 @@ async fn every_request_gets_its_own_rows_after_all_stages() {
             tokio::spawn(async move {
                 let rows = usize::from(index % 3) + 1;
                 let sent: Vec<f32> = (0..rows * 2).map(|place| f32::from(index) + place as f32 / 16.0).collect();
-                let response = submit(&handle, &sent);
+                let future = submit(&handle, &sent);
                 if index % 7 == 0 {
                     return;
                 }
-                let response = response.await.expect("digits do not fail");
+                let response = future.await.expect("digits do not fail");
                 let expected: Vec<f32> = sent.iter().map(|value| value * 1000.0 + 123.0).collect();
                 assert_eq!(values(&response), expected, "request {index} got rows that are not its own");
                 assert_eq!(response.outputs[0].shape.as_slice(), [rows as i64, 2]);

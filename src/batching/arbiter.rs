@@ -131,7 +131,7 @@ impl Arbiter {
     }
 
     /// A task was launched on a lane; it is predicted to take so long.
-    pub(super) fn took_off(&mut self, id: LaneId, task: TaskId, now: Ns, predicted_ns: Option<Ns>) {
+    pub(super) fn launched(&mut self, id: LaneId, task: TaskId, now: Ns, predicted_ns: Option<Ns>) {
         let Some(Load { lane, tasks }) = self.lanes.get_mut(&id) else { return };
         tasks.push_back((task, predicted_ns));
         lane.tasks += 1;
@@ -140,7 +140,7 @@ impl Arbiter {
 
     /// A task that was launched at `launched` ended: how long it had the lane. What remains begins now: were
     /// predictions only added up, whatever they are off by would add up too.
-    pub(super) fn landed(&mut self, id: LaneId, task: TaskId, launched: Ns, now: Ns) -> Ns {
+    pub(super) fn completed(&mut self, id: LaneId, task: TaskId, launched: Ns, now: Ns) -> Ns {
         let Some(Load { lane, tasks }) = self.lanes.get_mut(&id) else { return 0 };
         let took_ns = now.saturating_sub(launched.max(lane.last_end));
         lane.last_end = now;
@@ -269,7 +269,7 @@ impl Arbiter {
         Some((lane, group))
     }
 
-    /// The only group in the ring owes nobody anything: who comes later would else have the device to itself for as
+    /// Forgives the debt of the only group in the ring. Otherwise a later group would have the device to itself for as
     /// long as this one had it.
     fn forgive(&mut self) -> usize {
         if let Some(&group) = self.ring.front() {

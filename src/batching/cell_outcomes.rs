@@ -48,8 +48,8 @@ impl Group {
     }
 
     // ## running => (to run again, in halves | ended)
-    /// A node that failed alone ends its request. Of several nobody knows which did, and what they read is as it was:
-    /// they run again.
+    /// A node that failed alone ends its request. Of several it is unknown which one failed; their inputs are
+    /// unchanged, so that they run again.
     pub(super) fn fail_cells(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
         if in_flight.rows == 1 {
             return self.fail_lost_cells(context, in_flight);

@@ -126,8 +126,8 @@ impl Cellular {
     }
 
     /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are
-    /// requests that may board, each with a node of the first type at least; `brought` are nodes of other versions that
-    /// would share a task of a type.
+    /// requests that may board, each with a node of the first type at least; `brought` are nodes of other versions
+    /// that would share a task of a type.
     fn choose(&mut self, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
         let first = self.cells.first();
         let joined = |cell: CellId| if cell == first { waiting } else { 0 };
@@ -181,7 +181,7 @@ impl Group {
             return Answer::Launched(self.launch_cells(context, lane, id, cell, spans));
         }
         let most = cellular.most_rows(cell);
-        let spans = self.take_off(context, group, place, cell, most);
+        let spans = self.add_to_task(context, group, place, cell, most);
         if spans.is_empty() {
             return Answer::Nothing;
         }
@@ -218,9 +218,9 @@ impl Group {
         self.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
     }
 
-    /// Gives a lane's task at most so many nodes of a type, behind those that it has: whoever may board does so by
-    /// that.
-    pub(super) fn take_off(
+    /// Adds up to `most` nodes of a type to a lane's task, behind those that it has. Waiting requests board first, if
+    /// their first node is of that type.
+    pub(super) fn add_to_task(
         &mut self,
         context: &mut StepContext<'_>,
         group: GroupIx,
@@ -256,7 +256,7 @@ impl Group {
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        let is_new = context.ledger.take_off(InFlightTask {
+        let is_new = context.ledger.launched(InFlightTask {
             task: place.task,
             lane: place.lane,
             group,
@@ -279,8 +279,8 @@ impl Group {
         spans
     }
 
-    /// Lets requests board, in the order of their queue, until there are so many nodes for a task of the first type, or
-    /// as many are merged as may be, or there is no room for more state.
+    /// Lets requests board in queue order until the first type has `most` ready nodes, the limit of merged requests is
+    /// reached, or no slots for their state are left.
     fn board_cells(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
         while let Some(request_ix) = self.first_waiting(context.ledger) {
             let Some(cellular) = &mut self.cellular else { return };

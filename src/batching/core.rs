@@ -129,7 +129,7 @@ impl Core {
     }
 
     fn completed(&mut self, task: TaskId, rows: &[RowOutcome], actions: &mut Actions) {
-        let (in_flight_tasks, used_ns) = self.land(task);
+        let (in_flight_tasks, used_ns) = self.take_completed(task);
         let mut outcomes = rows;
         for in_flight in &in_flight_tasks {
             let own;
@@ -141,16 +141,16 @@ impl Core {
     }
 
     fn failed(&mut self, task: TaskId, actions: &mut Actions) {
-        for in_flight in self.land(task).0 {
+        for in_flight in self.take_completed(task).0 {
             self.with_group(in_flight.group, actions, |group, context| group.fail(context, &in_flight));
         }
     }
 
-    /// Takes a task off its lane, and tells how long it had it. Groups that shared it pay by their rows.
-    fn land(&mut self, task: TaskId) -> (SmallVec<[InFlightTask; 1]>, Ns) {
-        let in_flight_tasks = self.ledger.land(task);
+    /// Removes a task from its lane and returns its device time, charged to models in proportion to their rows.
+    fn take_completed(&mut self, task: TaskId) -> (SmallVec<[InFlightTask; 1]>, Ns) {
+        let in_flight_tasks = self.ledger.completed(task);
         let Some(first) = in_flight_tasks.first() else { return (in_flight_tasks, 0) };
-        let used_ns = self.arbiter.landed(first.lane, task, first.launched, self.now);
+        let used_ns = self.arbiter.completed(first.lane, task, first.launched, self.now);
         for in_flight in &in_flight_tasks {
             let share_ns = u128::from(used_ns) * u128::from(in_flight.own_rows()) / u128::from(in_flight.rows.max(1));
             self.arbiter.charge(in_flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
@@ -246,7 +246,7 @@ impl Core {
             }
             match answer {
                 Answer::Launched(predicted_ns) => {
-                    self.arbiter.took_off(lane.id, TaskId(self.tasks), self.now, predicted_ns);
+                    self.arbiter.launched(lane.id, TaskId(self.tasks), self.now, predicted_ns);
                     self.tasks += 1;
                     if self.groups[group].wants_lane() {
                         self.arbiter.call(group);

@@ -134,9 +134,9 @@ pub enum Event<'a> {
         rows: &'a [RowOutcome],
     },
     /// The engine failed a task, which must have left nothing behind. If it held several requests, they run again in
-    /// halves, which nobody joins, until only those that fail alone end `Failed`; of requests that unfold into cells,
-    /// nodes do. Nodes that were launched ahead and need what the failed ones should have left are void: they are
-    /// launched again, and what they give is to be dropped.
+    /// halves, which accept no newcomers, until only those that fail alone end `Failed`; of requests that unfold into
+    /// cells, nodes do. Nodes that were launched ahead and need what the failed ones should have left are void: they
+    /// are launched again, and what they give is to be dropped.
     Failed {
         /// The task.
         task: TaskId,

@@ -54,8 +54,8 @@ pub struct StageKnobs {
     /// Boundaries that it reads, ascending: its predecessor's, and earlier ones where a connection skips stages. Empty
     /// for the first stage.
     pub reads: SmallVec<[u16; 2]>,
-    /// Whether its outcomes decide where rows go (an exit, a skip, a repetition), so that nothing behind it is launched
-    /// before it has completed.
+    /// Whether its outcomes decide where rows go (an exit, a skip, a repetition), so that nothing behind it is
+    /// launched before it has completed.
     pub decides: bool,
 }
 
@@ -95,9 +95,10 @@ pub struct CellularKnobs {
     pub slots: u32,
     /// Most tasks of one type that a lane is given in a row, at least 1: MaxTasksToSubmit.
     pub max_tasks: u16,
-    /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section 4.4).
+    /// Inner nodes of a tree wait for their own children alone, and not, as in the paper, for all leaves (section
+    /// 4.4).
     pub frontier: bool,
-    /// The graphs of at most so many requests, at least one, are merged: others board, and replies leave, when all of
+    /// Most requests whose graphs are merged, at least one: others board, and replies leave, when all of
     /// them have run. That is what TensorFlow Fold and DyNet do (section 7.5), to compare with; none: requests board
     /// and leave at any task.
     pub merge_requests: Option<u32>,
@@ -108,7 +109,8 @@ pub struct CellularKnobs {
 }
 
 impl Default for CellularKnobs {
-    /// BatchMaker's MaxTasksToSubmit, and as many slots as a host has memory for; cells and segments are still to come.
+    /// BatchMaker's MaxTasksToSubmit, and as many slots as a host has memory for; cells and segments are still to
+    /// come.
     fn default() -> Self {
         Self {
             cells: Vec::new(),
@@ -181,8 +183,8 @@ pub enum SegmentKnobs {
 /// What the queue of a batching policy does; `serial` has none of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueingKnobs {
-    /// Responses leave in the order of arrival, rejections and failures included. Cancelled and expired requests end at
-    /// once, since nobody waits for their replies.
+    /// Responses leave in the order of arrival, rejections and failures included. Cancelled and expired requests end
+    /// at once, since nobody waits for their replies.
     pub preserve_ordering: bool,
     /// Number of priority levels; 0 or 1: one level.
     pub priority_levels: u64,
@@ -322,7 +324,7 @@ pub enum PartOrder {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadDiversity {
     /// T_comp_wait: a batch older than this is not stretched; none: the smaller of its slack after a catch-up and half
-    /// of the whole model's time for the largest batch, looked at anew at each stretch.
+    /// of the whole model's time for the largest batch, evaluated at each stretch.
     pub max_age_ns: Option<Ns>,
     /// A batch past this stage is not stretched; none: any stage but the last.
     pub max_stage: Option<u16>,

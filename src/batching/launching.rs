@@ -170,7 +170,7 @@ impl Group {
         let access = self.pipeline.access(&self.table.lineages[lineage], cell, from, to).unwrap_or_default();
         let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
         let entry = &mut self.table.lineages[lineage];
-        self.pipeline.take_off(id, lane.id, &access, entry);
+        self.pipeline.launched(id, lane.id, &access, entry);
         entry.passed[usize::from(cell.0)].launched += rows;
         let number = entry.number;
         let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
@@ -178,7 +178,7 @@ impl Group {
         self.running += 1;
         self.totals.tasks_launched += 1;
         self.totals.rows_launched += u64::from(rows);
-        context.ledger.take_off(InFlightTask {
+        context.ledger.launched(InFlightTask {
             task: id,
             lane: lane.id,
             group,

@@ -13,8 +13,8 @@ use super::{
 };
 
 impl Group {
-    /// Whether the foot of a batch may be launched: a buffer is to be had, and on a lane without a horizon nobody uses
-    /// it any more.
+    /// Whether the foot of a batch may be launched: a buffer is free, and on a lane without a horizon no running task
+    /// uses it.
     pub(super) fn admits(&self, batch: BatchIx, lane: &Lane) -> bool {
         if self.pipeline.boundaries() == 0 {
             return true;
@@ -83,8 +83,8 @@ impl Group {
         }
     }
 
-    /// Whether requests that start again wait for a buffer of the first stage: nobody else keeps one for newcomers, who
-    /// are younger.
+    /// Whether requests that start again wait for a buffer of the first stage. No other batch keeps one for newcomers
+    /// then, since newcomers are younger.
     fn older_wait_to_enter(&self) -> bool {
         let entry = self.pipeline.entry();
         let waits = |batch| {

@@ -178,7 +178,7 @@ impl Ledger {
     }
 
     /// Adds what a group has in a task; whether the task is new to the group.
-    pub(super) fn take_off(&mut self, in_flight: InFlightTask) -> bool {
+    pub(super) fn launched(&mut self, in_flight: InFlightTask) -> bool {
         let is_own = |other: &&mut InFlightTask| other.task == in_flight.task && other.group == in_flight.group;
         let before = self.in_flight_tasks.iter_mut().rfind(is_own);
         let is_new = before.is_none();
@@ -190,7 +190,7 @@ impl Ledger {
     }
 
     /// Takes a task out: what each group has in it, in the order of its rows.
-    pub(super) fn land(&mut self, task: TaskId) -> SmallVec<[InFlightTask; 1]> {
+    pub(super) fn completed(&mut self, task: TaskId) -> SmallVec<[InFlightTask; 1]> {
         self.in_flight_tasks.extract_if(.., |in_flight| in_flight.task == task).collect()
     }
 

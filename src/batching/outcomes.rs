@@ -30,7 +30,7 @@ impl Group {
         if !in_flight.nodes.is_empty() {
             return self.complete_cells(context, in_flight, outcomes, took_ns);
         }
-        self.landed(in_flight);
+        self.left_lane(in_flight);
         if self.learns {
             self.costs.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
             self.learned += 1;
@@ -59,7 +59,7 @@ impl Group {
             if next <= cell {
                 self.table.repeat(in_flight.batch, best_level(&rows, context.ledger));
             }
-            // Whoever skips stages travels on alone: the others are behind it for good.
+            // A row that skips stages becomes its own batch; the rest can never catch up.
             if next.0 > cell.0 + 1 && self.pipeline.boundaries() > 0 {
                 self.table.part(in_flight.batch, next, rows);
             } else {
@@ -70,9 +70,9 @@ impl Group {
     }
 
     /// A task is off its lane.
-    fn landed(&mut self, in_flight: &InFlightTask) {
+    fn left_lane(&mut self, in_flight: &InFlightTask) {
         self.running -= 1;
-        self.pipeline.land(in_flight.task);
+        self.pipeline.completed(in_flight.task);
         if let Some(lineage) = self.table.find(in_flight.batch).map(|batch| batch.lineage) {
             let lineage = &mut self.table.lineages[lineage];
             if lineage.number == in_flight.lineage {
@@ -186,7 +186,7 @@ impl Group {
     }
 
     fn retry_or_fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask, once_more: bool) {
-        self.landed(in_flight);
+        self.left_lane(in_flight);
         let place = self.place_of(in_flight);
         let step = self.table.take_running(in_flight.batch, in_flight.task);
         let ahead = step.is_none();
@@ -251,7 +251,7 @@ impl Group {
         }
     }
 
-    /// Lets rows start again in a batch that nobody joins, at the level of its requests and at the turn that they had.
+    /// Starts rows again in a batch that accepts no newcomers, at the level and the place in the order that they had.
     fn start_again(&mut self, context: &StepContext<'_>, place: u64, rows: Vec<BatchSpan>) {
         self.totals.retries += 1;
         let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));

@@ -276,7 +276,7 @@ impl Pending {
         self.refile(ledger, sub_queue);
     }
 
-    /// Takes up to so many requests out of `sub_queue`, those that board next, and gives each to `board`.
+    /// Removes up to `requests` requests from `sub_queue`, in boarding order, and passes each to `board`.
     pub(super) fn pop(
         &mut self,
         ledger: &mut Ledger,

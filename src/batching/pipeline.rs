@@ -143,8 +143,8 @@ impl Pipeline {
         (self.free[usize::from(boundary)].count_ones(), u32::from(self.pairs))
     }
 
-    /// What a task of `lineage` at `stage` over places `from..to` would read and write; `None` if no buffer is to be
-    /// had. A buffer that nobody uses any more goes before one whose last task still runs.
+    /// What a task of `lineage` at `stage` over places `from..to` would read and write; `None` if no buffer is
+    /// free. A buffer without a running task is preferred to one whose last task still runs.
     pub(super) fn access(&self, lineage: &Lineage, stage: CellId, from: u32, to: u32) -> Option<Access> {
         let held = |boundary: u16| Some(Lease { boundary, pair: lineage.leases[usize::from(boundary)]? });
         let writes = if self.is_last(stage) {
@@ -177,7 +177,7 @@ impl Pipeline {
     }
 
     /// A task begins its way: the lineage takes the buffer if it does not hold it, and the uses are noted.
-    pub(super) fn take_off(&mut self, task: TaskId, lane: LaneId, access: &Access, lineage: &mut Lineage) {
+    pub(super) fn launched(&mut self, task: TaskId, lane: LaneId, access: &Access, lineage: &mut Lineage) {
         if let Some(lease) = access.writes {
             lineage.leases[usize::from(lease.boundary)] = Some(lease.pair);
             self.free[usize::from(lease.boundary)] &= !(1 << lease.pair);
@@ -189,7 +189,7 @@ impl Pipeline {
     }
 
     /// A task has ended on the device.
-    pub(super) fn land(&mut self, task: TaskId) {
+    pub(super) fn completed(&mut self, task: TaskId) {
         self.uses.retain(|used| used.task != task);
     }
 

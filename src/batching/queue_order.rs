@@ -1,12 +1,12 @@
-//! The order of a queue's sub-queues: which one boards next. The pending queue owns it and files a sub-queue whenever its
-//! first request changes; policies go through it and keep no copy.
+//! The order of a queue's sub-queues: which one boards next. The pending queue owns it and files a sub-queue whenever
+//! its first request changes; policies go through it and keep no copy.
 
 use std::collections::BTreeSet;
 
 use super::ids::SubQueueIx;
 
-/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before delayed,
-/// then by order of arrival.
+/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before
+/// delayed, then by order of arrival.
 pub(super) type Rank = (u64, bool, u64);
 
 /// Sub-queues that are not empty, by the rank of their first requests.

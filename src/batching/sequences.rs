@@ -1,8 +1,8 @@
 //! Sequences (Triton's sequence batcher): requests of one board one after the other, in order of arrival, and only so
 //! many sequences hold a slot for their state at once.
 //!
-//! A slot is held from the sequence's first request until its last has ended, or it has been idle for too long; it is
-//! given to nobody else before. A sequence whose first request does not complete was never begun: what waits behind
+//! A slot is held from the sequence's first request until its last has ended, or it has been idle for too long; no
+//! other sequence gets it before. A sequence whose first request does not complete was never begun: what waits behind
 //! that is refused.
 
 use std::collections::{BTreeMap, VecDeque};

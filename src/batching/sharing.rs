@@ -92,7 +92,7 @@ impl Core {
             let mut context =
                 StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
             let place = Place { lane: lane.id, task: id, at: rows };
-            let joined = entry.take_off(&mut context, other, place, cell, most.min(largest) - rows);
+            let joined = entry.add_to_task(&mut context, other, place, cell, most.min(largest) - rows);
             if !joined.is_empty() {
                 most = most.min(largest);
                 rows += joined.len() as u32;

@@ -196,7 +196,7 @@ impl BatchTable {
     }
 
     /// Drops masked rows of steps that do not run, steps and batches of which nothing is left, and lineages without
-    /// batches. What stays is queued where its foot waits; steps that run without a live row hold nobody up.
+    /// batches. What stays is queued where its foot waits; steps that run without a live row delay no other.
     pub(super) fn tidy(&mut self, batch: BatchIx, ledger: &Ledger) {
         let Some(entry) = self.batches.get_mut(batch) else { return };
         let lineage_ix = entry.lineage;

@@ -55,7 +55,7 @@ impl Targets {
     }
 }
 
-/// Lines that a question looks at, at most.
+/// Sub-queues that a question looks at, at most.
 const LOOKED_AT: u32 = 16;
 
 /// Of sub-queues whose times are not known: they are looked at first.
@@ -70,7 +70,7 @@ struct Filed {
     latest: Option<SlackNs>,
 }
 
-/// Lines by when the first request of each must start to be in time: its target less its predicted time.
+/// Sub-queues by when the first request of each must start to be in time: its target less its predicted time.
 ///
 /// Predictions change as runs are learned. A sub-queue is filed by what was predicted when its first request came to
 /// its head, and filed again when a question comes upon it. A sub-queue whose first request is late has no say until
@@ -151,7 +151,7 @@ impl LatestStarts {
             && filed.and_then(|filed| filed.latest).is_none_or(is_there)
     }
 
-    /// Lines that are filed, and those of them that are in time.
+    /// Sub-queues that are filed, and those of them that are in time.
     pub(super) fn sub_queues(&self) -> (usize, usize, usize) {
         let filed = self.filed.iter().flatten();
         let in_time = filed.clone().filter(|filed| filed.latest.is_some()).count();
@@ -202,7 +202,8 @@ mod tests {
                     }
                     Change::Passes(ns) => now += ns,
                 }
-                let latest = |request_ix: RequestIx| heads.values().find(|head| head.0 == request_ix).map(|head| head.1);
+                let latest =
+                    |first: RequestIx| heads.values().find(|head| head.0 == first).map(|head| head.1);
                 for sub_queue in 0..12 {
                     starts.file(sub_queue, heads.get(&sub_queue).map(|head| (head.0, u64::from(head.0))), latest);
                 }

@@ -38,9 +38,9 @@ const BATCHING: &str = "batching.";
 
 /// How a model is to batch, in place of what its configuration says.
 ///
-/// Written as the mapping that stands below `batching` in `model.yaml`, without its braces. The first key is the policy:
-/// `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }`, or `diversity` alone. `max_batch_size` and `stages`
-/// may stand there too.
+/// Written as the mapping that stands below `batching` in `model.yaml`, without its braces. The first key is the
+/// policy: `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }`, or `diversity` alone.
+/// `max_batch_size` and `stages` may stand there too.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variant {
     name: String,
@@ -195,8 +195,8 @@ fn listed(models: &[String]) -> String {
 }
 
 impl Local {
-    /// Finds a model of a repository, reads its configuration, and starts a pool. What says `auto` is loaded as its profile advises, if it is
-    /// among these.
+    /// Finds a model of a repository, reads its configuration, and starts a pool. What says `auto` is loaded as its
+    /// profile advises, if it is among these.
     ///
     /// # Errors
     /// When there is no such model, or its configuration cannot be read.
@@ -250,7 +250,8 @@ impl Local {
         let io = |source| LocalError::Io { path: own.clone(), source };
         self.link(&own).map_err(io)?;
         let config = match (variant, &self.base.written) {
-            // A file in its own form, since others cannot leave a policy unsaid: one that is named may go by a profile.
+            // A file in its own form, since others cannot leave a policy unsaid: one that is named may go by a
+            // profile.
             (None, Some(yaml)) => {
                 fs::write(own.join(YAML), yaml).map_err(io)?;
                 None
@@ -305,8 +306,8 @@ impl Loaded {
     }
 }
 
-/// The configuration as it stands in the directory, nothing where there is none; but without its name, since it is loaded
-/// under others.
+/// The configuration as it stands in the directory, nothing where there is none; but without its name, since it is
+/// loaded under others.
 fn base(directory: &Path) -> Result<Base, LocalError> {
     let read = |name: &str| {
         let path = directory.join(name);

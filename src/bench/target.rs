@@ -42,7 +42,7 @@ impl Target {
     pub fn send(&self, sample: &Sample) -> Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>> {
         match self {
             Self::Local(handle, _) => {
-                let response = handle.submit(InferRequest {
+                let future = handle.submit(InferRequest {
                     rows: sample.rows,
                     inputs: sample.inputs.iter().cloned().map(Some).collect(),
                     priority: 0,
@@ -51,7 +51,7 @@ impl Target {
                     sequence: None,
                 });
                 Box::pin(
-                    async move { response.await.map(|response| response.outputs).map_err(|error| error.to_string()) },
+                    async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },
                 )
             }
             Self::Remote(remote) => {

@@ -76,7 +76,7 @@ pub struct Pool {
     pub(super) state: Mutex<State>,
     /// A stream for each lane.
     cpu: Cpu<LaneWork>,
-    responses: Mutex<Tickets>,
+    tickets: Mutex<Tickets>,
     pub(super) timer: Timer,
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
@@ -101,7 +101,7 @@ impl Pool {
         let pool = Arc::new(Self {
             state: Mutex::new(State::new(count, duration_ns(options.stop_grace), Arc::clone(&options.timeline))),
             cpu: Cpu::start(count, Arc::clone(&buffers))?,
-            responses: Mutex::default(),
+            tickets: Mutex::default(),
             timer: Timer::default(),
             buffers,
             backlog: Backlog::new(options.backlog, &stats),
@@ -343,7 +343,7 @@ impl Pool {
     /// Gives a lane a new thread, so that it goes on without its task.
     fn replace(self: &Arc<Self>, replacement: Replacement) {
         let lane = replacement.lane;
-        self.responses.lock().landed(replacement.flight.task);
+        self.tickets.lock().landed(replacement.flight.task);
         match self.cpu.replace_thread(StreamId(lane.0)) {
             Ok(()) => _ = self.drive(|state, now, after| state.lane_up(now, lane, after)),
             Err(error) => {
@@ -363,7 +363,7 @@ impl Pool {
         for job in jobs {
             let order = (&job.task).into();
             let work = LaneWork::new(self, job);
-            check(issue(&mut cpu, &mut self.responses.lock(), &order, &[], work));
+            check(issue(&mut cpu, &mut self.tickets.lock(), &order, &[], work));
         }
     }
 
@@ -379,7 +379,7 @@ impl Pool {
         if began.is_some() {
             self.stats.task_ended();
         }
-        self.responses.lock().landed(job.task.id);
+        self.tickets.lock().landed(job.task.id);
         self.drive(|state, now, after| state.finish(began.unwrap_or(now), now, job, finished, after));
     }
 

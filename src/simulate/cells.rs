@@ -33,7 +33,7 @@ pub enum Segment {
     Stage(CellId),
     /// A cell for each element of the input.
     Chain(CellId),
-    /// A cell for each element of the output, of which nobody knows beforehand how many there will be: at most 50 more
+    /// A cell for each element of the output, whose number is unknown beforehand: at most 50 more
     /// than the input has.
     Decode(CellId),
     /// A cell for each node of the request's tree.

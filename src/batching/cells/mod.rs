@@ -1,5 +1,5 @@
 //! Cellular batching (BatchMaker): requests as graphs of cells, queues of ready nodes by cell type, and tasks that are
-//! formed anew for each run, so that requests board at any step and leave behind their own last.
+//! formed for each run, so that requests board at any step and leave after their own last one.
 //!
 //! Here must not live: what a cell computes, where state lies, or which requests may board (the group's queue decides).
 

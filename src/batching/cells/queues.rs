@@ -226,9 +226,9 @@ impl Queues {
             .or_else(|| best(&|_| true))
     }
 
-    /// Forms a task of at most so many rows, and no more than the type's largest batch, in the order of its queue
-    /// (lines 24 to 32); the nodes count as done for those of their subgraphs that wait for them (line 18), which stay
-    /// on the lane until their last task has ended (line 20).
+    /// Forms a task of up to `most` rows, and no more than the type's largest batch, in queue order (lines 24 to 32).
+    /// For the rest of their subgraphs the nodes count as done (line 18); a subgraph stays on the lane until its last
+    /// task has completed (line 20).
     pub(super) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
         let ready = self.ready(cell, lane);
         let queue = &mut self.queues[usize::from(cell.0)];
@@ -258,7 +258,7 @@ impl Queues {
     }
 
     /// A task has ended. Its subgraphs in turn; those that no task is left of may go to any lane again.
-    pub(super) fn land(&mut self, cell: CellId, rows: &[NodeRow]) {
+    pub(super) fn completed(&mut self, cell: CellId, rows: &[NodeRow]) {
         let queue = &mut self.queues[usize::from(cell.0)];
         queue.running -= 1;
         for of_subgraph in rows.chunk_by(|one, other| one.subgraph == other.subgraph) {

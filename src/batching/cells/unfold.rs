@@ -213,8 +213,8 @@ impl Cells {
         }
     }
 
-    /// Whether what becomes of a row counts: its request is under way, what it read was there, and no earlier outcome
-    /// has ended its loop.
+    /// Whether the outcome of a row counts: its request is under way, its inputs were there, and no earlier outcome has
+    /// ended its loop.
     pub(in crate::batching) fn counts(&self, row: &NodeRow) -> bool {
         self.is_live(row) && !self.queues.get(row.subgraph).nodes.has_ended()
     }
@@ -236,7 +236,7 @@ impl Cells {
                 self.queues.change(row.subgraph, Nodes::end);
             }
         }
-        self.queues.land(cell, rows);
+        self.queues.completed(cell, rows);
         let mut done = SmallVec::new();
         for row in rows {
             let journey = &mut self.journeys[row.of.journey as usize];

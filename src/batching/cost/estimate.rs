@@ -9,7 +9,7 @@ const SETTLED: u32 = 8;
 /// A sample beyond this ratio to the average, either way, is a surprise.
 const SURPRISE: f64 = 2.0;
 
-/// Share of an average by which it may move before the surface is drawn anew: drawing takes as long as a decision, and
+/// Share of an average by which it may move before the surface is computed again: that takes as long as a decision, and
 /// run times lie further apart than this.
 const NOTABLE: f64 = 0.01;
 
@@ -17,7 +17,7 @@ const NOTABLE: f64 = 0.01;
 ///
 /// A sample of more than twice or less than half the average is a surprise and counts as just that: a run whose lane
 /// was descheduled moves a settled average by an eighth at most. [`CONFIRMED`] surprises in a row on one side are no
-/// outliers; the average starts anew from the mildest of them.
+/// outliers; the average restarts from the mildest of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     ns: f64,

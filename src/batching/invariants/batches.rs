@@ -90,7 +90,7 @@ fn spans(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         }
     }
     for (&request_ix, spans) in &group.paused {
-        hold!(!spans.is_empty(), "slot {request_ix} of group {ix} pauses without rows");
+        hold!(!spans.is_empty(), "request {request_ix} of group {ix} pauses without rows");
         for span in spans {
             hold!(
                 span.request_ix == request_ix && core.ledger.is_aboard(span),
@@ -179,9 +179,9 @@ fn credits(ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Buffers are in use by tasks in flight alone.
 fn uses(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     for task in group.pipeline.users() {
-        let flying =
+        let is_in_flight =
             core.ledger.in_flight_tasks().iter().any(|in_flight| in_flight.task == task && in_flight.group == ix);
-        hold!(flying, "{task:?} of group {ix} has ended and uses a buffer");
+        hold!(is_in_flight, "{task:?} of group {ix} has ended and uses a buffer");
     }
     let sum = |spans: &[BatchSpan]| spans.iter().map(|span| span.rows.count).sum::<u32>();
     for in_flight in

@@ -245,7 +245,11 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     cellular.cells.check(aboard.collect(), retried).map_err(|broken| format!("group {ix}: {broken}"))?;
     for (request_ix, request) in own(core, ix).filter(|(request_ix, _)| cellular.keeps_reply(*request_ix)) {
         let waits = cellular.is_merged() && matches!(request.state, RequestState::Held(_));
-        hold!(waits, "the reply in slot {request_ix} of {:?} waits for nobody that it was merged with", request.req);
+        hold!(
+            waits,
+            "the reply of {:?} (at {request_ix}) waits without a request that it was merged with",
+            request.req
+        );
     }
     Ok(())
 }

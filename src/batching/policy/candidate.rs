@@ -15,7 +15,7 @@ use crate::batching::{
     pending::{BatchKey, SubQueue},
 };
 
-/// Lines that are looked at, in the order of their turns: with many keys there may be thousands.
+/// Sub-queues that are looked at, in the order of their turns: with many keys there may be thousands.
 const LOOKED_AT: usize = 9;
 
 /// Lengths that are looked at on each side.

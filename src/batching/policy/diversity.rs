@@ -56,7 +56,7 @@ const MOST_LOAD: f64 = 0.99;
 /// Time over which the rate of arrivals is averaged: the load of the next batches, not the latest burst.
 const AVERAGE_NS: Ns = 1_000_000_000;
 
-/// Runs after which splits are looked for anew, but not before this time: where runs take microseconds, the search
+/// Runs after which splits are searched for again, but not before this time: where runs take microseconds, the search
 /// takes longer than many.
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;

@@ -1,5 +1,5 @@
 //! `lazy` (LazyBatching section IV): newcomers are pushed onto the batch under way and catch up with it, as long as
-//! nobody's slack is used up by it. The batch table is one batch; its staircase is the paper's stack.
+//! every request keeps a slack of 0 or more. The batch table is one batch; its staircase is the paper's stack.
 
 use smallvec::SmallVec;
 
@@ -82,8 +82,8 @@ impl Lazy {
         request_ixs
     }
 
-    /// How many more of these requests are late if only the first `count` board, and the others in the next batch; none
-    /// where times are not known.
+    /// How many more of these requests are late if only the first `count` board, and the others in the next batch;
+    /// none where times are not known.
     fn late_by(&self, view: &View<'_>, request_ixs: &[RequestIx], count: usize, class: &ShapeClass) -> Option<i64> {
         let rows = |request_ixs: &[RequestIx]| request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
         let time = |request_ixs: &[RequestIx]| match request_ixs {

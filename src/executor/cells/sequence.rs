@@ -7,7 +7,7 @@ use super::{CellPrograms, walk::Row};
 use crate::model::{CorrelationId, DataType, InSequence};
 
 /// The state of one sequence: by [`CellPrograms::kept`](super::CellPrograms), what its latest completed request left.
-/// Requests of one sequence follow one another, so that nobody waits for the lock.
+/// Requests of one sequence follow one another, so that the lock is never contended.
 #[derive(Debug, Default)]
 pub(in crate::executor) struct SequenceState {
     rows: Mutex<Vec<Option<Row>>>,

@@ -1,5 +1,5 @@
-//! A task of nodes: their inputs gathered from their requests, one run, and what it gave kept for whoever reads it
-//! next. Nothing is kept of a task that fails: its nodes may run again.
+//! A task of nodes: their inputs gathered from their requests, one run, and its outputs kept for the nodes that read
+//! them next. Nothing is kept of a task that fails: its nodes may run again.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 

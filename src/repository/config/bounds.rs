@@ -5,12 +5,12 @@ use super::Position;
 /// Most brackets that may be open at a time; a whole `ModelConfig` nests to ten.
 pub(super) const MAX_DEPTH: usize = 64;
 
-/// Most values of one configuration, with the values that aliases repeat. A table of latencies of any size fits into its
-/// own file.
+/// Most values of one configuration, with the values that aliases repeat. A table of latencies of any size fits into
+/// its own file.
 pub(super) const MAX_VALUES: usize = 20_000;
 
-/// Longest key that a user may choose (of a parameter, a tensor, a cell), as it is written: a key is copied into the path
-/// of every value behind it.
+/// Longest key that a user may choose (of a parameter, a tensor, a cell), as it is written: a key is copied into the
+/// path of every value behind it.
 pub(super) const MAX_KEY_BYTES: usize = 1024;
 
 /// Most bytes of a configuration in `config.pbtxt` or in a load request.
@@ -95,8 +95,9 @@ fn skip_string(bytes: &mut impl Iterator<Item = (usize, u8)>) -> Option<usize> {
     None
 }
 
-/// Brackets times bytes of a YAML text. The YAML reader looks at every open bracket again at each token, so this product
-/// bounds its time (to about half a second); it allows 1,024 brackets in the longest file and more in shorter ones.
+/// Brackets times bytes of a YAML text. The YAML reader looks at every open bracket again at each token, so this
+/// product bounds its time (to about half a second); it allows 1,024 brackets in the longest file and more in shorter
+/// ones.
 const MAX_BRACKETS_TIMES_BYTES: usize = 1 << 27;
 
 /// Checks the nesting of a YAML text.

@@ -1,9 +1,9 @@
 //! Rows of failed tasks that run again, in halves until those are found that fail alone: what one request brings fails
 //! no other.
 //!
-//! A half is sealed: nobody joins its task. Its rows go back to what they were part of once it has succeeded; until
-//! then all other nodes of their subgraphs wait. It keeps to the lanes that its subgraphs are pinned to, behind what
-//! was launched there ahead.
+//! A half is sealed: no other node joins its task. Its rows go back to what they were part of once it has succeeded;
+//! until then all other nodes of their subgraphs wait. It keeps to the lanes that its subgraphs are pinned to, behind
+//! what was launched there ahead.
 
 use std::collections::BTreeMap;
 

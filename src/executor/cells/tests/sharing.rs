@@ -103,11 +103,11 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
     let (first, second) = (rows(digits), rows(digits));
     let held = Held { rows: Arc::clone(&first), until: Mutex::new(Some(until)) };
     let (one, two) = (up(&pool, false, Arc::new(held)), up(&pool, true, Arc::clone(&second) as _));
-    let responses = [one.submit(request(&[1, 2, 3])), two.submit(request(&[4, 5])), two.submit(request(&[6, 7]))];
+    let futures = [one.submit(request(&[1, 2, 3])), two.submit(request(&[4, 5])), two.submit(request(&[6, 7]))];
     go_on.send(()).expect("the first run waits");
     let runtime = Builder::new_current_thread().build().expect("a runtime");
-    let answers = responses.map(|response| {
-        let response = runtime.block_on(response).expect("it runs");
+    let answers = futures.map(|future| {
+        let response = runtime.block_on(future).expect("it runs");
         values(&response.outputs[0].data)
     });
     assert_eq!(answers, [[123], [54], [76]]);
@@ -153,11 +153,11 @@ fn two_cells_of_one_kind_of_one_version_share_tasks_although_it_runs_one_at_a_ti
     let knobs = Knobs { policy, ..Knobs::default() };
     assert_eq!(knobs.max_in_flight, 1, "as on every CPU");
     let handle = Arc::new(pool.bring_up(spec, knobs, programs));
-    let responses = [handle.submit(request(&[1])), handle.submit(request(&[2, 3]))];
+    let futures = [handle.submit(request(&[1])), handle.submit(request(&[2, 3]))];
     go_on.send(()).expect("the first run waits");
     let runtime = Builder::new_current_thread().build().expect("a runtime");
-    let answers = responses.map(|response| {
-        let response = runtime.block_on(response).expect("it runs");
+    let answers = futures.map(|future| {
+        let response = runtime.block_on(future).expect("it runs");
         values(&response.outputs[0].data)
     });
     assert_eq!(answers, [[1], [23]]);
@@ -203,12 +203,12 @@ fn a_shared_task_stops_when_the_last_of_its_requests_is_gone() {
     let program = Arc::new(Endless { held, began });
     let (one, two) = (up(&pool, false, Arc::clone(&program) as _), up(&pool, true, program));
     let first = one.submit(request(&[1]));
-    let responses = [one.submit(request(&[2, 3])), two.submit(request(&[4, 5]))];
+    let futures = [one.submit(request(&[2, 3])), two.submit(request(&[4, 5]))];
     go_on.send(()).expect("the first run waits");
     let runtime = Builder::new_current_thread().build().expect("a runtime");
     runtime.block_on(first).expect("its only node ran");
     assert_eq!(begun.recv(), Ok(2), "both versions have a node in it");
-    let [leaves, stays] = responses;
+    let [leaves, stays] = futures;
     drop(leaves);
     assert_eq!(pool.stats().snapshot().lanes.unwanted, 0, "somebody waits for it");
     drop(stays);

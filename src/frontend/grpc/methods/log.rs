@@ -15,8 +15,8 @@ use crate::{
 /// Answers LogSettings with all settings, after the changes of the request, which take place all or none.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a setting of another type or out of bounds, UNIMPLEMENTED for the file. Names that are no setting
-/// are ignored.
+/// INVALID_ARGUMENT for a setting of another type or out of bounds, UNIMPLEMENTED for the file. Names that are no
+/// setting are ignored.
 pub(in crate::frontend::grpc) fn log_settings(
     services: &Services,
     request: pb::LogSettingsRequest,
