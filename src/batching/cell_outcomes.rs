@@ -2,46 +2,43 @@
 //! task.
 
 use super::{
-    End, Next, Ns, RowOutcome,
+    End, Next, Ns, RowOutcome, ShapeClass, TaskId,
     cells::NodeRow,
-    group::{Group, StepContext},
+    cellular::{CellTask, Cellular},
     ledger::InFlightTask,
     outcomes::Outcomes,
+    version::StepContext,
 };
 
-impl Group {
+impl Cellular {
     // ## running => (ready again | ended), row by row
-    pub(super) fn complete_cells(
+    pub(super) fn complete(
         &mut self,
         context: &mut StepContext<'_>,
         in_flight: &InFlightTask,
         outcomes: &[RowOutcome],
         took_ns: Ns,
     ) {
-        self.running -= u32::from(!in_flight.is_followed);
-        if self.learns {
-            self.costs.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
-            self.learned += 1;
-        }
+        let Some(task) = self.take_completed(context, in_flight) else { return };
+        context.version.learn(task.cell, in_flight.rows, &ShapeClass::default(), took_ns);
         let outcomes = Outcomes::of_all(outcomes);
-        for (at, row) in in_flight.nodes.iter().enumerate() {
+        for (at, row) in task.nodes.iter().enumerate() {
             let RowOutcome { next, emitted } = outcomes.get(at);
-            if !emitted && next != Next::Failed || !self.counts(row) {
+            if !emitted && next != Next::Failed || !self.cells.counts(row) {
                 continue;
             }
             if emitted {
-                self.emit(context, row.request());
+                context.emit(row.request());
             }
             if next == Next::Failed {
                 self.end(context, row.request(), End::Failed);
             }
         }
-        let Some(cellular) = &mut self.cellular else { return };
-        if in_flight.is_retry {
-            cellular.cells.ran_again(&in_flight.nodes);
+        if task.is_retry {
+            self.cells.ran_again(&task.nodes);
         }
         let is_last = |at: usize| outcomes.get(at).next == Next::Done;
-        for request_ix in cellular.cells.completed(in_flight.cell, &in_flight.nodes, is_last) {
+        for request_ix in self.cells.completed(task.cell, &task.nodes, is_last) {
             context.ledger[request_ix].left = 0;
             self.end(context, request_ix, End::Completed);
         }
@@ -50,32 +47,38 @@ impl Group {
     // ## running => (to run again, in halves | ended)
     /// A node that failed alone ends its request. Of several it is unknown which one failed; their inputs are
     /// unchanged, so that they run again.
-    pub(super) fn fail_cells(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
+    pub(super) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
         if in_flight.rows == 1 {
-            return self.fail_lost_cells(context, in_flight);
+            return self.fail_lost(context, in_flight);
         }
-        self.running -= u32::from(!in_flight.is_followed);
-        let again: Vec<NodeRow> = in_flight.nodes.iter().filter(|row| self.counts(row)).copied().collect();
-        let Some(cellular) = &mut self.cellular else { return };
-        self.totals.retries += again.len().min(2) as u64;
-        cellular.cells.failed(in_flight.cell, &again, in_flight.is_retry, context.ledger.nodes_mut(in_flight.group));
-        cellular.cells.completed(in_flight.cell, &in_flight.nodes, |_| false);
+        let Some(task) = self.take_completed(context, in_flight) else { return };
+        let again: Vec<NodeRow> = task.nodes.iter().filter(|row| self.cells.counts(row)).copied().collect();
+        context.version.totals.retries += again.len().min(2) as u64;
+        let in_flight = self.tasks.iter_mut().flat_map(|task| &mut task.nodes);
+        self.cells.failed(task.cell, &again, task.is_retry, in_flight);
+        self.cells.completed(task.cell, &task.nodes, |_| false);
     }
 
     /// A task's nodes end their requests, but for those whose loop had ended before.
-    pub(super) fn fail_lost_cells(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
-        self.running -= u32::from(!in_flight.is_followed);
-        for row in &in_flight.nodes {
-            if self.counts(row) {
+    pub(super) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
+        let Some(task) = self.take_completed(context, in_flight) else { return };
+        for row in &task.nodes {
+            if self.cells.counts(row) {
                 self.end(context, row.request(), End::Failed);
             }
         }
-        if let Some(cellular) = &mut self.cellular {
-            cellular.cells.completed(in_flight.cell, &in_flight.nodes, |_| false);
-        }
+        self.cells.completed(task.cell, &task.nodes, |_| false);
     }
 
-    fn counts(&self, row: &NodeRow) -> bool {
-        self.cellular.as_ref().is_some_and(|cellular| cellular.cells.counts(row))
+    /// A task is off its lane, as far as it is of one cell.
+    fn take_completed(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) -> Option<CellTask> {
+        context.version.running -= u32::from(!in_flight.is_followed);
+        let at = self.tasks.iter().position(|task| task.id == in_flight.task)?;
+        Some(self.tasks.remove(at))
+    }
+
+    /// Whether the nodes of the task that was launched last run again.
+    pub(super) fn is_retry(&self, id: TaskId) -> bool {
+        self.tasks.iter().any(|task| task.id == id && task.is_retry)
     }
 }

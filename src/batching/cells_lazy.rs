@@ -7,15 +7,15 @@ use smallvec::SmallVec;
 use super::{
     CellId, LaneId, LazyCellKnobs, Ns, ShapeClass,
     cells::Cells,
-    cost::{Costs, Quantile},
-    group::Group,
+    cellular::Cellular,
+    cost::Quantile,
+    graph::{NodeCounts, time_of},
     ids::RequestIx,
-    ledger::Ledger,
-    slack::single_input_exec_time,
+    version::StepContext,
 };
 use crate::model::unfold::Unfolded;
 
-/// What `lazy` remembers of a group.
+/// What `lazy` remembers of a version.
 #[derive(Debug)]
 pub(super) struct Catching {
     knobs: LazyCellKnobs,
@@ -23,12 +23,12 @@ pub(super) struct Catching {
     /// comes back as they run, so that a request waits for no longer in all.
     credit_ns: Option<Ns>,
     /// Nodes of the request that boarded last, by type.
-    latest: SmallVec<[(CellId, u32); 4]>,
+    latest: NodeCounts,
 }
 
 impl Catching {
     pub(super) fn new(knobs: LazyCellKnobs) -> Self {
-        Self { knobs, credit_ns: None, latest: SmallVec::new() }
+        Self { knobs, credit_ns: None, latest: NodeCounts::new() }
     }
 
     pub(super) fn boarded(&mut self, cells: &Cells, graph: &[Unfolded]) {
@@ -58,52 +58,38 @@ impl Catching {
     }
 }
 
-/// What a request takes (LazyBatching, algorithm 1) whose nodes run in tasks of so many rows.
-pub(super) fn time_of(
-    costs: &Costs,
-    nodes: &[(CellId, u32)],
-    rows: impl Fn(CellId) -> u32,
-    quantile: Quantile,
-) -> Option<Ns> {
-    let nodes = nodes.iter().map(|&(cell, times)| {
-        let latency_ns = costs.predict(cell, rows(cell).max(1), &ShapeClass::default(), quantile)?;
-        Some((latency_ns, times))
-    });
-    nodes.collect::<Option<SmallVec<[(Ns, u32); 4]>>>().map(single_input_exec_time)
-}
-
-impl Group {
+impl Cellular {
     /// The type that a lane runs next: that of rows that are to run again, else the first whose requests may catch up
     /// with the furthest, or the furthest. `waiting` are requests that may board.
-    pub(super) fn choose_lazily(&mut self, now: Ns, ledger: &Ledger, lane: LaneId, waiting: u64) -> Option<CellId> {
-        let cellular = self.cellular.as_ref()?;
-        let catching = cellular.catching.as_ref()?;
-        if let Some(cell) = cellular.cells.first_retry(lane) {
+    pub(super) fn choose_lazily(&mut self, context: &StepContext<'_>, lane: LaneId, waiting: u64) -> Option<CellId> {
+        let catching = self.catching.as_ref()?;
+        let costs = &context.version.costs;
+        if let Some(cell) = self.cells.first_retry(lane) {
             return Some(cell);
         }
         let ready = |cell: CellId| {
-            let joined = if cell == cellular.cells.first() { waiting } else { 0 };
-            cellular.cells.ready(cell, lane) + joined
+            let joined = if cell == self.cells.first() { waiting } else { 0 };
+            self.cells.ready(cell, lane) + joined
         };
-        let most_rows = |cell: CellId| cellular.most_rows(cell);
-        let ready_types: SmallVec<[CellId; 4]> = cellular.types().filter(|cell| ready(*cell) > 0).collect();
+        let most_rows = |cell: CellId| self.most_rows(cell);
+        let ready_types: SmallVec<[CellId; 4]> = self.types().filter(|cell| ready(*cell) > 0).collect();
         let (&furthest, behind) = ready_types.split_last()?;
-        let whole_ns = time_of(&self.costs, &catching.latest, most_rows, Quantile::Mean).unwrap_or(0);
+        let whole_ns = time_of(costs, &catching.latest, most_rows, Quantile::Mean).unwrap_or(0);
         let credit_ns = catching.credit_ns.unwrap_or(catching.most_ns(whole_ns));
         let task_ns = |cell: CellId, quantile| {
             let rows = ready(cell).min(u64::from(most_rows(cell))) as u32;
-            self.costs.predict(cell, rows, &ShapeClass::default(), quantile)
+            costs.predict(cell, rows, &ShapeClass::default(), quantile)
         };
         let may_run = |cell: &&CellId| {
             let (Some(mean_ns), Some(p99_ns)) = (task_ns(**cell, Quantile::Mean), task_ns(**cell, Quantile::P99))
             else {
                 return false;
             };
-            mean_ns <= credit_ns && self.spare_ns(now, ledger, **cell).is_none_or(|spare_ns| p99_ns <= spare_ns)
+            mean_ns <= credit_ns && self.spare_ns(context, **cell).is_none_or(|spare_ns| p99_ns <= spare_ns)
         };
         let chosen = *behind.iter().find(may_run).unwrap_or(&furthest);
         let chosen_ns = task_ns(chosen, Quantile::Mean).unwrap_or(0);
-        if let Some(catching) = self.cellular.as_mut().and_then(|cellular| cellular.catching.as_mut()) {
+        if let Some(catching) = &mut self.catching {
             catching.runs(chosen_ns, whole_ns, chosen == furthest);
         }
         Some(chosen)
@@ -111,25 +97,26 @@ impl Group {
 
     /// Time that the request aboard whose target comes first can spare for a task of a type; none where it needs that
     /// type itself, or has no target that can still be met.
-    fn spare_ns(&self, now: Ns, ledger: &Ledger, cell: CellId) -> Option<Ns> {
-        let cellular = self.cellular.as_ref()?;
-        let request_ix = cellular.first_target()?;
-        let left = cellular.cells.nodes_left(request_ix);
+    fn spare_ns(&self, context: &StepContext<'_>, cell: CellId) -> Option<Ns> {
+        let request_ix = self.first_target()?;
+        let left = self.cells.nodes_left(request_ix);
         if left.iter().any(|&(own, nodes)| own == cell && nodes > 0) {
             return None;
         }
-        let needs_ns = |quantile| time_of(&self.costs, &left, |cell| cellular.most_rows(cell), quantile);
-        let until_ns = ledger[request_ix].target(self.objective_ns).checked_sub(now)?;
+        let version = &*context.version;
+        let needs_ns = |quantile| time_of(&version.costs, &left, |cell| self.most_rows(cell), quantile);
+        let until_ns = version.target(&context.ledger[request_ix]).checked_sub(context.now)?;
         let can_be_met = needs_ns(Quantile::Mean)? <= until_ns;
         can_be_met.then_some(until_ns.saturating_sub(needs_ns(Quantile::P99)?))
     }
 
     /// Whether a request that waits is refused because it cannot meet its target any more.
-    pub(super) fn is_late(&self, now: Ns, ledger: &Ledger, request_ix: RequestIx) -> bool {
-        let Some(cellular) = self.cellular.as_ref() else { return false };
-        let rejects = cellular.catching.as_ref().is_some_and(|catching| catching.knobs.reject_late);
-        let needs_ns =
-            || time_of(&self.costs, &cellular.cells.all_nodes(&ledger[request_ix].graph), |_| 1, Quantile::Mean);
-        rejects && needs_ns().is_some_and(|ns| now.saturating_add(ns) > ledger[request_ix].target(self.objective_ns))
+    pub(super) fn is_late(&self, context: &StepContext<'_>, request_ix: RequestIx) -> bool {
+        if !self.catching.as_ref().is_some_and(|catching| catching.knobs.reject_late) {
+            return false;
+        }
+        let (version, request) = (&*context.version, &context.ledger[request_ix]);
+        let needs_ns = version.graph.time_alone(&version.costs, request, Quantile::Mean);
+        needs_ns.is_some_and(|ns| context.now.saturating_add(ns) > version.target(request))
     }
 }

@@ -1,4 +1,4 @@
-//! Groups whose requests unfold into cells (BatchMaker section 4.3): who boards, and which task a lane is given.
+//! Requests that unfold into cells (BatchMaker section 4.3): who boards, and which task a lane is given.
 
 use std::collections::BTreeSet;
 
@@ -11,12 +11,14 @@ use super::{
     cells::{Cells, NodeRow, slots},
     cells_lazy::Catching,
     cost::Quantile,
-    group::{Answer, Group, StepContext, board_request},
-    ids::{GroupIx, RequestIx},
+    graph::time_of,
+    ids::RequestIx,
     ledger::{InFlightTask, Ledger, RequestState},
+    version::{StepContext, Tightest, Version},
+    work::Answer,
 };
 
-/// What a group of cells has in place of batches.
+/// The cells of one version.
 #[derive(Debug)]
 pub(super) struct Cellular {
     pub(super) cells: Cells,
@@ -27,7 +29,19 @@ pub(super) struct Cellular {
     /// Under `lazy`.
     pub(super) catching: Option<Catching>,
     /// Requests that have run, but whose replies leave with those of the requests that they were merged with.
-    merged: BTreeSet<RequestIx>,
+    pub(super) merged: BTreeSet<RequestIx>,
+    /// Tasks in flight, in the order of their launch; a task has one entry for each cell.
+    pub(super) tasks: Vec<CellTask>,
+}
+
+/// A task in flight, as far as it is of one cell.
+#[derive(Debug)]
+pub(super) struct CellTask {
+    pub(super) id: TaskId,
+    pub(super) cell: CellId,
+    pub(super) nodes: Vec<NodeRow>,
+    /// These nodes are of a failed task, and run again.
+    pub(super) is_retry: bool,
 }
 
 /// Tasks of one type that a lane was given in a row.
@@ -51,8 +65,15 @@ impl Cellular {
     pub(super) fn new(knobs: &CellularKnobs) -> Self {
         let cells = Cells::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let catching = knobs.lazy.map(Catching::new);
-        let (rounds, targets, merged) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
-        Self { cells, knobs: knobs.clone(), rounds, targets, catching, merged }
+        Self {
+            cells,
+            knobs: knobs.clone(),
+            rounds: Vec::new(),
+            targets: BTreeSet::new(),
+            catching,
+            merged: BTreeSet::new(),
+            tasks: Vec::new(),
+        }
     }
 
     /// Why a request can never board.
@@ -71,12 +92,6 @@ impl Cellular {
     /// Whether any node is ready that a lane may run.
     pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
         self.types().any(|cell| self.cells.ready(cell, lane) > 0) || self.cells.first_retry(lane).is_some()
-    }
-
-    /// A request that has boarded is no longer under way, whether it has run to its end or not.
-    pub(super) fn left(&mut self, request: RequestIx, target: Ns) {
-        self.targets.remove(&(target, request));
-        self.cells.drop(request);
     }
 
     /// All types, in the order in which segments name them.
@@ -100,24 +115,23 @@ impl Cellular {
         self.knobs.merge_requests.is_some() && self.cells.under_way() > 0
     }
 
-    /// A request has run, of whose merged graph others still run: whether its reply waits for them.
-    pub(super) fn keep_reply(&mut self, request: RequestIx) -> bool {
-        self.is_merged() && self.merged.insert(request)
-    }
-
-    /// Whether a request's reply waits for others.
-    pub(super) fn keeps_reply(&self, request: RequestIx) -> bool {
-        self.merged.contains(&request)
-    }
-
-    /// Forgets a request whose reply waited, if it did.
-    pub(super) fn reply_left(&mut self, request: RequestIx) {
-        self.merged.remove(&request);
-    }
-
-    /// The requests whose replies waited for others, all of which have run now.
-    pub(super) fn merged_replies(&mut self) -> BTreeSet<RequestIx> {
-        if self.is_merged() { BTreeSet::new() } else { std::mem::take(&mut self.merged) }
+    // ## (pending | aboard | merged) => ended
+    pub(super) fn end(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx, end: End) {
+        let state = context.ledger[request_ix].state;
+        if state == RequestState::Aboard {
+            self.targets.remove(&(context.version.target(&context.ledger[request_ix]), request_ix));
+            self.cells.drop(request_ix);
+        }
+        if state == RequestState::Aboard && end == End::Completed && self.is_merged() {
+            self.merged.insert(request_ix);
+            context.hold(request_ix, RequestState::Merged(end));
+        } else {
+            self.merged.remove(&request_ix);
+            context.end(request_ix, end);
+        }
+        if !self.merged.is_empty() && !self.is_merged() {
+            context.release_merged(std::mem::take(&mut self.merged));
+        }
     }
 
     /// The request aboard whose target comes first.
@@ -157,65 +171,58 @@ impl Cellular {
     }
 }
 
-impl Group {
+impl Cellular {
     // ## open lane => task
-    pub(super) fn offer_cells(
+    pub(super) fn offer(
         &mut self,
         context: &mut StepContext<'_>,
-        group: GroupIx,
         lane: &Lane,
         id: TaskId,
         brought: &[(CellId, u64)],
     ) -> Answer {
         self.refuse_late(context);
-        let waiting = self.may_board(context.ledger);
-        let Some(cellular) = &mut self.cellular else { return Answer::Nothing };
-        let cell = match cellular.catching {
-            Some(_) => self.choose_lazily(context.now, context.ledger, lane.id, waiting),
-            None => cellular.choose(lane, waiting, brought),
+        let waiting = self.may_board(context.version, context.ledger);
+        let cell = match self.catching {
+            Some(_) => self.choose_lazily(context, lane.id, waiting),
+            None => self.choose(lane, waiting, brought),
         };
-        let (Some(cell), Some(cellular)) = (cell, &mut self.cellular) else { return Answer::Nothing };
+        let Some(cell) = cell else { return Answer::Nothing };
         let place = Place { lane: lane.id, task: id, at: 0 };
-        if let Some(nodes) = cellular.cells.launch_retry(cell, lane.id) {
-            let spans = self.launch_nodes(context, group, place, cell, nodes, true);
-            return Answer::Launched(self.launch_cells(context, lane, id, cell, spans));
+        if let Some(nodes) = self.cells.launch_retry(cell, lane.id) {
+            let spans = self.launch_nodes(context, place, cell, nodes, true);
+            return Answer::Launched(launch(context, lane, id, cell, spans));
         }
-        let most = cellular.most_rows(cell);
-        let spans = self.add_to_task(context, group, place, cell, most);
+        let spans = self.add_to_task(context, place, cell, self.most_rows(cell));
         if spans.is_empty() {
             return Answer::Nothing;
         }
-        Answer::Launched(self.launch_cells(context, lane, id, cell, spans))
+        Answer::Launched(launch(context, lane, id, cell, spans))
     }
 
-    /// Nodes that the group would bring to a task of another, of a cell of the same kind.
-    pub(super) fn would_bring(&self, ledger: &Ledger, cell: CellId, lane: LaneId) -> u64 {
-        let Some(cellular) = self.cellular.as_ref().filter(|_| self.may_run()) else { return 0 };
-        let waiting = if cell == cellular.cells.first() { self.may_board(ledger) } else { 0 };
-        cellular.cells.ready(cell, lane) + waiting
+    /// Nodes that the version would bring to a task of another, of a cell of the same kind.
+    pub(super) fn would_bring(&self, version: &Version, ledger: &Ledger, cell: CellId, lane: LaneId) -> u64 {
+        if !version.may_run() {
+            return 0;
+        }
+        let waiting = if cell == self.cells.first() { self.may_board(version, ledger) } else { 0 };
+        self.cells.ready(cell, lane) + waiting
     }
 
-    /// Turns away whoever could not meet its target any more, as far as anybody is next.
+    /// Rejects queue heads that can no longer meet their target.
     fn refuse_late(&mut self, context: &mut StepContext<'_>) {
-        while let Some(request_ix) = self.first_waiting(context.ledger)
-            && self.is_late(context.now, context.ledger, request_ix)
+        while let Some(request_ix) = first_waiting(context.version, context.ledger)
+            && self.is_late(context, request_ix)
         {
             self.end(context, request_ix, End::Rejected(Rejection::Late));
         }
     }
 
     /// Requests that wait and may board, as far as there is room for their state.
-    pub(super) fn may_board(&self, ledger: &Ledger) -> u64 {
-        let Some(cellular) = &self.cellular else { return 0 };
-        let free = cellular.cells.free_slots();
-        let first = self.first_waiting(ledger);
-        let fits = !cellular.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
-        if fits { (self.pending.ready() as u64).min(u64::from(free)) } else { 0 }
-    }
-
-    /// Who boards next.
-    fn first_waiting(&self, ledger: &Ledger) -> Option<RequestIx> {
-        self.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
+    fn may_board(&self, version: &Version, ledger: &Ledger) -> u64 {
+        let free = self.cells.free_slots();
+        let first = first_waiting(version, ledger);
+        let fits = !self.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
+        if fits { (version.pending.ready() as u64).min(u64::from(free)) } else { 0 }
     }
 
     /// Adds up to `most` nodes of a type to a lane's task, behind those that it has. Waiting requests board first, if
@@ -223,28 +230,24 @@ impl Group {
     pub(super) fn add_to_task(
         &mut self,
         context: &mut StepContext<'_>,
-        group: GroupIx,
         place: Place,
         cell: CellId,
         most: u32,
     ) -> Vec<RowSpan> {
-        let is_first = |cellular: &Cellular| cell == cellular.cells.first() && !cellular.is_merged();
-        if self.cellular.as_ref().is_some_and(is_first) {
-            self.board_cells(context, cell, place.lane, most);
+        if cell == self.cells.first() && !self.is_merged() {
+            self.board(context, cell, place.lane, most);
         }
-        let Some(cellular) = &mut self.cellular else { return Vec::new() };
-        let nodes = cellular.cells.form(cell, place.lane, most);
+        let nodes = self.cells.form(cell, place.lane, most);
         if nodes.is_empty() {
             return Vec::new();
         }
-        self.launch_nodes(context, group, place, cell, nodes, false)
+        self.launch_nodes(context, place, cell, nodes, false)
     }
 
     /// Nodes are in a task from now on.
     fn launch_nodes(
         &mut self,
         context: &mut StepContext<'_>,
-        group: GroupIx,
         place: Place,
         cell: CellId,
         nodes: Vec<NodeRow>,
@@ -256,85 +259,73 @@ impl Group {
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
-        let is_new = context.ledger.launched(InFlightTask {
-            task: place.task,
-            lane: place.lane,
-            group,
-            batch: 0,
-            lineage: place.task.0,
-            cell,
-            requests: rows,
-            rows,
-            launched: context.now,
-            class: ShapeClass::default(),
-            ahead: Vec::new(),
-            nodes,
-            is_retry,
-            is_followed: false,
-        });
+        self.tasks.push(CellTask { id: place.task, cell, nodes, is_retry });
+        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, rows, context.now);
+        let is_new = context.ledger.launched(in_flight);
         // A task counts once, however many cells of the group it runs.
-        self.running += u32::from(is_new);
-        self.totals.tasks_launched += u64::from(is_new);
-        self.totals.rows_launched += u64::from(rows);
+        context.version.running += u32::from(is_new);
+        context.version.totals.tasks_launched += u64::from(is_new);
+        context.version.totals.rows_launched += u64::from(rows);
         spans
     }
 
     /// Lets requests board in queue order until the first type has `most` ready nodes, the limit of merged requests is
     /// reached, or no slots for their state are left.
-    fn board_cells(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
-        while let Some(request_ix) = self.first_waiting(context.ledger) {
-            let Some(cellular) = &mut self.cellular else { return };
-            let is_full = match cellular.knobs.merge_requests {
-                Some(requests) => cellular.cells.under_way() >= requests,
-                None => cellular.cells.ready(cell, lane) >= u64::from(most),
+    fn board(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
+        while let Some(request_ix) = first_waiting(context.version, context.ledger) {
+            let is_full = match self.knobs.merge_requests {
+                Some(requests) => self.cells.under_way() >= requests,
+                None => self.cells.ready(cell, lane) >= u64::from(most),
             };
-            if is_full || slots(&context.ledger[request_ix].graph) > cellular.cells.free_slots() {
+            if is_full || slots(&context.ledger[request_ix].graph) > self.cells.free_slots() {
                 return;
             }
-            let RequestState::Queued { sub_queue, .. } = context.ledger[request_ix].state else { return };
-            self.pending.remove(context.ledger, request_ix);
-            self.touched(context.ledger, sub_queue);
-            self.pending.retire(sub_queue);
-            board_request(context.now, context.ledger, context.timers, request_ix);
-            let Some(cellular) = &mut self.cellular else { return };
+            context.board(request_ix);
             let graph = std::mem::take(&mut context.ledger[request_ix].graph);
-            if let Some(catching) = &mut cellular.catching {
-                catching.boarded(&cellular.cells, &graph);
+            if let Some(catching) = &mut self.catching {
+                catching.boarded(&self.cells, &graph);
             }
-            cellular.cells.board(request_ix, graph);
-            if self.objective_ns.is_some() {
-                cellular.targets.insert((context.ledger[request_ix].target(self.objective_ns), request_ix));
+            self.cells.board(request_ix, graph);
+            if context.version.objective_ns.is_some() {
+                self.targets.insert((context.version.target(&context.ledger[request_ix]), request_ix));
             }
         }
     }
 
-    fn launch_cells(
-        &mut self,
-        context: &mut StepContext<'_>,
-        lane: &Lane,
-        id: TaskId,
-        cell: CellId,
-        spans: Vec<RowSpan>,
-    ) -> Option<Ns> {
-        let rows = spans.len() as u32;
-        context.actions.push(Action::Launch(Task {
-            id,
-            model: self.model,
-            cell,
-            bucket: Bucket { rows, class: ShapeClass::default() },
-            lane: lane.id,
-            batch: id.0,
-            rows: spans,
-            reads: SmallVec::new(),
-            writes: None,
-            after: SmallVec::new(),
-        }));
-        self.predict_cells(lane, cell, rows)
+    /// Of requests whose cells run only the one with the earliest target counts: a row alone for each node that is
+    /// left.
+    pub(super) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+        let request_ix: RequestIx = self.first_target()?;
+        let needs_ns = time_of(&version.costs, &self.cells.nodes_left(request_ix), |_| 1, Quantile::P99)?;
+        let slack_ns = version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))?;
+        Some(Tightest { slack_ns, stage_ns: version.stage_ns(1, &ShapeClass::default())? })
     }
+}
 
-    /// How long a task will have a lane that takes work ahead.
-    pub(super) fn predict_cells(&self, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
-        let predict = || self.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
-        lane.looks_ahead().then(predict).flatten()
-    }
+/// The request that boards next.
+fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
+    version.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
+}
+
+fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
+    let rows = spans.len() as u32;
+    context.actions.push(Action::Launch(Task {
+        id,
+        model: context.version.model,
+        cell,
+        bucket: Bucket { rows, class: ShapeClass::default() },
+        lane: lane.id,
+        batch: id.0,
+        rows: spans,
+        reads: SmallVec::new(),
+        writes: None,
+        after: SmallVec::new(),
+    }));
+    predict(context.version, lane, cell, rows)
+}
+
+/// How long a task will have a lane that takes work ahead.
+pub(super) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
+    let predict = || version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+    lane.looks_ahead().then(predict).flatten()
 }

@@ -6,14 +6,16 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    Action, Actions, Arrival, Counters, End, Event, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
+    Action, Actions, Arrival, Counters, End, Event, Knobs, LaneId, ModelId, Ns, ReqId, RowOutcome, TaskId,
     arbiter::{Arbiter, Lane},
-    group::{Answer, Group, PoolView, StepContext},
+    group::{self, Group},
     ids::{GroupIx, RequestIx},
     invariants,
     ledger::{InFlightTask, Ledger},
     sharing::SharedCells,
     timers::Timers,
+    version::StepContext,
+    work::{Answer, PoolView, Work},
 };
 
 /// In debug builds the invariants are checked after every step while at most this many requests live, since a check
@@ -62,7 +64,7 @@ impl Core {
             Event::Failed { task } => self.failed(task, &mut actions),
             Event::LaneUp(lane, knobs) => self.arbiter.lane_up(lane, knobs),
             Event::LaneLost(lane) => self.lane_lost(lane, &mut actions),
-            Event::ModelUp(model, knobs) => self.model_up(model, Group::new(model, &knobs)),
+            Event::ModelUp(model, knobs) => self.model_up(model, &knobs),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
         }
@@ -100,10 +102,10 @@ impl Core {
 
     fn sound_alarms(&mut self, actions: &mut Actions) {
         while let Some(request_ix) = self.timers.pop_due(self.now, &mut self.ledger) {
-            self.with_request(request_ix, actions, Group::alarm);
+            self.with_request(request_ix, actions, group::alarm);
         }
         while let Some((group, sequence)) = self.timers.due_sequence(self.now) {
-            self.with_group(group, actions, |entry, context| entry.reclaim(context, group, sequence));
+            self.with_group(group, actions, |_, context| context.reclaim(sequence));
         }
         self.arbiter.call_due(self.now);
     }
@@ -111,20 +113,20 @@ impl Core {
     fn arrived(&mut self, arrival: Arrival, actions: &mut Actions) {
         debug_assert!(self.ledger.find(arrival.req).is_none(), "request {:?} arrived twice", arrival.req);
         match self.by_model.get(&arrival.model) {
-            Some(&group) => self.with_group(group, actions, |entry, context| entry.arrive(context, group, arrival)),
+            Some(&group) => self.with_group(group, actions, |work, context| group::arrive(work, context, arrival)),
             None => actions.push(Action::Finish { req: arrival.req, end: End::Failed }),
         }
     }
 
     fn cancelled(&mut self, req: ReqId, actions: &mut Actions) {
         if let Some(request_ix) = self.ledger.find(req) {
-            self.with_request(request_ix, actions, Group::cancel);
+            self.with_request(request_ix, actions, |work, context, ix| work.end(context, ix, End::Cancelled));
         }
     }
 
     fn resumed(&mut self, req: ReqId, actions: &mut Actions) {
         if let Some(request_ix) = self.ledger.find(req) {
-            self.with_request(request_ix, actions, Group::resume);
+            self.with_request(request_ix, actions, Work::resume);
         }
     }
 
@@ -133,16 +135,14 @@ impl Core {
         let mut outcomes = rows;
         for in_flight in &in_flight_tasks {
             let own;
-            (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows() as usize));
-            self.with_group(in_flight.group, actions, |group, context| {
-                group.complete(context, in_flight, own, used_ns)
-            });
+            (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows as usize));
+            self.with_group(in_flight.group, actions, |work, context| work.complete(context, in_flight, own, used_ns));
         }
     }
 
     fn failed(&mut self, task: TaskId, actions: &mut Actions) {
         for in_flight in self.take_completed(task).0 {
-            self.with_group(in_flight.group, actions, |group, context| group.fail(context, &in_flight));
+            self.with_group(in_flight.group, actions, |work, context| work.fail(context, &in_flight));
         }
     }
 
@@ -152,7 +152,7 @@ impl Core {
         let Some(first) = in_flight_tasks.first() else { return (in_flight_tasks, 0) };
         let used_ns = self.arbiter.completed(first.lane, task, first.launched, self.now);
         for in_flight in &in_flight_tasks {
-            let share_ns = u128::from(used_ns) * u128::from(in_flight.own_rows()) / u128::from(in_flight.rows.max(1));
+            let share_ns = u128::from(used_ns) * u128::from(in_flight.own_rows) / u128::from(in_flight.rows.max(1));
             self.arbiter.charge(in_flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
         }
         (in_flight_tasks, used_ns)
@@ -161,23 +161,24 @@ impl Core {
     fn lane_lost(&mut self, lane: LaneId, actions: &mut Actions) {
         self.arbiter.lane_lost(lane);
         for in_flight in self.ledger.take_lost(lane) {
-            self.with_group(in_flight.group, actions, |group, context| group.fail_lost(context, &in_flight));
+            self.with_group(in_flight.group, actions, |work, context| work.fail_lost(context, &in_flight));
         }
     }
 
-    fn model_up(&mut self, model: ModelId, group: Group) {
-        let weight = group.weight;
+    fn model_up(&mut self, model: ModelId, knobs: &Knobs) {
         let ix = *self.by_model.entry(model).or_insert_with(|| {
-            let ix = self.groups.insert(group);
+            let ix = self.groups.vacant_key();
+            self.groups.insert(Group::new(model, ix, knobs));
             self.shared_cells.came_up(ix, &self.groups[ix]);
             ix
         });
-        self.arbiter.weigh(ix, weight);
+        self.arbiter.weigh(ix, knobs.weight);
     }
 
     fn draining(&mut self, model: ModelId, actions: &mut Actions) {
         if let Some(&group) = self.by_model.get(&model) {
-            self.with_group(group, actions, |entry, _| entry.drain());
+            self.groups[group].drain();
+            self.with_group(group, actions, |_, _| ());
         }
     }
 
@@ -185,10 +186,10 @@ impl Core {
         &mut self,
         request_ix: RequestIx,
         actions: &mut Actions,
-        change: impl FnOnce(&mut Group, &mut StepContext<'_>, RequestIx),
+        change: impl FnOnce(&mut Work, &mut StepContext<'_>, RequestIx),
     ) {
         let group = self.ledger[request_ix].group;
-        self.with_group(group, actions, |entry, context| change(entry, context, request_ix));
+        self.with_group(group, actions, |work, context| change(work, context, request_ix));
     }
 
     /// Changes a group, then lets it wait for a lane if it has work, or go if it is drained.
@@ -196,12 +197,12 @@ impl Core {
         &mut self,
         group: GroupIx,
         actions: &mut Actions,
-        change: impl FnOnce(&mut Group, &mut StepContext<'_>),
+        change: impl FnOnce(&mut Work, &mut StepContext<'_>),
     ) {
         let entry = &mut self.groups[group];
-        let mut context = StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-        change(entry, &mut context);
-        entry.tidy(&context);
+        let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
+        change(work, &mut context);
+        work.tidy(&mut context);
         if entry.is_drained() {
             self.forget(group, actions);
         } else if entry.wants_lane() {
@@ -211,7 +212,7 @@ impl Core {
 
     /// A group is drained.
     fn forget(&mut self, group: GroupIx, actions: &mut Actions) {
-        let model = self.groups.remove(group).model;
+        let model = self.groups.remove(group).version.model;
         self.shared_cells.forget(group);
         self.by_model.remove(&model);
         self.arbiter.forget(group);
@@ -226,7 +227,7 @@ impl Core {
             let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
             let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else { return };
             let asks = groups[group].asks_for_neighbours();
-            let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.live > 0);
+            let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.version.live > 0);
             let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(now, ledger)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
             let lanes = self.arbiter.lanes().count() as u32;
@@ -271,8 +272,12 @@ impl Core {
         let id = TaskId(self.tasks);
         let brought = self.brought(group, lane.id);
         let pool = PoolView { brought: &brought, ..pool };
-        let mut context = StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
-        let answer = self.groups[group].offer(&mut context, group, lane, id, pool);
+        let entry = &mut self.groups[group];
+        if !entry.version.may_run() {
+            return Answer::Nothing;
+        }
+        let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
+        let answer = work.offer(&mut context, &lane, id, pool);
         match answer {
             Answer::Launched(predicted_ns) => Answer::Launched(self.fill_up(group, lane, predicted_ns, actions)),
             Answer::NotBefore(_) | Answer::Nothing => answer,

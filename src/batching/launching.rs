@@ -7,51 +7,40 @@ use super::{
     Action, Bucket, CellId, Ns, RowSpan, ShapeClass, Task, TaskId,
     arbiter::Lane,
     batch::{BatchSpan, Step, StepState},
-    cost::Quantile,
-    group::{Group, PoolView, StepContext},
-    ids::{BatchIx, GroupIx, SubQueueIx},
+    batches::{BatchTask, Batches},
+    cost::{Costs, Quantile},
+    ids::{BatchIx, SubQueueIx},
     ledger::{InFlightTask, Ledger},
     pipeline::Access,
     policy::{Decision, Selection, View},
     table::{Blueprint, lay_out},
+    version::StepContext,
+    work::PoolView,
 };
 
-impl Group {
+impl Batches {
     /// Asks the policy what to do with a lane.
-    pub(super) fn decide(&mut self, context: &mut StepContext<'_>, lane: &Lane, pool: PoolView<'_>) -> Decision {
+    pub(super) fn decide(&mut self, context: &StepContext<'_>, lane: &Lane, pool: PoolView<'_>) -> Decision {
+        let version = &*context.version;
         let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
-        let enterable = self.pending.requests > 0 && self.can_enter(lane);
-        let (now, ledger) = (context.now, &*context.ledger);
-        let Self {
-            pending,
-            table,
-            pipeline,
-            policy,
-            costs,
-            learned,
-            max_rows,
-            objective_ns,
-            max_in_flight,
-            running,
-            ..
-        } = self;
-        let (learned, max_rows, objective_ns, most) = (*learned, *max_rows, *objective_ns, *max_in_flight);
-        policy.decide(&View {
-            now,
-            ledger,
-            pending,
-            table,
-            pipeline,
-            costs,
-            learned,
-            max_rows,
-            objective_ns,
+        let enterable = version.pending.requests > 0 && self.can_enter(lane);
+        let most = version.max_in_flight;
+        self.policy.decide(&View {
+            now: context.now,
+            ledger: context.ledger,
+            pending: &version.pending,
+            table: &self.table,
+            pipeline: &self.pipeline,
+            costs: &version.costs,
+            learned: version.learned,
+            max_rows: version.max_rows,
+            objective_ns: version.objective_ns,
             neighbours_slack_ns: pool.neighbours_slack_ns,
             ready,
             enterable,
             lane_is_idle: lane.is_idle(),
             lanes: pool.lanes.min(most).max(1),
-            idle_besides: pool.idle_besides.min(most.saturating_sub(*running + 1)),
+            idle_besides: pool.idle_besides.min(most.saturating_sub(version.running + 1)),
         })
     }
 
@@ -72,11 +61,12 @@ impl Group {
         }
         let rows = self.board(context, sub_queue, selection);
         let boarded: u32 = rows.iter().map(|span| span.rows.count).sum();
-        if boarded < self.max_rows && self.others_wait(sub_queue) {
-            self.totals.batches_parted_by_key += 1;
+        let version = &mut *context.version;
+        if boarded < version.max_rows && version.others_wait(sub_queue) {
+            version.totals.batches_parted_by_key += 1;
         }
-        self.totals.batches_formed += 1;
-        let entry = &self.pending.sub_queues[sub_queue as usize];
+        version.totals.batches_formed += 1;
+        let entry = &version.pending.sub_queues[sub_queue as usize];
         let batch_key = entry.batch_key.clone();
         let sealed = !accepts_newcomers || !self.policy.stretches();
         let class = match self.pipeline.boundaries() {
@@ -86,8 +76,8 @@ impl Group {
         };
         let level = best_level(&rows, context.ledger);
         match selection {
-            Selection::Heads(sub_queues) => sub_queues.iter().for_each(|&(sub_queue, _)| self.left(context, sub_queue)),
-            Selection::First(_) | Selection::Named(_) => self.left(context, sub_queue),
+            Selection::Heads(sub_queues) => sub_queues.iter().for_each(|&(sub_queue, _)| left(context, sub_queue)),
+            Selection::First(_) | Selection::Named(_) => left(context, sub_queue),
         }
         let plan = Blueprint { batch_key, class, level, precedence: None, order: self.policy.part_order(), sealed };
         self.table.new_batch(context.now, plan, self.pipeline.entry(), rows)
@@ -103,42 +93,36 @@ impl Group {
         accepts_newcomers: bool,
     ) {
         if self.table.get(batch).foot().is_some_and(Step::is_queued) {
-            self.totals.preemptions += 1;
-            self.totals.stretches_while_checking += u64::from(self.is_checking(batch));
+            context.version.totals.preemptions += 1;
+            context.version.totals.stretches_while_checking += u64::from(self.is_checking(batch));
         }
         let rows = self.board(context, sub_queue, selection);
-        self.totals.stretches += 1;
+        context.version.totals.stretches += 1;
         let level = best_level(&rows, context.ledger);
-        self.left(context, sub_queue);
+        left(context, sub_queue);
         let boarded = rows.iter().map(|span| span.rows.count).sum();
-        self.count_wait(batch, boarded);
+        self.count_wait(&context.version.costs, batch, boarded);
         let merged = self.table.stretch(batch, level, self.pipeline.entry(), rows);
-        self.totals.merges += u64::from(merged);
+        context.version.totals.merges += u64::from(merged);
         if !accepts_newcomers {
             self.table.lineage_of_mut(batch).sealed = true;
         }
     }
 
     /// The steps of a batch will wait for so many newcomers to catch up.
-    fn count_wait(&mut self, batch: BatchIx, rows: u32) {
+    fn count_wait(&mut self, costs: &Costs, batch: BatchIx, rows: u32) {
         let class = self.table.lineage_of(batch).class.clone();
         let entry = self.pipeline.entry();
         for step in &mut self.table.get_mut(batch).steps {
             let meets_at = CellId(step.next.0 + u16::from(!step.is_queued()));
-            step.waits_ns += self.costs.between(entry, meets_at, rows, &class, Quantile::Mean).unwrap_or(0);
+            step.waits_ns += costs.between(entry, meets_at, rows, &class, Quantile::Mean).unwrap_or(0);
         }
-    }
-
-    fn left(&mut self, context: &StepContext<'_>, sub_queue: SubQueueIx) {
-        self.touched(context.ledger, sub_queue);
-        self.pending.retire(sub_queue);
     }
 
     // ## queued => running
     pub(super) fn launch(
         &mut self,
         context: &mut StepContext<'_>,
-        group: GroupIx,
         lane: &Lane,
         id: TaskId,
         batch: BatchIx,
@@ -174,33 +158,20 @@ impl Group {
         entry.passed[usize::from(cell.0)].launched += rows;
         let number = entry.number;
         let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
-        let ahead = self.pass_on(batch, foot_at, id, ahead);
-        self.running += 1;
-        self.totals.tasks_launched += 1;
-        self.totals.rows_launched += u64::from(rows);
-        context.ledger.launched(InFlightTask {
-            task: id,
-            lane: lane.id,
-            group,
-            batch,
-            lineage: number,
-            cell,
-            requests,
-            rows,
-            launched: context.now,
-            class: class.clone(),
-            ahead,
-            nodes: Vec::new(),
-            is_retry: false,
-            is_followed: false,
-        });
+        let ahead = self.pass_on(context, batch, foot_at, id, ahead);
+        context.version.running += 1;
+        context.version.totals.tasks_launched += 1;
+        context.version.totals.rows_launched += u64::from(rows);
+        let task = BatchTask { id, batch, lineage: number, cell, requests, rows, class: class.clone(), ahead };
+        self.tasks.push(task);
+        context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, rows, context.now));
         let predicted_ns =
-            if lane.looks_ahead() { self.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
+            if lane.looks_ahead() { context.version.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
         let Access { reads, writes, .. } = access;
         let bucket = Bucket { rows, class };
         let task = Task {
             id,
-            model: self.model,
+            model: context.version.model,
             cell,
             bucket,
             lane: lane.id,
@@ -217,7 +188,14 @@ impl Group {
 
     /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it.
     /// Then its spans are given back, as they are in the task.
-    fn pass_on(&mut self, batch: BatchIx, foot_at: usize, id: TaskId, ahead: bool) -> Vec<BatchSpan> {
+    fn pass_on(
+        &mut self,
+        context: &mut StepContext<'_>,
+        batch: BatchIx,
+        foot_at: usize,
+        id: TaskId,
+        ahead: bool,
+    ) -> Vec<BatchSpan> {
         let steps = &mut self.table.get_mut(batch).steps;
         let mut spans = Vec::new();
         if !ahead {
@@ -227,10 +205,16 @@ impl Group {
             spans.clone_from(&rows);
             self.table.insert_step(batch, CellId(next.0 + 1), rows, waits_ns);
         }
-        self.totals.merges += u64::from(self.table.merge(batch));
+        context.version.totals.merges += u64::from(self.table.merge(batch));
         self.table.enqueue(batch);
         spans
     }
+}
+
+/// Requests of a sub-queue have boarded.
+fn left(context: &mut StepContext<'_>, sub_queue: SubQueueIx) {
+    context.version.touched(context.ledger, sub_queue);
+    context.version.pending.retire(sub_queue);
 }
 
 /// Places of rows, from the first to behind the last.

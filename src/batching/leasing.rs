@@ -5,14 +5,14 @@ use smallvec::SmallVec;
 use super::{
     CellId, Lease, Ns,
     arbiter::Lane,
-    group::Group,
+    batches::Batches,
     ids::{BatchIx, LineageIx},
     launching::span_of,
     lineage::Lineage,
     pipeline::Access,
 };
 
-impl Group {
+impl Batches {
     /// Whether the foot of a batch may be launched: a buffer is free, and on a lane without a horizon no running task
     /// uses it.
     pub(super) fn admits(&self, batch: BatchIx, lane: &Lane) -> bool {

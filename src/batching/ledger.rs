@@ -13,10 +13,9 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    CellId, End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
+    End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
     batch::BatchSpan,
-    cells::NodeRow,
-    ids::{BatchIx, GroupIx, RequestIx, SequenceIx, SubQueueIx},
+    ids::{GroupIx, RequestIx, SequenceIx, SubQueueIx},
     list::Links,
 };
 use crate::model::unfold::Unfolded;
@@ -84,41 +83,33 @@ impl Request {
 pub(super) enum RequestState {
     /// It waits in a sub-queue, behind the others of its level if `delayed`.
     Queued { sub_queue: SubQueueIx, delayed: bool },
-    /// Its rows are in batches.
+    /// Its rows are in batches, or its nodes in cells.
     Aboard,
     /// It is over; its reply is held until the requests before it have ended.
     Held(End),
+    /// It is over; its reply is held until the requests that it was merged with have run.
+    Merged(End),
 }
 
-/// A task in flight, as far as it is of one group.
-#[derive(Debug)]
+/// A task in flight, as far as it is of one version and cell. Its rows are known to the version's work.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct InFlightTask {
     pub(super) task: TaskId,
     pub(super) lane: LaneId,
     pub(super) group: GroupIx,
-    pub(super) batch: BatchIx,
-    /// Number of the batch's lineage.
-    pub(super) lineage: u64,
-    pub(super) cell: CellId,
-    /// Requests and rows that were in it when it was launched; of nodes all rows, also those of other groups.
-    pub(super) requests: u32,
+    /// Rows that are of the version and cell.
+    pub(super) own_rows: u32,
+    /// Rows in all, also those of other versions.
     pub(super) rows: u32,
     pub(super) launched: Ns,
-    pub(super) class: ShapeClass,
-    /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
-    pub(super) ahead: Vec<BatchSpan>,
-    /// Its nodes, where requests unfold into cells.
-    pub(super) nodes: Vec<NodeRow>,
-    /// These nodes are of a failed task, and run again.
-    pub(super) is_retry: bool,
-    /// Another of the same group and task follows, of another cell: the task ends for the group with that.
+    /// Another of the same version and task follows, of another cell: the task ends for the version with that.
     pub(super) is_followed: bool,
 }
 
 impl InFlightTask {
-    /// Rows of its group, which may have them all.
-    pub(super) fn own_rows(&self) -> u32 {
-        if self.nodes.is_empty() { self.rows } else { self.nodes.len() as u32 }
+    /// A task that has just been launched.
+    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, rows: u32, launched: Ns) -> Self {
+        Self { task, lane, group, own_rows: rows, rows, launched, is_followed: false }
     }
 }
 
@@ -192,12 +183,6 @@ impl Ledger {
     /// Takes a task out: what each group has in it, in the order of its rows.
     pub(super) fn completed(&mut self, task: TaskId) -> SmallVec<[InFlightTask; 1]> {
         self.in_flight_tasks.extract_if(.., |in_flight| in_flight.task == task).collect()
-    }
-
-    /// Nodes of a group in flight.
-    pub(super) fn nodes_mut(&mut self, group: GroupIx) -> impl Iterator<Item = &mut NodeRow> {
-        let own = self.in_flight_tasks.iter_mut().filter(move |in_flight| in_flight.group == group);
-        own.flat_map(|in_flight| &mut in_flight.nodes)
     }
 
     /// A task has so many rows in all, of several groups.

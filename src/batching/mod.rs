@@ -15,6 +15,7 @@
 
 mod arbiter;
 mod batch;
+mod batches;
 mod cell_outcomes;
 mod cells;
 mod cells_lazy;
@@ -22,8 +23,8 @@ mod cellular;
 mod core;
 mod cost;
 mod counters;
-mod endings;
 mod event;
+mod graph;
 mod group;
 mod ids;
 mod invariants;
@@ -44,13 +45,15 @@ mod policy;
 mod queue_order;
 mod queue_rules;
 mod rate;
+mod replies;
 mod sequences;
 mod sharing;
 mod slack;
 mod table;
 mod targets;
 mod timers;
-mod urgency;
+mod version;
+mod work;
 
 #[cfg(test)]
 mod tests;

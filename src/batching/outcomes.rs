@@ -4,38 +4,33 @@
 use smallvec::SmallVec;
 
 use super::{
-    CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan,
+    CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan, TaskId,
     batch::{Batch, BatchSpan, Step},
-    group::{Group, StepContext},
+    batches::{BatchTask, Batches},
     ids::BatchIx,
     launching::{best_level, longest},
-    ledger::InFlightTask,
     pending::BatchKey,
     pipeline::Onward,
     table::Blueprint,
+    version::StepContext,
 };
 
 /// Rows that go on, by the stage that they go to.
 type GoingOn = SmallVec<[(CellId, Vec<BatchSpan>); 1]>;
 
-impl Group {
+impl Batches {
     // ## running => (queued again | ended), row by row
     pub(super) fn complete(
         &mut self,
         context: &mut StepContext<'_>,
-        in_flight: &InFlightTask,
+        task: TaskId,
         outcomes: &[RowOutcome],
         took_ns: Ns,
     ) {
-        if !in_flight.nodes.is_empty() {
-            return self.complete_cells(context, in_flight, outcomes, took_ns);
-        }
-        self.left_lane(in_flight);
-        if self.learns {
-            self.costs.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
-            self.learned += 1;
-        }
-        let Some(step) = self.table.take_running(in_flight.batch, in_flight.task) else {
+        let Some(in_flight) = self.take_completed(context, task) else { return };
+        let in_flight = &in_flight;
+        context.version.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
+        let Some(step) = self.table.take_running(in_flight.batch, in_flight.id) else {
             self.apply_outcomes_ahead(context, in_flight, outcomes);
             return;
         };
@@ -70,20 +65,23 @@ impl Group {
     }
 
     /// A task is off its lane.
-    fn left_lane(&mut self, in_flight: &InFlightTask) {
-        self.running -= 1;
-        self.pipeline.completed(in_flight.task);
+    fn take_completed(&mut self, context: &mut StepContext<'_>, task: TaskId) -> Option<BatchTask> {
+        let at = self.tasks.iter().position(|in_flight| in_flight.id == task)?;
+        let in_flight = self.tasks.swap_remove(at);
+        context.version.running -= 1;
+        self.pipeline.completed(task);
         if let Some(lineage) = self.table.find(in_flight.batch).map(|batch| batch.lineage) {
             let lineage = &mut self.table.lineages[lineage];
             if lineage.number == in_flight.lineage {
                 lineage.passed[usize::from(in_flight.cell.0)].completed += in_flight.rows;
             }
         }
+        Some(in_flight)
     }
 
     /// Brings a batch whose steps changed in order, and returns what it needs no longer.
-    fn after_step(&mut self, context: &StepContext<'_>, batch: BatchIx) {
-        self.totals.merges += u64::from(self.table.merge(batch));
+    fn after_step(&mut self, context: &mut StepContext<'_>, batch: BatchIx) {
+        context.version.totals.merges += u64::from(self.table.merge(batch));
         self.table.tidy(batch, context.ledger);
         self.release_leases(context.now);
     }
@@ -92,7 +90,7 @@ impl Group {
     fn apply_outcomes(
         &mut self,
         context: &mut StepContext<'_>,
-        in_flight: &InFlightTask,
+        in_flight: &BatchTask,
         cell: CellId,
         spans: &[BatchSpan],
         outcomes: Outcomes<'_>,
@@ -129,12 +127,12 @@ impl Group {
                 failed |= onward == Onward::Failed;
                 if onward == Onward::Done {
                     done += 1;
-                    self.totals.early_exits += u64::from(!self.pipeline.is_last(cell));
+                    context.version.totals.early_exits += u64::from(!self.pipeline.is_last(cell));
                 }
             }
         }
         if emitted {
-            self.emit(context, request_ix);
+            context.emit(request_ix);
         }
         if failed {
             self.end(context, request_ix, End::Failed);
@@ -148,12 +146,7 @@ impl Group {
     }
 
     /// A task ended whose rows had gone on before: only rows that failed matter now.
-    fn apply_outcomes_ahead(
-        &mut self,
-        context: &mut StepContext<'_>,
-        in_flight: &InFlightTask,
-        outcomes: &[RowOutcome],
-    ) {
+    fn apply_outcomes_ahead(&mut self, context: &mut StepContext<'_>, in_flight: &BatchTask, outcomes: &[RowOutcome]) {
         let mut at = 0;
         for span in &in_flight.ahead {
             let own = Outcomes { all: outcomes, from: at };
@@ -168,27 +161,25 @@ impl Group {
     }
 
     // ## running => (queued again, in halves | failed)
-    pub(super) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
-        self.totals.tasks_failed += 1;
-        if !in_flight.nodes.is_empty() {
-            return self.fail_cells(context, in_flight);
-        }
-        self.retry_or_fail(context, in_flight, in_flight.requests > 1);
+    pub(super) fn fail(&mut self, context: &mut StepContext<'_>, task: TaskId) {
+        self.retry_or_fail(context, task, |in_flight| in_flight.requests > 1);
     }
 
     /// The lane of a task hangs: its requests fail.
-    pub(super) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
-        self.totals.tasks_failed += 1;
-        if !in_flight.nodes.is_empty() {
-            return self.fail_lost_cells(context, in_flight);
-        }
-        self.retry_or_fail(context, in_flight, false);
+    pub(super) fn fail_lost(&mut self, context: &mut StepContext<'_>, task: TaskId) {
+        self.retry_or_fail(context, task, |_| false);
     }
 
-    fn retry_or_fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask, once_more: bool) {
-        self.left_lane(in_flight);
+    fn retry_or_fail(
+        &mut self,
+        context: &mut StepContext<'_>,
+        task: TaskId,
+        runs_again: impl FnOnce(&BatchTask) -> bool,
+    ) {
+        let Some(in_flight) = self.take_completed(context, task) else { return };
+        let (in_flight, once_more) = (&in_flight, runs_again(&in_flight));
         let place = self.place_of(in_flight);
-        let step = self.table.take_running(in_flight.batch, in_flight.task);
+        let step = self.table.take_running(in_flight.batch, in_flight.id);
         let ahead = step.is_none();
         let mut again: SmallVec<[Vec<BatchSpan>; 8]> = SmallVec::new();
         let rows = step.map_or_else(|| in_flight.ahead.clone(), |step| step.rows);
@@ -231,19 +222,19 @@ impl Group {
     }
 
     /// The turn of a task's batch, which may have gone on ahead to its end.
-    fn place_of(&self, in_flight: &InFlightTask) -> u64 {
+    fn place_of(&self, in_flight: &BatchTask) -> u64 {
         let is_its_own = |batch: &&Batch| self.table.lineages[batch.lineage].number == in_flight.lineage;
         self.table.find(in_flight.batch).filter(is_its_own).map_or(in_flight.lineage, |batch| batch.precedence)
     }
 
     /// Lets requests whose task has failed start again in two parts, so that those that fail alone are found.
-    fn halve(&mut self, context: &StepContext<'_>, place: u64, requests: &[Vec<BatchSpan>]) {
+    fn halve(&mut self, context: &mut StepContext<'_>, place: u64, requests: &[Vec<BatchSpan>]) {
         let (first, second) = requests.split_at(requests.len().div_ceil(2));
         for half in [first, second] {
             let rows: Vec<BatchSpan> = half.concat();
             let count: u32 = rows.iter().map(|span| span.rows.count).sum();
             // Rows that had parted come together again, and others may have come into their places.
-            if count > self.max_rows {
+            if count > context.version.max_rows {
                 self.halve(context, place, half);
             } else if count > 0 {
                 self.start_again(context, place, rows);
@@ -252,8 +243,8 @@ impl Group {
     }
 
     /// Starts rows again in a batch that accepts no newcomers, at the level and the place in the order that they had.
-    fn start_again(&mut self, context: &StepContext<'_>, place: u64, rows: Vec<BatchSpan>) {
-        self.totals.retries += 1;
+    fn start_again(&mut self, context: &mut StepContext<'_>, place: u64, rows: Vec<BatchSpan>) {
+        context.version.totals.retries += 1;
         let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));
         let (batch_key, order) = (BatchKey::default(), PartOrder::DepthFirst);
         let plan = Blueprint { batch_key, class, level, precedence: Some(place), order, sealed: true };
@@ -262,13 +253,13 @@ impl Group {
     }
 
     /// Drops the rows of requests that have ended since the last boundary.
-    pub(super) fn tidy(&mut self, context: &StepContext<'_>) {
+    pub(super) fn tidy(&mut self, context: &mut StepContext<'_>) {
         if !std::mem::take(&mut self.untidy) {
             return;
         }
         let batches: SmallVec<[BatchIx; 8]> = self.table.iter().map(|(batch, _)| batch).collect();
         for batch in batches {
-            self.totals.merges += u64::from(self.table.merge(batch));
+            context.version.totals.merges += u64::from(self.table.merge(batch));
             self.table.tidy(batch, context.ledger);
         }
         self.release_leases(context.now);

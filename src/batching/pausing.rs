@@ -2,16 +2,11 @@
 //! are in no batch and hold no lane, and their request still ends by its deadline, or when the client gives it up.
 
 use super::{
-    PartOrder,
-    batch::BatchSpan,
-    group::{Group, StepContext},
-    ids::RequestIx,
-    launching::longest,
-    outcomes::append,
-    table::Blueprint,
+    PartOrder, batch::BatchSpan, batches::Batches, ids::RequestIx, launching::longest, outcomes::append,
+    table::Blueprint, version::StepContext,
 };
 
-impl Group {
+impl Batches {
     // ## running => paused
     pub(super) fn pause(&mut self, span: &BatchSpan, row: u32) {
         append(self.paused.entry(span.request_ix).or_default(), span, row);

@@ -11,11 +11,8 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    Action, End, Ns, Rejection, SequenceKnobs, SequenceNo,
-    group::{Group, StepContext},
-    ids::{GroupIx, RequestIx, SequenceIx},
-    ledger::RequestState,
-    pending::BatchKey,
+    Ns, SequenceKnobs, SequenceNo,
+    ids::{RequestIx, SequenceIx},
 };
 use crate::model::{CorrelationId, InSequence};
 
@@ -36,7 +33,7 @@ struct Sequence {
     idle_until: Option<Ns>,
 }
 
-/// What has come of a change, for the group to carry out.
+/// What has come of a change, for the version to carry out.
 #[derive(Debug, Default)]
 pub(super) struct Change {
     /// Requests that may board now.
@@ -247,38 +244,5 @@ impl Sequences {
     /// When sequences are over for idleness, by index.
     pub(super) fn idle(&self) -> impl Iterator<Item = (Ns, SequenceIx)> + '_ {
         self.all.iter().filter_map(|(ix, sequence)| Some((sequence.idle_until?, ix as SequenceIx)))
-    }
-}
-
-impl Group {
-    /// Carries out what has come of a change of sequences.
-    pub(super) fn apply(&mut self, context: &mut StepContext<'_>, group: GroupIx, change: Change) {
-        change.rouses.iter().for_each(|&(until, ix)| context.timers.rouse(until, group, ix));
-        change.rests.iter().for_each(|&(until, ix)| context.timers.rest(until, group, ix));
-        for sequence in change.over {
-            context.actions.push(Action::SequenceOver { model: self.model, sequence });
-        }
-        for request_ix in change.ready {
-            let is_delayed = matches!(context.ledger[request_ix].state, RequestState::Queued { delayed: true, .. });
-            self.pending.remove(context.ledger, request_ix);
-            let sub_queue = self.pending.sub_queue_for(BatchKey::default());
-            self.pending.push(context.ledger, request_ix, sub_queue);
-            if is_delayed {
-                self.pending.delay(context.ledger, request_ix, sub_queue);
-            }
-            self.touched(context.ledger, sub_queue);
-        }
-        for request_ix in change.orphans {
-            context.ledger[request_ix].sequence = None;
-            self.end(context, request_ix, End::Rejected(Rejection::NotStarted));
-        }
-    }
-
-    /// A sequence has been idle for as long as it may.
-    pub(super) fn reclaim(&mut self, context: &mut StepContext<'_>, group: GroupIx, sequence: SequenceIx) {
-        if let Some(sequences) = &mut self.sequences {
-            let change = sequences.reclaim(context.now, sequence);
-            self.apply(context, group, change);
-        }
     }
 }

@@ -9,9 +9,9 @@ use smallvec::SmallVec;
 use super::{
     Action, Actions, CellId, CellKind, LaneId, Ns,
     arbiter::Lane,
-    cellular::Place,
+    cellular::{Place, predict},
     core::Core,
-    group::{Group, StepContext},
+    group::Group,
     ids::GroupIx,
 };
 
@@ -25,7 +25,7 @@ pub(super) struct SharedCells {
 
 impl SharedCells {
     pub(super) fn came_up(&mut self, group: GroupIx, entry: &Group) {
-        let Some(cellular) = &entry.cellular else { return };
+        let Some(cellular) = entry.work.cells() else { return };
         for cell in cellular.types() {
             if let Some(kind) = cellular.kind(cell) {
                 let shared_cells = self.by_kind.entry(kind).or_default();
@@ -45,7 +45,7 @@ impl SharedCells {
 
     /// Those that would share a task of a group's cell.
     fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
-        let cellular = entry.cellular.as_ref().filter(|_| self.are_there);
+        let cellular = entry.work.cells().filter(|_| self.are_there);
         let kind = cellular.and_then(|cellular| cellular.kind(cell));
         let shared_cells = kind.and_then(|kind| self.by_kind.get(&kind));
         shared_cells.into_iter().flatten().copied().filter(move |own| *own != (group, cell))
@@ -56,12 +56,17 @@ impl Core {
     /// By a group's cells: nodes that others would bring to a task on a lane.
     pub(super) fn brought(&self, group: GroupIx, lane: LaneId) -> SmallVec<[(CellId, u64); 2]> {
         let entry = &self.groups[group];
-        let types = entry.cellular.as_ref().filter(|_| self.shared_cells.are_there).map(|cellular| cellular.types());
+        let types = entry.work.cells().filter(|_| self.shared_cells.are_there).map(|cellular| cellular.types());
         let brought = types.into_iter().flatten().map(|cell| {
             let others = self.shared_cells.of(group, entry, cell);
-            (cell, others.map(|(other, cell)| self.groups[other].would_bring(&self.ledger, cell, lane)).sum())
+            (cell, others.map(|(other, cell)| self.would_bring(other, cell, lane)).sum())
         });
         brought.filter(|(_, nodes)| *nodes > 0).collect()
+    }
+
+    fn would_bring(&self, group: GroupIx, cell: CellId, lane: LaneId) -> u64 {
+        let Group { version, work, .. } = &self.groups[group];
+        work.cells().map_or(0, |cells| cells.would_bring(version, &self.ledger, cell, lane))
     }
 
     /// Gives what room is left in the task that a group has just launched to others; how long it is predicted to take
@@ -77,22 +82,22 @@ impl Core {
         let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.bucket.rows);
         let entry = &self.groups[group];
         // What runs again does so by itself.
-        let is_sealed = self.ledger.in_flight_tasks().last().is_some_and(|in_flight| in_flight.is_retry);
+        let is_sealed = entry.work.cells().is_some_and(|cells| cells.is_retry(id));
         let shared_cells = self.shared_cells.of(group, entry, cell).filter(|_| !is_sealed);
         let shared_cells: SmallVec<[(GroupIx, CellId); 2]> = shared_cells.collect();
-        let mut most = entry.cellular.as_ref().map_or(own, |cellular| cellular.most_rows(cell));
+        let mut most = entry.work.cells().map_or(own, |cellular| cellular.most_rows(cell));
         let (mut rows, mut candidates) = (own, Vec::new());
         for (other, cell) in shared_cells {
             let entry = &mut self.groups[other];
-            let largest = entry.cellular.as_ref().map_or(0, |cellular| cellular.most_rows(cell));
+            let largest = entry.work.cells().map_or(0, |cellular| cellular.most_rows(cell));
             // To the group that leads the task is none more.
-            if rows >= most.min(largest) || !(other == group || entry.may_run()) {
+            if rows >= most.min(largest) || !(other == group || entry.version.may_run()) {
                 continue;
             }
-            let mut context =
-                StepContext { now: self.now, ledger: &mut self.ledger, timers: &mut self.timers, actions };
+            let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
+            let Some(cells) = work.cells_mut() else { continue };
             let place = Place { lane: lane.id, task: id, at: rows };
-            let joined = entry.add_to_task(&mut context, other, place, cell, most.min(largest) - rows);
+            let joined = cells.add_to_task(&mut context, place, cell, most.min(largest) - rows);
             if !joined.is_empty() {
                 most = most.min(largest);
                 rows += joined.len() as u32;
@@ -107,6 +112,6 @@ impl Core {
             task.rows.extend(candidates);
             task.bucket.rows = rows;
         }
-        self.groups[group].predict_cells(&lane, cell, rows)
+        predict(&self.groups[group].version, &lane, cell, rows)
     }
 }

@@ -10,7 +10,11 @@ use super::{
     queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
 };
 use crate::{
-    batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ids::RequestIx},
+    batching::{
+        CellId, CellKnobs, LaneId, SegmentKnobs,
+        graph::{NodeCounts, node_counts},
+        ids::RequestIx,
+    },
     model::unfold::Unfolded,
 };
 
@@ -256,37 +260,20 @@ impl Cells {
     }
 
     /// Nodes of a request that has not boarded, by their types.
-    pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> SmallVec<[(CellId, u32); 4]> {
-        self.nodes_of(graph, 0, 0)
+    pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> NodeCounts {
+        node_counts(&self.segments, graph, 0, 0)
     }
 
     /// Nodes of a request under way that are not submitted, at most.
-    pub(in crate::batching) fn nodes_left(&self, request: RequestIx) -> SmallVec<[(CellId, u32); 4]> {
+    pub(in crate::batching) fn nodes_left(&self, request: RequestIx) -> NodeCounts {
         let journey = self.of_request.get(request as usize).copied().flatten();
-        let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return SmallVec::new() };
+        let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return NodeCounts::new() };
         // Steps are one subgraph. Of a tree nothing is counted off.
         let submitted = match (&journey.graph[journey.segment], journey.subgraphs.first()) {
             (Unfolded::Steps(_), Some(subgraph)) => self.queues.get(subgraph).nodes.submitted(),
             _ => 0,
         };
-        self.nodes_of(&journey.graph, journey.segment, submitted)
-    }
-
-    fn nodes_of(&self, graph: &[Unfolded], segment: usize, submitted: u32) -> SmallVec<[(CellId, u32); 4]> {
-        let mut nodes = SmallVec::new();
-        for (number, (knobs, unfolded)) in self.segments.iter().zip(graph).enumerate().skip(segment) {
-            let before = if number == segment { submitted } else { 0 };
-            match (knobs, unfolded) {
-                (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
-                    nodes.push((*leaf, 1));
-                    nodes.push((*inner, topology.depth()));
-                }
-                (SegmentKnobs::Steps { cell }, unfolded) | (SegmentKnobs::Tree { leaf: cell, .. }, unfolded) => {
-                    nodes.push((*cell, unfolded.nodes().saturating_sub(before)));
-                }
-            }
-        }
-        nodes
+        node_counts(&self.segments, &journey.graph, journey.segment, submitted)
     }
 
     /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.

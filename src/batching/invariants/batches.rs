@@ -6,6 +6,7 @@ use super::{Broken, hold, own};
 use crate::batching::{
     CellId, Lease,
     batch::{Batch, BatchSpan, Step, StepState},
+    batches::Batches,
     core::Core,
     group::Group,
     ids::{BatchIx, GroupIx, LineageIx, RequestIx},
@@ -15,27 +16,30 @@ use crate::batching::{
 
 /// Batches, lineages and buffers of a group.
 pub(super) fn check(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    batches(core, ix, group)?;
+    let max_rows = group.version.max_rows;
+    let Some(group) = group.work.batches() else { return Ok(()) };
+    batches(ix, group)?;
+    tasks(core, ix, group)?;
     spans(core, ix, group)?;
     for (at, lineage) in &group.table.lineages {
-        parts(ix, group, at, lineage)?;
-        places(ix, group, lineage)?;
+        parts(ix, max_rows, group, at, lineage)?;
+        places(ix, max_rows, group, lineage)?;
         leased(ix, group, lineage)?;
     }
     credits(ix, group)?;
-    uses(core, ix, group)
+    uses(ix, group)
 }
 
-fn steps(group: &Group) -> impl Iterator<Item = &Step> {
+fn steps(group: &Batches) -> impl Iterator<Item = &Step> {
     group.table.iter().flat_map(|(_, batch)| &batch.steps)
 }
 
-fn steps_of<'a>(group: &'a Group, lineage: &'a Lineage) -> impl Iterator<Item = &'a Step> {
+fn steps_of<'a>(group: &'a Batches, lineage: &'a Lineage) -> impl Iterator<Item = &'a Step> {
     lineage.parts.iter().flat_map(|&part| &group.table.get(part).steps)
 }
 
 /// No batch is empty; its steps form a staircase, most advanced first; it is queued exactly if its foot waits.
-fn batches(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn batches(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let queued: BTreeSet<BatchIx> = group.table.all_queued().collect();
     let mut ids = BTreeSet::new();
     for (at, batch) in group.table.iter() {
@@ -47,9 +51,7 @@ fn batches(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         staircase(ix, batch)?;
         for step in &batch.steps {
             if let StepState::Running(task) = step.state {
-                let mut in_flight_tasks = core.ledger.in_flight_tasks().iter();
-                let there = in_flight_tasks
-                    .any(|in_flight| in_flight.task == task && in_flight.group == ix && in_flight.batch == at);
+                let there = group.tasks.iter().any(|in_flight| in_flight.id == task && in_flight.batch == at);
                 hold!(there, "{id:?} of group {ix} runs as {task:?}, which is not in flight");
             }
         }
@@ -74,7 +76,7 @@ fn staircase(ix: GroupIx, batch: &Batch) -> Result<(), Broken> {
 }
 
 /// Each row that has boarded and is not done sits in exactly one place or pauses, and no masked row waits.
-fn spans(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let mut seated = BTreeMap::<RequestIx, BTreeSet<u32>>::new();
     for step in steps(group) {
         for span in &step.rows {
@@ -102,7 +104,7 @@ fn spans(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
             hold!(once, "a row of {:?} pauses and sits in a batch", span.rows.req);
         }
     }
-    let travel = |request: &&Request| request.state == RequestState::Aboard && group.cellular.is_none();
+    let travel = |request: &&Request| request.state == RequestState::Aboard;
     for (request_ix, request) in own(core, ix).filter(|(_, request)| travel(request)) {
         let rows = seated.get(&request_ix).map_or(0, BTreeSet::len);
         hold!(rows == request.left as usize, "{:?} has {rows} rows seated and {} left", request.req, request.left);
@@ -111,7 +113,7 @@ fn spans(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 }
 
 /// A lineage has parts that know it, and no more rows than the largest batch; lengths of its rows fit into its class.
-fn parts(ix: GroupIx, group: &Group, at: LineageIx, lineage: &Lineage) -> Result<(), Broken> {
+fn parts(ix: GroupIx, max_rows: u32, group: &Batches, at: LineageIx, lineage: &Lineage) -> Result<(), Broken> {
     let number = lineage.number;
     hold!(!lineage.parts.is_empty(), "lineage {number} of group {ix} has no parts");
     for &part in &lineage.parts {
@@ -119,12 +121,12 @@ fn parts(ix: GroupIx, group: &Group, at: LineageIx, lineage: &Lineage) -> Result
         hold!(found, "a part of lineage {number} of group {ix} is not there");
     }
     let rows: u32 = steps_of(group, lineage).map(Step::row_count).sum();
-    hold!(rows <= group.max_rows, "lineage {number} of group {ix} has {rows} rows");
+    hold!(rows <= max_rows, "lineage {number} of group {ix} has {rows} rows");
     Ok(())
 }
 
 /// Each row of a staged lineage has a place of its own, and no place is taken without a row.
-fn places(ix: GroupIx, group: &Group, lineage: &Lineage) -> Result<(), Broken> {
+fn places(ix: GroupIx, max_rows: u32, group: &Batches, lineage: &Lineage) -> Result<(), Broken> {
     if group.pipeline.boundaries() == 0 {
         return Ok(());
     }
@@ -136,13 +138,13 @@ fn places(ix: GroupIx, group: &Group, lineage: &Lineage) -> Result<(), Broken> {
             hold!(known, "place {place} of lineage {} of group {ix} is free and used", lineage.number);
         }
     }
-    let count = group.max_rows - lineage.places.free();
+    let count = max_rows - lineage.places.free();
     hold!(taken.len() == count as usize, "lineage {} of group {ix} has lost a place", lineage.number);
     Ok(())
 }
 
 /// Rows that wait for a stage have all that it and the later stages read of what they have run.
-fn leased(ix: GroupIx, group: &Group, lineage: &Lineage) -> Result<(), Broken> {
+fn leased(ix: GroupIx, group: &Batches, lineage: &Lineage) -> Result<(), Broken> {
     for step in steps_of(group, lineage) {
         // Rows that failed start again; rows that skipped stages have not run what they skipped.
         for &boundary in group.pipeline.reads(step.next) {
@@ -160,7 +162,7 @@ fn leased(ix: GroupIx, group: &Group, lineage: &Lineage) -> Result<(), Broken> {
 }
 
 /// Credits are conserved: each buffer is free or held by one lineage.
-fn credits(ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn credits(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     for boundary in 0..group.pipeline.boundaries() {
         let mut held = BTreeSet::new();
         for (_, lineage) in &group.table.lineages {
@@ -176,22 +178,24 @@ fn credits(ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
+/// The ledger knows the tasks that run, with their rows.
+fn tasks(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
+    let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let of_ledger: BTreeSet<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.rows)).collect();
+    let of_batches: BTreeSet<_> = group.tasks.iter().map(|in_flight| (in_flight.id, in_flight.rows)).collect();
+    hold!(of_ledger == of_batches, "group {ix} runs {of_batches:?}, of which the ledger knows {of_ledger:?}");
+    Ok(())
+}
+
 /// Buffers are in use by tasks in flight alone.
-fn uses(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+fn uses(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     for task in group.pipeline.users() {
-        let is_in_flight =
-            core.ledger.in_flight_tasks().iter().any(|in_flight| in_flight.task == task && in_flight.group == ix);
+        let is_in_flight = group.tasks.iter().any(|in_flight| in_flight.id == task);
         hold!(is_in_flight, "{task:?} of group {ix} has ended and uses a buffer");
     }
     let sum = |spans: &[BatchSpan]| spans.iter().map(|span| span.rows.count).sum::<u32>();
-    for in_flight in
-        core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix && !in_flight.ahead.is_empty())
-    {
-        hold!(
-            sum(&in_flight.ahead) == in_flight.rows,
-            "{:?} of group {ix} forgot rows that went ahead",
-            in_flight.task
-        );
+    for in_flight in group.tasks.iter().filter(|in_flight| !in_flight.ahead.is_empty()) {
+        hold!(sum(&in_flight.ahead) == in_flight.rows, "{:?} of group {ix} forgot rows that went ahead", in_flight.id);
     }
     Ok(())
 }

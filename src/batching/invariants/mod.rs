@@ -52,7 +52,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
         let req = request.req;
         hold!(core.ledger.find(req) == Some(request_ix), "{req:?} is not found in its slot");
         hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
-        let over = matches!(request.state, RequestState::Held(_));
+        let over = matches!(request.state, RequestState::Held(_) | RequestState::Merged(_));
         hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
         hold!(over || core.now() < request.expiry, "{req:?} lives past its deadline");
         let waits = matches!(request.state, RequestState::Queued { .. });
@@ -78,8 +78,12 @@ fn lanes(core: &Core) -> Result<(), Broken> {
         let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
         let running = own.filter(|in_flight| !in_flight.is_followed).count();
         hold!(running == tasks.len(), "group {ix} is in {} tasks, {running} of which end", tasks.len());
-        hold!(running == group.running as usize, "group {ix} counts {} tasks of {running}", group.running);
-        hold!(group.running <= group.max_in_flight, "group {ix} has {running} tasks in flight");
+        hold!(
+            running == group.version.running as usize,
+            "group {ix} counts {} tasks of {running}",
+            group.version.running
+        );
+        hold!(group.version.running <= group.version.max_in_flight, "group {ix} has {running} tasks in flight");
     }
     Ok(())
 }
@@ -100,7 +104,7 @@ fn wakes(core: &Core) -> Result<(), Broken> {
     for (_, request) in core.ledger.iter() {
         let matters = match request.state {
             RequestState::Queued { .. } => request.board_by.min(request.expiry),
-            RequestState::Aboard | RequestState::Held(_) => request.expiry,
+            RequestState::Aboard | RequestState::Held(_) | RequestState::Merged(_) => request.expiry,
         };
         hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);
     }
@@ -113,7 +117,7 @@ fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (RequestIx, &Request)> 
 
 fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let live = own(core, ix).count();
-    hold!(live == group.live, "group {ix} counts {} live requests of {live}", group.live);
+    hold!(live == group.version.live, "group {ix} counts {} live requests of {live}", group.version.live);
     let queued = own(core, ix).filter(|(_, request)| matches!(request.state, RequestState::Queued { .. }));
     let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u64, u32>::new());
     for (_, request) in queued {
@@ -121,7 +125,7 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         rows += u64::from(request.rows);
         *by_level.entry(request.level).or_default() += 1;
     }
-    let pending = &group.pending;
+    let pending = &group.version.pending;
     hold!(requests == pending.requests, "group {ix} counts {} pending requests of {requests}", pending.requests);
     hold!(rows == pending.rows, "group {ix} counts {} pending rows of {rows}", pending.rows);
     let levels = pending.by_level.iter().count();
@@ -141,30 +145,33 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Each queued request stands once, in its own sub-queue and level, fresh ones in order of arrival.
 fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
-    let order = &group.pending.order;
-    let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &group.pending.held, true)?;
-    for (at, sub_queue) in &group.pending.sub_queues {
-        let found = group.pending.by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
+    let order = &group.version.pending.order;
+    let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &group.version.pending.held, true)?;
+    for (at, sub_queue) in &group.version.pending.sub_queues {
+        let found = group.version.pending.by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
         hold!(found == Some(at), "sub-queue {at} of group {ix} is not found by its mates");
         empty += usize::from(sub_queue.is_empty());
         let rank = sub_queue.rank(&core.ledger);
         hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} of group {ix} is not filed as {rank:?}");
         // Requests of sequences stand there in the order in which their turns came.
-        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, group.sequences.is_none())?;
+        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, group.version.sequences.is_none())?;
     }
-    let ready = group.pending.ready();
+    let ready = group.version.pending.ready();
     hold!(seen == ready, "group {ix} counts {ready} requests that may board, of {seen}");
     seen += held;
     hold!(
-        seen == group.pending.requests,
+        seen == group.version.pending.requests,
         "sub-queues of group {ix} hold {seen} of {} requests",
-        group.pending.requests
+        group.version.pending.requests
     );
     hold!(order.is_in_order(), "the sub-queues of group {ix} are out of order");
     let filed = order.len() + empty;
-    hold!(filed == group.pending.sub_queues.len(), "group {ix} has a sub-queue in order that is gone");
+    hold!(filed == group.version.pending.sub_queues.len(), "group {ix} has a sub-queue in order that is gone");
     hold!(empty <= 1, "group {ix} keeps {empty} empty sub-queues");
-    hold!(group.pending.sub_queues.len() == group.pending.by_key.len(), "group {ix} knows a sub-queue that is gone");
+    hold!(
+        group.version.pending.sub_queues.len() == group.version.pending.by_key.len(),
+        "group {ix} knows a sub-queue that is gone"
+    );
     Ok(())
 }
 
@@ -194,11 +201,11 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
 
 /// Requests that may board are known by their targets where that is kept, and sub-queues by the first of them.
 fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let Some(targets) = &group.pending.targets else { return Ok(()) };
-    let ready = group.pending.ready();
+    let Some(targets) = &group.version.pending.targets else { return Ok(()) };
+    let ready = group.version.pending.ready();
     hold!(targets.len() == ready, "group {ix} knows {} targets of {ready} requests", targets.len());
     let mut filled = 0;
-    for (at, sub_queue) in &group.pending.sub_queues {
+    for (at, sub_queue) in &group.version.pending.sub_queues {
         let at = at as SubQueueIx;
         for request_ix in sub_queue.iter(&core.ledger) {
             let request = &core.ledger[request_ix];
@@ -207,11 +214,11 @@ fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         }
         filled += usize::from(!sub_queue.is_empty());
         let first = targets.of_sub_queue(at).next().map(|request_ix| (request_ix, core.ledger[request_ix].seq));
-        let is_filed = group.objective_ns.is_none() || group.latest_starts.is_filed(at, first);
+        let is_filed = group.version.objective_ns.is_none() || group.version.latest_starts.is_filed(at, first);
         hold!(is_filed, "sub-queue {at} of group {ix} is not filed by its first request");
     }
-    let (filed, in_time, in_order) = group.latest_starts.sub_queues();
-    let expected = if group.objective_ns.is_some() { filled } else { 0 };
+    let (filed, in_time, in_order) = group.version.latest_starts.sub_queues();
+    let expected = if group.version.objective_ns.is_some() { filled } else { 0 };
     hold!(filed == expected, "group {ix} files {filed} sub-queues of {expected}");
     hold!(in_time == in_order, "group {ix} has {in_time} sub-queues in time, {in_order} in order");
     Ok(())
@@ -219,7 +226,7 @@ fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 
 /// Requests of a sequence have their turns one after the other, slots are counted, and idle sequences are waited for.
 fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let Some(sequences) = &group.sequences else { return Ok(()) };
+    let Some(sequences) = &group.version.sequences else { return Ok(()) };
     let is_ready = |request_ix: RequestIx| {
         let request = own(core, ix).find(|(own, _)| *own == request_ix).map(|(_, request)| request);
         request.map(|request| !matches!(request.state, RequestState::Queued { sub_queue: NOT_THEIR_TURN, .. }))
@@ -236,18 +243,20 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Requests that have boarded, and no others, are on their way through their cells; queues and slots count what there
 /// is.
 fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let Some(cellular) = &group.cellular else { return Ok(()) };
+    let Some(cellular) = group.work.cells() else { return Ok(()) };
     let aboard =
         own(core, ix).filter(|(_, request)| request.state == RequestState::Aboard).map(|(request_ix, _)| request_ix);
-    let in_flight_tasks =
-        core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix && in_flight.is_retry);
-    let retried = in_flight_tasks.flat_map(|in_flight| &in_flight.nodes);
+    let retried = cellular.tasks.iter().filter(|task| task.is_retry).flat_map(|task| &task.nodes);
     cellular.cells.check(aboard.collect(), retried).map_err(|broken| format!("group {ix}: {broken}"))?;
-    for (request_ix, request) in own(core, ix).filter(|(request_ix, _)| cellular.keeps_reply(*request_ix)) {
-        let waits = cellular.is_merged() && matches!(request.state, RequestState::Held(_));
+    let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let of_ledger: Vec<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.own_rows as usize)).collect();
+    let of_cells: Vec<_> = cellular.tasks.iter().map(|task| (task.id, task.nodes.len())).collect();
+    hold!(of_ledger == of_cells, "group {ix} runs {of_cells:?}, of which the ledger knows {of_ledger:?}");
+    for (request_ix, request) in own(core, ix) {
+        let waits = matches!(request.state, RequestState::Merged(_));
         hold!(
-            waits,
-            "the reply of {:?} (at {request_ix}) waits without a request that it was merged with",
+            waits == cellular.merged.contains(&request_ix) && (!waits || cellular.is_merged()),
+            "the reply of {:?} (at {request_ix}) waits without a request that it was merged with, or does not wait",
             request.req
         );
     }
@@ -257,27 +266,24 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
 /// Replies held for order stand behind a request that is not over; others that are held wait for those that they were
 /// merged with.
 fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
-    let is_merged = |request_ix| group.cellular.as_ref().is_some_and(|cellular| cellular.keeps_reply(request_ix));
-    let is_held = |request_ix: RequestIx, request: &Request| {
-        (matches!(request.state, RequestState::Held(_)) && !is_merged(request_ix)) || request.unsent > 0
-    };
-    let Some(order) = &group.order else {
-        let held = own(core, ix).any(|(request_ix, request)| is_held(request_ix, request));
+    let is_held = |request: &Request| matches!(request.state, RequestState::Held(_)) || request.unsent > 0;
+    let Some(order) = &group.version.order else {
+        let held = own(core, ix).any(|(_, request)| is_held(request));
         hold!(!held, "group {ix} holds a reply back without keeping order");
         return Ok(());
     };
     let request_ixs: Vec<RequestIx> = order.iter(&core.ledger).collect();
     hold!(
-        request_ixs.len() == group.live,
+        request_ixs.len() == group.version.live,
         "the order of group {ix} has {} of {} requests",
         request_ixs.len(),
-        group.live
+        group.version.live
     );
     let ascending = request_ixs.is_sorted_by_key(|&request_ix| core.ledger[request_ix].seq);
     hold!(ascending, "the order of group {ix} is not that of arrival");
     if let Some(&first) = request_ixs.first() {
         let request = &core.ledger[first];
-        hold!(!is_held(first, request), "{:?} is first in order and is held back", request.req);
+        hold!(!is_held(request), "{:?} is first in order and is held back", request.req);
     }
     Ok(())
 }
@@ -289,7 +295,7 @@ fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let waiting = core.arbiter.is_waiting(ix);
     let idle = core.arbiter.idle_lanes() > 0;
     hold!(!(idle && waiting == Waiting::ForLane), "group {ix} waits for a lane while one is idle");
-    if group.wants_lane() && group.running == 0 {
+    if group.wants_lane() && group.version.running == 0 {
         hold!(waiting != Waiting::Nothing, "group {ix} has work and waits for nothing");
     }
     if let Waiting::Until(due) = waiting {

@@ -225,7 +225,11 @@ impl Ride {
 
     /// What the status map of the only lineage counts, dead rows included.
     pub(super) fn completed(&self) -> Vec<u32> {
-        let mut lineages = self.core.groups.iter().flat_map(|(_, group)| &group.table.lineages);
+        let mut lineages = self
+            .core
+            .groups
+            .iter()
+            .flat_map(|(_, group)| &group.work.batches().expect("it runs batches").table.lineages);
         let (_, lineage) = lineages.next().expect("a lineage is under way");
         lineage.passed.iter().map(|passed| passed.completed).collect()
     }
@@ -247,8 +251,12 @@ impl Ride {
     }
 
     fn batches(&self) -> Vec<&Batch> {
-        let mut batches: Vec<&Batch> =
-            self.core.groups.iter().flat_map(|(_, group)| group.table.iter().map(|(_, batch)| batch)).collect();
+        let mut batches: Vec<&Batch> = self
+            .core
+            .groups
+            .iter()
+            .flat_map(|(_, group)| group.work.batches().expect("it runs batches").table.iter().map(|(_, batch)| batch))
+            .collect();
         batches.sort_unstable_by_key(|batch| batch.id);
         batches
     }
@@ -273,6 +281,7 @@ impl Ride {
     /// Whether the executor of a stage could take another batch; the last one always can.
     fn has_legitimate_pair(&self, stage: u16) -> bool {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
+        let group = group.work.batches().expect("it runs batches");
         let has_input = || (0..self.pairs).any(|pair| self.buffer(Lease { boundary: stage - 1, pair }) == "available");
         group.pipeline.is_last(CellId(stage)) || group.pipeline.has_credit(CellId(stage)) && (stage == 0 || has_input())
     }
@@ -288,6 +297,7 @@ impl Ride {
 
     fn buffer(&self, lease: Lease) -> &'static str {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
+        let group = group.work.batches().expect("it runs batches");
         let tasks = || self.running.iter().map(|(_, task)| task);
         if tasks().any(|task| task.writes == Some(lease)) {
             "in-writing"
@@ -303,6 +313,7 @@ impl Ride {
     /// Whether no lineage is left and every buffer is free.
     pub(super) fn is_idle(&self) -> bool {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
+        let group = group.work.batches().expect("it runs batches");
         let free = |boundary| {
             let (free, all) = group.pipeline.credits(boundary);
             free == all

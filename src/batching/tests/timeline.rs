@@ -170,9 +170,12 @@ impl Timeline {
     /// requests and the stage that they run next, or run now: `1:C 2,3:B`.
     pub(super) fn table_at(&mut self, at: Ns) -> String {
         self.pass_to(at);
-        let group = self.core.groups.iter().map(|(_, group)| group).find(|group| group.model == ModelId(0));
-        let mut batches: Vec<_> =
-            group.into_iter().flat_map(|group| group.table.iter()).map(|(_, batch)| batch).collect();
+        let group = self.core.groups.iter().map(|(_, group)| group).find(|group| group.version.model == ModelId(0));
+        let mut batches: Vec<_> = group
+            .into_iter()
+            .flat_map(|group| group.work.batches().expect("it runs batches").table.iter())
+            .map(|(_, batch)| batch)
+            .collect();
         batches.sort_unstable_by_key(|batch| batch.id);
         batches.into_iter().map(render).collect::<Vec<_>>().join(" | ")
     }

@@ -1,0 +1,103 @@
+//! Responses and ends of requests. They leave at once, or in the order of arrival where the version preserves it: then
+//! what a later request has to say is held until the earlier ones have ended.
+
+use super::{
+    Action, End,
+    ids::RequestIx,
+    ledger::{Request, RequestState},
+    list::List,
+    version::{StepContext, Version},
+};
+
+impl StepContext<'_> {
+    /// A task made a response of a request.
+    pub(super) fn emit(&mut self, request_ix: RequestIx) {
+        if self.version.is_behind_another(request_ix) {
+            self.ledger[request_ix].unsent += 1;
+        } else {
+            self.emit_next(request_ix);
+        }
+    }
+
+    /// Ends a request of which no work is left. Its reply may be held for order; a client that gave up or whose
+    /// deadline passed waits for none.
+    pub(super) fn end(&mut self, request_ix: RequestIx, end: End) {
+        self.unqueue(request_ix);
+        let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));
+        if in_order && self.version.is_behind_another(request_ix) {
+            self.hold(request_ix, RequestState::Held(end));
+        } else {
+            self.finish(request_ix, end);
+        }
+        self.release_replies();
+    }
+
+    /// A request is over; its reply is held as `state` tells.
+    pub(super) fn hold(&mut self, request_ix: RequestIx, state: RequestState) {
+        self.ledger[request_ix].state = state;
+        // The client's deadline still counts, a queue timeout no longer does.
+        let expiry = self.ledger[request_ix].expiry;
+        if self.ledger[request_ix].alarm != expiry {
+            self.timers.disarm(self.ledger, request_ix);
+            self.timers.arm(self.ledger, request_ix, expiry);
+        }
+    }
+
+    /// All requests that these were merged with have run: their replies leave, unless they have to wait for an earlier
+    /// one.
+    pub(super) fn release_merged(&mut self, merged: impl IntoIterator<Item = RequestIx>) {
+        for request_ix in merged {
+            let RequestState::Merged(end) = self.ledger[request_ix].state else { continue };
+            if self.version.is_behind_another(request_ix) {
+                self.ledger[request_ix].state = RequestState::Held(end);
+            } else {
+                self.finish(request_ix, end);
+            }
+        }
+        self.release_replies();
+    }
+
+    /// Lets out what was held for the requests that are now the first.
+    fn release_replies(&mut self) {
+        while let Some(request_ix) = self.version.order.as_ref().and_then(List::head) {
+            while self.ledger[request_ix].unsent > 0 {
+                self.ledger[request_ix].unsent -= 1;
+                self.emit_next(request_ix);
+            }
+            let RequestState::Held(end) = self.ledger[request_ix].state else { return };
+            self.finish(request_ix, end);
+        }
+    }
+
+    fn finish(&mut self, request_ix: RequestIx, end: End) {
+        if let Some(order) = &mut self.version.order {
+            order.remove(self.ledger, request_ix);
+        }
+        self.timers.disarm(self.ledger, request_ix);
+        if end == End::Completed && self.version.target(&self.ledger[request_ix]) < self.now {
+            self.version.totals.slack_misses += 1;
+        }
+        let Request { req, sequence, .. } = self.ledger.remove(request_ix);
+        self.version.live -= 1;
+        self.version.totals.count_end(end);
+        self.actions.push(Action::Finish { req, end });
+        if let (Some(sequences), Some(sequence)) = (&mut self.version.sequences, sequence) {
+            let change = sequences.left(self.now, sequence, request_ix, end == End::Completed);
+            self.apply(change);
+        }
+    }
+
+    fn emit_next(&mut self, request_ix: RequestIx) {
+        let request = &mut self.ledger[request_ix];
+        let (req, step) = (request.req, request.emitted);
+        request.emitted += 1;
+        self.actions.push(Action::Emit { req, step });
+    }
+}
+
+impl Version {
+    /// Whether the reply of a request has to wait for an earlier one.
+    fn is_behind_another(&self, request_ix: RequestIx) -> bool {
+        self.order.as_ref().is_some_and(|order| order.head() != Some(request_ix))
+    }
+}

@@ -1,0 +1,250 @@
+//! A loaded version apart from how its requests run: limits, queue, order of replies, costs and counters. `Group` owns
+//! it beside its `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
+
+use super::{
+    Action, Actions, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass,
+    batch::BatchSpan,
+    cost::{Costs, Quantile},
+    graph::Graph,
+    ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
+    knobs,
+    ledger::{Ledger, NEVER, Request, RequestState},
+    lengths::LengthGroups,
+    list::{InOrder, List},
+    pending::{BatchKey, LengthBucketing, Pending},
+    queue_rules::QueueRules,
+    sequences::{Change, Sequences},
+    slack::SlackNs,
+    targets::{LatestStarts, Targets},
+    timers::Timers,
+};
+
+/// Slack of the request that must start first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tightest {
+    pub(super) slack_ns: Ns,
+    /// What one stage takes of it, on average.
+    pub(super) stage_ns: Ns,
+}
+
+/// One step of the core, as far as it concerns one version.
+#[derive(Debug)]
+pub(super) struct StepContext<'a> {
+    pub(super) now: Ns,
+    pub(super) version: &'a mut Version,
+    pub(super) ledger: &'a mut Ledger,
+    pub(super) timers: &'a mut Timers,
+    pub(super) actions: &'a mut Actions,
+}
+
+/// State of one loaded version.
+#[derive(Debug)]
+pub(super) struct Version {
+    pub(super) model: ModelId,
+    /// Where its group stands among those of the core.
+    pub(super) ix: GroupIx,
+    pub(super) max_rows: u32,
+    pub(super) max_in_flight: u32,
+    pub(super) objective_ns: Option<Ns>,
+    /// What requests run through.
+    pub(super) graph: Graph,
+    pub(super) costs: Costs,
+    /// Runs that the costs have been corrected by.
+    pub(super) learned: u64,
+    /// Whether anything asks for the costs.
+    learns: bool,
+    /// How lengths are rounded, when requests of equal keys may share a batch.
+    pub(super) merges: Option<LengthBucketing>,
+    pub(super) pending: Pending,
+    /// Where there is an objective: when the sub-queues of `pending` must start.
+    pub(super) latest_starts: LatestStarts,
+    /// Where requests belong to sequences.
+    pub(super) sequences: Option<Sequences>,
+    /// Nothing runs before this many requests wait; 0 once they did.
+    pub(super) hold_until_waiting: u32,
+    /// All live requests in order of arrival, when replies are to leave in that order.
+    pub(super) order: Option<List<InOrder>>,
+    /// Requests that have not ended.
+    pub(super) live: usize,
+    /// Tasks on lanes.
+    pub(super) running: u32,
+    pub(super) totals: Counters,
+}
+
+impl Version {
+    pub(super) fn new(model: ModelId, ix: GroupIx, knobs: &Knobs) -> Self {
+        let graph = Graph::new(knobs);
+        let max_rows = knobs.max_batch_rows.max(1);
+        let boards_by_target = matches!(knobs.policy, knobs::Policy::Lazy(_));
+        let keeps_targets = boards_by_target || knobs.objective_ns.is_some();
+        let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
+        let sequences = match &knobs.policy {
+            knobs::Policy::Cellular(cellular) => cellular.sequences.map(Sequences::new),
+            _ => None,
+        };
+        let shares = knobs.mergeable && !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Cellular(_));
+        Self {
+            model,
+            ix,
+            max_rows,
+            max_in_flight: knobs.max_in_flight.max(1),
+            objective_ns: knobs.objective_ns,
+            costs: Costs::new(usize::from(graph.stages()), max_rows, knobs.latencies.as_ref()),
+            graph,
+            learned: 0,
+            learns: knobs.objective_ns.is_some()
+                || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
+            merges: shares.then(|| length_bucketing(knobs)),
+            pending: Pending::new(QueueRules::new(&knobs.queueing), targets),
+            latest_starts: LatestStarts::default(),
+            // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
+            order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
+            sequences,
+            hold_until_waiting: knobs.queueing.hold_until_waiting,
+            live: 0,
+            running: 0,
+            totals: Counters::default(),
+        }
+    }
+
+    /// Whether it may have one more task in flight.
+    pub(super) fn may_run(&self) -> bool {
+        self.hold_until_waiting == 0 && self.running < self.max_in_flight
+    }
+
+    /// Whether other requests wait that could not share a batch with those of a sub-queue.
+    pub(super) fn others_wait(&self, sub_queue: SubQueueIx) -> bool {
+        self.merges.is_some() && self.pending.rows > self.pending.sub_queues[sub_queue as usize].rows
+    }
+
+    /// A run of a stage or cell took so long.
+    pub(super) fn learn(&mut self, cell: CellId, rows: u32, class: &ShapeClass, took_ns: Ns) {
+        if self.learns {
+            self.costs.learn(cell, rows, class, took_ns);
+            self.learned += 1;
+        }
+    }
+
+    /// Target completion time of a request, `NEVER` without a deadline or objective.
+    pub(super) fn target(&self, request: &Request) -> Ns {
+        request.target(self.objective_ns)
+    }
+
+    /// When a request that waits must start at the latest: its target less what it takes alone.
+    pub(super) fn latest_start(&self, request: &Request) -> Option<SlackNs> {
+        let needs_ns = self.graph.time_alone(&self.costs, request, Quantile::P99)?;
+        let target = SlackNs::try_from(self.target(request)).unwrap_or(SlackNs::MAX);
+        Some(target.saturating_sub_unsigned(needs_ns))
+    }
+
+    /// What one of the stages takes, on average.
+    pub(super) fn stage_ns(&self, rows: u32, class: &ShapeClass) -> Option<Ns> {
+        let whole_ns = self.costs.whole(rows, class, Quantile::P99)?;
+        Some(whole_ns / Ns::from(self.graph.stages()))
+    }
+
+    /// Of requests that wait, the one that must start first. Only the first of each sub-queue counts, by target: the
+    /// others go behind it.
+    pub(super) fn tightest_waiting(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+        let mut latest_starts = std::mem::take(&mut self.latest_starts);
+        let first = latest_starts.first(now, |request_ix| self.latest_start(&ledger[request_ix]));
+        self.latest_starts = latest_starts;
+        let (latest, request_ix) = first?;
+        let slack_ns = Ns::try_from(latest).ok()?.checked_sub(now)?;
+        Some(Tightest { slack_ns, stage_ns: self.stage_ns_of(&ledger[request_ix])? })
+    }
+
+    fn stage_ns_of(&self, request: &Request) -> Option<Ns> {
+        match &self.graph {
+            Graph::Stages(_) => self.stage_ns(request.rows, &ShapeClass(request.lengths.clone())),
+            Graph::Cells(..) => self.stage_ns(1, &ShapeClass::default()),
+        }
+    }
+
+    /// A sub-queue has changed: a request came, left or was delayed. Called before an empty sub-queue is retired.
+    pub(super) fn touched(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
+        if self.objective_ns.is_none() || sub_queue == NOT_THEIR_TURN {
+            return;
+        }
+        let first = self.pending.by_target(sub_queue).next().map(|request_ix| (request_ix, ledger[request_ix].seq));
+        let mut latest_starts = std::mem::take(&mut self.latest_starts);
+        latest_starts.file(sub_queue, first, |request_ix| self.latest_start(&ledger[request_ix]));
+        self.latest_starts = latest_starts;
+    }
+}
+
+impl StepContext<'_> {
+    // ## pending => aboard
+    /// Takes a request out of the queue and lets it board.
+    pub(super) fn board(&mut self, request_ix: RequestIx) -> BatchSpan {
+        self.unqueue(request_ix);
+        board_request(self.now, self.ledger, self.timers, request_ix)
+    }
+
+    /// Takes a request out of the queue, if it waits there.
+    pub(super) fn unqueue(&mut self, request_ix: RequestIx) {
+        let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else { return };
+        self.version.pending.remove(self.ledger, request_ix);
+        self.version.touched(self.ledger, sub_queue);
+        self.version.pending.retire(sub_queue);
+    }
+
+    /// Carries out what has come of a change of sequences.
+    pub(super) fn apply(&mut self, change: Change) {
+        let (group, model) = (self.version.ix, self.version.model);
+        change.rouses.iter().for_each(|&(until, ix)| self.timers.rouse(until, group, ix));
+        change.rests.iter().for_each(|&(until, ix)| self.timers.rest(until, group, ix));
+        for sequence in change.over {
+            self.actions.push(Action::SequenceOver { model, sequence });
+        }
+        for request_ix in change.ready {
+            let is_delayed = matches!(self.ledger[request_ix].state, RequestState::Queued { delayed: true, .. });
+            let pending = &mut self.version.pending;
+            pending.remove(self.ledger, request_ix);
+            let sub_queue = pending.sub_queue_for(BatchKey::default());
+            pending.push(self.ledger, request_ix, sub_queue);
+            if is_delayed {
+                pending.delay(self.ledger, request_ix, sub_queue);
+            }
+            self.version.touched(self.ledger, sub_queue);
+        }
+        for request_ix in change.orphans {
+            self.ledger[request_ix].sequence = None;
+            self.end(request_ix, End::Rejected(Rejection::NotStarted));
+        }
+    }
+
+    /// A sequence has been idle for as long as it may.
+    pub(super) fn reclaim(&mut self, sequence: SequenceIx) {
+        let now = self.now;
+        let change = self.version.sequences.as_mut().map(|sequences| sequences.reclaim(now, sequence));
+        change.into_iter().for_each(|change| self.apply(change));
+    }
+}
+
+/// Lets a request board that has left the queue; its deadline still counts, its queue timeout no longer does.
+pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, request_ix: RequestIx) -> BatchSpan {
+    let request = &mut ledger[request_ix];
+    request.state = RequestState::Aboard;
+    request.boarding += 1;
+    request.boarded = now;
+    let rows = RowSpan { req: request.req, start: 0, count: request.rows, at: 0 };
+    let boarding = request.boarding;
+    if request.expiry == NEVER {
+        timers.disarm(ledger, request_ix);
+    }
+    BatchSpan { request_ix, boarding, rows }
+}
+
+fn length_bucketing(knobs: &Knobs) -> LengthBucketing {
+    match (&knobs.policy, knobs.queueing.bucket_width) {
+        (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) if input.by_runs => {
+            LengthBucketing::Width(1)
+        }
+        (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) => {
+            LengthBucketing::Groups(LengthGroups::new(&input.bounds, input.max_groups))
+        }
+        (_, 0) => LengthBucketing::Any,
+        (_, width) => LengthBucketing::Width(width),
+    }
+}
