@@ -8,9 +8,11 @@ use super::{
     cost::{Costs, Quantile},
     knobs,
     ledger::Request,
-    slack::single_input_exec_time,
 };
 use crate::model::unfold::Unfolded;
+
+/// Time left, in nanoseconds; negative when late.
+pub(super) type SlackNs = i64;
 
 /// Nodes by their types.
 pub(super) type NodeCounts = SmallVec<[(CellId, u32); 4]>;
@@ -85,4 +87,13 @@ pub(super) fn time_of(
         Some((latency_ns, times))
     });
     nodes.collect::<Option<SmallVec<[(Ns, u32); 4]>>>().map(single_input_exec_time)
+}
+
+/// Algorithm 1: graph-wide execution time of one input, of whose nodes each has its profiled latency for one input and
+/// the times that it runs: once if it is static, else once a time step of the input or of the output. The steps of the
+/// output are the most that there may be, so that slack is rather under- than overestimated (the paper: the length that
+/// covers 90 % of what was seen in training).
+pub(super) fn single_input_exec_time(nodes: impl IntoIterator<Item = (Ns, u32)>) -> Ns {
+    let times = nodes.into_iter().map(|(latency_ns, times)| latency_ns.saturating_mul(u64::from(times)));
+    times.fold(0, Ns::saturating_add)
 }

@@ -4,9 +4,8 @@
 use super::{
     Action, Actions, Arrival, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, TimeoutAction,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx},
-    ledger::{Ledger, NEVER, Request, RequestState},
-    list::Links,
-    pending::BatchKey,
+    ledger::{Ledger, Links, NEVER, Request, RequestState},
+    queue::BatchKey,
     timers::Timers,
     version::{StepContext, Tightest, Version},
     work::Work,

@@ -13,10 +13,8 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use super::{
-    End, LaneId, Lengths, Ns, ReqId, ShapeClass, TaskId,
-    batch::BatchSpan,
+    End, LaneId, Lengths, Ns, ReqId, RowSpan, ShapeClass, TaskId,
     ids::{GroupIx, RequestIx, SequenceIx, SubQueueIx},
-    list::Links,
 };
 use crate::model::unfold::Unfolded;
 
@@ -110,6 +108,31 @@ impl InFlightTask {
     /// A task that has just been launched.
     pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, rows: u32, launched: Ns) -> Self {
         Self { task, lane, group, own_rows: rows, rows, launched, is_followed: false }
+    }
+}
+
+/// Consecutive rows of one request that have boarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchSpan {
+    pub(super) request_ix: RequestIx,
+    /// Which boarding of the request it belongs to: spans of an earlier one are masked.
+    pub(super) boarding: u32,
+    pub(super) rows: RowSpan,
+}
+
+/// No request.
+pub(super) const NONE: RequestIx = RequestIx::MAX;
+
+/// A request's neighbours in one list.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Links {
+    pub(super) prev: RequestIx,
+    pub(super) next: RequestIx,
+}
+
+impl Default for Links {
+    fn default() -> Self {
+        Self { prev: NONE, next: NONE }
     }
 }
 

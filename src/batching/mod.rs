@@ -4,22 +4,26 @@
 //! clock, a thread, I/O, a payload, randomness, or anything whose order depends on a hash. Production, simulator and
 //! tests run this same code.
 //!
-//! A request is entered in the `ledger` and waits in its group's `pending` queue, where `targets` know who must start
-//! first; `urgency` is what that means for the others. When the `arbiter` has a lane for the group, its `policy`
-//! decides, by `cost`, `slack` and the arrival `rate` (`monitor`), over the meta operations of the batch `table`:
-//! *new*, *stretch*, *split*, or to let a batch go on. A launch takes leases of the `pipeline`'s buffers (`launching`,
-//! `leasing`); what the task's rows bring decides whether they go on, end, wait for their client (`pausing`) or start
-//! again in halves of a failed task (`outcomes`, `endings`). Requests of one of the `sequences` board one after the
-//! other. `timers` hold queue timeouts, deadlines and when a sequence has been idle for too long; `invariants` say what
-//! holds between two steps.
+//! Imports go down this list only:
+//!
+//! - `core`: what an event does, who is offered a free lane, tasks that versions share, and the invariants that hold
+//!   between two steps.
+//! - `group`: one loaded version and its work. A request arrives, waits, expires and is cancelled here.
+//! - `work`: whether a version's requests run as `batches` or as `cells`; the one place where these are told apart.
+//! - `batches`: decisions of the policy carried out on queue and table (*new*, *stretch*, *split*), launches, outcomes,
+//!   retries, leases of buffers, rows that wait for their client. `cells`: the same for graphs of cells (BatchMaker).
+//! - `policy`: what happens at each boundary, one file each.
+//! - `table`: batches as staircases of steps, their lineages, and the pipeline with its buffers.
+//! - `replies`: the only maker of `Emit` and `Finish`. `version`: queue, order of replies, costs and counters of a
+//!   loaded version, and the context in which a step changes it.
+//! - `queue`: requests that wait, their order and targets, Triton's queue rules, sequences.
+//! - `graph`, `cost`: what requests run through, and how long that takes. `arbiter`: which version is next on a lane.
+//! - `ledger`, `timers`: every live request, every task in flight, every instant at which something is due.
+//! - `offer`, `row_outcomes`, `event`, `knobs`, `counters`, `ids`: plain data.
 
 mod arbiter;
-mod batch;
 mod batches;
-mod cell_outcomes;
 mod cells;
-mod cells_lazy;
-mod cellular;
 mod core;
 mod cost;
 mod counters;
@@ -27,30 +31,14 @@ mod event;
 mod graph;
 mod group;
 mod ids;
-mod invariants;
 mod knobs;
-mod launching;
-mod leasing;
 mod ledger;
-mod lengths;
-mod levels;
-mod lineage;
-mod list;
-mod monitor;
-mod outcomes;
-mod pausing;
-mod pending;
-mod pipeline;
+mod offer;
 mod policy;
-mod queue_order;
-mod queue_rules;
-mod rate;
+mod queue;
 mod replies;
-mod sequences;
-mod sharing;
-mod slack;
+mod row_outcomes;
 mod table;
-mod targets;
 mod timers;
 mod version;
 mod work;

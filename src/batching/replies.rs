@@ -5,7 +5,7 @@ use super::{
     Action, End,
     ids::RequestIx,
     ledger::{Request, RequestState},
-    list::List,
+    queue::List,
     version::{StepContext, Version},
 };
 

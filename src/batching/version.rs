@@ -3,19 +3,15 @@
 
 use super::{
     Action, Actions, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass,
-    batch::BatchSpan,
     cost::{Costs, Quantile},
-    graph::Graph,
+    graph::{Graph, SlackNs},
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
     knobs,
-    ledger::{Ledger, NEVER, Request, RequestState},
-    lengths::LengthGroups,
-    list::{InOrder, List},
-    pending::{BatchKey, LengthBucketing, Pending},
-    queue_rules::QueueRules,
-    sequences::{Change, Sequences},
-    slack::SlackNs,
-    targets::{LatestStarts, Targets},
+    ledger::{BatchSpan, Ledger, NEVER, Request, RequestState},
+    queue::{
+        BatchKey, Change, InOrder, LatestStarts, LengthBucketing, LengthGroups, List, Pending, QueueRules, Sequences,
+        Targets,
+    },
     timers::Timers,
 };
 

@@ -2,39 +2,16 @@
 //! once; everything behind belongs to one of them.
 
 use super::{
-    Arrival, CellId, End, Knobs, LaneId, Ns, RowOutcome, TaskId,
+    Arrival, End, Knobs, LaneId, Ns, RowOutcome, TaskId,
     arbiter::Lane,
     batches::Batches,
-    cellular::Cellular,
+    cells::Cells,
     ids::{RequestIx, SubQueueIx},
     knobs,
     ledger::{InFlightTask, Ledger, Request},
+    offer::{Answer, PoolView},
     version::{StepContext, Tightest, Version},
 };
-
-/// What a version sees of the pool as it is offered a lane.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct PoolView<'a> {
-    /// Time that other models can spare before one of their targets is missed; none without targets.
-    pub(super) neighbours_slack_ns: Option<Ns>,
-    /// Lanes there are.
-    pub(super) lanes: u32,
-    /// Other lanes that have nothing to do.
-    pub(super) idle_besides: u32,
-    /// By cell type: nodes of other versions that would share a task of it; only those that some would.
-    pub(super) brought: &'a [(CellId, u64)],
-}
-
-/// What a version makes of an offered lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    /// It launched a task there, predicted to take so long.
-    Launched(Option<Ns>),
-    /// It has nothing to launch before this time.
-    NotBefore(Ns),
-    /// It has nothing to launch.
-    Nothing,
-}
 
 /// The work of one version.
 #[derive(Debug)]
@@ -42,13 +19,13 @@ pub(super) enum Work {
     /// Batches through stages.
     Batches(Batches),
     /// Graphs of cells.
-    Cells(Cellular),
+    Cells(Cells),
 }
 
 impl Work {
     pub(super) fn new(knobs: &Knobs) -> Self {
         match &knobs.policy {
-            knobs::Policy::Cellular(cellular) => Self::Cells(Cellular::new(cellular)),
+            knobs::Policy::Cellular(cellular) => Self::Cells(Cells::new(cellular)),
             _ => Self::Batches(Batches::new(knobs)),
         }
     }
@@ -170,14 +147,14 @@ impl Work {
         }
     }
 
-    pub(super) fn cells(&self) -> Option<&Cellular> {
+    pub(super) fn cells(&self) -> Option<&Cells> {
         match self {
             Self::Batches(_) => None,
             Self::Cells(cells) => Some(cells),
         }
     }
 
-    pub(super) fn cells_mut(&mut self) -> Option<&mut Cellular> {
+    pub(super) fn cells_mut(&mut self) -> Option<&mut Cells> {
         match self {
             Self::Batches(_) => None,
             Self::Cells(cells) => Some(cells),

@@ -1,16 +1,17 @@
 //! Cellular batching (BatchMaker): requests as graphs of cells, queues of ready nodes by cell type, and tasks that are
 //! formed for each run, so that requests board at any step and leave after their own last one.
 //!
-//! Here must not live: what a cell computes, where state lies, or which requests may board (the group's queue decides).
+//! Here must not live: what a cell computes, or where state lies.
 
+mod graphs;
 mod members;
 mod nodes;
+mod outcomes;
 mod queues;
 mod ready;
-mod unfold;
+mod scheduling;
 
-pub(super) use queues::NodeRow;
-pub(super) use unfold::{Cells, slots};
+pub(super) use self::scheduling::{Cells, Place, predict};
 
 #[cfg(test)]
 mod tests;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use smallvec::smallvec;
 
-use super::*;
+use super::{graphs::CellGraphs, queues::NodeRow};
 use crate::batching::{CellId, CellKnobs, LaneId, SegmentKnobs, ids::RequestIx};
 use crate::model::unfold::{Topology, Unfolded};
 
@@ -16,8 +16,8 @@ fn cell(max_rows: u32, priority: u32) -> CellKnobs {
     CellKnobs { max_rows, min_followup: 1, priority, kind: None }
 }
 
-fn chain(max_rows: u32) -> Cells {
-    Cells::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], SLOTS, true)
+fn chain(max_rows: u32) -> CellGraphs {
+    CellGraphs::new(&[cell(max_rows, 1)], &[SegmentKnobs::Steps { cell: CellId(0) }], SLOTS, true)
 }
 
 fn requests(rows: &[NodeRow]) -> Vec<RequestIx> {
@@ -25,11 +25,11 @@ fn requests(rows: &[NodeRow]) -> Vec<RequestIx> {
 }
 
 /// A task as large as it may be.
-fn form(cells: &mut Cells, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
+fn form(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> Vec<NodeRow> {
     cells.form(cell, lane, u32::MAX)
 }
 
-fn run(cells: &mut Cells, cell: CellId, lane: LaneId) -> (Vec<RequestIx>, Vec<RequestIx>) {
+fn run(cells: &mut CellGraphs, cell: CellId, lane: LaneId) -> (Vec<RequestIx>, Vec<RequestIx>) {
     let rows = form(cells, cell, lane);
     let mut done = cells.completed(cell, &rows, |_| false).to_vec();
     done.sort_unstable();
@@ -66,9 +66,9 @@ fn complete(leaves: u32) -> Arc<Topology> {
     Arc::new(Topology::new((0..2 * leaves - 1).map(children).collect()))
 }
 
-fn trees(max_rows: u32, frontier: bool) -> Cells {
+fn trees(max_rows: u32, frontier: bool) -> CellGraphs {
     let (leaf, inner) = (CellId(0), CellId(1));
-    Cells::new(&[cell(max_rows, 2), cell(max_rows, 1)], &[SegmentKnobs::Tree { leaf, inner }], SLOTS, frontier)
+    CellGraphs::new(&[cell(max_rows, 2), cell(max_rows, 1)], &[SegmentKnobs::Tree { leaf, inner }], SLOTS, frontier)
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn an_outcome_ends_a_loop_and_rows_that_ran_past_it_are_dropped() {
 #[test]
 fn full_batches_go_first_then_idle_types_then_any_by_priority() {
     let segments = [SegmentKnobs::Steps { cell: CellId(0) }, SegmentKnobs::Steps { cell: CellId(1) }];
-    let mut cells = Cells::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);
+    let mut cells = CellGraphs::new(&[cell(2, 2), cell(2, 1)], &segments, SLOTS, true);
     let both = |first| -> Box<[Unfolded]> { Box::new([Unfolded::Steps(first), Unfolded::Steps(5)]) };
     cells.board(0, both(1));
     cells.board(1, both(2));

@@ -1,13 +1,11 @@
 //! `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The monitor says how
 //! many rows to collect, the dispatcher how long a batch may wait for them.
 
-use super::{Decision, Selection, View};
-use crate::batching::{
-    AdaptiveKnobs, Ns, ShapeClass,
-    cost::Quantile,
+use super::{
+    Decision, Selection, View,
     monitor::{Demand, Dispatch, Monitor, MonitorKnobs, Queue},
-    pending::SubQueue,
 };
+use crate::batching::{AdaptiveKnobs, Ns, ShapeClass, cost::Quantile, queue::SubQueue};
 
 /// State of the policy for one group.
 #[derive(Debug)]

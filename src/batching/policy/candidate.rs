@@ -12,7 +12,7 @@ use crate::batching::{
     Ns, ShapeClass,
     cost::{Quantile, length_of},
     ids::SubQueueIx,
-    pending::{BatchKey, SubQueue},
+    queue::{BatchKey, SubQueue},
 };
 
 /// Sub-queues that are looked at, in the order of their turns: with many keys there may be thousands.

@@ -10,16 +10,18 @@ use super::{
     candidate::CandidateBatch,
     gain::{is_gain, longest_wait_ns, meets_at},
     lazy::stretchable,
+    rate::Rate,
 };
 use crate::batching::{
     CellId, DiversityKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, ShapeClass,
-    batch::{Batch, Step},
     cost::Quantile,
     ids::BatchIx,
     ledger::NEVER,
-    lineage::Lineage,
-    pending::SubQueue,
-    rate::Rate,
+    queue::SubQueue,
+    table::{
+        batch::{Batch, Step},
+        lineage::Lineage,
+    },
 };
 
 /// State of the policy for one group.

@@ -4,8 +4,8 @@
 use super::View;
 use crate::batching::{
     CellId, Ns, ShapeClass,
-    batch::{Batch, Step},
     cost::Quantile,
+    table::batch::{Batch, Step},
 };
 
 /// The stage at which newcomers of a batch meet the step that is ahead of them: behind the one that it runs.

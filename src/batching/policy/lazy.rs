@@ -6,16 +6,18 @@ use smallvec::SmallVec;
 use super::{
     Decision, Selection, View,
     gain::{is_gain, longest_wait_ns, meets_at},
+    slack::{self, Entry, SlackPredictor, Waiting},
 };
 use crate::batching::{
     LazyKnobs, Ns, Predictor, ShapeClass,
-    batch::{Batch, Step},
     cost::Quantile,
     ids::{BatchIx, RequestIx, SubQueueIx},
     ledger::NEVER,
-    lineage::Lineage,
-    pending::SubQueue,
-    slack::{self, Entry, SlackPredictor, Waiting},
+    queue::SubQueue,
+    table::{
+        batch::{Batch, Step},
+        lineage::Lineage,
+    },
 };
 
 /// Requests that are looked at for each row of room: those that are too long for a batch may be many.

@@ -6,7 +6,10 @@ mod candidate;
 mod diversity;
 mod gain;
 mod lazy;
+pub(super) mod monitor;
+mod rate;
 mod serial;
+pub(super) mod slack;
 mod window;
 
 use smallvec::SmallVec;
@@ -18,10 +21,8 @@ use super::{
     ids::{BatchIx, RequestIx, SubQueueIx},
     knobs,
     ledger::{Ledger, NEVER, Request},
-    lineage::Lineage,
-    pending::{Pending, SubQueue},
-    pipeline::Pipeline,
-    table::BatchTable,
+    queue::{Pending, SubQueue},
+    table::{BatchTable, lineage::Lineage, pipeline::Pipeline},
 };
 
 /// What a group does with a lane that it is offered.
@@ -140,19 +141,17 @@ pub(super) enum Policy {
     Lazy(Lazy),
     /// New, stretch and split.
     Diversity(Diversity),
-    /// Requests unfold into cells: there are no batches to decide about.
-    Cellular,
 }
 
 impl Policy {
     pub(super) fn new(knobs: &Knobs) -> Self {
         match &knobs.policy {
-            knobs::Policy::Serial => Self::Serial,
             knobs::Policy::Window(window) => Self::Window(Window::new(knobs, window)),
             knobs::Policy::Adaptive(adaptive) => Self::Adaptive(Adaptive::new(adaptive)),
             knobs::Policy::Lazy(lazy) => Self::Lazy(Lazy::new(lazy)),
             knobs::Policy::Diversity(diversity) => Self::Diversity(Diversity::new(diversity)),
-            knobs::Policy::Cellular(_) => Self::Cellular,
+            // Cells have no batches to decide about.
+            knobs::Policy::Serial | knobs::Policy::Cellular(_) => Self::Serial,
         }
     }
 
@@ -162,7 +161,7 @@ impl Policy {
             Self::Window(window) => window.arrived(sub_queue, request.seq),
             Self::Adaptive(adaptive) => adaptive.arrived(now, request.rows),
             Self::Diversity(diversity) => diversity.arrived(now, request.rows),
-            Self::Serial | Self::Lazy(_) | Self::Cellular => {}
+            Self::Serial | Self::Lazy(_) => {}
         }
     }
 
@@ -174,14 +173,13 @@ impl Policy {
             Self::Adaptive(adaptive) => adaptive.decide(view),
             Self::Lazy(lazy) => lazy.decide(view),
             Self::Diversity(diversity) => diversity.decide(view),
-            Self::Cellular => Decision::Nothing,
         }
     }
 
     /// Whether it ever stretches a batch.
     pub(super) fn stretches(&self) -> bool {
         match self {
-            Self::Serial | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
+            Self::Serial | Self::Window(_) | Self::Adaptive(_) => false,
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => diversity.stretches(),
         }
@@ -203,7 +201,7 @@ impl Policy {
     /// Whether newcomers may still join a batch, as far as its age and its progress go.
     pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
         match self {
-            Self::Serial | Self::Window(_) | Self::Adaptive(_) | Self::Cellular => false,
+            Self::Serial | Self::Window(_) | Self::Adaptive(_) => false,
             Self::Lazy(_) => true,
             Self::Diversity(diversity) => match lineage.parts.as_slice() {
                 &[batch] => diversity.keeps_open(now, lineage, table.get(batch), stages),

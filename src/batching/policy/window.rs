@@ -20,7 +20,7 @@ use crate::batching::{
     Knobs, Ns, WindowKnobs,
     ids::SubQueueIx,
     ledger::Ledger,
-    pending::{Pending, SubQueue},
+    queue::{Pending, SubQueue},
 };
 
 /// The batch that a sub-queue would form.

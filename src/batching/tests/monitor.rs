@@ -9,7 +9,7 @@ use super::{
 use crate::batching::{
     Ns, ShapeClass,
     cost::Costs,
-    monitor::{
+    policy::monitor::{
         Demand, Dispatch, Monitor, MonitorKnobs, Queue, balanced_size, largest_within_objective, paper_size,
         smallest_that_keeps_up,
     },

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::oracle::Oracle;
 use crate::batching::{
     Action, Actions, Arrival, Core, Event, Knobs, LaneId, LaneKnobs, ModelId, Ns, Policy, QueueKnobs, QueueingKnobs,
-    ReqId, RequestKey, RowOutcome, Task, TaskId, WindowKnobs, invariants,
+    ReqId, RequestKey, RowOutcome, Task, TaskId, WindowKnobs, core::invariants,
 };
 
 /// A core, its lanes and the time.

@@ -8,8 +8,8 @@ use super::pool::arrival;
 use crate::batching::{
     Action, Actions, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs,
     Lease, ModelId, Next, Ns, Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId,
-    batch::{Batch, Step, StepState},
-    invariants,
+    core::invariants,
+    table::batch::{Batch, Step, StepState},
 };
 
 /// How long a task takes.

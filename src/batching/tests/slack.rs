@@ -10,7 +10,8 @@ use super::{
 use crate::batching::{
     CellId, Ns, ShapeClass,
     cost::Costs,
-    slack::{Entry, Predictor, SlackPredictor, Waiting, single_input_exec_time, slack_alone, slack_batched},
+    graph::single_input_exec_time,
+    policy::slack::{Entry, Predictor, SlackPredictor, Waiting, slack_alone, slack_batched},
 };
 
 #[test]

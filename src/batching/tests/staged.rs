@@ -8,7 +8,7 @@ use super::pool::arrival;
 use crate::batching::{
     Action, Actions, AdaptiveKnobs, Arrival, CellId, Core, Counters, DiversityKnobs, End, Event, InputDiversity, Knobs,
     LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, Predictor,
-    ReqId, RowOutcome, StageKnobs, Task, WindowKnobs, invariants,
+    ReqId, RowOutcome, StageKnobs, Task, WindowKnobs, core::invariants,
 };
 
 const RUNS: u32 = 600;

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::pool::arrival;
 use crate::batching::{
     Action, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next,
-    Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, batch::Batch, invariants,
+    Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, core::invariants, table::batch::Batch,
 };
 
 /// One unit of time of the figures.

@@ -1,0 +1,248 @@
+//! How batches travel from a decision of the policy to a lane: the meta operations on requests of the queue, and
+//! launches.
+
+use smallvec::SmallVec;
+
+use super::{BatchTask, Batches};
+use crate::batching::{
+    Action, Bucket, CellId, Ns, RowSpan, ShapeClass, Task, TaskId,
+    arbiter::Lane,
+    cost::{Costs, Quantile},
+    ids::{BatchIx, SubQueueIx},
+    ledger::{BatchSpan, InFlightTask, Ledger},
+    offer::PoolView,
+    policy::{Decision, Selection, View},
+    table::{
+        Blueprint,
+        batch::{Step, StepState},
+        lay_out,
+        pipeline::Access,
+    },
+    version::StepContext,
+};
+
+impl Batches {
+    /// Asks the policy what to do with a lane.
+    pub(in crate::batching) fn decide(
+        &mut self,
+        context: &StepContext<'_>,
+        lane: &Lane,
+        pool: PoolView<'_>,
+    ) -> Decision {
+        let version = &*context.version;
+        let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
+        let enterable = version.pending.requests > 0 && self.can_enter(lane);
+        let most = version.max_in_flight;
+        self.policy.decide(&View {
+            now: context.now,
+            ledger: context.ledger,
+            pending: &version.pending,
+            table: &self.table,
+            pipeline: &self.pipeline,
+            costs: &version.costs,
+            learned: version.learned,
+            max_rows: version.max_rows,
+            objective_ns: version.objective_ns,
+            neighbours_slack_ns: pool.neighbours_slack_ns,
+            ready,
+            enterable,
+            lane_is_idle: lane.is_idle(),
+            lanes: pool.lanes.min(most).max(1),
+            idle_besides: pool.idle_besides.min(most.saturating_sub(version.running + 1)),
+        })
+    }
+
+    /// Meta operation *new*.
+    pub(in crate::batching) fn new_batch(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sub_queue: SubQueueIx,
+        selection: &Selection,
+        accepts_newcomers: bool,
+    ) -> BatchIx {
+        // It is the newest now, so that no other is stretched any more.
+        if self.pipeline.boundaries() > 0 {
+            if let Some((newest, _)) = self.table.newest() {
+                self.table.lineages[newest].sealed = true;
+            }
+            self.release_leases(context.now);
+        }
+        let rows = self.board(context, sub_queue, selection);
+        let boarded: u32 = rows.iter().map(|span| span.rows.count).sum();
+        let version = &mut *context.version;
+        if boarded < version.max_rows && version.others_wait(sub_queue) {
+            version.totals.batches_parted_by_key += 1;
+        }
+        version.totals.batches_formed += 1;
+        let entry = &version.pending.sub_queues[sub_queue as usize];
+        let batch_key = entry.batch_key.clone();
+        let sealed = !accepts_newcomers || !self.policy.stretches();
+        let class = match self.pipeline.boundaries() {
+            0 => ShapeClass::default(),
+            _ if !sealed && !batch_key.class.0.is_empty() => batch_key.class.clone(),
+            _ => longest(&rows, context.ledger),
+        };
+        let level = best_level(&rows, context.ledger);
+        match selection {
+            Selection::Heads(sub_queues) => sub_queues.iter().for_each(|&(sub_queue, _)| left(context, sub_queue)),
+            Selection::First(_) | Selection::Named(_) => left(context, sub_queue),
+        }
+        let plan = Blueprint { batch_key, class, level, precedence: None, order: self.policy.part_order(), sealed };
+        self.table.new_batch(context.now, plan, self.pipeline.entry(), rows)
+    }
+
+    /// Meta operation *stretch*.
+    pub(in crate::batching) fn stretch(
+        &mut self,
+        context: &mut StepContext<'_>,
+        batch: BatchIx,
+        sub_queue: SubQueueIx,
+        selection: &Selection,
+        accepts_newcomers: bool,
+    ) {
+        if self.table.get(batch).foot().is_some_and(Step::is_queued) {
+            context.version.totals.preemptions += 1;
+            context.version.totals.stretches_while_checking += u64::from(self.is_checking(batch));
+        }
+        let rows = self.board(context, sub_queue, selection);
+        context.version.totals.stretches += 1;
+        let level = best_level(&rows, context.ledger);
+        left(context, sub_queue);
+        let boarded = rows.iter().map(|span| span.rows.count).sum();
+        self.count_wait(&context.version.costs, batch, boarded);
+        let merged = self.table.stretch(batch, level, self.pipeline.entry(), rows);
+        context.version.totals.merges += u64::from(merged);
+        if !accepts_newcomers {
+            self.table.lineage_of_mut(batch).sealed = true;
+        }
+    }
+
+    /// The steps of a batch will wait for so many newcomers to catch up.
+    fn count_wait(&mut self, costs: &Costs, batch: BatchIx, rows: u32) {
+        let class = self.table.lineage_of(batch).class.clone();
+        let entry = self.pipeline.entry();
+        for step in &mut self.table.get_mut(batch).steps {
+            let meets_at = CellId(step.next.0 + u16::from(!step.is_queued()));
+            step.waits_ns += costs.between(entry, meets_at, rows, &class, Quantile::Mean).unwrap_or(0);
+        }
+    }
+
+    // ## queued => running
+    pub(in crate::batching) fn launch(
+        &mut self,
+        context: &mut StepContext<'_>,
+        lane: &Lane,
+        id: TaskId,
+        batch: BatchIx,
+    ) -> Option<Ns> {
+        let staged = self.pipeline.boundaries() > 0;
+        let lineage = self.table.get(batch).lineage;
+        let foot_at = self.table.get(batch).foot_at()?;
+        let step = &mut self.table.get_mut(batch).steps[foot_at];
+        let cell = step.next;
+        if !staged {
+            lay_out(&mut step.rows);
+        }
+        let (mut rows, mut requests) = (0, 0);
+        let mut previous = None;
+        let spans: Vec<RowSpan> = step
+            .rows
+            .iter()
+            .map(|span| {
+                rows += span.rows.count;
+                if previous.replace(span.rows.req) != Some(span.rows.req) {
+                    requests += 1;
+                }
+                span.rows
+            })
+            .collect();
+        let (from, to) = span_of(&step.rows);
+        let class =
+            if staged { self.table.lineages[lineage].class.clone() } else { longest(&step.rows, context.ledger) };
+        let access = self.pipeline.access(&self.table.lineages[lineage], cell, from, to).unwrap_or_default();
+        let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
+        let entry = &mut self.table.lineages[lineage];
+        self.pipeline.launched(id, lane.id, &access, entry);
+        entry.passed[usize::from(cell.0)].launched += rows;
+        let number = entry.number;
+        let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
+        let ahead = self.pass_on(context, batch, foot_at, id, ahead);
+        context.version.running += 1;
+        context.version.totals.tasks_launched += 1;
+        context.version.totals.rows_launched += u64::from(rows);
+        let task = BatchTask { id, batch, lineage: number, cell, requests, rows, class: class.clone(), ahead };
+        self.tasks.push(task);
+        context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, rows, context.now));
+        let predicted_ns =
+            if lane.looks_ahead() { context.version.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
+        let Access { reads, writes, .. } = access;
+        let bucket = Bucket { rows, class };
+        let task = Task {
+            id,
+            model: context.version.model,
+            cell,
+            bucket,
+            lane: lane.id,
+            batch: number,
+            rows: spans,
+            reads,
+            writes,
+            after,
+        };
+        context.actions.push(Action::Launch(task));
+        self.release_leases(context.now);
+        predicted_ns
+    }
+
+    /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it.
+    /// Then its spans are given back, as they are in the task.
+    fn pass_on(
+        &mut self,
+        context: &mut StepContext<'_>,
+        batch: BatchIx,
+        foot_at: usize,
+        id: TaskId,
+        ahead: bool,
+    ) -> Vec<BatchSpan> {
+        let steps = &mut self.table.get_mut(batch).steps;
+        let mut spans = Vec::new();
+        if !ahead {
+            steps[foot_at].state = StepState::Running(id);
+        } else {
+            let Step { next, rows, waits_ns, .. } = steps.remove(foot_at);
+            spans.clone_from(&rows);
+            self.table.insert_step(batch, CellId(next.0 + 1), rows, waits_ns);
+        }
+        context.version.totals.merges += u64::from(self.table.merge(batch));
+        self.table.enqueue(batch);
+        spans
+    }
+}
+
+/// Requests of a sub-queue have boarded.
+fn left(context: &mut StepContext<'_>, sub_queue: SubQueueIx) {
+    context.version.touched(context.ledger, sub_queue);
+    context.version.pending.retire(sub_queue);
+}
+
+/// Places of rows, from the first to behind the last.
+pub(in crate::batching) fn span_of(rows: &[BatchSpan]) -> (u32, u32) {
+    let from = rows.first().map_or(0, |span| span.rows.at);
+    let to = rows.last().map_or(0, |span| span.rows.at + span.rows.count);
+    (from, to)
+}
+
+/// The padded shape that holds all these rows.
+pub(in crate::batching) fn longest(rows: &[BatchSpan], ledger: &Ledger) -> ShapeClass {
+    let mut class = ShapeClass::default();
+    for span in rows {
+        ledger[span.request_ix].lengthen(&mut class);
+    }
+    class
+}
+
+/// The highest level of the requests that these rows belong to; ended ones do not count.
+pub(in crate::batching) fn best_level(rows: &[BatchSpan], ledger: &Ledger) -> u64 {
+    let aboard = rows.iter().filter(|span| ledger.is_aboard(span));
+    aboard.map(|span| ledger[span.request_ix].level).min().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,180 @@
+//! Requests that run as batches through stages (DVABatch section 5): what the policy decides about a lane is carried
+//! out on the queue and the batch table. How batches travel is in `launching` and `leasing`, what comes of their tasks
+//! in `outcomes`.
+
+mod launching;
+mod leasing;
+mod outcomes;
+mod pausing;
+
+use std::collections::BTreeMap;
+
+use super::{
+    CellId, End, Knobs, Ns, Rejection, ShapeClass, TaskId,
+    arbiter::Lane,
+    cost::Quantile,
+    ids::{BatchIx, RequestIx, SubQueueIx},
+    ledger::{BatchSpan, Ledger, RequestState},
+    offer::{Answer, PoolView},
+    policy::{Decision, Policy, Selection},
+    table::{
+        BatchTable,
+        batch::{Batch, Step},
+        pipeline::Pipeline,
+    },
+    version::{StepContext, Tightest, Version, board_request},
+};
+
+/// The batches of one version.
+#[derive(Debug)]
+pub(in crate::batching) struct Batches {
+    pub(in crate::batching) policy: Policy,
+    pub(in crate::batching) table: BatchTable,
+    pub(in crate::batching) pipeline: Pipeline,
+    /// Rows of requests whose clients have yet to take responses, in no batch meanwhile.
+    pub(in crate::batching) paused: BTreeMap<RequestIx, Vec<BatchSpan>>,
+    /// A request ended while its rows were in batches.
+    pub(in crate::batching) untidy: bool,
+    /// Tasks in flight.
+    pub(in crate::batching) tasks: Vec<BatchTask>,
+}
+
+/// A task in flight.
+#[derive(Debug)]
+pub(in crate::batching) struct BatchTask {
+    pub(in crate::batching) id: TaskId,
+    pub(in crate::batching) batch: BatchIx,
+    /// Number of the batch's lineage.
+    pub(in crate::batching) lineage: u64,
+    pub(in crate::batching) cell: CellId,
+    /// Requests and rows that were in it when it was launched.
+    pub(in crate::batching) requests: u32,
+    pub(in crate::batching) rows: u32,
+    pub(in crate::batching) class: ShapeClass,
+    /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
+    pub(in crate::batching) ahead: Vec<BatchSpan>,
+}
+
+impl Batches {
+    pub(in crate::batching) fn new(knobs: &Knobs) -> Self {
+        let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
+        Self {
+            policy: Policy::new(knobs),
+            table: BatchTable::new(pipeline.stages(), knobs.max_batch_rows.max(1)),
+            pipeline,
+            paused: BTreeMap::new(),
+            untidy: false,
+            tasks: Vec::new(),
+        }
+    }
+
+    /// Whether its next decision depends on how much time other models can spare.
+    pub(in crate::batching) fn asks_for_neighbours(&self, version: &Version) -> bool {
+        self.policy.asks_for_neighbours() && version.pending.ready() > 0 && self.table.newest().is_some()
+    }
+
+    // ## open lane => task
+    pub(in crate::batching) fn offer(
+        &mut self,
+        context: &mut StepContext<'_>,
+        lane: &Lane,
+        id: TaskId,
+        pool: PoolView<'_>,
+    ) -> Answer {
+        loop {
+            let (batch, waiting) = match self.decide(context, lane, pool) {
+                Decision::GoOn(batch) => (batch, None),
+                Decision::New { sub_queue, selection, accepts_newcomers } => {
+                    let waiting = self.table.has_queued();
+                    (self.new_batch(context, sub_queue, &selection, accepts_newcomers), Some(waiting))
+                }
+                Decision::Stretch { batch, sub_queue, selection, accepts_newcomers } => {
+                    self.stretch(context, batch, sub_queue, &selection, accepts_newcomers);
+                    continue;
+                }
+                Decision::Split { batch, before } => {
+                    self.table.split(batch, &before);
+                    context.version.totals.splits += 1;
+                    continue;
+                }
+                Decision::Refuse(request_ix) => {
+                    self.end(context, request_ix, End::Rejected(Rejection::Late));
+                    continue;
+                }
+                Decision::Wait(due) => return Answer::NotBefore(due),
+                Decision::Nothing => return Answer::Nothing,
+            };
+            if waiting == Some(true) {
+                context.version.totals.preemptions += 1;
+            }
+            return Answer::Launched(self.launch(context, lane, id, batch));
+        }
+    }
+
+    /// Takes requests out of their sub-queues and lets them board.
+    pub(in crate::batching) fn board(
+        &mut self,
+        context: &mut StepContext<'_>,
+        sub_queue: SubQueueIx,
+        selection: &Selection,
+    ) -> Vec<BatchSpan> {
+        let mut spans = self.table.blank();
+        let StepContext { now, version, ledger, timers, .. } = context;
+        let mut pop = |sub_queue, requests: u32| {
+            spans.reserve(requests as usize);
+            version.pending.pop(ledger, sub_queue, requests, |ledger, request_ix| {
+                spans.push(board_request(*now, ledger, timers, request_ix))
+            });
+        };
+        match selection {
+            Selection::First(requests) => pop(sub_queue, *requests),
+            Selection::Heads(sub_queues) => {
+                sub_queues.iter().for_each(|&(sub_queue, requests)| pop(sub_queue, requests))
+            }
+            Selection::Named(request_ixs) => {
+                for &request_ix in request_ixs {
+                    version.pending.remove(ledger, request_ix);
+                    spans.push(board_request(*now, ledger, timers, request_ix));
+                }
+            }
+        }
+        spans
+    }
+
+    // ## (pending | aboard) => ended
+    pub(in crate::batching) fn end(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx, end: End) {
+        if context.ledger[request_ix].state == RequestState::Aboard {
+            self.paused.remove(&request_ix);
+            self.untidy |= end != End::Completed;
+        }
+        context.end(request_ix, end);
+    }
+
+    // ## slack
+    /// The batch that must go on first, to be in time.
+    pub(in crate::batching) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+        let steps = self.table.iter().flat_map(|(_, batch)| batch.steps.iter().map(move |step| (batch, step)));
+        let slacks = steps.filter_map(|(batch, step)| self.tightest_of_step(version, now, ledger, batch, step));
+        slacks.min_by_key(|tightest| tightest.slack_ns)
+    }
+
+    /// The rows of a step end together, so that only the earliest target that can still be met counts.
+    fn tightest_of_step(
+        &self,
+        version: &Version,
+        now: Ns,
+        ledger: &Ledger,
+        batch: &Batch,
+        step: &Step,
+    ) -> Option<Tightest> {
+        let live = || step.rows.iter().filter(|span| ledger.is_aboard(span)).map(|span| &ledger[span.request_ix]);
+        let mut class = self.table.lineages[batch.lineage].class.clone();
+        if self.pipeline.boundaries() == 0 {
+            live().for_each(|request| request.lengthen(&mut class));
+        }
+        let rows = step.row_count();
+        let ends = now.saturating_add(version.costs.remaining(step.next, rows, &class, Quantile::P99)?);
+        let target = live().map(|request| version.target(request)).filter(|&target| target >= ends).min()?;
+        Some(Tightest { slack_ns: target - ends, stage_ns: version.stage_ns(rows, &class)? })
+    }
+}

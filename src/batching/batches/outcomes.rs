@@ -1,0 +1,302 @@
+//! What comes of a task: its rows go on, are done, leave the order of stages, or start again in halves of the failed
+//! task.
+
+use smallvec::SmallVec;
+
+use super::{
+    BatchTask, Batches,
+    launching::{best_level, longest},
+};
+use crate::batching::{
+    CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan, TaskId,
+    ids::BatchIx,
+    ledger::BatchSpan,
+    queue::BatchKey,
+    row_outcomes::Outcomes,
+    table::{
+        Blueprint,
+        batch::{Batch, Step},
+        pipeline::Onward,
+    },
+    version::StepContext,
+};
+
+/// Rows that go on, by the stage that they go to.
+type GoingOn = SmallVec<[(CellId, Vec<BatchSpan>); 1]>;
+
+impl Batches {
+    // ## running => (queued again | ended), row by row
+    pub(in crate::batching) fn complete(
+        &mut self,
+        context: &mut StepContext<'_>,
+        task: TaskId,
+        outcomes: &[RowOutcome],
+        took_ns: Ns,
+    ) {
+        let Some(in_flight) = self.take_completed(context, task) else { return };
+        let in_flight = &in_flight;
+        context.version.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
+        let Some(step) = self.table.take_running(in_flight.batch, in_flight.id) else {
+            self.apply_outcomes_ahead(context, in_flight, outcomes);
+            return;
+        };
+        // One end per span, and a task and a wake beside them.
+        context.actions.reserve(step.rows.len() + 2);
+        let mut going_on = GoingOn::new();
+        let Step { next: cell, rows, waits_ns, .. } = step;
+        let mut at = 0;
+        for of_request in rows.chunk_by(|one, other| one.rows.req == other.rows.req) {
+            let count: usize = of_request.iter().map(|span| span.rows.count as usize).sum();
+            let own = Outcomes::from(outcomes, at);
+            at += count;
+            if context.ledger.is_aboard(&of_request[0]) {
+                self.apply_outcomes(context, in_flight, cell, of_request, own, &mut going_on);
+            } else {
+                of_request.iter().for_each(|span| self.table.vacate(in_flight.batch, span.rows));
+            }
+        }
+        self.table.recycle(rows);
+        for (next, rows) in going_on {
+            if next <= cell {
+                self.table.repeat(in_flight.batch, best_level(&rows, context.ledger));
+            }
+            // A row that skips stages becomes its own batch; the rest can never catch up.
+            if next.0 > cell.0 + 1 && self.pipeline.boundaries() > 0 {
+                self.table.part(in_flight.batch, next, rows);
+            } else {
+                self.table.insert_step(in_flight.batch, next, rows, waits_ns);
+            }
+        }
+        self.after_step(context, in_flight.batch);
+    }
+
+    /// A task is off its lane.
+    fn take_completed(&mut self, context: &mut StepContext<'_>, task: TaskId) -> Option<BatchTask> {
+        let at = self.tasks.iter().position(|in_flight| in_flight.id == task)?;
+        let in_flight = self.tasks.swap_remove(at);
+        context.version.running -= 1;
+        self.pipeline.completed(task);
+        if let Some(lineage) = self.table.find(in_flight.batch).map(|batch| batch.lineage) {
+            let lineage = &mut self.table.lineages[lineage];
+            if lineage.number == in_flight.lineage {
+                lineage.passed[usize::from(in_flight.cell.0)].completed += in_flight.rows;
+            }
+        }
+        Some(in_flight)
+    }
+
+    /// Brings a batch whose steps changed in order, and returns what it needs no longer.
+    fn after_step(&mut self, context: &mut StepContext<'_>, batch: BatchIx) {
+        context.version.totals.merges += u64::from(self.table.merge(batch));
+        self.table.tidy(batch, context.ledger);
+        self.release_leases(context.now);
+    }
+
+    /// Deals with the outcomes of one request's rows; those that stay under way are put into `going_on`.
+    fn apply_outcomes(
+        &mut self,
+        context: &mut StepContext<'_>,
+        in_flight: &BatchTask,
+        cell: CellId,
+        spans: &[BatchSpan],
+        outcomes: Outcomes<'_>,
+        going_on: &mut GoingOn,
+    ) {
+        let request_ix = spans[0].request_ix;
+        let (mut done, mut failed, mut emitted, mut at) = (0, false, false, 0);
+        for span in spans {
+            if outcomes.all_go_on() {
+                match self.pipeline.onward(cell, Next::On) {
+                    Onward::To(next) => stage_of(going_on, next, || self.table.blank()).push(*span),
+                    Onward::Done | Onward::Paused | Onward::Failed => {
+                        done += span.rows.count;
+                        self.table.vacate(in_flight.batch, span.rows);
+                    }
+                }
+                continue;
+            }
+            for row in 0..span.rows.count {
+                let outcome = outcomes.get(at);
+                at += 1;
+                emitted |= outcome.emitted;
+                let onward = self.pipeline.onward(cell, outcome.next);
+                if let Onward::To(next) = onward {
+                    go_on(going_on, next, span, row, || self.table.blank());
+                    continue;
+                }
+                if onward == Onward::Paused {
+                    self.pause(span, row);
+                    continue;
+                }
+                let rows = RowSpan { start: span.rows.start + row, count: 1, at: span.rows.at + row, ..span.rows };
+                self.table.vacate(in_flight.batch, rows);
+                failed |= onward == Onward::Failed;
+                if onward == Onward::Done {
+                    done += 1;
+                    context.version.totals.early_exits += u64::from(!self.pipeline.is_last(cell));
+                }
+            }
+        }
+        if emitted {
+            context.emit(request_ix);
+        }
+        if failed {
+            self.end(context, request_ix, End::Failed);
+            return;
+        }
+        let request = &mut context.ledger[request_ix];
+        request.left -= done;
+        if request.left == 0 {
+            self.end(context, request_ix, End::Completed);
+        }
+    }
+
+    /// A task ended whose rows had gone on before: only rows that failed matter now.
+    fn apply_outcomes_ahead(&mut self, context: &mut StepContext<'_>, in_flight: &BatchTask, outcomes: &[RowOutcome]) {
+        let mut at = 0;
+        for span in &in_flight.ahead {
+            let own = Outcomes::from(outcomes, at);
+            at += span.rows.count as usize;
+            let failed = (0..span.rows.count as usize)
+                .any(|row| self.pipeline.onward(in_flight.cell, own.get(row).next) == Onward::Failed);
+            if failed && context.ledger.is_aboard(span) {
+                self.end(context, span.request_ix, End::Failed);
+            }
+        }
+        self.release_leases(context.now);
+    }
+
+    // ## running => (queued again, in halves | failed)
+    pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, task: TaskId) {
+        self.retry_or_fail(context, task, |in_flight| in_flight.requests > 1);
+    }
+
+    /// The lane of a task hangs: its requests fail.
+    pub(in crate::batching) fn fail_lost(&mut self, context: &mut StepContext<'_>, task: TaskId) {
+        self.retry_or_fail(context, task, |_| false);
+    }
+
+    fn retry_or_fail(
+        &mut self,
+        context: &mut StepContext<'_>,
+        task: TaskId,
+        runs_again: impl FnOnce(&BatchTask) -> bool,
+    ) {
+        let Some(in_flight) = self.take_completed(context, task) else { return };
+        let (in_flight, once_more) = (&in_flight, runs_again(&in_flight));
+        let place = self.place_of(in_flight);
+        let step = self.table.take_running(in_flight.batch, in_flight.id);
+        let ahead = step.is_none();
+        let mut again: SmallVec<[Vec<BatchSpan>; 8]> = SmallVec::new();
+        let rows = step.map_or_else(|| in_flight.ahead.clone(), |step| step.rows);
+        for spans in rows.chunk_by(|one, other| one.rows.req == other.rows.req) {
+            if !ahead {
+                spans.iter().for_each(|span| self.table.vacate(in_flight.batch, span.rows));
+            }
+            let request_ix = spans[0].request_ix;
+            if !context.ledger.is_aboard(&spans[0]) {
+                continue;
+            }
+            if !once_more {
+                self.end(context, request_ix, End::Failed);
+            } else if ahead {
+                again.push(self.recall(context, spans[0]));
+            } else {
+                again.push(spans.to_vec());
+            }
+        }
+        self.table.recycle(rows);
+        again.retain(|rows| !rows.is_empty());
+        self.halve(context, place, &again);
+        if !ahead {
+            self.after_step(context, in_flight.batch);
+        }
+        self.untidy = true;
+    }
+
+    /// Takes all rows of a request that are not done out of its batches, wherever they have gone.
+    fn recall(&mut self, context: &mut StepContext<'_>, of: BatchSpan) -> Vec<BatchSpan> {
+        // Masked rows of a request that had the same place in the ledger before may still run.
+        let mine = |span: &&BatchSpan| span.rows.req == of.rows.req && span.boarding == of.boarding;
+        let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);
+        let mut rows: Vec<BatchSpan> = steps.flat_map(|step| step.rows.iter().filter(mine)).copied().collect();
+        rows.sort_unstable_by_key(|span| span.rows.start);
+        let request = &mut context.ledger[of.request_ix];
+        request.boarding += 1;
+        rows.iter_mut().for_each(|span| span.boarding = request.boarding);
+        rows
+    }
+
+    /// The turn of a task's batch, which may have gone on ahead to its end.
+    fn place_of(&self, in_flight: &BatchTask) -> u64 {
+        let is_its_own = |batch: &&Batch| self.table.lineages[batch.lineage].number == in_flight.lineage;
+        self.table.find(in_flight.batch).filter(is_its_own).map_or(in_flight.lineage, |batch| batch.precedence)
+    }
+
+    /// Lets requests whose task has failed start again in two parts, so that those that fail alone are found.
+    fn halve(&mut self, context: &mut StepContext<'_>, place: u64, requests: &[Vec<BatchSpan>]) {
+        let (first, second) = requests.split_at(requests.len().div_ceil(2));
+        for half in [first, second] {
+            let rows: Vec<BatchSpan> = half.concat();
+            let count: u32 = rows.iter().map(|span| span.rows.count).sum();
+            // Rows that had parted come together again, and others may have come into their places.
+            if count > context.version.max_rows {
+                self.halve(context, place, half);
+            } else if count > 0 {
+                self.start_again(context, place, rows);
+            }
+        }
+    }
+
+    /// Starts rows again in a batch that accepts no newcomers, at the level and the place in the order that they had.
+    fn start_again(&mut self, context: &mut StepContext<'_>, place: u64, rows: Vec<BatchSpan>) {
+        context.version.totals.retries += 1;
+        let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));
+        let (batch_key, order) = (BatchKey::default(), PartOrder::DepthFirst);
+        let plan = Blueprint { batch_key, class, level, precedence: Some(place), order, sealed: true };
+        let batch = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
+        self.table.enqueue(batch);
+    }
+
+    /// Drops the rows of requests that have ended since the last boundary.
+    pub(in crate::batching) fn tidy(&mut self, context: &mut StepContext<'_>) {
+        if !std::mem::take(&mut self.untidy) {
+            return;
+        }
+        let batches: SmallVec<[BatchIx; 8]> = self.table.iter().map(|(batch, _)| batch).collect();
+        for batch in batches {
+            context.version.totals.merges += u64::from(self.table.merge(batch));
+            self.table.tidy(batch, context.ledger);
+        }
+        self.release_leases(context.now);
+    }
+}
+
+/// Adds a row to those that go to `next`, joining it to the last span where it follows on.
+fn go_on(going_on: &mut GoingOn, next: CellId, span: &BatchSpan, row: u32, blank: impl FnOnce() -> Vec<BatchSpan>) {
+    append(stage_of(going_on, next, blank), span, row);
+}
+
+/// Adds a row of a span to others, joining it to the last of them where it follows on.
+pub(in crate::batching) fn append(spans: &mut Vec<BatchSpan>, span: &BatchSpan, row: u32) {
+    let rows = RowSpan { start: span.rows.start + row, count: 1, at: span.rows.at + row, ..span.rows };
+    match spans.last_mut() {
+        Some(last)
+            if last.request_ix == span.request_ix
+                && last.rows.start + last.rows.count == rows.start
+                && last.rows.at + last.rows.count == rows.at =>
+        {
+            last.rows.count += 1;
+        }
+        _ => spans.push(BatchSpan { rows, ..*span }),
+    }
+}
+
+/// The rows that go to `next`.
+fn stage_of(going_on: &mut GoingOn, next: CellId, blank: impl FnOnce() -> Vec<BatchSpan>) -> &mut Vec<BatchSpan> {
+    let at = going_on.iter().position(|&(stage, _)| stage == next).unwrap_or_else(|| {
+        going_on.push((next, blank()));
+        going_on.len() - 1
+    });
+    &mut going_on[at].1
+}

@@ -1,0 +1,371 @@
+//! What requests unfold into: the segments of their model one after the other, each as subgraphs (BatchMaker sections
+//! 3.1 and 4.3).
+
+use slab::Slab;
+use smallvec::SmallVec;
+
+use super::{
+    members::Members,
+    nodes::Nodes,
+    queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
+};
+use crate::{
+    batching::{
+        CellId, CellKnobs, LaneId, SegmentKnobs,
+        graph::{NodeCounts, node_counts},
+        ids::RequestIx,
+    },
+    model::unfold::Unfolded,
+};
+
+/// The slots that a request reserves: those of the segment that needs most.
+pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
+    // A chain writes over its own, each node of a tree has one.
+    let held = |unfolded: &Unfolded| match unfolded {
+        Unfolded::Steps(_) => 1,
+        Unfolded::Tree(topology) => topology.nodes(),
+    };
+    graph.iter().map(held).max().unwrap_or(1)
+}
+
+/// A request on its way.
+#[derive(Debug)]
+struct Journey {
+    request: RequestIx,
+    graph: Box<[Unfolded]>,
+    /// The segment that it is in.
+    segment: usize,
+    /// Its subgraphs in it.
+    subgraphs: Members,
+    /// Of a tree: the subgraph of the inner nodes, and leaves that have not run.
+    inner: Option<SubgraphIx>,
+    leaves: u32,
+    /// Rows in flight.
+    rows: u32,
+    /// Its request has ended: its slots return with its last row.
+    is_over: bool,
+}
+
+/// The cell graphs of a group's requests.
+#[derive(Debug)]
+pub(in crate::batching) struct CellGraphs {
+    segments: Vec<SegmentKnobs>,
+    queues: Queues,
+    journeys: Slab<Journey>,
+    /// Those of them whose requests have not ended.
+    under_way: u32,
+    /// By the request's index in the ledger.
+    of_request: Vec<Option<JourneyIx>>,
+    /// Slots for state, and those that nobody has.
+    slots: u32,
+    free_slots: u32,
+    /// Inner nodes wait for their own children alone, and not for all leaves (section 4.4).
+    frontier: bool,
+}
+
+impl CellGraphs {
+    pub(in crate::batching) fn new(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32, frontier: bool) -> Self {
+        Self {
+            segments: segments.to_vec(),
+            queues: Queues::new(cells),
+            journeys: Slab::new(),
+            under_way: 0,
+            of_request: Vec::new(),
+            slots,
+            free_slots: slots,
+            frontier,
+        }
+    }
+
+    /// What holds between two steps, of a group of which these requests have boarded, and these rows in flight run
+    /// again.
+    pub(in crate::batching) fn check<'a>(
+        &self,
+        mut aboard: Vec<RequestIx>,
+        retried: impl Iterator<Item = &'a NodeRow>,
+    ) -> Result<(), String> {
+        let mut under_way: Vec<RequestIx> =
+            self.journeys.iter().filter(|(_, journey)| !journey.is_over).map(|(_, journey)| journey.request).collect();
+        aboard.sort_unstable();
+        under_way.sort_unstable();
+        if aboard != under_way || aboard.len() != self.under_way as usize {
+            return Err(format!("requests in slots {aboard:?} are aboard, but {under_way:?} are under way"));
+        }
+        let held: u32 = self.journeys.iter().map(|(_, journey)| slots(&journey.graph)).sum();
+        if held + self.free_slots != self.slots {
+            return Err(format!("{held} slots are held and {} free, of {}", self.free_slots, self.slots));
+        }
+        for (ix, journey) in self.journeys.iter().filter(|(_, journey)| !journey.is_over) {
+            let is_there = |subgraph: &SubgraphIx| self.queues.is_of(*subgraph, ix as JourneyIx);
+            let there =
+                journey.subgraphs.iter().filter(is_there).filter(|&subgraph| self.queues.holds(subgraph)).count();
+            if there != journey.subgraphs.open() as usize {
+                let open = journey.subgraphs.open();
+                return Err(format!("a request under way counts {open} subgraphs of {there} that stand in queues"));
+            }
+        }
+        self.queues.check(retried.filter(|row| self.is_live(row)))
+    }
+
+    pub(in crate::batching) fn free_slots(&self) -> u32 {
+        self.free_slots
+    }
+
+    /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
+    pub(in crate::batching) fn board(&mut self, request: RequestIx, graph: Box<[Unfolded]>) {
+        self.free_slots -= slots(&graph);
+        self.under_way += 1;
+        let ix = self.journeys.insert(Journey {
+            request,
+            graph,
+            segment: 0,
+            subgraphs: Members::default(),
+            inner: None,
+            leaves: 0,
+            rows: 0,
+            is_over: false,
+        }) as JourneyIx;
+        let at = request as usize;
+        if self.of_request.len() <= at {
+            self.of_request.resize(at + 1, None);
+        }
+        self.of_request[at] = Some(ix);
+        self.enter(ix);
+    }
+
+    /// The type of the nodes that a request boards with.
+    pub(in crate::batching) fn first(&self) -> CellId {
+        match self.segments.first() {
+            Some(SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }) => *cell,
+            None => CellId(0),
+        }
+    }
+
+    /// Requests that have boarded and not ended.
+    pub(in crate::batching) fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(in crate::batching) fn has_ready(&self) -> bool {
+        self.queues.has_ready()
+    }
+
+    /// The type that a lane runs next, given the one that it ran last, and how many nodes requests would bring that
+    /// have not boarded, and other versions.
+    pub(in crate::batching) fn choose(
+        &self,
+        lane: LaneId,
+        last: Option<CellId>,
+        waiting: impl Fn(CellId) -> u64,
+        brought: impl Fn(CellId) -> u64,
+    ) -> Option<CellId> {
+        self.queues.choose(lane, last, waiting, brought)
+    }
+
+    pub(in crate::batching) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {
+        self.queues.ready(cell, lane)
+    }
+
+    pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
+        let rows = self.queues.form(cell, lane, most);
+        rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
+        rows
+    }
+
+    /// The type of the oldest retry that a lane may run.
+    pub(in crate::batching) fn first_retry(&self, lane: LaneId) -> Option<CellId> {
+        self.queues.first_retry(lane)
+    }
+
+    /// Rows of a failed task that run again, apart from all others, as a task of this type on a lane.
+    pub(in crate::batching) fn launch_retry(&mut self, cell: CellId, lane: LaneId) -> Option<Vec<NodeRow>> {
+        let rows = self.queues.launch_retry(cell, lane)?;
+        rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
+        Some(rows)
+    }
+
+    /// A task has failed: these rows of it, which count, run again in halves. What was launched ahead on them, among
+    /// those `in_flight`, is void.
+    pub(in crate::batching) fn failed<'a>(
+        &mut self,
+        cell: CellId,
+        rows: &[NodeRow],
+        is_retry: bool,
+        in_flight: impl Iterator<Item = &'a mut NodeRow>,
+    ) {
+        self.queues.halve(cell, rows);
+        if is_retry {
+            return;
+        }
+        let mut void: SmallVec<[(SubgraphIx, u32); 8]> = SmallVec::new();
+        for row in rows {
+            let behind = self.queues.take_back(row);
+            void.extend(behind.into_iter().map(|node| (row.subgraph, node)));
+        }
+        if !void.is_empty() {
+            in_flight.for_each(|row| row.is_void |= void.contains(&(row.subgraph, row.node)));
+        }
+    }
+
+    /// The rows of a retry have run well.
+    pub(in crate::batching) fn ran_again(&mut self, rows: &[NodeRow]) {
+        for row in rows {
+            if self.is_live(row) {
+                self.queues.ran_again(row);
+            }
+        }
+    }
+
+    /// Whether the outcome of a row counts: its request is under way, its inputs were there, and no earlier outcome has
+    /// ended its loop.
+    pub(in crate::batching) fn counts(&self, row: &NodeRow) -> bool {
+        self.is_live(row) && !self.queues.get(row.subgraph).nodes.has_ended()
+    }
+
+    fn is_live(&self, row: &NodeRow) -> bool {
+        !row.is_void && !self.journeys[row.of.journey as usize].is_over
+    }
+
+    /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests
+    /// that are done.
+    pub(in crate::batching) fn completed(
+        &mut self,
+        cell: CellId,
+        rows: &[NodeRow],
+        is_last: impl Fn(usize) -> bool,
+    ) -> SmallVec<[RequestIx; 8]> {
+        for (at, row) in rows.iter().enumerate() {
+            if is_last(at) && self.is_live(row) {
+                self.queues.change(row.subgraph, Nodes::end);
+            }
+        }
+        self.queues.completed(cell, rows);
+        let mut done = SmallVec::new();
+        for row in rows {
+            let journey = &mut self.journeys[row.of.journey as usize];
+            journey.rows -= 1;
+            if !journey.is_over {
+                // A row before it may have been the last of the same subgraph.
+                let is_there = self.queues.is_of(row.subgraph, row.of.journey);
+                if !is_there || !self.queues.is_complete(row.subgraph) || !self.passed(row) {
+                    continue;
+                }
+                done.push(row.of.request);
+            }
+            // It has no further row in any task, then.
+            self.forget_if_over(row.of.journey);
+        }
+        done
+    }
+
+    /// Nodes of a request that has not boarded, by their types.
+    pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> NodeCounts {
+        node_counts(&self.segments, graph, 0, 0)
+    }
+
+    /// Nodes of a request under way that are not submitted, at most.
+    pub(in crate::batching) fn nodes_left(&self, request: RequestIx) -> NodeCounts {
+        let journey = self.of_request.get(request as usize).copied().flatten();
+        let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return NodeCounts::new() };
+        // Steps are one subgraph. Of a tree nothing is counted off.
+        let submitted = match (&journey.graph[journey.segment], journey.subgraphs.first()) {
+            (Unfolded::Steps(_), Some(subgraph)) => self.queues.get(subgraph).nodes.submitted(),
+            _ => 0,
+        };
+        node_counts(&self.segments, &journey.graph, journey.segment, submitted)
+    }
+
+    /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.
+    pub(in crate::batching) fn drop(&mut self, request: RequestIx) {
+        let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
+        let journey = &mut self.journeys[ix as usize];
+        journey.is_over = true;
+        self.under_way -= 1;
+        for subgraph in journey.subgraphs.iter() {
+            if self.queues.is_of(subgraph, ix) {
+                self.queues.remove(subgraph);
+            }
+        }
+        self.queues.forget_retries(ix);
+        self.forget_if_over(ix);
+    }
+
+    /// Subgraphs of a journey that were gone through one by one.
+    #[cfg(test)]
+    pub(super) fn visited(&self, journey: JourneyIx) -> u64 {
+        self.journeys.get(journey as usize).map_or(0, |journey| journey.subgraphs.visited())
+    }
+
+    fn forget_if_over(&mut self, ix: JourneyIx) {
+        if self.journeys.get(ix as usize).is_some_and(|journey| journey.is_over && journey.rows == 0) {
+            let journey = self.journeys.remove(ix as usize);
+            self.free_slots += slots(&journey.graph);
+        }
+    }
+
+    /// A subgraph is complete: what waits for it goes on. Whether its request is done.
+    fn passed(&mut self, row: &NodeRow) -> bool {
+        let journey = &mut self.journeys[row.of.journey as usize];
+        self.queues.remove(row.subgraph);
+        let are_all = journey.subgraphs.complete_one();
+        if journey.inner == Some(row.subgraph) {
+            // Leaves that nobody waits for may still run.
+            journey.inner = None;
+        } else if let Some(inner) = journey.inner {
+            journey.leaves -= 1;
+            let all = journey.leaves == 0;
+            match &journey.graph[journey.segment] {
+                Unfolded::Tree(topology) if !self.frontier && all => {
+                    let leaves: Vec<u32> = topology.leaves().collect();
+                    self.queues.change(inner, |nodes| leaves.iter().for_each(|leaf| nodes.release_parents(*leaf)));
+                }
+                Unfolded::Tree(_) if self.frontier => {
+                    self.queues.change(inner, |nodes| nodes.release_parents(row.node));
+                }
+                _ => {}
+            }
+        }
+        if !are_all {
+            return false;
+        }
+        journey.segment += 1;
+        if journey.segment < journey.graph.len() {
+            self.enter(row.of.journey);
+            return false;
+        }
+        journey.is_over = true;
+        self.under_way -= 1;
+        self.of_request[row.of.request as usize] = None;
+        true
+    }
+
+    /// Puts the subgraphs of a request's segment into their queues.
+    fn enter(&mut self, ix: JourneyIx) {
+        let journey = &mut self.journeys[ix as usize];
+        let queues = &mut self.queues;
+        let nodes_before = journey.graph[..journey.segment].iter().map(Unfolded::nodes).sum();
+        let of = Origin { journey: ix, request: journey.request, nodes_before };
+        journey.inner = None;
+        journey.subgraphs.clear();
+        match (&self.segments[journey.segment], &journey.graph[journey.segment]) {
+            (SegmentKnobs::Steps { cell }, Unfolded::Steps(steps)) => {
+                let nodes = Nodes::Steps { next: 0, steps: (*steps).max(1), has_ended: false };
+                journey.subgraphs.push(queues.push(of, *cell, nodes));
+            }
+            (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
+                for node in topology.leaves() {
+                    journey.subgraphs.push(queues.push(of, *leaf, Nodes::One { node, taken: false }));
+                }
+                journey.leaves = journey.subgraphs.open();
+                let nodes = Nodes::inner(topology);
+                if !nodes.are_submitted() {
+                    let inner = queues.push(of, *inner, nodes);
+                    journey.subgraphs.push(inner);
+                    journey.inner = Some(inner);
+                }
+            }
+            (segment, unfolded) => debug_assert!(false, "a request unfolds into {unfolded:?} where {segment:?} stands"),
+        }
+    }
+}

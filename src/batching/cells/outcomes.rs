@@ -1,0 +1,83 @@
+//! What comes of a task of cells: its nodes make others ready, end their requests, or run again in halves of the failed
+//! task.
+
+use super::{
+    queues::NodeRow,
+    scheduling::{CellTask, Cells},
+};
+use crate::batching::{
+    End, Next, Ns, RowOutcome, ShapeClass, TaskId, ledger::InFlightTask, row_outcomes::Outcomes, version::StepContext,
+};
+
+impl Cells {
+    // ## running => (ready again | ended), row by row
+    pub(in crate::batching) fn complete(
+        &mut self,
+        context: &mut StepContext<'_>,
+        in_flight: &InFlightTask,
+        outcomes: &[RowOutcome],
+        took_ns: Ns,
+    ) {
+        let Some(task) = self.take_completed(context, in_flight) else { return };
+        context.version.learn(task.cell, in_flight.rows, &ShapeClass::default(), took_ns);
+        let outcomes = Outcomes::of_all(outcomes);
+        for (at, row) in task.nodes.iter().enumerate() {
+            let RowOutcome { next, emitted } = outcomes.get(at);
+            if !emitted && next != Next::Failed || !self.cells.counts(row) {
+                continue;
+            }
+            if emitted {
+                context.emit(row.request());
+            }
+            if next == Next::Failed {
+                self.end(context, row.request(), End::Failed);
+            }
+        }
+        if task.is_retry {
+            self.cells.ran_again(&task.nodes);
+        }
+        let is_last = |at: usize| outcomes.get(at).next == Next::Done;
+        for request_ix in self.cells.completed(task.cell, &task.nodes, is_last) {
+            context.ledger[request_ix].left = 0;
+            self.end(context, request_ix, End::Completed);
+        }
+    }
+
+    // ## running => (to run again, in halves | ended)
+    /// A node that failed alone ends its request. Of several it is unknown which one failed; their inputs are
+    /// unchanged, so that they run again.
+    pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
+        if in_flight.rows == 1 {
+            return self.fail_lost(context, in_flight);
+        }
+        let Some(task) = self.take_completed(context, in_flight) else { return };
+        let again: Vec<NodeRow> = task.nodes.iter().filter(|row| self.cells.counts(row)).copied().collect();
+        context.version.totals.retries += again.len().min(2) as u64;
+        let in_flight = self.tasks.iter_mut().flat_map(|task| &mut task.nodes);
+        self.cells.failed(task.cell, &again, task.is_retry, in_flight);
+        self.cells.completed(task.cell, &task.nodes, |_| false);
+    }
+
+    /// A task's nodes end their requests, but for those whose loop had ended before.
+    pub(in crate::batching) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
+        let Some(task) = self.take_completed(context, in_flight) else { return };
+        for row in &task.nodes {
+            if self.cells.counts(row) {
+                self.end(context, row.request(), End::Failed);
+            }
+        }
+        self.cells.completed(task.cell, &task.nodes, |_| false);
+    }
+
+    /// A task is off its lane, as far as it is of one cell.
+    fn take_completed(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) -> Option<CellTask> {
+        context.version.running -= u32::from(!in_flight.is_followed);
+        let at = self.tasks.iter().position(|task| task.id == in_flight.task)?;
+        Some(self.tasks.remove(at))
+    }
+
+    /// Whether the nodes of the task that was launched last run again.
+    pub(in crate::batching) fn is_retry(&self, id: TaskId) -> bool {
+        self.tasks.iter().any(|task| task.id == id && task.is_retry)
+    }
+}

@@ -1,0 +1,342 @@
+//! Requests that unfold into cells (BatchMaker section 4.3): who boards, and which task a lane is given.
+
+mod catching;
+
+use std::collections::BTreeSet;
+
+use smallvec::SmallVec;
+
+use self::catching::Catching;
+use super::{
+    graphs::{CellGraphs, slots},
+    queues::NodeRow,
+};
+use crate::batching::{
+    Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
+    TaskId,
+    arbiter::Lane,
+    cost::Quantile,
+    graph::time_of,
+    ids::RequestIx,
+    ledger::{InFlightTask, Ledger, RequestState},
+    offer::Answer,
+    version::{StepContext, Tightest, Version},
+};
+
+/// The cells of one version.
+#[derive(Debug)]
+pub(in crate::batching) struct Cells {
+    pub(in crate::batching) cells: CellGraphs,
+    knobs: CellularKnobs,
+    rounds: Vec<Round>,
+    /// Requests that have boarded, by their targets; none where the version has no objective.
+    targets: BTreeSet<(Ns, RequestIx)>,
+    /// Under `lazy`.
+    pub(in crate::batching) catching: Option<Catching>,
+    /// Requests that have run, but whose replies leave with those of the requests that they were merged with.
+    pub(in crate::batching) merged: BTreeSet<RequestIx>,
+    /// Tasks in flight, in the order of their launch; a task has one entry for each cell.
+    pub(in crate::batching) tasks: Vec<CellTask>,
+}
+
+/// A task in flight, as far as it is of one cell.
+#[derive(Debug)]
+pub(in crate::batching) struct CellTask {
+    pub(in crate::batching) id: TaskId,
+    pub(in crate::batching) cell: CellId,
+    pub(in crate::batching) nodes: Vec<NodeRow>,
+    /// These nodes are of a failed task, and run again.
+    pub(in crate::batching) is_retry: bool,
+}
+
+/// Tasks of one type that a lane was given in a row.
+#[derive(Clone, Copy, Debug)]
+struct Round {
+    lane: LaneId,
+    cell: CellId,
+    tasks: u16,
+}
+
+/// Where nodes are launched.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::batching) struct Place {
+    pub(in crate::batching) lane: LaneId,
+    pub(in crate::batching) task: TaskId,
+    /// Rows that the task has by then.
+    pub(in crate::batching) at: u32,
+}
+
+impl Cells {
+    pub(in crate::batching) fn new(knobs: &CellularKnobs) -> Self {
+        let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
+        let catching = knobs.lazy.map(Catching::new);
+        Self {
+            cells,
+            knobs: knobs.clone(),
+            rounds: Vec::new(),
+            targets: BTreeSet::new(),
+            catching,
+            merged: BTreeSet::new(),
+            tasks: Vec::new(),
+        }
+    }
+
+    /// Why a request can never board.
+    pub(in crate::batching) fn refusal(&self, arrival: &Arrival) -> Option<End> {
+        if arrival.graph.len() != self.knobs.segments.len() || arrival.rows != 1 {
+            return Some(End::Failed);
+        }
+        (slots(&arrival.graph) > self.knobs.slots).then_some(End::Rejected(Rejection::NoMemory))
+    }
+
+    /// Whether any node is ready, on whatever lane.
+    pub(in crate::batching) fn has_ready(&self) -> bool {
+        self.cells.has_ready()
+    }
+
+    /// Whether any node is ready that a lane may run.
+    pub(in crate::batching) fn has_ready_on(&self, lane: LaneId) -> bool {
+        self.types().any(|cell| self.cells.ready(cell, lane) > 0) || self.cells.first_retry(lane).is_some()
+    }
+
+    /// All types, in the order in which segments name them.
+    pub(in crate::batching) fn types(&self) -> impl Iterator<Item = CellId> + use<> {
+        (0..self.knobs.cells.len()).map(|cell| CellId(cell as u16))
+    }
+
+    /// The kind of a type whose tasks may be shared.
+    pub(in crate::batching) fn kind(&self, cell: CellId) -> Option<CellKind> {
+        let shares = self.catching.is_none() && self.knobs.merge_requests.is_none();
+        self.knobs.cells[usize::from(cell.0)].kind.filter(|_| shares)
+    }
+
+    /// Largest batch of a type.
+    pub(in crate::batching) fn most_rows(&self, cell: CellId) -> u32 {
+        self.knobs.cells[usize::from(cell.0)].max_rows
+    }
+
+    /// Whether requests are merged and some of them still run.
+    pub(in crate::batching) fn is_merged(&self) -> bool {
+        self.knobs.merge_requests.is_some() && self.cells.under_way() > 0
+    }
+
+    // ## (pending | aboard | merged) => ended
+    pub(in crate::batching) fn end(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx, end: End) {
+        let state = context.ledger[request_ix].state;
+        if state == RequestState::Aboard {
+            self.targets.remove(&(context.version.target(&context.ledger[request_ix]), request_ix));
+            self.cells.drop(request_ix);
+        }
+        if state == RequestState::Aboard && end == End::Completed && self.is_merged() {
+            self.merged.insert(request_ix);
+            context.hold(request_ix, RequestState::Merged(end));
+        } else {
+            self.merged.remove(&request_ix);
+            context.end(request_ix, end);
+        }
+        if !self.merged.is_empty() && !self.is_merged() {
+            context.release_merged(std::mem::take(&mut self.merged));
+        }
+    }
+
+    /// The request aboard whose target comes first.
+    pub(in crate::batching) fn first_target(&self) -> Option<RequestIx> {
+        self.targets.first().map(|&(_, request_ix)| request_ix)
+    }
+
+    /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are
+    /// requests that may board, each with a node of the first type at least; `brought` are nodes of other versions
+    /// that would share a task of a type.
+    fn choose(&mut self, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
+        let first = self.cells.first();
+        let joined = |cell: CellId| if cell == first { waiting } else { 0 };
+        let brought = |cell: CellId| brought.iter().find(|(own, _)| *own == cell).map_or(0, |(_, nodes)| *nodes);
+        let at = self.rounds.iter().position(|round| round.lane == lane.id).unwrap_or_else(|| {
+            self.rounds.push(Round { lane: lane.id, cell: first, tasks: 0 });
+            self.rounds.len() - 1
+        });
+        let round = &mut self.rounds[at];
+        let own = self.cells.ready(round.cell, lane.id) + joined(round.cell);
+        let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
+        // A lane that nothing is on is scheduled anew: the round is for submitting ahead.
+        if !lane.is_idle()
+            && (1..self.knobs.max_tasks).contains(&round.tasks)
+            && own > 0
+            && own + brought(round.cell) >= enough
+        {
+            round.tasks += 1;
+            return Some(round.cell);
+        }
+        // A lane that takes one task at a time never has one on it when the next is chosen: that of the last would
+        // always go first.
+        let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
+        let cell = self.cells.choose(lane.id, last, joined, brought)?;
+        *round = Round { lane: lane.id, cell, tasks: 1 };
+        Some(cell)
+    }
+}
+
+impl Cells {
+    // ## open lane => task
+    pub(in crate::batching) fn offer(
+        &mut self,
+        context: &mut StepContext<'_>,
+        lane: &Lane,
+        id: TaskId,
+        brought: &[(CellId, u64)],
+    ) -> Answer {
+        self.refuse_late(context);
+        let waiting = self.may_board(context.version, context.ledger);
+        let cell = match self.catching {
+            Some(_) => self.choose_lazily(context, lane.id, waiting),
+            None => self.choose(lane, waiting, brought),
+        };
+        let Some(cell) = cell else { return Answer::Nothing };
+        let place = Place { lane: lane.id, task: id, at: 0 };
+        if let Some(nodes) = self.cells.launch_retry(cell, lane.id) {
+            let spans = self.launch_nodes(context, place, cell, nodes, true);
+            return Answer::Launched(launch(context, lane, id, cell, spans));
+        }
+        let spans = self.add_to_task(context, place, cell, self.most_rows(cell));
+        if spans.is_empty() {
+            return Answer::Nothing;
+        }
+        Answer::Launched(launch(context, lane, id, cell, spans))
+    }
+
+    /// Nodes that the version would bring to a task of another, of a cell of the same kind.
+    pub(in crate::batching) fn would_bring(
+        &self,
+        version: &Version,
+        ledger: &Ledger,
+        cell: CellId,
+        lane: LaneId,
+    ) -> u64 {
+        if !version.may_run() {
+            return 0;
+        }
+        let waiting = if cell == self.cells.first() { self.may_board(version, ledger) } else { 0 };
+        self.cells.ready(cell, lane) + waiting
+    }
+
+    /// Rejects queue heads that can no longer meet their target.
+    fn refuse_late(&mut self, context: &mut StepContext<'_>) {
+        while let Some(request_ix) = first_waiting(context.version, context.ledger)
+            && self.is_late(context, request_ix)
+        {
+            self.end(context, request_ix, End::Rejected(Rejection::Late));
+        }
+    }
+
+    /// Requests that wait and may board, as far as there is room for their state.
+    fn may_board(&self, version: &Version, ledger: &Ledger) -> u64 {
+        let free = self.cells.free_slots();
+        let first = first_waiting(version, ledger);
+        let fits = !self.is_merged() && first.is_some_and(|request_ix| slots(&ledger[request_ix].graph) <= free);
+        if fits { (version.pending.ready() as u64).min(u64::from(free)) } else { 0 }
+    }
+
+    /// Adds up to `most` nodes of a type to a lane's task, behind those that it has. Waiting requests board first, if
+    /// their first node is of that type.
+    pub(in crate::batching) fn add_to_task(
+        &mut self,
+        context: &mut StepContext<'_>,
+        place: Place,
+        cell: CellId,
+        most: u32,
+    ) -> Vec<RowSpan> {
+        if cell == self.cells.first() && !self.is_merged() {
+            self.board(context, cell, place.lane, most);
+        }
+        let nodes = self.cells.form(cell, place.lane, most);
+        if nodes.is_empty() {
+            return Vec::new();
+        }
+        self.launch_nodes(context, place, cell, nodes, false)
+    }
+
+    /// Nodes are in a task from now on.
+    fn launch_nodes(
+        &mut self,
+        context: &mut StepContext<'_>,
+        place: Place,
+        cell: CellId,
+        nodes: Vec<NodeRow>,
+        is_retry: bool,
+    ) -> Vec<RowSpan> {
+        let span = |(at, row): (u32, &NodeRow)| {
+            let req = context.ledger[row.request()].req;
+            RowSpan { req, start: row.number(), count: 1, at }
+        };
+        let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
+        let rows = spans.len() as u32;
+        self.tasks.push(CellTask { id: place.task, cell, nodes, is_retry });
+        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, rows, context.now);
+        let is_new = context.ledger.launched(in_flight);
+        // A task counts once, however many cells of the group it runs.
+        context.version.running += u32::from(is_new);
+        context.version.totals.tasks_launched += u64::from(is_new);
+        context.version.totals.rows_launched += u64::from(rows);
+        spans
+    }
+
+    /// Lets requests board in queue order until the first type has `most` ready nodes, the limit of merged requests is
+    /// reached, or no slots for their state are left.
+    fn board(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
+        while let Some(request_ix) = first_waiting(context.version, context.ledger) {
+            let is_full = match self.knobs.merge_requests {
+                Some(requests) => self.cells.under_way() >= requests,
+                None => self.cells.ready(cell, lane) >= u64::from(most),
+            };
+            if is_full || slots(&context.ledger[request_ix].graph) > self.cells.free_slots() {
+                return;
+            }
+            context.board(request_ix);
+            let graph = std::mem::take(&mut context.ledger[request_ix].graph);
+            if let Some(catching) = &mut self.catching {
+                catching.boarded(&self.cells, &graph);
+            }
+            self.cells.board(request_ix, graph);
+            if context.version.objective_ns.is_some() {
+                self.targets.insert((context.version.target(&context.ledger[request_ix]), request_ix));
+            }
+        }
+    }
+
+    /// Of requests whose cells run only the one with the earliest target counts: a row alone for each node that is
+    /// left.
+    pub(in crate::batching) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
+        let request_ix: RequestIx = self.first_target()?;
+        let needs_ns = time_of(&version.costs, &self.cells.nodes_left(request_ix), |_| 1, Quantile::P99)?;
+        let slack_ns = version.target(&ledger[request_ix]).checked_sub(now.saturating_add(needs_ns))?;
+        Some(Tightest { slack_ns, stage_ns: version.stage_ns(1, &ShapeClass::default())? })
+    }
+}
+
+/// The request that boards next.
+fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
+    version.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
+}
+
+fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
+    let rows = spans.len() as u32;
+    context.actions.push(Action::Launch(Task {
+        id,
+        model: context.version.model,
+        cell,
+        bucket: Bucket { rows, class: ShapeClass::default() },
+        lane: lane.id,
+        batch: id.0,
+        rows: spans,
+        reads: SmallVec::new(),
+        writes: None,
+        after: SmallVec::new(),
+    }));
+    predict(context.version, lane, cell, rows)
+}
+
+/// How long a task will have a lane that takes work ahead.
+pub(in crate::batching) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
+    let predict = || version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
+    lane.looks_ahead().then(predict).flatten()
+}

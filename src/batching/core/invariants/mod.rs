@@ -1,0 +1,305 @@
+//! What holds after every step, written once: tests and debug builds check the same sentences. A check walks over
+//! everything and changes nothing.
+
+mod batches;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Core;
+use crate::batching::{
+    arbiter::Waiting,
+    group::Group,
+    ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    ledger::{Ledger, NEVER, Request, RequestState},
+    queue::SubQueue,
+    timers::Timers,
+};
+
+/// A broken invariant, in words.
+pub(in crate::batching) type Broken = String;
+
+/// Checks that a sentence is true; says it otherwise.
+macro_rules! hold {
+    ($that:expr, $($sentence:tt)+) => {
+        if !$that {
+            return Err(format!($($sentence)+));
+        }
+    };
+}
+use hold;
+
+/// Checks every invariant of a core between two steps.
+pub(in crate::batching) fn check(core: &Core) -> Result<(), Broken> {
+    requests(core)?;
+    lanes(core)?;
+    wakes(core)?;
+    for (ix, group) in &core.groups {
+        counts(core, ix, group)?;
+        sub_queues(core, ix, group)?;
+        targets(core, ix, group)?;
+        batches::check(core, ix, group)?;
+        cells(core, ix, group)?;
+        sequences(core, ix, group)?;
+        order(core, ix, group)?;
+        progress(core, ix, group)?;
+    }
+    Ok(())
+}
+
+/// Every live request is found by its id, belongs to a group and has rows to go unless it is over.
+fn requests(core: &Core) -> Result<(), Broken> {
+    for (request_ix, request) in core.ledger.iter() {
+        let req = request.req;
+        hold!(core.ledger.find(req) == Some(request_ix), "{req:?} is not found in its slot");
+        hold!(core.groups.contains(request.group), "{req:?} belongs to no group");
+        let over = matches!(request.state, RequestState::Held(_) | RequestState::Merged(_));
+        hold!(over || (1..=request.rows).contains(&request.left), "{req:?} has {} rows left", request.left);
+        hold!(over || core.now() < request.expiry, "{req:?} lives past its deadline");
+        let waits = matches!(request.state, RequestState::Queued { .. });
+        hold!(!waits || core.now() < request.board_by, "{req:?} waits past its queue timeout");
+    }
+    Ok(())
+}
+
+/// A lane runs as many tasks as it may at most, and counts them; a group has no more than it may.
+fn lanes(core: &Core) -> Result<(), Broken> {
+    let in_flight_tasks = core.ledger.in_flight_tasks();
+    let tasks_on: BTreeSet<_> = in_flight_tasks.iter().map(|in_flight| (in_flight.lane, in_flight.task)).collect();
+    let mut known = 0;
+    for (lane, tasks) in core.arbiter.lanes() {
+        let own = tasks_on.iter().filter(|(on, _)| *on == lane.id).count();
+        hold!(own == usize::from(tasks), "{:?} counts {tasks} tasks of {own}", lane.id);
+        hold!(tasks <= lane.knobs.depth.max(1), "{:?} has {tasks} tasks", lane.id);
+        known += own;
+    }
+    hold!(known == tasks_on.len(), "{} tasks are on lanes that are not there", tasks_on.len() - known);
+    for (ix, group) in &core.groups {
+        let own = in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
+        let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();
+        let running = own.filter(|in_flight| !in_flight.is_followed).count();
+        hold!(running == tasks.len(), "group {ix} is in {} tasks, {running} of which end", tasks.len());
+        hold!(
+            running == group.version.running as usize,
+            "group {ix} counts {} tasks of {running}",
+            group.version.running
+        );
+        hold!(group.version.running <= group.version.max_in_flight, "group {ix} has {running} tasks in flight");
+    }
+    Ok(())
+}
+
+/// Every instant at which something is due has been announced, and the heap of alarms is bounded by the armed ones.
+fn wakes(core: &Core) -> Result<(), Broken> {
+    let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != NEVER);
+    let idle = core.groups.iter().flat_map(|(ix, _)| core.timers.idle(ix)).map(|(until, _)| until);
+    let earliest = alarms().chain(core.arbiter.earliest()).chain(idle).min();
+    if let Some(due) = earliest {
+        let announced = core.announced();
+        hold!(announced.is_some_and(|at| at <= due), "{due} is due, but a wake is announced for {announced:?}");
+    }
+    let armed = alarms().count();
+    let (entries, stale) = core.timers.load();
+    hold!(entries == armed + stale, "{entries} alarms are {armed} armed and {stale} stale");
+    hold!(entries <= Timers::bound(armed), "{entries} alarms are kept for {armed} armed ones");
+    for (_, request) in core.ledger.iter() {
+        let matters = match request.state {
+            RequestState::Queued { .. } => request.board_by.min(request.expiry),
+            RequestState::Aboard | RequestState::Held(_) | RequestState::Merged(_) => request.expiry,
+        };
+        hold!(request.alarm <= matters, "{:?} has no alarm for {matters}", request.req);
+    }
+    Ok(())
+}
+
+fn own(core: &Core, ix: GroupIx) -> impl Iterator<Item = (RequestIx, &Request)> {
+    core.ledger.iter().filter(move |(_, request)| request.group == ix)
+}
+
+fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let live = own(core, ix).count();
+    hold!(live == group.version.live, "group {ix} counts {} live requests of {live}", group.version.live);
+    let queued = own(core, ix).filter(|(_, request)| matches!(request.state, RequestState::Queued { .. }));
+    let (mut requests, mut rows, mut by_level) = (0, 0, BTreeMap::<u64, u32>::new());
+    for (_, request) in queued {
+        requests += 1;
+        rows += u64::from(request.rows);
+        *by_level.entry(request.level).or_default() += 1;
+    }
+    let pending = &group.version.pending;
+    hold!(requests == pending.requests, "group {ix} counts {} pending requests of {requests}", pending.requests);
+    hold!(rows == pending.rows, "group {ix} counts {} pending rows of {rows}", pending.rows);
+    let levels = pending.by_level.iter().count();
+    hold!(levels == by_level.len(), "group {ix} counts requests of {levels} levels, of {}", by_level.len());
+    for (level, &waiting) in pending.by_level.iter() {
+        let there = by_level.get(&level).copied().unwrap_or_default();
+        hold!(waiting == there, "level {level} of group {ix} counts {waiting} requests of {there}");
+        let limit = pending.rules.queue_of(level).max_queue_size;
+        hold!(
+            limit == 0 || waiting <= limit,
+            "level {level} of group {ix} holds {waiting} requests of at most {limit}"
+        );
+    }
+    Ok(())
+}
+
+/// Each queued request stands once, in its own sub-queue and level, fresh ones in order of arrival.
+fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let (mut seen, mut empty) = (0, 0);
+    let order = &group.version.pending.order;
+    let held = sub_queue_of(&core.ledger, NOT_THEIR_TURN, &group.version.pending.held, true)?;
+    for (at, sub_queue) in &group.version.pending.sub_queues {
+        let found = group.version.pending.by_key.get(&sub_queue.batch_key).map(|&found| found as usize);
+        hold!(found == Some(at), "sub-queue {at} of group {ix} is not found by its mates");
+        empty += usize::from(sub_queue.is_empty());
+        let rank = sub_queue.rank(&core.ledger);
+        hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} of group {ix} is not filed as {rank:?}");
+        // Requests of sequences stand there in the order in which their turns came.
+        seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, group.version.sequences.is_none())?;
+    }
+    let ready = group.version.pending.ready();
+    hold!(seen == ready, "group {ix} counts {ready} requests that may board, of {seen}");
+    seen += held;
+    hold!(
+        seen == group.version.pending.requests,
+        "sub-queues of group {ix} hold {seen} of {} requests",
+        group.version.pending.requests
+    );
+    hold!(order.is_in_order(), "the sub-queues of group {ix} are out of order");
+    let filed = order.len() + empty;
+    hold!(filed == group.version.pending.sub_queues.len(), "group {ix} has a sub-queue in order that is gone");
+    hold!(empty <= 1, "group {ix} keeps {empty} empty sub-queues");
+    hold!(
+        group.version.pending.sub_queues.len() == group.version.pending.by_key.len(),
+        "group {ix} knows a sub-queue that is gone"
+    );
+    Ok(())
+}
+
+/// Requests of one sub-queue, each of which stands where it says.
+fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arrival: bool) -> Result<usize, Broken> {
+    let (mut seen, mut rows, mut level_before) = (0, 0, 0);
+    for (number, level) in sub_queue.levels.iter() {
+        hold!(number > level_before, "levels of sub-queue {at} are out of order");
+        level_before = number;
+        let mut newest = None;
+        let fresh = level.fresh.iter(ledger).map(|request_ix| (false, request_ix));
+        for (late, request_ix) in fresh.chain(level.delayed.iter(ledger).map(|request_ix| (true, request_ix))) {
+            let request = &ledger[request_ix];
+            let state = RequestState::Queued { sub_queue: at, delayed: late };
+            hold!(request.state == state, "{:?} stands at {state:?} as {:?}", request.req, request.state);
+            hold!(request.level == number, "{:?} stands at level {number}", request.req);
+            let in_order = late || !by_arrival || newest < Some(request.seq);
+            hold!(in_order, "{:?} stands behind a later one", request.req);
+            newest = Some(request.seq);
+            rows += u64::from(request.rows);
+            seen += 1;
+        }
+    }
+    hold!(rows == sub_queue.rows, "sub-queue {at} counts {} rows of {rows}", sub_queue.rows);
+    Ok(seen)
+}
+
+/// Requests that may board are known by their targets where that is kept, and sub-queues by the first of them.
+fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(targets) = &group.version.pending.targets else { return Ok(()) };
+    let ready = group.version.pending.ready();
+    hold!(targets.len() == ready, "group {ix} knows {} targets of {ready} requests", targets.len());
+    let mut filled = 0;
+    for (at, sub_queue) in &group.version.pending.sub_queues {
+        let at = at as SubQueueIx;
+        for request_ix in sub_queue.iter(&core.ledger) {
+            let request = &core.ledger[request_ix];
+            let delayed = matches!(request.state, RequestState::Queued { delayed: true, .. });
+            hold!(targets.holds(at, request_ix, request, delayed), "{:?} is not known by its target", request.req);
+        }
+        filled += usize::from(!sub_queue.is_empty());
+        let first = targets.of_sub_queue(at).next().map(|request_ix| (request_ix, core.ledger[request_ix].seq));
+        let is_filed = group.version.objective_ns.is_none() || group.version.latest_starts.is_filed(at, first);
+        hold!(is_filed, "sub-queue {at} of group {ix} is not filed by its first request");
+    }
+    let (filed, in_time, in_order) = group.version.latest_starts.sub_queues();
+    let expected = if group.version.objective_ns.is_some() { filled } else { 0 };
+    hold!(filed == expected, "group {ix} files {filed} sub-queues of {expected}");
+    hold!(in_time == in_order, "group {ix} has {in_time} sub-queues in time, {in_order} in order");
+    Ok(())
+}
+
+/// Requests of a sequence have their turns one after the other, slots are counted, and idle sequences are waited for.
+fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(sequences) = &group.version.sequences else { return Ok(()) };
+    let is_ready = |request_ix: RequestIx| {
+        let request = own(core, ix).find(|(own, _)| *own == request_ix).map(|(_, request)| request);
+        request.map(|request| !matches!(request.state, RequestState::Queued { sub_queue: NOT_THEIR_TURN, .. }))
+    };
+    sequences.check(is_ready).map_err(|broken| format!("group {ix}: {broken}"))?;
+    let mut idle: Vec<_> = sequences.idle().collect();
+    let mut timed: Vec<_> = core.timers.idle(ix).collect();
+    idle.sort_unstable();
+    timed.sort_unstable();
+    hold!(idle == timed, "group {ix} has the idle sequences {idle:?}, but those timed are {timed:?}");
+    Ok(())
+}
+
+/// Requests that have boarded, and no others, are on their way through their cells; queues and slots count what there
+/// is.
+fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let Some(cellular) = group.work.cells() else { return Ok(()) };
+    let aboard =
+        own(core, ix).filter(|(_, request)| request.state == RequestState::Aboard).map(|(request_ix, _)| request_ix);
+    let retried = cellular.tasks.iter().filter(|task| task.is_retry).flat_map(|task| &task.nodes);
+    cellular.cells.check(aboard.collect(), retried).map_err(|broken| format!("group {ix}: {broken}"))?;
+    let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
+    let of_ledger: Vec<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.own_rows as usize)).collect();
+    let of_cells: Vec<_> = cellular.tasks.iter().map(|task| (task.id, task.nodes.len())).collect();
+    hold!(of_ledger == of_cells, "group {ix} runs {of_cells:?}, of which the ledger knows {of_ledger:?}");
+    for (request_ix, request) in own(core, ix) {
+        let waits = matches!(request.state, RequestState::Merged(_));
+        hold!(
+            waits == cellular.merged.contains(&request_ix) && (!waits || cellular.is_merged()),
+            "the reply of {:?} (at {request_ix}) waits without a request that it was merged with, or does not wait",
+            request.req
+        );
+    }
+    Ok(())
+}
+
+/// Replies held for order stand behind a request that is not over; others that are held wait for those that they were
+/// merged with.
+fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    let is_held = |request: &Request| matches!(request.state, RequestState::Held(_)) || request.unsent > 0;
+    let Some(order) = &group.version.order else {
+        let held = own(core, ix).any(|(_, request)| is_held(request));
+        hold!(!held, "group {ix} holds a reply back without keeping order");
+        return Ok(());
+    };
+    let request_ixs: Vec<RequestIx> = order.iter(&core.ledger).collect();
+    hold!(
+        request_ixs.len() == group.version.live,
+        "the order of group {ix} has {} of {} requests",
+        request_ixs.len(),
+        group.version.live
+    );
+    let ascending = request_ixs.is_sorted_by_key(|&request_ix| core.ledger[request_ix].seq);
+    hold!(ascending, "the order of group {ix} is not that of arrival");
+    if let Some(&first) = request_ixs.first() {
+        let request = &core.ledger[first];
+        hold!(!is_held(request), "{:?} is first in order and is held back", request.req);
+    }
+    Ok(())
+}
+
+/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one. A group of
+/// which nothing runs can always launch what it has.
+fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
+    hold!(!group.is_drained(), "group {ix} is drained, but not gone");
+    let waiting = core.arbiter.is_waiting(ix);
+    let idle = core.arbiter.idle_lanes() > 0;
+    hold!(!(idle && waiting == Waiting::ForLane), "group {ix} waits for a lane while one is idle");
+    if group.wants_lane() && group.version.running == 0 {
+        hold!(waiting != Waiting::Nothing, "group {ix} has work and waits for nothing");
+    }
+    if let Waiting::Until(due) = waiting {
+        hold!(due > core.now(), "group {ix} waits for {due}, which has passed");
+    }
+    Ok(())
+}

@@ -1,0 +1,117 @@
+//! Cells of one kind share tasks, whatever versions they are of (BatchMaker section 4.2). Each version has queues of
+//! its own: the one whose turn it is leads a task, and the room that it leaves goes to the others, in the order in
+//! which they came up.
+
+use std::collections::BTreeMap;
+
+use smallvec::SmallVec;
+
+use super::Core;
+use crate::batching::{
+    Action, Actions, CellId, CellKind, LaneId, Ns,
+    arbiter::Lane,
+    cells::{Place, predict},
+    group::Group,
+    ids::GroupIx,
+};
+
+/// Who has cells of which kinds.
+#[derive(Debug, Default)]
+pub(in crate::batching) struct SharedCells {
+    by_kind: BTreeMap<CellKind, Vec<(GroupIx, CellId)>>,
+    /// Whether any kind is of more than one.
+    are_there: bool,
+}
+
+impl SharedCells {
+    pub(in crate::batching) fn came_up(&mut self, group: GroupIx, entry: &Group) {
+        let Some(cellular) = entry.work.cells() else { return };
+        for cell in cellular.types() {
+            if let Some(kind) = cellular.kind(cell) {
+                let shared_cells = self.by_kind.entry(kind).or_default();
+                shared_cells.push((group, cell));
+                self.are_there |= shared_cells.len() > 1;
+            }
+        }
+    }
+
+    pub(in crate::batching) fn forget(&mut self, group: GroupIx) {
+        self.by_kind.retain(|_, shared_cells| {
+            shared_cells.retain(|(own, _)| *own != group);
+            !shared_cells.is_empty()
+        });
+        self.are_there = self.by_kind.values().any(|shared_cells| shared_cells.len() > 1);
+    }
+
+    /// Those that would share a task of a group's cell.
+    fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
+        let cellular = entry.work.cells().filter(|_| self.are_there);
+        let kind = cellular.and_then(|cellular| cellular.kind(cell));
+        let shared_cells = kind.and_then(|kind| self.by_kind.get(&kind));
+        shared_cells.into_iter().flatten().copied().filter(move |own| *own != (group, cell))
+    }
+}
+
+impl Core {
+    /// By a group's cells: nodes that others would bring to a task on a lane.
+    pub(in crate::batching) fn brought(&self, group: GroupIx, lane: LaneId) -> SmallVec<[(CellId, u64); 2]> {
+        let entry = &self.groups[group];
+        let types = entry.work.cells().filter(|_| self.shared_cells.are_there).map(|cellular| cellular.types());
+        let brought = types.into_iter().flatten().map(|cell| {
+            let others = self.shared_cells.of(group, entry, cell);
+            (cell, others.map(|(other, cell)| self.would_bring(other, cell, lane)).sum())
+        });
+        brought.filter(|(_, nodes)| *nodes > 0).collect()
+    }
+
+    fn would_bring(&self, group: GroupIx, cell: CellId, lane: LaneId) -> u64 {
+        let Group { version, work, .. } = &self.groups[group];
+        work.cells().map_or(0, |cells| cells.would_bring(version, &self.ledger, cell, lane))
+    }
+
+    /// Gives what room is left in the task that a group has just launched to others; how long it is predicted to take
+    /// then.
+    pub(in crate::batching) fn fill_up(
+        &mut self,
+        group: GroupIx,
+        lane: Lane,
+        predicted_ns: Option<Ns>,
+        actions: &mut Actions,
+    ) -> Option<Ns> {
+        let Some(Action::Launch(task)) = actions.last() else { return predicted_ns };
+        let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.bucket.rows);
+        let entry = &self.groups[group];
+        // What runs again does so by itself.
+        let is_sealed = entry.work.cells().is_some_and(|cells| cells.is_retry(id));
+        let shared_cells = self.shared_cells.of(group, entry, cell).filter(|_| !is_sealed);
+        let shared_cells: SmallVec<[(GroupIx, CellId); 2]> = shared_cells.collect();
+        let mut most = entry.work.cells().map_or(own, |cellular| cellular.most_rows(cell));
+        let (mut rows, mut candidates) = (own, Vec::new());
+        for (other, cell) in shared_cells {
+            let entry = &mut self.groups[other];
+            let largest = entry.work.cells().map_or(0, |cellular| cellular.most_rows(cell));
+            // To the group that leads the task is none more.
+            if rows >= most.min(largest) || !(other == group || entry.version.may_run()) {
+                continue;
+            }
+            let (work, mut context) = entry.at(self.now, &mut self.ledger, &mut self.timers, actions);
+            let Some(cells) = work.cells_mut() else { continue };
+            let place = Place { lane: lane.id, task: id, at: rows };
+            let joined = cells.add_to_task(&mut context, place, cell, most.min(largest) - rows);
+            if !joined.is_empty() {
+                most = most.min(largest);
+                rows += joined.len() as u32;
+                candidates.extend(joined);
+            }
+        }
+        if candidates.is_empty() {
+            return predicted_ns;
+        }
+        self.ledger.shared(id, rows);
+        if let Some(Action::Launch(task)) = actions.get_mut(at) {
+            task.rows.extend(candidates);
+            task.bucket.rows = rows;
+        }
+        predict(&self.groups[group].version, &lane, cell, rows)
+    }
+}

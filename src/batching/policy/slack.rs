@@ -1,0 +1,237 @@
+//! Slack (LazyBatching, section IV.C): whether newcomers may be pushed onto a stack of batches without making any of
+//! its rows late.
+
+use smallvec::SmallVec;
+
+use crate::batching::{
+    CellId, Ns, ShapeClass,
+    cost::{Costs, Quantile},
+    graph::{SlackNs, single_input_exec_time},
+};
+
+/// Equation 1: what is left of `sla_target_ns` after the initial wait in the queue and the request's own execution.
+pub(in crate::batching) fn slack_alone(sla_target_ns: Ns, wait_ns: Ns, single_input_exec_time_ns: Ns) -> SlackNs {
+    slack_batched(sla_target_ns, wait_ns, [single_input_exec_time_ns])
+}
+
+/// Equation 2: as equation 1, with the execution of a batch taken for the sum of its inputs' times alone.
+pub(in crate::batching) fn slack_batched(
+    sla_target_ns: Ns,
+    wait_ns: Ns,
+    single_input_exec_times_ns: impl IntoIterator<Item = Ns>,
+) -> SlackNs {
+    let spent_ns = single_input_exec_times_ns.into_iter().fold(wait_ns, Ns::saturating_add);
+    signed(sla_target_ns).saturating_sub(signed(spent_ns))
+}
+
+fn signed(ns: Ns) -> SlackNs {
+    SlackNs::try_from(ns).unwrap_or(SlackNs::MAX)
+}
+
+/// Rows of the stack (the staircase of a batch) that have come equally far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::batching) struct Entry {
+    /// The segment that they run next.
+    pub(in crate::batching) next: CellId,
+    pub(in crate::batching) rows: u32,
+    /// Earliest target of its live rows; none where none has a target.
+    pub(in crate::batching) target: Option<Ns>,
+    /// SLA_target − T_wait of the row for which it is least: from its first launch to its target. For
+    /// [`Predictor::Paper`] only.
+    pub(in crate::batching) allowance_ns: Option<Ns>,
+    /// Its rows are known to be late: they have no veto.
+    pub(in crate::batching) late: bool,
+}
+
+/// A pending request that might be pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::batching) struct Waiting {
+    pub(in crate::batching) rows: u32,
+    /// When it is to be completed; none where it has no target.
+    pub(in crate::batching) target: Option<Ns>,
+}
+
+/// How remaining work is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::batching) enum Predictor {
+    /// Equation 2: the sum of all rows' times alone, and of the time passed only the wait in the queue.
+    Paper,
+    /// The profiled and learned times of each segment at its row count, 99th percentile.
+    Table,
+    /// The same from the exact curve, without margin (simulation).
+    Oracle,
+}
+
+/// The earliest time that a push must keep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Veto {
+    /// No row has a say.
+    Nobody,
+    /// Rows have a say, but a segment's time is not known.
+    Unknown,
+    /// Completion must not be later than this.
+    Past(Ns),
+}
+
+impl Veto {
+    fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Unknown, _) | (_, Self::Unknown) => Self::Unknown,
+            (Self::Nobody, veto) | (veto, Self::Nobody) => veto,
+            (Self::Past(one), Self::Past(two)) => Self::Past(one.min(two)),
+        }
+    }
+}
+
+/// The slack time predictor for one stack.
+///
+/// Rows that would be late even if nothing were pushed have no veto, nor have entries marked `late`: they would forbid
+/// all batching for ever. As long as a segment's time is not known, nothing is pushed if any row of the stack or of the
+/// push has a target: the stack's run is what makes it known.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::batching) struct SlackPredictor<'a> {
+    pub(in crate::batching) costs: &'a Costs,
+    /// Padded lengths that the rows of the stack share.
+    pub(in crate::batching) class: &'a ShapeClass,
+    pub(in crate::batching) predictor: Predictor,
+}
+
+impl SlackPredictor<'_> {
+    #[cfg(test)]
+    /// How long the stack takes when nothing is pushed, or none when a segment's time is not known: the top catches up,
+    /// merges with the entry below as it reaches that entry's segment, and goes on with it, to the last segment.
+    ///
+    /// `entries` are least advanced last (the top). `resumes` receives, for each entry, the time until it goes on: its
+    /// share of waiting for those above to catch up. All rows complete together, since each entry has merged into the
+    /// bottom one by then.
+    pub(in crate::batching) fn stack_times(&self, entries: &[Entry], resumes: &mut SmallVec<[Ns; 5]>) -> Option<Ns> {
+        resumes.clear();
+        resumes.resize(entries.len(), 0);
+        self.run(entries, None, self.quantile(), |entry, ns| resumes[entry] = ns)
+    }
+
+    #[cfg(test)]
+    /// Whether `pushed` may become the stack's new top: every row of every entry keeps slack ≥ 0. `pushed` must not be
+    /// more advanced than the top; its `allowance_ns` is not looked at, since its wait in the queue ends with the push.
+    pub(in crate::batching) fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool {
+        let target = pushed.target.filter(|_| !pushed.late);
+        let veto = self.veto(now, entries, pushed.next, target.into_iter());
+        self.keeps(now, entries, (pushed.next, pushed.rows), veto)
+    }
+
+    /// How many of the `waiting` requests, earliest target first, may be pushed as one entry at segment `next`: the
+    /// longest prefix of at most `room` rows that keeps every row's slack.
+    ///
+    /// Onto an empty stack the first one always goes, whatever its slack: waiting would not improve it.
+    pub(in crate::batching) fn pushable(
+        &self,
+        now: Ns,
+        entries: &[Entry],
+        next: CellId,
+        waiting: &[Waiting],
+        room: u32,
+    ) -> usize {
+        let rows_of = |count: usize| waiting[..count].iter().map(|request| request.rows).sum();
+        let mut left = room;
+        let fitting = waiting.iter().take_while(|request| match left.checked_sub(request.rows) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        });
+        let most = fitting.count();
+        let targets = waiting[..most].iter().filter_map(|request| request.target);
+        let veto = self.veto(now, entries, next, targets);
+        let (mut kept, mut refused) = (usize::from(entries.is_empty()).min(most), most + 1);
+        while refused - kept > 1 {
+            let middle = kept + (refused - kept) / 2;
+            if self.keeps(now, entries, (next, rows_of(middle)), veto) {
+                kept = middle;
+            } else {
+                refused = middle;
+            }
+        }
+        kept
+    }
+
+    /// Who has a say in a push at segment `next` of requests with these targets: those that would be in time without
+    /// it, or with the least there is of it.
+    fn veto(&self, now: Ns, entries: &[Entry], next: CellId, targets: impl Iterator<Item = Ns>) -> Veto {
+        let voters = entries.iter().filter(|entry| !entry.late);
+        if self.predictor == Predictor::Paper {
+            let allowances = voters.filter_map(|entry| entry.allowance_ns);
+            let new = targets.map(|target| target.saturating_sub(now));
+            return earliest_kept(allowances.chain(new), 0, || self.single_input_exec_time());
+        }
+        let without = || self.run(entries, None, Quantile::Mean, |_, _| ());
+        let with_one = || self.run(entries, Some((next, 1)), Quantile::Mean, |_, _| ());
+        let stack = earliest_kept(voters.filter_map(|entry| entry.target), now, without);
+        stack.or(earliest_kept(targets, now, with_one))
+    }
+
+    /// Whether a push of so many rows completes in time for those that have a say.
+    fn keeps(&self, now: Ns, entries: &[Entry], pushed: (CellId, u32), veto: Veto) -> bool {
+        let time = match veto {
+            Veto::Nobody => return true,
+            Veto::Unknown => return false,
+            Veto::Past(time) => time,
+        };
+        if self.predictor == Predictor::Paper {
+            let rows = entries.iter().map(|entry| entry.rows as usize).sum::<usize>() + pushed.1 as usize;
+            let single = self.single_input_exec_time();
+            return single.is_some_and(|ns| slack_batched(time, 0, std::iter::repeat_n(ns, rows)) >= 0);
+        }
+        let completion = self.run(entries, Some(pushed), self.quantile(), |_, _| ());
+        completion.is_some_and(|ns| slack_alone(time, now, ns) >= 0)
+    }
+
+    /// Runs the stack with `pushed` (segment and rows) on top, and tells when each entry goes on.
+    fn run(
+        &self,
+        entries: &[Entry],
+        pushed: Option<(CellId, u32)>,
+        quantile: Quantile,
+        mut resumes: impl FnMut(usize, Ns),
+    ) -> Option<Ns> {
+        let mut active = pushed;
+        let mut elapsed: Ns = 0;
+        for (index, entry) in entries.iter().enumerate().rev() {
+            let mut rows = entry.rows;
+            if let Some((segment, above)) = active {
+                debug_assert!(segment <= entry.next, "an entry is more advanced than the one below it");
+                elapsed += self.costs.between(segment, entry.next, above, self.class, quantile)?;
+                rows = rows.saturating_add(above);
+            }
+            resumes(index, elapsed);
+            active = Some((entry.next, rows));
+        }
+        let Some((segment, rows)) = active else { return Some(0) };
+        Some(elapsed.saturating_add(self.costs.remaining(segment, rows, self.class, quantile)?))
+    }
+
+    fn single_input_exec_time(&self) -> Option<Ns> {
+        let stages = 0..self.costs.stages();
+        let latencies = stages.map(|stage| self.costs.predict(CellId(stage), 1, self.class, Quantile::Mean));
+        let nodes: Option<SmallVec<[(Ns, u32); 16]>> = latencies.map(|latency| Some((latency?, 1))).collect();
+        nodes.map(single_input_exec_time)
+    }
+
+    fn quantile(&self) -> Quantile {
+        match self.predictor {
+            Predictor::Table => Quantile::P99,
+            Predictor::Paper | Predictor::Oracle => Quantile::Mean,
+        }
+    }
+}
+
+/// The earliest target among those that `needed_ns` of work would meet at `elapsed_ns` of their time.
+fn earliest_kept(targets: impl Iterator<Item = Ns>, elapsed_ns: Ns, needed_ns: impl FnOnce() -> Option<Ns>) -> Veto {
+    let mut targets = targets.peekable();
+    if targets.peek().is_none() {
+        return Veto::Nobody;
+    }
+    let Some(needed_ns) = needed_ns() else { return Veto::Unknown };
+    let kept = targets.filter(|&target| slack_alone(target, elapsed_ns, needed_ns) >= 0);
+    kept.min().map_or(Veto::Nobody, Veto::Past)
+}

@@ -1,0 +1,93 @@
+//! What there is of each priority level at which requests wait. There may be 2^64 - 1 levels: only those in use take
+//! memory.
+
+use std::collections::BTreeMap;
+
+/// A map by priority level, highest first. One level alone, as of most models, lies inline; several are in a tree, so
+/// that clients who use many do not slow others down.
+#[derive(Clone, Debug)]
+pub(in crate::batching) struct Levels<T> {
+    /// The only entry, while there is no other.
+    lone: Option<(u64, T)>,
+    /// All entries from the second on, until there is none.
+    several: BTreeMap<u64, T>,
+}
+
+impl<T> Default for Levels<T> {
+    fn default() -> Self {
+        Self { lone: None, several: BTreeMap::new() }
+    }
+}
+
+impl<T> Levels<T> {
+    pub(in crate::batching) fn is_empty(&self) -> bool {
+        self.lone.is_none() && self.several.is_empty()
+    }
+
+    /// The entry of the highest level, which has the smallest number.
+    pub(in crate::batching) fn first(&self) -> Option<(u64, &T)> {
+        self.iter().next()
+    }
+
+    pub(in crate::batching) fn get(&self, level: u64) -> Option<&T> {
+        match &self.lone {
+            Some((own, entry)) => (*own == level).then_some(entry),
+            None => self.several.get(&level),
+        }
+    }
+
+    /// All entries, highest level first.
+    pub(in crate::batching) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
+        let lone = self.lone.iter().map(|(level, entry)| (*level, entry));
+        lone.chain(self.several.iter().map(|(level, entry)| (*level, entry)))
+    }
+
+    pub(in crate::batching) fn remove(&mut self, level: u64) {
+        if self.lone.as_ref().is_some_and(|(own, _)| *own == level) {
+            self.lone = None;
+        } else {
+            self.several.remove(&level);
+        }
+    }
+}
+
+impl<T: Default> Levels<T> {
+    /// The entry of a level, made if need be.
+    pub(in crate::batching) fn entry(&mut self, level: u64) -> &mut T {
+        if self.lone.as_ref().is_none_or(|(own, _)| *own != level) && !self.is_empty() {
+            self.several.extend(self.lone.take());
+            return self.several.entry(level).or_default();
+        }
+        let (_, entry) = self.lone.get_or_insert_with(|| (level, T::default()));
+        entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn it_holds_what_a_map_holds(
+            steps in prop::collection::vec((prop::sample::select(vec![1, 2, 3, u64::MAX]), any::<bool>()), 0..40),
+        ) {
+            let (mut levels, mut map) = (Levels::<u32>::default(), BTreeMap::<u64, u32>::new());
+            for (level, adds) in steps {
+                if adds {
+                    *levels.entry(level) += 1;
+                    *map.entry(level).or_default() += 1;
+                } else {
+                    levels.remove(level);
+                    map.remove(&level);
+                }
+                prop_assert_eq!(levels.is_empty(), map.is_empty());
+                prop_assert_eq!(levels.get(level), map.get(&level));
+                prop_assert_eq!(levels.first(), map.iter().next().map(|(level, entry)| (*level, entry)));
+                prop_assert!(levels.iter().eq(map.iter().map(|(level, entry)| (*level, entry))));
+            }
+        }
+    }
+}

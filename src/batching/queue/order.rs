@@ -1,0 +1,78 @@
+//! The order of a queue's sub-queues: which one boards next. The pending queue owns it and files a sub-queue whenever
+//! its first request changes; policies go through it and keep no copy.
+
+use std::collections::BTreeSet;
+
+use crate::batching::ids::SubQueueIx;
+
+/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before
+/// delayed, then by order of arrival.
+pub(in crate::batching) type Rank = (u64, bool, u64);
+
+/// Sub-queues that are not empty, by the rank of their first requests.
+#[derive(Debug, Default)]
+pub(in crate::batching) struct QueueOrder {
+    /// The one that boards next is kept apart: most models have one sub-queue, which then needs no tree.
+    first: Option<(Rank, SubQueueIx)>,
+    others: BTreeSet<(Rank, SubQueueIx)>,
+    /// By sub-queue.
+    ranks: Vec<Option<Rank>>,
+}
+
+impl QueueOrder {
+    /// Files a sub-queue by the rank of its first request; `None` for an empty sub-queue.
+    pub(in crate::batching) fn file(&mut self, sub_queue: SubQueueIx, rank: Option<Rank>) {
+        let at = sub_queue as usize;
+        if self.ranks.len() <= at {
+            self.ranks.resize(at + 1, None);
+        }
+        if self.ranks[at] == rank {
+            return;
+        }
+        let before = std::mem::replace(&mut self.ranks[at], rank);
+        if self.first.is_some_and(|(_, first)| first == sub_queue) {
+            self.first = None;
+        } else if let Some(before) = before {
+            self.others.remove(&(before, sub_queue));
+        }
+        let Some(filed) = rank.map(|rank| (rank, sub_queue)) else { return self.restore_first() };
+        if self.first.is_some_and(|first| first < filed) {
+            self.others.insert(filed);
+        } else {
+            let displaced = self.first.replace(filed);
+            self.others.extend(displaced);
+            self.restore_first();
+        }
+    }
+
+    /// Lets the first be before all others again.
+    fn restore_first(&mut self) {
+        let Some(&next) = self.others.first() else { return };
+        if self.first.is_none_or(|first| next < first) {
+            self.others.remove(&next);
+            let displaced = self.first.replace(next);
+            self.others.extend(displaced);
+        }
+    }
+
+    /// The sub-queues in order.
+    pub(in crate::batching) fn sub_queues(&self) -> impl Iterator<Item = SubQueueIx> + '_ {
+        self.first.iter().chain(&self.others).map(|&(_, sub_queue)| sub_queue)
+    }
+
+    /// Whether a sub-queue is filed by this rank, for checks.
+    pub(in crate::batching) fn is_filed(&self, sub_queue: SubQueueIx, rank: Option<Rank>) -> bool {
+        let filed = self.ranks.get(sub_queue as usize).copied().flatten();
+        let is_there = |rank| self.first == Some((rank, sub_queue)) || self.others.contains(&(rank, sub_queue));
+        filed == rank && rank.is_none_or(is_there)
+    }
+
+    /// Whether the first is before all others, for checks.
+    pub(in crate::batching) fn is_in_order(&self) -> bool {
+        self.others.first().is_none_or(|next| self.first.is_some_and(|first| first < *next))
+    }
+
+    pub(in crate::batching) fn len(&self) -> usize {
+        self.first.iter().len() + self.others.len()
+    }
+}

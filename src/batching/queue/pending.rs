@@ -1,0 +1,352 @@
+//! Pending requests: first in, first out in each priority level, with the delayed queue of `DELAY` behind it; any
+//! request leaves in O(1). Batch sizes count rows, `max_queue_size` counts requests.
+//!
+//! Requests that may share a batch (their keys agree, and their lengths round up to the same class) stand in one
+//! *sub-queue*. A request that may not join the batch being formed is in another sub-queue and does not hold it up, nor
+//! is held up by it.
+
+use std::collections::BTreeMap;
+
+use slab::Slab;
+
+use super::{
+    lengths::LengthGroups,
+    levels::Levels,
+    list::{InQueue, List},
+    order::{QueueOrder, Rank},
+    rules::QueueRules,
+    targets::Targets,
+};
+use crate::batching::{
+    Lengths, Ns, RequestKey, ShapeClass,
+    ids::{NOT_THEIR_TURN, RequestIx, SubQueueIx},
+    ledger::{Ledger, RequestState},
+};
+
+/// How lengths are rounded up; requests of equal rounded lengths may share a batch.
+#[derive(Debug)]
+pub(in crate::batching) enum LengthBucketing {
+    /// Any lengths share a batch.
+    Any,
+    /// To multiples.
+    Width(u32),
+    /// The first length to the end of its group (DVABatch's Policy I); others as they are.
+    Groups(LengthGroups),
+}
+
+/// What the requests of a sub-queue have in common.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(in crate::batching) struct BatchKey {
+    pub(in crate::batching) key: RequestKey,
+    pub(in crate::batching) class: ShapeClass,
+}
+
+impl BatchKey {
+    /// Requests of equal keys whose lengths round up to the same.
+    pub(in crate::batching) fn new(key: RequestKey, lengths: &Lengths, length_bucketing: &mut LengthBucketing) -> Self {
+        let class = match length_bucketing {
+            LengthBucketing::Any => Lengths::new(),
+            LengthBucketing::Width(width) => {
+                lengths.iter().map(|length| length.div_ceil(*width).saturating_mul(*width)).collect()
+            }
+            LengthBucketing::Groups(groups) => {
+                let mut class = lengths.clone();
+                class.iter_mut().take(1).for_each(|length| *length = groups.round(*length));
+                class
+            }
+        };
+        Self { key, class: ShapeClass(class) }
+    }
+
+    /// Equality without a call of `memcmp` each for what is mostly empty.
+    fn agree(&self, other: &Self) -> bool {
+        let ((one, two), (own, their)) = ((&self.key.0, &other.key.0), (&self.class.0, &other.class.0));
+        one.len() == two.len()
+            && own.len() == their.len()
+            && one.iter().zip(two).all(|(one, two)| one == two)
+            && own.iter().zip(their).all(|(own, their)| own == their)
+    }
+}
+
+/// The requests of one level in a sub-queue.
+#[derive(Debug)]
+pub(in crate::batching) struct Level {
+    pub(in crate::batching) fresh: List<InQueue>,
+    /// Requests past their queue timeout, under `DELAY`: behind the fresh ones of their level, before the next level.
+    pub(in crate::batching) delayed: List<InQueue>,
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Self { fresh: List::new(), delayed: List::new() }
+    }
+}
+
+/// Requests that may share a batch.
+#[derive(Debug, Default)]
+pub(in crate::batching) struct SubQueue {
+    pub(in crate::batching) batch_key: BatchKey,
+    /// Levels with requests.
+    pub(in crate::batching) levels: Levels<Level>,
+    pub(in crate::batching) rows: u64,
+}
+
+impl SubQueue {
+    pub(in crate::batching) fn is_empty(&self) -> bool {
+        self.levels.is_empty()
+    }
+
+    /// Its requests in the order in which they board.
+    pub(in crate::batching) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
+        self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
+    }
+
+    /// How many requests from its head have no more than `rows` rows together.
+    pub(in crate::batching) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
+        let mut left = rows;
+        let fits = self.iter(ledger).take_while(|&request_ix| match left.checked_sub(ledger[request_ix].rows) {
+            Some(rest) => {
+                left = rest;
+                true
+            }
+            None => false,
+        });
+        fits.count() as u32
+    }
+
+    pub(in crate::batching) fn rank(&self, ledger: &Ledger) -> Option<Rank> {
+        let (level, delayed, request_ix) = self.first()?;
+        Some((level, delayed, ledger[request_ix].seq))
+    }
+
+    /// Level of the request that boards next, whether it is delayed, and its place in the ledger.
+    fn first(&self) -> Option<(u64, bool, RequestIx)> {
+        let (number, level) = self.levels.first()?;
+        match level.fresh.head() {
+            Some(request_ix) => Some((number, false, request_ix)),
+            None => Some((number, true, level.delayed.head()?)),
+        }
+    }
+
+    /// Arrival of its oldest request. Fresh requests stand in order of arrival, delayed ones in order of timeout.
+    pub(in crate::batching) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
+        let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
+        let delayed = self.levels.iter().flat_map(|(_, level)| level.delayed.iter(ledger));
+        heads.chain(delayed).map(|request_ix| ledger[request_ix].arrived).min()
+    }
+
+    fn drop_level_if_empty(&mut self, level: u64) {
+        if self.levels.get(level).is_some_and(|entry| entry.fresh.is_empty() && entry.delayed.is_empty()) {
+            self.levels.remove(level);
+        }
+    }
+}
+
+/// All requests of a group that are in no batch yet.
+#[derive(Debug)]
+pub(in crate::batching) struct Pending {
+    pub(in crate::batching) rules: QueueRules,
+    pub(in crate::batching) sub_queues: Slab<SubQueue>,
+    /// Requests behind others of their sequence; they count as those in sub-queues do.
+    pub(in crate::batching) held: SubQueue,
+    pub(in crate::batching) by_key: BTreeMap<BatchKey, SubQueueIx>,
+    /// The sub-queue of the latest arrival: most arrivals join it and need no search.
+    recent: Option<SubQueueIx>,
+    /// One empty sub-queue may stay, so that a group whose requests are all alike does not make one for each.
+    spare: Option<SubQueueIx>,
+    /// How many requests wait at each level, delayed ones included; none at the levels that are missing.
+    pub(in crate::batching) by_level: Levels<u32>,
+    pub(in crate::batching) requests: usize,
+    pub(in crate::batching) rows: u64,
+    /// Of the requests, those that are held.
+    held_requests: usize,
+    /// Which sub-queue boards next.
+    pub(in crate::batching) order: QueueOrder,
+    /// Those that are not held by their targets, where anything asks for that.
+    pub(in crate::batching) targets: Option<Targets>,
+}
+
+impl Pending {
+    pub(in crate::batching) fn new(rules: QueueRules, targets: Option<Targets>) -> Self {
+        Self {
+            rules,
+            sub_queues: Slab::new(),
+            held: SubQueue::default(),
+            by_key: BTreeMap::new(),
+            recent: None,
+            spare: None,
+            by_level: Levels::default(),
+            requests: 0,
+            rows: 0,
+            held_requests: 0,
+            order: QueueOrder::default(),
+            targets,
+        }
+    }
+
+    pub(in crate::batching) fn sub_queue(&self, sub_queue: SubQueueIx) -> Option<&SubQueue> {
+        self.sub_queues.get(sub_queue as usize)
+    }
+
+    /// The sub-queue of this key, if any of its requests wait.
+    pub(in crate::batching) fn waiting_with(&self, batch_key: &BatchKey) -> Option<SubQueueIx> {
+        let sub_queue = *self.by_key.get(batch_key)?;
+        self.sub_queue(sub_queue).filter(|entry| !entry.is_empty()).map(|_| sub_queue)
+    }
+
+    /// The requests of a sub-queue by level, fresh before delayed, then the earliest targets first. For groups that
+    /// keep targets.
+    pub(in crate::batching) fn by_target(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
+        self.targets.iter().flat_map(move |targets| targets.of_sub_queue(sub_queue))
+    }
+
+    /// The sub-queues that are not empty, the one that boards next first.
+    pub(in crate::batching) fn in_order(&self) -> impl Iterator<Item = (SubQueueIx, &SubQueue)> {
+        self.order.sub_queues().filter_map(|sub_queue| Some((sub_queue, self.sub_queue(sub_queue)?)))
+    }
+
+    fn sub_queue_mut(&mut self, sub_queue: SubQueueIx) -> &mut SubQueue {
+        if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
+    }
+
+    /// Requests that may board.
+    pub(in crate::batching) fn ready(&self) -> usize {
+        self.requests - self.held_requests
+    }
+
+    /// The highest level at which a request waits.
+    pub(in crate::batching) fn best_level(&self) -> Option<u64> {
+        self.by_level.first().map(|(level, _)| level)
+    }
+
+    /// Whether the level holds its largest number of requests.
+    pub(in crate::batching) fn is_full(&self, level: u64) -> bool {
+        let limit = self.rules.queue_of(level).max_queue_size;
+        limit != 0 && self.by_level.get(level).is_some_and(|waiting| *waiting >= limit)
+    }
+
+    /// The sub-queue of this key, made if need be.
+    pub(in crate::batching) fn sub_queue_for(&mut self, batch_key: BatchKey) -> SubQueueIx {
+        if let Some(recent) = self.recent
+            && self.sub_queue(recent).is_some_and(|sub_queue| sub_queue.batch_key.agree(&batch_key))
+        {
+            return recent;
+        }
+        let sub_queues = &mut self.sub_queues;
+        let sub_queue = *self.by_key.entry(batch_key).or_insert_with_key(|batch_key| {
+            sub_queues.insert(SubQueue { batch_key: batch_key.clone(), ..SubQueue::default() }) as SubQueueIx
+        });
+        self.recent = Some(sub_queue);
+        sub_queue
+    }
+
+    /// Puts a request of the ledger at the end of its level in `sub_queue`.
+    pub(in crate::batching) fn push(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
+        let request = &mut ledger[request_ix];
+        request.state = RequestState::Queued { sub_queue, delayed: false };
+        let (level, rows) = (request.level, u64::from(request.rows));
+        let entry = self.sub_queue_mut(sub_queue);
+        entry.rows += rows;
+        entry.levels.entry(level).fresh.push_back(ledger, request_ix);
+        *self.by_level.entry(level) += 1;
+        self.requests += 1;
+        self.rows += rows;
+        self.held_requests += usize::from(sub_queue == NOT_THEIR_TURN);
+        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
+            targets.insert(sub_queue, request_ix, &ledger[request_ix], false);
+        }
+        if self.spare == Some(sub_queue) {
+            self.spare = None;
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Files a sub-queue whose first request may have changed.
+    fn refile(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
+        if let Some(entry) = self.sub_queues.get(sub_queue as usize) {
+            self.order.file(sub_queue, entry.rank(ledger));
+        }
+    }
+
+    /// Takes a request out of its sub-queue, which stays even if empty until it is `retired`.
+    pub(in crate::batching) fn remove(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let RequestState::Queued { sub_queue, .. } = ledger[request_ix].state else {
+            debug_assert!(false, "only a queued request leaves the queue");
+            return;
+        };
+        self.detach(ledger, request_ix);
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Removes up to `requests` requests from `sub_queue`, in boarding order, and passes each to `board`.
+    pub(in crate::batching) fn pop(
+        &mut self,
+        ledger: &mut Ledger,
+        sub_queue: SubQueueIx,
+        requests: u32,
+        mut board: impl FnMut(&mut Ledger, RequestIx),
+    ) {
+        for _ in 0..requests {
+            let Some((_, _, request_ix)) = self.sub_queues[sub_queue as usize].first() else { break };
+            self.detach(ledger, request_ix);
+            board(ledger, request_ix);
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    fn detach(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
+        let request = &ledger[request_ix];
+        let RequestState::Queued { sub_queue, delayed } = request.state else { return };
+        let (level, rows) = (request.level, u64::from(request.rows));
+        let entry = self.sub_queue_mut(sub_queue);
+        entry.rows -= rows;
+        let lists = entry.levels.entry(level);
+        if delayed {
+            lists.delayed.remove(ledger, request_ix)
+        } else {
+            lists.fresh.remove(ledger, request_ix)
+        }
+        entry.drop_level_if_empty(level);
+        let waiting = self.by_level.entry(level);
+        *waiting -= 1;
+        if *waiting == 0 {
+            self.by_level.remove(level);
+        }
+        self.requests -= 1;
+        self.rows -= rows;
+        self.held_requests -= usize::from(sub_queue == NOT_THEIR_TURN);
+        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
+            targets.remove(sub_queue, request_ix, &ledger[request_ix], delayed);
+        }
+    }
+
+    /// Moves a fresh request behind the others of its level (`DELAY`).
+    pub(in crate::batching) fn delay(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
+        let level = self.sub_queue_mut(sub_queue).levels.entry(ledger[request_ix].level);
+        level.fresh.remove(ledger, request_ix);
+        level.delayed.push_back(ledger, request_ix);
+        ledger[request_ix].state = RequestState::Queued { sub_queue, delayed: true };
+        if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
+            targets.remove(sub_queue, request_ix, &ledger[request_ix], false);
+            targets.insert(sub_queue, request_ix, &ledger[request_ix], true);
+        }
+        self.refile(ledger, sub_queue);
+    }
+
+    /// Forgets a sub-queue if it is empty, or keeps it as the spare one instead of the last.
+    pub(in crate::batching) fn retire(&mut self, sub_queue: SubQueueIx) {
+        if sub_queue == NOT_THEIR_TURN
+            || self.spare == Some(sub_queue)
+            || !self.sub_queues[sub_queue as usize].is_empty()
+        {
+            return;
+        }
+        if let Some(previous) = self.spare.replace(sub_queue) {
+            let removed = self.sub_queues.remove(previous as usize);
+            self.by_key.remove(&removed.batch_key);
+            if self.recent == Some(previous) {
+                self.recent = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Waiting requests by their targets. Clients choose shapes and deadlines, so neither who boards next nor how soon a
+//! group must start may need a look at all requests or sub-queues: each change costs O(log n), each question looks at a
+//! few.
+
+use std::collections::BTreeSet;
+
+use crate::batching::{
+    Ns,
+    graph::SlackNs,
+    ids::{RequestIx, SubQueueIx},
+    ledger::Request,
+};
+
+/// Where a request stands among those of its sub-queue: by level, fresh before delayed, by target, then in order of
+/// arrival.
+type Place = (SubQueueIx, u64, bool, Ns, u64, RequestIx);
+
+/// Waiting requests of each sub-queue, the earliest targets first.
+#[derive(Debug)]
+pub(in crate::batching) struct Targets {
+    objective_ns: Option<Ns>,
+    places: BTreeSet<Place>,
+}
+
+impl Targets {
+    pub(in crate::batching) fn new(objective_ns: Option<Ns>) -> Self {
+        Self { objective_ns, places: BTreeSet::new() }
+    }
+
+    fn place(&self, sub_queue: SubQueueIx, request_ix: RequestIx, request: &Request, delayed: bool) -> Place {
+        (sub_queue, request.level, delayed, request.target(self.objective_ns), request.seq, request_ix)
+    }
+
+    pub(in crate::batching) fn insert(
+        &mut self,
+        sub_queue: SubQueueIx,
+        request_ix: RequestIx,
+        request: &Request,
+        delayed: bool,
+    ) {
+        self.places.insert(self.place(sub_queue, request_ix, request, delayed));
+    }
+
+    pub(in crate::batching) fn remove(
+        &mut self,
+        sub_queue: SubQueueIx,
+        request_ix: RequestIx,
+        request: &Request,
+        delayed: bool,
+    ) {
+        self.places.remove(&self.place(sub_queue, request_ix, request, delayed));
+    }
+
+    /// The requests of a sub-queue.
+    pub(in crate::batching) fn of_sub_queue(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
+        let from = (sub_queue, 0, false, 0, 0, 0);
+        self.places.range(from..).take_while(move |place| place.0 == sub_queue).map(|place| place.5)
+    }
+
+    /// Whether a request is where it belongs, for checks.
+    pub(in crate::batching) fn holds(
+        &self,
+        sub_queue: SubQueueIx,
+        request_ix: RequestIx,
+        request: &Request,
+        delayed: bool,
+    ) -> bool {
+        self.places.contains(&self.place(sub_queue, request_ix, request, delayed))
+    }
+
+    pub(in crate::batching) fn len(&self) -> usize {
+        self.places.len()
+    }
+}
+
+/// Sub-queues that a question looks at, at most.
+const LOOKED_AT: u32 = 16;
+
+/// Of sub-queues whose times are not known: they are looked at first.
+const UNKNOWN: SlackNs = SlackNs::MIN;
+
+/// The request of a sub-queue that has the earliest target, and when it must start at the latest, as far as that was
+/// known when it was last looked at; none: it was late already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Filed {
+    request_ix: RequestIx,
+    seq: u64,
+    latest: Option<SlackNs>,
+}
+
+/// Sub-queues by when the first request of each must start to be in time: its target less its predicted time.
+///
+/// Predictions change as runs are learned. A sub-queue is filed by what was predicted when its first request came to
+/// its head, and filed again when a question comes upon it. A sub-queue whose first request is late has no say until
+/// that has left.
+#[derive(Debug, Default)]
+pub(in crate::batching) struct LatestStarts {
+    in_time: BTreeSet<(SlackNs, SubQueueIx)>,
+    /// By sub-queue.
+    filed: Vec<Option<Filed>>,
+}
+
+impl LatestStarts {
+    /// Files a sub-queue by its first request (its place in the ledger and its order of arrival), unless it is filed by
+    /// that already. `latest_start` gives none where times are not known.
+    pub(in crate::batching) fn file(
+        &mut self,
+        sub_queue: SubQueueIx,
+        first: Option<(RequestIx, u64)>,
+        latest_start: impl FnOnce(RequestIx) -> Option<SlackNs>,
+    ) {
+        let at = sub_queue as usize;
+        if self.filed.len() <= at {
+            self.filed.resize(at + 1, None);
+        }
+        if self.filed[at].map(|filed| (filed.request_ix, filed.seq)) == first {
+            return;
+        }
+        let latest = first.map(|(request_ix, _)| latest_start(request_ix).unwrap_or(UNKNOWN));
+        if let Some(old) = self.filed[at].and_then(|filed| filed.latest) {
+            self.in_time.remove(&(old, sub_queue));
+        }
+        self.in_time.extend(latest.map(|latest| (latest, sub_queue)));
+        self.filed[at] = first.map(|(request_ix, seq)| Filed { request_ix, seq, latest });
+    }
+
+    /// The request that must start first of those that can still be in time, and when at the latest; none without
+    /// such, or where times are not known.
+    pub(in crate::batching) fn first(
+        &mut self,
+        now: Ns,
+        latest_start: impl Fn(RequestIx) -> Option<SlackNs>,
+    ) -> Option<(SlackNs, RequestIx)> {
+        let now = SlackNs::try_from(now).unwrap_or(SlackNs::MAX);
+        let mut first: Option<(SlackNs, RequestIx)> = None;
+        for _ in 0..LOOKED_AT {
+            let Some(&(filed_as, sub_queue)) = self.in_time.first() else { break };
+            if first.is_some_and(|(latest, _)| latest <= filed_as) {
+                break;
+            }
+            let Some(request_ix) = self.filed[sub_queue as usize].map(|filed| filed.request_ix) else { break };
+            let Some(latest) = latest_start(request_ix) else { break };
+            let in_time = (latest >= now).then_some(latest);
+            self.file_as(sub_queue, filed_as, in_time);
+            let Some(latest) = in_time else { continue };
+            if first.is_none_or(|(other, _)| latest < other) {
+                first = Some((latest, request_ix));
+            }
+        }
+        first
+    }
+
+    fn file_as(&mut self, sub_queue: SubQueueIx, before: SlackNs, latest: Option<SlackNs>) {
+        if latest == Some(before) {
+            return;
+        }
+        self.in_time.remove(&(before, sub_queue));
+        self.in_time.extend(latest.map(|latest| (latest, sub_queue)));
+        if let Some(filed) = &mut self.filed[sub_queue as usize] {
+            filed.latest = latest;
+        }
+    }
+
+    /// Whether a sub-queue is filed by this request, or not at all where there is none.
+    pub(in crate::batching) fn is_filed(&self, sub_queue: SubQueueIx, first: Option<(RequestIx, u64)>) -> bool {
+        let filed = self.filed.get(sub_queue as usize).copied().flatten();
+        let is_there = |latest: SlackNs| self.in_time.contains(&(latest, sub_queue));
+        filed.map(|filed| (filed.request_ix, filed.seq)) == first
+            && filed.and_then(|filed| filed.latest).is_none_or(is_there)
+    }
+
+    /// Sub-queues that are filed, and those of them that are in time.
+    pub(in crate::batching) fn sub_queues(&self) -> (usize, usize, usize) {
+        let filed = self.filed.iter().flatten();
+        let in_time = filed.clone().filter(|filed| filed.latest.is_some()).count();
+        (filed.count(), in_time, self.in_time.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::Cell, collections::BTreeMap};
+
+    use proptest::{collection::vec, prelude::*};
+
+    use super::*;
+
+    /// What happens to a sub-queue: a request with this target and need comes first, or its first leaves; then so much
+    /// time passes.
+    #[derive(Clone, Debug)]
+    enum Change {
+        Comes { sub_queue: SubQueueIx, target: Ns, needs: Ns },
+        Leaves { sub_queue: SubQueueIx },
+        Passes(Ns),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<Change>> {
+        let comes = (0..12_u32, 0..400_u64, 0..60_u64);
+        let comes = comes.prop_map(|(sub_queue, target, needs)| Change::Comes { sub_queue, target, needs });
+        let leaves = (0..12_u32).prop_map(|sub_queue| Change::Leaves { sub_queue });
+        let passes = (0..20_u64).prop_map(Change::Passes);
+        vec(prop_oneof![4 => comes, 2 => leaves, 1 => passes], 1..150)
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_start_is_that_of_a_full_scan(changes in changes()) {
+            let mut starts = LatestStarts::default();
+            // By sub-queue: first request, its target and need.
+            let mut heads: BTreeMap<SubQueueIx, (RequestIx, SlackNs)> = BTreeMap::new();
+            let (mut now, mut request_ixs) = (0, 0);
+            for change in changes {
+                match change {
+                    Change::Comes { sub_queue, target, needs } => {
+                        request_ixs += 1;
+                        heads.insert(sub_queue, (request_ixs, (now + target) as SlackNs - needs as SlackNs));
+                    }
+                    Change::Leaves { sub_queue } => {
+                        heads.remove(&sub_queue);
+                    }
+                    Change::Passes(ns) => now += ns,
+                }
+                let latest =
+                    |first: RequestIx| heads.values().find(|head| head.0 == first).map(|head| head.1);
+                for sub_queue in 0..12 {
+                    starts.file(sub_queue, heads.get(&sub_queue).map(|head| (head.0, u64::from(head.0))), latest);
+                }
+                let scan = heads.values().map(|head| head.1).filter(|&latest| latest >= now as SlackNs).min();
+                prop_assert_eq!(starts.first(now, latest).map(|first| first.0), scan, "at {}", now);
+                let (filed, own, in_time) = starts.sub_queues();
+                prop_assert_eq!((filed, own), (heads.len(), in_time));
+            }
+        }
+    }
+
+    #[test]
+    fn a_question_looks_at_few_of_100_000_sub_queues() {
+        const LINES: u32 = 100_000;
+        let mut starts = LatestStarts::default();
+        let latest = |request_ix: RequestIx| Some(1_000 + SlackNs::from(request_ix.wrapping_mul(7_919) % LINES));
+        (0..LINES).for_each(|sub_queue| starts.file(sub_queue, Some((sub_queue, u64::from(sub_queue))), latest));
+        let looks = Cell::new(0);
+        let counted = |request_ix: RequestIx| {
+            looks.set(looks.get() + 1);
+            latest(request_ix)
+        };
+        assert_eq!(starts.first(0, counted), Some((1_000, 0)));
+        assert_eq!(looks.take(), 1);
+        // The first sixteen are late, and are looked at once and for all.
+        assert_eq!(starts.first(1_016, counted), None);
+        assert_eq!(looks.take(), LOOKED_AT);
+        assert_eq!(starts.first(1_016, counted).map(|first| first.0), Some(1_016));
+        assert_eq!(looks.take(), 1);
+        // All take longer than they did.
+        let slower = |request_ix: RequestIx| counted(request_ix).map(|latest| latest - 10);
+        assert_eq!(starts.first(1_016, slower).map(|first| first.0), Some(1_016), "ten more are late");
+        assert_eq!(looks.take(), 11);
+    }
+
+    #[test]
+    fn sub_queues_are_looked_at_again_once_times_are_known() {
+        let mut starts = LatestStarts::default();
+        (0..40).for_each(|sub_queue| starts.file(sub_queue, Some((sub_queue, 0)), |_| None));
+        assert_eq!(starts.first(0, |_| None), None);
+        let latest = |request_ix: RequestIx| Some(100 - SlackNs::from(request_ix));
+        let found: Vec<_> = (0..3).map(|_| starts.first(0, latest).map(|first| first.0)).collect();
+        assert_eq!(found, [Some(85), Some(69), Some(61)], "a few at a time");
+        assert_eq!(starts.first(0, latest), Some((61, 39)));
+    }
+}

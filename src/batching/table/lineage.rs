@@ -1,0 +1,106 @@
+//! What a batch and all parts that it is split into have in common: padded shape, places in the buffers, leases.
+
+use smallvec::SmallVec;
+
+use crate::batching::{Ns, PartOrder, ShapeClass, ids::BatchIx, queue::BatchKey};
+
+/// A batch from its *new* to the end of its last part.
+#[derive(Debug)]
+pub(in crate::batching) struct Lineage {
+    /// Ascending in order of creation.
+    pub(in crate::batching) number: u64,
+    /// What newcomers must agree with.
+    pub(in crate::batching) batch_key: BatchKey,
+    /// Padded shape that all its rows share, fixed when it is made: it is the stride of its rows in the buffers.
+    pub(in crate::batching) class: ShapeClass,
+    pub(in crate::batching) created: Ns,
+    /// No newcomer may join any more: it has returned a lease, or a split is foreseen or has happened.
+    pub(in crate::batching) sealed: bool,
+    /// In which order its parts run.
+    pub(in crate::batching) order: PartOrder,
+    /// Its batches, oldest first: one, or the parts of a split.
+    pub(in crate::batching) parts: SmallVec<[BatchIx; 2]>,
+    pub(in crate::batching) places: Places,
+    /// By boundary: the buffer that it holds.
+    pub(in crate::batching) leases: SmallVec<[Option<u16>; 8]>,
+    /// Rows that are launched and completed by stage, dead ones included; DVABatch's status map counts the completed
+    /// ones.
+    pub(in crate::batching) passed: SmallVec<[Passed; 2]>,
+}
+
+/// Rows of a lineage past a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::batching) struct Passed {
+    pub(in crate::batching) launched: u32,
+    pub(in crate::batching) completed: u32,
+}
+
+/// Which places of a lineage's buffers are taken.
+#[derive(Clone, Debug, Default)]
+pub(in crate::batching) struct Places {
+    taken: SmallVec<[u64; 1]>,
+    /// Places there are.
+    size: u32,
+    free: u32,
+}
+
+const WORD: u32 = u64::BITS;
+
+impl Places {
+    pub(in crate::batching) fn new(size: u32) -> Self {
+        Self { taken: SmallVec::from_elem(0, size.div_ceil(WORD) as usize), size, free: size }
+    }
+
+    pub(in crate::batching) fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// Takes `count` places in a row, the lowest there are; `None` if there are no such.
+    pub(in crate::batching) fn take(&mut self, count: u32) -> Option<u32> {
+        if count > self.free {
+            return None;
+        }
+        let mut at = 0;
+        while at + count <= self.size {
+            match (at..at + count).rev().find(|&place| self.is_taken(place)) {
+                Some(taken) => at = taken + 1,
+                None => {
+                    (at..at + count).for_each(|place| self.taken[(place / WORD) as usize] |= 1 << (place % WORD));
+                    self.free -= count;
+                    return Some(at);
+                }
+            }
+        }
+        None
+    }
+
+    pub(in crate::batching) fn give_back(&mut self, at: u32, count: u32) {
+        for place in at..at + count {
+            debug_assert!(self.is_taken(place), "place {place} is given back twice");
+            self.taken[(place / WORD) as usize] &= !(1 << (place % WORD));
+        }
+        self.free += count;
+    }
+
+    pub(in crate::batching) fn is_taken(&self, place: u32) -> bool {
+        self.taken.get((place / WORD) as usize).is_some_and(|word| word >> (place % WORD) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_taken_in_a_row_from_the_lowest() {
+        let mut places = Places::new(70);
+        assert_eq!(places.take(3), Some(0));
+        assert_eq!(places.take(66), Some(3));
+        assert_eq!(places.take(2), None, "one is left");
+        places.give_back(1, 1);
+        assert_eq!(places.take(2), None, "two are left, but not in a row");
+        assert_eq!(places.take(1), Some(1));
+        assert_eq!(places.take(1), Some(69));
+        assert_eq!(places.free(), 0);
+    }
+}

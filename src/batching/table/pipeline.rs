@@ -1,0 +1,270 @@
+//! The pipeline of a version (DVABatch section 6): its stages, the buffers between them, and who may use which.
+//!
+//! A *lease* is (boundary, pair), held by a lineage: a batch with all its parts. It is taken when the lineage's first
+//! row is launched into the stage before the boundary. It returns, as one credit of that stage, when
+//! - every live row of the lineage has been launched at the last stage that reads the boundary (for the last stage of
+//!   all: has completed there),
+//! - the lineage is closed to newcomers, and
+//! - the stage behind the boundary can take another lease; the last stage always can.
+//!
+//! The paper's own rule, by which each executor legitimates a pair for its predecessor, deadlocks in three ways
+//! (`docs/policies.md`). The four states of a buffer and those of an executor follow from the leases.
+//!
+//! What a task may overtake on the device is told by *uses*: tasks in flight that read or write a buffer, by rows.
+
+use smallvec::SmallVec;
+
+use super::lineage::Lineage;
+use crate::batching::{CellId, LaneId, Lease, Next, StageKnobs, TaskId};
+
+/// The stages of one version and their buffers.
+#[derive(Debug)]
+pub(in crate::batching) struct Pipeline {
+    stages: Vec<StageKnobs>,
+    /// By boundary: the last stage that reads it.
+    last_reader: Vec<u16>,
+    /// Bits of the pairs that no lineage holds, by boundary.
+    free: Vec<u64>,
+    pairs: u16,
+    uses: Vec<Use>,
+}
+
+/// A task in flight that reads or writes rows of a buffer.
+#[derive(Clone, Copy, Debug)]
+struct Use {
+    task: TaskId,
+    lane: LaneId,
+    lease: Lease,
+    /// First place, and the place behind the last.
+    from: u32,
+    to: u32,
+    writes: bool,
+}
+
+/// Where a row goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::batching) enum Onward {
+    /// To this stage.
+    To(CellId),
+    /// It is done.
+    Done,
+    /// To where it came from, once its client has taken what there is.
+    Paused,
+    /// It failed.
+    Failed,
+}
+
+/// What a task reads and writes.
+#[derive(Clone, Debug, Default)]
+pub(in crate::batching) struct Access {
+    pub(in crate::batching) reads: SmallVec<[Lease; 2]>,
+    pub(in crate::batching) writes: Option<Lease>,
+    /// Places of its rows, from the first to behind the last.
+    pub(in crate::batching) from: u32,
+    pub(in crate::batching) to: u32,
+}
+
+/// Most pairs of a boundary.
+pub(in crate::batching) const MAX_PAIRS: u16 = u64::BITS as u16;
+
+impl Pipeline {
+    pub(in crate::batching) fn new(stages: &[StageKnobs], pairs: u16) -> Self {
+        let mut stages = stages.to_vec();
+        if stages.is_empty() {
+            stages.push(StageKnobs::default());
+        }
+        let pairs = pairs.clamp(1, MAX_PAIRS);
+        let boundaries = stages.len() as u16 - 1;
+        let last_reader = |boundary: u16| {
+            let readers =
+                (0..stages.len() as u16).filter(|&stage| stages[usize::from(stage)].reads.contains(&boundary));
+            readers.max().unwrap_or(boundary + 1).max(boundary + 1)
+        };
+        Self {
+            last_reader: (0..boundaries).map(last_reader).collect(),
+            free: vec![u64::MAX >> (MAX_PAIRS - pairs); usize::from(boundaries)],
+            pairs,
+            uses: Vec::new(),
+            stages,
+        }
+    }
+
+    /// The stage at which new batches start.
+    pub(in crate::batching) fn entry(&self) -> CellId {
+        CellId(0)
+    }
+
+    pub(in crate::batching) fn stages(&self) -> u16 {
+        self.stages.len() as u16
+    }
+
+    pub(in crate::batching) fn boundaries(&self) -> u16 {
+        self.free.len() as u16
+    }
+
+    pub(in crate::batching) fn is_last(&self, stage: CellId) -> bool {
+        stage.0 + 1 == self.stages()
+    }
+
+    /// Boundaries that a stage reads.
+    pub(in crate::batching) fn reads(&self, stage: CellId) -> &[u16] {
+        &self.stages[usize::from(stage.0)].reads
+    }
+
+    /// Whether nothing behind the stage may be launched before it has completed.
+    pub(in crate::batching) fn decides(&self, stage: CellId) -> bool {
+        self.stages[usize::from(stage.0)].decides
+    }
+
+    /// Where a row goes after `stage`. A row sent to a stage that does not exist, or that reads what the row has
+    /// skipped, failed: its engine answered nonsense.
+    pub(in crate::batching) fn onward(&self, stage: CellId, next: Next) -> Onward {
+        let following = stage.0.saturating_add(1);
+        match next {
+            Next::On if following < self.stages() => Onward::To(CellId(following)),
+            Next::On | Next::Done => Onward::Done,
+            Next::Skip(target) if target.0 < self.stages() && self.has_run(stage, target) => Onward::To(target),
+            Next::Pause if self.boundaries() == 0 => Onward::Paused,
+            Next::Skip(_) | Next::Pause | Next::Failed => Onward::Failed,
+        }
+    }
+
+    /// Whether what `target` reads is there behind `stage`.
+    fn has_run(&self, stage: CellId, target: CellId) -> bool {
+        self.reads(target).iter().all(|&boundary| boundary <= stage.0)
+    }
+
+    /// Whether a stage has a credit: a buffer at its boundary that no lineage holds.
+    pub(in crate::batching) fn has_credit(&self, stage: CellId) -> bool {
+        self.is_last(stage) || self.free[usize::from(stage.0)] != 0
+    }
+
+    /// Credits of a stage that no lineage holds, and how many there are in all.
+    pub(in crate::batching) fn credits(&self, boundary: u16) -> (u32, u32) {
+        (self.free[usize::from(boundary)].count_ones(), u32::from(self.pairs))
+    }
+
+    /// What a task of `lineage` at `stage` over places `from..to` would read and write; `None` if no buffer is
+    /// free. A buffer without a running task is preferred to one whose last task still runs.
+    pub(in crate::batching) fn access(&self, lineage: &Lineage, stage: CellId, from: u32, to: u32) -> Option<Access> {
+        let held = |boundary: u16| Some(Lease { boundary, pair: lineage.leases[usize::from(boundary)]? });
+        let writes = if self.is_last(stage) {
+            None
+        } else {
+            let boundary = stage.0;
+            Some(held(boundary).or_else(|| self.best_free(boundary))?)
+        };
+        let reads = self.stages[usize::from(stage.0)].reads.iter().filter_map(|&boundary| held(boundary));
+        Some(Access { reads: reads.collect(), writes, from, to })
+    }
+
+    fn best_free(&self, boundary: u16) -> Option<Lease> {
+        let free = self.free[usize::from(boundary)];
+        let pairs = (0..self.pairs).filter(|&pair| free >> pair & 1 == 1).map(|pair| Lease { boundary, pair });
+        pairs.min_by_key(|lease| self.uses.iter().filter(|other| other.lease == *lease).count())
+    }
+
+    /// Tasks in flight on other lanes that a task with this access must not overtake.
+    pub(in crate::batching) fn hazards(&self, access: &Access, lane: LaneId) -> SmallVec<[TaskId; 2]> {
+        let mut after = SmallVec::new();
+        for other in &self.uses {
+            let rows_meet = other.from < access.to && access.from < other.to;
+            let conflict = access.writes == Some(other.lease) || other.writes && access.reads.contains(&other.lease);
+            if conflict && rows_meet && other.lane != lane && !after.contains(&other.task) {
+                after.push(other.task);
+            }
+        }
+        after
+    }
+
+    /// A task begins its way: the lineage takes the buffer if it does not hold it, and the uses are noted.
+    pub(in crate::batching) fn launched(&mut self, task: TaskId, lane: LaneId, access: &Access, lineage: &mut Lineage) {
+        if let Some(lease) = access.writes {
+            lineage.leases[usize::from(lease.boundary)] = Some(lease.pair);
+            self.free[usize::from(lease.boundary)] &= !(1 << lease.pair);
+        }
+        let (from, to) = (access.from, access.to);
+        let used = |lease, writes| Use { task, lane, lease, from, to, writes };
+        self.uses.extend(access.reads.iter().map(|&lease| used(lease, false)));
+        self.uses.extend(access.writes.map(|lease| used(lease, true)));
+    }
+
+    /// A task has ended on the device.
+    pub(in crate::batching) fn completed(&mut self, task: TaskId) {
+        self.uses.retain(|used| used.task != task);
+    }
+
+    /// Returns the leases of a lineage that it needs no longer, from the last boundary to the first. `reached` is the
+    /// number of stages that all its live rows have been launched into (`None`: no row is live), `closed` whether
+    /// newcomers are excluded. Whether any returned.
+    pub(in crate::batching) fn release(&mut self, lineage: &mut Lineage, reached: Option<u16>, closed: bool) -> bool {
+        let mut any = false;
+        for boundary in (0..self.boundaries()).rev() {
+            let at = usize::from(boundary);
+            let Some(pair) = lineage.leases[at] else { continue };
+            let due = match reached {
+                None => true,
+                Some(reached) => reached > self.last_reader[at] && closed && self.has_credit(CellId(boundary + 1)),
+            };
+            if due {
+                lineage.leases[at] = None;
+                self.free[at] |= 1 << pair;
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Whether a lineage would return its lease of a boundary if it were closed to newcomers.
+    pub(in crate::batching) fn would_release(&self, boundary: u16, reached: Option<u16>) -> bool {
+        let read = reached.is_none_or(|reached| reached > self.last_reader[usize::from(boundary)]);
+        read && self.has_credit(CellId(boundary + 1))
+    }
+
+    /// The buffer of a boundary that a lineage would get now.
+    pub(in crate::batching) fn next_pair(&self, boundary: u16) -> Option<u16> {
+        self.best_free(boundary).map(|lease| lease.pair)
+    }
+
+    /// Whether no task in flight reads or writes a buffer.
+    pub(in crate::batching) fn is_unused(&self, lease: Lease) -> bool {
+        self.uses.iter().all(|used| used.lease != lease)
+    }
+
+    /// Whether a buffer is free.
+    pub(in crate::batching) fn is_free(&self, lease: Lease) -> bool {
+        self.free[usize::from(lease.boundary)] >> lease.pair & 1 == 1
+    }
+
+    /// Tasks that use buffers.
+    pub(in crate::batching) fn users(&self) -> impl Iterator<Item = TaskId> + '_ {
+        self.uses.iter().map(|used| used.task)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn single() -> Pipeline {
+        Pipeline::new(&StageKnobs::chain(1), 2)
+    }
+
+    #[test]
+    fn after_the_last_stage_a_row_is_done() {
+        assert_eq!(single().onward(CellId(0), Next::On), Onward::Done);
+        let chain = Pipeline::new(&StageKnobs::chain(2), 2);
+        assert_eq!(chain.onward(CellId(0), Next::On), Onward::To(CellId(1)));
+        assert_eq!(chain.onward(CellId(1), Next::On), Onward::Done);
+    }
+
+    #[test]
+    fn a_row_may_run_its_stage_again() {
+        assert_eq!(single().onward(CellId(0), Next::Skip(CellId(0))), Onward::To(CellId(0)));
+    }
+
+    #[test]
+    fn a_row_sent_to_a_stage_that_does_not_exist_failed() {
+        assert_eq!(single().onward(CellId(0), Next::Skip(CellId(1))), Onward::Failed);
+    }
+}
