@@ -4,9 +4,8 @@
 use smallvec::SmallVec;
 
 use super::{
-    CellId, Knobs, Ns, SegmentKnobs, ShapeClass,
+    CellId, Ns, SegmentKnobs, ShapeClass,
     cost::{Costs, Quantile},
-    knobs,
     ledger::Request,
 };
 use crate::model::unfold::Unfolded;
@@ -27,12 +26,10 @@ pub(super) enum Graph {
 }
 
 impl Graph {
-    pub(super) fn new(knobs: &Knobs) -> Self {
-        let stages = knobs.stages.len().max(1) as u16;
-        match &knobs.policy {
-            knobs::Policy::Cellular(cellular) => Self::Cells(stages, cellular.segments.clone()),
-            _ => Self::Stages(stages),
-        }
+    /// The graph of a model of so many stages, or of cells where there are `segments`.
+    pub(super) fn new(stages: usize, segments: Option<&[SegmentKnobs]>) -> Self {
+        let stages = stages.max(1) as u16;
+        segments.map_or(Self::Stages(stages), |segments| Self::Cells(stages, segments.to_vec()))
     }
 
     /// How many stages there are, or cell types.

@@ -1,52 +1,8 @@
-//! A model version's batching parameters as the core takes them; `repository` makes them from the configuration.
+//! Parameters of queues, stages and cells as the core takes them; `repository` makes them from the configuration.
 
 use smallvec::SmallVec;
 
-use super::{CellId, CostTable, Ns};
-
-/// What the core knows of one model version.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Knobs {
-    /// Largest batch in rows, at least 1.
-    pub max_batch_rows: u32,
-    /// Whether requests may share a batch at all (false for models without a batch axis).
-    pub mergeable: bool,
-    /// Most tasks in flight at once per device (`instance_group.count`).
-    pub max_in_flight: u32,
-    /// The stages in order; at least one.
-    pub stages: Vec<StageKnobs>,
-    /// Buffers at each boundary between two stages (DVABatch section 6.1), at least 1: with 1, one batch is between
-    /// admission and the last stage's end; with 2, stages overlap.
-    pub buffer_pairs: u16,
-    /// The latency that requests are to stay within, from arrival to end. Steers, never kills.
-    pub objective_ns: Option<Ns>,
-    /// Latencies of the stages as far as they are known beforehand; they are corrected online.
-    pub latencies: Option<CostTable>,
-    /// Share of the device against other models, at least 1.
-    pub weight: u32,
-    /// Order, priorities and limits of the queue.
-    pub queueing: QueueingKnobs,
-    /// How batches are formed.
-    pub policy: Policy,
-}
-
-impl Default for Knobs {
-    /// `serial`, one stage, batches of one row.
-    fn default() -> Self {
-        Self {
-            max_batch_rows: 1,
-            mergeable: true,
-            max_in_flight: 1,
-            stages: vec![StageKnobs::default()],
-            buffer_pairs: 2,
-            objective_ns: None,
-            latencies: None,
-            weight: 1,
-            queueing: QueueingKnobs::default(),
-            policy: Policy::Serial,
-        }
-    }
-}
+use super::{CellId, Ns};
 
 /// One stage of a version's pipeline.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -65,23 +21,6 @@ impl StageKnobs {
         let reads = |stage: u16| stage.checked_sub(1).into_iter().collect();
         (0..count.max(1)).map(|stage| Self { reads: reads(stage), decides: false }).collect()
     }
-}
-
-/// The policy of a model version.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Policy {
-    /// One request at a time.
-    Serial,
-    /// Triton's dynamic batcher.
-    Window(WindowKnobs),
-    /// Batch sizes follow the request rate (Efficient Adaptive Batching).
-    Adaptive(AdaptiveKnobs),
-    /// Late requests catch up while the slack allows it (LazyBatching).
-    Lazy(LazyKnobs),
-    /// Batches are stretched, split and run in groups of like length (DVABatch).
-    Diversity(DiversityKnobs),
-    /// Requests unfold into cells, of which tasks are formed anew at every step (BatchMaker).
-    Cellular(CellularKnobs),
 }
 
 /// BatchMaker, section 4.
@@ -201,115 +140,6 @@ pub struct QueueingKnobs {
     pub hold_until_waiting: u32,
 }
 
-/// Triton's `dynamic_batching`, times in nanoseconds.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct WindowKnobs {
-    /// Sizes in rows at which a batch goes at once, ascending. Sizes that no batch can have are passed over; with none
-    /// left it is the largest batch.
-    pub preferred_batch_sizes: Vec<u32>,
-    /// How long the oldest request may wait for a preferred size.
-    pub max_queue_delay_ns: Ns,
-}
-
-/// BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
-#[derive(Clone, Debug, PartialEq)]
-pub struct AdaptiveKnobs {
-    /// The preferred batch size carries the measured rate times 1 + this. The rule of equality is unstable under
-    /// Poisson arrivals.
-    pub headroom: f64,
-    /// Time over which the request rate is averaged.
-    pub average_ns: Ns,
-    /// Longest time that a partial batch waits for its preferred size.
-    pub max_queue_delay_ns: Ns,
-    /// The paper's own rules: a window of one second, sizes from 2, no headroom, a linear fit of the latency.
-    pub paper: bool,
-}
-
-impl Default for AdaptiveKnobs {
-    fn default() -> Self {
-        Self { headroom: 0.15, average_ns: 30_000_000, max_queue_delay_ns: 100_000_000, paper: false }
-    }
-}
-
-/// LazyBatching, section IV.
-#[derive(Clone, Debug, PartialEq)]
-pub struct LazyKnobs {
-    /// How remaining times are predicted.
-    pub predictor: Predictor,
-    /// Most entries of the batch table's stack; more would starve its bottom.
-    pub max_depth: u32,
-    /// Longest time in all that an entry waits for later ones to catch up; none: half the time of the whole model for
-    /// the largest batch.
-    pub max_catch_up_ns: Option<Ns>,
-    /// Requests that cannot meet the objective any more are rejected instead of served late.
-    pub reject_late: bool,
-}
-
-impl Default for LazyKnobs {
-    fn default() -> Self {
-        Self { predictor: Predictor::Table, max_depth: 4, max_catch_up_ns: None, reject_late: false }
-    }
-}
-
-/// How the slack of a request is predicted (LazyBatching section IV-C).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Predictor {
-    /// Equation 2: the batch-1 times of all requests, summed.
-    Paper,
-    /// Measured latency per stage and batch size at its 99th percentile, corrected online.
-    #[default]
-    Table,
-    /// The mean latency per stage and batch size: the exact curve, where the table holds it (simulation).
-    Oracle,
-}
-
-/// DVABatch, section 7.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct DiversityKnobs {
-    /// Policy I: requests of like length travel together, the groups in parallel.
-    pub input: Option<InputDiversity>,
-    /// Policy II: batches split where the rest runs faster in parts.
-    pub operator: Option<OperatorDiversity>,
-    /// Policy III: newcomers join the newest batch. Off where Policy I is on (section 7.2).
-    pub load: Option<LoadDiversity>,
-}
-
-/// Policy I.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct InputDiversity {
-    /// Upper ends of the length groups, ascending; empty: chosen by dynamic programming over the observed lengths.
-    pub bounds: Vec<u32>,
-    /// Most groups where they are chosen; 0: 8.
-    pub max_groups: u32,
-    /// How long a group may wait for more; none: the time of the first stage with the largest batch.
-    pub window_ns: Option<Ns>,
-    /// The paper's own rule: groups wait for the window even while the pipeline is empty, and never share a batch.
-    pub paper: bool,
-    /// Without bounds: each length is a group of its own, and those of near lengths share a batch where the model's
-    /// own runs tell that this is faster. For models of which no times are known; not together with `bounds`,
-    /// `max_groups` and `paper`.
-    pub by_runs: bool,
-}
-
-/// Policy II.
-#[derive(Clone, Debug, PartialEq)]
-pub struct OperatorDiversity {
-    /// A batch splits when its remaining time is at least this times the sum of its parts'. Each part pays the
-    /// boundaries again, so that with 1 even a rest that takes exactly as long as its rows one by one would never be
-    /// split.
-    pub threshold: f64,
-    /// In which order the parts run.
-    pub order: PartOrder,
-    /// The paper's own rule: halves only, and only between stages.
-    pub paper: bool,
-}
-
-impl Default for OperatorDiversity {
-    fn default() -> Self {
-        Self { threshold: 0.99, order: PartOrder::DepthFirst, paper: false }
-    }
-}
-
 /// In which order the parts of a split batch run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PartOrder {
@@ -318,18 +148,6 @@ pub enum PartOrder {
     DepthFirst,
     /// Stage by stage.
     Pipelined,
-}
-
-/// Policy III.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct LoadDiversity {
-    /// T_comp_wait: a batch older than this is not stretched; none: the smaller of its slack after a catch-up and half
-    /// of the whole model's time for the largest batch, evaluated at each stretch.
-    pub max_age_ns: Option<Ns>,
-    /// A batch past this stage is not stretched; none: any stage but the last.
-    pub max_stage: Option<u16>,
-    /// The paper's own rule: newcomers join wherever they may, whether or not rows complete earlier for it.
-    pub paper: bool,
 }
 
 /// Triton's `ModelQueuePolicy`.

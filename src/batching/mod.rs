@@ -12,14 +12,15 @@
 //! - `work`: whether a version's requests run as `batches` or as `cells`; the one place where these are told apart.
 //! - `batches`: decisions of the policy carried out on queue and table (*new*, *stretch*, *split*), launches, outcomes,
 //!   retries, leases of buffers, rows that wait for their client. `cells`: the same for graphs of cells (BatchMaker).
-//! - `policy`: what happens at each boundary, one file each.
+//! - `policies`: the table of policies. `policy`: what happens at each boundary, one file each.
 //! - `table`: batches as staircases of steps, their lineages, and the pipeline with its buffers.
 //! - `replies`: the only maker of `Emit` and `Finish`. `version`: queue, order of replies, costs and counters of a
 //!   loaded version, and the context in which a step changes it.
 //! - `queue`: requests that wait, their order and targets, Triton's queue rules, sequences.
 //! - `graph`, `cost`: what requests run through, and how long that takes. `arbiter`: which version is next on a lane.
 //! - `ledger`, `timers`: every live request, every task in flight, every instant at which something is due.
-//! - `offer`, `row_outcomes`, `event`, `knobs`, `counters`, `ids`: plain data.
+//! - `knob`: knobs as configurations write them. `offer`, `row_outcomes`, `event`, `knobs`, `counters`, `ids`: plain
+//!   data.
 
 mod arbiter;
 mod batches;
@@ -31,9 +32,11 @@ mod event;
 mod graph;
 mod group;
 mod ids;
+pub mod knob;
 mod knobs;
 mod ledger;
 mod offer;
+mod policies;
 mod policy;
 mod queue;
 mod replies;
@@ -54,7 +57,10 @@ pub use event::{
     Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
-    AdaptiveKnobs, CellKind, CellKnobs, CellularKnobs, DiversityKnobs, InputDiversity, Knobs, LazyCellKnobs, LazyKnobs,
-    LoadDiversity, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, SegmentKnobs,
-    SequenceKnobs, StageKnobs, TimeoutAction, WindowKnobs,
+    CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,
+    SequenceKnobs, StageKnobs, TimeoutAction,
+};
+pub use policies::{Knobs, Policy, PolicyKind};
+pub use policy::{
+    AdaptiveKnobs, DiversityKnobs, InputDiversity, LazyKnobs, LoadDiversity, OperatorDiversity, Predictor, WindowKnobs,
 };

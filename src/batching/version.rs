@@ -2,16 +2,13 @@
 //! it beside its `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{
-    Action, Actions, CellId, Counters, End, Knobs, ModelId, Ns, Rejection, RowSpan, ShapeClass,
+    Action, Actions, CellId, Counters, End, Knobs, ModelId, Ns, Policy, Rejection, RowSpan, ShapeClass,
     cost::{Costs, Quantile},
     graph::{Graph, SlackNs},
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
-    knobs,
     ledger::{BatchSpan, Ledger, NEVER, Request, RequestState},
-    queue::{
-        BatchKey, Change, InOrder, LatestStarts, LengthBucketing, LengthGroups, List, Pending, QueueRules, Sequences,
-        Targets,
-    },
+    policy::Requirements,
+    queue::{BatchKey, Change, InOrder, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences, Targets},
     timers::Timers,
 };
 
@@ -69,16 +66,20 @@ pub(super) struct Version {
 
 impl Version {
     pub(super) fn new(model: ModelId, ix: GroupIx, knobs: &Knobs) -> Self {
-        let graph = Graph::new(knobs);
-        let max_rows = knobs.max_batch_rows.max(1);
-        let boards_by_target = matches!(knobs.policy, knobs::Policy::Lazy(_));
-        let keeps_targets = boards_by_target || knobs.objective_ns.is_some();
-        let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
-        let sequences = match &knobs.policy {
-            knobs::Policy::Cellular(cellular) => cellular.sequences.map(Sequences::new),
+        let cellular = match &knobs.policy {
+            Policy::Cellular(cellular) => Some(cellular),
             _ => None,
         };
-        let shares = knobs.mergeable && !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Cellular(_));
+        let graph = Graph::new(knobs.stages.len(), cellular.map(|cellular| cellular.segments.as_slice()));
+        let sequences = cellular.and_then(|cellular| cellular.sequences).map(Sequences::new);
+        let max_rows = knobs.max_batch_rows.max(1);
+        let Requirements { costs, targets, shares_batches, lengths, .. } = knobs.policy.requirements();
+        let keeps_targets = targets || knobs.objective_ns.is_some();
+        let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
+        let lengths = lengths.unwrap_or(match knobs.queueing.bucket_width {
+            0 => LengthBucketing::Any,
+            width => LengthBucketing::Width(width),
+        });
         Self {
             model,
             ix,
@@ -88,9 +89,8 @@ impl Version {
             costs: Costs::new(usize::from(graph.stages()), max_rows, knobs.latencies.as_ref()),
             graph,
             learned: 0,
-            learns: knobs.objective_ns.is_some()
-                || !matches!(knobs.policy, knobs::Policy::Serial | knobs::Policy::Window(_)),
-            merges: shares.then(|| length_bucketing(knobs)),
+            learns: costs || knobs.objective_ns.is_some(),
+            merges: (shares_batches && knobs.mergeable).then_some(lengths),
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets),
             latest_starts: LatestStarts::default(),
             // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
@@ -230,17 +230,4 @@ pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, r
         timers.disarm(ledger, request_ix);
     }
     BatchSpan { request_ix, boarding, rows }
-}
-
-fn length_bucketing(knobs: &Knobs) -> LengthBucketing {
-    match (&knobs.policy, knobs.queueing.bucket_width) {
-        (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) if input.by_runs => {
-            LengthBucketing::Width(1)
-        }
-        (knobs::Policy::Diversity(knobs::DiversityKnobs { input: Some(input), .. }), _) => {
-            LengthBucketing::Groups(LengthGroups::new(&input.bounds, input.max_groups))
-        }
-        (_, 0) => LengthBucketing::Any,
-        (_, width) => LengthBucketing::Width(width),
-    }
 }

@@ -2,12 +2,11 @@
 //! once; everything behind belongs to one of them.
 
 use super::{
-    Arrival, End, Knobs, LaneId, Ns, RowOutcome, TaskId,
+    Arrival, End, Knobs, LaneId, Ns, Policy, RowOutcome, TaskId,
     arbiter::Lane,
     batches::Batches,
     cells::Cells,
     ids::{RequestIx, SubQueueIx},
-    knobs,
     ledger::{InFlightTask, Ledger, Request},
     offer::{Answer, PoolView},
     version::{StepContext, Tightest, Version},
@@ -25,7 +24,7 @@ pub(super) enum Work {
 impl Work {
     pub(super) fn new(knobs: &Knobs) -> Self {
         match &knobs.policy {
-            knobs::Policy::Cellular(cellular) => Self::Cells(Cells::new(cellular)),
+            Policy::Cellular(cellular) => Self::Cells(Cells::new(cellular)),
             _ => Self::Batches(Batches::new(knobs)),
         }
     }

@@ -342,6 +342,7 @@ fn names(repository: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::batching::PolicyKind;
 
     fn config(text: &str) -> pb::ModelConfig {
         Variant::parse(text).expect("it is a policy").config
@@ -356,17 +357,17 @@ mod tests {
         let variant =
             Variant::parse("window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }, max_batch_size: 4");
         let variant = variant.expect("it is a policy");
-        assert_eq!(variant.policy(), Some(PolicyName::Window));
+        assert_eq!(variant.policy(), Some(PolicyName::Of(PolicyKind::Window)));
         assert_eq!(variant.config.max_batch_size, 4);
         let Some(pb::model_config::SchedulingChoice::DynamicBatching(batching)) = &variant.config.scheduling_choice
         else {
             panic!("it batches");
         };
         assert_eq!(batching.max_queue_delay_microseconds, 500);
-        assert_eq!(Variant::parse("diversity").expect("a name").policy(), Some(PolicyName::Diversity));
-        assert_eq!(Variant::parse("serial").expect("a name").policy(), Some(PolicyName::Serial));
+        assert_eq!(Variant::parse("diversity").expect("a name").policy(), Some(PolicyName::Of(PolicyKind::Diversity)));
+        assert_eq!(Variant::parse("serial").expect("a name").policy(), Some(PolicyName::Of(PolicyKind::Serial)));
         let whole = Variant::parse("policy: lazy, latency_objective_ms: 50").expect("a mapping");
-        assert_eq!(whole.policy(), Some(PolicyName::Lazy));
+        assert_eq!(whole.policy(), Some(PolicyName::Of(PolicyKind::Lazy)));
         assert_eq!(knob(&whole.config, "batching.latency_objective_ms"), Some("50"));
     }
 

@@ -6,6 +6,7 @@ use tracing::{info, warn};
 
 use super::table::Table;
 use crate::{
+    batching::PolicyKind,
     observe::LogFormat,
     repository::{
         IndexEntry, Repository,
@@ -72,10 +73,10 @@ pub(super) fn failures(index: &[IndexEntry]) -> Vec<String> {
 fn policy(config: &ModelConfig) -> &'static str {
     match (params::policy(config), &config.scheduling_choice) {
         (policy, _) if unfold::is_given(config) || sequences::given(config).is_some() => match policy {
-            Ok(Some(name @ PolicyName::Lazy)) => name.as_str(),
-            _ => PolicyName::Cellular.as_str(),
+            Ok(Some(PolicyName::Of(kind @ PolicyKind::Lazy))) => kind.name(),
+            _ => PolicyKind::Cellular.name(),
         },
-        (Ok(Some(name @ (PolicyName::Adaptive | PolicyName::Lazy | PolicyName::Diversity))), _) => name.as_str(),
+        (Ok(Some(PolicyName::Of(kind))), _) => kind.name(),
         (_, Some(SchedulingChoice::DynamicBatching(_))) => "window",
         _ => "serial",
     }

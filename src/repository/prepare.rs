@@ -17,7 +17,9 @@ use super::{
     config::{
         ConfigError, Origin,
         automatic::Automatic,
-        check, complete, convert, json, knobs, latencies, pb,
+        check, complete, convert, json,
+        knobs::{self, InConfig},
+        latencies, pb,
         pb::model_version_policy::PolicyChoice,
         pbtxt, sequences,
         unfold::{self, UnfoldRequest},

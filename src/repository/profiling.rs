@@ -13,7 +13,7 @@ use super::{
     EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, config::complete, prepare, scan, warmup,
 };
 use crate::{
-    batching::{Ns, Policy},
+    batching::Ns,
     executor::{StagePrograms, WarmUp},
     observe::machine,
     profile::{CutTable, Findings, Halt, Key, LENGTHS, Profile, Size, Store, choose, digest, measure, sizes},
@@ -129,7 +129,7 @@ impl PoolLoader {
         let choice = choose(&profile, request.fixed_stages())?;
         let mut advised = request.clone();
         // Only these policies let anybody join at a boundary.
-        let joins = matches!(request.knobs.policy, Policy::Lazy(_) | Policy::Diversity(_));
+        let joins = request.knobs.policy.lets_join();
         if request.automatic.stages && choice.stages > 1 && (request.automatic.policy || joins) {
             advised.stages.cuts = StageCuts::Parts(choice.stages);
         }

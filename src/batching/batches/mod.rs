@@ -16,7 +16,7 @@ use super::{
     ids::{BatchIx, RequestIx, SubQueueIx},
     ledger::{BatchSpan, Ledger, RequestState},
     offer::{Answer, PoolView},
-    policy::{Decision, Policy, Selection},
+    policy::{BatchLimits, Decision, Policy, Selection},
     table::{
         BatchTable,
         batch::{Batch, Step},
@@ -28,7 +28,7 @@ use super::{
 /// The batches of one version.
 #[derive(Debug)]
 pub(in crate::batching) struct Batches {
-    pub(in crate::batching) policy: Policy,
+    pub(in crate::batching) policy: Box<dyn Policy>,
     pub(in crate::batching) table: BatchTable,
     pub(in crate::batching) pipeline: Pipeline,
     /// Rows of requests whose clients have yet to take responses, in no batch meanwhile.
@@ -58,9 +58,10 @@ pub(in crate::batching) struct BatchTask {
 impl Batches {
     pub(in crate::batching) fn new(knobs: &Knobs) -> Self {
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
+        let max_rows = knobs.max_batch_rows.max(1);
         Self {
-            policy: Policy::new(knobs),
-            table: BatchTable::new(pipeline.stages(), knobs.max_batch_rows.max(1)),
+            policy: knobs.policy.start(BatchLimits { max_rows, mergeable: knobs.mergeable }),
+            table: BatchTable::new(pipeline.stages(), max_rows),
             pipeline,
             paused: BTreeMap::new(),
             untidy: false,

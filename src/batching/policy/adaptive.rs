@@ -2,29 +2,80 @@
 //! many rows to collect, the dispatcher how long a batch may wait for them.
 
 use super::{
-    Decision, Selection, View,
+    BatchLimits, Decision, Policy, PolicyKnobs, Selection, View,
     monitor::{Demand, Dispatch, Monitor, MonitorKnobs, Queue},
 };
-use crate::batching::{AdaptiveKnobs, Ns, ShapeClass, cost::Quantile, queue::SubQueue};
+use crate::batching::{
+    Ns, ShapeClass,
+    cost::Quantile,
+    ids::SubQueueIx,
+    knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE},
+    ledger::Request,
+    queue::SubQueue,
+};
 
-/// State of the policy for one group.
+/// Surplus over the measured rate that the preferred batch size carries.
+const HEADROOM: Knob<f64> = Knob::new("batching.adaptive.headroom", Form::Number { least: 0.0, most: 10.0 });
+/// Time over which the rate is averaged, in milliseconds.
+const AVERAGE: Knob<f64> = Knob::positive("batching.adaptive.average_ms", DAY_MS);
+/// Longest wait of a partial batch, in microseconds.
+const DELAY: Knob<u64> = Knob::whole("batching.adaptive.max_queue_delay_us", 0, DAY_US);
+/// `default` or the paper's own rules.
+const RULES: Knob<&str> = Knob::new("batching.adaptive.mode", MODE);
+
+/// BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
+#[derive(Clone, Debug, PartialEq)]
+pub struct AdaptiveKnobs {
+    /// The preferred batch size carries the measured rate times 1 + this. The rule of equality is unstable under
+    /// Poisson arrivals.
+    pub headroom: f64,
+    /// Time over which the request rate is averaged.
+    pub average_ns: Ns,
+    /// Longest time that a partial batch waits for its preferred size.
+    pub max_queue_delay_ns: Ns,
+    /// The paper's own rules: a window of one second, sizes from 2, no headroom, a linear fit of the latency.
+    pub paper: bool,
+}
+
+impl Default for AdaptiveKnobs {
+    fn default() -> Self {
+        Self { headroom: 0.15, average_ns: 30_000_000, max_queue_delay_ns: 100_000_000, paper: false }
+    }
+}
+
+impl PolicyKnobs for AdaptiveKnobs {
+    const NAME: &'static str = "adaptive";
+    const KNOBS: &'static [KnobEntry] = &[HEADROOM.entry(), AVERAGE.entry(), DELAY.entry(), RULES.entry()];
+
+    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
+        let default = Self::default();
+        Ok(Self {
+            paper: given.read_paper(&RULES, &[HEADROOM.entry(), AVERAGE.entry()])?,
+            headroom: given.read(&HEADROOM)?.unwrap_or(default.headroom),
+            average_ns: given.read_ms(&AVERAGE)?.unwrap_or(default.average_ns),
+            max_queue_delay_ns: given.read_us(&DELAY)?.unwrap_or(default.max_queue_delay_ns),
+        })
+    }
+
+    fn start(&self, _: BatchLimits) -> Box<dyn Policy> {
+        let Self { headroom, average_ns, max_queue_delay_ns, paper } = *self;
+        let monitor = Monitor::new(MonitorKnobs { headroom, average_ns, cap_ns: max_queue_delay_ns, paper }, 0);
+        Box::new(Adaptive { monitor })
+    }
+}
+
+/// The policy, with what it remembers of one version.
 #[derive(Debug)]
-pub(in crate::batching) struct Adaptive {
+struct Adaptive {
     monitor: Monitor,
 }
 
-impl Adaptive {
-    pub(super) fn new(knobs: &AdaptiveKnobs) -> Self {
-        let AdaptiveKnobs { headroom, average_ns, max_queue_delay_ns, paper } = *knobs;
-        let monitor = Monitor::new(MonitorKnobs { headroom, average_ns, cap_ns: max_queue_delay_ns, paper }, 0);
-        Self { monitor }
+impl Policy for Adaptive {
+    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
+        self.monitor.arrived(now, request.rows);
     }
 
-    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
-        self.monitor.arrived(now, rows);
-    }
-
-    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
+    fn decide(&mut self, view: &View<'_>) -> Decision {
         if let Some(batch) = view.goes_first() {
             return Decision::GoOn(batch);
         }

@@ -1,32 +1,36 @@
 //! `diversity` (DVABatch section 7): Policy I groups requests of like length, Policy II splits batches where the rest
 //! runs faster in parts, Policy III lets newcomers join the newest batch.
 
+mod knobs;
+
 use std::collections::BTreeMap;
 
 use smallvec::SmallVec;
 
+pub use self::knobs::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity};
 use super::{
-    Decision, Selection, View,
+    Decision, Policy, Selection, View,
     candidate::CandidateBatch,
     gain::{is_gain, longest_wait_ns, meets_at},
     lazy::stretchable,
     rate::Rate,
 };
 use crate::batching::{
-    CellId, DiversityKnobs, LoadDiversity, Ns, OperatorDiversity, PartOrder, ShapeClass,
+    CellId, Ns, PartOrder, ShapeClass,
     cost::Quantile,
-    ids::BatchIx,
-    ledger::NEVER,
+    ids::{BatchIx, SubQueueIx},
+    ledger::{NEVER, Request},
     queue::SubQueue,
     table::{
+        BatchTable,
         batch::{Batch, Step},
         lineage::Lineage,
     },
 };
 
-/// State of the policy for one group.
+/// The policy, with what it remembers of one version.
 #[derive(Debug)]
-pub(in crate::batching) struct Diversity {
+struct Diversity {
     knobs: DiversityKnobs,
     splits: Splits,
     rate: Rate,
@@ -63,25 +67,27 @@ const AVERAGE_NS: Ns = 1_000_000_000;
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;
 
-impl Diversity {
-    pub(super) fn new(knobs: &DiversityKnobs) -> Self {
-        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::averaged(AVERAGE_NS, 0) }
+impl Policy for Diversity {
+    fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
+        self.rate.add(now, request.rows);
     }
 
-    pub(super) fn arrived(&mut self, now: Ns, rows: u32) {
-        self.rate.add(now, rows);
+    fn stretches(&self) -> bool {
+        self.knobs.joins()
     }
 
-    /// Whether it lets newcomers join batches: not where parallel entry resolves load diversity already (section 7.2).
-    pub(super) fn stretches(&self) -> bool {
-        self.knobs.load.is_some() && self.knobs.input.is_none()
-    }
-
-    pub(super) fn part_order(&self) -> PartOrder {
+    fn part_order(&self) -> PartOrder {
         self.knobs.operator.as_ref().map_or(PartOrder::DepthFirst, |operator| operator.order)
     }
 
-    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
+    fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
+        let &[batch] = lineage.parts.as_slice() else { return false };
+        let Some(load) = &self.knobs.load else { return false };
+        let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(lineage.created) <= max_age_ns);
+        young && self.is_early(load, stages, table.get(batch))
+    }
+
+    fn decide(&mut self, view: &View<'_>) -> Decision {
         self.splits.renew(view);
         if let Some(split) = self.split(view) {
             return split;
@@ -94,6 +100,12 @@ impl Diversity {
         }
         let boards = if view.enterable { self.board(view) } else { Decision::Nothing };
         view.or_go_on(boards)
+    }
+}
+
+impl Diversity {
+    fn new(knobs: &DiversityKnobs) -> Self {
+        Self { knobs: knobs.clone(), splits: Splits::default(), rate: Rate::averaged(AVERAGE_NS, 0) }
     }
 
     // ## Policy I and new batches
@@ -218,7 +230,7 @@ impl Diversity {
     // ## Policy III
     /// Lets newcomers join the newest batch, if it is young enough, they can still catch up, and it helps.
     fn stretch(&mut self, view: &View<'_>) -> Option<Decision> {
-        let load = self.knobs.load.as_ref().filter(|_| self.stretches())?;
+        let load = self.knobs.load.as_ref().filter(|_| self.knobs.joins())?;
         let (lineage, batch) = stretchable(view)?;
         let entry = view.table.get(batch);
         if !self.is_early(load, view.pipeline.stages(), entry) || !is_young(load, view, lineage, batch) {
@@ -241,13 +253,6 @@ impl Diversity {
         let Some(first) = batch.steps.first() else { return false };
         let limit = load.max_stage.unwrap_or(u16::MAX).min(stages - 1);
         meets_at(first).0 <= limit
-    }
-
-    /// Whether newcomers may still join, as far as age and progress go.
-    pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, batch: &Batch, stages: u16) -> bool {
-        let Some(load) = &self.knobs.load else { return false };
-        let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(lineage.created) <= max_age_ns);
-        young && self.is_early(load, stages, batch)
     }
 }
 

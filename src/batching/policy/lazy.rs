@@ -4,17 +4,19 @@
 use smallvec::SmallVec;
 
 use super::{
-    Decision, Selection, View,
+    BatchLimits, Decision, Policy, PolicyKnobs, Requirements, Selection, View,
     gain::{is_gain, longest_wait_ns, meets_at},
     slack::{self, Entry, SlackPredictor, Waiting},
 };
 use crate::batching::{
-    LazyKnobs, Ns, Predictor, ShapeClass,
+    Ns, ShapeClass,
     cost::Quantile,
     ids::{BatchIx, RequestIx, SubQueueIx},
+    knob::{DAY_MS, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, LATENCY_OBJECTIVE, narrow},
     ledger::NEVER,
     queue::SubQueue,
     table::{
+        BatchTable,
         batch::{Batch, Step},
         lineage::Lineage,
     },
@@ -23,18 +25,113 @@ use crate::batching::{
 /// Requests that are looked at for each row of room: those that are too long for a batch may be many.
 const LOOKED_AT: usize = 4;
 
-/// State of the policy for one group.
+/// How remaining times are predicted.
+const PREDICTOR: Knob<&str> = Knob::new(
+    "batching.lazy.predictor",
+    Form::Word {
+        words: &["table", "paper"],
+        refused: Some(("oracle", "the predictor 'oracle' is for simulation only, where latencies are known exactly")),
+    },
+);
+/// Most entries of the batch table's stack.
+const DEPTH: Knob<u64> = Knob::whole("batching.lazy.max_depth", 1, 64);
+/// Longest time in all that an entry waits for later ones, in milliseconds.
+const CATCH_UP: Knob<f64> = Knob::positive("batching.lazy.max_catch_up_ms", DAY_MS);
+/// Whether requests that are late are rejected.
+const REJECT: Knob<bool> = Knob::new("batching.lazy.reject_late", Form::Flag);
+
+/// LazyBatching, section IV.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LazyKnobs {
+    /// How remaining times are predicted.
+    pub predictor: Predictor,
+    /// Most entries of the batch table's stack; more would starve its bottom.
+    pub max_depth: u32,
+    /// Longest time in all that an entry waits for later ones to catch up; none: half the time of the whole model for
+    /// the largest batch.
+    pub max_catch_up_ns: Option<Ns>,
+    /// Requests that cannot meet the objective any more are rejected instead of served late.
+    pub reject_late: bool,
+}
+
+impl Default for LazyKnobs {
+    fn default() -> Self {
+        Self { predictor: Predictor::Table, max_depth: 4, max_catch_up_ns: None, reject_late: false }
+    }
+}
+
+/// How the slack of a request is predicted (LazyBatching section IV-C).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Predictor {
+    /// Equation 2: the batch-1 times of all requests, summed.
+    Paper,
+    /// Measured latency per stage and batch size at its 99th percentile, corrected online.
+    #[default]
+    Table,
+    /// The mean latency per stage and batch size: the exact curve, where the table holds it (simulation).
+    Oracle,
+}
+
+impl LazyKnobs {
+    /// Keys that say something of stacks of batches, and nothing of cells.
+    pub const OF_BATCHES: [&str; 2] = [PREDICTOR.key, DEPTH.key];
+}
+
+impl PolicyKnobs for LazyKnobs {
+    const NAME: &'static str = "lazy";
+    const KNOBS: &'static [KnobEntry] = &[PREDICTOR.entry(), DEPTH.entry(), CATCH_UP.entry(), REJECT.entry()];
+
+    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
+        let default = Self::default();
+        let reject_late = given.read(&REJECT)?.unwrap_or(default.reject_late);
+        if reject_late && !given.has_objective {
+            let message = format!(
+                "late are requests that miss the objective, but there is none: give '{}', or remove this",
+                LATENCY_OBJECTIVE.key
+            );
+            return Err(KnobRefusal::new(REJECT.key, message));
+        }
+        let predictor = match given.read(&PREDICTOR)? {
+            Some("paper") => Predictor::Paper,
+            _ => default.predictor,
+        };
+        Ok(Self {
+            predictor,
+            max_depth: given.read(&DEPTH)?.map_or(default.max_depth, narrow),
+            max_catch_up_ns: given.read_ms(&CATCH_UP)?,
+            reject_late,
+        })
+    }
+
+    fn start(&self, _: BatchLimits) -> Box<dyn Policy> {
+        Box::new(Lazy { knobs: self.clone() })
+    }
+
+    fn requirements(&self) -> Requirements {
+        Requirements { targets: true, joins: true, ..Requirements::default() }
+    }
+}
+
+/// The policy.
 #[derive(Debug)]
-pub(in crate::batching) struct Lazy {
+struct Lazy {
     knobs: LazyKnobs,
 }
 
-impl Lazy {
-    pub(super) fn new(knobs: &LazyKnobs) -> Self {
-        Self { knobs: knobs.clone() }
+impl Policy for Lazy {
+    fn stretches(&self) -> bool {
+        true
     }
 
-    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
+    fn asks_for_neighbours(&self) -> bool {
+        true
+    }
+
+    fn keeps_open(&self, _: Ns, _: &Lineage, _: &BatchTable, _: u16) -> bool {
+        true
+    }
+
+    fn decide(&mut self, view: &View<'_>) -> Decision {
         if let Some(late) = self.hopeless(view) {
             return Decision::Refuse(late);
         }
@@ -53,7 +150,9 @@ impl Lazy {
         let selection = self.boarding(view, sub_queue, entry);
         view.or_go_on(Decision::New { sub_queue, selection: Selection::Named(selection), accepts_newcomers: true })
     }
+}
 
+impl Lazy {
     /// The request that would board next, if it cannot meet its target any more and such are refused.
     fn hopeless(&self, view: &View<'_>) -> Option<RequestIx> {
         if !self.knobs.reject_late {

@@ -12,16 +12,24 @@ mod serial;
 pub(super) mod slack;
 mod window;
 
+use std::fmt::Debug;
+
 use smallvec::SmallVec;
 
-use self::{adaptive::Adaptive, diversity::Diversity, lazy::Lazy, window::Window};
+pub(super) use self::serial::Serial;
+pub use self::{
+    adaptive::AdaptiveKnobs,
+    diversity::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity},
+    lazy::{LazyKnobs, Predictor},
+    window::WindowKnobs,
+};
 use super::{
-    Knobs, Ns, PartOrder, ShapeClass,
+    Ns, PartOrder, ShapeClass,
     cost::Costs,
     ids::{BatchIx, RequestIx, SubQueueIx},
-    knobs,
+    knob::{GivenKnobs, KnobEntry, KnobRefusal},
     ledger::{Ledger, NEVER, Request},
-    queue::{Pending, SubQueue},
+    queue::{LengthBucketing, Pending, SubQueue},
     table::{BatchTable, lineage::Lineage, pipeline::Pipeline},
 };
 
@@ -128,85 +136,84 @@ impl View<'_> {
     }
 }
 
-/// The policy of a group.
-#[derive(Debug)]
-pub(super) enum Policy {
-    /// One request at a time.
-    Serial,
-    /// Triton's dynamic batcher.
-    Window(Window),
-    /// Batch sizes follow the request rate.
-    Adaptive(Adaptive),
-    /// Newcomers catch up while the slack allows it.
-    Lazy(Lazy),
-    /// New, stretch and split.
-    Diversity(Diversity),
-}
-
-impl Policy {
-    pub(super) fn new(knobs: &Knobs) -> Self {
-        match &knobs.policy {
-            knobs::Policy::Window(window) => Self::Window(Window::new(knobs, window)),
-            knobs::Policy::Adaptive(adaptive) => Self::Adaptive(Adaptive::new(adaptive)),
-            knobs::Policy::Lazy(lazy) => Self::Lazy(Lazy::new(lazy)),
-            knobs::Policy::Diversity(diversity) => Self::Diversity(Diversity::new(diversity)),
-            // Cells have no batches to decide about.
-            knobs::Policy::Serial | knobs::Policy::Cellular(_) => Self::Serial,
-        }
-    }
+/// A policy over batches, with what it remembers of its version.
+pub(super) trait Policy: Debug + Send {
+    /// What to do with a lane.
+    fn decide(&mut self, view: &View<'_>) -> Decision;
 
     /// Takes note of an arrival in a sub-queue: of its rows, for those that measure the rate, and of its order.
-    pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: &Request) {
-        match self {
-            Self::Window(window) => window.arrived(sub_queue, request.seq),
-            Self::Adaptive(adaptive) => adaptive.arrived(now, request.rows),
-            Self::Diversity(diversity) => diversity.arrived(now, request.rows),
-            Self::Serial | Self::Lazy(_) => {}
-        }
-    }
-
-    /// What to do with a lane.
-    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
-        match self {
-            Self::Serial => serial::decide(view),
-            Self::Window(window) => window.decide(view),
-            Self::Adaptive(adaptive) => adaptive.decide(view),
-            Self::Lazy(lazy) => lazy.decide(view),
-            Self::Diversity(diversity) => diversity.decide(view),
-        }
-    }
+    fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: &Request) {}
 
     /// Whether it ever stretches a batch.
-    pub(super) fn stretches(&self) -> bool {
-        match self {
-            Self::Serial | Self::Window(_) | Self::Adaptive(_) => false,
-            Self::Lazy(_) => true,
-            Self::Diversity(diversity) => diversity.stretches(),
-        }
+    fn stretches(&self) -> bool {
+        false
     }
 
     /// Whether it looks at how much time other models can spare.
-    pub(super) fn asks_for_neighbours(&self) -> bool {
-        matches!(self, Self::Lazy(_))
+    fn asks_for_neighbours(&self) -> bool {
+        false
     }
 
     /// In which order the parts of a split batch run.
-    pub(super) fn part_order(&self) -> PartOrder {
-        match self {
-            Self::Diversity(diversity) => diversity.part_order(),
-            _ => PartOrder::DepthFirst,
-        }
+    fn part_order(&self) -> PartOrder {
+        PartOrder::DepthFirst
     }
 
     /// Whether newcomers may still join a batch, as far as its age and its progress go.
-    pub(super) fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
-        match self {
-            Self::Serial | Self::Window(_) | Self::Adaptive(_) => false,
-            Self::Lazy(_) => true,
-            Self::Diversity(diversity) => match lineage.parts.as_slice() {
-                &[batch] => diversity.keeps_open(now, lineage, table.get(batch), stages),
-                _ => false,
-            },
-        }
+    fn keeps_open(&self, _now: Ns, _lineage: &Lineage, _table: &BatchTable, _stages: u16) -> bool {
+        false
+    }
+}
+
+/// The knobs of a policy over batches.
+pub(super) trait PolicyKnobs: Sized {
+    /// Its name in configurations.
+    const NAME: &'static str;
+
+    /// Its knobs in configurations, with the forms of their values.
+    const KNOBS: &'static [KnobEntry];
+
+    /// Reads them from a configuration.
+    ///
+    /// # Errors
+    /// When a knob is not of its form or contradicts another.
+    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal>;
+
+    /// The policy at work.
+    fn start(&self, limits: BatchLimits) -> Box<dyn Policy>;
+
+    /// What the policy asks of its version.
+    fn requirements(&self) -> Requirements {
+        Requirements::default()
+    }
+}
+
+/// Which batches a version can run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BatchLimits {
+    /// Rows of the largest batch.
+    pub(super) max_rows: u32,
+    /// Whether requests may share a batch.
+    pub(super) mergeable: bool,
+}
+
+/// What a policy asks of its version's queue and costs.
+#[derive(Debug)]
+pub(super) struct Requirements {
+    /// It asks how long stages take, so that costs are learned.
+    pub(super) costs: bool,
+    /// Requests board in the order of their targets.
+    pub(super) targets: bool,
+    /// Requests may share a batch, if the model allows it.
+    pub(super) shares_batches: bool,
+    /// Newcomers may join a batch between its stages.
+    pub(super) joins: bool,
+    /// How lengths are rounded; none: as the queue's `bucket_width` says.
+    pub(super) lengths: Option<LengthBucketing>,
+}
+
+impl Default for Requirements {
+    fn default() -> Self {
+        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None }
     }
 }

@@ -1,13 +1,28 @@
 //! `serial`: one request at a time, in order of arrival. What Triton does with a model that has no scheduler.
 
-use super::{Decision, Selection, View};
+use super::{Decision, Policy, Requirements, Selection, View};
 
-pub(super) fn decide(view: &View<'_>) -> Decision {
-    if let Some(batch) = view.goes_first() {
-        return Decision::GoOn(batch);
+/// The policy, which remembers nothing.
+#[derive(Debug)]
+pub(in crate::batching) struct Serial;
+
+impl Serial {
+    /// What the policy asks of its version.
+    pub(in crate::batching) fn requirements() -> Requirements {
+        Requirements { costs: false, shares_batches: false, ..Requirements::default() }
     }
-    match view.pending.in_order().next().filter(|_| view.enterable) {
-        Some((sub_queue, _)) => Decision::New { sub_queue, selection: Selection::First(1), accepts_newcomers: true },
-        None => view.or_go_on(Decision::Nothing),
+}
+
+impl Policy for Serial {
+    fn decide(&mut self, view: &View<'_>) -> Decision {
+        if let Some(batch) = view.goes_first() {
+            return Decision::GoOn(batch);
+        }
+        match view.pending.in_order().next().filter(|_| view.enterable) {
+            Some((sub_queue, _)) => {
+                Decision::New { sub_queue, selection: Selection::First(1), accepts_newcomers: true }
+            }
+            None => view.or_go_on(Decision::Nothing),
+        }
     }
 }

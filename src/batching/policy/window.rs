@@ -15,13 +15,42 @@
 
 use smallvec::SmallVec;
 
-use super::{Decision, Selection, View};
+use super::{BatchLimits, Decision, Policy, PolicyKnobs, Requirements, Selection, View};
 use crate::batching::{
-    Knobs, Ns, WindowKnobs,
+    Ns,
     ids::SubQueueIx,
-    ledger::Ledger,
+    knob::{GivenKnobs, KnobEntry, KnobRefusal},
+    ledger::{Ledger, Request},
     queue::{Pending, SubQueue},
 };
+
+/// Triton's `dynamic_batching`, times in nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct WindowKnobs {
+    /// Sizes in rows at which a batch goes at once, ascending. Sizes that no batch can have are passed over; with none
+    /// left it is the largest batch.
+    pub preferred_batch_sizes: Vec<u32>,
+    /// How long the oldest request may wait for a preferred size.
+    pub max_queue_delay_ns: Ns,
+}
+
+impl PolicyKnobs for WindowKnobs {
+    const NAME: &'static str = "window";
+    /// Its knobs are the fields of Triton's `dynamic_batching`.
+    const KNOBS: &'static [KnobEntry] = &[];
+
+    fn read(_: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
+        Ok(Self::default())
+    }
+
+    fn start(&self, limits: BatchLimits) -> Box<dyn Policy> {
+        Box::new(Window::new(limits, self))
+    }
+
+    fn requirements(&self) -> Requirements {
+        Requirements { costs: false, ..Requirements::default() }
+    }
+}
 
 /// The batch that a sub-queue would form.
 #[derive(Clone, Copy, Debug, Default)]
@@ -45,9 +74,9 @@ struct Latest {
     elsewhere: Option<u64>,
 }
 
-/// State of the policy for one group.
+/// The policy, with what it remembers of one version.
 #[derive(Debug)]
-pub(in crate::batching) struct Window {
+struct Window {
     /// Ascending, never empty.
     preferred: SmallVec<[u32; 4]>,
     max_rows: u64,
@@ -57,9 +86,25 @@ pub(in crate::batching) struct Window {
     latest: Latest,
 }
 
+impl Policy for Window {
+    fn arrived(&mut self, _: Ns, sub_queue: SubQueueIx, request: &Request) {
+        self.latest.arrived(sub_queue, request.seq);
+    }
+
+    fn decide(&mut self, view: &View<'_>) -> Decision {
+        if let Some(batch) = view.goes_first() {
+            return Decision::GoOn(batch);
+        }
+        if !view.enterable {
+            return view.or_go_on(Decision::Nothing);
+        }
+        view.or_go_on(self.board(view.now, view.pending, view.ledger))
+    }
+}
+
 impl Window {
-    pub(super) fn new(knobs: &Knobs, window: &WindowKnobs) -> Self {
-        let max_rows = knobs.max_batch_rows.max(1);
+    fn new(limits: BatchLimits, window: &WindowKnobs) -> Self {
+        let max_rows = limits.max_rows.max(1);
         let sizes = window.preferred_batch_sizes.iter().copied();
         let mut preferred: SmallVec<[u32; 4]> = sizes.filter(|size| (1..=max_rows).contains(size)).collect();
         preferred.sort_unstable();
@@ -70,23 +115,9 @@ impl Window {
             preferred,
             max_rows: u64::from(max_rows),
             delay_ns: window.max_queue_delay_ns,
-            alone: !knobs.mergeable,
+            alone: !limits.mergeable,
             latest: Latest::default(),
         }
-    }
-
-    pub(super) fn arrived(&mut self, sub_queue: SubQueueIx, seq: u64) {
-        self.latest.arrived(sub_queue, seq);
-    }
-
-    pub(super) fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(batch) = view.goes_first() {
-            return Decision::GoOn(batch);
-        }
-        if !view.enterable {
-            return view.or_go_on(Decision::Nothing);
-        }
-        view.or_go_on(self.board(view.now, view.pending, view.ledger))
     }
 
     /// Which requests board now.

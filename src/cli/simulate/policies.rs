@@ -3,7 +3,7 @@
 use serde_yaml::{Mapping, Value};
 
 use crate::{
-    batching::{Knobs, Policy, Predictor},
+    batching::{Knobs, Policy, PolicyKind, Predictor},
     repository::config::{convert, params::PolicyName, policy_text::PolicyText, yaml},
     simulate::ModelTable,
 };
@@ -58,7 +58,7 @@ impl Asked {
         };
         let is_oracle = batching.get("policy").and_then(Value::as_str) == Some(ORACLE);
         if is_oracle {
-            let lazy = PolicyName::Lazy.as_str();
+            let lazy = PolicyKind::Lazy.name();
             if let Some(knobs) = batching.remove(ORACLE) {
                 batching.insert(lazy.into(), knobs);
             }
@@ -120,9 +120,10 @@ impl Asked {
     /// Whether a model runs cells under it.
     fn is_cellular(&self, model: &ModelTable) -> Result<bool, String> {
         let policy = self.batching.get("policy").and_then(Value::as_str).unwrap_or_default();
-        let is_cellular = policy == PolicyName::Cellular.as_str();
-        let by_cells =
-            [PolicyName::Cellular, PolicyName::Auto, PolicyName::Lazy].map(PolicyName::as_str).contains(&policy);
+        let is_cellular = policy == PolicyKind::Cellular.name();
+        let by_cells = [PolicyName::Of(PolicyKind::Cellular), PolicyName::Auto, PolicyName::Of(PolicyKind::Lazy)]
+            .map(PolicyName::as_str)
+            .contains(&policy);
         let refused = |why: &str| Err(format!("policy '{}': the model '{}' {why}", self.name, model.name));
         match &model.cells {
             None if is_cellular => {

@@ -11,7 +11,10 @@ use super::{
     },
     sequences, unfold,
 };
-use crate::onnx::{Port, PortDim, Signature};
+use crate::{
+    batching::PolicyKind,
+    onnx::{Port, PortDim, Signature},
+};
 
 /// The backend that runs ONNX graphs.
 pub const ONNXRUNTIME: &str = "onnxruntime";
@@ -131,7 +134,7 @@ fn batch_size(config: &mut pb::ModelConfig, signature: &Signature, default_max_b
     if config.max_batch_size == 0 {
         config.max_batch_size = default_max_batch_size;
     }
-    let says_serial = matches!(params::policy(config), Ok(Some(PolicyName::Serial)));
+    let says_serial = matches!(params::policy(config), Ok(Some(PolicyName::Of(PolicyKind::Serial))));
     if config.max_batch_size > 1 && config.scheduling_choice.is_none() && !says_serial {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
     }
@@ -195,7 +198,7 @@ pub fn scheduler(config: &mut pb::ModelConfig) {
         return;
     }
     let named = params::policy(config).ok().flatten();
-    let batches = named.is_some_and(|name| !matches!(name, PolicyName::Serial | PolicyName::Window));
+    let batches = named.is_some_and(|name| !matches!(name, PolicyName::Of(PolicyKind::Serial | PolicyKind::Window)));
     if batches && config.max_batch_size > 0 && config.scheduling_choice.is_none() {
         config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(pb::ModelDynamicBatching::default()));
     }

@@ -6,9 +6,11 @@ use std::collections::BTreeMap;
 use smallvec::SmallVec;
 
 use super::{
-    ConfigError, Origin, knobs, params,
+    ConfigError, Origin,
+    knobs::{self, InConfig, from_ms, from_us, narrow},
+    params,
     pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction as PbAction},
-    policies::{self, from_ms, from_us, instances, narrow},
+    policies::{self, instances},
     sequences,
     stages::{self, StageRequest},
     unfold::{self, UnfoldRequest},

@@ -1,6 +1,7 @@
 //! Our own knobs, which travel as strings in `parameters` because `model_config.proto` has no fields for them.
 
 use super::{knobs, nearest::suggestion, pb, stages, unfold};
+use crate::batching::PolicyKind;
 
 /// Key prefix: `pad.<input>` names the axes of an input that are padded within a batch, and the value they are filled
 /// with: `tokens`, `tokens=0`, `height,width=0`.
@@ -10,7 +11,7 @@ pub const PAD: &str = "pad.";
 pub const AXES: &str = "axes.";
 
 /// The batching policy, by its [`PolicyName`].
-pub const POLICY: &str = "batching.policy";
+pub use crate::batching::knob::POLICY;
 
 /// Path of the policy's name in a configuration.
 pub fn policy_path() -> String {
@@ -57,46 +58,32 @@ impl Pad {
     }
 }
 
-/// How batches are formed.
+/// How batches are formed, as a configuration names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PolicyName {
     /// The server chooses.
     Auto,
-    /// One request at a time.
-    Serial,
-    /// Triton's dynamic batcher.
-    Window,
-    /// Batch sizes follow the request rate.
-    Adaptive,
-    /// Late requests catch up while the slack allows it.
-    Lazy,
-    /// Batches are stretched, split and run in groups of like length.
-    Diversity,
-    /// Requests unfold into cells, of which tasks are formed anew at every step.
-    Cellular,
+    /// One policy.
+    Of(PolicyKind),
 }
 
 impl PolicyName {
-    /// All policies of this version.
-    pub const ALL: [Self; 7] =
-        [Self::Auto, Self::Serial, Self::Window, Self::Adaptive, Self::Lazy, Self::Diversity, Self::Cellular];
+    /// All names.
+    pub fn all() -> impl Iterator<Item = Self> {
+        std::iter::once(Self::Auto).chain(PolicyKind::ALL.iter().copied().map(Self::Of))
+    }
 
     /// The name in configurations.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
-            Self::Serial => "serial",
-            Self::Window => "window",
-            Self::Adaptive => "adaptive",
-            Self::Lazy => "lazy",
-            Self::Diversity => "diversity",
-            Self::Cellular => "cellular",
+            Self::Of(kind) => kind.name(),
         }
     }
 
     /// Whether batches are formed by preferred sizes and a delay.
     pub const fn has_window(self) -> bool {
-        matches!(self, Self::Auto | Self::Window)
+        matches!(self, Self::Auto | Self::Of(PolicyKind::Window))
     }
 
     /// The policy of a name; the error says which there are.
@@ -104,11 +91,13 @@ impl PolicyName {
     /// # Errors
     /// For any other name.
     pub fn from_name(name: &str) -> Result<Self, String> {
-        if let Some(found) = Self::ALL.into_iter().find(|policy| policy.as_str() == name) {
+        if let Some(found) = Self::all().find(|policy| policy.as_str() == name) {
             return Ok(found);
         }
-        let hint = suggestion(name, Self::ALL.map(Self::as_str));
-        Err(format!("expected auto, serial, window, adaptive, lazy, diversity or cellular, but found '{name}'{hint}"))
+        let names: Vec<&str> = Self::all().map(Self::as_str).collect();
+        let hint = suggestion(name, names.iter().copied());
+        let (last, others) = names.split_last().expect("there is auto");
+        Err(format!("expected {} or {last}, but found '{name}'{hint}", others.join(", ")))
     }
 }
 
@@ -264,7 +253,7 @@ mod tests {
 
     #[test]
     fn policies_have_names() {
-        for policy in PolicyName::ALL {
+        for policy in PolicyName::all() {
             assert_eq!(PolicyName::from_name(policy.as_str()), Ok(policy));
         }
         let unknown = PolicyName::from_name("windw").unwrap_err();

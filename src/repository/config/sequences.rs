@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::{
-    ConfigError, Origin, convert, knobs, pb,
+    ConfigError, Origin, convert,
+    knobs::{self, InConfig, from_us, narrow},
+    pb,
     pb::{
         model_config::SchedulingChoice,
         model_queue_policy::TimeoutAction,
@@ -14,7 +16,6 @@ use super::{
             Control as PbControl, InitialState, StrategyChoice, control::Kind, initial_state::StateData,
         },
     },
-    policies::{from_us, narrow},
     unfold::{
         self, CellRequest, ControlRequest, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
     },

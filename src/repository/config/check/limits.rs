@@ -1,11 +1,16 @@
 //! Numbers that must agree: batch sizes, priorities, parameters, warm-up.
 
 use super::stays_inside;
-use crate::repository::config::{
-    ConfigError, Origin, convert, knobs, latencies,
-    params::{self, Meaning, PolicyName},
-    pb::{self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType},
-    policies, sequences, stages, unfold,
+use crate::{
+    batching::PolicyKind,
+    repository::config::{
+        ConfigError, Origin, convert, knobs, latencies,
+        params::{self, Meaning, PolicyName},
+        pb::{
+            self, model_config::SchedulingChoice, model_queue_policy::TimeoutAction, model_warmup::input::InputDataType,
+        },
+        policies, sequences, stages, unfold,
+    },
 };
 
 pub(super) fn check(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigError> {
@@ -41,11 +46,11 @@ fn parameters(config: &pb::ModelConfig, origin: &Origin) -> Result<(), ConfigErr
     }
     let policy = params::policy(config).map_err(|fault| origin.error(&at(params::POLICY), fault))?;
     match (policy, &config.scheduling_choice) {
-        (Some(PolicyName::Serial), Some(SchedulingChoice::DynamicBatching(_))) => {
+        (Some(PolicyName::Of(PolicyKind::Serial)), Some(SchedulingChoice::DynamicBatching(_))) => {
             let message = "the policy 'serial' contradicts dynamic_batching";
             Err(origin.error(&at(params::POLICY), message))
         }
-        (Some(PolicyName::Window), None) if !unfold::is_given(config) => {
+        (Some(PolicyName::Of(PolicyKind::Window)), None) if !unfold::is_given(config) => {
             let message = "the policy 'window' needs dynamic_batching and a max_batch_size";
             Err(origin.error(&at(params::POLICY), message))
         }

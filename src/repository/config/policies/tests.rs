@@ -1,5 +1,8 @@
 use super::*;
-use crate::repository::config::{complete, pbtxt, stages};
+use crate::{
+    batching::{AdaptiveKnobs, LoadDiversity, OperatorDiversity, PartOrder, Predictor},
+    repository::config::{complete, pbtxt, stages},
+};
 
 /// Keys and values.
 type Parameters = [(&'static str, &'static str)];
@@ -282,12 +285,4 @@ fn the_windows_own_knobs_belong_to_the_window() {
 fn knobs_of_other_policies_play_no_part() {
     let elsewhere = [("batching.lazy.reject_late", "true"), ("batching.diversity.input", "true")];
     assert_eq!(named("adaptive", &elsewhere), Ok(Policy::Adaptive(AdaptiveKnobs::default())));
-}
-
-#[test]
-fn endless_delays_fit_any_clock() {
-    assert_eq!(from_us(u64::MAX), MAX_DELAY_NS);
-    assert!(MAX_DELAY_NS.checked_add(MAX_DELAY_NS).is_some());
-    assert_eq!(from_ms(f64::MAX), MAX_DELAY_NS);
-    assert_eq!(from_ms(1e-9), 1, "no positive time is none");
 }

@@ -7,30 +7,21 @@ use super::{
     read::{Reader, Section, Value},
     tree::Node,
 };
-use crate::repository::config::{
-    ConfigError,
-    knobs::{self, Form},
-    latencies,
-    params::{self, PolicyName},
-    pb::{self, model_config::SchedulingChoice},
-    sequences, unfold,
+use crate::{
+    batching::PolicyKind,
+    repository::config::{
+        ConfigError,
+        knobs::{self, Form},
+        latencies,
+        params::{self, PolicyName},
+        pb::{self, model_config::SchedulingChoice},
+        sequences, unfold,
+    },
 };
 
-const KEYS: [&str; 13] = [
-    "policy",
-    "latency_objective_ms",
-    "weight",
-    "buffer_pairs",
-    "task_time_limit_ms",
-    "latencies",
-    "queueing",
-    "serial",
-    "window",
-    "adaptive",
-    "lazy",
-    "diversity",
-    "cellular",
-];
+/// Keys that do not name the section of a policy.
+const KEYS: [&str; 7] =
+    ["policy", "latency_objective_ms", "weight", "buffer_pairs", "task_time_limit_ms", "latencies", "queueing"];
 
 const COMMON: [&str; 4] = ["latency_objective_ms", "weight", "buffer_pairs", "task_time_limit_ms"];
 
@@ -53,7 +44,8 @@ pub(super) fn policy(
         insert(config, params::POLICY.to_owned(), PolicyName::Auto.as_str().to_owned());
         return Ok(());
     };
-    let section = reader.section(value, &KEYS)?;
+    let keys: Vec<&str> = KEYS.into_iter().chain(PolicyKind::ALL.iter().map(|kind| kind.name())).collect();
+    let section = reader.section(value, &keys)?;
     let chosen = chosen(reader, &section)?;
     insert(config, params::POLICY.to_owned(), chosen.as_str().to_owned());
     reader.note("dynamic_batching", value);
@@ -61,19 +53,17 @@ pub(super) fn policy(
     if let Some(serial) = section.get("serial") {
         reader.section(serial, &[])?;
     }
-    for name in ["adaptive", "lazy", "diversity", "cellular"] {
+    for kind in PolicyKind::ALL.iter().filter(|kind| !matches!(kind, PolicyKind::Serial | PolicyKind::Window)) {
+        let name = kind.name();
         let Some(knobs) = section.get(name) else { continue };
         // Of a model of cells, auto is cellular, and lazy has its knobs too.
         let unfolds = unfold::is_given(config) || sequences::given(config).is_some();
-        let by_cells = unfolds && matches!(chosen, PolicyName::Auto | PolicyName::Lazy);
+        let by_cells = unfolds && matches!(chosen, PolicyName::Auto | PolicyName::Of(PolicyKind::Lazy));
         let is_chosen = chosen.as_str() == name || by_cells && name == "cellular";
         if !is_chosen {
             needs_choice(reader, knobs, chosen, name)?;
         }
-        let given = match name {
-            "diversity" => diversity(reader, knobs)?,
-            _ => knob_section(reader, knobs, &format!("{BATCHING}.{name}"))?,
-        };
+        let given = knob_section(reader, knobs, &format!("{BATCHING}.{name}"))?;
         if is_chosen {
             take(reader, config, given);
         }
@@ -89,7 +79,7 @@ pub(super) fn policy(
         };
     }
     let batching = scheduler(reader, &section, chosen, config)?;
-    if chosen == PolicyName::Serial || chosen == PolicyName::Auto && section.get("queueing").is_none() {
+    if chosen == PolicyName::Of(PolicyKind::Serial) || chosen == PolicyName::Auto && section.get("queueing").is_none() {
         return Ok(());
     }
     config.scheduling_choice = Some(SchedulingChoice::DynamicBatching(batching));
@@ -161,32 +151,24 @@ fn knob(reader: &Reader<'_>, value: &Value<'_>, form: Form) -> Result<String, Co
     Ok(text)
 }
 
-/// The knobs of a section whose keys begin with `prefix` as parameters.
+/// The knobs of a section whose keys begin with `prefix` as parameters. A switch that has knobs of its own is a flag, or
+/// a section of these that switches it on.
 fn knob_section<'n>(reader: &Reader<'_>, value: &Value<'n>, prefix: &str) -> Result<Vec<Given<'n>>, ConfigError> {
     let known: Vec<&str> = knobs::within(prefix).map(|(name, _)| name).collect();
     let section = reader.section(value, &known)?;
-    let given = knobs::within(prefix).filter_map(|(name, form)| Some((name, form, section.get(name)?)));
-    given
-        .map(|(name, form, value)| Ok((format!("{prefix}.{name}"), knob(reader, value, form)?, value.clone())))
-        .collect()
-}
-
-/// Each kind of diversity is a switch, or a section of knobs that switches it on.
-fn diversity<'n>(reader: &Reader<'_>, value: &Value<'n>) -> Result<Vec<Given<'n>>, ConfigError> {
-    let prefix = format!("{BATCHING}.diversity");
-    let known: Vec<&str> = knobs::within(&prefix).map(|(name, _)| name).collect();
-    let section = reader.section(value, &known)?;
     let mut given = Vec::new();
-    for (name, kind) in section.entries() {
+    for (name, form) in knobs::within(prefix) {
+        let Some(value) = section.get(name) else { continue };
         let key = format!("{prefix}.{name}");
-        match kind.node {
-            Node::Flag(flag) => given.push((key, flag.to_string(), kind.clone())),
-            Node::Map(_) => {
-                let own = knob_section(reader, kind, &key)?;
-                given.push((key, true.to_string(), kind.clone()));
-                given.extend(own);
+        let has_own = knobs::within(&key).next().is_some();
+        match value.node {
+            Node::Map(_) if has_own => {
+                given.push((key.clone(), true.to_string(), value.clone()));
+                given.extend(knob_section(reader, value, &key)?);
             }
-            _ => return Err(reader.expected(kind, "true, false or a mapping of knobs")),
+            Node::Flag(_) => given.push((key, knob(reader, value, form)?, value.clone())),
+            _ if has_own => return Err(reader.expected(value, "true, false or a mapping of knobs")),
+            _ => given.push((key, knob(reader, value, form)?, value.clone())),
         }
     }
     Ok(given)
@@ -224,7 +206,7 @@ fn scheduler(
 ) -> Result<pb::ModelDynamicBatching, ConfigError> {
     let mut batching = pb::ModelDynamicBatching::default();
     if let Some(value) = section.get("queueing") {
-        if chosen == PolicyName::Serial {
+        if chosen == PolicyName::Of(PolicyKind::Serial) {
             let message = "the policy 'serial' has no such queue: remove this, or choose a policy that batches";
             return Err(reader.error(value, message));
         }
@@ -234,7 +216,7 @@ fn scheduler(
     }
     let Some(value) = section.get("window") else { return Ok(batching) };
     needs_choice(reader, value, chosen, "window")?;
-    let is_chosen = chosen == PolicyName::Window;
+    let is_chosen = chosen == PolicyName::Of(PolicyKind::Window);
     let known: Vec<&str> = OWN_OF_WINDOW.into_iter().chain(queueing::KEYS).collect();
     let keys = reader.section(value, &known)?;
     let twice = keys.entries().iter().find(|(name, _)| queueing::KEYS.contains(name));

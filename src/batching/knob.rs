@@ -1,0 +1,314 @@
+//! Knobs as configurations write them: keys, the forms of their values, and what a policy reads its own from.
+
+use std::{fmt, marker::PhantomData};
+
+use super::Ns;
+
+/// Longest time that a knob may name: a day.
+pub const DAY_MS: f64 = 86_400_000.0;
+/// The same in microseconds.
+pub const DAY_US: u64 = 86_400_000_000;
+
+/// Most lengths of a list.
+const MAX_LENGTHS: usize = 64;
+
+/// Longer delays count as this: 292 years, which added to any clock still fits.
+const MAX_DELAY_NS: Ns = i64::MAX as Ns;
+
+/// `default`, or a paper's own rules.
+pub const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
+
+/// The key of the policy's name.
+pub const POLICY: &str = "batching.policy";
+
+/// The latency that requests are to stay within, in milliseconds.
+pub const LATENCY_OBJECTIVE: Knob<f64> = Knob::positive("batching.latency_objective_ms", DAY_MS);
+
+/// A knob's key and form.
+pub type KnobEntry = (&'static str, Form);
+
+/// What a policy's knobs are read from: the texts of a configuration, and what they depend on of its model.
+#[derive(Clone, Copy)]
+pub struct GivenKnobs<'c> {
+    /// The text of a key, if the configuration gives it.
+    pub text: &'c dyn Fn(&str) -> Option<&'c str>,
+    /// Stages of the model, at least 1.
+    pub stages: u16,
+    /// Whether an axis of an input is padded.
+    pub is_padded: bool,
+    /// Whether requests have a latency objective.
+    pub has_objective: bool,
+}
+
+/// Why knobs are refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KnobRefusal {
+    /// The key that is to be changed.
+    pub key: String,
+    /// What was wrong and what was expected.
+    pub message: String,
+}
+
+impl KnobRefusal {
+    /// A refusal of what stands at a key.
+    pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
+        Self { key: key.into(), message: message.into() }
+    }
+}
+
+impl GivenKnobs<'_> {
+    /// The value that the configuration gives, if it gives any.
+    ///
+    /// # Errors
+    /// When it is not of the knob's form.
+    pub fn read<T: FromText>(&self, knob: &Knob<T>) -> Result<Option<T>, KnobRefusal> {
+        let Some(text) = (self.text)(knob.key) else { return Ok(None) };
+        knob.parse(text).map(Some).map_err(|message| KnobRefusal::new(knob.key, message))
+    }
+
+    /// The value in milliseconds, as nanoseconds.
+    ///
+    /// # Errors
+    /// When it is not of the knob's form.
+    pub fn read_ms(&self, knob: &Knob<f64>) -> Result<Option<Ns>, KnobRefusal> {
+        Ok(self.read(knob)?.map(from_ms))
+    }
+
+    /// The value in microseconds, as nanoseconds.
+    ///
+    /// # Errors
+    /// When it is not of the knob's form.
+    pub fn read_us(&self, knob: &Knob<u64>) -> Result<Option<Ns>, KnobRefusal> {
+        Ok(self.read(knob)?.map(from_us))
+    }
+
+    /// Whether the mode is the paper's own, which leaves no say to `others`.
+    ///
+    /// # Errors
+    /// When the mode is neither, or another knob is given beside the paper's.
+    pub fn read_paper(&self, mode: &Knob<&'static str>, others: &[KnobEntry]) -> Result<bool, KnobRefusal> {
+        let is_paper = self.read(mode)? == Some("paper");
+        match others.iter().find(|(key, _)| is_paper && self.is_given(key)) {
+            Some((key, _)) => {
+                let message = "the mode 'paper' has its own: remove this, or choose the mode 'default'";
+                Err(KnobRefusal::new(*key, message))
+            }
+            None => Ok(is_paper),
+        }
+    }
+
+    /// Whether the configuration gives a key.
+    pub fn is_given(&self, key: &str) -> bool {
+        (self.text)(key).is_some()
+    }
+}
+
+/// A bounded number as `u32`.
+pub fn narrow(number: u64) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+/// Nanoseconds of a number of microseconds.
+pub fn from_us(microseconds: u64) -> Ns {
+    microseconds.saturating_mul(1000).min(MAX_DELAY_NS)
+}
+
+/// Nanoseconds of a positive number of milliseconds, at least 1.
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+pub fn from_ms(milliseconds: f64) -> Ns {
+    ((milliseconds * 1e6).round() as Ns).clamp(1, MAX_DELAY_NS)
+}
+
+/// One knob: its key, and the form of its value, which is read as a `T`.
+#[derive(Debug)]
+pub struct Knob<T> {
+    /// The key in `parameters`.
+    pub key: &'static str,
+    form: Form,
+    value: PhantomData<fn() -> T>,
+}
+
+impl<T> Knob<T> {
+    /// A knob of this key.
+    pub const fn new(key: &'static str, form: Form) -> Self {
+        Self { key, form, value: PhantomData }
+    }
+
+    /// Its line in a list of knobs.
+    pub const fn entry(&self) -> (&'static str, Form) {
+        (self.key, self.form)
+    }
+
+    /// The knob's path in the configuration, for errors.
+    pub fn path(&self) -> String {
+        format!("parameters[{}]", self.key)
+    }
+}
+
+impl Knob<u64> {
+    /// A whole number within bounds.
+    pub const fn whole(key: &'static str, least: u64, most: u64) -> Self {
+        Self::new(key, Form::Whole { least, most })
+    }
+}
+
+impl Knob<f64> {
+    /// A number above 0.
+    pub const fn positive(key: &'static str, most: f64) -> Self {
+        Self::new(key, Form::Positive { most })
+    }
+}
+
+impl<T: FromText> Knob<T> {
+    /// Reads a value's text.
+    ///
+    /// # Errors
+    /// When it is not of the knob's form; with what was expected.
+    pub fn parse(&self, text: &str) -> Result<T, String> {
+        T::from_text(&self.form, text.trim()).ok_or_else(|| self.form.refusal(text))
+    }
+}
+
+/// What the value of a knob may be; displayed as what is expected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// On or off.
+    Flag,
+    /// A whole number within bounds.
+    Whole {
+        /// Smallest.
+        least: u64,
+        /// Largest.
+        most: u64,
+    },
+    /// A number within bounds.
+    Number {
+        /// Smallest.
+        least: f64,
+        /// Largest.
+        most: f64,
+    },
+    /// A number above 0.
+    Positive {
+        /// Largest.
+        most: f64,
+    },
+    /// One of some words.
+    Word {
+        /// The words.
+        words: &'static [&'static str],
+        /// A word that is known but refused, with the reason.
+        refused: Option<(&'static str, &'static str)>,
+    },
+    /// Ascending lengths, separated by commas.
+    Lengths,
+    /// Anything: whoever reads it says more.
+    Text,
+}
+
+impl Form {
+    /// Checks a value's text.
+    ///
+    /// # Errors
+    /// With what was expected.
+    pub fn check(&self, text: &str) -> Result<(), String> {
+        let text = text.trim();
+        let fits = match self {
+            Self::Flag => bool::from_text(self, text).is_some(),
+            Self::Whole { .. } => u64::from_text(self, text).is_some(),
+            Self::Number { .. } | Self::Positive { .. } => f64::from_text(self, text).is_some(),
+            Self::Word { .. } => <&str>::from_text(self, text).is_some(),
+            Self::Lengths => <Vec<u32>>::from_text(self, text).is_some(),
+            Self::Text => true,
+        };
+        if fits { Ok(()) } else { Err(self.refusal(text)) }
+    }
+
+    fn refusal(&self, text: &str) -> String {
+        if let Self::Word { refused: Some((word, reason)), .. } = self
+            && *word == text.trim()
+        {
+            return format!("{reason}; expected {self}");
+        }
+        format!("expected {self}, but found '{}'", text.escape_debug())
+    }
+}
+
+impl fmt::Display for Form {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag => formatter.write_str("true or false"),
+            Self::Whole { least, most } => write!(formatter, "a whole number from {least} to {most}"),
+            Self::Number { least, most } => write!(formatter, "a number from {least} to {most}"),
+            Self::Positive { most } => write!(formatter, "a number above 0, at most {most}"),
+            Self::Word { words, .. } => formatter.write_str(&words.join(" or ")),
+            Self::Lengths => write!(formatter, "ascending lengths from 1, at most {MAX_LENGTHS} of them"),
+            Self::Text => formatter.write_str("a text"),
+        }
+    }
+}
+
+/// Values that a knob's text is read as, according to its form.
+pub trait FromText: Sized {
+    /// The value, if the text is of the form.
+    fn from_text(form: &Form, text: &str) -> Option<Self>;
+}
+
+impl FromText for bool {
+    fn from_text(_: &Form, text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
+impl FromText for u64 {
+    fn from_text(form: &Form, text: &str) -> Option<Self> {
+        let Form::Whole { least, most } = form else { return None };
+        text.parse().ok().filter(|number| (least..=most).contains(&number))
+    }
+}
+
+impl FromText for f64 {
+    fn from_text(form: &Form, text: &str) -> Option<Self> {
+        let number: f64 = text.parse().ok()?;
+        let fits = match form {
+            Form::Number { least, most } => (*least..=*most).contains(&number),
+            Form::Positive { most } => number > 0.0 && number <= *most,
+            _ => false,
+        };
+        fits.then_some(number)
+    }
+}
+
+impl FromText for &'static str {
+    fn from_text(form: &Form, text: &str) -> Option<Self> {
+        let Form::Word { words, .. } = form else { return None };
+        words.iter().find(|word| **word == text).copied()
+    }
+}
+
+impl FromText for Vec<u32> {
+    fn from_text(_: &Form, text: &str) -> Option<Self> {
+        let lengths: Self = text.split(',').map(|length| length.trim().parse().ok()).collect::<Option<_>>()?;
+        let ascending = lengths[0] > 0 && lengths.is_sorted_by(|left, right| left < right);
+        (ascending && lengths.len() <= MAX_LENGTHS).then_some(lengths)
+    }
+}
+
+impl FromText for String {
+    fn from_text(_: &Form, text: &str) -> Option<Self> {
+        Some(text.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn endless_delays_fit_any_clock() {
+        assert_eq!(from_us(u64::MAX), MAX_DELAY_NS);
+        assert!(MAX_DELAY_NS.checked_add(MAX_DELAY_NS).is_some());
+        assert_eq!(from_ms(f64::MAX), MAX_DELAY_NS);
+        assert_eq!(from_ms(1e-9), 1, "no positive time is none");
+    }
+}
