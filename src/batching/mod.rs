@@ -12,7 +12,7 @@
 //! - `work`: whether a version's requests run as `batches` or as `cells`; the one place where these are told apart.
 //! - `batches`: decisions of the policy carried out on queue and table (*new*, *stretch*, *split*), launches, outcomes,
 //!   retries, leases of buffers, rows that wait for their client. `cells`: the same for graphs of cells (BatchMaker).
-//! - `policies`: the table of policies. `policy`: what happens at each boundary, one file each.
+//! - `policy`: what happens at each boundary, one file each, and the table of policies.
 //! - `table`: batches as staircases of steps, their lineages, and the pipeline with its buffers.
 //! - `replies`: the only maker of `Emit` and `Finish`. `version`: queue, order of replies, costs and counters of a
 //!   loaded version, and the context in which a step changes it.
@@ -36,7 +36,6 @@ pub mod knob;
 mod knobs;
 mod ledger;
 mod offer;
-mod policies;
 mod policy;
 mod queue;
 mod replies;
@@ -60,7 +59,5 @@ pub use knobs::{
     CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,
     SequenceKnobs, StageKnobs, TimeoutAction,
 };
-pub use policies::{Knobs, Policy, PolicyKind};
-pub use policy::{
-    AdaptiveKnobs, DiversityKnobs, InputDiversity, LazyKnobs, LoadDiversity, OperatorDiversity, Predictor, WindowKnobs,
-};
+pub use policy::*;
+pub use version::Knobs;

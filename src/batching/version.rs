@@ -2,7 +2,8 @@
 //! it beside its `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{
-    Action, Actions, CellId, Counters, End, Knobs, ModelId, Ns, Policy, Rejection, RowSpan, ShapeClass,
+    Action, Actions, CellId, CostTable, Counters, End, ModelId, Ns, Policy, QueueingKnobs, Rejection, RowSpan,
+    ShapeClass, StageKnobs,
     cost::{Costs, Quantile},
     graph::{Graph, SlackNs},
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SequenceIx, SubQueueIx},
@@ -11,6 +12,50 @@ use super::{
     queue::{BatchKey, Change, InOrder, LatestStarts, LengthBucketing, List, Pending, QueueRules, Sequences, Targets},
     timers::Timers,
 };
+
+/// What the core knows of one model version.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Knobs {
+    /// Largest batch in rows, at least 1.
+    pub max_batch_rows: u32,
+    /// Whether requests may share a batch at all (false for models without a batch axis).
+    pub mergeable: bool,
+    /// Most tasks in flight at once per device (`instance_group.count`).
+    pub max_in_flight: u32,
+    /// The stages in order; at least one.
+    pub stages: Vec<StageKnobs>,
+    /// Buffers at each boundary between two stages (DVABatch section 6.1), at least 1: with 1, one batch is between
+    /// admission and the last stage's end; with 2, stages overlap.
+    pub buffer_pairs: u16,
+    /// The latency that requests are to stay within, from arrival to end. Steers, never kills.
+    pub objective_ns: Option<Ns>,
+    /// Latencies of the stages as far as they are known beforehand; they are corrected online.
+    pub latencies: Option<CostTable>,
+    /// Share of the device against other models, at least 1.
+    pub weight: u32,
+    /// Order, priorities and limits of the queue.
+    pub queueing: QueueingKnobs,
+    /// How batches are formed.
+    pub policy: Policy,
+}
+
+impl Default for Knobs {
+    /// `serial`, one stage, batches of one row.
+    fn default() -> Self {
+        Self {
+            max_batch_rows: 1,
+            mergeable: true,
+            max_in_flight: 1,
+            stages: vec![StageKnobs::default()],
+            buffer_pairs: 2,
+            objective_ns: None,
+            latencies: None,
+            weight: 1,
+            queueing: QueueingKnobs::default(),
+            policy: Policy::Serial,
+        }
+    }
+}
 
 /// Slack of the request that must start first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

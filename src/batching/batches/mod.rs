@@ -16,7 +16,7 @@ use super::{
     ids::{BatchIx, RequestIx, SubQueueIx},
     ledger::{BatchSpan, Ledger, RequestState},
     offer::{Answer, PoolView},
-    policy::{BatchLimits, Decision, Policy, Selection},
+    policy::{BatchLimits, BatchPolicy, Decision, Selection},
     table::{
         BatchTable,
         batch::{Batch, Step},
@@ -28,7 +28,7 @@ use super::{
 /// The batches of one version.
 #[derive(Debug)]
 pub(in crate::batching) struct Batches {
-    pub(in crate::batching) policy: Box<dyn Policy>,
+    pub(in crate::batching) policy: Box<dyn BatchPolicy>,
     pub(in crate::batching) table: BatchTable,
     pub(in crate::batching) pipeline: Pipeline,
     /// Rows of requests whose clients have yet to take responses, in no batch meanwhile.

@@ -2,7 +2,7 @@
 //! many rows to collect, the dispatcher how long a batch may wait for them.
 
 use super::{
-    BatchLimits, Decision, Policy, PolicyKnobs, Selection, View,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
     monitor::{Demand, Dispatch, Monitor, MonitorKnobs, Queue},
 };
 use crate::batching::{
@@ -57,7 +57,7 @@ impl PolicyKnobs for AdaptiveKnobs {
         })
     }
 
-    fn start(&self, _: BatchLimits) -> Box<dyn Policy> {
+    fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         let Self { headroom, average_ns, max_queue_delay_ns, paper } = *self;
         let monitor = Monitor::new(MonitorKnobs { headroom, average_ns, cap_ns: max_queue_delay_ns, paper }, 0);
         Box::new(Adaptive { monitor })
@@ -70,7 +70,7 @@ struct Adaptive {
     monitor: Monitor,
 }
 
-impl Policy for Adaptive {
+impl BatchPolicy for Adaptive {
     fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
         self.monitor.arrived(now, request.rows);
     }

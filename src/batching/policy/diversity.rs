@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 pub use self::knobs::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity};
 use super::{
-    Decision, Policy, Selection, View,
+    BatchPolicy, Decision, Selection, View,
     candidate::CandidateBatch,
     gain::{is_gain, longest_wait_ns, meets_at},
     lazy::stretchable,
@@ -67,7 +67,7 @@ const AVERAGE_NS: Ns = 1_000_000_000;
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;
 
-impl Policy for Diversity {
+impl BatchPolicy for Diversity {
     fn arrived(&mut self, now: Ns, _: SubQueueIx, request: &Request) {
         self.rate.add(now, request.rows);
     }

@@ -4,7 +4,7 @@
 use smallvec::SmallVec;
 
 use super::{
-    BatchLimits, Decision, Policy, PolicyKnobs, Requirements, Selection, View,
+    BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View,
     gain::{is_gain, longest_wait_ns, meets_at},
     slack::{self, Entry, SlackPredictor, Waiting},
 };
@@ -103,7 +103,7 @@ impl PolicyKnobs for LazyKnobs {
         })
     }
 
-    fn start(&self, _: BatchLimits) -> Box<dyn Policy> {
+    fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Lazy { knobs: self.clone() })
     }
 
@@ -118,7 +118,7 @@ struct Lazy {
     knobs: LazyKnobs,
 }
 
-impl Policy for Lazy {
+impl BatchPolicy for Lazy {
     fn stretches(&self) -> bool {
         true
     }

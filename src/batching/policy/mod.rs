@@ -1,8 +1,10 @@
-//! Policies: what happens at each boundary. A policy only decides; the group carries its decision out on the pending
-//! queue and the batch table. No policy owns a clock or changes a batch itself.
+//! Policies: what happens at each boundary of a batch. Each is one file, and one line in the table below; names,
+//! knobs and forms of configurations, start-up tables, simulator and tests take what they need of a policy from there.
+//! docs/adding-a-policy.md says how another is added.
 
 mod adaptive;
 mod candidate;
+mod contract;
 mod diversity;
 mod gain;
 mod lazy;
@@ -12,208 +14,115 @@ mod serial;
 pub(super) mod slack;
 mod window;
 
-use std::fmt::Debug;
-
-use smallvec::SmallVec;
-
-pub(super) use self::serial::Serial;
-pub use self::{
-    adaptive::AdaptiveKnobs,
-    diversity::{DiversityKnobs, InputDiversity, LoadDiversity, OperatorDiversity},
-    lazy::{LazyKnobs, Predictor},
-    window::WindowKnobs,
-};
+pub(super) use self::contract::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
+use self::serial::Serial;
+pub use self::{adaptive::*, diversity::*, lazy::*, window::*};
 use super::{
-    Ns, PartOrder, ShapeClass,
-    cost::Costs,
-    ids::{BatchIx, RequestIx, SubQueueIx},
+    CellularKnobs,
     knob::{GivenKnobs, KnobEntry, KnobRefusal},
-    ledger::{Ledger, NEVER, Request},
-    queue::{LengthBucketing, Pending, SubQueue},
-    table::{BatchTable, lineage::Lineage, pipeline::Pipeline},
 };
 
-/// What a group does with a lane that it is offered.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
-    /// The foot of this batch goes on.
-    GoOn(BatchIx),
-    /// Requests of `sub_queue` board as a new batch, which is launched. Where it will be split it accepts no newcomers
-    /// (DVABatch section 5.2.2).
-    New { sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
-    /// Requests of `sub_queue` join this batch at its foot; then the policy decides again.
-    Stretch { batch: BatchIx, sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
-    /// The waiting step of this batch parts, before these of its spans; then the policy decides again.
-    Split { batch: BatchIx, before: SmallVec<[usize; 8]> },
-    /// A request is refused: it cannot meet its target any more; then the policy decides again.
-    Refuse(RequestIx),
-    /// Nothing is launched before this time unless something changes.
-    Wait(Ns),
-    /// There is nothing to launch.
-    Nothing,
-}
+macro_rules! policies {
+    ($($(#[$doc:meta])* $kind:ident($knobs:ty),)*) => {
+        /// The policy of a model version.
+        #[derive(Clone, Debug, PartialEq)]
+        pub enum Policy {
+            /// One request at a time.
+            Serial,
+            $($(#[$doc])* $kind($knobs),)*
+            /// Requests unfold into cells, of which tasks are formed anew at every step (BatchMaker).
+            Cellular(CellularKnobs),
+        }
 
-/// Which requests board: those of a sub-queue, or of several.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Selection {
-    /// So many from its head.
-    First(u32),
-    /// So many from the head of each of these sub-queues, of which it is one.
-    Heads(SmallVec<[(SubQueueIx, u32); 4]>),
-    /// These.
-    Named(Vec<RequestIx>),
-}
+        /// A policy without its knobs.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum PolicyKind {
+            /// One request at a time.
+            Serial,
+            $($(#[$doc])* $kind,)*
+            /// Requests unfold into cells, of which tasks are formed anew at every step (BatchMaker).
+            Cellular,
+        }
 
-/// What a policy looks at.
-#[derive(Debug)]
-pub(super) struct View<'a> {
-    pub(super) now: Ns,
-    pub(super) ledger: &'a Ledger,
-    pub(super) pending: &'a Pending,
-    pub(super) table: &'a BatchTable,
-    pub(super) pipeline: &'a Pipeline,
-    pub(super) costs: &'a Costs,
-    /// Runs that the costs have been corrected by.
-    pub(super) learned: u64,
-    pub(super) max_rows: u32,
-    pub(super) objective_ns: Option<Ns>,
-    /// Time that other models can spare before one of their targets is missed; none without targets, or if the policy
-    /// does not ask.
-    pub(super) neighbours_slack_ns: Option<Ns>,
-    /// The batch whose foot may go on the lane now, the first in order.
-    pub(super) ready: Option<BatchIx>,
-    /// Whether a new batch could be launched on the lane.
-    pub(super) enterable: bool,
-    /// Whether the lane has nothing to do.
-    pub(super) lane_is_idle: bool,
-    /// Lanes that the group may use at once.
-    pub(super) lanes: u32,
-    /// Those beside this one that have nothing to do.
-    pub(super) idle_besides: u32,
-}
+        impl PolicyKind {
+            /// All policies.
+            pub const ALL: &'static [Self] = &[Self::Serial, $(Self::$kind,)* Self::Cellular];
 
-impl View<'_> {
-    /// The batch that goes on before another is formed: the first that is ready, unless a request of a higher level
-    /// waits.
-    fn goes_first(&self) -> Option<BatchIx> {
-        let ready = self.ready?;
-        let outranked =
-            self.enterable && self.pending.best_level().is_some_and(|level| level < self.table.get(ready).level);
-        (!outranked).then_some(ready)
-    }
-
-    /// What comes of a decision about the pending requests where a batch may be ready too.
-    fn or_go_on(&self, decision: Decision) -> Decision {
-        let Some(ready) = self.ready else { return decision };
-        match decision {
-            Decision::Wait(_) | Decision::Nothing => Decision::GoOn(ready),
-            Decision::New { sub_queue, .. } if self.level_of(sub_queue) >= self.table.get(ready).level => {
-                Decision::GoOn(ready)
+            /// The name in configurations.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    Self::Serial => "serial",
+                    $(Self::$kind => <$knobs>::NAME,)*
+                    Self::Cellular => "cellular",
+                }
             }
-            decision => decision,
+
+            /// Its knobs in configurations, with the forms of their values. Those of `cellular` are with the other
+            /// parameters of cells.
+            pub fn knobs(self) -> &'static [KnobEntry] {
+                match self {
+                    Self::Serial | Self::Cellular => &[],
+                    $(Self::$kind => <$knobs>::KNOBS,)*
+                }
+            }
+
+            /// The policy with the knobs that a configuration gives.
+            ///
+            /// # Errors
+            /// When a knob is not of its form or contradicts another.
+            pub fn read(self, given: &GivenKnobs<'_>) -> Result<Policy, KnobRefusal> {
+                match self {
+                    Self::Serial => Ok(Policy::Serial),
+                    $(Self::$kind => <$knobs>::read(given).map(Policy::$kind),)*
+                    Self::Cellular => Ok(Policy::Cellular(CellularKnobs::default())),
+                }
+            }
         }
-    }
 
-    /// When a request should be done; none where nobody said.
-    fn target(&self, request_ix: RequestIx) -> Option<Ns> {
-        let target = self.ledger[request_ix].target(self.objective_ns);
-        (target != NEVER).then_some(target)
-    }
+        impl Policy {
+            /// Which policy it is.
+            pub fn kind(&self) -> PolicyKind {
+                match self {
+                    Self::Serial => PolicyKind::Serial,
+                    $(Self::$kind(_) => PolicyKind::$kind,)*
+                    Self::Cellular(_) => PolicyKind::Cellular,
+                }
+            }
 
-    /// The padded shape that a sub-queue's requests would have as a batch, as far as it can be told from the first.
-    fn class_of(&self, sub_queue: &SubQueue) -> ShapeClass {
-        if !sub_queue.batch_key.class.0.is_empty() {
-            return sub_queue.batch_key.class.clone();
+            /// What it asks of its version.
+            pub(super) fn requirements(&self) -> Requirements {
+                match self {
+                    Self::Serial => Serial::requirements(),
+                    $(Self::$kind(knobs) => knobs.requirements(),)*
+                    Self::Cellular(_) => Requirements { shares_batches: false, ..Requirements::default() },
+                }
+            }
+
+            /// The policy at work, over batches. Cells have none to decide about.
+            pub(super) fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
+                match self {
+                    Self::Serial | Self::Cellular(_) => Box::new(Serial),
+                    $(Self::$kind(knobs) => knobs.start(limits),)*
+                }
+            }
         }
-        let first = sub_queue.iter(self.ledger).next();
-        first.map_or_else(ShapeClass::default, |request_ix| ShapeClass(self.ledger[request_ix].lengths.clone()))
-    }
-
-    /// The level of a sub-queue's first request.
-    fn level_of(&self, sub_queue: SubQueueIx) -> u64 {
-        let rank = self.pending.sub_queue(sub_queue).and_then(|sub_queue| sub_queue.rank(self.ledger));
-        rank.map_or(u64::MAX, |(level, ..)| level)
-    }
+    };
 }
 
-/// A policy over batches, with what it remembers of its version.
-pub(super) trait Policy: Debug + Send {
-    /// What to do with a lane.
-    fn decide(&mut self, view: &View<'_>) -> Decision;
-
-    /// Takes note of an arrival in a sub-queue: of its rows, for those that measure the rate, and of its order.
-    fn arrived(&mut self, _now: Ns, _sub_queue: SubQueueIx, _request: &Request) {}
-
-    /// Whether it ever stretches a batch.
-    fn stretches(&self) -> bool {
-        false
-    }
-
-    /// Whether it looks at how much time other models can spare.
-    fn asks_for_neighbours(&self) -> bool {
-        false
-    }
-
-    /// In which order the parts of a split batch run.
-    fn part_order(&self) -> PartOrder {
-        PartOrder::DepthFirst
-    }
-
-    /// Whether newcomers may still join a batch, as far as its age and its progress go.
-    fn keeps_open(&self, _now: Ns, _lineage: &Lineage, _table: &BatchTable, _stages: u16) -> bool {
-        false
-    }
+policies! {
+    /// Triton's dynamic batcher.
+    Window(WindowKnobs),
+    /// Batch sizes follow the request rate (Efficient Adaptive Batching).
+    Adaptive(AdaptiveKnobs),
+    /// Late requests catch up while the slack allows it (LazyBatching).
+    Lazy(LazyKnobs),
+    /// Batches are stretched, split and run in groups of like length (DVABatch).
+    Diversity(DiversityKnobs),
 }
 
-/// The knobs of a policy over batches.
-pub(super) trait PolicyKnobs: Sized {
-    /// Its name in configurations.
-    const NAME: &'static str;
-
-    /// Its knobs in configurations, with the forms of their values.
-    const KNOBS: &'static [KnobEntry];
-
-    /// Reads them from a configuration.
-    ///
-    /// # Errors
-    /// When a knob is not of its form or contradicts another.
-    fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal>;
-
-    /// The policy at work.
-    fn start(&self, limits: BatchLimits) -> Box<dyn Policy>;
-
-    /// What the policy asks of its version.
-    fn requirements(&self) -> Requirements {
-        Requirements::default()
-    }
-}
-
-/// Which batches a version can run.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct BatchLimits {
-    /// Rows of the largest batch.
-    pub(super) max_rows: u32,
-    /// Whether requests may share a batch.
-    pub(super) mergeable: bool,
-}
-
-/// What a policy asks of its version's queue and costs.
-#[derive(Debug)]
-pub(super) struct Requirements {
-    /// It asks how long stages take, so that costs are learned.
-    pub(super) costs: bool,
-    /// Requests board in the order of their targets.
-    pub(super) targets: bool,
-    /// Requests may share a batch, if the model allows it.
-    pub(super) shares_batches: bool,
-    /// Newcomers may join a batch between its stages.
-    pub(super) joins: bool,
-    /// How lengths are rounded; none: as the queue's `bucket_width` says.
-    pub(super) lengths: Option<LengthBucketing>,
-}
-
-impl Default for Requirements {
-    fn default() -> Self {
-        Self { costs: true, targets: false, shares_batches: true, joins: false, lengths: None }
+impl Policy {
+    /// Whether requests may join a batch between its stages, so that stages are of use.
+    pub fn lets_join(&self) -> bool {
+        self.requirements().joins
     }
 }

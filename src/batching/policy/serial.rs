@@ -1,6 +1,6 @@
 //! `serial`: one request at a time, in order of arrival. What Triton does with a model that has no scheduler.
 
-use super::{Decision, Policy, Requirements, Selection, View};
+use super::{BatchPolicy, Decision, Requirements, Selection, View};
 
 /// The policy, which remembers nothing.
 #[derive(Debug)]
@@ -13,7 +13,7 @@ impl Serial {
     }
 }
 
-impl Policy for Serial {
+impl BatchPolicy for Serial {
     fn decide(&mut self, view: &View<'_>) -> Decision {
         if let Some(batch) = view.goes_first() {
             return Decision::GoOn(batch);

@@ -15,7 +15,7 @@
 
 use smallvec::SmallVec;
 
-use super::{BatchLimits, Decision, Policy, PolicyKnobs, Requirements, Selection, View};
+use super::{BatchLimits, BatchPolicy, Decision, PolicyKnobs, Requirements, Selection, View};
 use crate::batching::{
     Ns,
     ids::SubQueueIx,
@@ -43,7 +43,7 @@ impl PolicyKnobs for WindowKnobs {
         Ok(Self::default())
     }
 
-    fn start(&self, limits: BatchLimits) -> Box<dyn Policy> {
+    fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(Window::new(limits, self))
     }
 
@@ -86,7 +86,7 @@ struct Window {
     latest: Latest,
 }
 
-impl Policy for Window {
+impl BatchPolicy for Window {
     fn arrived(&mut self, _: Ns, sub_queue: SubQueueIx, request: &Request) {
         self.latest.arrived(sub_queue, request.seq);
     }

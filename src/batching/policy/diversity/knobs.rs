@@ -3,7 +3,7 @@
 use crate::batching::{
     Ns, PartOrder,
     knob::{DAY_MS, DAY_US, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, MODE, POLICY, narrow},
-    policy::{BatchLimits, Policy, PolicyKnobs, Requirements},
+    policy::{BatchLimits, BatchPolicy, PolicyKnobs, Requirements},
     queue::{LengthBucketing, LengthGroups},
 };
 
@@ -157,7 +157,7 @@ impl PolicyKnobs for DiversityKnobs {
         })
     }
 
-    fn start(&self, _: BatchLimits) -> Box<dyn Policy> {
+    fn start(&self, _: BatchLimits) -> Box<dyn BatchPolicy> {
         Box::new(super::Diversity::new(self))
     }
 
