@@ -10,8 +10,7 @@ use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use paternoster::{
     batching::{
-        AdaptiveKnobs, CostPoint, CostTable, DiversityKnobs, Knobs, LazyKnobs, LoadDiversity, OperatorDiversity,
-        Policy, WindowKnobs,
+        CostPoint, CostTable, DiversityKnobs, Knobs, LoadDiversity, OperatorDiversity, Policy, PolicyKind, WindowKnobs,
     },
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{
@@ -122,13 +121,8 @@ fn values(response: &Response) -> Vec<f32> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_gets_its_own_rows_after_all_stages() {
     let operator = Some(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() });
-    let policies = [
-        Policy::Serial,
-        Policy::Window(WindowKnobs::default()),
-        Policy::Adaptive(AdaptiveKnobs::default()),
-        Policy::Lazy(LazyKnobs::default()),
-        Policy::Diversity(DiversityKnobs { input: None, operator, load: None }),
-    ];
+    let splits = Policy::Diversity(DiversityKnobs { input: None, operator, load: None });
+    let policies: Vec<Policy> = PolicyKind::over_batches().chain([splits]).collect();
     let settings = [(1, 1), (1, 2), (2, 2), (3, 3)];
     for (policy, (buffer_pairs, max_in_flight)) in policies.iter().flat_map(|it| settings.map(|pairs| (it, pairs))) {
         let pool = start(3, Duration::ZERO);

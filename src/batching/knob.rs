@@ -57,6 +57,9 @@ impl KnobRefusal {
 }
 
 impl GivenKnobs<'_> {
+    /// No knobs, of a model of one stage: what is read has the defaults.
+    pub const NONE: Self = Self { text: &|_| None, stages: 1, is_padded: false, has_objective: false };
+
     /// The value that the configuration gives, if it gives any.
     ///
     /// # Errors

@@ -2,8 +2,8 @@
 
 use paternoster::batching::{
     AdaptiveKnobs, Arrival, CostPoint, CostTable, DiversityKnobs, InputDiversity, Knobs, LaneKnobs, LazyKnobs,
-    LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, Predictor, QueueKnobs, QueueingKnobs, ReqId,
-    RequestKey, StageKnobs, TimeoutAction, WindowKnobs,
+    LoadDiversity, ModelId, OperatorDiversity, PartOrder, Policy, PolicyKind, Predictor, QueueKnobs, QueueingKnobs,
+    ReqId, RequestKey, StageKnobs, TimeoutAction, WindowKnobs,
 };
 
 use super::rng::Rng;
@@ -164,6 +164,10 @@ fn policy(rng: &mut Rng, whole: u64) -> Policy {
             max_catch_up_ns: rng.coin().then(|| rng.within(1, whole * 2)),
             reject_late: rng.permille(200),
         }),
+        6 => {
+            let policies: Vec<Policy> = PolicyKind::over_batches().collect();
+            policies[rng.below(policies.len() as u64) as usize].clone()
+        }
         _ => Policy::Diversity(diversity(rng, whole)),
     }
 }

@@ -48,6 +48,12 @@ macro_rules! policies {
             /// All policies.
             pub const ALL: &'static [Self] = &[Self::Serial, $(Self::$kind,)* Self::Cellular];
 
+            /// The policies over batches, each with the defaults of its knobs.
+            pub fn over_batches() -> impl Iterator<Item = Policy> {
+                let kinds = Self::ALL.iter().filter(|kind| **kind != Self::Cellular);
+                kinds.filter_map(|kind| kind.read(&GivenKnobs::NONE).ok())
+            }
+
             /// The name in configurations.
             pub const fn name(self) -> &'static str {
                 match self {

@@ -7,8 +7,8 @@ use proptest::{collection::vec, prelude::*};
 use super::pool::arrival;
 use crate::batching::{
     Action, Actions, AdaptiveKnobs, Arrival, CellId, Core, Counters, DiversityKnobs, End, Event, InputDiversity, Knobs,
-    LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, Predictor,
-    ReqId, RowOutcome, StageKnobs, Task, WindowKnobs, core::invariants,
+    LaneId, LaneKnobs, LazyKnobs, LoadDiversity, ModelId, Next, Ns, OperatorDiversity, PartOrder, Policy, PolicyKind,
+    Predictor, ReqId, RowOutcome, StageKnobs, Task, WindowKnobs, core::invariants,
 };
 
 const RUNS: u32 = 600;
@@ -64,6 +64,7 @@ fn policy() -> impl Strategy<Value = Policy> {
         1 => any::<bool>().prop_map(|paper| Policy::Adaptive(AdaptiveKnobs { paper, average_ns: 50, max_queue_delay_ns: 60, ..Default::default() })),
         3 => lazy,
         6 => diversity,
+        2 => proptest::sample::select(PolicyKind::over_batches().collect::<Vec<_>>()),
     ]
 }
 

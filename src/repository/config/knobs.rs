@@ -171,16 +171,9 @@ mod tests {
     fn the_documentation_names_every_knob() {
         let text = include_str!("../../../docs/model-configuration.md");
         for (key, _) in all() {
-            let name = [
-                "batching.adaptive.",
-                "batching.lazy.",
-                "batching.diversity.",
-                "batching.cellular.",
-                "batching.sequences.",
-                "batching.",
-            ]
-            .iter()
-            .find_map(|section| key.strip_prefix(section));
+            let sections = PolicyKind::ALL.iter().map(|kind| kind.name()).chain(["sequences"]);
+            let sections = sections.map(|name| format!("batching.{name}.")).chain(["batching.".to_owned()]);
+            let name = sections.filter_map(|section| key.strip_prefix(&section)).next();
             let name = name.expect("every key begins with 'batching.'");
             assert!(text.contains(&format!("`{name}`")) || key == params::POLICY, "'{key}' is not documented");
         }

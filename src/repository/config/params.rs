@@ -257,11 +257,8 @@ mod tests {
             assert_eq!(PolicyName::from_name(policy.as_str()), Ok(policy));
         }
         let unknown = PolicyName::from_name("windw").unwrap_err();
-        assert_eq!(
-            unknown,
-            "expected auto, serial, window, adaptive, lazy, diversity or cellular, but found 'windw'; did you mean \
-             'window'?"
-        );
+        assert!(unknown.starts_with("expected auto, serial, window, adaptive, "), "{unknown}");
+        assert!(unknown.ends_with(" or cellular, but found 'windw'; did you mean 'window'?"), "{unknown}");
     }
 
     #[test]

@@ -5,8 +5,10 @@ use proptest::{option, prelude::*, sample::select};
 
 use super::{
     fuzz::{check_forms, told},
+    params::PolicyName,
     yaml,
 };
+use crate::batching::PolicyKind;
 
 /// `{ key: value, … }` of the keys that are given.
 fn section(keys: Vec<(&str, Option<String>)>) -> String {
@@ -134,7 +136,8 @@ fn latency_table() -> impl Strategy<Value = String> {
 
 /// A `model.yaml` that is accepted, with every kind of knob.
 fn text() -> impl Strategy<Value = String> {
-    let policy = select(&["auto", "serial", "window", "adaptive", "lazy", "diversity"][..]);
+    let policy = PolicyName::all().filter(|name| *name != PolicyName::Of(PolicyKind::Cellular));
+    let policy = select(policy.map(PolicyName::as_str).collect::<Vec<_>>());
     let sections = (adaptive(), lazy(), diversity(), queueing(), maybe(0_u64..1_000_000));
     let common = (0.5_f64..1e4, maybe(1_u32..1_000), maybe(1_u16..16), option::of(latency_table()), maybe(0_u32..9));
     (policy, sections, common, stages()).prop_map(|(policy, sections, common, stages)| {

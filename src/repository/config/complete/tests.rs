@@ -2,6 +2,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
+    batching::PolicyKind,
     model::DataType,
     repository::config::{json as config_json, pbtxt, yaml},
 };
@@ -168,7 +169,8 @@ fn auto_batches_where_the_model_can() {
 
 #[test]
 fn policies_without_a_window_get_no_preferred_size() {
-    for policy in ["adaptive", "lazy", "diversity"] {
+    let windows = [PolicyKind::Serial, PolicyKind::Window, PolicyKind::Cellular];
+    for policy in PolicyKind::ALL.iter().filter(|kind| !windows.contains(kind)).map(|kind| kind.name()) {
         let text = format!(
             "max_batch_size: 8 parameters {{ key: \"batching.policy\" value {{ string_value: \"{policy}\" }} }}"
         );
