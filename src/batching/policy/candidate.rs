@@ -7,7 +7,10 @@ use std::{iter::Peekable, ops::Bound};
 
 use smallvec::SmallVec;
 
-use super::View;
+use super::{
+    View,
+    forecast::{Run, gain_ns},
+};
 use crate::batching::{
     Ns, ShapeClass,
     cost::{Quantile, length_of},
@@ -140,7 +143,7 @@ impl CandidateBatch {
     }
 
     /// Whether all, and the rows `behind` them, complete no later on average if the candidates join than if they leave
-    /// later, as [`Self::gains_by`]. Guests that leave later share a batch as well, so that only their part of its
+    /// later, as [`Self::gains_by`]. Candidates that leave later share a batch as well, so that only their part of its
     /// fixed time counts.
     fn gains_by_runs(&self, view: &View<'_>, candidates: &Self, behind: f64) -> Option<bool> {
         let own_ns = view.costs.by_tokens(self.rows, &self.class)?;
@@ -148,9 +151,8 @@ impl CandidateBatch {
         let joint_ns = view.costs.by_tokens(self.rows + candidates.rows, &joint(&self.class, &candidates.class))?;
         let lanes = f64::from(view.lanes.max(1));
         let wait_ns = if view.idle_besides > 0 { 0.0 } else { own_ns / lanes };
-        let (own, others, behind) = (f64::from(self.rows), f64::from(candidates.rows), behind / lanes);
-        let apart = own * own_ns + others * (wait_ns + candidates_ns) + behind * (own_ns + candidates_ns);
-        Some((own + others + behind) * joint_ns <= apart)
+        let (own, others) = (Run { rows: self.rows, ns: own_ns }, Run { rows: candidates.rows, ns: candidates_ns });
+        Some(gain_ns(own, others, wait_ns, joint_ns, behind / lanes) >= 0.0)
     }
 
     fn take_along(&mut self, candidates: Self) {
@@ -168,8 +170,9 @@ impl CandidateBatch {
         let candidates_ns = whole(candidates.rows, &candidates.class)?;
         let joint_ns = whole(self.rows + candidates.rows, &joint(&self.class, &candidates.class))?;
         let wait_ns = if view.idle_besides > 0 { 0 } else { own_ns / Ns::from(view.lanes) };
-        let (own, others) = (Ns::from(self.rows), Ns::from(candidates.rows));
-        Some((own + others) * joint_ns <= own * own_ns + others * (wait_ns + candidates_ns))
+        let own = Run { rows: self.rows, ns: own_ns as f64 };
+        let others = Run { rows: candidates.rows, ns: candidates_ns as f64 };
+        Some(gain_ns(own, others, wait_ns as f64, joint_ns as f64, 0.0) >= 0.0)
     }
 }
 

@@ -1,7 +1,10 @@
 //! Whether newcomers should join a batch under way, as far as latency goes. The papers let them join wherever no target
 //! is missed; where the engine gains little from batching, that only delays those that were first.
 
-use super::View;
+use super::{
+    View,
+    forecast::{Run, gain_ns},
+};
 use crate::batching::{
     CellId, Ns, ShapeClass,
     cost::Quantile,
@@ -31,9 +34,8 @@ fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -
     let together_ns = times(view, &batch.steps, Some((entry, rows)), class)?;
     let runs = awaited(&batch.steps).any(|step| !step.is_queued());
     let waits_ns = if runs && view.lane_is_idle && view.enterable { 0 } else { apart_ns / u64::from(view.lanes) };
-    let (aboard, rows) = (f64::from(aboard), f64::from(rows));
-    let apart = aboard * apart_ns as f64 + rows * (waits_ns + alone_ns) as f64;
-    Some(apart - (aboard + rows) * together_ns as f64)
+    let (batch, newcomers) = (Run { rows: aboard, ns: apart_ns as f64 }, Run { rows, ns: alone_ns as f64 });
+    Some(gain_ns(batch, newcomers, waits_ns as f64, together_ns as f64, 0.0))
 }
 
 /// The time until a staircase is done, with `pushed` rows at its foot if there are any: the foot catches up, merges,

@@ -6,6 +6,7 @@ mod adaptive;
 mod candidate;
 mod contract;
 mod diversity;
+mod forecast;
 mod gain;
 mod lazy;
 pub(super) mod monitor;
