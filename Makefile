@@ -59,6 +59,7 @@ soak: build
 
 lint:
 	cargo fmt --check
+	python3 scripts/check_imports.py batching executor
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps

@@ -38,6 +38,16 @@ pub(super) enum ReadRows {
     },
 }
 
+impl StagePrograms {
+    /// Checks that padding is what the programs take.
+    ///
+    /// # Errors
+    /// When an input that indexes a table is padded with what is no index of it.
+    pub fn admit_padding(&self, spec: &ModelSpec) -> Result<(), String> {
+        IndexChecks::new(self).admit_padding(spec)
+    }
+}
+
 impl IndexChecks {
     /// The checks of a version's programs.
     pub(super) fn new(programs: &StagePrograms) -> Self {

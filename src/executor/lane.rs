@@ -6,13 +6,12 @@ use smallvec::SmallVec;
 use tracing::{debug, error};
 
 use super::{
-    Response,
     boundary::{BoundaryRows, Places},
     cells::{CellPrograms, CellTask, Walk},
     gather::{Part, gather},
     loaded::Loaded,
     output_bytes::{check_declared, check_made},
-    pieces::Piece,
+    ran::{Ran, nanos},
     record::Payload,
     scatter::{expected_shapes, scatter},
     short_runs::Size,
@@ -20,9 +19,9 @@ use super::{
     stages::{Programs, Stages},
 };
 use crate::{
-    batching::{Lengths, Next, Ns, ReqId, RowOutcome, RowSpan, ShapeClass, Task},
+    batching::{Lengths, Next, ReqId, RowSpan, ShapeClass, Task},
     device::{BufferPool, WorkFailure},
-    engine::{Batch, BatchInput, Execution, Program, RowDelay, RowFailure, StopSignal},
+    engine::{Batch, BatchInput, Execution, Program, StopSignal},
     model::ModelSpec,
     observe::{ExecutionTimings, ModelStats},
 };
@@ -73,27 +72,6 @@ impl Guest {
 pub(super) enum Finished {
     Ran(Ran),
     Failed(String),
-}
-
-/// What a batch gave.
-pub(super) struct Ran {
-    /// One per part of a task that runs the whole model; else none.
-    pub(super) responses: Vec<Response>,
-    /// What a stage made of replies, each with its part's number.
-    pub(super) pieces: Vec<(usize, Piece)>,
-    /// Responses of nodes that answer for themselves, each with its part's number.
-    pub(super) streamed: Vec<(usize, Response)>,
-    pub(super) outcomes: Vec<RowOutcome>,
-    pub(super) failures: Vec<RowFailure>,
-    pub(super) delays: Vec<RowDelay>,
-    pub(super) timings: ExecutionTimings,
-}
-
-impl Ran {
-    pub(super) fn took_ns(&self) -> Ns {
-        let ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = self.timings;
-        compute_input_ns + compute_infer_ns + compute_output_ns
-    }
 }
 
 impl Job {
@@ -297,9 +275,4 @@ impl Member {
     fn part(&self) -> Part<'_> {
         Part { inputs: &self.payload.inputs, rows: self.payload.rows, start: self.span.start, count: self.span.count }
     }
-}
-
-/// Nanoseconds from one instant to a later one.
-pub(super) fn nanos(from: Instant, to: Instant) -> u64 {
-    u64::try_from(to.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
 }

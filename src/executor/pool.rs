@@ -1,5 +1,7 @@
 //! The pool: the core and its records behind one lock, the device that runs tasks, and the thread that keeps time.
 
+mod lane_work;
+
 use std::{
     fmt, io,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -13,17 +15,16 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::error;
 
+use self::lane_work::LaneWork;
 use super::{
     Backlog, BacklogLimits, InferError, InferRequest, ModelHandle, StagePrograms,
     cells::unfold,
     dispatch::{Tickets, issue},
     indices::IndexChecks,
     lane::{Finished, Job},
-    lane_work::LaneWork,
-    lanes::{Replacement, Responsiveness},
     loaded::Loaded,
     record::Sink,
-    state::{After, Asked, Due, State},
+    state::{After, Asked, Due, Replacement, Responsiveness, State},
     timer::Timer,
 };
 use crate::{

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 use super::{
     boundary::{BoundaryRows, Places, ReadRows, WriteRows, row_dims},
     gather::{Gathered, Part, gather_input},
-    lane::{Ran, nanos},
     output_bytes::{check_declared, check_made},
     pieces::Piece,
+    ran::{Ran, nanos},
     scatter::{expected_shape, scatter_output},
     stages::{Output, Stages},
 };

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use smallvec::SmallVec;
 
-use super::{CellPrograms, indices::IndexChecks};
+use super::CellPrograms;
 use crate::{
     batching::StageKnobs,
     engine::{Program, ProgramPort},
@@ -75,14 +75,6 @@ impl StagePrograms {
             }
         }
         (inputs, outputs)
-    }
-
-    /// Checks that padding is what the programs take.
-    ///
-    /// # Errors
-    /// When an input that indexes a table is padded with what is no index of it.
-    pub fn admit_padding(&self, spec: &ModelSpec) -> Result<(), String> {
-        IndexChecks::new(self).admit_padding(spec)
     }
 
     /// How many stages, or cell types, there are.

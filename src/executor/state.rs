@@ -1,6 +1,9 @@
 //! What is behind the pool's lock: the core, the records of its requests, the loaded versions; and how the core's
 //! actions are carried out on them.
 
+mod delays;
+mod lanes;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
@@ -8,14 +11,16 @@ use std::{
 
 use slab::Slab;
 
+use self::delays::Delays;
+pub use self::lanes::Responsiveness;
+pub(super) use self::lanes::{Incident, Replacement};
 use super::{
     Backlog, InferRequest, ModelHandle,
     boundary::BoundaryRows,
     cells::{SequenceState, Walk},
-    delays::Delays,
-    lane::{Finished, Guest, Job, Member, Ran},
-    lanes::{Incident, Replacement},
+    lane::{Finished, Guest, Job, Member},
     loaded::{Loaded, Version, longer},
+    ran::Ran,
     record::{Payload, Record, Sink},
     stages::Programs,
     watch::{Flight, Returned, StopReason, Watch},

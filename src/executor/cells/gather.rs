@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::{plan::Cell, walk::Row};
+use super::{plan::Cell, row::Row};
 use crate::{
     device::{Buffer, BufferPool},
     engine::BatchInput,

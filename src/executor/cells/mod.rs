@@ -8,17 +8,18 @@
 mod gather;
 mod indices;
 mod plan;
-mod resolve;
+mod row;
 mod sequence;
 mod task;
 mod trial;
 mod walk;
 
 pub use plan::CellPrograms;
+pub(super) use row::ProgramInputs;
 pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
 pub(super) use trial::{Trial, run_alone};
-pub(super) use walk::{ProgramInputs, Walk};
+pub(super) use walk::Walk;
 
 use crate::{
     executor::InputTensor,

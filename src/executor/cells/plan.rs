@@ -1,15 +1,15 @@
 //! What a version's cells read and leave behind.
 
+mod resolve;
+
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use smallvec::SmallVec;
 
-use super::{
-    resolve::Resolver,
-    walk::{ProgramInputs, Row},
-};
+use self::resolve::Resolver;
+use super::row::{ProgramInputs, Row};
 use crate::{
     batching::{CellId, CellKind, CellKnobs, SegmentKnobs, StageKnobs},
     engine::{Program, ProgramPort},

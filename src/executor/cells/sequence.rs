@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{CellPrograms, walk::Row};
+use super::{CellPrograms, row::Row};
 use crate::model::{CorrelationId, DataType, InSequence};
 
 /// The state of one sequence: by [`CellPrograms::kept`](super::CellPrograms), what its latest completed request left.

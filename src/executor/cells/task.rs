@@ -9,7 +9,8 @@ use smallvec::SmallVec;
 use super::{
     gather::{Gathered, NodeRow, gather, groups},
     plan::{Cell, CellPrograms, From, Initially, Role, Segment},
-    walk::{Place, Row, Walk},
+    row::Row,
+    walk::{Place, Walk},
 };
 use crate::{
     batching::{Next, RowOutcome},
@@ -17,8 +18,8 @@ use crate::{
     engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
         Response,
-        lane::{Ran, nanos},
         output_bytes::{check_declared, check_made},
+        ran::{Ran, nanos},
     },
     model::{DataType, Dims, TensorSpec, element_count, unfold::Which},
     observe::ExecutionTimings,

@@ -3,11 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{
-    plan::CellPrograms,
-    task::CellTask,
-    walk::{ProgramInputs, Walk},
-};
+use super::{plan::CellPrograms, row::ProgramInputs, task::CellTask, walk::Walk};
 use crate::{
     batching::{
         Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns, Policy,

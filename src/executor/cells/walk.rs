@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 
 use super::{
     plan::{CellPrograms, Keep},
+    row::{ProgramInputs, Row},
     sequence::{SequenceState, correlation_id},
 };
 use crate::{
@@ -37,9 +38,6 @@ pub(in crate::executor) struct Walk {
     given: Arc<ProgramInputs>,
 }
 
-/// Rows of a program's inputs, by their names.
-pub(in crate::executor) type ProgramInputs = Vec<(String, Row)>;
-
 /// What a segment's nodes have left.
 struct Left {
     /// By its keeps.
@@ -60,19 +58,6 @@ enum Values {
     Joined { dims: Dims, data: Bytes, last: Option<Row> },
 }
 
-/// One row of what a task gave.
-#[derive(Clone, Debug)]
-pub(in crate::executor) struct Row {
-    /// The row's dims.
-    pub(super) dims: Dims,
-    /// All rows of the task, or this one alone.
-    pub(super) of: Bytes,
-    /// Where it begins there, in bytes.
-    pub(super) at: usize,
-    /// Its length in bytes.
-    pub(super) len: usize,
-}
-
 /// A node of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
@@ -81,32 +66,6 @@ pub(super) struct Place {
     pub(super) node: usize,
     /// Nodes of the segment, at most.
     pub(super) nodes: usize,
-}
-
-impl Row {
-    /// A row that stands alone.
-    pub(super) fn alone(dims: Dims, bytes: Bytes) -> Self {
-        Self { dims, len: bytes.len(), of: bytes, at: 0 }
-    }
-
-    /// The row of this number of those, so many, that it is made of along its first axis.
-    pub(super) fn part(self, number: usize, rows: usize) -> Self {
-        let len = self.len / rows;
-        Self { dims: Dims::from_slice(&self.dims[1..]), of: self.of, at: self.at + number * len, len }
-    }
-
-    pub(super) fn bytes(&self) -> Bytes {
-        self.of.slice(self.at..self.at + self.len)
-    }
-
-    pub(super) fn as_slice(&self) -> &[u8] {
-        &self.of[self.at..self.at + self.len]
-    }
-
-    /// The same row, which holds nothing but itself.
-    fn copied(&self) -> Self {
-        Self::alone(self.dims.clone(), Bytes::copy_from_slice(self.as_slice()))
-    }
 }
 
 impl Walk {

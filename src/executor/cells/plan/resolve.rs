@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::plan::{From, Initially, Keep, Role, Segment};
+use super::{From, Initially, Keep, Role, Segment};
 use crate::{
     executor::gather::pattern,
     model::{

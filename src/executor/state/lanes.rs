@@ -5,17 +5,15 @@ use std::time::Duration;
 
 use tracing::{debug, error, info, warn};
 
-use super::{
-    state::{After, State, find},
-    watch::{Flight, Found, StopReason},
-};
+use super::{After, State, find};
 use crate::{
     batching::{Event, LaneId, LaneKnobs, Ns},
+    executor::watch::{Flight, Found, StopReason},
     observe::LaneCounts,
 };
 
 /// A change in the state of a task that is to stop: each is logged, and may change whether the server is ready.
-pub(super) struct Incident {
+pub(in crate::executor) struct Incident {
     lane: LaneId,
     flight: Flight,
     kind: IncidentKind,
@@ -41,18 +39,18 @@ pub struct Responsiveness {
 }
 
 /// A lane that needs a new thread, and the task that has the old one.
-pub(super) struct Replacement {
-    pub(super) lane: LaneId,
-    pub(super) flight: Flight,
+pub(in crate::executor) struct Replacement {
+    pub(in crate::executor) lane: LaneId,
+    pub(in crate::executor) flight: Flight,
 }
 
 impl Incident {
-    pub(super) fn returned(lane: LaneId, flight: Flight) -> Self {
+    pub(in crate::executor) fn returned(lane: LaneId, flight: Flight) -> Self {
         Self { lane, flight, kind: IncidentKind::Returned }
     }
 
     /// Writes it into the log.
-    pub(super) fn report(&self, now: Ns) {
+    pub(in crate::executor) fn report(&self, now: Ns) {
         let Flight { loaded, stage, since, .. } = &self.flight;
         let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
         let seconds = Duration::from_nanos(now.saturating_sub(*since)).as_secs_f64();
@@ -71,14 +69,14 @@ impl Incident {
 
 impl Flight {
     /// The error of the task's requests of this model, which may be another than the task's.
-    pub(super) fn overdue_reason(&self, model: &str) -> String {
+    pub(in crate::executor) fn overdue_reason(&self, model: &str) -> String {
         format!("model '{model}' does not respond: {}", self.loaded.hangs.reason_of(usize::from(self.stage)))
     }
 }
 
 impl State {
     /// Stops tasks whose requests have all ended: nothing of what they compute is used.
-    pub(super) fn stop_unwanted(&mut self, now: Ns, after: &mut After) {
+    pub(in crate::executor) fn stop_unwanted(&mut self, now: Ns, after: &mut After) {
         let requests = &self.requests;
         let is_live = |req| find(requests, req).is_some();
         let (stopped, look) = self.watch.stop_unwanted(now, is_live);
@@ -91,7 +89,7 @@ impl State {
 
     /// Stops tasks past their limit, and takes the lanes of those that do not stop from the core until they return or a
     /// new thread serves the lane.
-    pub(super) fn look_at_lanes(&mut self, now: Ns, after: &mut After) {
+    pub(in crate::executor) fn look_at_lanes(&mut self, now: Ns, after: &mut After) {
         if self.stopped {
             return;
         }
@@ -119,7 +117,7 @@ impl State {
     }
 
     /// Lets lost lanes go on without their tasks, as far as there may be such tasks.
-    pub(super) fn abandon_lost(&mut self, after: &mut After) {
+    pub(in crate::executor) fn abandon_lost(&mut self, after: &mut After) {
         while let Some((lane, flight, reason)) = self.watch.abandon() {
             // The model's other tasks have a lane again.
             if reason == StopReason::Overdue {
@@ -131,12 +129,17 @@ impl State {
     }
 
     /// A lane takes tasks again.
-    pub(super) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
+    pub(in crate::executor) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
         self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
     }
 
     /// Lets a lane that got no new thread wait for its task, unless that has returned.
-    pub(super) fn lane_not_replaced(&mut self, now: Ns, Replacement { lane, flight }: Replacement, after: &mut After) {
+    pub(in crate::executor) fn lane_not_replaced(
+        &mut self,
+        now: Ns,
+        Replacement { lane, flight }: Replacement,
+        after: &mut After,
+    ) {
         let Some(reason) = self.watch.keep(lane, flight.task) else { return self.lane_up(now, lane, after) };
         if reason == StopReason::Overdue {
             flight.loaded.hangs.began(flight.stage);
@@ -145,7 +148,7 @@ impl State {
     }
 
     /// How the lanes are.
-    pub(super) fn lane_counts(&self) -> LaneCounts {
+    pub(in crate::executor) fn lane_counts(&self) -> LaneCounts {
         self.watch.counts()
     }
 }

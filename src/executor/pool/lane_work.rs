@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{
-    lane::{Finished, Job, Ran},
-    pool::Pool,
-};
+use super::Pool;
 use crate::{
     batching::Ns,
     device::{
         WorkFailure,
         cpu::{HostWork, Operand},
+    },
+    executor::{
+        lane::{Finished, Job},
+        ran::Ran,
     },
 };
 

@@ -3,26 +3,24 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use super::{
-    record::Record,
-    state::{After, State},
-};
+use super::{After, State};
 use crate::{
     batching::{Event, Next, Ns, ReqId, RowOutcome},
     engine::RowDelay,
+    executor::record::Record,
 };
 
 /// Requests that wait, by when they go on.
 #[derive(Debug, Default)]
-pub(super) struct Delays(BTreeSet<(Ns, ReqId)>);
+pub(in crate::executor) struct Delays(BTreeSet<(Ns, ReqId)>);
 
 impl Delays {
-    pub(super) fn insert(&mut self, until: Ns, req: ReqId) {
+    pub(in crate::executor) fn insert(&mut self, until: Ns, req: ReqId) {
         self.0.insert((until, req));
     }
 
     /// The request has ended.
-    pub(super) fn remove(&mut self, until: Ns, req: ReqId) {
+    pub(in crate::executor) fn remove(&mut self, until: Ns, req: ReqId) {
         self.0.remove(&(until, req));
     }
 
@@ -35,7 +33,7 @@ impl Delays {
     }
 
     /// When the next one goes on.
-    pub(super) fn next(&self) -> Option<Ns> {
+    pub(in crate::executor) fn next(&self) -> Option<Ns> {
         self.0.first().map(|&(until, _)| until)
     }
 }
@@ -44,7 +42,7 @@ impl Record {
     /// Lets the rows that would run again pause for the first of the delays, and says until when.
     ///
     /// All delays of a request together are bounded as the run of a task is: beyond that the rows fail.
-    pub(super) fn delay(&mut self, now: Ns, delay: &RowDelay, outcomes: &mut [RowOutcome]) -> Option<Ns> {
+    pub(in crate::executor) fn delay(&mut self, now: Ns, delay: &RowDelay, outcomes: &mut [RowOutcome]) -> Option<Ns> {
         let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_) | Next::Pause);
         if !outcomes.iter().any(goes_on) {
             return None;
@@ -68,7 +66,7 @@ impl Record {
 
 impl State {
     /// Lets requests go on whose delays are over, unless their clients have not taken what there is.
-    pub(super) fn end_delays(&mut self, now: Ns, after: &mut After) {
+    pub(in crate::executor) fn end_delays(&mut self, now: Ns, after: &mut After) {
         while let Some(req) = self.delays.pop_due(now) {
             let Some(record) = self.record(req) else { continue };
             record.delayed_until = None;
@@ -81,7 +79,7 @@ impl State {
     }
 
     /// The client has taken the responses of a request that paused for it: it goes on, unless it has a delay besides.
-    pub(super) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut After) {
+    pub(in crate::executor) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut After) {
         let Some(record) = self.record(req) else { return };
         record.awaits_client = false;
         if record.delayed_until.is_none() {

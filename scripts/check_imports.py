@@ -1,0 +1,95 @@
+"""Circles of imports among the files of a folder of src, other than between a module and its own parts.
+
+    python scripts/check_imports.py batching executor
+
+Each circle is printed with the imports that make it; the exit code is 1 if there is any.
+"""
+
+import re
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+SOURCE = Path(__file__).resolve().parent.parent / "src"
+USE = re.compile(r"^(?:pub(?:\([^)]*\))? )?use\s+((?:super|self|crate)\b[^;]*);", re.MULTILINE)
+INLINE_TESTS = "#[cfg(test)]\nmod tests {"
+
+
+def module_of(file):
+    """The module path of a file, as a tuple of names."""
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "mod" else parts
+
+
+def leaves(tree, prefix=()):
+    """The paths of a use tree."""
+    head, brace, rest = tree.partition("{")
+    names = [name for name in re.sub(r"\s+as\s+\w+|\s", "", head).split("::") if name]
+    if not brace:
+        yield prefix + tuple(names)
+        return
+    depth, item = 0, ""
+    for letter in rest[: rest.rindex("}")]:
+        depth += (letter == "{") - (letter == "}")
+        if letter == "," and depth == 0:
+            yield from leaves(item, prefix + tuple(names))
+            item = ""
+        else:
+            item += letter
+    if item.strip():
+        yield from leaves(item, prefix + tuple(names))
+
+
+def absolute(path, module):
+    """A path seen from a module, without its first word."""
+    if path[0] == "crate":
+        return path[1:]
+    if path[0] == "self":
+        return module + path[1:]
+    ups = next((at for at, name in enumerate(path) if name != "super"), len(path))
+    return module[: len(module) - ups] + path[ups:]
+
+
+def imports(folder):
+    """Which files of a folder import which others."""
+    files = [file for file in (SOURCE / folder).rglob("*.rs") if "tests" not in file.with_suffix("").parts]
+    modules = {module_of(file): file for file in files}
+    graph = defaultdict(set)
+    for module, file in modules.items():
+        text = file.read_text(encoding="utf-8").split(INLINE_TESTS)[0]
+        for use in USE.findall(text):
+            for leaf in leaves(use):
+                target = absolute(leaf, module)
+                while target and target not in modules:
+                    target = target[:-1]
+                related = target == module[: len(target)] or module == target[: len(module)]
+                if target and not related:
+                    graph[module].add(target)
+    return graph
+
+
+def reachable(graph, start):
+    """The modules that a module imports, by however many steps."""
+    found, open_ends = set(), [start]
+    while open_ends:
+        for target in graph[open_ends.pop()] - found:
+            found.add(target)
+            open_ends.append(target)
+    return found
+
+
+def main(folders):
+    """Prints the circles; returns how many imports take part in one."""
+    count = 0
+    for folder in folders:
+        graph = imports(folder)
+        for module in sorted(graph):
+            for target in sorted(graph[module]):
+                if module in reachable(graph, target):
+                    print(f"{'/'.join(module)} imports {'/'.join(target)}, which imports it in turn")
+                    count += 1
+    return count
+
+
+if __name__ == "__main__":
+    sys.exit(1 if main(sys.argv[1:]) else 0)
