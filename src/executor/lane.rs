@@ -7,7 +7,7 @@ use tracing::{debug, error};
 
 use super::{
     boundary::{BoundaryRows, Places},
-    cells::{CellPrograms, CellTask, Walk},
+    cells::{CellPrograms, CellTask, Journey},
     gather::{Part, gather},
     loaded::Loaded,
     output_bytes::{check_declared, check_made},
@@ -48,7 +48,7 @@ pub(super) struct Member {
     pub(super) span: RowSpan,
     pub(super) payload: Arc<Payload>,
     /// The request's way through its cells, where it unfolds.
-    pub(super) walk: Option<Arc<Walk>>,
+    pub(super) journey: Option<Arc<Journey>>,
     /// How often the request ran before.
     pub(super) step: u32,
     /// Where it is of another version or cell than the task.
@@ -187,10 +187,10 @@ impl Job {
     }
 
     fn run_cell(&self, programs: &CellPrograms, on: RunContext<'_>) -> Result<Ran, String> {
-        let mut nodes: SmallVec<[(&Walk, u32); 32]> = SmallVec::with_capacity(self.members.len());
+        let mut nodes: SmallVec<[(&Journey, u32); 32]> = SmallVec::with_capacity(self.members.len());
         for member in &self.members {
-            let Some(walk) = member.walk.as_deref() else { return Err("a request has not unfolded".to_owned()) };
-            nodes.push((walk, member.span.start));
+            let Some(journey) = member.journey.as_deref() else { return Err("a request has not unfolded".to_owned()) };
+            nodes.push((journey, member.span.start));
         }
         let cell = usize::from(self.task.cell.0);
         CellTask { programs, cell, nodes: &nodes, buffers: on.buffers, stop: on.stop }.run()

@@ -82,11 +82,11 @@ fn rows_of(output: &TensorSpec, piece: &Piece, rows: Range<u32>) -> Option<Bytes
 
 /// Bytes of the first `count` length-prefixed elements.
 fn strings_bytes(data: &[u8], count: usize) -> Option<usize> {
-    let mut walk = Elements { rest: data };
+    let mut elements_left = Elements { rest: data };
     if count > 0 {
-        walk.nth(count - 1)?;
+        elements_left.nth(count - 1)?;
     }
-    Some(data.len() - walk.rest.len())
+    Some(data.len() - elements_left.rest.len())
 }
 
 #[cfg(test)]

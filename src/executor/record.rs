@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Backlog, Held, InferError, InputTensor, ModelHandle, Response, Unread,
-    cells::Walk,
+    cells::Journey,
     pieces::{Piece, assemble},
 };
 use crate::{
@@ -60,7 +60,7 @@ pub(super) struct Record {
     pub(super) handle: Arc<ModelHandle>,
     pub(super) payload: Arc<Payload>,
     /// Its way through its cells, where it unfolds.
-    pub(super) walk: Option<Arc<Walk>>,
+    pub(super) journey: Option<Arc<Journey>>,
     pub(super) sink: Sink,
     /// Responses that its tasks made and the core has not let go yet.
     pub(super) responses: VecDeque<(Response, Option<Held>)>,
@@ -171,8 +171,8 @@ impl Record {
 
     /// The one response of a request that has run to its end.
     fn reply(&mut self) -> Reply {
-        if let Some(walk) = &self.walk {
-            let mut reply = walk.reply().map_err(InferError::Engine);
+        if let Some(journey) = &self.journey {
+            let mut reply = journey.reply().map_err(InferError::Engine);
             if let Ok(response) = &mut reply
                 && self.payload.waits_behind_others()
             {
@@ -245,7 +245,7 @@ impl Record {
 
     fn not_started(&self) -> InferError {
         let model = &self.handle.spec.name;
-        let id = self.walk.as_ref().and_then(|walk| walk.sequence());
+        let id = self.journey.as_ref().and_then(|journey| journey.sequence());
         let sequence = id.map_or_else(String::new, |id| format!(" for sequence {id}"));
         InferError::Invalid(format!(
             "inference request{sequence} to model '{model}' must specify the START flag on the first request of the sequence"

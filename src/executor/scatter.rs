@@ -170,12 +170,12 @@ impl<'a> Cursor<'a> {
     }
 
     fn take_strings(&mut self, elements: usize) -> Option<Bytes> {
-        let mut walk = Elements { rest: &self.batch.data[self.offset..] };
-        let before = walk.rest.len();
+        let mut elements_left = Elements { rest: &self.batch.data[self.offset..] };
+        let before = elements_left.rest.len();
         if elements > 0 {
-            walk.nth(elements - 1)?;
+            elements_left.nth(elements - 1)?;
         }
-        let len_bytes = before - walk.rest.len();
+        let len_bytes = before - elements_left.rest.len();
         self.advance(len_bytes)
     }
 }

@@ -17,7 +17,7 @@ pub(super) use self::lanes::{Incident, Replacement};
 use super::{
     Backlog, InferRequest, ModelHandle,
     boundary::BoundaryRows,
-    cells::{SequenceState, Walk},
+    cells::{Journey, SequenceState},
     lane::{Finished, Guest, Job, Member},
     loaded::{Loaded, Version, longer},
     ran::Ran,
@@ -146,11 +146,11 @@ impl State {
         let req = ReqId(u64::from(self.serial) << 32 | entry.key() as u64);
         let payload = Payload { rows: request.rows, lengths: lengths.clone(), inputs: request.inputs, backlog };
         let payload = Arc::new(payload);
-        let walk = match &version.loaded.programs.0 {
+        let journey = match &version.loaded.programs.0 {
             Programs::Cells(cells) => {
                 let has_batch_axis = version.loaded.spec.has_batch_axis();
                 let sequence = request.sequence.clone();
-                Some(Arc::new(Walk::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence)))
+                Some(Arc::new(Journey::new(cells, has_batch_axis, Arc::clone(&payload), &graph, sequence)))
             }
             Programs::Whole(_) | Programs::Cut(_) => None,
         };
@@ -158,7 +158,7 @@ impl State {
             req,
             handle: Arc::clone(handle),
             payload,
-            walk,
+            journey,
             sink,
             responses: VecDeque::new(),
             pieces: Vec::new(),
@@ -314,11 +314,11 @@ impl State {
                     }
                 }
                 Action::Joined { req, sequence } => {
-                    let walk = self.record(req).and_then(|record| Some((record.handle.id, record.walk.clone()?)));
-                    if let Some((model, walk)) = walk
+                    let journey = self.record(req).and_then(|record| Some((record.handle.id, record.journey.clone()?)));
+                    if let Some((model, journey)) = journey
                         && let Some(version) = self.models.get_mut(&model)
                     {
-                        walk.join(version.sequence(sequence));
+                        journey.join(version.sequence(sequence));
                     }
                 }
                 Action::SequenceOver { model, sequence } => {
@@ -332,8 +332,8 @@ impl State {
                         if let Some(until) = record.delayed_until {
                             self.delays.remove(until, req);
                         }
-                        if let (End::Completed, Some(walk)) = (end, &record.walk) {
-                            walk.commit();
+                        if let (End::Completed, Some(journey)) = (end, &record.journey) {
+                            journey.commit();
                         }
                         let model = record.handle.id;
                         after.ended.push((record, end));
@@ -363,15 +363,15 @@ impl State {
         for &span in &task.rows {
             let Some(record) = self.record(span.req) else { continue };
             record.launched();
-            let (payload, walk) = (Arc::clone(&record.payload), record.walk.clone());
+            let (payload, journey) = (Arc::clone(&record.payload), record.journey.clone());
             let of_other = record.handle.id != task.model;
-            let cell = walk.as_ref().and_then(|walk| walk.cell(span.start));
+            let cell = journey.as_ref().and_then(|journey| journey.cell(span.start));
             let is_own = !of_other && cell.is_none_or(|cell| cell == usize::from(task.cell.0));
             let guest = (!is_own).then(|| Guest::new(&record.handle.stats, cell.unwrap_or_default()));
             if of_other {
                 limit_ns = longer(limit_ns, record.handle.limit_ns);
             }
-            members.push(Member { span, payload, walk, step: record.step, guest });
+            members.push(Member { span, payload, journey, step: record.step, guest });
         }
         let flight = Flight { task: task.id, loaded: Arc::clone(&model), stage: task.cell.0, since: now, limit_ns };
         let (stop, look) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));

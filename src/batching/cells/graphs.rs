@@ -46,7 +46,7 @@ struct Journey {
     is_over: bool,
 }
 
-/// The cell graphs of a group's requests.
+/// The cell graphs of a version's requests.
 #[derive(Debug)]
 pub(in crate::batching) struct CellGraphs {
     segments: Vec<SegmentKnobs>,
@@ -77,7 +77,7 @@ impl CellGraphs {
         }
     }
 
-    /// What holds between two steps, of a group of which these requests have boarded, and these rows in flight run
+    /// What holds between two steps, of a version of which these requests have boarded, and these rows in flight run
     /// again.
     pub(in crate::batching) fn check<'a>(
         &self,

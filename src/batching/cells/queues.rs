@@ -100,7 +100,7 @@ struct Queue {
     running: u32,
 }
 
-/// All cell types of a group.
+/// All cell types of a version.
 #[derive(Debug)]
 pub(super) struct Queues {
     queues: Vec<Queue>,

@@ -29,7 +29,7 @@ impl Chain for InQueue {
     }
 }
 
-/// The chain of a group's requests in order of arrival.
+/// The chain of a version's requests in order of arrival.
 #[derive(Debug)]
 pub(in crate::batching) struct InOrder;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use crate::batching::ids::SubQueueIx;
 
-/// Where a sub-queue stands among the sub-queues of its group: by the level of its first request, fresh before
+/// Where a sub-queue stands among the sub-queues of its version: by the level of its first request, fresh before
 /// delayed, then by order of arrival.
 pub(in crate::batching) type Rank = (u64, bool, u64);
 

@@ -142,7 +142,7 @@ impl SubQueue {
     }
 }
 
-/// All requests of a group that are in no batch yet.
+/// All requests of a version that are in no batch yet.
 #[derive(Debug)]
 pub(in crate::batching) struct Pending {
     pub(in crate::batching) rules: QueueRules,

@@ -7,19 +7,19 @@
 
 mod gather;
 mod indices;
+mod journey;
 mod plan;
 mod row;
 mod sequence;
 mod task;
 mod trial;
-mod walk;
 
+pub(super) use journey::Journey;
 pub use plan::CellPrograms;
 pub(super) use row::ProgramInputs;
 pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
 pub(super) use trial::{Trial, run_alone};
-pub(super) use walk::Walk;
 
 use crate::{
     executor::InputTensor,

@@ -8,9 +8,9 @@ use smallvec::SmallVec;
 
 use super::{
     gather::{Gathered, NodeRow, gather, groups},
+    journey::{Journey, Place},
     plan::{Cell, CellPrograms, From, Initially, Role, Segment},
     row::Row,
-    walk::{Place, Walk},
 };
 use crate::{
     batching::{Next, RowOutcome},
@@ -31,14 +31,14 @@ pub(in crate::executor) struct CellTask<'a> {
     pub(in crate::executor) programs: &'a CellPrograms,
     pub(in crate::executor) cell: usize,
     /// Each node's request, and its number there.
-    pub(in crate::executor) nodes: &'a [(&'a Walk, u32)],
+    pub(in crate::executor) nodes: &'a [(&'a Journey, u32)],
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
     pub(in crate::executor) stop: &'a StopSignal,
 }
 
 /// A node that is to run.
 struct Node<'a> {
-    walk: &'a Walk,
+    journey: &'a Journey,
     place: Place,
     /// Which of its segment's types it is.
     role: usize,
@@ -88,7 +88,7 @@ impl<'a> CellTask<'a> {
     }
 
     fn run_cell(&self, cell: &Cell) -> Result<Ran, String> {
-        let nodes = self.nodes.iter().map(|&(walk, number)| self.node(walk, number));
+        let nodes = self.nodes.iter().map(|&(journey, number)| self.node(journey, number));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
         let mut rows: Vec<NodeRow> = Vec::with_capacity(nodes.len());
@@ -122,14 +122,14 @@ impl<'a> CellTask<'a> {
         Ok(ran)
     }
 
-    fn node(&self, walk: &'a Walk, number: u32) -> Result<Node<'a>, String> {
-        let place = walk.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
-        let role = walk.role(place);
-        let cell = walk.programs.segments[place.segment].types[role].cell;
-        if !walk.programs.runs_as(cell, self.programs, self.cell) {
+    fn node(&self, journey: &'a Journey, number: u32) -> Result<Node<'a>, String> {
+        let place = journey.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
+        let role = journey.role(place);
+        let cell = journey.programs.segments[place.segment].types[role].cell;
+        if !journey.programs.runs_as(cell, self.programs, self.cell) {
             return Err(format!("node {number} of a request is of cell {cell}"));
         }
-        Ok(Node { walk, place, role })
+        Ok(Node { journey, place, role })
     }
 
     /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
@@ -225,7 +225,7 @@ fn failure(cell: &Cell, node: usize, fault: &str) -> RowFailure {
 
 impl Node<'_> {
     fn segment(&self) -> &Segment {
-        &self.walk.programs.segments[self.place.segment]
+        &self.journey.programs.segments[self.place.segment]
     }
 
     /// What it does in its segment.
@@ -235,47 +235,49 @@ impl Node<'_> {
 
     /// What it reads.
     fn input(&self, spec: &TensorSpec, from: &From) -> Result<Row, String> {
-        let Node { walk, place, .. } = *self;
+        let Node { journey, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
-        if let Some(row) = walk.given(&spec.name) {
+        if let Some(row) = journey.given(&spec.name) {
             return Ok(row);
         }
         match from {
-            From::Whole(tensor) | From::Rows(tensor) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+            From::Whole(tensor) | From::Rows(tensor) => {
+                journey.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data))
+            }
             From::Step { of, reversed } => {
-                let (dims, data) = walk.tensor(*of)?;
+                let (dims, data) = journey.tensor(*of)?;
                 let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
                 row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
             }
             From::Length(tensor) => {
-                let (dims, _) = walk.tensor(*tensor)?;
+                let (dims, _) = journey.tensor(*tensor)?;
                 Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
             From::Grown { keep } => {
                 let mut dims = Dims::from_slice(&[place.node as i64]);
                 dims.extend_from_slice(&spec.dims[1..]);
-                let steps = walk.steps(place.segment, *keep);
+                let steps = journey.steps(place.segment, *keep);
                 let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
                 Ok(Row::alone(dims, steps))
             }
             From::GrownLength => Ok(own(&length(spec, place.node as i64))),
             From::Carried { keep, .. } if place.node > 0 => {
-                let row = walk.carried(place.segment, *keep);
+                let row = journey.carried(place.segment, *keep);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
             }
-            From::Carried { start, kept, .. } => match (kept.and_then(|kept| walk.kept(kept)), start) {
+            From::Carried { start, kept, .. } => match (kept.and_then(|kept| journey.kept(kept)), start) {
                 (Some(row), _) => Ok(row),
                 (None, Initially::Row(row)) => Ok(own(row)),
-                (None, Initially::Tensor(tensor)) => walk.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
+                (None, Initially::Tensor(tensor)) => journey.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
             },
-            From::Control { control, no, yes } => Ok(own(if walk.is(*control) { yes } else { no })),
+            From::Control { control, no, yes } => Ok(own(if journey.is(*control) { yes } else { no })),
             From::CorrelationId => {
-                let bytes = walk.correlation_id(spec.datatype);
+                let bytes = journey.correlation_id(spec.datatype);
                 bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
             }
-            From::Child { child, keep, none } => match walk.children(place).get(*child) {
+            From::Child { child, keep, none } => match journey.children(place).get(*child) {
                 None => Ok(own(none)),
-                Some(&child) => walk
+                Some(&child) => journey
                     .of_node(place.segment, *keep, child)
                     .ok_or_else(|| format!("input '{}': node {child} has left nothing", spec.name)),
             },
@@ -292,15 +294,15 @@ impl Node<'_> {
         given: &Given<'_>,
         streamed: &mut Vec<(usize, Response)>,
     ) -> Result<RowOutcome, String> {
-        if self.walk.is_past_the_end(self.place) {
+        if self.journey.is_past_the_end(self.place) {
             return Ok(RowOutcome { next: Next::On, emitted: false });
         }
-        let programs = &self.walk.programs;
+        let programs = &self.journey.programs;
         let segment = self.segment();
         let by_rows = self.own().by_rows;
         let row = |output: usize| given.row(output, by_rows);
         for (number, keep) in segment.keeps.iter().enumerate() {
-            self.walk.keep(self.place, number, row(keep.outputs[self.role]), given.max_bytes)?;
+            self.journey.keep(self.place, number, row(keep.outputs[self.role]), given.max_bytes)?;
         }
         let mut outcome = RowOutcome { next: Next::On, emitted: segment.streams };
         if segment.streams {
@@ -312,7 +314,7 @@ impl Node<'_> {
                     dims.push(1);
                 }
                 dims.extend_from_slice(&row.dims);
-                self.walk.output(&dims, Bytes::copy_from_slice(row.as_slice()))
+                self.journey.output(&dims, Bytes::copy_from_slice(row.as_slice()))
             });
             streamed.push((number, Response { outputs: own.collect() }));
         }
@@ -320,7 +322,7 @@ impl Node<'_> {
             && integer(row(output).as_slice()) == Some(last)
         {
             outcome.next = Next::Done;
-            self.walk.end(self.place);
+            self.journey.end(self.place);
         }
         Ok(outcome)
     }

@@ -168,14 +168,14 @@ impl Tried {
         Ok(outputs.map(|output| (output.shape[1..].to_vec(), values(&output.data))).collect())
     }
 
-    fn walk(&self, given: &[(&[i64], &[i64])]) -> Walk {
+    fn journey(&self, given: &[(&[i64], &[i64])]) -> Journey {
         let inputs = self.inputs(given);
         let graph = unfold(&self.programs, &self.spec, 1, &inputs, None).expect("it unfolds");
         let payload = Payload { rows: 1, lengths: Default::default(), inputs, backlog: None };
-        Walk::new(&self.programs, true, Arc::new(payload), &graph, None)
+        Journey::new(&self.programs, true, Arc::new(payload), &graph, None)
     }
 
-    fn task(&self, cell: usize, nodes: &[(&Walk, u32)]) -> Result<Vec<Next>, String> {
+    fn task(&self, cell: usize, nodes: &[(&Journey, u32)]) -> Result<Vec<Next>, String> {
         let ran =
             CellTask { programs: &self.programs, cell, nodes, buffers: &self.buffers, stop: &StopSignal::default() }
                 .run()?;
@@ -217,12 +217,12 @@ fn a_chain_carries_its_state_and_leaves_the_last_or_all_of_it() {
 #[test]
 fn a_request_whose_steps_leave_too_much_fails_alone() {
     let tried = Tried { buffers: BufferPool::with_output_limit(0, 16), ..digit_chain(false) };
-    let walks = [&[1, 2, 3][..], &[4, 5]].map(|tokens| tried.walk(&[(&[tokens.len() as i64], tokens)]));
+    let journeys = [&[1, 2, 3][..], &[4, 5]].map(|tokens| tried.journey(&[(&[tokens.len() as i64], tokens)]));
     for step in 0..2 {
-        let nodes: Vec<(&Walk, u32)> = walks.iter().map(|walk| (walk, step)).collect();
+        let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, step)).collect();
         assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 2]), "two rows of 8 bytes");
     }
-    let [long, short] = &walks;
+    let [long, short] = &journeys;
     assert_eq!(tried.task(0, &[(long, 2)]), Ok(vec![Next::Failed]), "a third is too much");
     assert_eq!(values(&short.reply().expect("it has run").outputs[0].data), [45]);
     let reason = tried.alone(&[(&[3], &[1, 2, 3])]).expect_err("as before");
@@ -234,10 +234,10 @@ fn what_is_left_can_be_read_in_any_order_and_again() {
     for order in [[0, 1, 0], [1, 0, 1]] {
         for tried in [(digit_chain(false), vec![123]), (digit_chain(true), vec![321])] {
             let (tried, last) = tried;
-            let walk = tried.walk(&[(&[3], &[1, 2, 3])]);
-            (0..3).for_each(|node| drop(tried.task(0, &[(&walk, node)]).expect("it runs")));
+            let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
+            (0..3).for_each(|node| drop(tried.task(0, &[(&journey, node)]).expect("it runs")));
             for emit in order {
-                let (dims, data) = walk.emitted(emitted(0, emit)).expect("it has run");
+                let (dims, data) = journey.emitted(emitted(0, emit)).expect("it has run");
                 let expected = if emit == 0 { (vec![1], 1) } else { (vec![3, 1], 3) };
                 assert_eq!((dims.to_vec(), values(&data).len()), expected);
                 assert!(emit == 1 || values(&data) == last);
@@ -245,10 +245,10 @@ fn what_is_left_can_be_read_in_any_order_and_again() {
         }
     }
     let tree = tree();
-    let walk = tree.walk(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
-    tree.task(0, &[(&walk, 0)]).expect("it runs");
+    let journey = tree.journey(&[(&[1], &[5]), (&[1, 2], &[-1, -1])]);
+    tree.task(0, &[(&journey, 0)]).expect("it runs");
     for emit in [1, 0, 1] {
-        assert_eq!(values(&walk.emitted(emitted(0, emit)).expect("it has run").1), [5]);
+        assert_eq!(values(&journey.emitted(emitted(0, emit)).expect("it has run").1), [5]);
     }
 }
 
@@ -261,11 +261,11 @@ fn a_reversed_chain_begins_at_the_end_and_leaves_its_states_in_the_order_of_the_
 #[test]
 fn rows_of_a_task_are_their_own_requests_whatever_their_steps() {
     let tried = digit_chain(false);
-    let (one, two) = (tried.walk(&[(&[2], &[1, 2])]), tried.walk(&[(&[3], &[7, 8, 9])]));
+    let (one, two) = (tried.journey(&[(&[2], &[1, 2])]), tried.journey(&[(&[3], &[7, 8, 9])]));
     tried.task(0, &[(&two, 0)]).expect("it runs");
     tried.task(0, &[(&one, 0), (&two, 1)]).expect("it runs");
     tried.task(0, &[(&two, 2), (&one, 1)]).expect("it runs");
-    let last = |walk: &Walk| values(&walk.reply().expect("it has run").outputs[0].data);
+    let last = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data);
     assert_eq!((last(&one), last(&two)), (vec![12], vec![789]));
     assert_eq!(*tried.rows[0].runs.lock(), [1, 2, 2]);
 }
@@ -273,9 +273,9 @@ fn rows_of_a_task_are_their_own_requests_whatever_their_steps() {
 #[test]
 fn a_node_without_what_it_reads_fails_alone() {
     let tried = digit_chain(false);
-    let walk = tried.walk(&[(&[2], &[1, 2])]);
-    let other = tried.walk(&[(&[1], &[7])]);
-    let nodes = [(&walk, 1), (&other, 0)];
+    let journey = tried.journey(&[(&[2], &[1, 2])]);
+    let other = tried.journey(&[(&[1], &[7])]);
+    let nodes = [(&journey, 1), (&other, 0)];
     let ran = CellTask {
         programs: &tried.programs,
         cell: 0,
@@ -289,8 +289,8 @@ fn a_node_without_what_it_reads_fails_alone() {
     assert_eq!(ran.failures.len(), 1);
     assert_eq!(ran.failures[0].reason, "cell 'step': input 'h': the step before has left nothing");
     assert_eq!(values(&other.reply().expect("it has run").outputs[0].data), [7]);
-    assert_eq!(tried.task(0, &[(&walk, 2)]).expect_err("two nodes"), "cell 'step': a request has no node 2");
-    let unready = walk.reply().expect_err("it has not run");
+    assert_eq!(tried.task(0, &[(&journey, 2)]).expect_err("two nodes"), "cell 'step': a request has no node 2");
+    let unready = journey.reply().expect_err("it has not run");
     assert_eq!(unready, "'chain.last' is not there");
 }
 
@@ -328,11 +328,11 @@ fn a_loop_feeds_back_until_its_end_or_its_most_steps() {
 #[test]
 fn each_step_of_a_stream_answers_for_itself() {
     let tried = decoder(true).expect("it fits");
-    let walk = tried.walk(&[(&[1], &[3])]);
-    tried.task(0, &[(&walk, 0)]).expect("it runs");
+    let journey = tried.journey(&[(&[1], &[3])]);
+    tried.task(0, &[(&journey, 0)]).expect("it runs");
     let mut streamed = Vec::new();
     for node in 1..3 {
-        let nodes = [(&walk, node)];
+        let nodes = [(&journey, node)];
         let ran = CellTask {
             programs: &tried.programs,
             cell: 1,
@@ -433,11 +433,11 @@ fn stage(pads: bool) -> Tried {
 fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_apart() {
     for (pads, runs) in [(true, vec![3]), (false, vec![2, 1])] {
         let tried = stage(pads);
-        let walks = [&[1, 2][..], &[3, 4, 5], &[6, 7]].map(|x| tried.walk(&[(&[x.len() as i64], x)]));
-        let nodes: Vec<(&Walk, u32)> = walks.iter().map(|walk| (walk, 0)).collect();
+        let journeys = [&[1, 2][..], &[3, 4, 5], &[6, 7]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
+        let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, 0)).collect();
         tried.task(0, &nodes).expect("it runs");
         assert_eq!(*tried.rows[0].runs.lock(), runs);
-        let sums = walks.map(|walk| values(&walk.reply().expect("it has run").outputs[0].data));
+        let sums = journeys.map(|journey| values(&journey.reply().expect("it has run").outputs[0].data));
         assert_eq!(sums, [vec![3], vec![12], vec![13]]);
     }
 }
@@ -467,14 +467,14 @@ fn rows_that_stages_go_over_share_a_run_and_come_back_to_their_requests() {
     let tried = Tried::new(spec(), doubled(), &[doubles, digits]).expect("it fits");
     let outputs = tried.alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
     assert_eq!(outputs, [(vec![1], vec![246]), (vec![3, 1], vec![2, 4, 6])]);
-    let walks = [&[1, 2][..], &[3], &[4, 3, 2]].map(|x| tried.walk(&[(&[x.len() as i64], x)]));
-    let nodes: Vec<(&Walk, u32)> = walks.iter().map(|walk| (walk, 0)).collect();
+    let journeys = [&[1, 2][..], &[3], &[4, 3, 2]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
+    let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, 0)).collect();
     assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 3]));
     assert_eq!(*tried.rows[0].runs.lock(), [3, 6], "one alone, then all rows together");
-    tried.task(1, &[(&walks[0], 1), (&walks[1], 1), (&walks[2], 1)]).expect("the first steps");
-    tried.task(1, &[(&walks[2], 2), (&walks[0], 2)]).expect("the second ones");
-    tried.task(1, &[(&walks[2], 3)]).expect("the last one");
-    let found = walks.map(|walk| walk.reply().expect("it has run").outputs);
+    tried.task(1, &[(&journeys[0], 1), (&journeys[1], 1), (&journeys[2], 1)]).expect("the first steps");
+    tried.task(1, &[(&journeys[2], 2), (&journeys[0], 2)]).expect("the second ones");
+    tried.task(1, &[(&journeys[2], 3)]).expect("the last one");
+    let found = journeys.map(|journey| journey.reply().expect("it has run").outputs);
     let found = found.map(|outputs| (values(&outputs[0].data), outputs[1].shape.to_vec(), values(&outputs[1].data)));
     let expected = [
         (vec![24], vec![1, 2, 1], vec![2, 4]),

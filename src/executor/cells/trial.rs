@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{plan::CellPrograms, row::ProgramInputs, task::CellTask, walk::Walk};
+use super::{journey::Journey, plan::CellPrograms, row::ProgramInputs, task::CellTask};
 use crate::{
     batching::{
         Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns, Policy,
@@ -45,11 +45,11 @@ pub(in crate::executor) fn run_alone(
     let knobs = Knobs { stages: programs.stage_knobs(), policy: Policy::Cellular(knobs), ..Knobs::default() };
     let mut core = Core::new();
     core.step(0, Event::ModelUp(MODEL, knobs));
-    let mut walks = Vec::with_capacity(requests.len());
+    let mut journeys = Vec::with_capacity(requests.len());
     let mut actions = Vec::new();
     for (number, Trial { inputs, graph, given }) in (0..).zip(requests) {
         let payload = Payload { rows: 1, lengths: Lengths::new(), inputs, backlog: None };
-        walks.push(Walk::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given));
+        journeys.push(Journey::new(programs, spec.has_batch_axis(), Arc::new(payload), &graph, None).with_given(given));
         let arrival = Arrival {
             req: ReqId(number),
             model: MODEL,
@@ -66,7 +66,7 @@ pub(in crate::executor) fn run_alone(
     }
     actions.extend(core.step(0, Event::LaneUp(LaneId(0), LaneKnobs::default())));
     let mut tasks: VecDeque<Task> = VecDeque::new();
-    let mut left = walks.len();
+    let mut left = journeys.len();
     loop {
         for action in actions {
             match action {
@@ -81,11 +81,12 @@ pub(in crate::executor) fn run_alone(
             }
         }
         if left == 0 {
-            let replies = walks.iter().filter(|_| !spec.decoupled).map(Walk::reply);
+            let replies = journeys.iter().filter(|_| !spec.decoupled).map(Journey::reply);
             return Ok((replies.collect::<Result<_, _>>()?, took_ns));
         }
         let task = tasks.pop_front().ok_or("nothing is left to run before the request's end")?;
-        let nodes: Vec<(&Walk, u32)> = task.rows.iter().map(|row| (&walks[row.req.0 as usize], row.start)).collect();
+        let nodes: Vec<(&Journey, u32)> =
+            task.rows.iter().map(|row| (&journeys[row.req.0 as usize], row.start)).collect();
         let cell = usize::from(task.cell.0);
         let ran = CellTask { programs, cell, nodes: &nodes, buffers, stop: &stop }.run()?;
         let took = ran.took_ns();

@@ -6,7 +6,7 @@ use super::*;
 fn nodes_of_a_failed_task_run_again_from_what_was_there_before() {
     // Steps of unlike numbers run apart: the first run of the second task is well.
     let tried = grow::growing(false, false);
-    let (good, bad) = (tried.walk(&[(&[3], &[1, 2, 3])]), tried.walk(&[(&[1], &[NO_TOKEN])]));
+    let (good, bad) = (tried.journey(&[(&[3], &[1, 2, 3])]), tried.journey(&[(&[1], &[NO_TOKEN])]));
     tried.task(0, &[(&good, 0)]).expect("it runs");
     let failure = tried.task(0, &[(&good, 1), (&bad, 0)]).expect_err("one is bad");
     assert_eq!(failure, "cell 'step': there is no token 1000000000");

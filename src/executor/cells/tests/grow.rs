@@ -43,8 +43,8 @@ pub(super) fn growing(tells: bool, reversed: bool) -> Tried {
 }
 
 /// The outputs of a request that has run.
-pub(super) fn left(walk: &Walk) -> Vec<Vec<i64>> {
-    let outputs = walk.reply().expect("it has run").outputs;
+pub(super) fn left(journey: &Journey) -> Vec<Vec<i64>> {
+    let outputs = journey.reply().expect("it has run").outputs;
     outputs.iter().map(|output| values(&output.data)).collect()
 }
 
@@ -89,19 +89,19 @@ fn steps_of_unlike_numbers_share_a_run_where_the_cell_is_told_them_and_else_run_
     let apart = (vec![1, 1, 2, 1, 1, 1, 1], [vec![0, 1, 2, 3], vec![0, 1], vec![0, 1]]);
     for (tells, (runs, read)) in [(true, shared), (false, apart)] {
         let tried = growing(tells, false);
-        let walks = [&[1, 2, 3, 4][..], &[5, 6], &[7, 8]].map(|x| tried.walk(&[(&[x.len() as i64], x)]));
-        let [long, one, two] = &walks;
-        let tasks: [&[(&Walk, u32)]; 5] =
+        let journeys = [&[1, 2, 3, 4][..], &[5, 6], &[7, 8]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
+        let [long, one, two] = &journeys;
+        let tasks: [&[(&Journey, u32)]; 5] =
             [&[(long, 0)], &[(long, 1)], &[(one, 0), (long, 2), (two, 0)], &[(one, 1), (long, 3)], &[(two, 1)]];
         for nodes in tasks {
             tried.task(0, nodes).expect("it runs");
         }
         assert_eq!(*tried.rows[0].runs.lock(), runs);
         assert_eq!(
-            walks.each_ref().map(|walk| left(walk)[0].clone()),
+            journeys.each_ref().map(|journey| left(journey)[0].clone()),
             [vec![1, 12, 123, 1234], vec![5, 56], vec![7, 78]]
         );
-        assert_eq!(walks.each_ref().map(|walk| left(walk)[1].clone()), read);
+        assert_eq!(journeys.each_ref().map(|journey| left(journey)[1].clone()), read);
     }
 }
 
@@ -112,8 +112,8 @@ fn the_length_of_what_is_held_says_nothing_about_what_grows() {
     chain.inputs[2] = Source::Length(Tensor::Input(0));
     let count_all: Row = |inputs| vec![vec![inputs[0][0]], vec![inputs[2][0]], vec![inputs[1].len() as i64]];
     let tried = Tried::new(model(&[("tokens", &[-1])], 4), unfolding, &[count_all]).expect("it fits");
-    let walks = [&[1, 2][..], &[3, 4, 5]].map(|x| tried.walk(&[(&[x.len() as i64], x)]));
-    let [short, long] = &walks;
+    let journeys = [&[1, 2][..], &[3, 4, 5]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
+    let [short, long] = &journeys;
     tried.task(0, &[(long, 0)]).expect("it runs");
     tried.task(0, &[(short, 0), (long, 1)]).expect("it runs");
     tried.task(0, &[(short, 1), (long, 2)]).expect("it runs");
@@ -125,12 +125,12 @@ fn the_length_of_what_is_held_says_nothing_about_what_grows() {
 fn what_has_been_left_is_not_copied_again_at_each_step() {
     let tried = growing(false, false);
     let tokens: Vec<i64> = (0..200).map(|token| token % 10).collect();
-    let walk = tried.walk(&[(&[200], &tokens)]);
+    let journey = tried.journey(&[(&[200], &tokens)]);
     let mut moves = 0;
     let mut at = None;
     for node in 0..200 {
-        tried.task(0, &[(&walk, node)]).expect("it runs");
-        let data = walk.steps(0, 0).expect("it has steps");
+        tried.task(0, &[(&journey, node)]).expect("it runs");
+        let data = journey.steps(0, 0).expect("it has steps");
         assert_eq!(data.len(), 8 * (node as usize + 1));
         moves += u32::from(at != Some(data.as_ptr()));
         at = Some(data.as_ptr());
@@ -141,9 +141,9 @@ fn what_has_been_left_is_not_copied_again_at_each_step() {
 #[test]
 fn steps_that_have_not_run_are_missed() {
     let tried = growing(true, false);
-    let walk = tried.walk(&[(&[3], &[1, 2, 3])]);
-    tried.task(0, &[(&walk, 0)]).expect("it runs");
-    let nodes = [(&walk, 2)];
+    let journey = tried.journey(&[(&[3], &[1, 2, 3])]);
+    tried.task(0, &[(&journey, 0)]).expect("it runs");
+    let nodes = [(&journey, 2)];
     let ran = CellTask {
         programs: &tried.programs,
         cell: 0,
@@ -195,11 +195,11 @@ proptest! {
         tells in any::<bool>(),
     ) {
         let tried = growing(tells, false);
-        let walks: Vec<Walk> = tokens.iter().map(|own| tried.walk(&[(&[own.len() as i64], own)])).collect();
-        let mut ran = vec![0; walks.len()];
+        let journeys: Vec<Journey> = tokens.iter().map(|own| tried.journey(&[(&[own.len() as i64], own)])).collect();
+        let mut ran = vec![0; journeys.len()];
         let mut picks = picks.iter().cycle();
         loop {
-            let open: Vec<usize> = (0..walks.len()).filter(|&request| ran[request] < tokens[request].len()).collect();
+            let open: Vec<usize> = (0..journeys.len()).filter(|&request| ran[request] < tokens[request].len()).collect();
             if open.is_empty() {
                 break;
             }
@@ -210,13 +210,13 @@ proptest! {
             }
             let turned = usize::from(pick) % nodes.len();
             nodes.rotate_left(turned);
-            let task: Vec<(&Walk, u32)> = nodes.iter().map(|&request| (&walks[request], ran[request] as u32)).collect();
+            let task: Vec<(&Journey, u32)> = nodes.iter().map(|&request| (&journeys[request], ran[request] as u32)).collect();
             tried.task(0, &task).map_err(TestCaseError::fail)?;
             nodes.iter().for_each(|&request| ran[request] += 1);
         }
-        for (own, walk) in tokens.iter().zip(&walks) {
+        for (own, journey) in tokens.iter().zip(&journeys) {
             let digits = own.iter().scan(0_i64, |digits, x| { *digits = digits.wrapping_mul(10) + x; Some(*digits) });
-            let outputs = left(walk);
+            let outputs = left(journey);
             prop_assert_eq!(&outputs[0], &digits.collect::<Vec<_>>());
             prop_assert_eq!(&outputs[2], own);
         }

@@ -15,10 +15,10 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
         Unfolding { cells: vec![cell], segments: vec![digits], outputs: vec![emitted(0, 0), emitted(0, 1)] };
     let tried =
         Tried::new(model(&[("x", &[-1])], 2), unfolding, &[|inputs| vec![vec![inputs[0][0] + 1]]]).expect("it fits");
-    let walk = tried.walk(&[(&[1], &[1])]);
+    let journey = tried.journey(&[(&[1], &[1])]);
     let mut streamed = Vec::new();
     for node in 0..5 {
-        let nodes = [(&walk, node)];
+        let nodes = [(&journey, node)];
         let ran = CellTask {
             programs: &tried.programs,
             cell: 0,
@@ -33,7 +33,7 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
         streamed.extend(ran.streamed.iter().map(|(_, response)| values(&response.outputs[1].data)[0]));
     }
     assert_eq!(streamed, [1, 2, 3]);
-    let outputs = walk.reply().expect("it has ended").outputs;
+    let outputs = journey.reply().expect("it has ended").outputs;
     assert_eq!(values(&outputs[0].data), [1, 2, 3]);
     assert_eq!(values(&outputs[1].data), [3]);
 }

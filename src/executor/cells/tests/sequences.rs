@@ -43,15 +43,15 @@ fn a_sequence_reads_what_its_last_completed_request_left_and_no_other_does() {
         let inputs = tried.inputs(&[(&[digits.len() as i64], digits)]);
         let graph = unfold(&tried.programs, &tried.spec, 1, &inputs, Some(&place)).expect("it unfolds");
         let payload = Payload { rows: 1, lengths: Default::default(), inputs, backlog: None };
-        let walk = Walk::new(&tried.programs, true, Arc::new(payload), &graph, Some(place));
-        walk.join(Arc::clone(&states[sequence]));
+        let journey = Journey::new(&tried.programs, true, Arc::new(payload), &graph, Some(place));
+        journey.join(Arc::clone(&states[sequence]));
         for node in 0..digits.len() as u32 {
-            tried.task(0, &[(&walk, node)]).expect("it runs");
+            tried.task(0, &[(&journey, node)]).expect("it runs");
         }
         if completes {
-            walk.commit();
+            journey.commit();
         }
-        let outputs = walk.reply().expect("it has run").outputs;
+        let outputs = journey.reply().expect("it has run").outputs;
         (values(&outputs[0].data)[0], values(&outputs[1].data)[0])
     };
     assert_eq!(run(0, &[1, 2], in_sequence(7, true, false), true), (912, 7101), "the state begins with 9");

@@ -32,10 +32,10 @@ fn a_run_has_rows_of_several_versions_each_of_which_keeps_its_own() {
     let forth = Tried { rows: vec![Arc::clone(&program)], ..digit_chain(false) };
     let (spec, programs) = version(true, rows(digits));
     let back = Tried { spec, programs: Arc::new(programs), rows: Vec::new(), buffers: BufferPool::new(0) };
-    let (one, two) = (forth.walk(&[(&[2], &[1, 2])]), back.walk(&[(&[2], &[3, 4])]));
+    let (one, two) = (forth.journey(&[(&[2], &[1, 2])]), back.journey(&[(&[2], &[3, 4])]));
     forth.task(0, &[(&one, 0), (&two, 0)]).expect("it runs");
     back.task(0, &[(&two, 1), (&one, 1)]).expect("it runs");
-    let last = |walk: &Walk| values(&walk.reply().expect("it has run").outputs[0].data);
+    let last = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data);
     assert_eq!((last(&one), last(&two)), (vec![12], vec![43]));
 }
 
@@ -44,8 +44,8 @@ fn nodes_of_other_programs_or_shapes_are_refused() {
     let forth = digit_chain(false);
     let (spec, programs) = version(false, rows(|inputs| vec![inputs[1].clone()]));
     let other = Tried { spec, programs: Arc::new(programs), rows: Vec::new(), buffers: BufferPool::new(0) };
-    let walk = other.walk(&[(&[2], &[3, 4])]);
-    assert_eq!(forth.task(0, &[(&walk, 0)]), Err("cell 'step': node 0 of a request is of cell 0".to_owned()));
+    let journey = other.journey(&[(&[2], &[3, 4])]);
+    assert_eq!(forth.task(0, &[(&journey, 0)]), Err("cell 'step': node 0 of a request is of cell 0".to_owned()));
     let kind = |tried: &Tried| tried.programs.knobs().0[0].kind;
     assert!(kind(&forth).is_some() && kind(&other).is_some());
     assert_ne!(kind(&forth), kind(&other), "of another origin");

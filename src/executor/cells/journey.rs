@@ -1,4 +1,4 @@
-//! What a request keeps while it walks through its cells.
+//! What a request keeps on its way through its cells: the data side of the core's journey.
 
 use std::sync::{Arc, OnceLock};
 
@@ -20,7 +20,7 @@ use crate::{
 };
 
 /// A request on its way through its cells: where its nodes stand, and what they have left.
-pub(in crate::executor) struct Walk {
+pub(in crate::executor) struct Journey {
     pub(super) programs: Arc<CellPrograms>,
     payload: Arc<Payload>,
     /// The model's tensors carry the batch as axis 0.
@@ -68,7 +68,7 @@ pub(super) struct Place {
     pub(super) nodes: usize,
 }
 
-impl Walk {
+impl Journey {
     /// A request before its first node.
     pub(in crate::executor) fn new(
         programs: &Arc<CellPrograms>,
