@@ -169,6 +169,7 @@ impl Load {
             expiry: self.kind.deadlines.then_some(self.now + 1_000_000_000_000),
             graph: (0..self.kind.nodes.min(1)).map(|_| Unfolded::Steps(self.nodes())).collect(),
             sequence: None,
+            first: None,
         };
         self.next_req += 1;
         let actions = self.core.step(self.now, Event::Arrived(arrival));

@@ -19,6 +19,8 @@ pub mod profile;
 pub mod executor;
 pub mod simulate;
 
+pub mod router;
+
 pub mod batching;
 pub mod engine;
 

@@ -171,6 +171,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
         json: false,
         device: DeviceArgs {
             cpu_lanes: 1,
+            cpu_shards: 1,
             task_time_limit_secs: 60,
             cpu_threads: 1,
             max_output_bytes: None,

@@ -43,6 +43,8 @@ pub struct Counters {
     /// Parts of failed tasks that were put aside to run again, apart from all others (total): of a task of several
     /// requests, or nodes, one half each.
     pub retries: u64,
+    /// Requests that left for another core before they boarded (total).
+    pub recalled: u64,
     /// Requests put behind the others by `DELAY` (total).
     pub delayed: u64,
     /// Requests ended `Completed` (total).

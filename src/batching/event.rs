@@ -94,7 +94,7 @@ pub struct Bucket {
 }
 
 /// A request as the core sees it: sizes and times, no payload.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Unique among all requests of this core.
     pub req: ReqId,
@@ -116,6 +116,17 @@ pub struct Arrival {
     pub graph: Box<[Unfolded]>,
     /// Its sequence, if its version has any; none for all others, whatever the client said.
     pub sequence: Option<InSequence>,
+    /// Where it comes from another core: what that knew of it.
+    pub first: Option<FirstArrival>,
+}
+
+/// When a request that was [recalled](Action::Recalled) first arrived. Its age and its times count from there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstArrival {
+    /// When.
+    pub at: Ns,
+    /// When its queue timeout is over; none without one.
+    pub board_by: Option<Ns>,
 }
 
 /// What happened.
@@ -123,6 +134,8 @@ pub struct Arrival {
 pub enum Event<'a> {
     /// A request was admitted.
     Arrived(Arrival),
+    /// Requests that another core recalled arrive together, so that they may share a batch.
+    TakenIn(Vec<Arrival>),
     /// Its client gave it up.
     Cancelled(ReqId),
     /// A task ended well; one outcome per row, in the task's row order.
@@ -151,6 +164,13 @@ pub enum Event<'a> {
     ModelDraining(ModelId),
     /// The client of a request took the responses that its rows paused for ([`Next::Pause`]): they go on.
     Resumed(ReqId),
+    /// Another device is idle: of each version half of the requests that wait, rounded up, and at most a largest batch
+    /// of rows, leave as [`Action::Recalled`], those that would board next. Nothing leaves of a version whose requests
+    /// belong to sequences or whose replies leave in the order of arrival.
+    Recall,
+    /// The device is gone with all its lanes and all that it holds: requests that have boarded fail, those that wait
+    /// are recalled, but for those that may not leave, which fail too.
+    DeviceLost,
     /// The time of the last `WakeAt` has come. Each `WakeAt` that is not replaced must be answered.
     Wake,
 }
@@ -243,6 +263,8 @@ pub enum Action {
         /// How it ended.
         end: End,
     },
+    /// A request leaves before it has boarded, to arrive at another core. It has no further action here.
+    Recalled(Box<Arrival>),
     /// A draining version has no request left.
     Drained(ModelId),
     /// Send `Wake` at this time; replaces the last.

@@ -98,7 +98,11 @@ impl Group {
 pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: Arrival) {
     let version = &mut *context.version;
     let level = version.pending.rules.level_of(arrival.priority);
-    let board_by = version.pending.rules.board_by(level, context.now, arrival.board_by);
+    let (arrived, board_by) = match arrival.first {
+        Some(first) => (first.at, first.board_by.unwrap_or(NEVER)),
+        None => (context.now, version.pending.rules.board_by(level, context.now, arrival.board_by)),
+    };
+    let expected_ns = version.expected_ns(&arrival);
     let expiry = arrival.expiry.unwrap_or(NEVER);
     let refusal = refusal(work, version, context.now, &arrival, level, expiry);
     let batch_key = match &mut version.merges {
@@ -116,12 +120,13 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: Ar
         graph: arrival.graph,
         sequence: None,
         level,
-        arrived: context.now,
+        arrived,
         boarded: NEVER,
         board_by,
         expiry,
         alarm: NEVER,
         state: RequestState::Aboard,
+        expected_ns,
         boarding: 0,
         emitted: 0,
         unsent: 0,

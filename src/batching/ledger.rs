@@ -47,6 +47,8 @@ pub(super) struct Request {
     /// When its armed alarm goes off; `NEVER` when none is armed.
     pub(super) alarm: Ns,
     pub(super) state: RequestState,
+    /// Device time that it takes, as expected when it arrived.
+    pub(super) expected_ns: Ns,
     /// How often it boarded: spans of an earlier boarding are masked.
     pub(super) boarding: u32,
     /// Responses announced to the client.
@@ -144,6 +146,10 @@ pub(super) struct Ledger {
     /// One per busy lane, so few that a scan beats a map.
     in_flight_tasks: Vec<InFlightTask>,
     arrivals: u64,
+    /// Device time that all live requests take.
+    expected_ns: Ns,
+    /// Requests that wait and may leave for another core.
+    pub(super) may_leave: usize,
 }
 
 impl Ledger {
@@ -156,6 +162,7 @@ impl Ledger {
 
     pub(super) fn insert(&mut self, request: Request) -> RequestIx {
         let req = request.req;
+        self.expected_ns += request.expected_ns;
         // 2^32 live requests do not fit into memory.
         let request_ix = self.requests.insert(request) as RequestIx;
         self.by_id.insert(req, request_ix);
@@ -165,6 +172,7 @@ impl Ledger {
     pub(super) fn remove(&mut self, request_ix: RequestIx) -> Request {
         let request = self.requests.remove(request_ix as usize);
         self.by_id.remove(&request.req);
+        self.expected_ns -= request.expected_ns;
         request
     }
 
@@ -181,6 +189,11 @@ impl Ledger {
     pub(super) fn is_aboard(&self, span: &BatchSpan) -> bool {
         let request = self.same(span.request_ix, span.rows.req);
         request.is_some_and(|request| request.state == RequestState::Aboard && request.boarding == span.boarding)
+    }
+
+    /// Device time that all live requests take, as expected when they arrived.
+    pub(super) fn expected_ns(&self) -> Ns {
+        self.expected_ns
     }
 
     pub(super) fn live(&self) -> usize {

@@ -8,7 +8,8 @@
 //!
 //! - `core`: what an event does, who is offered a free lane, tasks that versions share, and the invariants that hold
 //!   between two steps.
-//! - `group`: one loaded version and its work. A request arrives, waits, expires and is cancelled here.
+//! - `group`: one loaded version and its work. A request arrives, waits, expires and is cancelled here. `recall`:
+//!   requests that leave for another core before they have boarded.
 //! - `work`: whether a version's requests run as `batches` or as `cells`; the one place where these are told apart.
 //! - `batches`: decisions of the policy carried out on queue and table (*new*, *stretch*, *split*), launches, outcomes,
 //!   retries, leases of buffers, rows that wait for their client. `cells`: the same for graphs of cells (BatchMaker).
@@ -38,6 +39,7 @@ mod ledger;
 mod offer;
 mod policy;
 mod queue;
+mod recall;
 mod replies;
 mod row_outcomes;
 mod table;
@@ -48,12 +50,12 @@ mod work;
 #[cfg(test)]
 mod tests;
 
-pub use self::core::Core;
+pub use self::core::{Core, Load};
 pub use cost::{CostPoint, CostTable};
 pub use counters::Counters;
 pub use event::{
-    Action, Actions, Arrival, Bucket, CellId, End, Event, LaneId, LaneKnobs, Lease, Lengths, ModelId, Next, Ns,
-    Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
+    Action, Actions, Arrival, Bucket, CellId, End, Event, FirstArrival, LaneId, LaneKnobs, Lease, Lengths, ModelId,
+    Next, Ns, Rejection, ReqId, RequestKey, RowOutcome, RowSpan, SequenceNo, ShapeClass, Task, TaskId,
 };
 pub use knobs::{
     CellKind, CellKnobs, CellularKnobs, LazyCellKnobs, PartOrder, QueueKnobs, QueueingKnobs, SegmentKnobs,

@@ -2,7 +2,7 @@
 //! it beside its `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{
-    Action, Actions, CellId, CostTable, Counters, End, ModelId, Ns, Policy, QueueingKnobs, Rejection, RowSpan,
+    Action, Actions, Arrival, CellId, CostTable, Counters, End, ModelId, Ns, Policy, QueueingKnobs, Rejection, RowSpan,
     ShapeClass, StageKnobs,
     cost::{Costs, Quantile},
     graph::{Graph, SlackNs},
@@ -57,6 +57,20 @@ impl Default for Knobs {
     }
 }
 
+impl Knobs {
+    /// Whether all requests of the version must go to one core: their replies leave in order, or nothing runs before a
+    /// number of them wait.
+    pub fn is_bound(&self) -> bool {
+        self.queueing.preserve_ordering || self.queueing.hold_until_waiting > 0
+    }
+}
+
+/// Weight of a task in what a row or node takes on average.
+const UNIT_WEIGHT: f64 = 1.0 / 16.0;
+
+/// What a row or node is expected to take before the first has run.
+const UNKNOWN_UNIT_NS: f64 = 100_000.0;
+
 /// Slack of the request that must start first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tightest {
@@ -87,6 +101,8 @@ pub(super) struct Version {
     /// What requests run through.
     pub(super) graph: Graph,
     pub(super) costs: Costs,
+    /// Device time that one row takes in one stage, or one node, on average; none before the first has run.
+    unit_ns: Option<f64>,
     /// Runs that the costs have been corrected by.
     pub(super) learned: u64,
     /// Whether anything asks for the costs.
@@ -125,6 +141,7 @@ impl Version {
             0 => LengthBucketing::Any,
             width => LengthBucketing::Width(width),
         });
+        let may_leave = !knobs.is_bound() && sequences.is_none();
         Self {
             model,
             ix,
@@ -136,7 +153,8 @@ impl Version {
             learned: 0,
             learns: costs || knobs.objective_ns.is_some(),
             merges: (shares_batches && knobs.mergeable).then_some(lengths),
-            pending: Pending::new(QueueRules::new(&knobs.queueing), targets),
+            pending: Pending::new(QueueRules::new(&knobs.queueing), targets, may_leave),
+            unit_ns: None,
             latest_starts: LatestStarts::default(),
             // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
             order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
@@ -164,6 +182,22 @@ impl Version {
             self.costs.learn(cell, rows, class, took_ns);
             self.learned += 1;
         }
+    }
+
+    /// A task of so many rows in one stage, or nodes, took so long.
+    pub(super) fn ran(&mut self, units: u32, used_ns: Ns) {
+        let own_ns = used_ns as f64 / f64::from(units.max(1));
+        let unit_ns = self.unit_ns.get_or_insert(own_ns);
+        *unit_ns += (own_ns - *unit_ns) * UNIT_WEIGHT;
+    }
+
+    /// Device time that a request is expected to take.
+    pub(super) fn expected_ns(&self, arrival: &Arrival) -> Ns {
+        let units = match &self.graph {
+            Graph::Stages(stages) => u64::from(arrival.rows) * u64::from(*stages),
+            Graph::Cells(..) => arrival.graph.iter().map(|segment| u64::from(segment.nodes())).sum(),
+        };
+        (units as f64 * self.unit_ns.unwrap_or(UNKNOWN_UNIT_NS)) as Ns
     }
 
     /// Target completion time of a request, `NEVER` without a deadline or objective.

@@ -185,6 +185,12 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_lanes: u16,
 
+    /// Devices that the CPU is cut into, each with its share of the lanes and a scheduler of its own; at most as many as
+    /// there are lanes
+    #[arg(long = "cpu-shards", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
+    pub cpu_shards: u16,
+
     /// Seconds that a batch may run before it is told to stop; 0: without limit. A model's batching.task_time_limit_ms
     /// goes before it
     #[arg(long = "task-time-limit-secs", value_name = "SECONDS", default_value_t = 60)]
@@ -335,6 +341,7 @@ impl ServeArgs {
         if models.load_models.len() > 1 && models.load_models.iter().any(|name| name == "*") {
             return Err(Conflict("--load-model=* cannot stand beside another --load-model".to_owned()));
         }
+        self.device.check()?;
         self.check_tls()?;
         self.check_ports()
     }
@@ -370,6 +377,20 @@ impl ServeArgs {
                     return Err(Conflict(format!("{flag} and {other} are both {port} on {address}")));
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+impl DeviceArgs {
+    /// Looks for combinations that cannot work.
+    ///
+    /// # Errors
+    /// The first one found, naming its flags.
+    pub fn check(&self) -> Result<(), Conflict> {
+        let (shards, lanes) = (self.cpu_shards, self.cpu_lanes);
+        if shards > lanes {
+            return Err(Conflict(format!("--cpu-shards is {shards}, expected at most --cpu-lanes, which is {lanes}")));
         }
         Ok(())
     }

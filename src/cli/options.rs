@@ -51,6 +51,7 @@ pub(super) fn pool(args: &DeviceArgs) -> PoolOptions {
     let max_output_bytes = args.max_output_bytes.unwrap_or_else(|| MAX_OUTPUT_BYTES.min(quarter()));
     PoolOptions {
         cpu_lanes: args.cpu_lanes,
+        cpu_shards: args.cpu_shards,
         max_output_bytes: usize::try_from(max_output_bytes).unwrap_or(usize::MAX),
         task_time_limit: Duration::from_secs(u64::from(args.task_time_limit_secs)),
         ..PoolOptions::default()

@@ -249,6 +249,7 @@ mod tests {
             json: false,
             device: DeviceArgs {
                 cpu_lanes: 2,
+                cpu_shards: 1,
                 task_time_limit_secs: 60,
                 cpu_threads: 1,
                 max_output_bytes: None,

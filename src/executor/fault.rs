@@ -7,6 +7,7 @@
 use std::{
     any::Any,
     panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::Ordering,
 };
 
 use tracing::error;
@@ -22,27 +23,43 @@ impl Pool {
     pub(super) fn guarded<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         catch_unwind(AssertUnwindSafe(act))
             .map_err(|panic| {
-                let remains = self.state.lock().stop();
-                self.fail(&*panic, remains, After::default());
+                self.fail(&*panic, Remains::default(), After::default());
             })
             .ok()
     }
 
-    /// Ends the pool, which is stopped already: answers what remains.
-    pub(super) fn fail(&self, panic: &(dyn Any + Send), (records, versions): Remains, after: After) {
+    /// Ends the pool: answers what remains, also of the shard that is stopped already.
+    pub(super) fn fail(&self, panic: &(dyn Any + Send), stopped: Remains, after: After) {
         error!("the scheduler panicked, the server has to end: {}", message(panic));
         self.responsiveness.send_modify(|known| {
             known.changes += 1;
             known.failed = true;
         });
+        let (mut records, mut versions) = stopped;
+        let others = self.take_remains();
+        records.extend(others.0);
+        versions.extend(others.1);
         let now = self.now();
         for (record, end) in after.ended {
             answer(|| record.finish(end, now));
         }
+        records.extend(after.recalled.into_iter().map(|recalled| recalled.record));
         for record in records {
             answer(|| record.refuse(InferError::SchedulerFailed, now));
         }
         drop(versions);
+    }
+
+    /// Stops all shards, and takes what they still have.
+    pub(super) fn take_remains(&self) -> Remains {
+        self.stopped.store(true, Ordering::Release);
+        let (mut records, mut versions) = Remains::default();
+        for shard in &self.shards {
+            let own = shard.state.lock().stop();
+            records.extend(own.0);
+            versions.extend(own.1);
+        }
+        (records, versions)
     }
 
     /// Whether a panic has ended the pool.

@@ -17,11 +17,12 @@ use super::{
     Backlog, CellPrograms, InferError, InferRequest, Response,
     hangs::Hangs,
     indices::IndexChecks,
+    location::Location,
     pool::Pool,
     record::{Sink, Waiting},
 };
 use crate::{
-    batching::{ModelId, Ns, ReqId},
+    batching::{ModelId, Ns},
     model::ModelSpec,
     observe::ModelStats,
 };
@@ -31,6 +32,8 @@ use crate::{
 pub struct ModelHandle {
     pub(super) pool: Arc<Pool>,
     pub(super) id: ModelId,
+    /// The devices that it lives on, by their numbers.
+    pub(super) homes: Box<[usize]>,
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) hangs: Arc<Hangs>,
@@ -77,8 +80,8 @@ impl ModelHandle {
 
     fn submit_one(self: &Arc<Self>, request: InferRequest, backlog: Option<Arc<Backlog>>) -> ResponseFuture {
         let (sender, receiver) = oneshot::channel();
-        let req = self.pool.submit(self, request, backlog, Sink::Once(sender));
-        ResponseFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
+        let location = self.pool.submit(self, request, backlog, Sink::Once(sender));
+        ResponseFuture { receiver, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
     }
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
@@ -89,8 +92,8 @@ impl ModelHandle {
         let (sender, receiver) = mpsc::unbounded_channel();
         let paused = Arc::new(AtomicBool::new(false));
         let sink = Sink::Stream { sender, paused: Arc::clone(&paused) };
-        let req = self.pool.submit(self, request, Some(Arc::clone(backlog)), sink);
-        ResponseStream { receiver, paused, cancel: CancelOnDrop { handle: Arc::clone(self), req } }
+        let location = self.pool.submit(self, request, Some(Arc::clone(backlog)), sink);
+        ResponseStream { receiver, paused, cancel: CancelOnDrop { handle: Arc::clone(self), location } }
     }
 }
 
@@ -107,7 +110,7 @@ impl fmt::Debug for ModelHandle {
 
 impl Drop for ModelHandle {
     fn drop(&mut self) {
-        self.pool.retire(self.id);
+        self.pool.retire(self.id, &self.homes);
     }
 }
 
@@ -116,13 +119,13 @@ impl Drop for ModelHandle {
 struct CancelOnDrop {
     handle: Arc<ModelHandle>,
     /// `None` once the request ended.
-    req: Option<ReqId>,
+    location: Option<Location>,
 }
 
 impl Drop for CancelOnDrop {
     fn drop(&mut self) {
-        if let Some(req) = self.req.take() {
-            self.handle.pool.cancel(req);
+        if let Some(location) = self.location.take() {
+            self.handle.pool.cancel(&location);
         }
     }
 }
@@ -139,7 +142,7 @@ impl Future for ResponseFuture {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let answer = ready!(Pin::new(&mut self.receiver).poll(context));
-        self.cancel.req = None;
+        self.cancel.location = None;
         Poll::Ready(answer.map_or_else(|_| Err(self.cancel.handle.pool.refusal()), |waiting| waiting.reply))
     }
 }
@@ -165,14 +168,14 @@ impl ResponseStream {
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, InferError>>> {
         let reply = ready!(self.receiver.poll_recv(context)).map(|waiting| waiting.reply);
         if !matches!(reply, Some(Ok(_))) {
-            self.cancel.req = None;
+            self.cancel.location = None;
         }
         // A request says that it pauses before it sends its last response, so this cannot be missed.
-        if let Some(req) = self.cancel.req
+        if let Some(location) = &self.cancel.location
             && self.receiver.is_empty()
             && self.paused.swap(false, Ordering::AcqRel)
         {
-            self.cancel.handle.pool.resume(req);
+            self.cancel.handle.pool.resume(location);
         }
         Poll::Ready(reply)
     }

@@ -1,5 +1,5 @@
-//! The shared pool: drives `batching`, carries out its actions, owns threads and batch memory. Knows neither protocols
-//! nor papers.
+//! The shared pool: a shard for each device, and a router that chooses among them. It drives `batching`, carries out its
+//! actions, owns threads and batch memory. Knows neither protocols nor papers.
 //!
 //! Whoever brings an event (a client's task, a lane, the timer) drives the core itself, under one lock: a step costs
 //! about a microsecond, a hand-over to a scheduler thread costs several (`docs/architecture.md`). For the same reason
@@ -23,6 +23,7 @@ mod hangs;
 mod indices;
 mod lane;
 mod loaded;
+mod location;
 mod output_bytes;
 mod pieces;
 mod pool;

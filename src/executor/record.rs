@@ -14,6 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Backlog, Held, InferError, InputTensor, ModelHandle, Response, Unread,
     cells::Journey,
+    location::Whereabouts,
     pieces::{Piece, assemble},
 };
 use crate::{
@@ -62,6 +63,8 @@ pub(super) struct Record {
     /// Its way through its cells, where it unfolds.
     pub(super) journey: Option<Arc<Journey>>,
     pub(super) sink: Sink,
+    /// Where whoever submitted it finds it, if it may move to another device.
+    pub(super) whereabouts: Option<Arc<Whereabouts>>,
     /// Responses that its tasks made and the core has not let go yet.
     pub(super) responses: VecDeque<(Response, Option<Held>)>,
     /// What its tasks made of its reply, where each makes a part of it only.
@@ -281,7 +284,7 @@ fn failure_reason(error: &InferError) -> FailureReason {
         | InferError::Late
         | InferError::NoMemory
         | InferError::Unread(_) => FailureReason::Rejected,
-        InferError::Invalid(_) | InferError::SchedulerFailed => FailureReason::Other,
+        InferError::Invalid(_) | InferError::SchedulerFailed | InferError::DeviceLost => FailureReason::Other,
         InferError::Expired => FailureReason::Expired,
         InferError::Cancelled | InferError::ShuttingDown => FailureReason::Canceled,
     }

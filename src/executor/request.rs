@@ -103,6 +103,9 @@ pub enum InferError {
     /// The pool is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// The device that held it is gone, or all that its model is on.
+    #[error("the device that ran the request is lost")]
+    DeviceLost,
     /// The pool has ended by a fault of its own.
     #[error("the server's scheduler has failed, and the server is ending")]
     SchedulerFailed,
@@ -121,6 +124,7 @@ impl InferError {
             | Self::Expired
             | Self::Cancelled
             | Self::Engine(_)
+            | Self::DeviceLost
             | Self::SchedulerFailed
             | Self::Unread(_) => false,
         }

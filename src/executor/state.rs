@@ -15,11 +15,12 @@ use self::delays::Delays;
 pub use self::lanes::Responsiveness;
 pub(super) use self::lanes::{Incident, Replacement};
 use super::{
-    Backlog, InferRequest, ModelHandle,
+    Backlog, InferError, InferRequest, ModelHandle,
     boundary::BoundaryRows,
     cells::{Journey, SequenceState},
     lane::{Finished, Guest, Job, Member},
     loaded::{Loaded, Version, longer},
+    location::{Location, Whereabouts},
     ran::Ran,
     record::{Payload, Record, Sink},
     stages::Programs,
@@ -27,8 +28,8 @@ use super::{
 };
 use crate::{
     batching::{
-        Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, ModelId, Next, Ns, ReqId, RowOutcome,
-        RowSpan, Task,
+        Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, Load, ModelId, Next, Ns, ReqId, RowOutcome,
+        RowSpan, Task, TaskId,
     },
     model::unfold::Unfolded,
     observe::{
@@ -40,8 +41,15 @@ use crate::{
 /// What is left to do once the lock is free again: everything that may wake, drop or block.
 #[derive(Default)]
 pub(super) struct After {
+    /// Tasks that the core launched, in order.
     pub(super) launches: Vec<Job>,
+    /// Whether there were any.
+    pub(super) has_launched: bool,
     pub(super) ended: Vec<(Record, End)>,
+    /// Requests that a lost device held.
+    pub(super) refused: Vec<(Record, InferError)>,
+    /// Requests that leave for another device.
+    pub(super) recalled: Vec<Recalled>,
     pub(super) dropped: Vec<Version>,
     /// Memory of batches that are over.
     pub(super) freed: Vec<Arc<BoundaryRows>>,
@@ -67,43 +75,67 @@ pub(super) struct Due {
     pub(super) expiry: Option<Ns>,
 }
 
-/// A request, and what it unfolds into; nothing where requests travel in batches.
+/// A request that has left the core of a device before it boarded.
+pub(super) struct Recalled {
+    pub(super) record: Record,
+    arrival: Box<Arrival>,
+}
+
+/// How a shard's numbers become those of the pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Numbers {
+    /// The shard.
+    pub(super) shard: usize,
+    /// How many there are.
+    pub(super) shards: usize,
+    /// Its first lane among those of the pool.
+    pub(super) first_lane: u16,
+}
+
+/// A request as it is submitted.
 pub(super) struct Asked {
     pub(super) request: InferRequest,
+    /// What it unfolds into; nothing where requests travel in batches.
     pub(super) graph: Box<[Unfolded]>,
     /// Where its responses count while they wait for the client.
     pub(super) backlog: Option<Arc<Backlog>>,
+    pub(super) sink: Sink,
+    /// Where its sender finds it, if it may move to another device.
+    pub(super) whereabouts: Option<Arc<Whereabouts>>,
 }
 
 pub(super) struct State {
+    numbers: Numbers,
     core: Core,
     pub(super) requests: Slab<Record>,
-    /// Makes each request's id unique: the upper half, above its place in `requests`.
+    /// Makes each request's id unique in the pool: the upper half, above its place in `requests`.
     serial: u32,
     models: HashMap<ModelId, Version>,
-    next_model: u32,
     pub(super) watch: Watch,
     pub(super) delays: Delays,
     timeline: Arc<Timeline>,
-    pub(super) stopped: bool,
+    stopped: bool,
+    /// The device is gone.
+    lost: bool,
 }
 
 impl State {
-    pub(super) fn new(lanes: u16, stop_grace_ns: Ns, timeline: Arc<Timeline>) -> Self {
+    pub(super) fn new(numbers: Numbers, lanes: u16, stop_grace_ns: Ns, timeline: Arc<Timeline>) -> Self {
         let mut core = Core::new();
         for lane in 0..lanes {
             core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
         }
         Self {
+            numbers,
             core,
             requests: Slab::new(),
-            serial: 0,
+            serial: numbers.shard as u32,
             models: HashMap::new(),
-            next_model: 0,
             watch: Watch::new(lanes, stop_grace_ns),
             delays: Delays::default(),
             timeline,
             stopped: false,
+            lost: false,
         }
     }
 
@@ -116,34 +148,35 @@ impl State {
         self.requests.len()
     }
 
-    pub(super) fn bring_up(&mut self, now: Ns, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) -> ModelId {
-        let id = ModelId(self.next_model);
-        self.next_model += 1;
-        self.timeline.model_up(id.0, &loaded.spec.name, loaded.spec.version);
+    /// What the device has to do.
+    pub(super) fn load(&self) -> Load {
+        self.core.load()
+    }
+
+    pub(super) fn bring_up(&mut self, now: Ns, id: ModelId, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) {
         self.models.insert(id, Version::new(loaded, knobs.max_batch_rows));
         self.step(now, Event::ModelUp(id, knobs), after);
-        id
     }
 
     /// Admits a request.
     ///
     /// # Errors
-    /// Gives its sink back once the pool is stopped.
+    /// Gives it back once the pool is stopped or the device lost.
     pub(super) fn submit(
         &mut self,
         now: Ns,
         handle: &Arc<ModelHandle>,
-        Asked { request, graph, backlog }: Asked,
+        asked: Asked,
         due: Due,
-        sink: Sink,
         after: &mut After,
-    ) -> Result<ReqId, Sink> {
-        let Some(version) = self.models.get_mut(&handle.id).filter(|_| !self.stopped) else { return Err(sink) };
+    ) -> Result<Location, Box<Asked>> {
+        if self.lost || self.stopped {
+            return Err(Box::new(asked));
+        }
+        let Some(version) = self.models.get_mut(&handle.id) else { return Err(Box::new(asked)) };
+        let Asked { request, graph, backlog, sink, whereabouts } = asked;
         version.live += 1;
         let (lengths, key) = version.loaded.admission.measure(&request.inputs);
-        self.serial = self.serial.wrapping_add(1);
-        let entry = self.requests.vacant_entry();
-        let req = ReqId(u64::from(self.serial) << 32 | entry.key() as u64);
         let payload = Payload { rows: request.rows, lengths: lengths.clone(), inputs: request.inputs, backlog };
         let payload = Arc::new(payload);
         let journey = match &version.loaded.programs.0 {
@@ -154,12 +187,21 @@ impl State {
             }
             Programs::Whole(_) | Programs::Cut(_) => None,
         };
-        entry.insert(Record {
+        let req = self.next_req();
+        let location = match &whereabouts {
+            None => Location::Fixed(self.numbers.shard, req),
+            Some(whereabouts) => {
+                whereabouts.arrive(self.numbers.shard, req);
+                Location::Movable(Arc::clone(whereabouts))
+            }
+        };
+        self.requests.insert(Record {
             req,
             handle: Arc::clone(handle),
             payload,
             journey,
             sink,
+            whereabouts,
             responses: VecDeque::new(),
             pieces: Vec::new(),
             error: None,
@@ -185,17 +227,67 @@ impl State {
             expiry: due.expiry,
             graph,
             sequence: request.sequence,
+            first: None,
         };
         self.timeline.arrived(now, req.0, handle.id.0, arrival.rows);
         self.step(now, Event::Arrived(arrival), after);
-        Ok(req)
+        Ok(location)
+    }
+
+    /// The id of the request that is inserted next.
+    fn next_req(&mut self) -> ReqId {
+        self.serial = self.serial.wrapping_add(self.numbers.shards as u32);
+        ReqId(u64::from(self.serial) << 32 | self.requests.vacant_key() as u64)
+    }
+
+    /// Takes requests in that have left the core of another device. Gives them back once the pool is stopped or this
+    /// device lost.
+    pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Recalled>, after: &mut After) -> Vec<Recalled> {
+        if self.lost || self.stopped {
+            return recalled;
+        }
+        let (mut arrivals, mut given_up) = (Vec::with_capacity(recalled.len()), Vec::new());
+        for Recalled { mut record, arrival } in recalled {
+            let req = self.next_req();
+            record.req = req;
+            if record.whereabouts.as_ref().is_some_and(|whereabouts| whereabouts.arrive(self.numbers.shard, req)) {
+                given_up.push(req);
+            }
+            if let Some(version) = self.models.get_mut(&arrival.model) {
+                version.live += 1;
+            }
+            self.timeline.arrived(now, req.0, arrival.model.0, arrival.rows);
+            self.requests.insert(record);
+            arrivals.push(Arrival { req, ..*arrival });
+        }
+        self.step(now, Event::TakenIn(arrivals), after);
+        for req in given_up {
+            self.step(now, Event::Cancelled(req), after);
+        }
+        Vec::new()
+    }
+
+    fn recall(&mut self, now: Ns, arrival: Box<Arrival>, after: &mut After) {
+        let req = arrival.req;
+        if self.record(req).is_none() {
+            return;
+        }
+        let record = self.requests.remove(place(req));
+        if let Some(whereabouts) = &record.whereabouts {
+            whereabouts.leave();
+        }
+        if let Some(version) = self.models.get_mut(&arrival.model) {
+            version.left(&mut after.freed);
+        }
+        self.timeline.ended(now, req.0, RequestEnd::Moved);
+        after.recalled.push(Recalled { record, arrival });
     }
 
     /// Takes the result of a task that its lane began at `started`.
     pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
         let (task, lane) = (job.task.id, job.task.lane);
         let returned = self.watch.returned(lane, task);
-        self.timeline.completed(now, task.0, matches!(finished, Finished::Failed(_)));
+        self.timeline.completed(now, self.task_number(task), matches!(finished, Finished::Failed(_)));
         if let Returned::Abandoned(flight) = returned {
             after.incidents.push(Incident::returned(lane, flight));
             // There is room for another one.
@@ -343,6 +435,7 @@ impl State {
                         self.timeline.ended(now, req.0, request_end(end));
                     }
                 }
+                Action::Recalled(arrival) => self.recall(now, arrival, after),
                 Action::Drained(model) => after.dropped.extend(self.models.remove(&model)),
                 Action::WakeAt(at) => after.wake_at = Some(at),
             }
@@ -382,10 +475,10 @@ impl State {
 
     fn record_launch(&self, now: Ns, task: &Task) {
         let launch = TaskLaunch {
-            task: task.id.0,
+            task: self.task_number(task.id),
             model: task.model.0,
             stage: task.cell.0,
-            lane: task.lane.0,
+            lane: self.numbers.first_lane + task.lane.0,
             batch: task.batch,
             bucket_rows: task.bucket.rows,
             lengths: &task.bucket.class.0,
@@ -394,8 +487,13 @@ impl State {
         self.timeline.launched(now, &launch, rows);
     }
 
+    /// A task's number among those of the pool.
+    fn task_number(&self, task: TaskId) -> u64 {
+        task.0 * self.numbers.shards as u64 + self.numbers.shard as u64
+    }
+
     /// What the core did with the batches of every version that is up, beside the version's own counters.
-    pub(super) fn meta_counters(&self) -> Vec<(Arc<ModelStats>, MetaCounters)> {
+    pub(super) fn meta_counters(&self) -> Vec<(ModelId, Arc<ModelStats>, MetaCounters)> {
         let counters = self.core.counters().into_iter();
         let metas = counters.filter_map(|(model, counters)| {
             let meta = MetaCounters {
@@ -406,7 +504,7 @@ impl State {
                 slack_misses: counters.slack_misses,
                 early_exits: counters.early_exits,
             };
-            Some((Arc::clone(&self.models.get(&model)?.loaded.stats), meta))
+            Some((model, Arc::clone(&self.models.get(&model)?.loaded.stats), meta))
         });
         metas.collect()
     }

@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{executor::Responsiveness, repository::Repository};
 
-/// Readiness of the whole server: every model that should be loaded is and responds, no lane is stuck, the scheduler
-/// has not failed, and no shutdown has begun.
+/// Readiness of the whole server: every model that should be loaded is and responds, no lane is stuck, no device is
+/// lost, the scheduler has not failed, and no shutdown has begun.
 #[derive(Debug)]
 pub struct Readiness {
     repository: Arc<Repository>,
@@ -30,8 +30,8 @@ impl Readiness {
 
     /// Whether the server is ready now.
     pub fn ready(&self) -> bool {
-        let Responsiveness { stuck_lanes, failed, .. } = *self.responsiveness.borrow();
-        let lanes_respond = stuck_lanes == 0 && !failed;
+        let Responsiveness { stuck_lanes, lost_devices, failed, .. } = *self.responsiveness.borrow();
+        let lanes_respond = stuck_lanes == 0 && lost_devices == 0 && !failed;
         !self.draining.is_cancelled() && lanes_respond && self.repository.ready()
     }
 

@@ -1,8 +1,11 @@
 //! Statistics of the executor pool: how much the scheduler does and how long it takes.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicU64, AtomicUsize, Ordering},
+use std::{
+    iter::Sum,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
 };
 
 use parking_lot::Mutex;
@@ -21,6 +24,7 @@ pub struct PoolStats {
     waiting_reply_bytes: Arc<AtomicUsize>,
     replies_paused: AtomicU64,
     replies_refused: AtomicU64,
+    moved: AtomicU64,
 }
 
 /// How the lanes of a pool are, and what became of tasks that were told to stop.
@@ -36,6 +40,18 @@ pub struct LaneCounts {
     pub overdue: u64,
     /// Times that a lane got a new thread because its task did not stop.
     pub replaced: u64,
+}
+
+impl Sum for LaneCounts {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |one, other| Self {
+            stuck: one.stuck + other.stuck,
+            abandoned: one.abandoned + other.abandoned,
+            unwanted: one.unwanted + other.unwanted,
+            overdue: one.overdue + other.overdue,
+            replaced: one.replaced + other.replaced,
+        })
+    }
 }
 
 /// The counters of a pool at about one instant.
@@ -59,6 +75,8 @@ pub struct PoolSnapshot {
     pub replies_paused: u64,
     /// Replies that failed because their client left too many unread.
     pub replies_refused: u64,
+    /// Requests that moved to another device before they ran.
+    pub moved: u64,
 }
 
 impl Default for PoolStats {
@@ -73,6 +91,7 @@ impl Default for PoolStats {
             waiting_reply_bytes: Arc::default(),
             replies_paused: AtomicU64::new(0),
             replies_refused: AtomicU64::new(0),
+            moved: AtomicU64::new(0),
         }
     }
 }
@@ -119,6 +138,11 @@ impl PoolStats {
         self.replies_refused.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many requests moved to another device.
+    pub fn moved(&self, requests: u64) {
+        self.moved.fetch_add(requests, Ordering::Relaxed);
+    }
+
     /// The counters now.
     pub fn snapshot(&self) -> PoolSnapshot {
         // Ends are read before starts, so that a task that ends in between is never subtracted without being counted.
@@ -134,6 +158,7 @@ impl PoolStats {
             waiting_reply_bytes: self.waiting_reply_bytes.load(Ordering::Relaxed) as u64,
             replies_paused: self.replies_paused.load(Ordering::Relaxed),
             replies_refused: self.replies_refused.load(Ordering::Relaxed),
+            moved: self.moved.load(Ordering::Relaxed),
         }
     }
 }

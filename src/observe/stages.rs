@@ -1,5 +1,7 @@
 //! Statistics of the stages of one loaded version, and of what its policy did with its batches.
 
+use std::iter::Sum;
+
 use parking_lot::Mutex;
 
 /// Batch sizes for which room is made ahead, so that recording them allocates nothing.
@@ -42,6 +44,19 @@ pub struct MetaCounters {
     pub slack_misses: u64,
     /// Rows that were done before the last stage (DVABatch section 9.2).
     pub early_exits: u64,
+}
+
+impl Sum for MetaCounters {
+    fn sum<I: Iterator<Item = Self>>(counts: I) -> Self {
+        counts.fold(Self::default(), |one, other| Self {
+            stretches: one.stretches + other.stretches,
+            splits: one.splits + other.splits,
+            merges: one.merges + other.merges,
+            preemptions: one.preemptions + other.preemptions,
+            slack_misses: one.slack_misses + other.slack_misses,
+            early_exits: one.early_exits + other.early_exits,
+        })
+    }
 }
 
 impl StageStats {

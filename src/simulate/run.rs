@@ -14,7 +14,10 @@ use super::{
     setup::{Served, Setup},
     table::Surface,
 };
-use crate::batching::{Action, Arrival, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RequestKey, RowOutcome};
+use crate::{
+    batching::{Action, Arrival, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RequestKey, RowOutcome},
+    router::{Move, Router},
+};
 
 const NS_PER_S: f64 = 1e9;
 
@@ -25,6 +28,8 @@ enum Due {
     Landing(usize),
     /// A device's core asked to be woken.
     Wake(usize),
+    /// A device is lost.
+    Loss(usize),
 }
 
 /// A request on its way to the core.
@@ -39,7 +44,6 @@ struct Coming {
 struct Known {
     /// What it was, without its tree.
     offered: Offered,
-    device: u16,
     /// Steps of its model's loop that it has run.
     steps_run: u32,
     /// The last node of its output, where it decodes.
@@ -54,7 +58,7 @@ struct Device {
     core: Core,
     lanes: Lanes,
     wake: Option<Ns>,
-    in_flight: u32,
+    is_lost: bool,
 }
 
 struct Run<'s> {
@@ -62,6 +66,7 @@ struct Run<'s> {
     /// By model, then by stage.
     surfaces: Vec<Vec<Surface>>,
     devices: Vec<Device>,
+    router: Router,
     due: BinaryHeap<Reverse<(Ns, Due)>>,
     requests: Vec<Known>,
     now: Ns,
@@ -106,11 +111,15 @@ impl<'s> Run<'s> {
             lanes: (devices.len() * lanes) as u64,
             ..Figures::default()
         };
+        let router = Router::new(devices.len());
+        (0..).zip(&devices).for_each(|(number, device): (usize, &Device)| router.publish(number, device.core.load()));
+        let losses = setup.lost.iter().map(|&(at, device)| Reverse((at, Due::Loss(usize::from(device)))));
         Self {
             setup,
             surfaces: setup.models.iter().map(surfaces).collect(),
             devices,
-            due: BinaryHeap::new(),
+            router,
+            due: losses.collect(),
             requests: Vec::new(),
             now: 0,
             last_end: 0,
@@ -129,8 +138,6 @@ impl<'s> Run<'s> {
     fn arrive(&mut self, coming: Coming) {
         let Coming { mut offered, reaches, back_ns } = coming;
         self.now = self.now.max(reaches);
-        let least = (0..).zip(&self.devices).min_by_key(|(_, device)| device.in_flight);
-        let device: u16 = least.map_or(0, |(device, _)| device);
         let req = ReqId(self.requests.len() as u64);
         let served = &self.setup.models[usize::from(offered.model)];
         let is_padded = served.table.is_padded() || served.runs_graphs();
@@ -138,11 +145,10 @@ impl<'s> Run<'s> {
         let cells = served.table.cells.as_ref().filter(|_| served.is_cellular());
         let (graph, last_node) = cells.map(|cells| cells.unfold(&mut offered)).unwrap_or_default();
         let (model, at) = (offered.model, offered.at);
-        self.requests.push(Known { offered, device, steps_run: 0, last_node, back_ns, began: None });
+        self.requests.push(Known { offered, steps_run: 0, last_node, back_ns, began: None });
         if self.is_counted(req) {
             self.figures.models[usize::from(model)].offered += 1;
         }
-        self.devices[usize::from(device)].in_flight += 1;
         self.count_arrival(req, at);
         let arrival = Arrival {
             req,
@@ -155,8 +161,12 @@ impl<'s> Run<'s> {
             expiry: None,
             graph,
             sequence: None,
+            first: None,
         };
-        self.step(usize::from(device), Event::Arrived(arrival));
+        match self.router.least(0..self.devices.len()) {
+            Some(device) => self.step(device, Event::Arrived(arrival)),
+            None => self.finish(req, End::Failed),
+        }
     }
 
     fn count_arrival(&mut self, req: ReqId, at: Ns) {
@@ -185,6 +195,10 @@ impl<'s> Run<'s> {
                 self.devices[device].wake = None;
                 self.step(device, Event::Wake);
             }
+            Due::Loss(device) => {
+                self.now = at;
+                self.lose(device);
+            }
             // A later word of the core has replaced it.
             Due::Wake(_) => {}
         }
@@ -194,6 +208,9 @@ impl<'s> Run<'s> {
         let lanes = usize::from(self.setup.lanes.max(1));
         let (device, lane) = (lane / lanes, lane % lanes);
         let Some(task) = self.devices[device].lanes.end(lane, self.now) else { return };
+        if self.devices[device].is_lost {
+            return;
+        }
         self.begin(device);
         let served = &self.setup.models[task.model.0 as usize];
         let mut outcomes: SmallVec<[RowOutcome; 64]> = SmallVec::new();
@@ -214,7 +231,31 @@ impl<'s> Run<'s> {
         self.step(device, Event::Completed { task: task.id, rows: &outcomes });
     }
 
+    /// A device makes a step, and requests move to where they have to wait less.
     fn step(&mut self, device: usize, event: Event<'_>) {
+        self.step_alone(device, event);
+        if let Some(Move { from, to }) = self.router.rebalance(device) {
+            let recalled = self.step_alone(from, Event::Recall);
+            if !recalled.is_empty() {
+                self.step_alone(to, Event::TakenIn(recalled));
+            }
+        }
+    }
+
+    /// A device is gone: what waited there goes to another, if there is one.
+    fn lose(&mut self, device: usize) {
+        self.devices[device].is_lost = true;
+        self.router.lose(device);
+        let recalled = self.step_alone(device, Event::DeviceLost);
+        match self.router.least(0..self.devices.len()) {
+            Some(other) => self.step(other, Event::TakenIn(recalled)),
+            None => recalled.iter().for_each(|arrival| self.finish(arrival.req, End::Failed)),
+        }
+    }
+
+    /// A device makes a step. Requests that leave it.
+    fn step_alone(&mut self, device: usize, event: Event<'_>) -> Vec<Arrival> {
+        let mut recalled = Vec::new();
         for action in self.devices[device].core.step(self.now, event) {
             match action {
                 Action::Launch(task) => {
@@ -227,10 +268,13 @@ impl<'s> Run<'s> {
                     self.due.push(Reverse((at, Due::Wake(device))));
                     self.devices[device].wake = Some(at);
                 }
+                Action::Recalled(arrival) => recalled.push(*arrival),
                 // No model of a run is decoupled or has sequences, and none is unloaded.
                 Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => {}
             }
         }
+        self.router.publish(device, self.devices[device].core.load());
+        recalled
     }
 
     /// Begins the tasks of a device that wait for no other.
@@ -261,7 +305,6 @@ impl<'s> Run<'s> {
         let known = &self.requests[req.0 as usize];
         let (arrived, model) = (known.offered.at, usize::from(known.offered.model));
         let began = known.began.unwrap_or(self.now);
-        self.devices[usize::from(known.device)].in_flight -= 1;
         let answered = self.now + known.back_ns;
         self.last_end = self.last_end.max(answered);
         self.figures.served += u64::from(end == End::Completed);
@@ -339,6 +382,6 @@ impl Device {
         for lane in 0..setup.lanes.max(1) {
             core.step(0, Event::LaneUp(LaneId(lane), setup.ahead));
         }
-        Self { core, lanes: Lanes::new(setup.lanes.max(1)), wake: None, in_flight: 0 }
+        Self { core, lanes: Lanes::new(setup.lanes.max(1)), wake: None, is_lost: false }
     }
 }

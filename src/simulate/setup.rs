@@ -11,9 +11,10 @@ use crate::batching::{CellId, Knobs, LaneKnobs, Next, Ns, Policy, ReqId, StageKn
 pub struct Setup {
     /// The models, all on every device.
     pub models: Vec<Served>,
-    /// Devices, at least 1; each has a core of its own. A request goes to the one with the fewest in flight, the first
-    /// of several.
+    /// Devices, at least 1; each has a core of its own. The [router](crate::router) chooses among them.
     pub devices: u16,
+    /// Devices that are lost, and when.
+    pub lost: Vec<(Ns, u16)>,
     /// Lanes of each device, at least 1. A task takes its time whatever the other lanes do.
     pub lanes: u16,
     /// How far ahead lanes take work.

@@ -76,9 +76,11 @@ impl RequestError {
     /// What became of an admitted request that has no (further) response.
     pub fn from_infer(error: &InferError, id: &str) -> Self {
         let kind = match error {
-            InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::ShuttingDown => {
-                Kind::Unavailable
-            }
+            InferError::QueueFull
+            | InferError::QueueTimeout
+            | InferError::Late
+            | InferError::ShuttingDown
+            | InferError::DeviceLost => Kind::Unavailable,
             InferError::Invalid(_) | InferError::NoMemory => Kind::InvalidArgument,
             InferError::Expired => Kind::DeadlineExceeded,
             InferError::Cancelled => Kind::Cancelled,
@@ -158,6 +160,7 @@ mod tests {
         assert_eq!(code(InferError::Cancelled), Code::Cancelled);
         assert_eq!(code(InferError::Engine("negative count".to_owned())), Code::Internal);
         assert_eq!(code(InferError::ShuttingDown), Code::Unavailable);
+        assert_eq!(code(InferError::DeviceLost), Code::Unavailable);
         assert_eq!(code(InferError::SchedulerFailed), Code::Internal);
     }
 

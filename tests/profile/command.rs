@@ -31,6 +31,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
         json,
         device: DeviceArgs {
             cpu_lanes,
+            cpu_shards: 1,
             task_time_limit_secs: 60,
             cpu_threads: 1,
             max_output_bytes: None,

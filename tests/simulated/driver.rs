@@ -58,6 +58,8 @@ pub struct Driver<'s> {
     core: Core,
     known: Vec<Known>,
     drained: Vec<ModelId>,
+    /// Requests that have left the core, and arrive there again.
+    moving: Vec<Arrival>,
     planted: Option<Planted>,
     counters: Vec<Counters>,
     check_every: u64,
@@ -86,6 +88,7 @@ impl<'s> Driver<'s> {
             core: Core::new(),
             known: vec![Known::default(); scenario.arrivals.len()],
             drained: Vec::new(),
+            moving: Vec::new(),
             planted,
             counters: vec![Counters::default(); scenario.models.len()],
             check_every,
@@ -114,6 +117,26 @@ impl<'s> Driver<'s> {
     pub fn cancel(&mut self, req: ReqId) -> Result<(), String> {
         self.known[req.0 as usize].cancelled = true;
         self.act(Event::Cancelled(req))
+    }
+
+    /// Another device takes requests that wait.
+    pub fn recall(&mut self) -> Result<(), String> {
+        self.act(Event::Recall)?;
+        self.rare.requests_moved += self.moving.len() as u64;
+        Ok(())
+    }
+
+    pub fn moves(&self) -> bool {
+        !self.moving.is_empty()
+    }
+
+    /// Those requests come back.
+    pub fn take_in(&mut self) -> Result<(), String> {
+        let moving = std::mem::take(&mut self.moving);
+        let is_given_up = |req: &ReqId| self.known[req.0 as usize].cancelled;
+        let given_up: Vec<ReqId> = moving.iter().map(|arrival| arrival.req).filter(is_given_up).collect();
+        self.act(Event::TakenIn(moving))?;
+        given_up.into_iter().try_for_each(|req| self.act(Event::Cancelled(req)))
     }
 
     pub fn wake(&mut self) -> Result<(), String> {
@@ -283,6 +306,13 @@ impl<'s> Driver<'s> {
                 }
                 Action::WakeAt(at) => self.wake = Some(at),
                 Action::Drained(model) => self.drained.push(model),
+                Action::Recalled(arrival) => {
+                    let known = &self.known[arrival.req.0 as usize];
+                    if known.aboard || !known.live {
+                        return Err(format!("{:?} leaves though it has boarded or ended", arrival.req));
+                    }
+                    self.moving.push(*arrival);
+                }
                 Action::Joined { .. } | Action::SequenceOver { .. } => return Err("no model has sequences".to_owned()),
             }
         }
@@ -295,7 +325,7 @@ impl<'s> Driver<'s> {
     /// With nothing on the device and no time to wait for, live requests would wait for ever.
     pub fn progress(&self) -> Result<(), String> {
         let stuck = self.floor.tasks.is_empty() && self.wake.is_none() && self.lanes_up.contains(&true);
-        if stuck && !self.live.is_empty() {
+        if stuck && self.live.len() > self.moving.len() {
             return Err(format!("deadlock: {} requests wait for nothing", self.live.len()));
         }
         Ok(())

@@ -177,6 +177,7 @@ fn case(policy: &(&str, Policy), stages: u16, pairs: u16, lanes: usize, ahead: b
         expiry: None,
         graph: Box::default(),
         sequence: None,
+        first: None,
     };
     let scenario = Scenario {
         seed: 0,

@@ -100,6 +100,12 @@ impl Run<'_> {
             }
         }
         if driver.rng.permille(3) {
+            driver.recall()?;
+        }
+        if driver.moves() && (driver.floor.tasks.is_empty() || driver.rng.permille(200)) {
+            driver.take_in()?;
+        }
+        if driver.rng.permille(3) {
             let lane = driver.rng.below(driver.lanes_up.len() as u64) as u16;
             let factor = driver.rng.within(1, 5) as u32;
             driver.rare.slow_lanes += u64::from(factor > 1);

@@ -57,6 +57,7 @@ rare! {
     waits_for_reader: "waits for a reader (write after read)",
     leases_reused: "buffers that went to another batch",
     partial_rows: "tasks whose rows have gaps between them",
+    requests_moved: "requests that left for another device",
     emitted: "responses of decoupled requests",
 }
 

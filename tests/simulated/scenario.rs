@@ -226,6 +226,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
                 expiry: rng.permille(deadlines).then(|| now + rng.exponential(batch * 4)),
                 graph: Box::default(),
                 sequence: None,
+                first: None,
             };
             (now, arrival)
         })

@@ -16,6 +16,7 @@ use super::{
     ids::{GroupIx, RequestIx},
     ledger::{InFlightTask, Ledger},
     offer::{Answer, PoolView},
+    recall::{abandon, recall_half},
     timers::Timers,
     version::StepContext,
     work::Work,
@@ -24,6 +25,19 @@ use super::{
 /// In debug builds the invariants are checked after every step while at most this many requests live, since a check
 /// walks over all of them.
 const CHECKED_LIVE: usize = 64;
+
+/// What a device has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// Device time that its live requests take, in nanoseconds, as expected when they arrived.
+    pub expected_ns: Ns,
+    /// Requests that wait and may leave for another device.
+    pub may_leave: usize,
+    /// Lanes in service.
+    pub lanes: usize,
+    /// Of those, without a task.
+    pub idle_lanes: usize,
+}
 
 /// Decides which requests run together, when and where. It owns no clock: time comes with every event.
 #[derive(Debug, Default)]
@@ -61,12 +75,15 @@ impl Core {
         self.sound_alarms(&mut actions);
         match event {
             Event::Arrived(arrival) => self.arrived(arrival, &mut actions),
+            Event::TakenIn(arrivals) => arrivals.into_iter().for_each(|arrival| self.arrived(arrival, &mut actions)),
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
             Event::Resumed(req) => self.resumed(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
             Event::Failed { task } => self.failed(task, &mut actions),
             Event::LaneUp(lane, knobs) => self.arbiter.lane_up(lane, knobs),
             Event::LaneLost(lane) => self.lane_lost(lane, &mut actions),
+            Event::Recall => self.recall(&mut actions),
+            Event::DeviceLost => self.device_lost(&mut actions),
             Event::ModelUp(model, knobs) => self.model_up(model, &knobs),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
@@ -90,6 +107,16 @@ impl Core {
     /// The first broken invariant, in words.
     pub fn check(&self) -> Result<(), String> {
         invariants::check(self)
+    }
+
+    /// What the device has to do, for whoever chooses among devices.
+    pub fn load(&self) -> Load {
+        Load {
+            expected_ns: self.ledger.expected_ns(),
+            may_leave: self.ledger.may_leave,
+            lanes: self.arbiter.lanes().count(),
+            idle_lanes: self.arbiter.idle_lanes(),
+        }
     }
 
     /// The figures of every version that is up, by ascending id.
@@ -139,6 +166,7 @@ impl Core {
         for in_flight in &in_flight_tasks {
             let own;
             (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows as usize));
+            self.groups[in_flight.group].version.ran(in_flight.rows, used_ns);
             self.with_group(in_flight.group, actions, |work, context| work.complete(context, in_flight, own, used_ns));
         }
     }
@@ -165,6 +193,26 @@ impl Core {
         self.arbiter.lane_lost(lane);
         for in_flight in self.ledger.take_lost(lane) {
             self.with_group(in_flight.group, actions, |work, context| work.fail_lost(context, &in_flight));
+        }
+    }
+
+    fn recall(&mut self, actions: &mut Actions) {
+        let groups: Vec<GroupIx> = self.groups.iter().map(|(group, _)| group).collect();
+        for group in groups {
+            self.with_group(group, actions, |_, context| recall_half(context));
+        }
+    }
+
+    fn device_lost(&mut self, actions: &mut Actions) {
+        let lanes: SmallVec<[LaneId; 8]> = self.arbiter.lanes().map(|(lane, _)| lane.id).collect();
+        lanes.into_iter().for_each(|lane| self.lane_lost(lane, actions));
+        let mut live: Vec<_> = self.ledger.iter().map(|(ix, request)| (request.seq, ix, request.req)).collect();
+        live.sort_unstable();
+        for (_, request_ix, req) in live {
+            // The end of one may be that of others.
+            if self.ledger.same(request_ix, req).is_some() {
+                self.with_request(request_ix, actions, abandon);
+            }
         }
     }
 

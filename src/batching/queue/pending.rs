@@ -146,6 +146,8 @@ impl SubQueue {
 #[derive(Debug)]
 pub(in crate::batching) struct Pending {
     pub(in crate::batching) rules: QueueRules,
+    /// Whether its requests may leave for another core.
+    may_leave: bool,
     pub(in crate::batching) sub_queues: Slab<SubQueue>,
     /// Requests behind others of their sequence; they count as those in sub-queues do.
     pub(in crate::batching) held: SubQueue,
@@ -167,9 +169,10 @@ pub(in crate::batching) struct Pending {
 }
 
 impl Pending {
-    pub(in crate::batching) fn new(rules: QueueRules, targets: Option<Targets>) -> Self {
+    pub(in crate::batching) fn new(rules: QueueRules, targets: Option<Targets>, may_leave: bool) -> Self {
         Self {
             rules,
+            may_leave,
             sub_queues: Slab::new(),
             held: SubQueue::default(),
             by_key: BTreeMap::new(),
@@ -207,6 +210,11 @@ impl Pending {
 
     fn sub_queue_mut(&mut self, sub_queue: SubQueueIx) -> &mut SubQueue {
         if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
+    }
+
+    /// Whether its requests may leave for another core.
+    pub(in crate::batching) fn may_leave(&self) -> bool {
+        self.may_leave
     }
 
     /// Requests that may board.
@@ -250,6 +258,7 @@ impl Pending {
         entry.levels.entry(level).fresh.push_back(ledger, request_ix);
         *self.by_level.entry(level) += 1;
         self.requests += 1;
+        ledger.may_leave += usize::from(self.may_leave);
         self.rows += rows;
         self.held_requests += usize::from(sub_queue == NOT_THEIR_TURN);
         if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {
@@ -313,6 +322,7 @@ impl Pending {
             self.by_level.remove(level);
         }
         self.requests -= 1;
+        ledger.may_leave -= usize::from(self.may_leave);
         self.rows -= rows;
         self.held_requests -= usize::from(sub_queue == NOT_THEIR_TURN);
         if let Some(targets) = self.targets.as_mut().filter(|_| sub_queue != NOT_THEIR_TURN) {

@@ -28,6 +28,7 @@ mod pausing;
 mod pool;
 mod properties;
 mod queues;
+mod recall;
 mod retries;
 mod ride;
 mod script;

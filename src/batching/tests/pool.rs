@@ -67,6 +67,7 @@ pub(super) fn arrival(req: u64) -> Arrival {
         expiry: None,
         graph: Box::default(),
         sequence: None,
+        first: None,
     }
 }
 
@@ -178,6 +179,7 @@ impl Pool {
             Action::Emit { req, step } => self.oracle.emit(*req, *step),
             Action::Finish { req, end } => self.oracle.finish(*req, *end),
             Action::Joined { .. } | Action::SequenceOver { .. } => panic!("no version here has sequences"),
+            Action::Recalled(arrival) => panic!("{:?} leaves, and nobody has asked it to", arrival.req),
             Action::Drained(model) => {
                 assert!(self.draining.remove(model), "{model:?} drained without being asked to");
                 assert!(!self.oracle.is_busy(*model), "{model:?} has a request or a task left and is drained");

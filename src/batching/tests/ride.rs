@@ -204,7 +204,11 @@ impl Ride {
                 self.wake = Some(at);
                 None
             }
-            Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => None,
+            Action::Emit { .. }
+            | Action::Joined { .. }
+            | Action::SequenceOver { .. }
+            | Action::Recalled(_)
+            | Action::Drained(_) => None,
         }
     }
 

@@ -92,6 +92,7 @@ fn name_action(action: &Action) -> String {
         Action::Launch(task) => name_task(task),
         Action::Emit { req, step } => format!("response {step} of {}", letter(*req)),
         Action::Finish { req, end } => format!("{} {}", letter(*req), name_end(*end)),
+        Action::Recalled(arrival) => format!("{:?} recalled", arrival.req),
         Action::Drained(model) => format!("model {} drained", model.0),
         Action::Joined { req, sequence } => format!("{} joins sequence {}", letter(*req), sequence.0),
         Action::SequenceOver { sequence, .. } => format!("sequence {} is over", sequence.0),

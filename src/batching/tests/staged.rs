@@ -117,7 +117,11 @@ impl Run {
                     self.refused += u64::from(matches!(end, End::Rejected(_)));
                 }
                 Action::WakeAt(at) => self.wake = Some(at),
-                Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => {}
+                Action::Emit { .. }
+                | Action::Joined { .. }
+                | Action::SequenceOver { .. }
+                | Action::Recalled(_)
+                | Action::Drained(_) => {}
             }
         }
         if let Err(broken) = invariants::check(&self.core) {

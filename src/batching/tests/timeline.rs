@@ -158,7 +158,11 @@ impl Timeline {
                     assert_eq!(before, None, "{req:?} ended twice");
                 }
                 Action::WakeAt(at) => self.wake = Some(at),
-                Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => {}
+                Action::Emit { .. }
+                | Action::Joined { .. }
+                | Action::SequenceOver { .. }
+                | Action::Recalled(_)
+                | Action::Drained(_) => {}
             }
         }
         if let Err(broken) = invariants::check(&self.core) {

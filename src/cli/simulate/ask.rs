@@ -144,6 +144,7 @@ impl<'a> Ask<'a> {
         Ok(Setup {
             models: self.models.iter().map(served).collect::<Result<_, _>>()?,
             devices,
+            lost: Vec::new(),
             lanes: args.lanes,
             ahead,
             idle_watts: self.table.idle_watts,

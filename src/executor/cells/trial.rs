@@ -61,6 +61,7 @@ pub(in crate::executor) fn run_alone(
             expiry: None,
             graph,
             sequence: None,
+            first: None,
         };
         actions.extend(core.step(0, Event::Arrived(arrival)));
     }
@@ -76,6 +77,7 @@ pub(in crate::executor) fn run_alone(
                 Action::Emit { .. }
                 | Action::Joined { .. }
                 | Action::SequenceOver { .. }
+                | Action::Recalled(_)
                 | Action::Drained(_)
                 | Action::WakeAt(_) => {}
             }

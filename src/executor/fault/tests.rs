@@ -143,7 +143,7 @@ fn a_panic_in_the_core_on_the_timers_thread_answers_everybody() {
     let served = Served::new();
     let running = served.running();
     served.pool.fail_next_step();
-    served.pool.timer.set(Instant::now());
+    served.pool.shards[0].timer.set(Instant::now());
     assert_eq!(error(soon(running)), Some(InferError::SchedulerFailed));
     served.ends();
 }

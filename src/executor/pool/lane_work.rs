@@ -18,14 +18,15 @@ use crate::{
 /// Runs a task, then drives the core with what came of it, on the same thread.
 pub(super) struct LaneWork {
     pool: Arc<Pool>,
+    shard: usize,
     job: Job,
     began: Option<Ns>,
     ran: Option<Ran>,
 }
 
 impl LaneWork {
-    pub(super) fn new(pool: &Arc<Pool>, job: Job) -> Self {
-        Self { pool: Arc::clone(pool), job, began: None, ran: None }
+    pub(super) fn new(pool: &Arc<Pool>, shard: usize, job: Job) -> Self {
+        Self { pool: Arc::clone(pool), shard, job, began: None, ran: None }
     }
 }
 
@@ -38,7 +39,7 @@ impl HostWork for LaneWork {
     }
 
     fn done(self, outcome: Result<(), WorkFailure>) {
-        let Self { pool, job, began, ran } = self;
+        let Self { pool, shard, job, began, ran } = self;
         pool.guarded(|| {
             let finished = match (outcome, ran) {
                 (Ok(()), Some(ran)) => Finished::Ran(ran),
@@ -46,7 +47,7 @@ impl HostWork for LaneWork {
                 (Err(WorkFailure::Stopped) | Ok(()), _) => return,
                 (Err(failure), _) => Finished::Failed(job.failed(failure)),
             };
-            pool.landed(began, &job, finished);
+            pool.landed(shard, began, &job, finished);
         });
     }
 }

@@ -7,8 +7,11 @@ use tracing::{debug, error, info, warn};
 
 use super::{After, State, find};
 use crate::{
-    batching::{Event, LaneId, LaneKnobs, Ns},
-    executor::watch::{Flight, Found, StopReason},
+    batching::{End, Event, LaneId, LaneKnobs, Ns},
+    executor::{
+        InferError,
+        watch::{Flight, Found, StopReason},
+    },
     observe::LaneCounts,
 };
 
@@ -34,6 +37,8 @@ pub struct Responsiveness {
     pub changes: u64,
     /// Lanes that a task holds whose time is over, or that are lost to one.
     pub stuck_lanes: u64,
+    /// Devices that are gone for good.
+    pub lost_devices: u64,
     /// The scheduler has panicked: nothing is served any more, and the process is to end.
     pub failed: bool,
 }
@@ -50,19 +55,21 @@ impl Incident {
     }
 
     /// Writes it into the log.
-    pub(in crate::executor) fn report(&self, now: Ns) {
+    pub(in crate::executor) fn report(&self, now: Ns, device: usize) {
         let Flight { loaded, stage, since, .. } = &self.flight;
         let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
         let seconds = Duration::from_nanos(now.saturating_sub(*since)).as_secs_f64();
         match self.kind {
             IncidentKind::Overdue => {
-                warn!(model = %model, version, stage, lane, seconds, "task stopped: its time is over");
+                warn!(model = %model, version, stage, device, lane, seconds, "task stopped: its time is over");
             }
-            IncidentKind::Lost => error!(model = %model, version, stage, lane, seconds, "task does not stop"),
+            IncidentKind::Lost => error!(model = %model, version, stage, device, lane, seconds, "task does not stop"),
             IncidentKind::Abandoned => {
-                warn!(model = %model, version, stage, lane, seconds, "lane goes on without its task, on a new thread");
+                warn!(model = %model, version, stage, device, lane, seconds, "lane goes on without its task, on a new thread");
             }
-            IncidentKind::Returned => info!(model = %model, version, stage, lane, seconds, "stopped task returned"),
+            IncidentKind::Returned => {
+                info!(model = %model, version, stage, device, lane, seconds, "stopped task returned")
+            }
         }
     }
 }
@@ -130,7 +137,21 @@ impl State {
 
     /// A lane takes tasks again.
     pub(in crate::executor) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
-        self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
+        if !self.lost {
+            self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
+        }
+    }
+
+    /// The device is gone with all that it held. Its requests fail, but for those that may go to another.
+    pub(in crate::executor) fn device_lost(&mut self, now: Ns, after: &mut After) {
+        if std::mem::replace(&mut self.lost, true) {
+            return;
+        }
+        self.watch.stop_all();
+        let before = after.ended.len();
+        self.step(now, Event::DeviceLost, after);
+        let failed = after.ended.extract_if(before.., |(_, end)| *end == End::Failed);
+        after.refused.extend(failed.map(|(record, _)| (record, InferError::DeviceLost)));
     }
 
     /// Lets a lane that got no new thread wait for its task, unless that has returned.

@@ -209,7 +209,7 @@ pub(super) struct PerPool {
 }
 
 /// All families of one number for the pool.
-pub(super) const PER_POOL: [PerPool; 12] = [
+pub(super) const PER_POOL: [PerPool; 13] = [
     PerPool {
         family: counter("paternoster_scheduler_steps_total", "Steps of the scheduler"),
         value: |read| read.steps as f64,
@@ -260,6 +260,13 @@ pub(super) const PER_POOL: [PerPool; 12] = [
             "Replies that failed because their client left too many unread",
         ),
         value: |read| read.replies_refused as f64,
+    },
+    PerPool {
+        family: counter(
+            "paternoster_requests_moved_total",
+            "Requests that moved to another device before they ran, because that one idled or theirs was lost",
+        ),
+        value: |read| read.moved as f64,
     },
 ];
 

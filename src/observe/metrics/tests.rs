@@ -92,6 +92,7 @@ fn our_families_stand_beside_them() {
         "paternoster_reply_pauses_total counter",
         "paternoster_reply_refusals_total counter",
         "paternoster_request_duration_seconds histogram",
+        "paternoster_requests_moved_total counter",
         "paternoster_scheduler_seconds_total counter",
         "paternoster_scheduler_steps_total counter",
         "paternoster_tasks_abandoned gauge",

@@ -47,6 +47,8 @@ pub enum RequestEnd {
     Expired,
     /// The client gave it up.
     Cancelled,
+    /// It went to another device before it ran, where it arrived as another request.
+    Moved,
 }
 
 impl fmt::Display for RequestEnd {
@@ -57,6 +59,7 @@ impl fmt::Display for RequestEnd {
             Self::Rejected => "rejected",
             Self::Expired => "expired",
             Self::Cancelled => "cancelled",
+            Self::Moved => "moved",
         })
     }
 }

@@ -61,6 +61,8 @@ pub struct Rare {
     pub sequences_waited: u64,
     /// Requests waited behind a first one that did not complete.
     pub requests_orphaned: u64,
+    /// Requests left for another device before they boarded.
+    pub requests_moved: u64,
 }
 
 impl AddAssign for Rare {
@@ -87,11 +89,12 @@ impl AddAssign for Rare {
         self.sequences_superseded += other.sequences_superseded;
         self.sequences_waited += other.sequences_waited;
         self.requests_orphaned += other.requests_orphaned;
+        self.requests_moved += other.requests_moved;
     }
 }
 
 impl Rare {
-    fn each(&self) -> [(&'static str, u64); 19] {
+    fn each(&self) -> [(&'static str, u64); 20] {
         [
             ("moved to another lane", self.moved_lane),
             ("ran past the end of a loop", self.ran_past_the_end),
@@ -112,6 +115,7 @@ impl Rare {
             ("sequence begun anew", self.sequences_superseded),
             ("sequence waited for a slot", self.sequences_waited),
             ("refused behind a first one", self.requests_orphaned),
+            ("left for another device", self.requests_moved),
         ]
     }
 }

@@ -82,6 +82,10 @@ pub struct Run {
     /// By model, where it has any.
     sequences: Vec<Option<Sequences>>,
     again: Again,
+    /// Requests that have left the core, and arrive there again.
+    moving: Vec<Arrival>,
+    /// Those of them whose clients gave them up meanwhile.
+    given_up: BTreeSet<ReqId>,
     rare: Rare,
 }
 
@@ -115,7 +119,24 @@ impl Run {
         });
         let (sequences, again) = (sequences.collect(), Again::default());
         let (now, wake) = (0, None);
-        Self { world, core, rng, now, due, wake, lanes, known, writing, slots, merged_since, sequences, again, rare }
+        Self {
+            world,
+            core,
+            rng,
+            now,
+            due,
+            wake,
+            lanes,
+            known,
+            writing,
+            slots,
+            merged_since,
+            sequences,
+            again,
+            moving: Vec::new(),
+            given_up: BTreeSet::new(),
+            rare,
+        }
     }
 
     pub fn play(mut self) -> Result<Rare, String> {
@@ -138,6 +159,7 @@ impl Run {
                 }
             }
             self.lose_a_lane()?;
+            self.move_requests()?;
         }
         if let Some((req, _)) = self.known.iter().find(|(_, known)| known.end.is_none()) {
             return Err(format!("request {req} waits for ever"));
@@ -179,6 +201,7 @@ impl Run {
             expiry: asked.expires_after.map(|after| self.now + after),
             graph: asked.graph.clone().into(),
             sequence: asked.sequence.clone(),
+            first: None,
         };
         let (model, needs) = (asked.model, slots(&asked.graph));
         let carried = vec![None; asked.graph.len()];
@@ -203,6 +226,24 @@ impl Run {
         let known = &self.known[&req];
         let waits = idle && !known.boarded && known.end.is_none();
         self.rare.waited_for_room += u64::from(waits && self.slots[model] + needs > self.room(model));
+        Ok(())
+    }
+
+    /// Another device takes requests that wait, and they come back at once or later.
+    fn move_requests(&mut self) -> Result<(), String> {
+        if self.rng.below(40) == 0 {
+            self.act(Event::Recall)?;
+            self.rare.requests_moved += self.moving.len() as u64;
+        }
+        if !self.moving.is_empty() && (self.due.is_empty() || self.rng.below(3) == 0) {
+            let moving = std::mem::take(&mut self.moving);
+            let given_up: Vec<ReqId> =
+                moving.iter().map(|arrival| arrival.req).filter(|req| self.given_up.remove(req)).collect();
+            self.act(Event::TakenIn(moving))?;
+            for req in given_up {
+                self.act(Event::Cancelled(req))?;
+            }
+        }
         Ok(())
     }
 
@@ -248,7 +289,11 @@ impl Run {
     fn cancel(&mut self, number: usize) -> Result<(), String> {
         let known = &self.known[&(number as u64)];
         self.rare.cancelled_aboard += u64::from(known.end.is_none() && known.flying > 0);
-        self.act(Event::Cancelled(ReqId(number as u64)))
+        let req = ReqId(number as u64);
+        if self.moving.iter().any(|arrival| arrival.req == req) {
+            self.given_up.insert(req);
+        }
+        self.act(Event::Cancelled(req))
     }
 
     fn act(&mut self, event: Event<'_>) -> Result<(), String> {
@@ -281,6 +326,7 @@ impl Run {
                     let sequences = self.sequences[model.0 as usize].as_mut().ok_or("a model has no sequences")?;
                     sequences.over(self.now, sequence)?;
                 }
+                Action::Recalled(arrival) => self.moving.push(*arrival),
                 Action::Emit { .. } | Action::Drained(_) => {}
             }
         }

@@ -7,6 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Core;
 use crate::batching::{
+    Ns,
     arbiter::Waiting,
     group::Group,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
@@ -31,6 +32,7 @@ use hold;
 /// Checks every invariant of a core between two steps.
 pub(in crate::batching) fn check(core: &Core) -> Result<(), Broken> {
     requests(core)?;
+    sums(core)?;
     lanes(core)?;
     wakes(core)?;
     for (ix, group) in &core.groups {
@@ -58,6 +60,16 @@ fn requests(core: &Core) -> Result<(), Broken> {
         let waits = matches!(request.state, RequestState::Queued { .. });
         hold!(!waits || core.now() < request.board_by, "{req:?} waits past its queue timeout");
     }
+    Ok(())
+}
+
+/// What is said of the core to whoever chooses among devices adds up.
+fn sums(core: &Core) -> Result<(), Broken> {
+    let expected_ns: Ns = core.ledger.iter().map(|(_, request)| request.expected_ns).sum();
+    hold!(core.ledger.expected_ns() == expected_ns, "expects {} ns, of {expected_ns}", core.ledger.expected_ns());
+    let groups = core.groups.iter().map(|(_, group)| &group.version.pending);
+    let may_leave: usize = groups.filter(|pending| pending.may_leave()).map(|pending| pending.requests).sum();
+    hold!(core.ledger.may_leave == may_leave, "{} may leave, of {may_leave}", core.ledger.may_leave);
     Ok(())
 }
 

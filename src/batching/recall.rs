@@ -1,0 +1,71 @@
+//! Requests that have not boarded leave for another core, because its device is idle or their own is lost.
+
+use super::{
+    Action, Arrival, End, FirstArrival, RequestKey,
+    ids::RequestIx,
+    ledger::{NEVER, RequestState},
+    version::StepContext,
+    work::Work,
+};
+
+/// Gives up half of the requests that wait, rounded up, and at most a largest batch of rows: those that would board
+/// next, since they waited longest.
+pub(super) fn recall_half(context: &mut StepContext<'_>) {
+    let pending = &context.version.pending;
+    if !pending.may_leave() {
+        return;
+    }
+    let mut room = context.version.max_rows;
+    let waiting = pending.in_order().flat_map(|(_, sub_queue)| sub_queue.iter(context.ledger));
+    let leaves = waiting.take(pending.requests.div_ceil(2)).take_while(|&request_ix| {
+        let left = room.checked_sub(context.ledger[request_ix].rows);
+        room = left.unwrap_or(room);
+        left.is_some()
+    });
+    let leaves: Vec<RequestIx> = leaves.collect();
+    leaves.into_iter().for_each(|request_ix| context.recall(request_ix));
+}
+
+/// The device of a request is lost: it leaves if it may and has not boarded, and fails otherwise.
+pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
+    match context.ledger[request_ix].state {
+        RequestState::Queued { .. } if context.version.pending.may_leave() => context.recall(request_ix),
+        RequestState::Queued { .. } | RequestState::Aboard => work.end(context, request_ix, End::Failed),
+        // It is over.
+        RequestState::Held(_) | RequestState::Merged(_) => {}
+    }
+}
+
+impl StepContext<'_> {
+    /// Takes a request that waits out of this core.
+    fn recall(&mut self, request_ix: RequestIx) {
+        let key = self.key_of(request_ix);
+        self.unqueue(request_ix);
+        self.timers.disarm(self.ledger, request_ix);
+        let request = self.ledger.remove(request_ix);
+        self.version.live -= 1;
+        self.version.totals.recalled += 1;
+        let some = |at| Some(at).filter(|&at| at != NEVER);
+        self.actions.push(Action::Recalled(Box::new(Arrival {
+            req: request.req,
+            model: self.version.model,
+            rows: request.rows,
+            lengths: request.lengths,
+            key,
+            priority: request.level,
+            board_by: None,
+            expiry: some(request.expiry),
+            graph: request.graph,
+            sequence: None,
+            first: Some(FirstArrival { at: request.arrived, board_by: some(request.board_by) }),
+        })));
+    }
+
+    fn key_of(&self, request_ix: RequestIx) -> RequestKey {
+        let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else {
+            return RequestKey::default();
+        };
+        let sub_queue = self.version.pending.sub_queue(sub_queue);
+        sub_queue.map_or_else(RequestKey::default, |sub_queue| sub_queue.batch_key.key.clone())
+    }
+}

@@ -1,0 +1,225 @@
+//! How the core of a shard is driven: a change under its lock, then what that left to do: launches, the alarm, answers,
+//! drops, and requests that move to another shard.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tracing::error;
+
+use super::{Pool, shard::Shard};
+use crate::{
+    batching::{End, Event, Ns},
+    device::StreamId,
+    executor::{
+        InferError,
+        lane::{Finished, Job},
+        state::{After, Recalled, Replacement, State},
+    },
+    observe::LaneCounts,
+    router::Move,
+};
+
+impl Pool {
+    /// The alarm went off, for the core, for the watch or for requests that were delayed: each sets its next.
+    pub(super) fn ring(self: &Arc<Self>, shard: &Shard) {
+        self.drive(shard, |state, now, after| {
+            state.step(now, Event::Wake, after);
+            state.look_at_lanes(now, after);
+            state.end_delays(now, after);
+        });
+    }
+
+    /// Lets `change` drive the core under the lock, then does what it left to do. `None` where that panics, which ends
+    /// the pool.
+    pub(super) fn drive<R>(
+        self: &Arc<Self>,
+        shard: &Shard,
+        change: impl FnOnce(&mut State, Ns, &mut After) -> R,
+    ) -> Option<R> {
+        let (result, after) = self.change(shard, change)?;
+        self.guarded(|| self.settle(shard, after))?;
+        Some(result)
+    }
+
+    /// Drives the core under the lock. What that leaves is to be [settled](Self::settle).
+    pub(super) fn change<R>(
+        &self,
+        shard: &Shard,
+        change: impl FnOnce(&mut State, Ns, &mut After) -> R,
+    ) -> Option<(R, After)> {
+        let mut after = After::default();
+        let mut state = shard.state.lock();
+        let started = self.now();
+        let result = catch_unwind(AssertUnwindSafe(|| {
+            let result = change(&mut state, started, &mut after);
+            if self.shards.len() > 1 {
+                self.router.publish(shard.number, state.load());
+            }
+            result
+        }));
+        // Before another thread sees what is half done.
+        let result = result.map_err(|panic| {
+            self.stopped.store(true, Ordering::Release);
+            (panic, state.stop())
+        });
+        if result.is_ok() {
+            after.has_launched = !after.launches.is_empty();
+            shard.queue(&mut after.launches);
+        }
+        drop(state);
+        self.stats.stepped(self.now() - started);
+        match result {
+            Ok(result) => Some((result, after)),
+            Err((panic, remains)) => {
+                self.fail(&*panic, remains, after);
+                None
+            }
+        }
+    }
+
+    /// Launches, sets the alarm, answers and drops; then lets requests move to where they have to wait less.
+    pub(super) fn settle(self: &Arc<Self>, shard: &Shard, after: After) {
+        self.settle_here(shard, after);
+        if self.shards.len() > 1
+            && let Some(Move { from, to }) = self.router.rebalance(shard.number)
+        {
+            self.rebalance(&self.shards[from], &self.shards[to]);
+        }
+    }
+
+    fn settle_here(self: &Arc<Self>, shard: &Shard, after: After) {
+        if after.has_launched {
+            shard.issue(self);
+        }
+        if let Some(at) = [after.wake_at, after.watch_at, after.resume_at].into_iter().flatten().min() {
+            shard.timer.set(self.epoch + Duration::from_nanos(at));
+        }
+        let now = self.now();
+        for incident in &after.incidents {
+            incident.report(now, shard.number);
+        }
+        if after.lanes_changed || !after.incidents.is_empty() {
+            self.publish_lanes(after.incidents.len() as u64);
+        }
+        for (record, end) in after.ended {
+            if matches!(end, End::Rejected(_)) {
+                self.stats.rejected(now.saturating_sub(record.arrived));
+            }
+            record.finish(end, now);
+        }
+        for (record, error) in after.refused {
+            record.refuse(error, now);
+        }
+        drop(after.dropped);
+        drop(after.freed);
+        drop(after.forgotten);
+        for replacement in after.replacements {
+            self.replace(shard, replacement);
+        }
+    }
+
+    /// Lets one shard take requests from another that wait there and have not boarded.
+    fn rebalance(self: &Arc<Self>, from: &Shard, to: &Shard) {
+        let recalled = self.change(from, |state, now, after| state.step(now, Event::Recall, after));
+        let Some(((), mut after)) = recalled else { return };
+        let recalled = std::mem::take(&mut after.recalled);
+        self.settle_here(from, after);
+        if !recalled.is_empty() {
+            self.stats.moved(recalled.len() as u64);
+            self.take_in(to, recalled);
+        }
+    }
+
+    /// Gives requests that left one shard to another. If that is gone meanwhile, to the one that has least to do.
+    pub(super) fn take_in(self: &Arc<Self>, to: &Shard, recalled: Vec<Recalled>) {
+        let mut next = Some((to, recalled));
+        while let Some((to, recalled)) = next.take() {
+            let Some((refused, after)) = self.change(to, |state, now, after| state.take_in(now, recalled, after))
+            else {
+                return;
+            };
+            self.settle_here(to, after);
+            if refused.is_empty() {
+                return;
+            }
+            match self.router.least(0..self.shards.len()).filter(|_| !self.is_stopped()) {
+                Some(least) => next = Some((&self.shards[least], refused)),
+                None => self.refuse_all(refused),
+            }
+        }
+    }
+
+    fn refuse_all(&self, recalled: Vec<Recalled>) {
+        let (error, now) = (self.refusal(), self.now());
+        recalled.into_iter().for_each(|recalled| recalled.record.refuse(error.clone(), now));
+    }
+
+    /// Takes a device out of service for good: it is gone with all that it held. Requests that it ran fail, those that
+    /// waited there go to others, and no request is sent to it any more.
+    pub fn lose_device(self: &Arc<Self>, device: usize) {
+        let Some(shard) = self.shards.get(device) else { return };
+        error!(device, "the device is lost");
+        self.router.lose(device);
+        let lost = self.change(shard, |state, now, after| state.device_lost(now, after));
+        let Some(((), mut after)) = lost else { return };
+        let recalled = std::mem::take(&mut after.recalled);
+        self.settle_here(shard, after);
+        self.responsiveness.send_modify(|known| {
+            known.changes += 1;
+            known.lost_devices = self.router.lost() as u64;
+        });
+        match self.router.least(0..self.shards.len()) {
+            _ if recalled.is_empty() => {}
+            Some(least) => self.take_in(&self.shards[least], recalled),
+            None => {
+                let now = self.now();
+                recalled.into_iter().for_each(|recalled| recalled.record.refuse(InferError::DeviceLost, now));
+            }
+        }
+    }
+
+    /// Publishes the lanes' counts, and that so many changes may have changed readiness.
+    fn publish_lanes(&self, changes: u64) {
+        self.responsiveness.send_if_modified(|known| {
+            // Under the channel's lock, so that what is published last is the latest.
+            let counts: LaneCounts = self.shards.iter().map(|shard| shard.state.lock().lane_counts()).sum();
+            known.changes += changes;
+            known.stuck_lanes = counts.stuck;
+            self.stats.set_lanes(counts);
+            changes > 0
+        });
+    }
+
+    /// Gives a lane a new thread, so that it goes on without its task.
+    fn replace(self: &Arc<Self>, shard: &Shard, replacement: Replacement) {
+        let lane = replacement.lane;
+        shard.landed(replacement.flight.task);
+        match shard.replace_thread(StreamId(lane.0)) {
+            Ok(()) => _ = self.drive(shard, |state, now, after| state.lane_up(now, lane, after)),
+            Err(error) => {
+                error!(device = shard.number, lane = lane.0, "cannot start a thread: {error}");
+                self.drive(shard, |state, now, after| state.lane_not_replaced(now, replacement, after));
+            }
+        }
+    }
+
+    /// A task begins on the calling thread; now.
+    pub(super) fn task_begins(&self) -> Ns {
+        self.stats.task_started();
+        self.now()
+    }
+
+    /// A task has ended on the calling thread. What comes of it is settled before the lane's stream goes on, so the
+    /// lane finds its next task, if there is one already, without a hand-over.
+    pub(super) fn landed(self: &Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished) {
+        if began.is_some() {
+            self.stats.task_ended();
+        }
+        let shard = &self.shards[shard];
+        shard.landed(job.task.id);
+        self.drive(shard, |state, now, after| state.finish(began.unwrap_or(now), now, job, finished, after));
+    }
+}

@@ -1,0 +1,127 @@
+//! How requests come into the pool and are given up.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Pool, duration_ns, shard::Shard};
+use crate::{
+    batching::{Event, ModelId, ReqId},
+    executor::{
+        Backlog, InferError, InferRequest, ModelHandle,
+        cells::unfold,
+        location::{Location, Whereabouts},
+        record::Sink,
+        state::{Asked, Due},
+    },
+    model::unfold::Unfolded,
+};
+
+impl Pool {
+    /// Sends a request to a shard of its version. Where it is then; nothing once it is refused.
+    pub(in crate::executor) fn submit(
+        self: &Arc<Self>,
+        handle: &Arc<ModelHandle>,
+        mut request: InferRequest,
+        backlog: Option<Arc<Backlog>>,
+        sink: Sink,
+    ) -> Option<Location> {
+        if !handle.has_sequences {
+            request.sequence = None;
+        }
+        let graph = match graph_of(handle, &request) {
+            Ok(graph) => graph,
+            Err(fault) => {
+                sink.refuse(InferError::Invalid(fault));
+                return None;
+            }
+        };
+        let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
+        let expiry = request.deadline.map(|deadline| self.ns_at(deadline));
+        handle.stats().admitted();
+        let may_move = handle.homes.len() > 1 && !handle.has_sequences;
+        let whereabouts = may_move.then(Whereabouts::new);
+        let mut asked = Asked { request, graph, backlog, sink, whereabouts };
+        while let Some(shard) = self.home_of(handle, &asked.request) {
+            let ((admitted, here), after) = self.change(shard, |state, now, after| {
+                let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
+                let admitted = state.submit(now, handle, asked, Due { board_by, expiry }, after);
+                let alone = state.in_flight() == 1;
+                let here = after.launches.pop_if(|job| alone && job.model.short_runs.is_short(|| job.size()));
+                (admitted, here)
+            })?;
+            self.guarded(|| self.settle(shard, after))?;
+            match admitted {
+                Ok(location) => {
+                    if let Some(job) = here {
+                        shard.run_here(self, job);
+                    }
+                    return Some(location);
+                }
+                Err(back) => asked = *back,
+            }
+            if self.is_stopped() {
+                break;
+            }
+        }
+        handle.stats().left_queue();
+        asked.sink.refuse(if self.is_stopped() { self.refusal() } else { InferError::DeviceLost });
+        None
+    }
+
+    /// The shard that a request goes to; none where all of its version's are lost.
+    fn home_of(&self, handle: &ModelHandle, request: &InferRequest) -> Option<&Shard> {
+        let homes = || handle.homes.iter().copied();
+        let home = match (&*handle.homes, &request.sequence) {
+            (_, Some(sequence)) => self.router.of_sequence(homes(), &sequence.id),
+            _ => self.router.least(homes()),
+        };
+        home.map(|home| &self.shards[home])
+    }
+
+    /// The client has taken the responses of a request that paused.
+    pub(in crate::executor) fn resume(self: &Arc<Self>, location: &Location) {
+        // It has run, so it does not move.
+        if let Some((shard, req)) = location.now() {
+            self.drive(&self.shards[shard], |state, now, after| state.client_has_read(now, req, after));
+        }
+    }
+
+    pub(in crate::executor) fn cancel(self: &Arc<Self>, location: &Location) {
+        location.cancel(|shard, req| self.cancel_on(&self.shards[shard], req));
+    }
+
+    /// Whether the shard had the request.
+    fn cancel_on(self: &Arc<Self>, shard: &Shard, req: ReqId) -> bool {
+        let cancelled = self.drive(shard, |state, now, after| {
+            let is_there = state.record(req).is_some();
+            state.step(now, Event::Cancelled(req), after);
+            is_there
+        });
+        cancelled.unwrap_or(true)
+    }
+
+    pub(in crate::executor) fn retire(self: &Arc<Self>, model: ModelId, homes: &[usize]) {
+        for &home in homes {
+            self.drive(&self.shards[home], |state, now, after| state.step(now, Event::ModelDraining(model), after));
+        }
+    }
+}
+
+/// What a request unfolds into.
+///
+/// # Errors
+/// When its sender is at fault.
+fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolded]>, String> {
+    if handle.has_sequences && request.sequence.is_none() {
+        let model = &handle.spec.name;
+        return Err(format!(
+            "inference request to model '{model}' must specify a non-zero or non-empty correlation ID"
+        ));
+    }
+    let graph = match &handle.cells {
+        None => Box::default(),
+        Some(cells) => unfold(cells, &handle.spec, request.rows, &request.inputs, request.sequence.as_ref())
+            .map_err(|fault| fault.to_string())?,
+    };
+    handle.indices.check(&handle.spec, &request.inputs, &graph)?;
+    Ok(graph)
+}

@@ -1,0 +1,196 @@
+//! Which device takes a request. Each device has a core of its own and shares no lock with others; what it has to do
+//! it publishes after each step, and here that is compared. The executor and the simulator route alike.
+//!
+//! - A request goes to the device that is expected to have done its work first; one of a sequence to the sequence's own.
+//! - A device that idles takes requests that have not boarded from the one that has most to do.
+//! - A device that is lost, or has no lane in service, takes none.
+
+use std::{
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use crate::{
+    batching::{Load, Ns},
+    model::CorrelationId,
+};
+
+/// Requests that move from a device to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Move {
+    /// The device that gives requests up, by its number.
+    pub from: usize,
+    /// The device that takes them.
+    pub to: usize,
+}
+
+/// What all devices have published.
+#[derive(Debug)]
+pub struct Router {
+    devices: Box<[Published]>,
+}
+
+/// What one device has published. Each has cache lines of its own, since every step writes.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Published {
+    /// Time after which a lane is expected to be through with what there is.
+    backlog_ns: AtomicU64,
+    may_leave: AtomicUsize,
+    lanes: AtomicUsize,
+    idle_lanes: AtomicUsize,
+    is_lost: AtomicBool,
+}
+
+impl Router {
+    /// For so many devices, which have published nothing: they have no lanes yet.
+    pub fn new(devices: usize) -> Self {
+        Self { devices: (0..devices).map(|_| Published::default()).collect() }
+    }
+
+    /// How many devices there are, lost ones included.
+    pub fn devices(&self) -> usize {
+        self.devices.len()
+    }
+
+    /// A device has made a step. To be called in the order of its steps.
+    pub fn publish(&self, device: usize, load: Load) {
+        let Some(published) = self.devices.get(device) else { return };
+        published.backlog_ns.store(load.expected_ns / load.lanes.max(1) as Ns, Ordering::Relaxed);
+        published.may_leave.store(load.may_leave, Ordering::Relaxed);
+        published.lanes.store(load.lanes, Ordering::Relaxed);
+        published.idle_lanes.store(load.idle_lanes, Ordering::Relaxed);
+    }
+
+    /// A device is gone for good.
+    pub fn lose(&self, device: usize) {
+        if let Some(published) = self.devices.get(device) {
+            published.is_lost.store(true, Ordering::Release);
+        }
+    }
+
+    /// Devices that are lost.
+    pub fn lost(&self) -> usize {
+        self.devices.iter().filter(|device| device.is_lost()).count()
+    }
+
+    /// The device of `among` that is expected to be through with its work first, the first of several; one without
+    /// lanes only where none has any. None where all are lost.
+    pub fn least(&self, among: impl IntoIterator<Item = usize>) -> Option<usize> {
+        let there = self.there(among);
+        let least = there.min_by_key(|(_, device)| {
+            (device.lanes.load(Ordering::Relaxed) == 0, device.backlog_ns.load(Ordering::Relaxed))
+        });
+        least.map(|(number, _)| number)
+    }
+
+    /// The device of a sequence: the same for all its requests as long as that is not lost, and spread evenly over
+    /// sequences (rendezvous hashing). None where all are lost.
+    pub fn of_sequence(&self, among: impl IntoIterator<Item = usize>, id: &CorrelationId) -> Option<usize> {
+        let score = |number: usize| {
+            let mut hasher = DefaultHasher::new();
+            (id, number).hash(&mut hasher);
+            hasher.finish()
+        };
+        self.there(among).map(|(number, _)| number).max_by_key(|&number| score(number))
+    }
+
+    /// What is to move now that `device` has made a step: to it if it idles, or to another that idles if it has more to
+    /// do than lanes to do it on.
+    pub fn rebalance(&self, device: usize) -> Option<Move> {
+        let own = self.devices.get(device)?;
+        let others = || (0..).zip(&self.devices).filter(move |(number, _)| *number != device);
+        if own.idles() {
+            let busy = others().filter(|(_, other)| other.is_behind());
+            let (from, _) = busy.max_by_key(|(_, other)| other.backlog_ns.load(Ordering::Relaxed))?;
+            return Some(Move { from, to: device });
+        }
+        if own.is_behind() {
+            let (to, _) = others().find(|(_, other)| other.idles())?;
+            return Some(Move { from: device, to });
+        }
+        None
+    }
+
+    fn there(&self, among: impl IntoIterator<Item = usize>) -> impl Iterator<Item = (usize, &Published)> {
+        let devices = among.into_iter().filter_map(|number| Some((number, self.devices.get(number)?)));
+        devices.filter(|(_, device)| !device.is_lost())
+    }
+}
+
+impl Published {
+    fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
+    }
+
+    /// Whether a lane has nothing to do, and no request could do with it.
+    fn idles(&self) -> bool {
+        self.idle_lanes.load(Ordering::Relaxed) > 0 && self.may_leave.load(Ordering::Relaxed) == 0 && !self.is_lost()
+    }
+
+    /// Whether requests wait for a lane that could leave.
+    fn is_behind(&self) -> bool {
+        self.idle_lanes.load(Ordering::Relaxed) == 0 && self.may_leave.load(Ordering::Relaxed) > 0 && !self.is_lost()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(expected_ns: Ns, may_leave: usize, idle_lanes: usize) -> Load {
+        Load { expected_ns, may_leave, lanes: 2, idle_lanes }
+    }
+
+    fn router(loads: &[Load]) -> Router {
+        let router = Router::new(loads.len());
+        loads.iter().enumerate().for_each(|(device, load)| router.publish(device, *load));
+        router
+    }
+
+    #[test]
+    fn a_request_goes_to_the_device_that_is_through_first() {
+        let router = router(&[load(30, 0, 0), load(10, 0, 0), load(20, 0, 0), load(10, 0, 0)]);
+        assert_eq!(router.least(0..4), Some(1), "the first of two");
+        assert_eq!(router.least([0, 2]), Some(2), "only among those that have the model");
+        router.publish(1, Load { lanes: 1, ..load(18, 0, 0) });
+        assert_eq!(router.least(0..4), Some(3), "work is shared by lanes");
+        router.lose(3);
+        assert_eq!(router.least(0..4), Some(2));
+        router.publish(2, Load { lanes: 0, ..load(0, 0, 0) });
+        assert_eq!(router.least(0..4), Some(0), "nothing runs without a lane");
+        [0, 1, 2].into_iter().for_each(|device| router.lose(device));
+        assert_eq!((router.least(0..4), router.lost()), (None, 4));
+    }
+
+    #[test]
+    fn a_sequence_stays_with_its_device_until_that_is_lost() {
+        let router = router(&[Load::default(); 4]);
+        let ids: Vec<_> = (0..400).map(CorrelationId::Number).collect();
+        let before: Vec<_> = ids.iter().map(|id| router.of_sequence(0..4, id)).collect();
+        for device in 0..4 {
+            let own = before.iter().filter(|own| **own == Some(device)).count();
+            assert!((60..140).contains(&own), "device {device} has {own} of 400 sequences");
+        }
+        router.publish(2, load(1_000_000, 9, 0));
+        router.lose(1);
+        for (id, before) in ids.iter().zip(before) {
+            let now = router.of_sequence(0..4, id);
+            assert!(now == before || before == Some(1) && now != Some(1), "{id}: {before:?} then {now:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_idles_takes_from_the_one_with_most_to_do() {
+        let router = router(&[load(50, 3, 0), load(70, 3, 0), load(0, 0, 2), load(90, 4, 1)]);
+        assert_eq!(router.rebalance(2), Some(Move { from: 1, to: 2 }), "the last has a lane of its own");
+        assert_eq!(router.rebalance(0), Some(Move { from: 0, to: 2 }), "whoever is behind looks for help");
+        assert_eq!(router.rebalance(3), None, "its requests wait for something else");
+        router.lose(2);
+        assert_eq!((router.rebalance(0), router.rebalance(2)), (None, None));
+        router.publish(0, load(0, 0, 1));
+        assert_eq!(router.rebalance(0), Some(Move { from: 1, to: 0 }));
+        router.lose(1);
+        assert_eq!(router.rebalance(0), None, "what a lost device had is not its own any more");
+    }
+}
