@@ -6,7 +6,7 @@ use paternoster::wire::{
     Kind,
     decode::{
         parse,
-        size::{INFER_REQUEST, LOAD_REQUEST, MOST_DIMENSIONS, MOST_ENTRIES, measure},
+        size::{INFER_REQUEST, LOAD_REQUEST, MOST_DIMENSIONS, MOST_ENTRIES, SizeError, measure},
     },
     pb::{
         InferParameter, InferTensorContents, ModelInferRequest, ModelRepositoryParameter, RepositoryModelLoadRequest,
@@ -16,7 +16,7 @@ use paternoster::wire::{
     },
 };
 use proptest::{collection::vec, prelude::*};
-use prost::Message;
+use prost::{Message, encoding::encode_varint};
 
 /// What the allocations of any message may come to beside what is found: shared ownership of the message, errors.
 const FIXED_BYTES: usize = 512;
@@ -27,8 +27,13 @@ const MOST_FOR_A_BYTE: usize = 20;
 /// The most memory of entries that are limited in number.
 const MOST_FOR_ENTRIES: usize = 16 << 20;
 
-fn found(message: &[u8]) -> usize {
-    measure(INFER_REQUEST, message, usize::MAX).expect("no limit is exceeded").expect("there are steps enough")
+/// What parsing will build; none where the bytes are no such message.
+fn found(message: &[u8]) -> Option<usize> {
+    match measure(INFER_REQUEST, message, usize::MAX) {
+        Ok(found) => Some(found.expect("there are steps enough")),
+        Err(SizeError::Broken) => None,
+        Err(error) => panic!("no limit is exceeded: {error}"),
+    }
 }
 
 /// What parsing takes at its peak.
@@ -39,7 +44,9 @@ fn taken(message: &[u8]) -> usize {
 }
 
 fn check(message: &[u8]) -> Result<(), TestCaseError> {
-    let (found, taken) = (found(message), taken(message));
+    // What is broken is not parsed.
+    let Some(found) = found(message) else { return Ok(()) };
+    let taken = taken(message);
     prop_assert!(taken <= found + FIXED_BYTES, "{taken} bytes taken, {found} found");
     prop_assert!(found <= MOST_FOR_A_BYTE * message.len() + MOST_FOR_ENTRIES);
     Ok(())
@@ -110,6 +117,7 @@ proptest! {
     #[test]
     fn a_request_takes_what_was_found_and_is_parsed_as_by_the_decoder(request in request()) {
         let message = request.encode_to_vec();
+        prop_assert!(found(&message).is_some(), "it is whole");
         check(&message)?;
         // Compared as text, because a number that is none equals nothing.
         let parsed = parse(message.into()).expect("a whole message");
@@ -122,7 +130,7 @@ proptest! {
     }
 
     #[test]
-    fn a_broken_request_takes_what_was_found_and_is_refused_as_by_the_decoder(
+    fn a_changed_request_takes_what_was_found_and_is_read_as_by_the_decoder(
         request in request(),
         changes in vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
     ) {
@@ -134,8 +142,10 @@ proptest! {
             }
         }
         check(&message)?;
-        let (parsed, decoded) = (parse(message.clone().into()), ModelInferRequest::decode(message.as_slice()));
-        prop_assert_eq!(parsed.is_ok(), decoded.is_ok());
+        if found(&message).is_some() {
+            let (parsed, decoded) = (parse(message.clone().into()), ModelInferRequest::decode(message.as_slice()));
+            prop_assert_eq!(parsed.is_ok(), decoded.is_ok());
+        }
     }
 
     #[test]
@@ -158,7 +168,7 @@ fn two_bytes_become_at_most_a_stated_multiple() {
         ("empty strings", typed(&[0x42, 0].repeat(many)), 18),
         ("unknown fields", [0x7a, 0].repeat(many), 0),
     ] {
-        let (found, taken) = (found(&message), taken(&message));
+        let (found, taken) = (found(&message).expect("a whole message"), taken(&message));
         assert!(taken <= found + FIXED_BYTES, "{what}: {taken} bytes taken, {found} found");
         let bound = most * message.len() + 4 * size_of::<InferInputTensor>();
         assert!(found <= bound, "{what}: {found} bytes for a message of {}", message.len());
@@ -169,8 +179,11 @@ fn two_bytes_become_at_most_a_stated_multiple() {
 fn entries_are_limited_in_number_wherever_they_are() {
     let limit = |what: &str, most: usize, message: &dyn Fn(usize) -> Vec<u8>| {
         let within = message(most);
-        assert!(taken(&within) <= found(&within) + FIXED_BYTES, "{what}: within the limit");
-        let error = measure(INFER_REQUEST, &message(most + 1), usize::MAX).expect_err(what);
+        let found = found(&within).expect("a whole message");
+        assert!(taken(&within) <= found + FIXED_BYTES, "{what}: within the limit");
+        let Err(SizeError::TooMany(error)) = measure(INFER_REQUEST, &message(most + 1), usize::MAX) else {
+            panic!("{what}: beyond the limit");
+        };
         assert_eq!(error.kind(), Kind::InvalidArgument);
         assert!(error.message().contains(what) && error.message().contains(&most.to_string()), "{}", error.message());
     };
@@ -186,6 +199,17 @@ fn entries_are_limited_in_number_wherever_they_are() {
     });
     limit("shape", MOST_DIMENSIONS, &|count| length_prefixed(0x2a, &length_prefixed(0x1a, &vec![1; count])));
     limit("shape", MOST_DIMENSIONS, &|count| length_prefixed(0x2a, &[0x18, 1].repeat(count)));
+}
+
+#[test]
+fn what_reaches_beyond_the_part_that_holds_it_is_refused_before_it_is_built() {
+    // An output of two bytes, whose name is said to be a million.
+    let mut message = vec![0x32, 2, 0x0a];
+    encode_varint(1 << 20, &mut message);
+    message.extend(vec![b'x'; 1 << 20]);
+    assert!(taken(&message) > 1 << 20, "a decoder copies the name before it looks at what holds it");
+    assert_eq!(found(&message), None);
+    assert!(matches!(measure(LOAD_REQUEST, &[0x0a, 9, b'x'], usize::MAX), Err(SizeError::Broken)), "it is cut short");
 }
 
 #[test]
@@ -207,7 +231,7 @@ fn the_files_of_a_load_count_and_its_parameters_are_limited() {
     let taken = allocations(|| drop(RepositoryModelLoadRequest::decode(message.clone()))).bytes_max;
     assert!(taken <= (found + FIXED_BYTES) as u64, "{taken} bytes taken, {found} found");
     let error = measure(LOAD_REQUEST, &[0x1a, 0].repeat(MOST_ENTRIES + 1), usize::MAX).expect_err("too many");
-    assert!(error.message().contains("parameters"), "{}", error.message());
+    assert!(error.to_string().contains("parameters"), "{error}");
 }
 
 /// A field of bytes: its tag, its length and what it holds.

@@ -31,6 +31,18 @@ const MAP_ENTRY_BYTES: usize = 256;
 /// A string of a list, before its length is written in front of its bytes.
 const STRING_BYTES: usize = size_of::<Bytes>() + size_of::<u32>();
 
+/// Why a message is not to be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum SizeError {
+    /// A field has more entries than a request may have.
+    #[error("{}", .0.message())]
+    TooMany(RequestError),
+    /// The bytes are no such message. A decoder finds that out late, or not at all: prost builds what reaches beyond the
+    /// part that holds it first, and takes an entry of a map for one however it is encoded.
+    #[error("a field is cut short, of another type, or reaches beyond the message that holds it")]
+    Broken,
+}
+
 /// What a field's value becomes.
 #[derive(Clone, Copy, Debug)]
 enum Built {
@@ -135,15 +147,16 @@ const TYPED: &[Part] = &[
 /// bytes of numbers, is one); `None` where that takes more.
 ///
 /// # Errors
-/// INVALID_ARGUMENT where a field has more entries than a request may have.
-pub fn measure(kind: Measurable, message: &[u8], steps: usize) -> Result<Option<usize>, RequestError> {
+/// Where a field has more entries than a request may have, or the bytes are no such message.
+pub fn measure(kind: Measurable, message: &[u8], steps: usize) -> Result<Option<usize>, SizeError> {
     let mut count = Count { built_bytes: 0, counts: [0; COUNTERS], steps };
     match count.fields(kind.0, message) {
-        Ok(()) | Err(Stop::Broken) => Ok(Some(count.built_bytes)),
+        Ok(()) => Ok(Some(count.built_bytes)),
+        Err(Stop::Broken) => Err(SizeError::Broken),
         Err(Stop::Steps) => Ok(None),
         Err(Stop::TooMany { name, most }) => {
             let message = format!("the request has too many '{name}' entries, expected at most {most} altogether");
-            Err(RequestError::new(Kind::InvalidArgument, message))
+            Err(SizeError::TooMany(RequestError::new(Kind::InvalidArgument, message)))
         }
     }
 }
@@ -155,7 +168,7 @@ struct Count {
 }
 
 enum Stop {
-    /// The bytes are no such message from here on; decoding ends there too.
+    /// The bytes are no such message from here on.
     Broken,
     Steps,
     TooMany {

@@ -1,6 +1,7 @@
 //! Reading messages out of a request's body.
 
 use std::{
+    fmt::Display,
     future::{Future, poll_fn},
     mem,
     pin::Pin,
@@ -316,7 +317,7 @@ pub(in crate::frontend::grpc) fn decode<M: prost::Message + Default>(message: By
 }
 
 /// The status of bytes that are no such message.
-pub(in crate::frontend::grpc) fn unparsable(error: &prost::DecodeError) -> Status {
+pub(in crate::frontend::grpc) fn unparsable(error: &dyn Display) -> Status {
     Status::internal(format!("cannot parse the message: {error}"))
 }
 

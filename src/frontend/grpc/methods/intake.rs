@@ -21,7 +21,7 @@ use crate::{
         Decoded, Kind, RequestError,
         decode::{
             self,
-            size::{INFER_REQUEST, measure},
+            size::{INFER_REQUEST, SizeError, measure},
         },
         pb,
     },
@@ -88,7 +88,7 @@ pub(super) fn take_in(services: &Arc<Services>, workers: &Arc<Workers>, mut mess
     };
     if message.bytes.len() <= LONGEST_HERE_BYTES {
         match measure(INFER_REQUEST, &message.bytes, STEPS_HERE) {
-            Err(error) => return Intake::Done(Ok(Err(error))),
+            Err(error) => return Intake::Done(refuse(error)),
             Ok(Some(built))
                 if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) =>
             {
@@ -112,12 +112,20 @@ async fn apart(
     let (built, mut message) = workers.run(bytes, look).await?;
     let built = match built {
         Ok(built) => built.unwrap_or(usize::MAX),
-        Err(error) => return Ok(Err(error)),
+        Err(error) => return refuse(error),
     };
     if let Err(error) = message.held.grow_within(built, ROOM_PATIENCE).await {
         return Ok(Err(RequestError::new(Kind::ResourceExhausted, no_room(&error).message())));
     }
     workers.run(bytes.max(built), move || decode(&services, message, place, admit)).await?
+}
+
+/// What is not to be decoded: a request that is refused, or bytes behind which nothing can be read.
+fn refuse(error: SizeError) -> Outcome {
+    match error {
+        SizeError::TooMany(error) => Ok(Err(error)),
+        SizeError::Broken => Err(unparsable(&error)),
+    }
 }
 
 fn decode(services: &Services, message: Message, place: Reservation, admit: Admit) -> Outcome {

@@ -7,12 +7,12 @@ use tonic::Status;
 use super::{Services, unresolved::uncontrolled};
 use crate::{
     frontend::grpc::{
-        framing::{Message, ROOM_PATIENCE, decode, no_room},
+        framing::{Message, ROOM_PATIENCE, decode, no_room, unparsable},
         workers::Workers,
     },
     repository::Overrides,
     wire::{
-        decode::size::{LOAD_REQUEST, measure},
+        decode::size::{LOAD_REQUEST, SizeError, measure},
         pb::{
             self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
             repository_index_response::ModelIndex,
@@ -49,7 +49,11 @@ pub(in crate::frontend::grpc) async fn read_load(
 ) -> Result<pb::RepositoryModelLoadRequest, Status> {
     let bytes = message.bytes.clone();
     let look = move || measure(LOAD_REQUEST, &bytes, usize::MAX);
-    let built = workers.run(message.bytes.len(), look).await??.unwrap_or(usize::MAX);
+    let built = workers.run(message.bytes.len(), look).await?.map_err(|error| match error {
+        SizeError::TooMany(error) => error.into(),
+        SizeError::Broken => unparsable(&error),
+    })?;
+    let built = built.unwrap_or(usize::MAX);
     message.held.grow_within(built, ROOM_PATIENCE).await.map_err(|error| no_room(&error))?;
     let bytes = std::mem::take(&mut message.bytes);
     workers.run(built, move || decode(bytes)).await?
