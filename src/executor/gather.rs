@@ -198,33 +198,13 @@ fn block_bytes(dims: &[i64], size: usize) -> usize {
 
 /// Fills memory with a value of the datatype.
 pub(super) fn fill(into: &mut [u8], datatype: DataType, value: f64) {
-    let pattern = pattern(datatype, value);
+    let pattern = datatype.element(value);
     if pattern.iter().all(|&byte| byte == 0) {
         into.fill(0);
         return;
     }
     for element in into.chunks_exact_mut(pattern.len()) {
         element.copy_from_slice(&pattern);
-    }
-}
-
-/// The bytes of one element; none for BYTES.
-pub(super) fn pattern(datatype: DataType, value: f64) -> SmallVec<[u8; 8]> {
-    match datatype {
-        DataType::Bool => SmallVec::from_slice(&[u8::from(value != 0.0)]),
-        DataType::Uint8 => SmallVec::from_slice(&(value as u8).to_le_bytes()),
-        DataType::Uint16 => SmallVec::from_slice(&(value as u16).to_le_bytes()),
-        DataType::Uint32 => SmallVec::from_slice(&(value as u32).to_le_bytes()),
-        DataType::Uint64 => SmallVec::from_slice(&(value as u64).to_le_bytes()),
-        DataType::Int8 => SmallVec::from_slice(&(value as i8).to_le_bytes()),
-        DataType::Int16 => SmallVec::from_slice(&(value as i16).to_le_bytes()),
-        DataType::Int32 => SmallVec::from_slice(&(value as i32).to_le_bytes()),
-        DataType::Int64 => SmallVec::from_slice(&(value as i64).to_le_bytes()),
-        DataType::Fp16 => SmallVec::from_slice(&half::f16::from_f64(value).to_le_bytes()),
-        DataType::Bf16 => SmallVec::from_slice(&half::bf16::from_f64(value).to_le_bytes()),
-        DataType::Fp32 => SmallVec::from_slice(&(value as f32).to_le_bytes()),
-        DataType::Fp64 => SmallVec::from_slice(&value.to_le_bytes()),
-        DataType::Bytes => SmallVec::new(),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use smallvec::SmallVec;
+
 /// A tensor's element type, by the name it has on the wire (`BYTES` is Triton's `TYPE_STRING`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -74,6 +76,26 @@ impl DataType {
             Self::Uint32 | Self::Int32 | Self::Fp32 => Some(4),
             Self::Uint64 | Self::Int64 | Self::Fp64 => Some(8),
             Self::Bytes => None,
+        }
+    }
+
+    /// The bytes of one element of this value; none for `BYTES`.
+    pub fn element(self, value: f64) -> SmallVec<[u8; 8]> {
+        match self {
+            Self::Bool => SmallVec::from_slice(&[u8::from(value != 0.0)]),
+            Self::Uint8 => SmallVec::from_slice(&(value as u8).to_le_bytes()),
+            Self::Uint16 => SmallVec::from_slice(&(value as u16).to_le_bytes()),
+            Self::Uint32 => SmallVec::from_slice(&(value as u32).to_le_bytes()),
+            Self::Uint64 => SmallVec::from_slice(&(value as u64).to_le_bytes()),
+            Self::Int8 => SmallVec::from_slice(&(value as i8).to_le_bytes()),
+            Self::Int16 => SmallVec::from_slice(&(value as i16).to_le_bytes()),
+            Self::Int32 => SmallVec::from_slice(&(value as i32).to_le_bytes()),
+            Self::Int64 => SmallVec::from_slice(&(value as i64).to_le_bytes()),
+            Self::Fp16 => SmallVec::from_slice(&half::f16::from_f64(value).to_le_bytes()),
+            Self::Bf16 => SmallVec::from_slice(&half::bf16::from_f64(value).to_le_bytes()),
+            Self::Fp32 => SmallVec::from_slice(&(value as f32).to_le_bytes()),
+            Self::Fp64 => SmallVec::from_slice(&value.to_le_bytes()),
+            Self::Bytes => SmallVec::new(),
         }
     }
 }

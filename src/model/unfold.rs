@@ -1,12 +1,16 @@
 //! What the requests of a recurrent version unfold into (BatchMaker sections 3.1 and 4.2): cells, the segments in which they run one after
 //! the other, and where each of their tensors comes from.
 //!
-//! Plain data, checked when the version is loaded. A request's own graph is made of it by [`Unfolding::unfold`].
+//! Plain data, checked by [`Unfolding::check`] when the version is loaded. A request's own graph is made of it by
+//! [`Unfolding::unfold`]. Tensors and outputs are numbers here. As long as programs are not known, configurations have
+//! names in the same types (`repository::config::unfold`); hence their parameters.
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::TensorSpec;
 
+mod check;
 mod expression;
 mod request;
 mod topology;
@@ -48,6 +52,8 @@ pub struct CellSpec {
 pub struct Segment {
     /// Its name, by which later ones refer to what it emits.
     pub name: String,
+    /// The types of its nodes: one; of a tree that of the leaves, then that of the others.
+    pub types: SmallVec<[NodeType; 2]>,
     /// Its nodes.
     pub nodes: Nodes,
     /// What it leaves behind.
@@ -56,87 +62,67 @@ pub struct Segment {
     pub streams: bool,
 }
 
-/// The nodes of a segment.
+/// The nodes of a segment that are of one type.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Nodes {
-    /// One after the other: `stage`, `chain` and `decode`.
-    Steps(Steps),
-    /// Each behind its children: `tree`.
-    Tree(Tree),
-}
-
-/// Nodes that follow one another.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Steps {
+pub struct NodeType {
     /// Their type, by its number in [`Unfolding::cells`].
     pub cell: usize,
-    /// For each input of the cell, where it comes from. Never [`Source::Child`]; [`Source::Rows`] for all of them or for none.
+    /// For each input of the cell, where it comes from. [`Source::Rows`] for all of them or for none, and in a stage
+    /// alone. In a tree [`Source::Step`] counts nodes, and nothing is carried or grows; children are a tree's alone.
     pub inputs: Vec<Source>,
-    /// How many there are.
-    pub count: Count,
 }
 
-/// How many steps a request runs.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Count {
-    /// A single one: `stage`.
-    One,
-    /// As many as the expression says, at least one: `chain`.
-    Exactly(Expression),
-    /// At most so many; the first step whose output meets `until` is the last: `decode`.
-    AtMost {
-        /// Bound.
-        most: Expression,
-        /// The cell's output, of one integer a row, and the value that ends the loop.
-        until: Option<(usize, i64)>,
+/// The nodes of a segment: how many there are, and which wait for which. `E` says how many steps, `T` is an input of
+/// the model, and `O` an output of the cell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Nodes<E = Expression, T = usize, O = usize> {
+    /// A single one.
+    Stage,
+    /// One after the other, at least one.
+    Chain {
+        /// How many.
+        steps: E,
+    },
+    /// One after the other; the first whose output meets `until` is the last.
+    Decode {
+        /// The most there may be. The first is run in any case.
+        max_steps: E,
+        /// The output, of one integer a row, and the value that ends the loop.
+        until: Option<(O, i64)>,
+    },
+    /// Each behind its children: any directed graph without cycles, given with the request.
+    Tree {
+        /// The request's input that names each node's children, [nodes, children], -1 where there is none. It tells how
+        /// many nodes there are.
+        children: T,
+        /// Most nodes of a request.
+        max_nodes: u32,
     },
 }
 
-/// Nodes with children: any directed graph without cycles, given with the request.
+/// Where an input of a cell comes from. `T` is a tensor of the request, `O` an output of the segment's first type,
+/// which the other gives under the same name, and `R` a row that is the same for all requests.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tree {
-    /// Nodes without children.
-    pub leaf: NodeType,
-    /// The others.
-    pub inner: NodeType,
-    /// The request's input that names each node's children, [nodes, children], -1 where there is none. It tells how many nodes there are.
-    pub children: usize,
-    /// Most nodes of a request.
-    pub max_nodes: u32,
-}
-
-/// The nodes of a tree that are of one type.
-#[derive(Clone, Debug, PartialEq)]
-pub struct NodeType {
-    /// Their type.
-    pub cell: usize,
-    /// For each input of the cell, where it comes from. [`Source::Step`] counts nodes; never [`Source::Carried`], [`Source::Grown`] or
-    /// [`Source::GrownLength`].
-    pub inputs: Vec<Source>,
-}
-
-/// Where an input of a cell comes from.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Source {
+pub enum Source<T = Tensor, O = usize, R = Bytes> {
     /// The row of a tensor that has the step's number, or, reversed, that number from its end.
     Step {
         /// The tensor.
-        of: Tensor,
+        of: T,
         /// Whether the last comes first.
         reversed: bool,
     },
     /// A whole tensor, the same at each step.
-    Whole(Tensor),
+    Whole(T),
     /// All rows of a tensor, each a row of the batch. The single node that reads them leaves as many rows.
-    Rows(Tensor),
+    Rows(T),
     /// How many rows a tensor has along its first axis, as one INT32 or INT64.
-    Length(Tensor),
+    Length(T),
     /// What the step before gave at this output; at the first step its start.
     Carried {
         /// The cell's output.
-        output: usize,
+        output: O,
         /// Before the first step.
-        start: Start,
+        start: Start<T, R>,
         /// Whether it lives on between requests of a sequence: the first step of a later one reads what the last step of the one before
         /// gave.
         is_kept: bool,
@@ -145,17 +131,17 @@ pub enum Source {
     Control {
         /// What is asked.
         control: Control,
-        /// The value for no.
-        no: f64,
-        /// The value for yes.
-        yes: f64,
+        /// What is read for no.
+        no: R,
+        /// What is read for yes.
+        yes: R,
     },
     /// The request's correlation id, as one integer.
     CorrelationId,
     /// What all steps before gave at this output, one behind the other along a new first axis, which is 0 long at the first step.
     Grown {
         /// The cell's output.
-        output: usize,
+        output: O,
     },
     /// How long that axis is, as one INT32 or INT64: the number of steps before.
     GrownLength,
@@ -163,8 +149,10 @@ pub enum Source {
     Child {
         /// Which child, from 0.
         child: usize,
-        /// Output of the child's cell: leaves and inner nodes give it under the same name.
-        output: String,
+        /// Output of the child's cell.
+        output: O,
+        /// What is read where there is no such child.
+        none: R,
     },
 }
 
@@ -180,14 +168,12 @@ pub enum Control {
 }
 
 /// What is carried into the first step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Start {
-    /// This value in each element.
-    Value(f64),
-    /// These elements in wire form.
-    Elements(Bytes),
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start<T = Tensor, R = Bytes> {
+    /// The same row for all requests.
+    Row(R),
     /// A tensor as it is.
-    Tensor(Tensor),
+    Tensor(T),
 }
 
 /// A tensor that a request has.
@@ -208,13 +194,13 @@ pub struct Emitted {
     pub emit: usize,
 }
 
-/// A tensor that a segment leaves.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Emit {
+/// A tensor that a segment leaves. `O` is an output of its first type, which the other gives under the same name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Emit<O = usize> {
     /// Its name.
     pub name: String,
-    /// The output of the cell, under the name that it has at all types of the segment.
-    pub output: String,
+    /// The output.
+    pub output: O,
     /// Which of its values.
     pub which: Which,
 }
@@ -226,4 +212,23 @@ pub enum Which {
     Last,
     /// Those of all nodes in order, along a new first axis: `all(…)`. Reversed chains leave them in the order of the input.
     All,
+}
+
+impl Segment {
+    /// Where its nodes' inputs come from, of all types.
+    pub fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.types.iter().flat_map(|nodes| &nodes.inputs)
+    }
+
+    /// Whether its steps go over a tensor from the end: what all of them leave stands in the order of that tensor.
+    pub fn runs_backwards(&self) -> bool {
+        self.sources().any(|source| matches!(source, Source::Step { reversed: true, .. }))
+    }
+}
+
+impl NodeType {
+    /// Whether a node reads all rows of tensors, and leaves as many.
+    pub fn goes_over_rows(&self) -> bool {
+        matches!(self.inputs.first(), Some(Source::Rows(_)))
+    }
 }

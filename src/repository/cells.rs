@@ -15,7 +15,7 @@ use crate::{
     executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
-        unfold::{Nodes, Tree, Unfolding},
+        unfold::{Nodes, Unfolding},
     },
     onnx::{Port, PortDim, Signature},
 };
@@ -84,20 +84,20 @@ fn tensor(port: &Port) -> Result<TensorSpec, String> {
 
 /// A request of zeros: everything that varies is short, and a tree is one node with as many leaves as it can have.
 fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTensor>>, String> {
-    let mut trees = unfolding.segments.iter().filter_map(|segment| match &segment.nodes {
-        Nodes::Tree(tree) => Some(tree),
-        Nodes::Steps(_) => None,
+    let mut trees = unfolding.segments.iter().filter_map(|segment| match segment.nodes {
+        Nodes::Tree { children, max_nodes } => Some((children, max_nodes)),
+        _ => None,
     });
-    let tree: Option<&Tree> = trees.next_back();
-    let width = |tree: &Tree| spec.inputs[tree.children].dims.get(1).copied().unwrap_or(0);
-    let length = tree.map_or(EXAMPLE_LENGTH, |tree| (width(tree) + 1).min(i64::from(tree.max_nodes)));
+    let tree = trees.next_back();
+    let width = |table: usize| spec.inputs[table].dims.get(1).copied().unwrap_or(0);
+    let length = tree.map_or(EXAMPLE_LENGTH, |(table, most)| (width(table) + 1).min(i64::from(most)));
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| {
         let dims = input.dims.iter().map(|&dim| if dim < 0 { length } else { dim });
         let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
         let size = input.datatype.size_bytes().ok_or_else(|| format!("input '{}' holds strings", input.name))?;
         let elements = element_count(&shape).ok_or_else(|| format!("input '{}' is too large", input.name))?;
         let mut data = vec![0; elements * size];
-        if tree.is_some_and(|tree| tree.children == number) {
+        if tree.is_some_and(|(table, _)| table == number) {
             // Node 0 has the others as children.
             let children = (0..elements as i64).map(|at| if at + 1 < length { at + 1 } else { -1 });
             for (element, child) in data.chunks_exact_mut(size).zip(children) {

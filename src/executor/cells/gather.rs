@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::{plan::Cell, row::Row};
+use super::row::Row;
 use crate::{
     device::{Buffer, BufferPool},
     engine::BatchInput,
@@ -44,9 +44,9 @@ pub(super) struct NodeRow {
 }
 
 /// Rows that may run together: those whose inputs have the same dims, or are padded to one another.
-pub(super) fn groups(cell: &Cell, rows: Vec<NodeRow>) -> SmallVec<[Vec<NodeRow>; 1]> {
+pub(super) fn groups(pads: &[bool], rows: Vec<NodeRow>) -> SmallVec<[Vec<NodeRow>; 1]> {
     let alike = |one: &NodeRow, two: &NodeRow| {
-        let inputs = one.inputs.iter().zip(&two.inputs).zip(&cell.pads);
+        let inputs = one.inputs.iter().zip(&two.inputs).zip(pads);
         inputs.into_iter().all(|((one, two), pads)| *pads || one.dims == two.dims)
     };
     let mut groups: SmallVec<[Vec<NodeRow>; 1]> = SmallVec::new();

@@ -1,48 +1,48 @@
 //! Which inputs of a request its nodes read as indices, whatever becomes of it.
 
-use super::plan::{CellPrograms, From, Initially};
+use super::plan::CellPrograms;
 use crate::{
     executor::indices::{IndexCheck, ReadRows},
-    model::unfold::{Count, Nodes, Tensor},
+    model::unfold::{Nodes, Source, Start, Tensor},
 };
 
 impl CellPrograms {
     /// What can be checked of a request before its first node runs. Steps that a loop may leave out refuse nothing.
     pub(in crate::executor) fn index_checks(&self) -> Vec<IndexCheck> {
         let mut checks = Vec::new();
-        for (number, segment) in self.segments.iter().enumerate() {
-            for (role, types) in segment.types.iter().enumerate() {
-                let ranges = self.cells[types.cell].program.index_ranges();
-                for (from, range) in types.inputs.iter().zip(ranges) {
-                    let (Some(range), Some((input, read))) = (*range, self.reads(number, role, from)) else { continue };
+        for (number, segment) in self.unfolding.segments.iter().enumerate() {
+            for (role, nodes) in segment.types.iter().enumerate() {
+                let ranges = self.cells[nodes.cell].program.index_ranges();
+                for (source, range) in nodes.inputs.iter().zip(ranges) {
+                    let Some((range, read)) = range.zip(reads(number, &segment.nodes, role == 0, source)) else {
+                        continue;
+                    };
+                    let (input, read) = read;
                     checks.push(IndexCheck { input, range, read });
                 }
             }
         }
         checks
     }
+}
 
-    /// The request's input that nodes of a type read for certain, and what of it.
-    fn reads(&self, segment: usize, role: usize, from: &From) -> Option<(usize, ReadRows)> {
-        let is_leaf = role == 0;
-        let tensor = match *from {
-            From::Step { of: Tensor::Input(input), .. } => {
-                return match &self.unfolding.segments[segment].nodes {
-                    Nodes::Tree(_) => Some((input, ReadRows::Nodes { segment, leaves: is_leaf })),
-                    Nodes::Steps(steps) => match steps.count {
-                        Count::One | Count::Exactly(_) => Some((input, ReadRows::Steps(segment))),
-                        Count::AtMost { .. } => None,
-                    },
-                };
-            }
-            // There is a first step, and a node without children, in every request.
-            From::Whole(tensor) | From::Rows(tensor) if is_leaf => tensor,
-            From::Carried { start: Initially::Tensor(tensor), kept: None, .. } => tensor,
-            _ => return None,
-        };
-        match tensor {
-            Tensor::Input(input) => Some((input, ReadRows::All)),
-            Tensor::Emitted(_) => None,
+/// The request's input that nodes of a type read for certain, and what of it. In a tree the first type is the leaves'.
+fn reads(segment: usize, nodes: &Nodes, is_first: bool, source: &Source) -> Option<(usize, ReadRows)> {
+    let tensor = match *source {
+        Source::Step { of: Tensor::Input(input), .. } => {
+            return match nodes {
+                Nodes::Tree { .. } => Some((input, ReadRows::Nodes { segment, leaves: is_first })),
+                Nodes::Stage | Nodes::Chain { .. } => Some((input, ReadRows::Steps(segment))),
+                Nodes::Decode { .. } => None,
+            };
         }
+        // There is a first step, and a node without children, in every request.
+        Source::Whole(tensor) | Source::Rows(tensor) if is_first => tensor,
+        Source::Carried { start: Start::Tensor(tensor), is_kept: false, .. } => tensor,
+        _ => return None,
+    };
+    match tensor {
+        Tensor::Input(input) => Some((input, ReadRows::All)),
+        Tensor::Emitted(_) => None,
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 
 use super::{
-    plan::{CellPrograms, Keep},
+    plan::CellPrograms,
     row::{ProgramInputs, Row},
     sequence::{SequenceState, correlation_id},
 };
@@ -15,7 +15,7 @@ use crate::{
     executor::{OutputTensor, Response, record::Payload},
     model::{
         CorrelationId, DataType, Dims, InSequence,
-        unfold::{Control, Emitted, Tensor, Topology, Unfolded, Which},
+        unfold::{Control, Emitted, NodeType, Tensor, Topology, Unfolded, Which},
     },
 };
 
@@ -40,7 +40,7 @@ pub(in crate::executor) struct Journey {
 
 /// What a segment's nodes have left.
 struct Left {
-    /// By its keeps.
+    /// By output of its first type; what is not read later stays empty.
     values: SmallVec<[Values; 2]>,
     /// The step that was the last of its loop; what ran beyond it counts for nothing.
     last: Option<usize>,
@@ -88,13 +88,20 @@ impl Journey {
             Unfolded::Tree(topology) => Some(Arc::clone(topology)),
             Unfolded::Steps(_) => None,
         };
-        let left = programs.segments.iter().zip(graph).map(|(segment, unfolded)| {
-            let values = |keep: &Keep| match unfolded {
-                Unfolded::Tree(_) => Values::Nodes(vec![None; unfolded.nodes() as usize].into()),
-                Unfolded::Steps(_) if keep.all => Values::Steps { dims: Dims::new(), data: Bytes::new(), last: None },
-                Unfolded::Steps(_) => Values::Last(None),
-            };
-            Left { values: segment.keeps.iter().map(values).collect(), last: None }
+        let unfolding = &programs.unfolding;
+        let left = unfolding.segments.iter().zip(&programs.keeps).zip(graph).map(|((segment, keeps), unfolded)| {
+            let outputs = unfolding.cells[segment.types[0].cell].outputs.len();
+            let mut values: SmallVec<[Values; 2]> = (0..outputs).map(|_| Values::Last(None)).collect();
+            for keep in keeps {
+                values[keep.outputs[0]] = match unfolded {
+                    Unfolded::Tree(_) => Values::Nodes(vec![None; unfolded.nodes() as usize].into()),
+                    Unfolded::Steps(_) if keep.all => {
+                        Values::Steps { dims: Dims::new(), data: Bytes::new(), last: None }
+                    }
+                    Unfolded::Steps(_) => Values::Last(None),
+                };
+            }
+            Left { values, last: None }
         });
         let left = Mutex::new(left.collect());
         let topologies = graph.iter().map(topology).collect();
@@ -131,10 +138,13 @@ impl Journey {
     pub(in crate::executor) fn commit(&self) {
         let Some(state) = self.state.get() else { return };
         let left = self.left.lock();
-        for (number, &(segment, keep)) in self.programs.kept.iter().enumerate() {
-            if let Some(row) = left[segment].values[keep].last() {
-                // A sequence rests for long, and would hold all rows of the task.
-                state.write(number, row.copied());
+        for (segment, keeps) in self.programs.keeps.iter().enumerate() {
+            for keep in keeps.iter().filter(|keep| keep.lives_on) {
+                let output = keep.outputs[0];
+                if let Some(row) = left[segment].values[output].last() {
+                    // A sequence rests for long, and would hold all rows of the task.
+                    state.write(segment, output, row.copied());
+                }
             }
         }
     }
@@ -145,8 +155,8 @@ impl Journey {
     }
 
     /// What the request before it in its sequence left.
-    pub(super) fn kept(&self, kept: usize) -> Option<Row> {
-        self.state.get()?.read(kept)
+    pub(super) fn kept(&self, segment: usize, output: usize) -> Option<Row> {
+        self.state.get()?.read(segment, output)
     }
 
     /// Whether a control is on. Outside of a sequence, as in the trial of a version, a request is a whole one.
@@ -175,17 +185,17 @@ impl Journey {
     /// The number of a node's cell.
     pub(in crate::executor) fn cell(&self, number: u32) -> Option<usize> {
         let place = self.place(number)?;
-        Some(self.programs.segments[place.segment].types[self.role(place)].cell)
+        Some(self.node_type(place).cell)
     }
 
-    /// Which of its segment's types a node is.
+    /// Which of its segment's types a node is: of a tree, nodes without children are of the first.
     pub(super) fn role(&self, place: Place) -> usize {
-        usize::from(self.programs.segments[place.segment].is_tree && !self.is_leaf(place))
+        usize::from(!self.children(place).is_empty())
     }
 
-    /// Whether a node of a tree has no children.
-    fn is_leaf(&self, place: Place) -> bool {
-        self.children(place).is_empty()
+    /// What nodes of a node's type read.
+    pub(super) fn node_type(&self, place: Place) -> &NodeType {
+        &self.programs.unfolding.segments[place.segment].types[self.role(place)]
     }
 
     pub(super) fn children(&self, place: Place) -> &[u32] {
@@ -213,16 +223,13 @@ impl Journey {
     /// # Errors
     /// When none has.
     pub(super) fn emitted(&self, emitted: Emitted) -> Result<(Dims, Bytes), String> {
-        let segment = &self.programs.segments[emitted.segment];
-        let (keep, which) = segment.emits[emitted.emit];
-        let name = || {
-            let segment = &self.programs.unfolding.segments[emitted.segment];
-            format!("'{}.{}' is not there", segment.name, segment.emits[emitted.emit].name)
-        };
-        let values = &mut self.left.lock()[emitted.segment].values[keep];
-        if which == Which::All {
+        let segment = &self.programs.unfolding.segments[emitted.segment];
+        let emit = &segment.emits[emitted.emit];
+        let name = || format!("'{}.{}' is not there", segment.name, emit.name);
+        let values = &mut self.left.lock()[emitted.segment].values[emit.output];
+        if emit.which == Which::All {
             let root = self.root(emitted.segment);
-            return values.join(segment.keeps[keep].reversed, root).ok_or_else(name);
+            return values.join(segment.runs_backwards(), root).ok_or_else(name);
         }
         let row = match values {
             Values::Nodes(nodes) => self.root(emitted.segment).and_then(|root| nodes.get(root)?.clone()),
@@ -238,21 +245,21 @@ impl Journey {
     }
 
     /// What the step before left.
-    pub(super) fn carried(&self, segment: usize, keep: usize) -> Option<Row> {
-        self.left.lock()[segment].values[keep].last().cloned()
+    pub(super) fn carried(&self, segment: usize, output: usize) -> Option<Row> {
+        self.left.lock()[segment].values[output].last().cloned()
     }
 
     /// What all steps so far left, one behind the other. Whoever holds it makes [`Self::keep`] copy it.
-    pub(super) fn steps(&self, segment: usize, keep: usize) -> Option<Bytes> {
-        match &self.left.lock()[segment].values[keep] {
+    pub(super) fn steps(&self, segment: usize, output: usize) -> Option<Bytes> {
+        match &self.left.lock()[segment].values[output] {
             Values::Steps { data, .. } => Some(data.clone()),
             _ => None,
         }
     }
 
     /// What a node of a tree left.
-    pub(super) fn of_node(&self, segment: usize, keep: usize, node: u32) -> Option<Row> {
-        match &self.left.lock()[segment].values[keep] {
+    pub(super) fn of_node(&self, segment: usize, output: usize, node: u32) -> Option<Row> {
+        match &self.left.lock()[segment].values[output] {
             Values::Nodes(nodes) => nodes.get(node as usize)?.clone(),
             _ => None,
         }
@@ -272,8 +279,8 @@ impl Journey {
     ///
     /// # Errors
     /// When rows of one tensor differ in their dims, or take too many bytes together.
-    pub(super) fn keep(&self, place: Place, keep: usize, row: Row, max_bytes: usize) -> Result<(), String> {
-        match &mut self.left.lock()[place.segment].values[keep] {
+    pub(super) fn keep(&self, place: Place, output: usize, row: Row, max_bytes: usize) -> Result<(), String> {
+        match &mut self.left.lock()[place.segment].values[output] {
             Values::Last(last) => *last = Some(row),
             Values::Steps { dims, data, last } => {
                 if last.is_none() {

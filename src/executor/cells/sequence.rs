@@ -1,30 +1,28 @@
 //! What a sequence keeps from one of its requests to the next.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::{CellPrograms, row::Row};
 use crate::model::{CorrelationId, DataType, InSequence};
 
-/// The state of one sequence: by [`CellPrograms::kept`](super::CellPrograms), what its latest completed request left.
-/// Requests of one sequence follow one another, so that the lock is never contended.
+/// The state of one sequence: by segment and output, what its latest completed request left. Requests of one sequence
+/// follow one another, so that the lock is never contended.
 #[derive(Debug, Default)]
 pub(in crate::executor) struct SequenceState {
-    rows: Mutex<Vec<Option<Row>>>,
+    rows: Mutex<BTreeMap<(usize, usize), Row>>,
 }
 
 impl SequenceState {
     /// What the request before left; `None` where this is the first.
-    pub(super) fn read(&self, kept: usize) -> Option<Row> {
-        self.rows.lock().get(kept)?.clone()
+    pub(super) fn read(&self, segment: usize, output: usize) -> Option<Row> {
+        self.rows.lock().get(&(segment, output)).cloned()
     }
 
-    pub(super) fn write(&self, kept: usize, row: Row) {
-        let mut rows = self.rows.lock();
-        if rows.len() <= kept {
-            rows.resize(kept + 1, None);
-        }
-        rows[kept] = Some(row);
+    pub(super) fn write(&self, segment: usize, output: usize, row: Row) {
+        self.rows.lock().insert((segment, output), row);
     }
 }
 

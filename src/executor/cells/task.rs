@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use super::{
     gather::{Gathered, NodeRow, gather, groups},
     journey::{Journey, Place},
-    plan::{Cell, CellPrograms, From, Initially, Role, Segment},
+    plan::CellPrograms,
     row::Row,
 };
 use crate::{
@@ -21,7 +21,10 @@ use crate::{
         output_bytes::{check_declared, check_made},
         ran::{Ran, nanos},
     },
-    model::{DataType, Dims, TensorSpec, element_count, unfold::Which},
+    model::{
+        DataType, Dims, TensorSpec, element_count,
+        unfold::{CellSpec, Nodes, Segment, Source, Start, Which},
+    },
     observe::ExecutionTimings,
 };
 
@@ -40,8 +43,6 @@ pub(in crate::executor) struct CellTask<'a> {
 struct Node<'a> {
     journey: &'a Journey,
     place: Place,
-    /// Which of its segment's types it is.
-    role: usize,
 }
 
 /// A run of nodes whose inputs fit together.
@@ -83,11 +84,12 @@ impl<'a> CellTask<'a> {
     /// When a node's input is not there, nodes do not fit together, the program fails, or it gives what its cell does
     /// not promise.
     pub(in crate::executor) fn run(&self) -> Result<Ran, String> {
-        let cell = self.programs.cells.get(self.cell).ok_or_else(|| format!("there is no cell {}", self.cell))?;
-        self.run_cell(cell).map_err(|fault| format!("cell '{}': {fault}", cell.spec.name))
+        let cell = self.programs.unfolding.cells.get(self.cell);
+        let cell = cell.ok_or_else(|| format!("there is no cell {}", self.cell))?;
+        self.run_cell(cell).map_err(|fault| format!("cell '{}': {fault}", cell.name))
     }
 
-    fn run_cell(&self, cell: &Cell) -> Result<Ran, String> {
+    fn run_cell(&self, cell: &CellSpec) -> Result<Ran, String> {
         let nodes = self.nodes.iter().map(|&(journey, number)| self.node(journey, number));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
@@ -112,7 +114,9 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        let runs = groups(cell, rows).into_iter().map(|group| self.run_group(cell, &nodes, group, &mut ran.timings));
+        let runs = groups(&self.programs.cells[self.cell].pads, rows)
+            .into_iter()
+            .map(|group| self.run_group(cell, &nodes, group, &mut ran.timings));
         let runs = runs.collect::<Result<SmallVec<[GroupRun; 1]>, String>>()?;
         let ended = Instant::now();
         for run in &runs {
@@ -124,22 +128,22 @@ impl<'a> CellTask<'a> {
 
     fn node(&self, journey: &'a Journey, number: u32) -> Result<Node<'a>, String> {
         let place = journey.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
-        let role = journey.role(place);
-        let cell = journey.programs.segments[place.segment].types[role].cell;
+        let cell = journey.node_type(place).cell;
         if !journey.programs.runs_as(cell, self.programs, self.cell) {
             return Err(format!("node {number} of a request is of cell {cell}"));
         }
-        Ok(Node { journey, place, role })
+        Ok(Node { journey, place })
     }
 
     /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
-    fn rows(&self, cell: &Cell, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
-        let role = node.own();
+    fn rows(&self, cell: &CellSpec, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
+        let own = node.journey.node_type(node.place);
+        let by_rows = own.goes_over_rows();
         let mut count = 1;
         let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
-        for (spec, from) in cell.spec.inputs.iter().zip(&role.inputs) {
-            let mut row = node.input(spec, from)?;
-            if role.by_rows {
+        for (spec, source) in cell.inputs.iter().zip(&own.inputs) {
+            let mut row = node.input(spec, source)?;
+            if by_rows {
                 let found = row.dims.first().copied().unwrap_or(0) as usize;
                 if found == 0 || (found != count && !inputs.is_empty()) {
                     let expected =
@@ -162,7 +166,7 @@ impl<'a> CellTask<'a> {
     /// Runs rows whose inputs fit together.
     fn run_group(
         &self,
-        cell: &Cell,
+        cell: &CellSpec,
         nodes: &[Node<'_>],
         rows: Vec<NodeRow>,
         timings: &mut ExecutionTimings,
@@ -170,15 +174,15 @@ impl<'a> CellTask<'a> {
         let started = Instant::now();
         let count = rows.len();
         let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
-        let gathered = cell.spec.inputs.iter().enumerate().map(|(input, spec)| {
+        let gathered = cell.inputs.iter().enumerate().map(|(input, spec)| {
             let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
             gather(spec, &of_input, self.buffers)
         });
         let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> =
-            cell.spec.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
-        check_declared(cell.spec.outputs.iter().zip(&shapes), self.buffers, format_args!(""))?;
+            cell.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
+        check_declared(cell.outputs.iter().zip(&shapes), self.buffers, format_args!(""))?;
         let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
         let gathered_at = Instant::now();
         let batch = Batch {
@@ -189,13 +193,13 @@ impl<'a> CellTask<'a> {
             buffers: self.buffers,
             stop: self.stop,
         };
-        let execution = cell.program.run(&batch).map_err(|error| error.0)?;
+        let execution = self.programs.cells[self.cell].program.run(&batch).map_err(|error| error.0)?;
         let ran_at = Instant::now();
-        check_made(cell.spec.outputs.iter().zip(&execution.outputs), self.buffers, format_args!(""))?;
+        check_made(cell.outputs.iter().zip(&execution.outputs), self.buffers, format_args!(""))?;
         // What grows is appended to where it lies once nobody reads it any more.
         drop(inputs);
         drop((gathered, rows));
-        for (spec, output) in cell.spec.outputs.iter().zip(&execution.outputs) {
+        for (spec, output) in cell.outputs.iter().zip(&execution.outputs) {
             promised(spec, output, count)?;
         }
         timings.compute_input_ns += nanos(started, gathered_at);
@@ -206,7 +210,7 @@ impl<'a> CellTask<'a> {
 }
 
 /// Keeps what a run gave its nodes. One that cannot keep it fails alone.
-fn leave(cell: &Cell, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, ran: &mut Ran) {
+fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, ran: &mut Ran) {
     let mut at = 0;
     for rows in run.nodes.chunk_by(|one, two| one == two) {
         let given = Given { outputs: &run.outputs, count: run.nodes.len(), at: at..at + rows.len(), max_bytes };
@@ -219,66 +223,62 @@ fn leave(cell: &Cell, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, ran:
     }
 }
 
-fn failure(cell: &Cell, node: usize, fault: &str) -> RowFailure {
-    RowFailure { row: node as u32, reason: format!("cell '{}': {fault}", cell.spec.name) }
+fn failure(cell: &CellSpec, node: usize, fault: &str) -> RowFailure {
+    RowFailure { row: node as u32, reason: format!("cell '{}': {fault}", cell.name) }
 }
 
 impl Node<'_> {
     fn segment(&self) -> &Segment {
-        &self.journey.programs.segments[self.place.segment]
-    }
-
-    /// What it does in its segment.
-    fn own(&self) -> &Role {
-        &self.segment().types[self.role]
+        &self.journey.programs.unfolding.segments[self.place.segment]
     }
 
     /// What it reads.
-    fn input(&self, spec: &TensorSpec, from: &From) -> Result<Row, String> {
+    fn input(&self, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
         let Node { journey, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
+        let whole = |tensor| journey.tensor(tensor).map(|(dims, data)| Row::alone(dims, data));
         if let Some(row) = journey.given(&spec.name) {
             return Ok(row);
         }
-        match from {
-            From::Whole(tensor) | From::Rows(tensor) => {
-                journey.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data))
-            }
-            From::Step { of, reversed } => {
+        match source {
+            Source::Whole(tensor) | Source::Rows(tensor) => whole(*tensor),
+            Source::Step { of, reversed } => {
                 let (dims, data) = journey.tensor(*of)?;
                 let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
                 row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
             }
-            From::Length(tensor) => {
+            Source::Length(tensor) => {
                 let (dims, _) = journey.tensor(*tensor)?;
                 Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
             }
-            From::Grown { keep } => {
+            Source::Grown { output } => {
                 let mut dims = Dims::from_slice(&[place.node as i64]);
                 dims.extend_from_slice(&spec.dims[1..]);
-                let steps = journey.steps(place.segment, *keep);
+                let steps = journey.steps(place.segment, *output);
                 let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
                 Ok(Row::alone(dims, steps))
             }
-            From::GrownLength => Ok(own(&length(spec, place.node as i64))),
-            From::Carried { keep, .. } if place.node > 0 => {
-                let row = journey.carried(place.segment, *keep);
+            Source::GrownLength => Ok(own(&length(spec, place.node as i64))),
+            Source::Carried { output, .. } if place.node > 0 => {
+                let row = journey.carried(place.segment, *output);
                 row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
             }
-            From::Carried { start, kept, .. } => match (kept.and_then(|kept| journey.kept(kept)), start) {
-                (Some(row), _) => Ok(row),
-                (None, Initially::Row(row)) => Ok(own(row)),
-                (None, Initially::Tensor(tensor)) => journey.tensor(*tensor).map(|(dims, data)| Row::alone(dims, data)),
-            },
-            From::Control { control, no, yes } => Ok(own(if journey.is(*control) { yes } else { no })),
-            From::CorrelationId => {
+            Source::Carried { output, start, is_kept } => {
+                match (is_kept.then(|| journey.kept(place.segment, *output)).flatten(), start) {
+                    (Some(row), _) => Ok(row),
+                    (None, Start::Row(row)) => Ok(own(row)),
+                    (None, Start::Tensor(tensor)) => whole(*tensor),
+                }
+            }
+            Source::Control { control, no, yes } => Ok(own(if journey.is(*control) { yes } else { no })),
+            Source::CorrelationId => {
                 let bytes = journey.correlation_id(spec.datatype);
                 bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
             }
-            From::Child { child, keep, none } => match journey.children(place).get(*child) {
+            Source::Child { child, output, none } => match journey.children(place).get(*child) {
                 None => Ok(own(none)),
                 Some(&child) => journey
-                    .of_node(place.segment, *keep, child)
+                    .of_node(place.segment, *output, child)
                     .ok_or_else(|| format!("input '{}': node {child} has left nothing", spec.name)),
             },
         }
@@ -297,32 +297,33 @@ impl Node<'_> {
         if self.journey.is_past_the_end(self.place) {
             return Ok(RowOutcome { next: Next::On, emitted: false });
         }
-        let programs = &self.journey.programs;
-        let segment = self.segment();
-        let by_rows = self.own().by_rows;
-        let row = |output: usize| given.row(output, by_rows);
-        for (number, keep) in segment.keeps.iter().enumerate() {
-            self.journey.keep(self.place, number, row(keep.outputs[self.role]), given.max_bytes)?;
+        let Node { journey, place } = *self;
+        let programs = &journey.programs;
+        let (segment, keeps) = (self.segment(), &programs.keeps[place.segment]);
+        let (role, by_rows) = (journey.role(place), journey.node_type(place).goes_over_rows());
+        for keep in keeps {
+            journey.keep(place, keep.outputs[0], given.row(keep.outputs[role], by_rows), given.max_bytes)?;
         }
         let mut outcome = RowOutcome { next: Next::On, emitted: segment.streams };
         if segment.streams {
             let own = programs.unfolding.outputs.iter().map(|emitted| {
-                let (keep, which) = segment.emits[emitted.emit];
-                let row = row(segment.keeps[keep].outputs[self.role]);
+                let emit = &segment.emits[emitted.emit];
+                let keep = keeps.iter().find(|keep| keep.outputs[0] == emit.output);
+                let row = given.row(keep.map_or(emit.output, |keep| keep.outputs[role]), by_rows);
                 let mut dims = Dims::new();
-                if which == Which::All {
+                if emit.which == Which::All {
                     dims.push(1);
                 }
                 dims.extend_from_slice(&row.dims);
-                self.journey.output(&dims, Bytes::copy_from_slice(row.as_slice()))
+                journey.output(&dims, Bytes::copy_from_slice(row.as_slice()))
             });
             streamed.push((number, Response { outputs: own.collect() }));
         }
-        if let Some((output, last)) = segment.until
-            && integer(row(output).as_slice()) == Some(last)
+        if let Nodes::Decode { until: Some((output, last)), .. } = segment.nodes
+            && integer(given.row(output, by_rows).as_slice()) == Some(last)
         {
             outcome.next = Next::Done;
-            self.journey.end(self.place);
+            journey.end(place);
         }
         Ok(outcome)
     }

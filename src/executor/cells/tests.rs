@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use smallvec::{SmallVec, smallvec};
 
 use super::*;
 use crate::{
@@ -14,8 +15,7 @@ use crate::{
     model::{
         DataType, Dims, TensorSpec,
         unfold::{
-            CellSpec, Count, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Steps, Tensor, Tree,
-            Unfolding, Which,
+            CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which,
         },
     },
 };
@@ -94,28 +94,36 @@ fn cell(name: &str, inputs: &[(&str, &[i64])], outputs: &[&str]) -> CellSpec {
     CellSpec { name: name.to_owned(), inputs, outputs, max_rows: 8, min_followup: 1, priority: 1 }
 }
 
-fn emit(name: &str, output: &str, which: Which) -> Emit {
-    Emit { name: name.to_owned(), output: output.to_owned(), which }
+fn emit(name: &str, output: usize, which: Which) -> Emit {
+    Emit { name: name.to_owned(), output, which }
 }
 
 fn emitted(segment: usize, emit: usize) -> Emitted {
     Emitted { segment, emit }
 }
 
-fn segment(name: &str, nodes: Nodes, emits: Vec<Emit>) -> Segment {
-    Segment { name: name.to_owned(), nodes, emits, streams: false }
+/// A segment's nodes, and the types of them.
+type Typed = (SmallVec<[NodeType; 2]>, Nodes);
+
+fn segment(name: &str, (types, nodes): Typed, emits: Vec<Emit>) -> Segment {
+    Segment { name: name.to_owned(), types, nodes, emits, streams: false }
 }
 
-fn steps(cell: usize, inputs: Vec<Source>, count: Count) -> Nodes {
-    Nodes::Steps(Steps { cell, inputs, count })
+fn steps(cell: usize, inputs: Vec<Source>, nodes: Nodes) -> Typed {
+    (smallvec![NodeType { cell, inputs }], nodes)
+}
+
+/// As many steps as the first input is long.
+fn over_tokens() -> Nodes {
+    Nodes::Chain { steps: Expression::Length(0) }
 }
 
 fn row_of_input(input: usize) -> Source {
     Source::Step { of: Tensor::Input(input), reversed: false }
 }
 
-fn carried(output: usize, start: f64) -> Source {
-    Source::Carried { output, start: Start::Value(start), is_kept: false }
+fn carried(output: usize, start: i64) -> Source {
+    Source::Carried { output, start: Start::Row(bytes(&[start])), is_kept: false }
 }
 
 /// Dims behind the batch, and values.
@@ -193,13 +201,13 @@ fn digit_cell() -> CellSpec {
 }
 
 /// A chain over the first input.
-fn chain(reversed: bool) -> Nodes {
+fn chain(reversed: bool) -> Typed {
     let x = Source::Step { of: Tensor::Input(0), reversed };
-    steps(0, vec![x, carried(0, 0.0)], Count::Exactly(Expression::Length(0)))
+    steps(0, vec![x, carried(0, 0)], over_tokens())
 }
 
 fn digit_chain(reversed: bool) -> Tried {
-    let emits = vec![emit("last", "h_next", Which::Last), emit("all", "h_next", Which::All)];
+    let emits = vec![emit("last", 0, Which::Last), emit("all", 0, Which::All)];
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
         segments: vec![segment("chain", chain(reversed), emits)],
@@ -303,13 +311,13 @@ fn counts(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 fn decoder(streams: bool) -> Result<Tried, String> {
     let start = Start::Tensor(Tensor::Emitted(emitted(0, 0)));
     let source = Source::Carried { output: 0, start, is_kept: false };
-    let count = Count::AtMost { most: Expression::Number(10), until: Some((0, 5)) };
-    let decode = steps(1, vec![source], count);
+    let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 5)) };
+    let decode = steps(1, vec![source], nodes);
     let unfolding = Unfolding {
         cells: vec![digit_cell(), cell("next", &[("token", &[1])], &["next"])],
         segments: vec![
-            segment("chain", chain(false), vec![emit("last", "h_next", Which::Last)]),
-            Segment { streams, ..segment("decode", decode, vec![emit("tokens", "next", Which::All)]) },
+            segment("chain", chain(false), vec![emit("last", 0, Which::Last)]),
+            Segment { streams, ..segment("decode", decode, vec![emit("tokens", 0, Which::All)]) },
         ],
         outputs: vec![emitted(1, 0)],
     };
@@ -367,19 +375,17 @@ fn two_left_and_right(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
 }
 
 fn tree() -> Tried {
-    let child = |child| Source::Child { child, output: "v".to_owned() };
-    let tree = Tree {
-        leaf: NodeType { cell: 0, inputs: vec![row_of_input(0)] },
-        inner: NodeType { cell: 1, inputs: vec![child(0), child(1)] },
-        children: 1,
-        max_nodes: 16,
-    };
+    let child = |child| Source::Child { child, output: 0, none: bytes(&[0]) };
+    let types = smallvec![
+        NodeType { cell: 0, inputs: vec![row_of_input(0)] },
+        NodeType { cell: 1, inputs: vec![child(0), child(1)] },
+    ];
     let unfolding = Unfolding {
         cells: vec![cell("leaf", &[("x", &[])], &["v"]), cell("node", &[("left", &[1]), ("right", &[1])], &["v"])],
         segments: vec![segment(
             "tree",
-            Nodes::Tree(tree),
-            vec![emit("root", "v", Which::Last), emit("all", "v", Which::All)],
+            (types, Nodes::Tree { children: 1, max_nodes: 16 }),
+            vec![emit("root", 0, Which::Last), emit("all", 0, Which::All)],
         )],
         outputs: vec![emitted(0, 0), emitted(0, 1)],
     };
@@ -423,7 +429,7 @@ fn stage(pads: bool) -> Tried {
     }
     let unfolding = Unfolding {
         cells: vec![cell("sum", &inputs, &["y"])],
-        segments: vec![segment("stage", steps(0, sources, Count::One), vec![emit("y", "y", Which::Last)])],
+        segments: vec![segment("stage", steps(0, sources, Nodes::Stage), vec![emit("y", 0, Which::Last)])],
         outputs: vec![emitted(0, 0)],
     };
     Tried::new(model(&[("x", &[-1])], 1), unfolding, &[sums]).expect("it fits")
@@ -445,13 +451,13 @@ fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_a
 /// A stage that doubles each token, and the digits of what it leaves.
 fn doubled() -> Unfolding {
     let over = Source::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
-    let chain = steps(1, vec![over, carried(0, 0.0)], Count::Exactly(Expression::Length(0)));
-    let stage = steps(0, vec![Source::Rows(Tensor::Input(0))], Count::One);
+    let chain = steps(1, vec![over, carried(0, 0)], over_tokens());
+    let stage = steps(0, vec![Source::Rows(Tensor::Input(0))], Nodes::Stage);
     Unfolding {
         cells: vec![cell("double", &[("x", &[])], &["y"]), cell("step", &[("x", &[1]), ("h", &[1])], &["h_next"])],
         segments: vec![
-            segment("stage", stage, vec![emit("y", "y", Which::Last)]),
-            segment("chain", chain, vec![emit("last", "h_next", Which::Last)]),
+            segment("stage", stage, vec![emit("y", 0, Which::Last)]),
+            segment("chain", chain, vec![emit("last", 0, Which::Last)]),
         ],
         outputs: vec![emitted(1, 0), emitted(0, 0)],
     }
@@ -488,8 +494,7 @@ fn rows_that_stages_go_over_share_a_run_and_come_back_to_their_requests() {
 fn tensors_that_a_stage_goes_over_are_equally_long() {
     let mut unfolding = doubled();
     unfolding.cells[0].inputs.push(tensor("z", &[]));
-    let stage = steps(0, vec![Source::Rows(Tensor::Input(0)), Source::Rows(Tensor::Input(1))], Count::One);
-    unfolding.segments[0].nodes = stage;
+    unfolding.segments[0].types[0].inputs.push(Source::Rows(Tensor::Input(1)));
     let spec = model(&[("tokens", &[-1]), ("others", &[-1])], 2);
     let tried = Tried::new(spec, unfolding, &[|inputs| vec![vec![inputs[0][0] - inputs[1][0]]], digits]);
     let tried = tried.expect("it fits");
@@ -507,22 +512,34 @@ fn what_does_not_fit_is_refused_with_its_segment_and_input() {
         Tried::new(model(&[("tokens", &[-1])], 2), unfolding, &[digits]).err().expect("it does not fit")
     };
     let later = |unfolding: &mut Unfolding| {
-        if let Nodes::Steps(steps) = &mut unfolding.segments[0].nodes {
-            steps.inputs[0] = Source::Whole(Tensor::Emitted(Emitted { segment: 0, emit: 0 }));
-        }
+        unfolding.segments[0].types[0].inputs[0] = Source::Whole(Tensor::Emitted(emitted(0, 0)));
     };
     assert_eq!(refusal(later), "segment 'chain': input 'x': comes from nothing that is there by then");
     let other_dims = |unfolding: &mut Unfolding| unfolding.cells[0].outputs[0].dims = Dims::from_slice(&[2]);
     assert_eq!(refusal(other_dims), "segment 'chain': input 'h': is INT64 [1], but 'h_next' is INT64 [2]");
-    let unknown = |unfolding: &mut Unfolding| unfolding.segments[0].emits[0].output = "h".to_owned();
-    assert_eq!(refusal(unknown), "segment 'chain': cell 'step' has no output 'h'");
+    let unknown = |unfolding: &mut Unfolding| unfolding.segments[0].emits[0].output = 1;
+    assert_eq!(refusal(unknown), "segment 'chain': cell 'step' has no output 1");
     let rows_of_a_chain = |unfolding: &mut Unfolding| {
-        if let Nodes::Steps(steps) = &mut unfolding.segments[0].nodes {
-            steps.inputs[0] = Source::Rows(Tensor::Input(0));
-        }
+        unfolding.segments[0].types[0].inputs[0] = Source::Rows(Tensor::Input(0));
     };
     let expected = "segment 'chain': expected a single node, all of whose inputs are rows, or none";
     assert_eq!(refusal(rows_of_a_chain), expected);
+    let two_types = |unfolding: &mut Unfolding| {
+        let again = unfolding.segments[0].types[0].clone();
+        unfolding.segments[0].types.push(again);
+    };
+    let expected = "segment 'chain': expected nodes of one type, or of two in a tree, but found 2";
+    assert_eq!(refusal(two_types), expected);
+    let short = |unfolding: &mut Unfolding| {
+        let start = Start::Row(Bytes::from_static(&[0; 4]));
+        unfolding.segments[0].types[0].inputs[1] = Source::Carried { output: 0, start, is_kept: false };
+    };
+    assert_eq!(refusal(short), "segment 'chain': input 'h': starts with 4 bytes, expected 8");
     let missing = |unfolding: &mut Unfolding| unfolding.outputs.truncate(1);
     assert_eq!(refusal(missing), "expected an emit for each of 2 outputs");
+    let Tried { spec, programs, .. } = tree();
+    let mut unnamed = programs.unfolding().clone();
+    unnamed.cells[1].outputs[0].name = "w".to_owned();
+    let refusal = Tried::new(spec, unnamed, &[same, two_left_and_right]).err().expect("'v' is the leaves' alone");
+    assert_eq!(refusal, "segment 'tree': input 'left': cell 'node' has no output 'v'");
 }

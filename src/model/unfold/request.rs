@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    Count, Nodes, Source, Steps, Tensor, Tree, Unfolding,
+    Nodes, Segment, Source, Tensor, Unfolding,
     topology::{Topology, topology},
 };
 use crate::model::{CorrelationId, DataType, TensorSpec};
@@ -131,19 +131,17 @@ impl Unfolding {
         let segments = self.segments.iter().map(|segment| {
             let name = || segment.name.clone();
             let (expression, least) = match &segment.nodes {
-                Nodes::Tree(tree) => return tree.unfold(specs, inputs).map(|tree| Unfolded::Tree(Arc::new(tree))),
-                Nodes::Steps(steps) => match &steps.count {
-                    Count::One if steps.has_no_rows(&length) => return Err(UnfoldError::Empty { segment: name() }),
-                    Count::One => return Ok(Unfolded::Steps(1)),
-                    Count::Exactly(expression) => (expression, 0),
-                    // The first step is run in any case.
-                    Count::AtMost { most, .. } => (most, 1),
-                },
+                Nodes::Tree { children, max_nodes } => {
+                    return tree(*children, *max_nodes, specs, inputs).map(|tree| Unfolded::Tree(Arc::new(tree)));
+                }
+                Nodes::Stage if segment.has_no_rows(&length) => return Err(UnfoldError::Empty { segment: name() }),
+                Nodes::Stage => return Ok(Unfolded::Steps(1)),
+                Nodes::Chain { steps } => (steps, 0),
+                // The first step is run in any case.
+                Nodes::Decode { max_steps, .. } => (max_steps, 1),
             };
             let steps = expression.value(&length).ok_or_else(|| UnfoldError::Missing { segment: name() })?.max(least);
-            if let Nodes::Steps(walked) = &segment.nodes {
-                walked.has_rows(specs, &length, steps)?;
-            }
+            segment.has_rows(specs, &length, steps)?;
             match steps {
                 0 => Err(UnfoldError::Empty { segment: name() }),
                 1..=MOST_STEPS => Ok(Unfolded::Steps(steps as u32)),
@@ -154,11 +152,10 @@ impl Unfolding {
     }
 }
 
-impl Steps {
+impl Segment {
     /// Whether an input all of whose rows are read has none.
     fn has_no_rows(&self, length: &dyn Fn(usize) -> Option<u64>) -> bool {
-        let mut sources = self.inputs.iter();
-        sources.any(|source| matches!(source, Source::Rows(Tensor::Input(input)) if length(*input) == Some(0)))
+        self.sources().any(|source| matches!(source, Source::Rows(Tensor::Input(input)) if length(*input) == Some(0)))
     }
 
     /// Whether every input that is gone over has a row for each step.
@@ -168,7 +165,7 @@ impl Steps {
         length: &dyn Fn(usize) -> Option<u64>,
         steps: u64,
     ) -> Result<(), UnfoldError> {
-        for source in &self.inputs {
+        for source in self.sources() {
             let Source::Step { of: Tensor::Input(input), .. } = source else { continue };
             let rows = length(*input).unwrap_or(0);
             if rows < steps {
@@ -186,28 +183,27 @@ impl Given<'_> {
     }
 }
 
-impl Tree {
-    fn unfold(&self, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Topology, UnfoldError> {
-        let spec = &specs[self.children];
-        let input = || spec.name.clone();
-        let given = inputs.get(self.children).copied().flatten();
-        let given = given.ok_or_else(|| UnfoldError::Missing { segment: input() })?;
-        let width = spec.dims.get(1).and_then(|&width| usize::try_from(width).ok()).unwrap_or(0);
-        let found = || given.shape.to_vec();
-        let [_, own] = *given.shape else { return Err(UnfoldError::Shape { input: input(), width, found: found() }) };
-        if usize::try_from(own) != Ok(width) || width == 0 {
-            return Err(UnfoldError::Shape { input: input(), width, found: found() });
-        }
-        let children: Vec<i64> = integers(spec.datatype, given.data);
-        let nodes = children.len() / width;
-        if nodes == 0 {
-            return Err(UnfoldError::Empty { segment: input() });
-        }
-        if nodes > self.max_nodes as usize {
-            return Err(UnfoldError::Nodes { input: input(), nodes, most: self.max_nodes });
-        }
-        topology(&children, width)
+/// The tree of a request, whose input of the number `table` names each node's children.
+fn tree(table: usize, most: u32, specs: &[TensorSpec], inputs: &[Option<Given<'_>>]) -> Result<Topology, UnfoldError> {
+    let spec = &specs[table];
+    let input = || spec.name.clone();
+    let given = inputs.get(table).copied().flatten();
+    let given = given.ok_or_else(|| UnfoldError::Missing { segment: input() })?;
+    let width = spec.dims.get(1).and_then(|&width| usize::try_from(width).ok()).unwrap_or(0);
+    let found = || given.shape.to_vec();
+    let [_, own] = *given.shape else { return Err(UnfoldError::Shape { input: input(), width, found: found() }) };
+    if usize::try_from(own) != Ok(width) || width == 0 {
+        return Err(UnfoldError::Shape { input: input(), width, found: found() });
     }
+    let children: Vec<i64> = integers(spec.datatype, given.data);
+    let nodes = children.len() / width;
+    if nodes == 0 {
+        return Err(UnfoldError::Empty { segment: input() });
+    }
+    if nodes > most as usize {
+        return Err(UnfoldError::Nodes { input: input(), nodes, most });
+    }
+    topology(&children, width)
 }
 
 /// Elements of INT32 or INT64.

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use smallvec::smallvec;
 
 use super::{
     ConfigError, Origin, convert,
@@ -16,15 +17,13 @@ use super::{
             Control as PbControl, InitialState, StrategyChoice, control::Kind, initial_state::StateData,
         },
     },
-    unfold::{
-        self, CellRequest, ControlRequest, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
-    },
+    unfold::{self, CellRequest, Constant, NamedSource, SegmentRequest, UnfoldRequest},
 };
 use crate::{
     batching::SequenceKnobs,
     model::{
         DataType,
-        unfold::{Control, Emit, Which},
+        unfold::{Control, Emit, Nodes, Source, Start, Which},
     },
 };
 
@@ -123,9 +122,9 @@ pub fn as_cells(
 ) -> Result<Option<UnfoldRequest>, ConfigError> {
     let Some(batching) = given(config).filter(|_| !unfold::is_given(config)) else { return Ok(None) };
     let max_rows = u32::try_from(config.max_batch_size).unwrap_or(0).max(1);
-    let mut sources: BTreeMap<String, SourceRequest> = BTreeMap::new();
+    let mut sources: BTreeMap<String, NamedSource> = BTreeMap::new();
     for input in &config.input {
-        sources.insert(input.name.clone(), SourceRequest::Whole(input.name.clone()));
+        sources.insert(input.name.clone(), Source::Whole(input.name.clone()));
     }
     for (number, state) in batching.state.iter().enumerate() {
         let start = match (initial.get(&state.input_name), state.initial_state.first()) {
@@ -133,9 +132,10 @@ pub fn as_cells(
                 let path = format!("sequence_batching.state[{number}].initial_state");
                 elements(given, bytes).map_err(|fault| origin.error(&path, fault))?
             }
-            _ => StartRequest::Value(0.0),
+            _ => Constant::Value(0.0),
         };
-        let source = SourceRequest::Carried { output: state.output_name.clone(), start, is_kept: true };
+        let output = state.output_name.clone();
+        let source = Source::Carried { output, start: Start::Row(start), is_kept: true };
         sources.insert(state.input_name.clone(), source);
     }
     for input in &batching.control_input {
@@ -156,7 +156,8 @@ pub fn as_cells(
     };
     let segment = SegmentRequest {
         name: PROGRAM.to_owned(),
-        nodes: NodesRequest::Stage { cell: 0 },
+        cells: smallvec![0],
+        nodes: Nodes::Stage,
         sources,
         emits: config.output.iter().map(emit).collect(),
         streams: false,
@@ -164,27 +165,27 @@ pub fn as_cells(
     Ok(Some(UnfoldRequest { cells: vec![cell], segments: vec![segment] }))
 }
 
-fn elements(state: &InitialState, bytes: &Bytes) -> Result<StartRequest, String> {
+fn elements(state: &InitialState, bytes: &Bytes) -> Result<Constant, String> {
     let size = convert::datatype(state.data_type).and_then(DataType::size_bytes);
     let count = state.dims.iter().try_fold(1_usize, |count, dim| count.checked_mul(usize::try_from(*dim).ok()?));
     let expected = size.zip(count).and_then(|(size, count)| size.checked_mul(count));
     if expected == Some(bytes.len()) {
-        return Ok(StartRequest::Elements(bytes.clone()));
+        return Ok(Constant::Elements(bytes.clone()));
     }
     let expected = expected.map_or("fixed dims of numbers".to_owned(), |expected| format!("{expected} bytes"));
     Err(format!("expected {expected}, but the file has {} bytes", bytes.len()))
 }
 
 /// What a control input reads; `None` where it names nothing to read.
-pub fn control(control: &PbControl) -> Option<SourceRequest> {
+pub fn control(control: &PbControl) -> Option<NamedSource> {
     let kind = match Kind::try_from(control.kind).ok()? {
-        Kind::ControlSequenceCorrid => return Some(SourceRequest::Control(ControlRequest::CorrelationId)),
+        Kind::ControlSequenceCorrid => return Some(Source::CorrelationId),
         Kind::ControlSequenceStart => Control::Start,
         Kind::ControlSequenceEnd => Control::End,
         Kind::ControlSequenceReady => Control::Ready,
     };
     let (_, no, yes) = values(control)?;
-    Some(SourceRequest::Control(ControlRequest::Flag { control: kind, no, yes }))
+    Some(Source::Control { control: kind, no: Constant::Value(no), yes: Constant::Value(yes) })
 }
 
 /// The datatype of a flag, and its values for no and yes; `None` unless exactly one pair of them is given.

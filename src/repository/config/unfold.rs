@@ -2,16 +2,18 @@
 //! They travel in `parameters`: `cells.<cell>.<key>`, and `unfold.<n>.<key>` of the n-th segment.
 //!
 //! [`read`] makes them an [`UnfoldRequest`], in which programs' inputs and outputs are still names. Which of them there are only the
-//! programs know: the loader reads those and calls [`UnfoldRequest::resolve`].
+//! programs know: the loader reads those and calls [`UnfoldRequest::resolve`], for an
+//! [`Unfolding`](crate::model::unfold::Unfolding). Both are of the same [`Nodes`], [`Source`]s and [`Emit`]s.
 
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
+use smallvec::SmallVec;
 
 use super::pb;
 use crate::model::{
     TensorSpec,
-    unfold::{Control, Emit},
+    unfold::{Emit, Nodes, Source, Start},
 };
 
 pub(super) mod keys;
@@ -97,169 +99,67 @@ pub struct CellPorts {
 pub struct SegmentRequest {
     /// Its name; no other segment has it.
     pub name: String,
+    /// The types of its nodes, by their numbers in [`UnfoldRequest::cells`]: one; of a tree that of the leaves, then
+    /// that of the others.
+    pub cells: SmallVec<[usize; 2]>,
     /// Its nodes.
-    pub nodes: NodesRequest,
+    pub nodes: NamedNodes,
     /// By input of its cells: where it comes from. What a stage leaves out comes from the model's input of the same name.
-    pub sources: BTreeMap<String, SourceRequest>,
+    pub sources: BTreeMap<String, NamedSource>,
     /// What it leaves behind, by ascending name. Empty for a stage that leaves each output under its own name.
-    pub emits: Vec<Emit>,
+    pub emits: Vec<Emit<String>>,
     /// Whether each step answers a response of its own.
     pub streams: bool,
 }
 
-/// The nodes of a segment; cells by their numbers in [`UnfoldRequest::cells`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NodesRequest {
-    /// A single one.
-    Stage {
-        /// Its type.
-        cell: usize,
-    },
-    /// A number of them that the request tells.
-    Chain {
-        /// Their type.
-        cell: usize,
-        /// How many, as an expression; none: as many as the tensor has rows that they go over.
-        steps: Option<String>,
-    },
-    /// Until one of them says that it was the last.
-    Decode {
-        /// Their type.
-        cell: usize,
-        /// The most there may be, as an expression.
-        max_steps: String,
-        /// Output, and the value by which it says so.
-        until: Option<(String, i64)>,
-    },
-    /// Each behind its children.
-    Tree {
-        /// Type of those without children.
-        leaf: usize,
-        /// Type of the others.
-        internal: usize,
-        /// The model's input that names each node's children.
-        children: String,
-        /// The most there may be.
-        max_nodes: u32,
-    },
+/// The nodes of a segment, with expressions as they are written. A chain without one has as many steps as the tensor
+/// has rows that it goes over.
+pub type NamedNodes = Nodes<Option<String>, String, String>;
+
+/// Where an input of a cell comes from. Tensors are inputs of the model, or `<segment>.<emit>` of an earlier segment.
+pub type NamedSource = Source<String, String, Constant>;
+
+/// A row that is the same for all requests.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Constant {
+    /// This value in each element.
+    Value(f64),
+    /// These elements in wire form.
+    Elements(Bytes),
 }
 
 impl SegmentRequest {
     /// The tensors whose rows it goes over, by the cell's input.
     fn over(&self) -> impl Iterator<Item = (&str, &str)> {
         self.sources.iter().filter_map(|(input, source)| match source {
-            SourceRequest::Step { of, .. } => Some((input.as_str(), of.as_str())),
+            Source::Step { of, .. } | Source::Rows(of) => Some((input.as_str(), of.as_str())),
             _ => None,
         })
     }
-}
-
-impl NodesRequest {
-    /// The types: one, or leaf and internal.
-    pub fn cells(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, second) = match self {
-            Self::Stage { cell } | Self::Chain { cell, .. } | Self::Decode { cell, .. } => (*cell, None),
-            Self::Tree { leaf, internal, .. } => (*leaf, Some(*internal)),
-        };
-        std::iter::once(first).chain(second)
-    }
 
     /// Which kind of segment it is.
-    pub fn kind(&self) -> Kind {
-        match self {
-            Self::Stage { .. } => Kind::Stage,
-            Self::Chain { .. } => Kind::Chain,
-            Self::Decode { .. } => Kind::Decode,
-            Self::Tree { .. } => Kind::Tree,
+    fn kind(&self) -> Kind {
+        match self.nodes {
+            Nodes::Stage => Kind::Stage,
+            Nodes::Chain { .. } => Kind::Chain,
+            Nodes::Decode { .. } => Kind::Decode,
+            Nodes::Tree { .. } => Kind::Tree,
         }
     }
 }
 
-/// Where an input of a cell comes from. Tensors are inputs of the model, or `<segment>.<emit>` of an earlier segment.
-#[derive(Clone, Debug, PartialEq)]
-pub enum SourceRequest {
-    /// The row of a tensor that has the step's number; in a stage, all its rows.
-    Step {
-        /// The tensor.
-        of: String,
-        /// Whether the last comes first.
-        reversed: bool,
-    },
-    /// A whole tensor, the same at each step.
-    Whole(String),
-    /// How many rows a tensor has along its first axis.
-    Length(String),
-    /// What the step before gave.
-    Carried {
-        /// Output of the cell.
-        output: String,
-        /// Before the first step.
-        start: StartRequest,
-        /// Whether it lives on between requests of a sequence.
-        is_kept: bool,
-    },
-    /// What the request says of its sequence.
-    Control(ControlRequest),
-    /// What all steps before gave, one behind the other.
-    Grown {
-        /// Output of the cell.
-        output: String,
-    },
-    /// How long an input of the segment that grows is.
-    GrownLength {
-        /// That input.
-        input: String,
-    },
-    /// What a child gave.
-    Child {
-        /// Which child, from 0.
-        child: usize,
-        /// Output of its cell.
-        output: String,
-    },
-}
-
-impl SourceRequest {
-    /// The tensor that it reads, if it reads one.
-    fn tensor(&self) -> Option<&str> {
-        match self {
-            Self::Step { of, .. } => Some(of),
-            Self::Whole(tensor) | Self::Length(tensor) => Some(tensor),
-            Self::Carried { start: StartRequest::Tensor(tensor), .. } => Some(tensor),
-            Self::Carried { .. }
-            | Self::Control(_)
-            | Self::Grown { .. }
-            | Self::GrownLength { .. }
-            | Self::Child { .. } => None,
-        }
+/// The tensor that a source reads, if it reads one.
+fn tensor_of(source: &NamedSource) -> Option<&str> {
+    match source {
+        Source::Step { of, .. } | Source::Whole(of) | Source::Rows(of) | Source::Length(of) => Some(of),
+        Source::Carried { start: Start::Tensor(tensor), .. } => Some(tensor),
+        Source::Carried { .. }
+        | Source::Control { .. }
+        | Source::CorrelationId
+        | Source::Grown { .. }
+        | Source::GrownLength
+        | Source::Child { .. } => None,
     }
-}
-
-/// What a cell is told of a request's sequence.
-#[derive(Clone, Debug, PartialEq)]
-pub enum ControlRequest {
-    /// Yes or no, by these values.
-    Flag {
-        /// What is asked.
-        control: Control,
-        /// For no.
-        no: f64,
-        /// For yes.
-        yes: f64,
-    },
-    /// The correlation id.
-    CorrelationId,
-}
-
-/// What is carried into the first step.
-#[derive(Clone, Debug, PartialEq)]
-pub enum StartRequest {
-    /// This value in each element.
-    Value(f64),
-    /// These elements in wire form.
-    Elements(Bytes),
-    /// A tensor as it is.
-    Tensor(String),
 }
 
 /// Whether a configuration is of a model of cells.

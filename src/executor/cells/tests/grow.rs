@@ -23,14 +23,14 @@ fn unfolding(tells: bool, reversed: bool) -> Unfolding {
         sources.push(Source::GrownLength);
     }
     let emits = vec![
-        emit("digits", "digits", Which::All),
-        emit("read", "read", Which::All),
-        emit("own", "own", Which::All),
-        emit("last", "own", Which::Last),
+        emit("digits", 1, Which::All),
+        emit("read", 2, Which::All),
+        emit("own", 0, Which::All),
+        emit("last", 0, Which::Last),
     ];
     Unfolding {
         cells: vec![cell("step", &inputs, &["own", "digits", "read"])],
-        segments: vec![segment("chain", steps(0, sources, Count::Exactly(Expression::Length(0))), emits)],
+        segments: vec![segment("chain", steps(0, sources, over_tokens()), emits)],
         outputs: (0..4).map(|emit| emitted(0, emit)).collect(),
     }
 }
@@ -73,10 +73,10 @@ fn what_grows_in_a_reversed_chain_begins_with_its_first_step() {
 fn a_loop_reads_its_own_tokens() {
     let next: Row = |inputs| vec![vec![inputs[0].iter().sum::<i64>() + 1]];
     let sources = vec![Source::Grown { output: 0 }];
-    let count = Count::AtMost { most: Expression::Number(10), until: Some((0, 32)) };
+    let nodes = Nodes::Decode { max_steps: Expression::Number(10), until: Some((0, 32)) };
     let unfolding = Unfolding {
         cells: vec![cell("next", &[("seen", &[-1, 1])], &["next"])],
-        segments: vec![segment("decode", steps(0, sources, count), vec![emit("tokens", "next", Which::All)])],
+        segments: vec![segment("decode", steps(0, sources, nodes), vec![emit("tokens", 0, Which::All)])],
         outputs: vec![emitted(0, 0)],
     };
     let tried = Tried::new(model(&[("tokens", &[-1])], 1), unfolding, &[next]).expect("it fits");
@@ -108,8 +108,7 @@ fn steps_of_unlike_numbers_share_a_run_where_the_cell_is_told_them_and_else_run_
 #[test]
 fn the_length_of_what_is_held_says_nothing_about_what_grows() {
     let mut unfolding = unfolding(true, false);
-    let Nodes::Steps(chain) = &mut unfolding.segments[0].nodes else { panic!("a chain") };
-    chain.inputs[2] = Source::Length(Tensor::Input(0));
+    unfolding.segments[0].types[0].inputs[2] = Source::Length(Tensor::Input(0));
     let count_all: Row = |inputs| vec![vec![inputs[0][0]], vec![inputs[2][0]], vec![inputs[1].len() as i64]];
     let tried = Tried::new(model(&[("tokens", &[-1])], 4), unfolding, &[count_all]).expect("it fits");
     let journeys = [&[1, 2][..], &[3, 4, 5]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));

@@ -48,13 +48,13 @@ fn a_stage_reads_all_of_an_input() {
 
 #[test]
 fn rows_that_a_loop_may_leave_out_are_not_checked() {
-    let most = Count::AtMost { most: Expression::Length(0), until: None };
+    let most = Nodes::Decode { max_steps: Expression::Length(0), until: None };
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
         segments: vec![segment(
             "loop",
-            steps(0, vec![row_of_input(0), carried(0, 0.0)], most),
-            vec![emit("last", "h_next", Which::Last)],
+            steps(0, vec![row_of_input(0), carried(0, 0)], most),
+            vec![emit("last", 0, Which::Last)],
         )],
         outputs: vec![emitted(0, 0)],
     };

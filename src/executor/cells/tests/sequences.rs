@@ -8,8 +8,8 @@ use crate::{
 
 /// A chain of digits whose state lives on, and which is told the request's place in its sequence.
 fn digits_of_a_sequence() -> Tried {
-    let told = |control| Source::Control { control, no: 0.0, yes: 1.0 };
-    let kept = Source::Carried { output: 0, start: Start::Elements(bytes(&[9])), is_kept: true };
+    let told = |control| Source::Control { control, no: bytes(&[0]), yes: bytes(&[1]) };
+    let kept = Source::Carried { output: 0, start: Start::Row(bytes(&[9])), is_kept: true };
     let sources = vec![
         Source::Step { of: Tensor::Input(0), reversed: false },
         kept,
@@ -21,8 +21,8 @@ fn digits_of_a_sequence() -> Tried {
     let one: &[i64] = &[1];
     let cell =
         cell("step", &[("x", &[]), ("h", one), ("s", one), ("e", one), ("r", one), ("id", one)], &["h_next", "told"]);
-    let emits = vec![emit("y0", "h_next", Which::Last), emit("y1", "told", Which::Last)];
-    let segments = vec![segment("digits", steps(0, sources, Count::Exactly(Expression::Length(0))), emits)];
+    let emits = vec![emit("y0", 0, Which::Last), emit("y1", 1, Which::Last)];
+    let segments = vec![segment("digits", steps(0, sources, over_tokens()), emits)];
     let unfolding = Unfolding { cells: vec![cell], segments, outputs: vec![emitted(0, 0), emitted(0, 1)] };
     let row: Row = |inputs| {
         let told = 1000 * inputs[5][0] + 100 * inputs[2][0] + 10 * inputs[3][0] + inputs[4][0];

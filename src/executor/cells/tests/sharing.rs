@@ -14,7 +14,7 @@ use crate::{
 fn version(reversed: bool, program: Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
     let unfolding = Unfolding {
         cells: vec![digit_cell()],
-        segments: vec![segment("chain", chain(reversed), vec![emit("last", "h_next", Which::Last)])],
+        segments: vec![segment("chain", chain(reversed), vec![emit("last", 0, Which::Last)])],
         outputs: vec![emitted(0, 0)],
     };
     let spec = model(&[("tokens", &[-1])], 1);
@@ -125,12 +125,10 @@ fn versions_on_a_pool_share_tasks_and_count_their_own_rows() {
 
 /// A version whose requests run their digits through one cell, then through another of the same program.
 fn twice(program: &Arc<dyn Program>) -> (ModelSpec, CellPrograms) {
-    let emit_last = || vec![emit("last", "h_next", Which::Last)];
+    let emit_last = || vec![emit("last", 0, Which::Last)];
     let again = CellSpec { name: "again".to_owned(), ..digit_cell() };
-    let over_again = match chain(false) {
-        Nodes::Steps(steps) => Nodes::Steps(Steps { cell: 1, ..steps }),
-        tree @ Nodes::Tree(_) => tree,
-    };
+    let mut over_again = chain(false);
+    over_again.0[0].cell = 1;
     let unfolding = Unfolding {
         cells: vec![digit_cell(), again],
         segments: vec![segment("once", chain(false), emit_last()), segment("again", over_again, emit_last())],

@@ -1,15 +1,16 @@
+use smallvec::smallvec;
+
 use super::*;
-use crate::model::unfold::{
-    CellSpec, Emit, Emitted, Expression, NodeType, Operator, Segment, Source, Start, Steps, Tensor, Which,
-};
+use crate::model::unfold::{CellSpec, Emit, Emitted, Expression, NodeType, Operator, Start, Which};
 
 fn tensor(name: &str, datatype: DataType, dims: &[i64]) -> TensorSpec {
     TensorSpec::new(name, datatype, dims)
 }
 
-fn segment(name: &str, nodes: Nodes) -> Segment {
-    let emits = vec![Emit { name: "h".to_owned(), output: "h".to_owned(), which: Which::Last }];
-    Segment { name: name.to_owned(), nodes, emits, streams: false }
+fn segment(name: &str, source: Source, nodes: Nodes) -> Segment {
+    let types = smallvec![NodeType { cell: 0, inputs: vec![source] }];
+    let emits = vec![Emit { name: "h".to_owned(), output: 0, which: Which::Last }];
+    Segment { name: name.to_owned(), types, nodes, emits, streams: false }
 }
 
 fn unfolding(segments: Vec<Segment>) -> Unfolding {
@@ -24,15 +25,14 @@ fn unfolding(segments: Vec<Segment>) -> Unfolding {
     Unfolding { cells: vec![cell], segments, outputs: vec![Emitted { segment: 0, emit: 0 }] }
 }
 
-fn steps(count: Count) -> Nodes {
-    let source = Source::Step { of: Tensor::Input(0), reversed: false };
-    Nodes::Steps(Steps { cell: 0, inputs: vec![source], count })
+/// Steps over the first input.
+fn over() -> Source {
+    Source::Step { of: Tensor::Input(0), reversed: false }
 }
 
 /// Steps that go over nothing.
-fn carried(count: Count) -> Nodes {
-    let source = Source::Carried { output: 0, start: Start::Value(0.0), is_kept: false };
-    Nodes::Steps(Steps { cell: 0, inputs: vec![source], count })
+fn carried() -> Source {
+    Source::Carried { output: 0, start: Start::Tensor(Tensor::Input(0)), is_kept: false }
 }
 
 fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<Given<'a>> {
@@ -43,9 +43,9 @@ fn given<'a>(shape: &'a [i64], data: &'a [u8]) -> Option<Given<'a>> {
 fn a_request_has_as_many_steps_as_its_inputs_are_long() {
     let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(50)]));
     let unfolding = unfolding(vec![
-        segment("stage", steps(Count::One)),
-        segment("chain", steps(Count::Exactly(Expression::Length(0)))),
-        segment("decode", carried(Count::AtMost { most: longer, until: None })),
+        segment("stage", over(), Nodes::Stage),
+        segment("chain", over(), Nodes::Chain { steps: Expression::Length(0) }),
+        segment("decode", carried(), Nodes::Decode { max_steps: longer, until: None }),
     ]);
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
     let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
@@ -61,7 +61,7 @@ fn a_request_has_as_many_steps_as_its_inputs_are_long() {
 #[test]
 fn what_is_gone_over_has_a_row_for_each_step() {
     let longer = Expression::Joined(Operator::Plus, Box::new([Expression::Length(0), Expression::Number(1)]));
-    let unfolding = unfolding(vec![segment("chain", steps(Count::Exactly(longer)))]);
+    let unfolding = unfolding(vec![segment("chain", over(), Nodes::Chain { steps: longer })]);
     let refused = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
     let expected = "input 'tokens': expected a row for each of 8 steps, but found 7";
     assert_eq!(refused.expect_err("there are seven").to_string(), expected);
@@ -69,8 +69,7 @@ fn what_is_gone_over_has_a_row_for_each_step() {
 
 #[test]
 fn a_stage_that_goes_over_rows_is_one_node_and_has_a_row() {
-    let rows = Steps { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))], count: Count::One };
-    let unfolding = unfolding(vec![segment("stage", Nodes::Steps(rows))]);
+    let unfolding = unfolding(vec![segment("stage", Source::Rows(Tensor::Input(0)), Nodes::Stage)]);
     let specs = [tensor("tokens", DataType::Int64, &[-1])];
     let graph = unfolding.unfold(&specs, &[given(&[7], &[0; 56])]).expect("it unfolds");
     assert_eq!(graph.as_ref(), [Unfolded::Steps(1)]);
@@ -82,16 +81,15 @@ fn a_stage_that_goes_over_rows_is_one_node_and_has_a_row() {
 #[test]
 fn a_loop_runs_once_at_least() {
     let none = Expression::Joined(Operator::Minus, Box::new([Expression::Length(0), Expression::Number(50)]));
-    let unfolding = unfolding(vec![segment("decode", steps(Count::AtMost { most: none, until: None }))]);
+    let unfolding = unfolding(vec![segment("decode", over(), Nodes::Decode { max_steps: none, until: None })]);
     let graph = unfolding.unfold(&[tensor("tokens", DataType::Int64, &[-1])], &[given(&[7], &[0; 56])]);
     assert_eq!(graph.expect("it unfolds").as_ref(), [Unfolded::Steps(1)]);
 }
 
 #[test]
 fn a_tree_is_what_its_children_say() {
-    let node = || NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] };
-    let tree = Tree { leaf: node(), inner: node(), children: 0, max_nodes: 3 };
-    let unfolding = unfolding(vec![segment("tree", Nodes::Tree(tree))]);
+    let tree = Nodes::Tree { children: 0, max_nodes: 3 };
+    let unfolding = unfolding(vec![segment("tree", Source::Whole(Tensor::Input(0)), tree)]);
     let specs = [tensor("children", DataType::Int32, &[-1, 2])];
     let table = |children: &[i32]| children.iter().flat_map(|child| child.to_le_bytes()).collect::<Vec<u8>>();
     let unfold = |shape: &[i64], children: &[i32]| unfolding.unfold(&specs, &[given(shape, &table(children))]);

@@ -56,13 +56,13 @@ fn a_program_is_the_one_cell_of_its_requests_with_state_and_controls_beside_thei
     let request = as_cells(&config, &BTreeMap::new(), &origin).expect("it is sound").expect("it has sequences");
     assert_eq!((request.cells.len(), request.cells[0].program.as_str(), request.max_rows()), (1, "model.onnx", 8));
     let sources = &request.segments[0].sources;
-    assert_eq!(sources["x"], SourceRequest::Whole("x".to_owned()));
-    let start = StartRequest::Value(0.0);
-    let total = SourceRequest::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    assert_eq!(sources["x"], Source::Whole("x".to_owned()));
+    let start = Start::Row(Constant::Value(0.0));
+    let total = Source::Carried { output: "total_next".to_owned(), start, is_kept: true };
     assert_eq!(sources["total"], total);
-    let flag = ControlRequest::Flag { control: Control::Start, no: 3.0, yes: 4.0 };
-    assert_eq!(sources["START"], SourceRequest::Control(flag));
-    assert_eq!(sources["ID"], SourceRequest::Control(ControlRequest::CorrelationId));
+    let [no, yes] = [3.0, 4.0].map(Constant::Value);
+    assert_eq!(sources["START"], Source::Control { control: Control::Start, no, yes });
+    assert_eq!(sources["ID"], Source::CorrelationId);
     assert_eq!(inputs(&config).collect::<Vec<_>>(), ["total", "START", "ID"]);
     assert_eq!(outputs(&config).collect::<Vec<_>>(), ["total_next"]);
 }
@@ -78,8 +78,8 @@ fn an_initial_state_is_as_long_as_its_dims() {
         as_cells(&config, &BTreeMap::from([("total".to_owned(), Bytes::from_static(bytes))]), &origin)
     };
     let request = with(&[7; 8]).expect("it is long enough").expect("it has sequences");
-    let start = StartRequest::Elements(Bytes::from_static(&[7; 8]));
-    let expected = SourceRequest::Carried { output: "total_next".to_owned(), start, is_kept: true };
+    let start = Start::Row(Constant::Elements(Bytes::from_static(&[7; 8])));
+    let expected = Source::Carried { output: "total_next".to_owned(), start, is_kept: true };
     assert_eq!(request.segments[0].sources["total"], expected);
     let fault = with(&[7; 9]).expect_err("it is too long").to_string();
     assert!(fault.contains("expected 8 bytes, but the file has 9 bytes"), "{fault}");

@@ -3,11 +3,14 @@
 use std::collections::BTreeMap;
 
 use super::{
-    CELLS, CellRequest, DEFAULT_MAX_ROWS, Kind, MAX_PARTS, MAX_ROWS, NodesRequest, SegmentRequest, SourceRequest,
-    UNFOLD, UnfoldRequest, is_given, keys, keys::Key, part::Part, scope::Scope, segment,
+    CELLS, CellRequest, DEFAULT_MAX_ROWS, Kind, MAX_PARTS, MAX_ROWS, SegmentRequest, UNFOLD, UnfoldRequest, is_given,
+    keys, keys::Key, part::Part, scope::Scope, segment, tensor_of,
 };
 use crate::{
-    model::DataType,
+    model::{
+        DataType,
+        unfold::{Nodes, Source},
+    },
     repository::config::{
         ConfigError, Origin, check::stays_inside, complete::REPEAT, convert, knobs, nearest::suggestion, params, pb,
         sequences, stages,
@@ -22,9 +25,9 @@ pub fn read(config: &pb::ModelConfig, origin: &Origin) -> Result<Option<UnfoldRe
     if !is_given(config) {
         return Ok(None);
     }
-    let source = Source { config, origin };
-    let (cells, segments) = source.parts()?;
-    source.fits_the_model()?;
+    let reader = Reader { config, origin };
+    let (cells, segments) = reader.parts()?;
+    reader.fits_the_model()?;
     let mut declared = BTreeMap::new();
     for (name, part) in &cells {
         declared.insert(*name, cell(name, part)?);
@@ -53,14 +56,14 @@ pub fn read(config: &pb::ModelConfig, origin: &Origin) -> Result<Option<UnfoldRe
         Some(cell)
     });
     let cells = numbered.collect();
-    source.check_segments(&segments, &requests)?;
+    reader.check_segments(&segments, &requests)?;
     Ok(Some(UnfoldRequest { cells, segments: requests }))
 }
 
 /// Types that come later in a request go first, so that those that are nearly done are done (BatchMaker section 4.3): the number of places
 /// from the last of the cell to the end. A segment is one place, a tree two: its leaves, then its inner nodes.
 fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
-    let places: Vec<usize> = segments.iter().flat_map(|segment| segment.nodes.cells()).collect();
+    let places: Vec<usize> = segments.iter().flat_map(|segment| segment.cells.iter().copied()).collect();
     let last = places.iter().rposition(|own| *own == cell).unwrap_or(0);
     u32::try_from(places.len() - last).unwrap_or(u32::MAX)
 }
@@ -94,12 +97,12 @@ fn cell(name: &str, part: &Part<'_>) -> Result<(CellRequest, Option<u32>), Confi
 type Parts<'c> = (BTreeMap<&'c str, Part<'c>>, Vec<Part<'c>>);
 
 #[derive(Clone, Copy)]
-struct Source<'c> {
+struct Reader<'c> {
     config: &'c pb::ModelConfig,
     origin: &'c Origin,
 }
 
-impl<'c> Source<'c> {
+impl<'c> Reader<'c> {
     fn refuse(self, key: &str, message: impl Into<String>) -> ConfigError {
         self.origin.error(&format!("parameters[{key}]"), message)
     }
@@ -203,36 +206,37 @@ impl<'c> Source<'c> {
                 );
                 return Err(part.refuse(key, message));
             }
-            if let NodesRequest::Tree { children, .. } = &segment.nodes {
+            if let Nodes::Tree { children, .. } = &segment.nodes {
                 self.check_tree(part, children, segment)?;
             }
             for (input, source) in &segment.sources {
                 let of_sequences = match source {
-                    SourceRequest::Carried { is_kept: true, .. } => Some(keys::KEEP),
-                    SourceRequest::Control(_) => Some(keys::CONTROL),
+                    Source::Carried { is_kept: true, .. } => Some(keys::KEEP),
+                    Source::Control { .. } | Source::CorrelationId => Some(keys::CONTROL),
                     _ => None,
                 };
                 if let (Some(map), None) = (of_sequences, sequences::given(self.config)) {
                     let message = "requests belong to no sequences: expected 'sequence_batching' too";
                     return Err(part.refuse(&format!("{map}.{input}"), message));
                 }
-                if let SourceRequest::GrownLength { input: grown } = source {
-                    let free = scope.is_free(&format!("{}.{grown}", keys::GROW));
-                    free.map_err(|fault| part.refuse(&format!("{}.{input}", keys::LENGTH), fault))?;
+                if *source == Source::GrownLength {
+                    let key = format!("{}.{input}", keys::LENGTH);
+                    let free = scope.is_free(part.text(&key).unwrap_or_default());
+                    free.map_err(|fault| part.refuse(&key, fault))?;
                 }
-                let Some(tensor) = source.tensor() else { continue };
+                let Some(tensor) = tensor_of(source) else { continue };
                 let (map, found) = match source {
-                    SourceRequest::Step { .. } => (keys::OVER, scope.steps_of(tensor)),
-                    SourceRequest::Length(_) => (keys::LENGTH, scope.length_of(segment, tensor)),
-                    SourceRequest::Carried { .. } => (keys::START, scope.tensor(tensor)),
-                    _ if segment.nodes.kind() == Kind::Stage => (keys::INPUTS, scope.tensor(tensor)),
+                    Source::Step { .. } | Source::Rows(_) => (keys::OVER, scope.steps_of(tensor)),
+                    Source::Length(_) => (keys::LENGTH, scope.length_of(segment, tensor)),
+                    Source::Carried { .. } => (keys::START, scope.tensor(tensor)),
+                    _ if segment.kind() == Kind::Stage => (keys::INPUTS, scope.tensor(tensor)),
                     _ => (keys::HOLD, scope.tensor(tensor)),
                 };
                 found.map_err(|fault| part.refuse(&format!("{map}.{input}"), fault))?;
             }
             let rows = scope.count(segment).map_err(|(key, fault)| part.refuse(&key, fault))?;
             // The steps of a loop are at most so many: what it leaves has a length that nobody knows.
-            let rows = rows.filter(|_| segment.nodes.kind() != Kind::Decode);
+            let rows = rows.filter(|_| segment.kind() != Kind::Decode);
             let is_open = segment.emits.is_empty();
             scope.leave(segment, (!is_open).then(|| segment.emits.clone()), rows);
         }
@@ -259,7 +263,7 @@ impl<'c> Source<'c> {
             return Err(part.refuse(keys::CHILDREN, message));
         };
         for (input, source) in &segment.sources {
-            if let SourceRequest::Child { child, .. } = source
+            if let Source::Child { child, .. } = source
                 && *child >= width
             {
                 let message = format!("expected a child from 0 to {}, but found {child}", width - 1);

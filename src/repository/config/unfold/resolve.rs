@@ -1,16 +1,15 @@
 //! From names of programs' inputs and outputs to numbers: an [`Unfolding`], once the programs are known.
 
+use bytes::Bytes;
+
 use super::{
-    CellPorts, ControlRequest, Kind, NodesRequest, SegmentRequest, SourceRequest, StartRequest, UnfoldRequest,
+    CellPorts, Constant, Kind, NamedSource, SegmentRequest, UnfoldRequest,
     scope::{Fault, Scope},
 };
 use crate::{
     model::{
-        DataType, ModelSpec, TensorSpec,
-        unfold::{
-            CellSpec, Count, Emit, Expression, NodeType, Nodes, Segment, Source, Start, Steps, Tensor, Tree, Unfolding,
-            Which,
-        },
+        DataType, ModelSpec, TensorSpec, element_count,
+        unfold::{CellSpec, Emit, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which},
     },
     repository::config::nearest::suggestion,
 };
@@ -70,52 +69,45 @@ struct Resolver<'r> {
 impl<'r> Resolver<'r> {
     fn segment(&mut self, request: &'r SegmentRequest) -> Result<Segment, String> {
         for input in request.sources.keys() {
-            let cells: Vec<usize> = request.nodes.cells().collect();
-            if !cells.iter().any(|cell| self.cells[*cell].inputs.iter().any(|own| own.name == *input)) {
-                return Err(self.no_port(&cells, "input", input));
+            if !request.cells.iter().any(|cell| self.cells[*cell].inputs.iter().any(|own| own.name == *input)) {
+                return Err(self.no_port(&request.cells, "input", input));
             }
         }
-        let emits = self.emits(request)?;
+        let named = self.emits(request)?;
         let rows = self.scope.count(request).map_err(|(key, fault): Fault| format!("{key}: {fault}"))?;
+        let first = request.cells[0];
         let nodes = match &request.nodes {
-            NodesRequest::Stage { cell } => self.steps(request, *cell, Count::One)?,
-            NodesRequest::Chain { cell, .. } => {
-                let steps = rows.clone().ok_or("nothing tells its number of steps")?;
-                self.steps(request, *cell, Count::Exactly(steps))?
-            }
-            NodesRequest::Decode { cell, until, .. } => {
-                let most = rows.clone().ok_or("nothing tells its largest number of steps")?;
+            Nodes::Stage => Nodes::Stage,
+            Nodes::Chain { .. } => Nodes::Chain { steps: rows.clone().ok_or("nothing tells its number of steps")? },
+            Nodes::Decode { until, .. } => {
+                let max_steps = rows.clone().ok_or("nothing tells its largest number of steps")?;
                 let until =
-                    until.as_ref().map(|(output, value)| Ok::<_, String>((self.output(*cell, output)?, *value)));
-                self.steps(request, *cell, Count::AtMost { most, until: until.transpose()? })?
+                    until.as_ref().map(|(output, value)| Ok::<_, String>((self.output(first, output)?, *value)));
+                Nodes::Decode { max_steps, until: until.transpose()? }
             }
-            NodesRequest::Tree { leaf, internal, children, max_nodes } => Nodes::Tree(Tree {
-                leaf: NodeType { cell: *leaf, inputs: self.inputs(request, *leaf)? },
-                inner: NodeType { cell: *internal, inputs: self.inputs(request, *internal)? },
-                children: self.scope.input(children).ok_or_else(|| format!("the model has no input '{children}'"))?,
-                max_nodes: *max_nodes,
-            }),
+            Nodes::Tree { children, max_nodes } => {
+                let table = self.scope.input(children).ok_or_else(|| format!("the model has no input '{children}'"))?;
+                Nodes::Tree { children: table, max_nodes: *max_nodes }
+            }
         };
+        let types = request.cells.iter().map(|&cell| Ok(NodeType { cell, inputs: self.inputs(request, cell)? }));
+        let types = types.collect::<Result<_, String>>()?;
         // What leaves and inner nodes leave under one name is of one type.
-        let first = request.nodes.cells().next().unwrap_or_default();
-        let datatypes =
-            emits.iter().map(|emit| Ok(self.cells[first].outputs[self.output(first, &emit.output)?].datatype));
-        let datatypes = datatypes.collect::<Result<_, String>>()?;
-        self.emitted.push(datatypes);
-        let rows: Option<Expression> = rows.filter(|_| request.nodes.kind() != Kind::Decode);
-        self.scope.leave(request, Some(emits.clone()), rows);
-        Ok(Segment { name: request.name.clone(), nodes, emits, streams: request.streams })
-    }
-
-    fn steps(&self, request: &SegmentRequest, cell: usize, count: Count) -> Result<Nodes, String> {
-        Ok(Nodes::Steps(Steps { cell, inputs: self.inputs(request, cell)?, count }))
+        let emits = named.iter().map(|Emit { name, output, which }| {
+            Ok(Emit { name: name.clone(), output: self.output(first, output)?, which: *which })
+        });
+        let emits = emits.collect::<Result<Vec<Emit>, String>>()?;
+        self.emitted.push(emits.iter().map(|emit| self.cells[first].outputs[emit.output].datatype).collect());
+        let rows: Option<Expression> = rows.filter(|_| request.kind() != Kind::Decode);
+        self.scope.leave(request, Some(named), rows);
+        Ok(Segment { name: request.name.clone(), types, nodes, emits, streams: request.streams })
     }
 
     /// What a segment leaves: a stage that names nothing, each output of its cell.
-    fn emits(&self, request: &SegmentRequest) -> Result<Vec<Emit>, String> {
+    fn emits(&self, request: &SegmentRequest) -> Result<Vec<Emit<String>>, String> {
         for emit in &request.emits {
             let mut given: Option<&TensorSpec> = None;
-            for cell in request.nodes.cells() {
+            for &cell in &request.cells {
                 let output = &self.cells[cell].outputs[self.output(cell, &emit.output)?];
                 if let Some(other) = given {
                     agree(other, output.datatype).map_err(|fault| format!("output {fault} of another cell"))?;
@@ -123,15 +115,14 @@ impl<'r> Resolver<'r> {
                 given = Some(output);
             }
         }
-        let cell = match &request.nodes {
-            NodesRequest::Stage { cell } if request.emits.is_empty() => *cell,
-            _ => return Ok(request.emits.clone()),
-        };
+        if request.nodes != Nodes::Stage || !request.emits.is_empty() {
+            return Ok(request.emits.clone());
+        }
         let emit = |output: &TensorSpec| {
             let name = output.name.clone();
             Emit { output: name.clone(), name, which: Which::Last }
         };
-        Ok(self.cells[cell].outputs.iter().map(emit).collect())
+        Ok(self.cells[request.cells[0]].outputs.iter().map(emit).collect())
     }
 
     /// Where each input of a cell comes from.
@@ -145,7 +136,7 @@ impl<'r> Resolver<'r> {
 
     /// The source of an input that the segment does not name.
     fn unnamed(&self, request: &SegmentRequest, cell: usize, input: &TensorSpec) -> Result<Source, String> {
-        let kind = request.nodes.kind();
+        let kind = request.kind();
         let maps: Vec<&str> = kind.sources().collect();
         let takes_whole = kind == Kind::Stage && request.over().next().is_none();
         let own = if takes_whole { self.scope.input(&input.name) } else { None };
@@ -165,39 +156,39 @@ impl<'r> Resolver<'r> {
         request: &SegmentRequest,
         cell: usize,
         input: &TensorSpec,
-        source: &SourceRequest,
+        source: &NamedSource,
     ) -> Result<Source, String> {
         Ok(match source {
-            SourceRequest::Step { of, reversed } => {
+            Source::Step { of, reversed } => {
                 self.scope.steps_of(of)?;
-                let of = self.read(input, of)?;
-                match request.nodes.kind() {
-                    Kind::Stage => Source::Rows(of),
-                    _ => Source::Step { of, reversed: *reversed },
-                }
+                Source::Step { of: self.read(input, of)?, reversed: *reversed }
             }
-            SourceRequest::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
-            SourceRequest::Length(tensor) => Source::Length(self.tensor(tensor)?),
-            SourceRequest::Carried { output, start, is_kept } => {
+            Source::Rows(of) => {
+                self.scope.steps_of(of)?;
+                Source::Rows(self.read(input, of)?)
+            }
+            Source::Whole(tensor) => Source::Whole(self.read(input, tensor)?),
+            Source::Length(tensor) => Source::Length(self.tensor(tensor)?),
+            Source::Carried { output, start, is_kept } => {
                 let output = self.handed_on(cell, input, output)?;
                 let start = match start {
-                    StartRequest::Value(value) => Start::Value(*value),
-                    StartRequest::Elements(elements) => Start::Elements(elements.clone()),
-                    StartRequest::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
+                    Start::Row(constant) => Start::Row(row(input, constant)),
+                    Start::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
                 };
                 Source::Carried { output, start, is_kept: *is_kept }
             }
-            SourceRequest::Control(ControlRequest::CorrelationId) => Source::CorrelationId,
-            SourceRequest::Control(ControlRequest::Flag { control, no, yes }) => {
-                Source::Control { control: *control, no: *no, yes: *yes }
+            Source::Control { control, no, yes } => {
+                Source::Control { control: *control, no: row(input, no), yes: row(input, yes) }
             }
-            SourceRequest::Grown { output } => Source::Grown { output: self.handed_on(cell, input, output)? },
-            SourceRequest::GrownLength { .. } => Source::GrownLength,
-            SourceRequest::Child { child, output } => {
-                for cell in request.nodes.cells() {
+            Source::CorrelationId => Source::CorrelationId,
+            Source::Grown { output } => Source::Grown { output: self.handed_on(cell, input, output)? },
+            Source::GrownLength => Source::GrownLength,
+            Source::Child { child, output, none } => {
+                for &cell in &request.cells {
                     self.handed_on(cell, input, output)?;
                 }
-                Source::Child { child: *child, output: output.clone() }
+                let output = self.output(request.cells[0], output)?;
+                Source::Child { child: *child, output, none: row(input, none) }
             }
         })
     }
@@ -244,6 +235,15 @@ impl<'r> Resolver<'r> {
         }
         let hint = suggestion(name, known.iter().copied());
         format!("expected an {what} of {}: {}, but found '{name}'{hint}", names.join(" or "), known.join(", "))
+    }
+}
+
+/// The row of an input that a constant makes. Where the input's dims vary none fits, and [`Unfolding::check`] refuses
+/// the empty one.
+fn row(input: &TensorSpec, constant: &Constant) -> Bytes {
+    match constant {
+        Constant::Elements(elements) => elements.clone(),
+        Constant::Value(value) => input.datatype.element(*value).repeat(element_count(&input.dims).unwrap_or(0)).into(),
     }
 }
 

@@ -1,8 +1,8 @@
 //! The tensors that a segment may name, and how long they are known to be.
 
-use super::{Kind, NodesRequest, SegmentRequest, SourceRequest, keys};
+use super::{Kind, SegmentRequest, keys};
 use crate::{
-    model::unfold::{Emit, Emitted, Expression, Tensor, Which},
+    model::unfold::{Emit, Emitted, Expression, Nodes, Source, Tensor, Which},
     repository::config::nearest::suggestion,
 };
 
@@ -21,7 +21,7 @@ pub(super) struct Scope<'r> {
 struct Left<'r> {
     segment: &'r SegmentRequest,
     /// None: what its cell gives, which is not known yet.
-    emits: Option<Vec<Emit>>,
+    emits: Option<Vec<Emit<String>>>,
     /// Rows of what it leaves of all nodes, where they are known beforehand.
     rows: Option<Expression>,
 }
@@ -43,7 +43,12 @@ impl<'r> Scope<'r> {
     }
 
     /// Adds a segment, whose steps are `rows`.
-    pub(super) fn leave(&mut self, segment: &'r SegmentRequest, emits: Option<Vec<Emit>>, rows: Option<Expression>) {
+    pub(super) fn leave(
+        &mut self,
+        segment: &'r SegmentRequest,
+        emits: Option<Vec<Emit<String>>>,
+        rows: Option<Expression>,
+    ) {
         self.segments.push(Left { segment, emits, rows });
     }
 
@@ -83,7 +88,7 @@ impl<'r> Scope<'r> {
     /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment grows.
     pub(super) fn length_of(&self, segment: &SegmentRequest, name: &str) -> Result<Option<Tensor>, String> {
         self.tensor(name).map_err(|fault| {
-            let grows = segment.sources.iter().filter(|(_, source)| matches!(source, SourceRequest::Grown { .. }));
+            let grows = segment.sources.iter().filter(|(_, source)| matches!(source, Source::Grown { .. }));
             let grown: Vec<String> = grows.map(|(input, _)| format!("{}.{input}", keys::GROW)).collect();
             if keys::grown(name).is_none() || grown.is_empty() {
                 return fault;
@@ -113,7 +118,7 @@ impl<'r> Scope<'r> {
     pub(super) fn steps_of(&self, name: &str) -> Result<Option<Tensor>, String> {
         let tensor = self.tensor(name)?;
         if let Some(Tensor::Emitted(emitted)) = tensor
-            && self.segments[emitted.segment].segment.nodes.kind() != Kind::Stage
+            && self.segments[emitted.segment].segment.kind() != Kind::Stage
             && self.which(emitted) != Some(Which::All)
         {
             return Err(format!(
@@ -130,11 +135,11 @@ impl<'r> Scope<'r> {
     pub(super) fn count(&self, segment: &SegmentRequest) -> Result<Option<Expression>, Fault> {
         let parse = |key: &str, text: &str| self.expression(text).map(Some).map_err(|fault| (key.to_owned(), fault));
         match &segment.nodes {
-            NodesRequest::Stage { .. } => Ok(segment.over().find_map(|(_, of)| self.rows(of))),
-            NodesRequest::Chain { steps: Some(text), .. } => parse(keys::STEPS, text),
-            NodesRequest::Decode { max_steps, .. } => parse(keys::MAX_STEPS, max_steps),
-            NodesRequest::Tree { children, .. } => Ok(self.rows(children)),
-            NodesRequest::Chain { steps: None, .. } => {
+            Nodes::Stage => Ok(segment.over().find_map(|(_, of)| self.rows(of))),
+            Nodes::Chain { steps: Some(text) } => parse(keys::STEPS, text),
+            Nodes::Decode { max_steps: Some(text), .. } => parse(keys::MAX_STEPS, text),
+            Nodes::Tree { children, .. } => Ok(self.rows(children)),
+            Nodes::Chain { steps: None } | Nodes::Decode { max_steps: None, .. } => {
                 let known = segment.over().find_map(|(_, of)| self.rows(of));
                 match (known, segment.over().next()) {
                     (Some(known), _) => Ok(Some(known)),
@@ -211,7 +216,7 @@ impl<'r> Scope<'r> {
             Some(Tensor::Input(input)) => Some(Expression::Length(input)),
             Some(Tensor::Emitted(emitted)) => {
                 let Left { segment, rows, .. } = &self.segments[emitted.segment];
-                let has_all = self.which(emitted) == Some(Which::All) || segment.nodes.kind() == Kind::Stage;
+                let has_all = self.which(emitted) == Some(Which::All) || segment.kind() == Kind::Stage;
                 if has_all { rows.clone() } else { None }
             }
             // An output of a stage that names none: each has the stage's rows.

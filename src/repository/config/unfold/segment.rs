@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    ControlRequest, DEFAULT_MAX_NODES, Kind, MAX_NODES, NodesRequest, SegmentRequest, SourceRequest, StartRequest,
-    keys, part::Part,
-};
+use smallvec::{SmallVec, smallvec};
+
+use super::{Constant, DEFAULT_MAX_NODES, Kind, MAX_NODES, NamedSource, SegmentRequest, keys, part::Part};
 use crate::{
-    model::unfold::{Control, Emit, Which},
+    model::unfold::{Control, Emit, Nodes, Source, Start, Which},
     repository::config::{ConfigError, nearest::suggestion},
 };
 
@@ -24,26 +23,30 @@ pub(super) fn read(
         let name = part.required(key)?;
         cell(name).map_err(|fault| part.refuse(key, fault)).map(|number| (number, name))
     };
-    let (nodes, default_name) = match kind {
-        Kind::Stage => {
+    let (cells, default_name): (SmallVec<[usize; 2]>, &str) = match kind {
+        Kind::Stage | Kind::Chain | Kind::Decode => {
             let (cell, name) = cell_at(keys::CELL)?;
-            (NodesRequest::Stage { cell }, name)
-        }
-        Kind::Chain => {
-            let (cell, name) = cell_at(keys::CELL)?;
-            let steps = part.text(keys::STEPS).map(|_| part.required(keys::STEPS)).transpose()?;
-            (NodesRequest::Chain { cell, steps: steps.map(str::to_owned) }, name)
-        }
-        Kind::Decode => {
-            let (cell, name) = cell_at(keys::CELL)?;
-            let max_steps = part.required(keys::MAX_STEPS)?.to_owned();
-            (NodesRequest::Decode { cell, max_steps, until: until(part)? }, name)
+            (smallvec![cell], name)
         }
         Kind::Tree => {
             let ((leaf, _), (internal, _)) = (cell_at(keys::LEAF)?, cell_at(keys::INTERNAL)?);
+            (smallvec![leaf, internal], Kind::Tree.as_str())
+        }
+    };
+    let nodes = match kind {
+        Kind::Stage => Nodes::Stage,
+        Kind::Chain => {
+            let steps = part.text(keys::STEPS).map(|_| part.required(keys::STEPS)).transpose()?;
+            Nodes::Chain { steps: steps.map(str::to_owned) }
+        }
+        Kind::Decode => {
+            let max_steps = part.required(keys::MAX_STEPS)?.to_owned();
+            Nodes::Decode { max_steps: Some(max_steps), until: until(part)? }
+        }
+        Kind::Tree => {
             let children = part.required(keys::CHILDREN)?.to_owned();
             let max_nodes = part.whole(keys::MAX_NODES, 1..=MAX_NODES)?.unwrap_or(DEFAULT_MAX_NODES);
-            (NodesRequest::Tree { leaf, internal, children, max_nodes }, Kind::Tree.as_str())
+            Nodes::Tree { children, max_nodes }
         }
     };
     let name = part.text(keys::NAME).unwrap_or(default_name);
@@ -53,7 +56,7 @@ pub(super) fn read(
     }
     let sources = sources(part, kind)?;
     let emits = emits(part, kind)?;
-    Ok(SegmentRequest { name: name.to_owned(), nodes, sources, emits, streams: part.flag(keys::STREAM)? })
+    Ok(SegmentRequest { name: name.to_owned(), cells, nodes, sources, emits, streams: part.flag(keys::STREAM)? })
 }
 
 fn kind(part: &Part<'_>) -> Result<Kind, ConfigError> {
@@ -87,7 +90,7 @@ fn until(part: &Part<'_>) -> Result<Option<(String, i64)>, ConfigError> {
     }
 }
 
-fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest>, ConfigError> {
+fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, NamedSource>, ConfigError> {
     let reversed = part.flag(keys::REVERSE)?;
     let mut starts: BTreeMap<&str, &str> = BTreeMap::new();
     if kind.maps().contains(&keys::START) {
@@ -107,16 +110,17 @@ fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest
                 return Err(part.refuse(&key, message));
             }
             let source = match map {
-                keys::OVER => SourceRequest::Step { of: text.to_owned(), reversed },
+                keys::OVER if kind == Kind::Stage => Source::Rows(text.to_owned()),
+                keys::OVER => Source::Step { of: text.to_owned(), reversed },
                 keys::LENGTH => length(part, text),
-                keys::GROW => SourceRequest::Grown { output: text.to_owned() },
+                keys::GROW => Source::Grown { output: text.to_owned() },
                 keys::CHILD => child(text).map_err(|fault| part.refuse(&key, fault))?,
                 keys::CARRY | keys::FEED | keys::KEEP => {
-                    let start = starts.remove(input).map_or(StartRequest::Value(0.0), start);
-                    SourceRequest::Carried { output: text.to_owned(), start, is_kept: map == keys::KEEP }
+                    let start = starts.remove(input).map_or(Start::Row(Constant::Value(0.0)), start);
+                    Source::Carried { output: text.to_owned(), start, is_kept: map == keys::KEEP }
                 }
-                keys::CONTROL => SourceRequest::Control(control(text).map_err(|fault| part.refuse(&key, fault))?),
-                _ => SourceRequest::Whole(text.to_owned()),
+                keys::CONTROL => control(text).map_err(|fault| part.refuse(&key, fault))?,
+                _ => Source::Whole(text.to_owned()),
             };
             sources.insert(input.to_owned(), source);
         }
@@ -129,40 +133,39 @@ fn sources(part: &Part<'_>, kind: Kind) -> Result<BTreeMap<String, SourceRequest
 }
 
 /// What a cell is told: flags are 0 for no and 1 for yes.
-fn control(text: &str) -> Result<ControlRequest, String> {
+fn control(text: &str) -> Result<NamedSource, String> {
     let control = match text {
-        "id" => return Ok(ControlRequest::CorrelationId),
+        "id" => return Ok(Source::CorrelationId),
         "start" => Control::Start,
         "end" => Control::End,
         "ready" => Control::Ready,
         _ => return Err(format!("expected start, end, ready or id, but found '{text}'")),
     };
-    Ok(ControlRequest::Flag { control, no: 0.0, yes: 1.0 })
+    Ok(Source::Control { control, no: Constant::Value(0.0), yes: Constant::Value(1.0) })
 }
 
 /// The length of a tensor, or of an input that the segment itself grows.
-fn length(part: &Part<'_>, text: &str) -> SourceRequest {
-    match keys::grown(text).filter(|_| part.text(text).is_some()) {
-        Some(input) => SourceRequest::GrownLength { input: input.to_owned() },
-        None => SourceRequest::Length(text.to_owned()),
-    }
+fn length(part: &Part<'_>, text: &str) -> NamedSource {
+    let grows = keys::grown(text).is_some() && part.text(text).is_some();
+    if grows { Source::GrownLength } else { Source::Length(text.to_owned()) }
 }
 
-fn start(text: &str) -> StartRequest {
+fn start(text: &str) -> Start<String, Constant> {
     let number = text.parse().ok().filter(|number: &f64| number.is_finite());
-    number.map_or_else(|| StartRequest::Tensor(text.to_owned()), StartRequest::Value)
+    number.map_or_else(|| Start::Tensor(text.to_owned()), |number| Start::Row(Constant::Value(number)))
 }
 
-fn child(text: &str) -> Result<SourceRequest, String> {
+fn child(text: &str) -> Result<NamedSource, String> {
     let split = text.split_once('.').filter(|(_, output)| !output.is_empty());
     let read = split.and_then(|(child, output)| Some((child.parse::<u16>().ok()?, output)));
     let (child, output) = read.ok_or_else(|| {
         format!("expected a child's number and an output of its cell, as in '0.h', but found '{text}'")
     })?;
-    Ok(SourceRequest::Child { child: child.into(), output: output.to_owned() })
+    // Where there is no such child, zeros are read.
+    Ok(Source::Child { child: child.into(), output: output.to_owned(), none: Constant::Value(0.0) })
 }
 
-fn emits(part: &Part<'_>, kind: Kind) -> Result<Vec<Emit>, ConfigError> {
+fn emits(part: &Part<'_>, kind: Kind) -> Result<Vec<Emit<String>>, ConfigError> {
     // A stage that names none leaves all outputs of its cell.
     let given = if kind == Kind::Stage { part.mapping(keys::EMIT)? } else { part.required_mapping(keys::EMIT)? };
     let last = if kind == Kind::Tree { "root" } else { "last" };

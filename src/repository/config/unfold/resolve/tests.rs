@@ -55,31 +55,26 @@ const fn emitted(segment: usize, emit: usize) -> Tensor {
 #[test]
 fn names_become_numbers() {
     let resolved = resolve(TRANSLATE, &translate_ports()).unwrap();
-    let Nodes::Steps(encoder) = &resolved.segments[0].nodes else { panic!("a chain") };
-    let expected = Steps {
-        cell: 0,
-        inputs: vec![
-            Source::Step { of: Tensor::Input(0), reversed: true },
-            Source::Carried { output: 0, start: Start::Value(0.0), is_kept: false },
-        ],
-        count: Count::Exactly(Expression::Length(0)),
-    };
-    assert_eq!(encoder, &expected);
-    let Nodes::Steps(decoder) = &resolved.segments[1].nodes else { panic!("a loop") };
+    let [encoder, decoder] = &resolved.segments[..] else { panic!("two segments") };
+    let inputs = vec![
+        Source::Step { of: Tensor::Input(0), reversed: true },
+        Source::Carried { output: 0, start: Start::Row(vec![0; 32].into()), is_kept: false },
+    ];
+    assert_eq!(encoder.types[..], [NodeType { cell: 0, inputs }]);
+    assert_eq!(encoder.nodes, Nodes::Chain { steps: Expression::Length(0) });
     let most = [Expression::Length(0), Expression::Number(50)];
-    let expected = Steps {
-        cell: 1,
-        inputs: vec![
-            Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
-            Source::Whole(emitted(0, 0)),
-            Source::Carried { output: 1, start: Start::Value(1.0), is_kept: false },
-            Source::Length(emitted(0, 0)),
-            Source::Grown { output: 2 },
-            Source::GrownLength,
-        ],
-        count: Count::AtMost { most: Expression::Joined(Operator::Plus, Box::new(most)), until: Some((1, 2)) },
-    };
-    assert_eq!(decoder, &expected);
+    let one = Bytes::copy_from_slice(&1_i64.to_le_bytes());
+    let inputs = vec![
+        Source::Carried { output: 0, start: Start::Tensor(emitted(0, 1)), is_kept: false },
+        Source::Whole(emitted(0, 0)),
+        Source::Carried { output: 1, start: Start::Row(one), is_kept: false },
+        Source::Length(emitted(0, 0)),
+        Source::Grown { output: 2 },
+        Source::GrownLength,
+    ];
+    assert_eq!(decoder.types[..], [NodeType { cell: 1, inputs }]);
+    let max_steps = Expression::Joined(Operator::Plus, Box::new(most));
+    assert_eq!(decoder.nodes, Nodes::Decode { max_steps, until: Some((1, 2)) });
     assert_eq!(resolved.outputs, [Emitted { segment: 1, emit: 0 }]);
     let (encode, decode) = (&resolved.cells[0], &resolved.cells[1]);
     assert_eq!((encode.name.as_str(), encode.max_rows, encode.min_followup, encode.priority), ("encode", 512, 128, 2));
@@ -153,15 +148,16 @@ unfold: [ tree: { leaf: leaf, internal: node, children: table, over: tokens, as:
 ";
     let leaf = CellPorts { inputs: vec![port("x", DataType::Int64, &[])], outputs: floats(&["c", "h"]) };
     let node = CellPorts { inputs: floats(&["right", "left"]), outputs: floats(&["h", "c"]) };
-    let child = |child| Source::Child { child, output: "h".to_owned() };
+    let child = |child| Source::Child { child, output: 1, none: vec![0; 32].into() };
     let resolved = resolve(text, &[leaf.clone(), node.clone()]).unwrap();
-    let expected = Tree {
-        leaf: NodeType { cell: 0, inputs: vec![Source::Step { of: Tensor::Input(0), reversed: false }] },
-        inner: NodeType { cell: 1, inputs: vec![child(1), child(0)] },
-        children: 1,
-        max_nodes: 256,
-    };
-    assert_eq!(resolved.segments[0].nodes, Nodes::Tree(expected));
+    let expected = [
+        NodeType { cell: 0, inputs: vec![Source::Step { of: Tensor::Input(0), reversed: false }] },
+        NodeType { cell: 1, inputs: vec![child(1), child(0)] },
+    ];
+    let tree = &resolved.segments[0];
+    assert_eq!(tree.types[..], expected, "outputs are those of the leaves");
+    assert_eq!(tree.nodes, Nodes::Tree { children: 1, max_nodes: 256 });
+    assert_eq!(resolved.outputs_of(tree, 1).as_deref(), Ok(&[1, 0][..]), "inner nodes have them elsewhere");
     let bare = CellPorts { outputs: floats(&["c"]), ..leaf.clone() };
     assert_eq!(
         resolve(text, &[bare, node.clone()]),
@@ -187,8 +183,9 @@ unfold:
     let conv = CellPorts { inputs: floats(&["frames"]), outputs: floats(&["other", "features"]) };
     let step = CellPorts { inputs: floats(&["x"]), outputs: floats(&["y"]) };
     let resolved = resolve(text, &[conv.clone(), step.clone()]).unwrap();
-    let Nodes::Steps(stage) = &resolved.segments[0].nodes else { panic!("a stage") };
-    assert_eq!(stage, &Steps { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))], count: Count::One });
+    let stage = &resolved.segments[0];
+    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Whole(Tensor::Input(0))] }]);
+    assert_eq!(stage.nodes, Nodes::Stage);
     let left: Vec<(&str, Which)> =
         resolved.segments[0].emits.iter().map(|emit| (emit.name.as_str(), emit.which)).collect();
     assert_eq!(left, [("other", Which::Last), ("features", Which::Last)]);
@@ -228,10 +225,11 @@ fn a_stage_may_go_over_rows_and_leaves_as_many() {
     let project = CellPorts { inputs: floats(&["x"]), outputs: floats(&["gates"]) };
     let step = CellPorts { inputs: floats(&["g"]), outputs: floats(&["y"]) };
     let resolved = resolve(PROJECT, &[project.clone(), step.clone()]).unwrap();
-    let Nodes::Steps(stage) = &resolved.segments[0].nodes else { panic!("a stage") };
-    assert_eq!(stage, &Steps { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))], count: Count::One });
-    let Nodes::Steps(chain) = &resolved.segments[1].nodes else { panic!("a chain") };
-    assert_eq!(chain.count, Count::Exactly(Expression::Length(0)), "known before the stage has run");
+    let [stage, chain] = &resolved.segments[..] else { panic!("two segments") };
+    assert_eq!(stage.types[..], [NodeType { cell: 0, inputs: vec![Source::Rows(Tensor::Input(0))] }]);
+    assert_eq!(stage.nodes, Nodes::Stage);
+    let steps = Expression::Length(0);
+    assert_eq!(chain.nodes, Nodes::Chain { steps }, "known before the stage has run");
     let named = PROJECT.replace("as: x }", "as: x, emit: { gates: all(gates) } }");
     assert_eq!(resolve(&named, &[project.clone(), step.clone()]), Ok(resolved));
     let more = CellPorts { inputs: floats(&["frames", "x"]), ..project };

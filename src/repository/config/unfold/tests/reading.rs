@@ -1,19 +1,21 @@
+use smallvec::smallvec;
+
 use super::*;
 use crate::model::unfold::Which;
 
-fn emit(name: &str, output: &str, which: Which) -> Emit {
+fn emit(name: &str, output: &str, which: Which) -> Emit<String> {
     Emit { name: name.to_owned(), output: output.to_owned(), which }
 }
 
-fn tensor(name: &str) -> StartRequest {
-    StartRequest::Tensor(name.to_owned())
+fn value(value: f64) -> Start<String, Constant> {
+    Start::Row(Constant::Value(value))
 }
 
-fn carried(output: &str, start: StartRequest) -> SourceRequest {
-    SourceRequest::Carried { output: output.to_owned(), start, is_kept: false }
+fn carried(output: &str, start: Start<String, Constant>) -> NamedSource {
+    Source::Carried { output: output.to_owned(), start, is_kept: false }
 }
 
-fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String, SourceRequest> {
+fn sources<const N: usize>(given: [(&str, NamedSource); N]) -> BTreeMap<String, NamedSource> {
     given.into_iter().map(|(input, source)| (input.to_owned(), source)).collect()
 }
 
@@ -21,26 +23,28 @@ fn sources<const N: usize>(given: [(&str, SourceRequest); N]) -> BTreeMap<String
 fn every_key_of_chain_and_decode_is_read() {
     let encoder = SegmentRequest {
         name: "encoder".to_owned(),
-        nodes: NodesRequest::Chain { cell: 0, steps: None },
+        cells: smallvec![0],
+        nodes: Nodes::Chain { steps: None },
         sources: sources([
-            ("word", SourceRequest::Step { of: "source".to_owned(), reversed: true }),
-            ("h", carried("h_next", StartRequest::Value(-0.5))),
-            ("c", carried("c_next", StartRequest::Value(0.0))),
+            ("word", Source::Step { of: "source".to_owned(), reversed: true }),
+            ("h", carried("h_next", value(-0.5))),
+            ("c", carried("c_next", value(0.0))),
         ]),
         emits: vec![emit("all", "h_next", Which::All), emit("h", "h_next", Which::Last)],
         streams: false,
     };
-    let max_steps = "2 * len(encoder.all) + 50".to_owned();
+    let max_steps = Some("2 * len(encoder.all) + 50".to_owned());
     let decode = SegmentRequest {
         name: "decode".to_owned(),
-        nodes: NodesRequest::Decode { cell: 1, max_steps, until: Some(("next".to_owned(), 2)) },
+        cells: smallvec![1],
+        nodes: Nodes::Decode { max_steps, until: Some(("next".to_owned(), 2)) },
         sources: sources([
-            ("token", carried("next", StartRequest::Value(1.0))),
-            ("h", carried("h_next", tensor("encoder.h"))),
-            ("memory", SourceRequest::Whole("encoder.all".to_owned())),
-            ("words", SourceRequest::Length("encoder.all".to_owned())),
-            ("past", SourceRequest::Grown { output: "key".to_owned() }),
-            ("past_words", SourceRequest::GrownLength { input: "past".to_owned() }),
+            ("token", carried("next", value(1.0))),
+            ("h", carried("h_next", Start::Tensor("encoder.h".to_owned()))),
+            ("memory", Source::Whole("encoder.all".to_owned())),
+            ("words", Source::Length("encoder.all".to_owned())),
+            ("past", Source::Grown { output: "key".to_owned() }),
+            ("past_words", Source::GrownLength),
         ]),
         emits: vec![emit("tokens", "next", Which::All)],
         streams: false,
@@ -68,12 +72,13 @@ fn every_key_of_chain_and_decode_is_read() {
 
 #[test]
 fn every_key_of_a_tree_is_read() {
-    let child = |child, output: &str| SourceRequest::Child { child, output: output.to_owned() };
+    let child = |child, output: &str| Source::Child { child, output: output.to_owned(), none: Constant::Value(0.0) };
     let tree = SegmentRequest {
         name: "tree".to_owned(),
-        nodes: NodesRequest::Tree { leaf: 0, internal: 1, children: "children".to_owned(), max_nodes: 31 },
+        cells: smallvec![0, 1],
+        nodes: Nodes::Tree { children: "children".to_owned(), max_nodes: 31 },
         sources: sources([
-            ("x", SourceRequest::Step { of: "tokens".to_owned(), reversed: false }),
+            ("x", Source::Step { of: "tokens".to_owned(), reversed: false }),
             ("left", child(0, "h")),
             ("right", child(1, "h")),
         ]),
@@ -83,7 +88,7 @@ fn every_key_of_a_tree_is_read() {
     let read = sound(TREE);
     assert_eq!(read.segments, [tree]);
     let max_nodes = |read: UnfoldRequest| match read.segments[0].nodes {
-        NodesRequest::Tree { max_nodes, .. } => max_nodes,
+        Nodes::Tree { max_nodes, .. } => max_nodes,
         _ => panic!("a tree"),
     };
     assert_eq!(max_nodes(sound(&changed(TREE, "max_nodes: 31", "name: t"))), 256);
@@ -96,7 +101,8 @@ fn a_stage_is_a_cell_that_runs_once() {
     assert_eq!(names, ["conv", "step", "dense"], "in the order in which they run");
     let conv = SegmentRequest {
         name: "conv".to_owned(),
-        nodes: NodesRequest::Stage { cell: 0 },
+        cells: smallvec![0],
+        nodes: Nodes::Stage,
         sources: BTreeMap::new(),
         emits: Vec::new(),
         streams: false,
@@ -104,13 +110,14 @@ fn a_stage_is_a_cell_that_runs_once() {
     assert_eq!(read.segments[0], conv);
     let dense = SegmentRequest {
         name: "dense".to_owned(),
-        nodes: NodesRequest::Stage { cell: 2 },
-        sources: sources([("x", SourceRequest::Whole("step.h".to_owned()))]),
+        cells: smallvec![2],
+        nodes: Nodes::Stage,
+        sources: sources([("x", Source::Whole("step.h".to_owned()))]),
         emits: vec![emit("logits", "y", Which::Last)],
         streams: false,
     };
     assert_eq!(read.segments[2], dense, "all values of one node are its only one");
-    let NodesRequest::Chain { steps, .. } = &read.segments[1].nodes else { panic!("a chain") };
+    let Nodes::Chain { steps } = &read.segments[1].nodes else { panic!("a chain") };
     assert_eq!(steps.as_deref(), Some("len(frames) / 2"));
 }
 
@@ -137,7 +144,8 @@ fn a_small_batch_still_has_a_least_follow_up() {
 fn chains_are_as_long_as_what_they_go_over_where_that_is_known() {
     let layer = "- chain: { cell: decode, name: layer, over: encoder.all, as: x, emit: { y: all(h) } }\n- decode:";
     let layered = sound(&changed(TRANSLATE, "- decode:", layer));
-    assert_eq!(layered.segments[1].nodes, NodesRequest::Chain { cell: 1, steps: None });
+    let layer = &layered.segments[1];
+    assert_eq!((&layer.cells[..], &layer.nodes), (&[1][..], &Nodes::Chain { steps: None }));
     let over_tree = "- chain: { cell: leaf, over: tree.all, as: x, emit: { y: last(h) } }\n";
     assert!(from_yaml(&format!("{TREE}{over_tree}")).is_ok(), "a tree has as many nodes as its table");
 }
