@@ -8,8 +8,9 @@ use std::{ops::Range, sync::Arc};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 
+use super::gather::Data;
 use crate::{
-    device::{Buffer, BufferPool, RowBuffer, RowsMut, RowsRef},
+    device::{Buffer, BufferPool, RowBuffer, RowsMut},
     model::{BoundaryDim, BoundaryTensor, Dims, element_count},
 };
 
@@ -67,12 +68,12 @@ impl BoundaryRows {
         tensor: usize,
         places: &Places,
         buffers: &Arc<BufferPool>,
-    ) -> Result<(Dims, ReadRows), String> {
+    ) -> Result<(Dims, Data), String> {
         let held = self.tensors.get(tensor).and_then(|held| held.lock().clone());
         let Tensor { row_dims, rows } = held.ok_or("nothing was written to the tensor")?;
         if let [run] = places.runs.as_slice() {
             let inside = rows.read(run.clone()).map_err(|error| error.to_string())?;
-            return Ok((row_dims, ReadRows::Inside(inside)));
+            return Ok((row_dims, Data::Boundary(inside)));
         }
         let mut gathered = BufferPool::take(buffers, places.rows() as usize * rows.row_bytes());
         let mut rest = gathered.as_mut_slice();
@@ -82,7 +83,7 @@ impl BoundaryRows {
             into.copy_from_slice(&from);
             rest = after;
         }
-        Ok((row_dims, ReadRows::Gathered(gathered)))
+        Ok((row_dims, Data::Copied(gathered)))
     }
 
     /// Room for rows of a tensor.
@@ -126,23 +127,6 @@ impl BoundaryRows {
         let rows = RowBuffer::new(buffers, self.capacity, row_bytes).map_err(|error| error.to_string())?;
         *held = Some(Tensor { row_dims: Dims::from_slice(row_dims), rows: Arc::clone(&rows) });
         Ok(rows)
-    }
-}
-
-/// Rows to read, all together.
-pub(super) enum ReadRows {
-    /// Where they lie.
-    Inside(RowsRef),
-    /// Copied out from between others.
-    Gathered(Buffer),
-}
-
-impl ReadRows {
-    pub(super) fn as_slice(&self) -> &[u8] {
-        match self {
-            Self::Inside(rows) => rows,
-            Self::Gathered(buffer) => buffer.as_slice(),
-        }
     }
 }
 
@@ -220,7 +204,7 @@ mod tests {
         assert!(matches!(room, WriteRows::Inside(_)));
         room.commit();
         let (row_dims, read) = rows.read(0, &places, &pool).expect("they were written");
-        assert!(matches!(read, ReadRows::Inside(_)));
+        assert!(matches!(read, Data::Boundary(_)));
         assert_eq!(row_dims.as_slice(), [2]);
     }
 

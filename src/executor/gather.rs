@@ -1,23 +1,52 @@
-//! Gathers the requests of a task into one batch: each payload is copied once, into aligned memory, padded where axes
-//! vary.
+//! Gathers the rows of a task into one batch: of requests, whose payloads are copied once, into aligned memory, padded
+//! where axes vary; and, for stages and cells, of what earlier tasks made.
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::InputTensor;
 use crate::{
     batching::ShapeClass,
-    device::{Buffer, BufferPool},
+    device::{Buffer, BufferPool, RowsRef},
     engine::BatchInput,
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
 };
 
-/// One input of a batch, owned.
+/// One input of a batch, all rows together.
 pub(super) enum Gathered<'a> {
-    Dense { shape: Dims, data: Buffer },
+    Dense { shape: Dims, data: Data },
     Strings { shape: Dims, elements: Vec<&'a [u8]> },
     Absent,
+}
+
+/// Rows that lie side by side.
+pub(super) enum Data {
+    /// Copied together.
+    Copied(Buffer),
+    /// Where they lie in a request, or where a task of cells wrote them.
+    Shared(Bytes),
+    /// Where they lie in a boundary's buffer.
+    Boundary(RowsRef),
+}
+
+/// Consecutive rows of one tensor, to be copied into a batch behind those before them.
+pub(super) struct Rows<'a> {
+    pub(super) count: usize,
+    /// The dims of each, in which padded axes have the rows' own lengths.
+    pub(super) dims: &'a [i64],
+    pub(super) data: &'a [u8],
+}
+
+impl Data {
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Copied(buffer) => buffer.as_slice(),
+            Self::Shared(bytes) => bytes,
+            Self::Boundary(rows) => rows,
+        }
+    }
 }
 
 impl Gathered<'_> {
@@ -81,7 +110,8 @@ pub(super) fn gather_input<'a>(
     let padded = pad_dims(input, row_dims, class);
     let shape = graph_shape(spec, input, &padded, rows);
     let gathered = match input.datatype.size_bytes() {
-        Some(size) => dense(spec, input, &padded, size, &tensors, buffers).map(|data| Gathered::Dense { shape, data }),
+        Some(size) => dense(spec, input, &padded, size, &tensors, buffers)
+            .map(|buffer| Gathered::Dense { shape, data: Data::Copied(buffer) }),
         None => strings(&tensors).map(|elements| Gathered::Strings { shape, elements }),
     };
     gathered.ok_or_else(|| {
@@ -128,37 +158,63 @@ fn dense(
     buffers: &Arc<BufferPool>,
 ) -> Option<Buffer> {
     let row_bytes = element_count(padded)?.checked_mul(size)?;
-    let rows: usize = tensors.iter().map(|(part, _)| part.count as usize).sum();
-    let batch_bytes = rows.checked_mul(row_bytes)?;
+    let count: usize = tensors.iter().map(|(part, _)| part.count as usize).sum();
+    let batch_bytes = count.checked_mul(row_bytes)?;
     let payload_bytes: usize = tensors.iter().map(|(_, tensor)| tensor.data.len()).sum();
     if batch_bytes > PADDING_BYTES.max(payload_bytes.saturating_mul(PADDING_FACTOR)) {
         return None;
     }
+    let rows = tensors.iter().map(|(part, tensor)| {
+        let dims = &tensor.shape[usize::from(spec.has_batch_axis())..];
+        let bytes = element_count(dims)?.checked_mul(size)?;
+        let (start, count) = (part.start as usize * bytes, part.count as usize);
+        Some(Rows { count, dims, data: tensor.data.get(start..start + count * bytes)? })
+    });
+    let rows = rows.collect::<Option<SmallVec<[Rows<'_>; 8]>>>()?;
     let mut buffer = BufferPool::take(buffers, batch_bytes);
-    let mut rest = buffer.as_mut_slice();
-    for (part, tensor) in tensors {
-        let (into, after) = rest.split_at_mut(part.count as usize * row_bytes);
-        rest = after;
-        let own = &tensor.shape[usize::from(spec.has_batch_axis())..];
-        let own_bytes = element_count(own)?.checked_mul(size)?;
-        let start = part.start as usize * own_bytes;
-        let data = tensor.data.get(start..start + part.count as usize * own_bytes)?;
-        if own == padded {
-            into.copy_from_slice(data);
-            continue;
-        }
-        fill(into, input.datatype, input.pad_value);
-        if own_bytes > 0 {
-            for (row_into, row) in into.chunks_exact_mut(row_bytes).zip(data.chunks_exact(own_bytes)) {
-                copy_block(row, own, row_into, padded, size);
-            }
-        }
-    }
+    copy_rows(rows, input, (padded, size), buffer.as_mut_slice());
     Some(buffer)
 }
 
+/// Copies rows into a batch of exactly their number, each padded to the dims, which are those of the longest; elements
+/// are of this size.
+pub(super) fn copy_rows<'a>(
+    rows: impl IntoIterator<Item = Rows<'a>>,
+    input: &TensorSpec,
+    (dims, size): (&[i64], usize),
+    mut into: &mut [u8],
+) {
+    let row_bytes = block_bytes(dims, size);
+    for Rows { count, dims: own, data } in rows {
+        let (own_into, rest) = into.split_at_mut(count * row_bytes);
+        into = rest;
+        if own == dims {
+            own_into.copy_from_slice(data);
+            continue;
+        }
+        let own_bytes = block_bytes(own, size);
+        for (number, row_into) in own_into.chunks_exact_mut(row_bytes.max(1)).enumerate() {
+            let row = &data[number * own_bytes..][..own_bytes];
+            // Where the first axis alone varies, the row is how the longest begins.
+            let begins = own.get(1..) == dims.get(1..);
+            let padding = if begins { &mut row_into[own_bytes..] } else { &mut *row_into };
+            fill(padding, input.datatype, input.pad_value);
+            if own_bytes > 0 {
+                copy_block(row, own, row_into, dims, size);
+            }
+        }
+    }
+}
+
+/// The dims of rows together.
+pub(super) fn with_rows(rows: usize, row_dims: &[i64]) -> Dims {
+    let mut shape = Dims::from_slice(&[rows as i64]);
+    shape.extend_from_slice(row_dims);
+    shape
+}
+
 /// Copies a block into the corner of a larger one of the same rank.
-pub(super) fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64], size: usize) {
+fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64], size: usize) {
     let (Some((&outer, from_inner)), Some((_, into_inner))) = (from_dims.split_first(), into_dims.split_first()) else {
         into[..size].copy_from_slice(&from[..size]);
         return;
@@ -197,7 +253,7 @@ fn block_bytes(dims: &[i64], size: usize) -> usize {
 }
 
 /// Fills memory with a value of the datatype.
-pub(super) fn fill(into: &mut [u8], datatype: DataType, value: f64) {
+fn fill(into: &mut [u8], datatype: DataType, value: f64) {
     let pattern = datatype.element(value);
     if pattern.iter().all(|&byte| byte == 0) {
         into.fill(0);
@@ -285,6 +341,21 @@ mod tests {
         let (shape, values) = dense_values(&gathered[0]);
         assert_eq!(shape.as_slice(), [3, 2, 2]);
         assert_eq!(values, [1, 2, 7, 7, 3, 4, 5, 6, 13, 14, 15, 16]);
+    }
+
+    #[test]
+    fn rows_are_padded_along_every_axis_on_which_they_are_shorter() {
+        let mut input = TensorSpec::new("x", DataType::Uint8, &[-1, -1]);
+        input.pad_value = 9.0;
+        let rows = [
+            Rows { count: 2, dims: &[1, 2], data: &[1, 2, 3, 4] },
+            Rows { count: 1, dims: &[2, 1], data: &[5, 6] },
+            Rows { count: 1, dims: &[0, 2], data: &[] },
+            Rows { count: 1, dims: &[2, 2], data: &[7, 8, 7, 8] },
+        ];
+        let mut batch = [0; 20];
+        copy_rows(rows, &input, (&[2, 2], 1), &mut batch);
+        assert_eq!(batch, [1, 2, 9, 9, 3, 4, 9, 9, 5, 9, 6, 9, 9, 9, 9, 9, 7, 8, 7, 8]);
     }
 
     #[test]

@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Instant};
 use smallvec::SmallVec;
 
 use super::{
-    boundary::{BoundaryRows, Places, ReadRows, WriteRows, row_dims},
-    gather::{Gathered, Part, gather_input},
+    boundary::{BoundaryRows, Places, WriteRows, row_dims},
+    gather::{Gathered, Part, gather_input, with_rows},
     output_bytes::{check_declared, check_made},
     pieces::Piece,
     ran::{Ran, nanos},
@@ -41,23 +41,8 @@ pub(super) struct StageTask<'a> {
     pub(super) stop: &'a StopSignal,
 }
 
-/// One input of the stage, all rows together.
-enum Input<'a> {
-    Gathered(Gathered<'a>),
-    Boundary { shape: Dims, rows: ReadRows },
-}
-
 /// Pieces of replies, by the member that they are for, and what became of each row.
 type PiecesAndOutcomes = (Vec<(usize, Piece)>, Vec<RowOutcome>);
-
-impl Input<'_> {
-    fn as_input(&self) -> BatchInput<'_> {
-        match self {
-            Self::Gathered(gathered) => gathered.as_input(),
-            Self::Boundary { shape, rows } => BatchInput::Dense { shape, data: rows.as_slice() },
-        }
-    }
-}
 
 /// Rows of one part that share a fate.
 struct Fate {
@@ -79,15 +64,13 @@ impl<'a> StageTask<'a> {
         let stage = &self.stages.stages[self.number];
         let rows = self.places.rows();
         let inputs = stage.inputs.iter().map(|(tensor, source)| match *source {
-            Source::Request(index) => {
-                gather_input(self.spec, (index, tensor), self.class, self.parts, self.buffers).map(Input::Gathered)
-            }
+            Source::Request(index) => gather_input(self.spec, (index, tensor), self.class, self.parts, self.buffers),
             Source::Boundary { boundary, tensor: place } => self
                 .read(boundary, usize::from(place))
                 .map_err(|fault| self.fault(&format!("input '{}'", tensor.name), &fault)),
         });
-        let inputs = inputs.collect::<Result<SmallVec<[Input<'_>; 4]>, String>>()?;
-        let batch_inputs: SmallVec<[BatchInput<'_>; 4]> = inputs.iter().map(Input::as_input).collect();
+        let inputs = inputs.collect::<Result<SmallVec<[Gathered<'_>; 4]>, String>>()?;
+        let batch_inputs: SmallVec<[BatchInput<'_>; 4]> = inputs.iter().map(Gathered::as_input).collect();
         let shapes: SmallVec<[Option<Dims>; 4]> = stage.outputs.iter().map(|output| self.shape(output)).collect();
         let tensors = || stage.outputs.iter().map(|output| &output.tensor);
         let of = format_args!(" of stage {} of model '{}'", self.number, self.spec.name);
@@ -138,11 +121,11 @@ impl<'a> StageTask<'a> {
         format!("{what} of stage {} of model '{}': {fault}", self.number, self.spec.name)
     }
 
-    fn read(&self, boundary: u16, tensor: usize) -> Result<Input<'a>, String> {
+    fn read(&self, boundary: u16, tensor: usize) -> Result<Gathered<'a>, String> {
         let kept = self.reads.iter().find(|(number, _)| *number == boundary).map(|(_, rows)| rows);
         let kept = kept.ok_or_else(|| format!("the batch keeps nothing at boundary {boundary}"))?;
-        let (row_dims, rows) = kept.read(tensor, self.places, self.buffers)?;
-        Ok(Input::Boundary { shape: with_rows(self.places.rows(), &row_dims), rows })
+        let (row_dims, data) = kept.read(tensor, self.places, self.buffers)?;
+        Ok(Gathered::Dense { shape: with_rows(self.places.rows() as usize, &row_dims), data })
     }
 
     /// An output's full shape where it follows from the batch.
@@ -151,7 +134,7 @@ impl<'a> StageTask<'a> {
         match output.boundary {
             Some(tensor) => {
                 let row_dims = row_dims(&self.stages.boundaries[self.number][tensor], &self.class.0)?;
-                Some(with_rows(rows, &row_dims))
+                Some(with_rows(rows as usize, &row_dims))
             }
             None => expected_shape(self.spec, &output.tensor, self.class, rows),
         }
@@ -295,12 +278,6 @@ fn next(to: &ExitTo) -> Next {
         ExitTo::Done(_) => Next::Done,
         ExitTo::Stage(stage) => Next::Skip(CellId(*stage)),
     }
-}
-
-fn with_rows(rows: u32, row_dims: &[i64]) -> Dims {
-    let mut shape = Dims::from_slice(&[i64::from(rows)]);
-    shape.extend_from_slice(row_dims);
-    shape
 }
 
 #[cfg(test)]

@@ -2,38 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::row::Row;
 use crate::{
-    device::{Buffer, BufferPool},
-    engine::BatchInput,
-    executor::gather::{copy_block, fill},
-    model::{Dims, TensorSpec, element_count},
+    device::BufferPool,
+    executor::gather::{Data, Gathered, Rows, copy_rows, with_rows},
+    model::{TensorSpec, element_count},
 };
-
-/// One input of a run, all rows together.
-pub(super) struct Gathered {
-    shape: Dims,
-    data: Data,
-}
-
-enum Data {
-    /// Rows that lie where a task wrote them side by side.
-    Shared(Bytes),
-    Copied(Buffer),
-}
-
-impl Gathered {
-    pub(super) fn as_input(&self) -> BatchInput<'_> {
-        let data = match &self.data {
-            Data::Shared(bytes) => bytes,
-            Data::Copied(buffer) => buffer.as_slice(),
-        };
-        BatchInput::Dense { shape: &self.shape, data }
-    }
-}
 
 /// A row of a run.
 pub(super) struct NodeRow {
@@ -60,14 +36,13 @@ pub(super) fn groups(pads: &[bool], rows: Vec<NodeRow>) -> SmallVec<[Vec<NodeRow
 }
 
 /// One input of all rows: where they lie, if a task wrote them side by side; else copied, and padded to the longest.
-pub(super) fn gather(spec: &TensorSpec, rows: &[&Row], buffers: &Arc<BufferPool>) -> Result<Gathered, String> {
+pub(super) fn gather(spec: &TensorSpec, rows: &[&Row], buffers: &Arc<BufferPool>) -> Result<Gathered<'static>, String> {
     let first = rows[0];
     let mut dims = first.dims.clone();
     for row in rows {
         dims.iter_mut().zip(&row.dims).for_each(|(longest, own)| *longest = (*longest).max(*own));
     }
-    let mut shape = Dims::from_slice(&[rows.len() as i64]);
-    shape.extend_from_slice(&dims);
+    let shape = with_rows(rows.len(), &dims);
     let adjoin = |(at, row): (usize, &&Row)| {
         row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == first.at + at * first.len
     };
@@ -77,25 +52,12 @@ pub(super) fn gather(spec: &TensorSpec, rows: &[&Row], buffers: &Arc<BufferPool>
     let is_alike = rows.iter().all(|row| row.dims == dims);
     if is_aligned && is_alike && first.len > 0 && rows.iter().enumerate().all(adjoin) {
         let data = Data::Shared(first.of.slice(first.at..first.at + rows.len() * first.len));
-        return Ok(Gathered { shape, data });
+        return Ok(Gathered::Dense { shape, data });
     }
     let row_bytes = element_count(&dims).and_then(|count| count.checked_mul(size));
     let row_bytes = row_bytes.ok_or_else(|| format!("input '{}' would be too large", spec.name))?;
     let mut buffer = BufferPool::take(buffers, rows.len() * row_bytes);
-    if row_bytes > 0 {
-        for (into, row) in buffer.as_mut_slice().chunks_exact_mut(row_bytes).zip(rows) {
-            if row.dims.get(1..) == dims.get(1..) {
-                // The row is how the longest begins.
-                let (own, rest) = into.split_at_mut(row.len);
-                own.copy_from_slice(row.as_slice());
-                fill(rest, spec.datatype, spec.pad_value);
-            } else {
-                fill(into, spec.datatype, spec.pad_value);
-                if row.len > 0 {
-                    copy_block(row.as_slice(), &row.dims, into, &dims, size);
-                }
-            }
-        }
-    }
-    Ok(Gathered { shape, data: Data::Copied(buffer) })
+    let rows = rows.iter().map(|row| Rows { count: 1, dims: &row.dims, data: row.as_slice() });
+    copy_rows(rows, spec, (&dims, size), buffer.as_mut_slice());
+    Ok(Gathered::Dense { shape, data: Data::Copied(buffer) })
 }

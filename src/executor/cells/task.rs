@@ -7,7 +7,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    gather::{Gathered, NodeRow, gather, groups},
+    gather::{NodeRow, gather, groups},
     journey::{Journey, Place},
     plan::CellPrograms,
     row::Row,
@@ -18,6 +18,7 @@ use crate::{
     engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
         Response,
+        gather::{Gathered, with_rows},
         output_bytes::{check_declared, check_made},
         ran::{Ran, nanos},
     },
@@ -178,10 +179,13 @@ impl<'a> CellTask<'a> {
             let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
             gather(spec, &of_input, self.buffers)
         });
-        let gathered = gathered.collect::<Result<SmallVec<[Gathered; 4]>, String>>()?;
+        let gathered = gathered.collect::<Result<SmallVec<[Gathered<'_>; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();
-        let shapes: SmallVec<[Option<Dims>; 4]> =
-            cell.outputs.iter().map(|output| with_rows(count, &output.dims)).collect();
+        let shape = |output: &TensorSpec| {
+            let is_known = output.dims.iter().all(|dim| *dim >= 0);
+            is_known.then(|| with_rows(count, &output.dims))
+        };
+        let shapes: SmallVec<[Option<Dims>; 4]> = cell.outputs.iter().map(shape).collect();
         check_declared(cell.outputs.iter().zip(&shapes), self.buffers, format_args!(""))?;
         let steps: SmallVec<[u32; 32]> = of_nodes.iter().map(|&node| nodes[node].place.node as u32).collect();
         let gathered_at = Instant::now();
@@ -364,12 +368,6 @@ fn promised(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<(),
     }
     let expected = spec.dims.as_slice();
     Err(format!("output '{}' has the shape {:?}, expected {count} rows of {expected:?}", spec.name, output.shape))
-}
-
-fn with_rows(rows: usize, row_dims: &[i64]) -> Option<Dims> {
-    let mut shape = Dims::from_slice(&[rows as i64]);
-    shape.extend_from_slice(row_dims);
-    row_dims.iter().all(|dim| *dim >= 0).then_some(shape)
 }
 
 /// A length as the cell takes it.
