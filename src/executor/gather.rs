@@ -73,8 +73,13 @@ pub(super) struct Part<'a> {
 
 /// A batch whose padding makes more of its payload than this factor …
 const PADDING_FACTOR: usize = 16;
-/// … and more than this many bytes fails instead of taking the memory; its requests then run alone, unpadded.
+/// … and more than this many bytes is not made: requests of stages then run alone, unpadded, and rows of cells apart.
 const PADDING_BYTES: usize = 64 << 20;
+
+/// Whether padding makes too much of a payload.
+pub(super) fn pads_too_much(batch_bytes: usize, payload_bytes: usize) -> bool {
+    batch_bytes > PADDING_BYTES.max(payload_bytes.saturating_mul(PADDING_FACTOR))
+}
 
 /// Gathers all inputs of a task that runs the whole model.
 ///
@@ -161,7 +166,7 @@ fn dense(
     let count: usize = tensors.iter().map(|(part, _)| part.count as usize).sum();
     let batch_bytes = count.checked_mul(row_bytes)?;
     let payload_bytes: usize = tensors.iter().map(|(_, tensor)| tensor.data.len()).sum();
-    if batch_bytes > PADDING_BYTES.max(payload_bytes.saturating_mul(PADDING_FACTOR)) {
+    if pads_too_much(batch_bytes, payload_bytes) {
         return None;
     }
     let rows = tensors.iter().map(|(part, tensor)| {

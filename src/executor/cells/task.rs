@@ -7,7 +7,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    gather::{NodeRow, gather, groups},
+    gather::{Group, NodeRow, gather, groups},
     journey::{Journey, Place},
     plan::CellPrograms,
     row::Row,
@@ -115,7 +115,7 @@ impl<'a> CellTask<'a> {
         for failure in &ran.failures {
             ran.outcomes[failure.row as usize].next = Next::Failed;
         }
-        let runs = groups(&self.programs.cells[self.cell].pads, rows)
+        let runs = groups(cell, &self.programs.cells[self.cell].pads, rows)
             .into_iter()
             .map(|group| self.run_group(cell, &nodes, group, &mut ran.timings));
         let runs = runs.collect::<Result<SmallVec<[GroupRun; 1]>, String>>()?;
@@ -169,7 +169,7 @@ impl<'a> CellTask<'a> {
         &self,
         cell: &CellSpec,
         nodes: &[Node<'_>],
-        rows: Vec<NodeRow>,
+        Group { rows, inputs: extents }: Group,
         timings: &mut ExecutionTimings,
     ) -> Result<GroupRun, String> {
         let started = Instant::now();
@@ -177,7 +177,7 @@ impl<'a> CellTask<'a> {
         let of_nodes: SmallVec<[usize; 32]> = rows.iter().map(|row| row.node).collect();
         let gathered = cell.inputs.iter().enumerate().map(|(input, spec)| {
             let of_input: SmallVec<[&Row; 32]> = rows.iter().map(|row| &row.inputs[input]).collect();
-            gather(spec, &of_input, self.buffers)
+            gather(spec, &extents[input].0, &of_input, self.buffers)
         });
         let gathered = gathered.collect::<Result<SmallVec<[Gathered<'_>; 4]>, String>>()?;
         let inputs: SmallVec<[BatchInput<'_>; 4]> = gathered.iter().map(Gathered::as_input).collect();

@@ -448,6 +448,21 @@ fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_a
     }
 }
 
+#[test]
+fn one_long_request_does_not_make_a_huge_run_of_many_short_ones() {
+    let tried = stage(true);
+    let short: Vec<Journey> = (0..20).map(|x| tried.journey(&[(&[1], &[x])])).collect();
+    let long = tried.journey(&[(&[1 << 20], &[1; 1 << 20])]);
+    let journeys: Vec<&Journey> = short.iter().chain([&long]).collect();
+    let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (*journey, 0)).collect();
+    tried.task(0, &nodes).expect("it runs");
+    assert_eq!(*tried.rows[0].runs.lock(), [20, 1], "together they would take 21 times the long one");
+    let sum = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data)[0];
+    assert_eq!((sum(&short[19]), sum(&long)), (19, 1 << 20));
+    tried.task(0, &[(&long, 0), (&short[0], 0)]).expect("it runs");
+    assert_eq!(tried.rows[0].runs.lock()[2..], [2], "where it makes little of them, they share a run");
+}
+
 /// A stage that doubles each token, and the digits of what it leaves.
 fn doubled() -> Unfolding {
     let over = Source::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
