@@ -14,7 +14,7 @@
 //! - `batches`: decisions of the policy carried out on queue and table (*new*, *stretch*, *split*), launches, outcomes,
 //!   retries, leases of buffers, rows that wait for their client. `cells`: the same for graphs of cells (BatchMaker).
 //! - `policy`: what happens at each boundary, one file each, and the table of policies.
-//! - `table`: batches as staircases of steps, their lineages, and the pipeline with its buffers.
+//! - `table`: batches with their parts, each a staircase of steps, and the pipeline with its buffers.
 //! - `replies`: the only maker of `Emit` and `Finish`. `version`: queue, order of replies, costs and counters of a
 //!   loaded version, and the context in which a step changes it.
 //! - `queue`: requests that wait, their order and targets, Triton's queue rules, sequences.

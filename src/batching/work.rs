@@ -14,6 +14,7 @@ use super::{
 
 /// The work of one version.
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "a loaded version has one")]
 pub(super) enum Work {
     /// Batches through stages.
     Batches(Batches),

@@ -8,7 +8,7 @@ use crate::batching::{
     Action, Bucket, CellId, Ns, RowSpan, ShapeClass, Task, TaskId,
     arbiter::Lane,
     cost::{Costs, Quantile},
-    ids::{BatchIx, SubQueueIx},
+    ids::{PartIx, SubQueueIx},
     ledger::{BatchSpan, InFlightTask, Ledger},
     offer::PoolView,
     policy::{Decision, Selection, View},
@@ -30,7 +30,7 @@ impl Batches {
         pool: PoolView<'_>,
     ) -> Decision {
         let version = &*context.version;
-        let ready = self.table.queued().find(|&batch| self.admits(batch, lane));
+        let ready = self.table.queued().find(|part| self.admits(part, lane));
         let enterable = version.pending.requests > 0 && self.can_enter(lane);
         let most = version.max_in_flight;
         self.policy.decide(&View {
@@ -59,11 +59,11 @@ impl Batches {
         sub_queue: SubQueueIx,
         selection: &Selection,
         accepts_newcomers: bool,
-    ) -> BatchIx {
+    ) -> PartIx {
         // It is the newest now, so that no other is stretched any more.
         if self.pipeline.boundaries() > 0 {
             if let Some((newest, _)) = self.table.newest() {
-                self.table.lineages[newest].sealed = true;
+                self.table.batches[newest].sealed = true;
             }
             self.release_leases(context.now);
         }
@@ -95,33 +95,33 @@ impl Batches {
     pub(in crate::batching) fn stretch(
         &mut self,
         context: &mut StepContext<'_>,
-        batch: BatchIx,
+        part: PartIx,
         sub_queue: SubQueueIx,
         selection: &Selection,
         accepts_newcomers: bool,
     ) {
-        if self.table.get(batch).foot().is_some_and(Step::is_queued) {
+        if self.table[part].foot().is_some_and(Step::is_queued) {
             context.version.totals.preemptions += 1;
-            context.version.totals.stretches_while_checking += u64::from(self.is_checking(batch));
+            context.version.totals.stretches_while_checking += u64::from(self.is_checking(&self.table[part]));
         }
         let rows = self.board(context, sub_queue, selection);
         context.version.totals.stretches += 1;
         let level = best_level(&rows, context.ledger);
         left(context, sub_queue);
         let boarded = rows.iter().map(|span| span.rows.count).sum();
-        self.count_wait(&context.version.costs, batch, boarded);
-        let merged = self.table.stretch(batch, level, self.pipeline.entry(), rows);
+        self.count_wait(&context.version.costs, part, boarded);
+        let merged = self.table.stretch(part, level, self.pipeline.entry(), rows);
         context.version.totals.merges += u64::from(merged);
         if !accepts_newcomers {
-            self.table.lineage_of_mut(batch).sealed = true;
+            self.table.batches[part.batch].sealed = true;
         }
     }
 
-    /// The steps of a batch will wait for so many newcomers to catch up.
-    fn count_wait(&mut self, costs: &Costs, batch: BatchIx, rows: u32) {
-        let class = self.table.lineage_of(batch).class.clone();
+    /// The steps of a part will wait for so many newcomers to catch up.
+    fn count_wait(&mut self, costs: &Costs, part: PartIx, rows: u32) {
+        let class = self.table.batches[part.batch].class.clone();
         let entry = self.pipeline.entry();
-        for step in &mut self.table.get_mut(batch).steps {
+        for step in &mut self.table[part].steps {
             let meets_at = CellId(step.next.0 + u16::from(!step.is_queued()));
             step.waits_ns += costs.between(entry, meets_at, rows, &class, Quantile::Mean).unwrap_or(0);
         }
@@ -133,12 +133,12 @@ impl Batches {
         context: &mut StepContext<'_>,
         lane: &Lane,
         id: TaskId,
-        batch: BatchIx,
+        ix: PartIx,
     ) -> Option<Ns> {
         let staged = self.pipeline.boundaries() > 0;
-        let lineage = self.table.get(batch).lineage;
-        let foot_at = self.table.get(batch).foot_at()?;
-        let step = &mut self.table.get_mut(batch).steps[foot_at];
+        let part = &mut self.table[ix];
+        let foot_at = part.foot_at()?;
+        let step = &mut part.steps[foot_at];
         let cell = step.next;
         if !staged {
             lay_out(&mut step.rows);
@@ -157,20 +157,19 @@ impl Batches {
             })
             .collect();
         let (from, to) = span_of(&step.rows);
-        let class =
-            if staged { self.table.lineages[lineage].class.clone() } else { longest(&step.rows, context.ledger) };
-        let access = self.pipeline.access(&self.table.lineages[lineage], cell, from, to).unwrap_or_default();
+        let unstaged_class = (!staged).then(|| longest(&step.rows, context.ledger));
+        let batch = &mut self.table.batches[ix.batch];
+        let class = unstaged_class.unwrap_or_else(|| batch.class.clone());
+        let access = self.pipeline.access(batch, cell, from, to).unwrap_or_default();
         let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
-        let entry = &mut self.table.lineages[lineage];
-        self.pipeline.launched(id, lane.id, &access, entry);
-        entry.passed[usize::from(cell.0)].launched += rows;
-        let number = entry.number;
+        self.pipeline.launched(id, lane.id, &access, batch);
+        let batch_number = batch.number;
         let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
-        let ahead = self.pass_on(context, batch, foot_at, id, ahead);
+        let ahead = self.pass_on(context, ix, foot_at, id, ahead);
         context.version.running += 1;
         context.version.totals.tasks_launched += 1;
         context.version.totals.rows_launched += u64::from(rows);
-        let task = BatchTask { id, batch, lineage: number, cell, requests, rows, class: class.clone(), ahead };
+        let task = BatchTask { id, part: ix, batch_number, cell, requests, rows, class: class.clone(), ahead };
         self.tasks.push(task);
         context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, rows, context.now));
         let predicted_ns =
@@ -183,7 +182,7 @@ impl Batches {
             cell,
             bucket,
             lane: lane.id,
-            batch: number,
+            batch: batch_number,
             rows: spans,
             reads,
             writes,
@@ -194,27 +193,26 @@ impl Batches {
         predicted_ns
     }
 
-    /// The foot of a batch is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it.
+    /// The foot of a part is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it.
     /// Then its spans are given back, as they are in the task.
     fn pass_on(
         &mut self,
         context: &mut StepContext<'_>,
-        batch: BatchIx,
+        ix: PartIx,
         foot_at: usize,
         id: TaskId,
         ahead: bool,
     ) -> Vec<BatchSpan> {
-        let steps = &mut self.table.get_mut(batch).steps;
+        let part = &mut self.table[ix];
         let mut spans = Vec::new();
         if !ahead {
-            steps[foot_at].state = StepState::Running(id);
+            part.steps[foot_at].state = StepState::Running(id);
         } else {
-            let Step { next, rows, waits_ns, .. } = steps.remove(foot_at);
+            let Step { next, rows, waits_ns, .. } = part.steps.remove(foot_at);
             spans.clone_from(&rows);
-            self.table.insert_step(batch, CellId(next.0 + 1), rows, waits_ns);
+            part.insert_step(CellId(next.0 + 1), rows, waits_ns);
         }
-        context.version.totals.merges += u64::from(self.table.merge(batch));
-        self.table.enqueue(batch);
+        context.version.totals.merges += u64::from(self.table.enqueue(ix));
         spans
     }
 }

@@ -13,7 +13,7 @@ use super::{
     CellId, End, Knobs, Ns, Rejection, ShapeClass, TaskId,
     arbiter::Lane,
     cost::Quantile,
-    ids::{BatchIx, RequestIx, SubQueueIx},
+    ids::{PartIx, RequestIx, SubQueueIx},
     ledger::{BatchSpan, Ledger, RequestState},
     offer::{Answer, PoolView},
     policy::{BatchLimits, BatchPolicy, Decision, Selection},
@@ -43,9 +43,9 @@ pub(in crate::batching) struct Batches {
 #[derive(Debug)]
 pub(in crate::batching) struct BatchTask {
     pub(in crate::batching) id: TaskId,
-    pub(in crate::batching) batch: BatchIx,
-    /// Number of the batch's lineage.
-    pub(in crate::batching) lineage: u64,
+    pub(in crate::batching) part: PartIx,
+    /// Number of the part's batch.
+    pub(in crate::batching) batch_number: u64,
     pub(in crate::batching) cell: CellId,
     /// Requests and rows that were in it when it was launched.
     pub(in crate::batching) requests: u32,
@@ -83,18 +83,18 @@ impl Batches {
         pool: PoolView<'_>,
     ) -> Answer {
         loop {
-            let (batch, waiting) = match self.decide(context, lane, pool) {
-                Decision::GoOn(batch) => (batch, None),
+            let (part, waiting) = match self.decide(context, lane, pool) {
+                Decision::GoOn(part) => (part, None),
                 Decision::New { sub_queue, selection, accepts_newcomers } => {
                     let waiting = self.table.has_queued();
                     (self.new_batch(context, sub_queue, &selection, accepts_newcomers), Some(waiting))
                 }
-                Decision::Stretch { batch, sub_queue, selection, accepts_newcomers } => {
-                    self.stretch(context, batch, sub_queue, &selection, accepts_newcomers);
+                Decision::Stretch { part, sub_queue, selection, accepts_newcomers } => {
+                    self.stretch(context, part, sub_queue, &selection, accepts_newcomers);
                     continue;
                 }
-                Decision::Split { batch, before } => {
-                    self.table.split(batch, &before);
+                Decision::Split { part, before } => {
+                    self.table.split(part, &before);
                     context.version.totals.splits += 1;
                     continue;
                 }
@@ -108,7 +108,7 @@ impl Batches {
             if waiting == Some(true) {
                 context.version.totals.preemptions += 1;
             }
-            return Answer::Launched(self.launch(context, lane, id, batch));
+            return Answer::Launched(self.launch(context, lane, id, part));
         }
     }
 
@@ -119,7 +119,7 @@ impl Batches {
         sub_queue: SubQueueIx,
         selection: &Selection,
     ) -> Vec<BatchSpan> {
-        let mut spans = self.table.blank();
+        let mut spans = self.table.spare.blank();
         let StepContext { now, version, ledger, timers, .. } = context;
         let mut pop = |sub_queue, requests: u32| {
             spans.reserve(requests as usize);
@@ -154,7 +154,8 @@ impl Batches {
     // ## slack
     /// The batch that must go on first, to be in time.
     pub(in crate::batching) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
-        let steps = self.table.iter().flat_map(|(_, batch)| batch.steps.iter().map(move |step| (batch, step)));
+        let batches = self.table.batches.iter().map(|(_, batch)| batch);
+        let steps = batches.flat_map(|batch| batch.steps().map(move |step| (batch, step)));
         let slacks = steps.filter_map(|(batch, step)| self.tightest_of_step(version, now, ledger, batch, step));
         slacks.min_by_key(|tightest| tightest.slack_ns)
     }
@@ -169,7 +170,7 @@ impl Batches {
         step: &Step,
     ) -> Option<Tightest> {
         let live = || step.rows.iter().filter(|span| ledger.is_aboard(span)).map(|span| &ledger[span.request_ix]);
-        let mut class = self.table.lineages[batch.lineage].class.clone();
+        let mut class = batch.class.clone();
         if self.pipeline.boundaries() == 0 {
             live().for_each(|request| request.lengthen(&mut class));
         }

@@ -9,15 +9,11 @@ use super::{
 };
 use crate::batching::{
     CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan, TaskId,
-    ids::BatchIx,
+    ids::PartIx,
     ledger::BatchSpan,
     queue::BatchKey,
     row_outcomes::Outcomes,
-    table::{
-        Blueprint,
-        batch::{Batch, Step},
-        pipeline::Onward,
-    },
+    table::{Blueprint, batch::Step, pipeline::Onward},
     version::StepContext,
 };
 
@@ -36,7 +32,7 @@ impl Batches {
         let Some(in_flight) = self.take_completed(context, task) else { return };
         let in_flight = &in_flight;
         context.version.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
-        let Some(step) = self.table.take_running(in_flight.batch, in_flight.id) else {
+        let Some(step) = self.table.take_running(in_flight.part, in_flight.id) else {
             self.apply_outcomes_ahead(context, in_flight, outcomes);
             return;
         };
@@ -52,22 +48,22 @@ impl Batches {
             if context.ledger.is_aboard(&of_request[0]) {
                 self.apply_outcomes(context, in_flight, cell, of_request, own, &mut going_on);
             } else {
-                of_request.iter().for_each(|span| self.table.vacate(in_flight.batch, span.rows));
+                of_request.iter().for_each(|span| self.table.vacate(in_flight.part, span.rows));
             }
         }
-        self.table.recycle(rows);
+        self.table.spare.recycle(rows);
         for (next, rows) in going_on {
             if next <= cell {
-                self.table.repeat(in_flight.batch, best_level(&rows, context.ledger));
+                self.table.repeat(in_flight.part, best_level(&rows, context.ledger));
             }
-            // A row that skips stages becomes its own batch; the rest can never catch up.
+            // Rows that skip stages become a part of their own; the rest can never catch up.
             if next.0 > cell.0 + 1 && self.pipeline.boundaries() > 0 {
-                self.table.part(in_flight.batch, next, rows);
+                self.table.new_part(in_flight.part, next, rows);
             } else {
-                self.table.insert_step(in_flight.batch, next, rows, waits_ns);
+                self.table[in_flight.part].insert_step(next, rows, waits_ns);
             }
         }
-        self.after_step(context, in_flight.batch);
+        self.after_step(context, in_flight.part);
     }
 
     /// A task is off its lane.
@@ -76,19 +72,16 @@ impl Batches {
         let in_flight = self.tasks.swap_remove(at);
         context.version.running -= 1;
         self.pipeline.completed(task);
-        if let Some(lineage) = self.table.find(in_flight.batch).map(|batch| batch.lineage) {
-            let lineage = &mut self.table.lineages[lineage];
-            if lineage.number == in_flight.lineage {
-                lineage.passed[usize::from(in_flight.cell.0)].completed += in_flight.rows;
-            }
+        let batch = self.table.batches.get_mut(in_flight.part.batch);
+        if let Some(batch) = batch.filter(|batch| batch.number == in_flight.batch_number) {
+            batch.completed[usize::from(in_flight.cell.0)] += in_flight.rows;
         }
         Some(in_flight)
     }
 
-    /// Brings a batch whose steps changed in order, and returns what it needs no longer.
-    fn after_step(&mut self, context: &mut StepContext<'_>, batch: BatchIx) {
-        context.version.totals.merges += u64::from(self.table.merge(batch));
-        self.table.tidy(batch, context.ledger);
+    /// Brings a part whose steps changed in order, and returns what its batch needs no longer.
+    fn after_step(&mut self, context: &mut StepContext<'_>, part: PartIx) {
+        context.version.totals.merges += u64::from(self.table.tidy(part, context.ledger));
         self.release_leases(context.now);
     }
 
@@ -107,10 +100,10 @@ impl Batches {
         for span in spans {
             if outcomes.all_go_on() {
                 match self.pipeline.onward(cell, Next::On) {
-                    Onward::To(next) => stage_of(going_on, next, || self.table.blank()).push(*span),
+                    Onward::To(next) => stage_of(going_on, next, || self.table.spare.blank()).push(*span),
                     Onward::Done | Onward::Paused | Onward::Failed => {
                         done += span.rows.count;
-                        self.table.vacate(in_flight.batch, span.rows);
+                        self.table.vacate(in_flight.part, span.rows);
                     }
                 }
                 continue;
@@ -121,7 +114,7 @@ impl Batches {
                 emitted |= outcome.emitted;
                 let onward = self.pipeline.onward(cell, outcome.next);
                 if let Onward::To(next) = onward {
-                    go_on(going_on, next, span, row, || self.table.blank());
+                    go_on(going_on, next, span, row, || self.table.spare.blank());
                     continue;
                 }
                 if onward == Onward::Paused {
@@ -129,7 +122,7 @@ impl Batches {
                     continue;
                 }
                 let rows = RowSpan { start: span.rows.start + row, count: 1, at: span.rows.at + row, ..span.rows };
-                self.table.vacate(in_flight.batch, rows);
+                self.table.vacate(in_flight.part, rows);
                 failed |= onward == Onward::Failed;
                 if onward == Onward::Done {
                     done += 1;
@@ -185,13 +178,13 @@ impl Batches {
         let Some(in_flight) = self.take_completed(context, task) else { return };
         let (in_flight, once_more) = (&in_flight, runs_again(&in_flight));
         let place = self.place_of(in_flight);
-        let step = self.table.take_running(in_flight.batch, in_flight.id);
+        let step = self.table.take_running(in_flight.part, in_flight.id);
         let ahead = step.is_none();
         let mut again: SmallVec<[Vec<BatchSpan>; 8]> = SmallVec::new();
         let rows = step.map_or_else(|| in_flight.ahead.clone(), |step| step.rows);
         for spans in rows.chunk_by(|one, other| one.rows.req == other.rows.req) {
             if !ahead {
-                spans.iter().for_each(|span| self.table.vacate(in_flight.batch, span.rows));
+                spans.iter().for_each(|span| self.table.vacate(in_flight.part, span.rows));
             }
             let request_ix = spans[0].request_ix;
             if !context.ledger.is_aboard(&spans[0]) {
@@ -205,11 +198,11 @@ impl Batches {
                 again.push(spans.to_vec());
             }
         }
-        self.table.recycle(rows);
+        self.table.spare.recycle(rows);
         again.retain(|rows| !rows.is_empty());
         self.halve(context, place, &again);
         if !ahead {
-            self.after_step(context, in_flight.batch);
+            self.after_step(context, in_flight.part);
         }
         self.untidy = true;
     }
@@ -218,7 +211,7 @@ impl Batches {
     fn recall(&mut self, context: &mut StepContext<'_>, of: BatchSpan) -> Vec<BatchSpan> {
         // Masked rows of a request that had the same place in the ledger before may still run.
         let mine = |span: &&BatchSpan| span.rows.req == of.rows.req && span.boarding == of.boarding;
-        let steps = self.table.iter().flat_map(|(_, batch)| &batch.steps);
+        let steps = self.table.parts().flat_map(|part| &part.steps);
         let mut rows: Vec<BatchSpan> = steps.flat_map(|step| step.rows.iter().filter(mine)).copied().collect();
         rows.sort_unstable_by_key(|span| span.rows.start);
         let request = &mut context.ledger[of.request_ix];
@@ -227,10 +220,9 @@ impl Batches {
         rows
     }
 
-    /// The turn of a task's batch, which may have gone on ahead to its end.
+    /// The turn of a task's part, which may have gone on ahead to its end.
     fn place_of(&self, in_flight: &BatchTask) -> u64 {
-        let is_its_own = |batch: &&Batch| self.table.lineages[batch.lineage].number == in_flight.lineage;
-        self.table.find(in_flight.batch).filter(is_its_own).map_or(in_flight.lineage, |batch| batch.precedence)
+        self.table.find(in_flight.part).map_or(in_flight.batch_number, |part| part.precedence)
     }
 
     /// Lets requests whose task has failed start again in two parts, so that those that fail alone are found.
@@ -254,8 +246,8 @@ impl Batches {
         let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));
         let (batch_key, order) = (BatchKey::default(), PartOrder::DepthFirst);
         let plan = Blueprint { batch_key, class, level, precedence: Some(place), order, sealed: true };
-        let batch = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
-        self.table.enqueue(batch);
+        let part = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
+        self.table.enqueue(part);
     }
 
     /// Drops the rows of requests that have ended since the last boundary.
@@ -263,10 +255,9 @@ impl Batches {
         if !std::mem::take(&mut self.untidy) {
             return;
         }
-        let batches: SmallVec<[BatchIx; 8]> = self.table.iter().map(|(batch, _)| batch).collect();
-        for batch in batches {
-            context.version.totals.merges += u64::from(self.table.merge(batch));
-            self.table.tidy(batch, context.ledger);
+        let parts: SmallVec<[PartIx; 8]> = self.table.parts().map(|part| part.ix).collect();
+        for part in parts {
+            context.version.totals.merges += u64::from(self.table.tidy(part, context.ledger));
         }
         self.release_leases(context.now);
     }

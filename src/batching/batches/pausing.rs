@@ -16,7 +16,7 @@ impl Batches {
         let (class, level) = (longest(&rows, context.ledger), context.ledger[request_ix].level);
         let order = PartOrder::DepthFirst;
         let plan = Blueprint { batch_key: Default::default(), class, level, precedence: None, order, sealed: true };
-        let batch = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
-        self.table.enqueue(batch);
+        let part = self.table.new_batch(context.now, plan, self.pipeline.entry(), rows);
+        self.table.enqueue(part);
     }
 }

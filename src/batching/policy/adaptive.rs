@@ -76,8 +76,8 @@ impl BatchPolicy for Adaptive {
     }
 
     fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(batch) = view.goes_first() {
-            return Decision::GoOn(batch);
+        if let Some(part) = view.goes_first() {
+            return Decision::GoOn(part);
         }
         if !view.enterable {
             return view.or_go_on(Decision::Nothing);

@@ -8,25 +8,30 @@ use smallvec::SmallVec;
 use crate::batching::{
     Ns, PartOrder, ShapeClass,
     cost::Costs,
-    ids::{BatchIx, RequestIx, SubQueueIx},
+    ids::{PartIx, RequestIx, SubQueueIx},
     knob::{GivenKnobs, KnobEntry, KnobRefusal},
     ledger::{Ledger, NEVER, Request},
     queue::{LengthBucketing, Pending, SubQueue},
-    table::{BatchTable, lineage::Lineage, pipeline::Pipeline},
+    table::{
+        BatchTable,
+        batch::{Batch, Part},
+        pipeline::Pipeline,
+    },
 };
 
 /// What a version does with a lane that it is offered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::batching) enum Decision {
-    /// The foot of this batch goes on.
-    GoOn(BatchIx),
+    /// The foot of this part goes on.
+    GoOn(PartIx),
     /// Requests of `sub_queue` board as a new batch, which is launched. Where it will be split it accepts no newcomers
     /// (DVABatch section 5.2.2).
     New { sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
-    /// Requests of `sub_queue` join this batch at its foot; then the policy decides again.
-    Stretch { batch: BatchIx, sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
-    /// The waiting step of this batch parts, before these of its spans; then the policy decides again.
-    Split { batch: BatchIx, before: SmallVec<[usize; 8]> },
+    /// Requests of `sub_queue` join the batch of which this is the only part, at its foot; then the policy decides
+    /// again.
+    Stretch { part: PartIx, sub_queue: SubQueueIx, selection: Selection, accepts_newcomers: bool },
+    /// The only step of this part waits, and is cut before these of its spans; then the policy decides again.
+    Split { part: PartIx, before: SmallVec<[usize; 8]> },
     /// A request is refused: it cannot meet its target any more; then the policy decides again.
     Refuse(RequestIx),
     /// Nothing is launched before this time unless something changes.
@@ -62,8 +67,8 @@ pub(in crate::batching) struct View<'a> {
     /// Time that other models can spare before one of their targets is missed; none without targets, or if the policy
     /// does not ask.
     pub(in crate::batching) neighbours_slack_ns: Option<Ns>,
-    /// The batch whose foot may go on the lane now, the first in order.
-    pub(in crate::batching) ready: Option<BatchIx>,
+    /// The part of a batch whose foot may go on the lane now, the first in order.
+    pub(in crate::batching) ready: Option<&'a Part>,
     /// Whether a new batch could be launched on the lane.
     pub(in crate::batching) enterable: bool,
     /// Whether the lane has nothing to do.
@@ -75,23 +80,20 @@ pub(in crate::batching) struct View<'a> {
 }
 
 impl View<'_> {
-    /// The batch that goes on before another is formed: the first that is ready, unless a request of a higher level
+    /// The part that goes on before a batch is formed: the first that is ready, unless a request of a higher level
     /// waits.
-    pub(super) fn goes_first(&self) -> Option<BatchIx> {
+    pub(super) fn goes_first(&self) -> Option<PartIx> {
         let ready = self.ready?;
-        let outranked =
-            self.enterable && self.pending.best_level().is_some_and(|level| level < self.table.get(ready).level);
-        (!outranked).then_some(ready)
+        let outranked = self.enterable && self.pending.best_level().is_some_and(|level| level < ready.level);
+        (!outranked).then_some(ready.ix)
     }
 
-    /// What comes of a decision about the pending requests where a batch may be ready too.
+    /// What comes of a decision about the pending requests where a part may be ready too.
     pub(super) fn or_go_on(&self, decision: Decision) -> Decision {
         let Some(ready) = self.ready else { return decision };
         match decision {
-            Decision::Wait(_) | Decision::Nothing => Decision::GoOn(ready),
-            Decision::New { sub_queue, .. } if self.level_of(sub_queue) >= self.table.get(ready).level => {
-                Decision::GoOn(ready)
-            }
+            Decision::Wait(_) | Decision::Nothing => Decision::GoOn(ready.ix),
+            Decision::New { sub_queue, .. } if self.level_of(sub_queue) >= ready.level => Decision::GoOn(ready.ix),
             decision => decision,
         }
     }
@@ -142,7 +144,7 @@ pub(in crate::batching) trait BatchPolicy: Debug + Send {
     }
 
     /// Whether newcomers may still join a batch, as far as its age and its progress go.
-    fn keeps_open(&self, _now: Ns, _lineage: &Lineage, _table: &BatchTable, _stages: u16) -> bool {
+    fn keeps_open(&self, _now: Ns, _batch: &Batch, _stages: u16) -> bool {
         false
     }
 }

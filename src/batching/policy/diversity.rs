@@ -18,14 +18,10 @@ use super::{
 use crate::batching::{
     CellId, Ns, PartOrder, ShapeClass,
     cost::Quantile,
-    ids::{BatchIx, SubQueueIx},
+    ids::SubQueueIx,
     ledger::{NEVER, Request},
     queue::SubQueue,
-    table::{
-        BatchTable,
-        batch::{Batch, Step},
-        lineage::Lineage,
-    },
+    table::batch::{Batch, Part, Step},
 };
 
 /// The policy, with what it remembers of one version.
@@ -80,11 +76,11 @@ impl BatchPolicy for Diversity {
         self.knobs.operator.as_ref().map_or(PartOrder::DepthFirst, |operator| operator.order)
     }
 
-    fn keeps_open(&self, now: Ns, lineage: &Lineage, table: &BatchTable, stages: u16) -> bool {
-        let &[batch] = lineage.parts.as_slice() else { return false };
+    fn keeps_open(&self, now: Ns, batch: &Batch, stages: u16) -> bool {
+        let [part] = batch.parts.as_slice() else { return false };
         let Some(load) = &self.knobs.load else { return false };
-        let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(lineage.created) <= max_age_ns);
-        young && self.is_early(load, stages, table.get(batch))
+        let young = load.max_age_ns.is_none_or(|max_age_ns| now.saturating_sub(batch.created) <= max_age_ns);
+        young && self.is_early(load, stages, part)
     }
 
     fn decide(&mut self, view: &View<'_>) -> Decision {
@@ -95,8 +91,8 @@ impl BatchPolicy for Diversity {
         if let Some(stretch) = self.stretch(view) {
             return stretch;
         }
-        if let Some(batch) = view.goes_first() {
-            return Decision::GoOn(batch);
+        if let Some(part) = view.goes_first() {
+            return Decision::GoOn(part);
         }
         let boards = if view.enterable { self.board(view) } else { Decision::Nothing };
         view.or_go_on(boards)
@@ -202,19 +198,18 @@ impl Diversity {
     }
 
     // ## Policy II
-    /// Splits the batch that is to go on, where its rest takes at least as long in one piece as in parts.
+    /// Splits the part that is to go on, where its rest takes at least as long in one piece as in parts.
     fn split(&mut self, view: &View<'_>) -> Option<Decision> {
         let operator = self.knobs.operator.as_ref()?;
-        let batch = view.ready?;
-        let entry = view.table.get(batch);
-        let [step] = entry.steps.as_slice() else { return None };
+        let part = view.ready?;
+        let [step] = part.steps.as_slice() else { return None };
         if step.next == view.pipeline.entry() || step.rows.len() < 2 {
             return None;
         }
-        let class = &view.table.lineage_of(batch).class;
+        let class = &view.table.batches[part.ix.batch].class;
         let rows = self.splits.parts(view, operator, Behind::NotAsked, step.next, step.row_count(), class)?;
         let before = cuts(step, &rows);
-        (!before.is_empty()).then_some(Decision::Split { batch, before })
+        (!before.is_empty()).then_some(Decision::Split { part: part.ix, before })
     }
 
     /// Whether newcomers may join a batch of so many rows: not if it will be split at a later stage (section 5.2.2).
@@ -231,26 +226,26 @@ impl Diversity {
     /// Lets newcomers join the newest batch, if it is young enough, they can still catch up, and it helps.
     fn stretch(&mut self, view: &View<'_>) -> Option<Decision> {
         let load = self.knobs.load.as_ref().filter(|_| self.knobs.joins())?;
-        let (lineage, batch) = stretchable(view)?;
-        let entry = view.table.get(batch);
-        if !self.is_early(load, view.pipeline.stages(), entry) || !is_young(load, view, lineage, batch) {
+        let (batch, part) = stretchable(view)?;
+        if !self.is_early(load, view.pipeline.stages(), part) || !is_young(load, view, batch, part) {
             return None;
         }
-        let sub_queue = view.pending.waiting_with(&lineage.batch_key)?;
+        let sub_queue = view.pending.waiting_with(&batch.batch_key)?;
         let waiting = view.pending.sub_queue(sub_queue)?;
-        let requests = joining(view, waiting, lineage);
+        let requests = joining(view, waiting, batch);
         let rows: u32 =
             waiting.iter(view.ledger).take(requests as usize).map(|request_ix| view.ledger[request_ix].rows).sum();
-        if rows == 0 || !load.paper && !is_gain(view, entry, &lineage.class, rows) {
+        if rows == 0 || !load.paper && !is_gain(view, part, &batch.class, rows) {
             return None;
         }
-        let accepts_newcomers = self.accepts_newcomers(view, entry.row_count() + rows, &lineage.class);
-        Some(Decision::Stretch { batch, sub_queue, selection: Selection::First(requests), accepts_newcomers })
+        let accepts_newcomers = self.accepts_newcomers(view, part.row_count() + rows, &batch.class);
+        let selection = Selection::First(requests);
+        Some(Decision::Stretch { part: part.ix, sub_queue, selection, accepts_newcomers })
     }
 
-    /// Whether a batch has come no further than newcomers may follow it.
-    fn is_early(&self, load: &LoadDiversity, stages: u16, batch: &Batch) -> bool {
-        let Some(first) = batch.steps.first() else { return false };
+    /// Whether a batch in one part has come no further than newcomers may follow it.
+    fn is_early(&self, load: &LoadDiversity, stages: u16, part: &Part) -> bool {
+        let Some(first) = part.steps.first() else { return false };
         let limit = load.max_stage.unwrap_or(u16::MAX).min(stages - 1);
         meets_at(first).0 <= limit
     }
@@ -313,18 +308,17 @@ fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
 }
 
 /// Whether a batch is younger than T_comp_wait, and its oldest target leaves time for newcomers to catch up.
-fn is_young(load: &LoadDiversity, view: &View<'_>, lineage: &Lineage, batch: BatchIx) -> bool {
-    let age_ns = view.now.saturating_sub(lineage.created);
-    let class = &lineage.class;
+fn is_young(load: &LoadDiversity, view: &View<'_>, batch: &Batch, part: &Part) -> bool {
+    let age_ns = view.now.saturating_sub(batch.created);
+    let class = &batch.class;
     if let Some(max_age_ns) = load.max_age_ns {
         return age_ns <= max_age_ns;
     }
     let Some(total_ns) = view.costs.whole(view.max_rows, class, Quantile::Mean) else { return true };
-    let entry = view.table.get(batch);
-    let catch_up_ns = longest_wait_ns(view, entry, class, lineage.places.free()).unwrap_or(0);
-    let from = entry.steps.first().map_or(CellId(0), meets_at);
+    let catch_up_ns = longest_wait_ns(view, part, class, batch.places.free()).unwrap_or(0);
+    let from = part.steps.first().map_or(CellId(0), meets_at);
     let remaining_ns = view.costs.remaining(from, view.max_rows, class, Quantile::P99).unwrap_or(0);
-    let targets = entry.steps.iter().flat_map(|step| &step.rows).filter(|span| view.ledger.is_aboard(span));
+    let targets = part.steps.iter().flat_map(|step| &step.rows).filter(|span| view.ledger.is_aboard(span));
     // Who is late already has no veto.
     let target = targets.filter_map(|span| view.target(span.request_ix)).filter(|&target| target > view.now).min();
     let in_time = target.is_none_or(|target| target >= view.now + remaining_ns + catch_up_ns);
@@ -332,11 +326,11 @@ fn is_young(load: &LoadDiversity, view: &View<'_>, lineage: &Lineage, batch: Bat
 }
 
 /// How many requests from the head of a sub-queue fit into a batch: its room and its padded shape.
-fn joining(view: &View<'_>, sub_queue: &SubQueue, lineage: &Lineage) -> u32 {
-    let mut places = lineage.places.clone();
+fn joining(view: &View<'_>, sub_queue: &SubQueue, batch: &Batch) -> u32 {
+    let mut places = batch.places.clone();
     let fits = sub_queue.iter(view.ledger).take_while(|&request_ix| {
         let request = &view.ledger[request_ix];
-        let fits = request.lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded);
+        let fits = request.lengths.iter().zip(&batch.class.0).all(|(length, padded)| length <= padded);
         fits && places.take(request.rows).is_some()
     });
     fits.count() as u32

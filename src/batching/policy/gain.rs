@@ -8,7 +8,7 @@ use super::{
 use crate::batching::{
     CellId, Ns, ShapeClass,
     cost::Quantile,
-    table::batch::{Batch, Step},
+    table::batch::{Part, Step},
 };
 
 /// The stage at which newcomers of a batch meet the step that is ahead of them: behind the one that it runs.
@@ -18,21 +18,21 @@ pub(super) fn meets_at(step: &Step) -> CellId {
 
 /// Whether the mean time to completion of a batch's rows and of `rows` newcomers is shorter when these catch up than
 /// when they follow as a batch of their own. What is not known of the times does not speak against it.
-pub(super) fn is_gain(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> bool {
-    mean_gain_ns(view, batch, class, rows).is_none_or(|gain_ns| gain_ns >= 0.0)
+pub(super) fn is_gain(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> bool {
+    mean_gain_ns(view, part, class, rows).is_none_or(|gain_ns| gain_ns >= 0.0)
 }
 
 /// By how much the sum of all rows' times to completion is shorter if they join.
 ///
 /// Newcomers that do not join may have the lane at once where the batch itself runs on another; else they wait until
 /// the batch, or one on another lane, is done.
-fn mean_gain_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<f64> {
+fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<f64> {
     let entry = view.pipeline.entry();
-    let aboard: u32 = awaited(&batch.steps).map(Step::row_count).sum();
-    let apart_ns = times(view, &batch.steps, None, class)?;
+    let aboard: u32 = awaited(&part.steps).map(Step::row_count).sum();
+    let apart_ns = times(view, &part.steps, None, class)?;
     let alone_ns = view.costs.whole(rows, class, Quantile::Mean)?;
-    let together_ns = times(view, &batch.steps, Some((entry, rows)), class)?;
-    let runs = awaited(&batch.steps).any(|step| !step.is_queued());
+    let together_ns = times(view, &part.steps, Some((entry, rows)), class)?;
+    let runs = awaited(&part.steps).any(|step| !step.is_queued());
     let waits_ns = if runs && view.lane_is_idle && view.enterable { 0 } else { apart_ns / u64::from(view.lanes) };
     let (batch, newcomers) = (Run { rows: aboard, ns: apart_ns as f64 }, Run { rows, ns: alone_ns as f64 });
     Some(gain_ns(batch, newcomers, waits_ns as f64, together_ns as f64, 0.0))
@@ -62,9 +62,9 @@ fn awaited(steps: &[Step]) -> impl DoubleEndedIterator<Item = &Step> {
 }
 
 /// The longest time that any step of a batch has waited and would wait for newcomers.
-pub(super) fn longest_wait_ns(view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> Option<Ns> {
+pub(super) fn longest_wait_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<Ns> {
     let entry = view.pipeline.entry();
-    let waits = batch.steps.iter().map(|step| {
+    let waits = part.steps.iter().map(|step| {
         let catch_up_ns = view.costs.between(entry, meets_at(step), rows, class, Quantile::Mean)?;
         Some(step.waits_ns + catch_up_ns)
     });

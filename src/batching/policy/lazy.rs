@@ -11,15 +11,11 @@ use super::{
 use crate::batching::{
     Ns, ShapeClass,
     cost::Quantile,
-    ids::{BatchIx, RequestIx, SubQueueIx},
+    ids::{RequestIx, SubQueueIx},
     knob::{DAY_MS, Form, GivenKnobs, Knob, KnobEntry, KnobRefusal, LATENCY_OBJECTIVE, narrow},
     ledger::NEVER,
     queue::SubQueue,
-    table::{
-        BatchTable,
-        batch::{Batch, Step},
-        lineage::Lineage,
-    },
+    table::batch::{Batch, Part, Step},
 };
 
 /// Requests that are looked at for each row of room: those that are too long for a batch may be many.
@@ -127,7 +123,7 @@ impl BatchPolicy for Lazy {
         true
     }
 
-    fn keeps_open(&self, _: Ns, _: &Lineage, _: &BatchTable, _: u16) -> bool {
+    fn keeps_open(&self, _: Ns, _: &Batch, _: u16) -> bool {
         true
     }
 
@@ -138,8 +134,8 @@ impl BatchPolicy for Lazy {
         if let Some(push) = self.push(view) {
             return push;
         }
-        if let Some(batch) = view.goes_first() {
-            return Decision::GoOn(batch);
+        if let Some(part) = view.goes_first() {
+            return Decision::GoOn(part);
         }
         if !view.enterable {
             return view.or_go_on(Decision::Nothing);
@@ -204,41 +200,46 @@ impl Lazy {
 
     /// Pushes what may be pushed onto the newest batch.
     fn push(&self, view: &View<'_>) -> Option<Decision> {
-        let (lineage, batch) = stretchable(view)?;
-        let entry = view.table.get(batch);
-        if entry.steps.len() >= self.knobs.max_depth.max(1) as usize {
+        let (batch, part) = stretchable(view)?;
+        if part.steps.len() >= self.knobs.max_depth.max(1) as usize {
             return None;
         }
-        let sub_queue = view.pending.waiting_with(&lineage.batch_key)?;
-        let stack = stack(view, entry);
+        let sub_queue = view.pending.waiting_with(&batch.batch_key)?;
+        let stack = stack(view, part);
         let is_short = |request_ix: RequestIx| {
             let lengths = &view.ledger[request_ix].lengths;
-            lengths.iter().zip(&lineage.class.0).all(|(length, padded)| length <= padded)
+            lengths.iter().zip(&batch.class.0).all(|(length, padded)| length <= padded)
         };
-        let mut request_ixs = by_target(view, sub_queue, lineage.places.free(), is_short);
-        let in_time = self.in_time(view, &request_ixs, &stack, &lineage.class, lineage.places.free());
+        let mut request_ixs = by_target(view, sub_queue, batch.places.free(), is_short);
+        let in_time = self.in_time(view, &request_ixs, &stack, &batch.class, batch.places.free());
         // The paper asks of all that wait together whether they may join, and pushes none of them otherwise (section
         // IV-B).
-        if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &request_ixs, lineage.places.free()) {
+        if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &request_ixs, batch.places.free()) {
             return None;
         }
         request_ixs.truncate(in_time);
         // Rows of one request need places in a row, and what is free may have gaps.
-        let mut places = lineage.places.clone();
+        let mut places = batch.places.clone();
         let fits =
             request_ixs.iter().take_while(|&&request_ix| places.take(view.ledger[request_ix].rows).is_some()).count();
         request_ixs.truncate(fits);
         let rows: u32 = request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
-        if rows == 0 || !self.is_worth(view, entry, &lineage.class, rows) {
+        if rows == 0 || !self.is_worth(view, batch, part, rows) {
             return None;
         }
-        Some(Decision::Stretch { batch, sub_queue, selection: Selection::Named(request_ixs), accepts_newcomers: true })
+        Some(Decision::Stretch {
+            part: part.ix,
+            sub_queue,
+            selection: Selection::Named(request_ixs),
+            accepts_newcomers: true,
+        })
     }
 
     /// Whether co-located models keep their slack (section VI-C), the wait of those below stays bounded, and the mean
     /// completion is not later for it. The paper's predictor asks for slack alone.
-    fn is_worth(&self, view: &View<'_>, batch: &Batch, class: &ShapeClass, rows: u32) -> bool {
-        let wait_ns = longest_wait_ns(view, batch, class, rows).unwrap_or(0);
+    fn is_worth(&self, view: &View<'_>, batch: &Batch, part: &Part, rows: u32) -> bool {
+        let class = &batch.class;
+        let wait_ns = longest_wait_ns(view, part, class, rows).unwrap_or(0);
         if view.neighbours_slack_ns.is_some_and(|slack_ns| wait_ns > slack_ns) {
             return false;
         }
@@ -247,7 +248,7 @@ impl Lazy {
         }
         let half_ns = || Some(view.costs.whole(view.max_rows, class, Quantile::Mean)? / 2);
         let bound_ns = self.knobs.max_catch_up_ns.or_else(half_ns).unwrap_or(NEVER);
-        wait_ns <= bound_ns && is_gain(view, batch, class, rows)
+        wait_ns <= bound_ns && is_gain(view, part, class, rows)
     }
 
     /// How many of these requests may be pushed onto a stack together without making anybody late.
@@ -291,16 +292,16 @@ fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
     sums.take_while(|&rows| rows <= room).count()
 }
 
-/// The newest lineage and its batch, if newcomers may join it and it has room.
-pub(super) fn stretchable<'a>(view: &View<'a>) -> Option<(&'a Lineage, BatchIx)> {
-    let (_, lineage) = view.table.newest()?;
-    let &[batch] = lineage.parts.as_slice() else { return None };
-    (!lineage.sealed && lineage.places.free() > 0).then_some((lineage, batch))
+/// The newest batch and its only part, if newcomers may join it and it has room.
+pub(super) fn stretchable<'a>(view: &View<'a>) -> Option<(&'a Batch, &'a Part)> {
+    let (_, batch) = view.table.newest()?;
+    let [part] = batch.parts.as_slice() else { return None };
+    (!batch.sealed && batch.places.free() > 0).then_some((batch, part))
 }
 
-/// A batch as the slack predictor sees it.
-fn stack(view: &View<'_>, batch: &Batch) -> SmallVec<[Entry; 5]> {
-    batch.steps.iter().map(|step| entry(view, step)).collect()
+/// A part as the slack predictor sees it.
+fn stack(view: &View<'_>, part: &Part) -> SmallVec<[Entry; 5]> {
+    part.steps.iter().map(|step| entry(view, step)).collect()
 }
 
 fn entry(view: &View<'_>, step: &Step) -> Entry {

@@ -15,8 +15,8 @@ impl Serial {
 
 impl BatchPolicy for Serial {
     fn decide(&mut self, view: &View<'_>) -> Decision {
-        if let Some(batch) = view.goes_first() {
-            return Decision::GoOn(batch);
+        if let Some(part) = view.goes_first() {
+            return Decision::GoOn(part);
         }
         match view.pending.in_order().next().filter(|_| view.enterable) {
             Some((sub_queue, _)) => {

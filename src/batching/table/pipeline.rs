@@ -1,10 +1,10 @@
 //! The pipeline of a version (DVABatch section 6): its stages, the buffers between them, and who may use which.
 //!
-//! A *lease* is (boundary, pair), held by a lineage: a batch with all its parts. It is taken when the lineage's first
-//! row is launched into the stage before the boundary. It returns, as one credit of that stage, when
-//! - every live row of the lineage has been launched at the last stage that reads the boundary (for the last stage of
+//! A *lease* is (boundary, pair), held by a batch with all its parts. It is taken when the batch's first row is
+//! launched into the stage before the boundary. It returns, as one credit of that stage, when
+//! - every live row of the batch has been launched at the last stage that reads the boundary (for the last stage of
 //!   all: has completed there),
-//! - the lineage is closed to newcomers, and
+//! - the batch is closed to newcomers, and
 //! - the stage behind the boundary can take another lease; the last stage always can.
 //!
 //! The paper's own rule, by which each executor legitimates a pair for its predecessor, deadlocks in three ways
@@ -14,7 +14,7 @@
 
 use smallvec::SmallVec;
 
-use super::lineage::Lineage;
+use super::batch::Batch;
 use crate::batching::{CellId, LaneId, Lease, Next, StageKnobs, TaskId};
 
 /// The stages of one version and their buffers.
@@ -23,7 +23,7 @@ pub(in crate::batching) struct Pipeline {
     stages: Vec<StageKnobs>,
     /// By boundary: the last stage that reads it.
     last_reader: Vec<u16>,
-    /// Bits of the pairs that no lineage holds, by boundary.
+    /// Bits of the pairs that no batch holds, by boundary.
     free: Vec<u64>,
     pairs: u16,
     uses: Vec<Use>,
@@ -134,20 +134,20 @@ impl Pipeline {
         self.reads(target).iter().all(|&boundary| boundary <= stage.0)
     }
 
-    /// Whether a stage has a credit: a buffer at its boundary that no lineage holds.
+    /// Whether a stage has a credit: a buffer at its boundary that no batch holds.
     pub(in crate::batching) fn has_credit(&self, stage: CellId) -> bool {
         self.is_last(stage) || self.free[usize::from(stage.0)] != 0
     }
 
-    /// Credits of a stage that no lineage holds, and how many there are in all.
+    /// Credits of a stage that no batch holds, and how many there are in all.
     pub(in crate::batching) fn credits(&self, boundary: u16) -> (u32, u32) {
         (self.free[usize::from(boundary)].count_ones(), u32::from(self.pairs))
     }
 
-    /// What a task of `lineage` at `stage` over places `from..to` would read and write; `None` if no buffer is
+    /// What a task of `batch` at `stage` over places `from..to` would read and write; `None` if no buffer is
     /// free. A buffer without a running task is preferred to one whose last task still runs.
-    pub(in crate::batching) fn access(&self, lineage: &Lineage, stage: CellId, from: u32, to: u32) -> Option<Access> {
-        let held = |boundary: u16| Some(Lease { boundary, pair: lineage.leases[usize::from(boundary)]? });
+    pub(in crate::batching) fn access(&self, batch: &Batch, stage: CellId, from: u32, to: u32) -> Option<Access> {
+        let held = |boundary: u16| Some(Lease { boundary, pair: batch.leases[usize::from(boundary)]? });
         let writes = if self.is_last(stage) {
             None
         } else {
@@ -177,10 +177,10 @@ impl Pipeline {
         after
     }
 
-    /// A task begins its way: the lineage takes the buffer if it does not hold it, and the uses are noted.
-    pub(in crate::batching) fn launched(&mut self, task: TaskId, lane: LaneId, access: &Access, lineage: &mut Lineage) {
+    /// A task begins its way: the batch takes the buffer if it does not hold it, and the uses are noted.
+    pub(in crate::batching) fn launched(&mut self, task: TaskId, lane: LaneId, access: &Access, batch: &mut Batch) {
         if let Some(lease) = access.writes {
-            lineage.leases[usize::from(lease.boundary)] = Some(lease.pair);
+            batch.leases[usize::from(lease.boundary)] = Some(lease.pair);
             self.free[usize::from(lease.boundary)] &= !(1 << lease.pair);
         }
         let (from, to) = (access.from, access.to);
@@ -194,20 +194,20 @@ impl Pipeline {
         self.uses.retain(|used| used.task != task);
     }
 
-    /// Returns the leases of a lineage that it needs no longer, from the last boundary to the first. `reached` is the
+    /// Returns the leases of a batch that it needs no longer, from the last boundary to the first. `reached` is the
     /// number of stages that all its live rows have been launched into (`None`: no row is live), `closed` whether
     /// newcomers are excluded. Whether any returned.
-    pub(in crate::batching) fn release(&mut self, lineage: &mut Lineage, reached: Option<u16>, closed: bool) -> bool {
+    pub(in crate::batching) fn release(&mut self, batch: &mut Batch, reached: Option<u16>, closed: bool) -> bool {
         let mut any = false;
         for boundary in (0..self.boundaries()).rev() {
             let at = usize::from(boundary);
-            let Some(pair) = lineage.leases[at] else { continue };
+            let Some(pair) = batch.leases[at] else { continue };
             let due = match reached {
                 None => true,
                 Some(reached) => reached > self.last_reader[at] && closed && self.has_credit(CellId(boundary + 1)),
             };
             if due {
-                lineage.leases[at] = None;
+                batch.leases[at] = None;
                 self.free[at] |= 1 << pair;
                 any = true;
             }
@@ -215,13 +215,13 @@ impl Pipeline {
         any
     }
 
-    /// Whether a lineage would return its lease of a boundary if it were closed to newcomers.
+    /// Whether a batch would return its lease of a boundary if it were closed to newcomers.
     pub(in crate::batching) fn would_release(&self, boundary: u16, reached: Option<u16>) -> bool {
         let read = reached.is_none_or(|reached| reached > self.last_reader[usize::from(boundary)]);
         read && self.has_credit(CellId(boundary + 1))
     }
 
-    /// The buffer of a boundary that a lineage would get now.
+    /// The buffer of a boundary that a batch would get now.
     pub(in crate::batching) fn next_pair(&self, boundary: u16) -> Option<u16> {
         self.best_free(boundary).map(|lease| lease.pair)
     }

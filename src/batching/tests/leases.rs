@@ -243,7 +243,7 @@ fn in_parts(order: PartOrder) -> Vec<String> {
     ride.lanes_up(1);
     let mut said = Vec::new();
     for task in 0..5 {
-        assert_eq!(ride.task(task).batch, 0, "parts are of the batch's lineage");
+        assert_eq!(ride.task(task).batch, 0, "parts are of one batch");
         let spans = &ride.task(task).rows;
         let at = if ride.task(task).cell == CellId(0) { 0 } else { u32::from(spans[0].req.0 == 1) };
         assert_eq!(spans[0].at, at, "rows keep their places");

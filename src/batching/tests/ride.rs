@@ -9,7 +9,7 @@ use crate::batching::{
     Action, Actions, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs,
     Lease, ModelId, Next, Ns, Policy, ReqId, RowOutcome, StageKnobs, Task, TaskId,
     core::invariants,
-    table::batch::{Batch, Step, StepState},
+    table::batch::{Part, Step, StepState},
 };
 
 /// How long a task takes.
@@ -220,57 +220,57 @@ impl Ride {
 
     /// The batch table: each row id, bs and status map, the queries that have completed each stage.
     pub(super) fn table(&self) -> String {
-        let rows = self.batches().into_iter().map(|batch| {
-            let passed: Vec<String> = (0..self.stages).map(|stage| passed(batch, stage).to_string()).collect();
-            format!("batch {} bs {} passed {}", batch.id.0, batch.row_count(), passed.join(" "))
+        let rows = self.parts().into_iter().map(|part| {
+            let passed: Vec<String> = (0..self.stages).map(|stage| passed(part, stage).to_string()).collect();
+            format!("batch {} bs {} passed {}", part.ix.number, part.row_count(), passed.join(" "))
         });
         rows.collect::<Vec<_>>().join("; ")
     }
 
-    /// What the status map of the only lineage counts, dead rows included.
+    /// What the status map of the only batch counts, dead rows included.
     pub(super) fn completed(&self) -> Vec<u32> {
-        let mut lineages = self
+        let mut batches = self
             .core
             .groups
             .iter()
-            .flat_map(|(_, group)| &group.work.batches().expect("it runs batches").table.lineages);
-        let (_, lineage) = lineages.next().expect("a lineage is under way");
-        lineage.passed.iter().map(|passed| passed.completed).collect()
+            .flat_map(|(_, group)| &group.work.batches().expect("it runs batches").table.batches);
+        let (_, batch) = batches.next().expect("a batch is under way");
+        batch.completed.to_vec()
     }
 
     /// The batch queues: `stage: {batch, start, num}` for each step that may be taken; a step that waits for newcomers
     /// is in no queue.
     pub(super) fn queues(&self) -> String {
-        let batches = self.batches();
-        let feet = batches.iter().filter_map(|batch| Some((batch, batch.foot().filter(|foot| foot.is_queued())?)));
-        feet.map(|(batch, foot)| item(batch, foot)).collect::<Vec<_>>().join(" ")
+        let parts = self.parts();
+        let feet = parts.iter().filter_map(|part| Some((part, part.foot().filter(|foot| foot.is_queued())?)));
+        feet.map(|(part, foot)| item(part, foot)).collect::<Vec<_>>().join(" ")
     }
 
     /// The items that executors work on.
     pub(super) fn works_on(&self) -> String {
-        let batches = self.batches();
-        let steps = batches.iter().flat_map(|batch| batch.steps.iter().map(move |step| (batch, step)));
+        let parts = self.parts();
+        let steps = parts.iter().flat_map(|part| part.steps.iter().map(move |step| (part, step)));
         let running = steps.filter(|(_, step)| matches!(step.state, StepState::Running(_)));
-        running.map(|(batch, step)| item(batch, step)).collect::<Vec<_>>().join(" ")
+        running.map(|(part, step)| item(part, step)).collect::<Vec<_>>().join(" ")
     }
 
-    fn batches(&self) -> Vec<&Batch> {
-        let mut batches: Vec<&Batch> = self
+    fn parts(&self) -> Vec<&Part> {
+        let mut parts: Vec<&Part> = self
             .core
             .groups
             .iter()
-            .flat_map(|(_, group)| group.work.batches().expect("it runs batches").table.iter().map(|(_, batch)| batch))
+            .flat_map(|(_, group)| group.work.batches().expect("it runs batches").table.parts())
             .collect();
-        batches.sort_unstable_by_key(|batch| batch.id);
-        batches
+        parts.sort_unstable_by_key(|part| part.ix);
+        parts
     }
 
     /// The state of each executor (figure 11).
     pub(super) fn executors(&self) -> String {
         let states = (0..self.stages).map(|stage| {
             let works = self.running.iter().any(|(_, task)| task.cell == CellId(stage));
-            let feet = self.batches();
-            let mut feet = feet.iter().filter_map(|batch| batch.foot());
+            let parts = self.parts();
+            let mut feet = parts.iter().filter_map(|part| part.foot());
             let has_item = feet.any(|foot| foot.is_queued() && foot.next == CellId(stage));
             match (works, has_item, self.has_legitimate_pair(stage)) {
                 (true, ..) => "working",
@@ -314,7 +314,7 @@ impl Ride {
         }
     }
 
-    /// Whether no lineage is left and every buffer is free.
+    /// Whether no batch is left and every buffer is free.
     pub(super) fn is_idle(&self) -> bool {
         let (_, group) = self.core.groups.iter().next().expect("the model is up");
         let group = group.work.batches().expect("it runs batches");
@@ -322,15 +322,15 @@ impl Ride {
             let (free, all) = group.pipeline.credits(boundary);
             free == all
         };
-        group.table.lineages.is_empty() && (0..group.pipeline.boundaries()).all(free) && self.running.is_empty()
+        group.table.batches.is_empty() && (0..group.pipeline.boundaries()).all(free) && self.running.is_empty()
     }
 }
 
-fn passed(batch: &Batch, stage: u16) -> u32 {
-    batch.steps.iter().filter(|step| step.next > CellId(stage)).map(Step::row_count).sum()
+fn passed(part: &Part, stage: u16) -> u32 {
+    part.steps.iter().filter(|step| step.next > CellId(stage)).map(Step::row_count).sum()
 }
 
-fn item(batch: &Batch, step: &Step) -> String {
+fn item(part: &Part, step: &Step) -> String {
     let start = step.rows.first().map_or(0, |span| span.rows.at);
-    format!("{}: {{{}, {start}, {}}}", step.next.0, batch.id.0, step.row_count())
+    format!("{}: {{{}, {start}, {}}}", step.next.0, part.ix.number, step.row_count())
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use super::pool::arrival;
 use crate::batching::{
     Action, Arrival, CellId, Core, CostPoint, CostTable, Counters, End, Event, Knobs, LaneId, LaneKnobs, ModelId, Next,
-    Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, core::invariants, table::batch::Batch,
+    Ns, Policy, Rejection, ReqId, RowOutcome, StageKnobs, Task, core::invariants, table::batch::Part,
 };
 
 /// One unit of time of the figures.
@@ -175,13 +175,10 @@ impl Timeline {
     pub(super) fn table_at(&mut self, at: Ns) -> String {
         self.pass_to(at);
         let group = self.core.groups.iter().map(|(_, group)| group).find(|group| group.version.model == ModelId(0));
-        let mut batches: Vec<_> = group
-            .into_iter()
-            .flat_map(|group| group.work.batches().expect("it runs batches").table.iter())
-            .map(|(_, batch)| batch)
-            .collect();
-        batches.sort_unstable_by_key(|batch| batch.id);
-        batches.into_iter().map(render).collect::<Vec<_>>().join(" | ")
+        let mut parts: Vec<_> =
+            group.into_iter().flat_map(|group| group.work.batches().expect("it runs batches").table.parts()).collect();
+        parts.sort_unstable_by_key(|part| part.ix);
+        parts.into_iter().map(render).collect::<Vec<_>>().join(" | ")
     }
 
     /// What was launched, one line a task: when, which stage, which requests.
@@ -209,8 +206,8 @@ impl Timeline {
     }
 }
 
-fn render(batch: &Batch) -> String {
-    let entries = batch.steps.iter().map(|step| entry(step.rows.iter().map(|span| span.rows.req), step.next));
+fn render(part: &Part) -> String {
+    let entries = part.steps.iter().map(|step| entry(step.rows.iter().map(|span| span.rows.req), step.next));
     entries.collect::<Vec<_>>().join(" ")
 }
 

@@ -8,71 +8,74 @@ use crate::batching::{
     batches::Batches,
     core::Core,
     group::Group,
-    ids::{BatchIx, GroupIx, LineageIx, RequestIx},
+    ids::{BatchIx, GroupIx, PartIx, RequestIx},
     ledger::{BatchSpan, Request, RequestState},
-    table::{
-        batch::{Batch, Step, StepState},
-        lineage::Lineage,
-    },
+    table::batch::{Batch, Part, Step, StepState},
 };
 
-/// Batches, lineages and buffers of a group.
+/// Batches and buffers of a group.
 pub(in crate::batching) fn check(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let max_rows = group.version.max_rows;
     let Some(group) = group.work.batches() else { return Ok(()) };
-    batches(ix, group)?;
+    queued(ix, group)?;
     tasks(core, ix, group)?;
     spans(core, ix, group)?;
-    for (at, lineage) in &group.table.lineages {
-        parts(ix, max_rows, group, at, lineage)?;
-        places(ix, max_rows, group, lineage)?;
-        leased(ix, group, lineage)?;
+    for (at, batch) in &group.table.batches {
+        parts(ix, max_rows, group, at, batch)?;
+        places(ix, max_rows, group, batch)?;
+        leased(ix, group, batch)?;
     }
     credits(ix, group)?;
     uses(ix, group)
 }
 
-fn steps(group: &Batches) -> impl Iterator<Item = &Step> {
-    group.table.iter().flat_map(|(_, batch)| &batch.steps)
-}
-
-fn steps_of<'a>(group: &'a Batches, lineage: &'a Lineage) -> impl Iterator<Item = &'a Step> {
-    lineage.parts.iter().flat_map(|&part| &group.table.get(part).steps)
-}
-
-/// No batch is empty; its steps form a staircase, most advanced first; it is queued exactly if its foot waits.
-fn batches(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
-    let queued: BTreeSet<BatchIx> = group.table.all_queued().collect();
-    let mut ids = BTreeSet::new();
-    for (at, batch) in group.table.iter() {
-        let id = batch.id;
-        hold!(ids.insert(id), "{id:?} of group {ix} is there twice");
-        hold!(batch.row_count() > 0, "{id:?} of group {ix} is empty");
-        let waits = batch.foot().is_some_and(Step::is_queued);
-        hold!(waits == queued.contains(&at), "{id:?} of group {ix} is queued wrongly");
-        staircase(ix, batch)?;
-        for step in &batch.steps {
-            if let StepState::Running(task) = step.state {
-                let there = group.tasks.iter().any(|in_flight| in_flight.id == task && in_flight.batch == at);
-                hold!(there, "{id:?} of group {ix} runs as {task:?}, which is not in flight");
-            }
-        }
+/// No two parts have one number, and exactly those whose foot waits are queued.
+fn queued(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
+    let mut numbers = BTreeSet::new();
+    for part in group.table.parts() {
+        hold!(numbers.insert(part.ix.number), "the number of {:?} of group {ix} is there twice", part.ix);
     }
-    hold!(queued.iter().all(|&at| group.table.find(at).is_some()), "a batch of group {ix} that is gone is queued");
+    let queued: BTreeSet<PartIx> = group.table.all_queued().collect();
+    let waiting = group.table.parts().filter(|part| part.foot().is_some_and(Step::is_queued));
+    let waiting: BTreeSet<PartIx> = waiting.map(|part| part.ix).collect();
+    hold!(queued == waiting, "of group {ix} {queued:?} are queued, and {waiting:?} wait");
     Ok(())
 }
 
-fn staircase(ix: GroupIx, batch: &Batch) -> Result<(), Broken> {
-    for pair in batch.steps.windows(2) {
-        let [before, behind] = pair else { continue };
-        hold!(before.next >= behind.next, "{:?} of group {ix} has a step above a more advanced one", batch.id);
-        let alike = before.next == behind.next && before.is_queued() && behind.is_queued();
-        hold!(!alike, "{:?} of group {ix} has two steps that should have merged", batch.id);
+/// A batch has parts that name it, in the order of their numbers, and no more rows than the largest batch. No part is
+/// empty, and its steps form a staircase, most advanced first.
+fn parts(ix: GroupIx, max_rows: u32, group: &Batches, at: BatchIx, batch: &Batch) -> Result<(), Broken> {
+    let number = batch.number;
+    hold!(!batch.parts.is_empty(), "batch {number} of group {ix} has no parts");
+    let ascend = batch.parts.is_sorted_by(|one, other| one.ix < other.ix);
+    hold!(ascend, "batch {number} of group {ix} has parts out of order");
+    for part in &batch.parts {
+        hold!(part.ix.batch == at, "{:?} of group {ix} is in batch {number}, which is another", part.ix);
+        hold!(part.row_count() > 0, "{:?} of group {ix} is empty", part.ix);
+        staircase(ix, part)?;
+        for step in &part.steps {
+            if let StepState::Running(task) = step.state {
+                let there = group.tasks.iter().any(|in_flight| in_flight.id == task && in_flight.part == part.ix);
+                hold!(there, "{:?} of group {ix} runs as {task:?}, which is not in flight", part.ix);
+            }
+        }
     }
-    for step in &batch.steps {
-        hold!(!step.rows.is_empty(), "{:?} of group {ix} has an empty step", batch.id);
+    let rows: u32 = batch.steps().map(Step::row_count).sum();
+    hold!(rows <= max_rows, "batch {number} of group {ix} has {rows} rows");
+    Ok(())
+}
+
+fn staircase(ix: GroupIx, part: &Part) -> Result<(), Broken> {
+    for pair in part.steps.windows(2) {
+        let [before, behind] = pair else { continue };
+        hold!(before.next >= behind.next, "{:?} of group {ix} has a step above a more advanced one", part.ix);
+        let alike = before.next == behind.next && before.is_queued() && behind.is_queued();
+        hold!(!alike, "{:?} of group {ix} has two steps that should have merged", part.ix);
+    }
+    for step in &part.steps {
+        hold!(!step.rows.is_empty(), "{:?} of group {ix} has an empty step", part.ix);
         let by_place = step.rows.is_sorted_by_key(|span| span.rows.at);
-        hold!(by_place, "{:?} of group {ix} has rows out of order", batch.id);
+        hold!(by_place, "{:?} of group {ix} has rows out of order", part.ix);
     }
     Ok(())
 }
@@ -80,7 +83,7 @@ fn staircase(ix: GroupIx, batch: &Batch) -> Result<(), Broken> {
 /// Each row that has boarded and is not done sits in exactly one place or pauses, and no masked row waits.
 fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let mut seated = BTreeMap::<RequestIx, BTreeSet<u32>>::new();
-    for step in steps(group) {
+    for step in group.table.parts().flat_map(|part| &part.steps) {
         for span in &step.rows {
             let aboard = core.ledger.is_aboard(span);
             hold!(aboard || !step.is_queued(), "a masked row of {:?} waits", span.rows.req);
@@ -114,61 +117,44 @@ fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A lineage has parts that know it, and no more rows than the largest batch; lengths of its rows fit into its class.
-fn parts(ix: GroupIx, max_rows: u32, group: &Batches, at: LineageIx, lineage: &Lineage) -> Result<(), Broken> {
-    let number = lineage.number;
-    hold!(!lineage.parts.is_empty(), "lineage {number} of group {ix} has no parts");
-    for &part in &lineage.parts {
-        let found = group.table.find(part).is_some_and(|batch| batch.lineage == at);
-        hold!(found, "a part of lineage {number} of group {ix} is not there");
-    }
-    let rows: u32 = steps_of(group, lineage).map(Step::row_count).sum();
-    hold!(rows <= max_rows, "lineage {number} of group {ix} has {rows} rows");
-    Ok(())
-}
-
-/// Each row of a staged lineage has a place of its own, and no place is taken without a row.
-fn places(ix: GroupIx, max_rows: u32, group: &Batches, lineage: &Lineage) -> Result<(), Broken> {
+/// Each row of a staged batch has a place of its own, and no place is taken without a row.
+fn places(ix: GroupIx, max_rows: u32, group: &Batches, batch: &Batch) -> Result<(), Broken> {
     if group.pipeline.boundaries() == 0 {
         return Ok(());
     }
     let mut taken = BTreeSet::new();
-    for span in steps_of(group, lineage).flat_map(|step| &step.rows) {
+    for span in batch.steps().flat_map(|step| &step.rows) {
         for place in span.rows.at..span.rows.at + span.rows.count {
-            hold!(taken.insert(place), "two rows of lineage {} of group {ix} share place {place}", lineage.number);
-            let known = lineage.places.is_taken(place);
-            hold!(known, "place {place} of lineage {} of group {ix} is free and used", lineage.number);
+            hold!(taken.insert(place), "two rows of batch {} of group {ix} share place {place}", batch.number);
+            let known = batch.places.is_taken(place);
+            hold!(known, "place {place} of batch {} of group {ix} is free and used", batch.number);
         }
     }
-    let count = max_rows - lineage.places.free();
-    hold!(taken.len() == count as usize, "lineage {} of group {ix} has lost a place", lineage.number);
+    let count = max_rows - batch.places.free();
+    hold!(taken.len() == count as usize, "batch {} of group {ix} has lost a place", batch.number);
     Ok(())
 }
 
 /// Rows that wait for a stage have all that it and the later stages read of what they have run.
-fn leased(ix: GroupIx, group: &Batches, lineage: &Lineage) -> Result<(), Broken> {
-    for step in steps_of(group, lineage) {
+fn leased(ix: GroupIx, group: &Batches, batch: &Batch) -> Result<(), Broken> {
+    for step in batch.steps() {
         // Rows that failed start again; rows that skipped stages have not run what they skipped.
         for &boundary in group.pipeline.reads(step.next) {
             let waits = step.is_queued() && boundary + 1 == step.next.0;
-            let held = lineage.leases[usize::from(boundary)].is_some();
-            let number = lineage.number;
-            hold!(
-                held || !waits,
-                "lineage {number} of group {ix} waits for {:?} without boundary {boundary}",
-                step.next
-            );
+            let held = batch.leases[usize::from(boundary)].is_some();
+            let number = batch.number;
+            hold!(held || !waits, "batch {number} of group {ix} waits for {:?} without boundary {boundary}", step.next);
         }
     }
     Ok(())
 }
 
-/// Credits are conserved: each buffer is free or held by one lineage.
+/// Credits are conserved: each buffer is free or held by one batch.
 fn credits(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     for boundary in 0..group.pipeline.boundaries() {
         let mut held = BTreeSet::new();
-        for (_, lineage) in &group.table.lineages {
-            let Some(pair) = lineage.leases[usize::from(boundary)] else { continue };
+        for (_, batch) in &group.table.batches {
+            let Some(pair) = batch.leases[usize::from(boundary)] else { continue };
             hold!(held.insert(pair), "pair {pair} of boundary {boundary} of group {ix} is leased twice");
             let free = group.pipeline.is_free(Lease { boundary, pair });
             hold!(!free, "pair {pair} of boundary {boundary} of group {ix} is free and leased");

@@ -1,41 +1,8 @@
-//! What a batch and all parts that it is split into have in common: padded shape, places in the buffers, leases.
+//! Places of rows in the buffers of a batch.
 
 use smallvec::SmallVec;
 
-use crate::batching::{Ns, PartOrder, ShapeClass, ids::BatchIx, queue::BatchKey};
-
-/// A batch from its *new* to the end of its last part.
-#[derive(Debug)]
-pub(in crate::batching) struct Lineage {
-    /// Ascending in order of creation.
-    pub(in crate::batching) number: u64,
-    /// What newcomers must agree with.
-    pub(in crate::batching) batch_key: BatchKey,
-    /// Padded shape that all its rows share, fixed when it is made: it is the stride of its rows in the buffers.
-    pub(in crate::batching) class: ShapeClass,
-    pub(in crate::batching) created: Ns,
-    /// No newcomer may join any more: it has returned a lease, or a split is foreseen or has happened.
-    pub(in crate::batching) sealed: bool,
-    /// In which order its parts run.
-    pub(in crate::batching) order: PartOrder,
-    /// Its batches, oldest first: one, or the parts of a split.
-    pub(in crate::batching) parts: SmallVec<[BatchIx; 2]>,
-    pub(in crate::batching) places: Places,
-    /// By boundary: the buffer that it holds.
-    pub(in crate::batching) leases: SmallVec<[Option<u16>; 8]>,
-    /// Rows that are launched and completed by stage, dead ones included; DVABatch's status map counts the completed
-    /// ones.
-    pub(in crate::batching) passed: SmallVec<[Passed; 2]>,
-}
-
-/// Rows of a lineage past a stage.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::batching) struct Passed {
-    pub(in crate::batching) launched: u32,
-    pub(in crate::batching) completed: u32,
-}
-
-/// Which places of a lineage's buffers are taken.
+/// Which places of a batch's buffers are taken.
 #[derive(Clone, Debug, Default)]
 pub(in crate::batching) struct Places {
     taken: SmallVec<[u64; 1]>,
