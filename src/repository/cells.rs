@@ -23,6 +23,9 @@ use crate::{
 /// Length of what varies in the example.
 const EXAMPLE_LENGTH: i64 = 2;
 
+/// Most bytes of the example.
+const MAX_EXAMPLE_BYTES: usize = 1 << 30;
+
 /// Compiles the cells, tells the core of them in `request.knobs`, and runs an example request through them.
 ///
 /// # Errors
@@ -91,15 +94,19 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
     let tree = trees.next_back();
     let width = |table: usize| spec.inputs[table].dims.get(1).copied().unwrap_or(0);
     let length = tree.map_or(EXAMPLE_LENGTH, |(table, most)| (width(table) + 1).min(i64::from(most)));
+    let mut left = MAX_EXAMPLE_BYTES;
     let inputs = spec.inputs.iter().enumerate().map(|(number, input)| {
         let dims = input.dims.iter().map(|&dim| if dim < 0 { length } else { dim });
         let shape: Dims = spec.has_batch_axis().then_some(1).into_iter().chain(dims).collect();
         let size = input.datatype.size_bytes().ok_or_else(|| format!("input '{}' holds strings", input.name))?;
-        let elements = element_count(&shape).ok_or_else(|| format!("input '{}' is too large", input.name))?;
-        let mut data = vec![0; elements * size];
+        let bytes = element_count(&shape).and_then(|elements| elements.checked_mul(size));
+        let bytes = bytes.filter(|bytes| *bytes <= left);
+        let bytes = bytes.ok_or_else(|| format!("input '{}' is too large", input.name))?;
+        left -= bytes;
+        let mut data = vec![0; bytes];
         if tree.is_some_and(|(table, _)| table == number) {
             // Node 0 has the others as children.
-            let children = (0..elements as i64).map(|at| if at + 1 < length { at + 1 } else { -1 });
+            let children = (0..(bytes / size) as i64).map(|at| if at + 1 < length { at + 1 } else { -1 });
             for (element, child) in data.chunks_exact_mut(size).zip(children) {
                 element.copy_from_slice(&child.to_le_bytes()[..size]);
             }
@@ -107,4 +114,31 @@ fn example(spec: &ModelSpec, unfolding: &Unfolding) -> Result<Vec<Option<InputTe
         Ok(Some(InputTensor { shape, data: Bytes::from(data) }))
     });
     inputs.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_example_that_no_memory_holds_is_refused() {
+        let input = |name: &str, dims: &[i64]| TensorSpec::new(name, DataType::Int64, dims);
+        let refusal = |inputs: Vec<TensorSpec>| {
+            let spec = ModelSpec {
+                name: "m".to_owned(),
+                version: 1,
+                max_batch_size: 1,
+                inputs,
+                outputs: Vec::new(),
+                symbols: Vec::new(),
+                decoupled: false,
+            };
+            let unfolding = Unfolding { cells: Vec::new(), segments: Vec::new(), outputs: Vec::new() };
+            example(&spec, &unfolding).err()
+        };
+        assert_eq!(refusal(vec![input("x", &[-1, 3])]), None);
+        assert_eq!(refusal(vec![input("x", &[1 << 61, 2])]), Some("input 'x' is too large".to_owned()));
+        let both = vec![input("x", &[9]), input("y", &[1 << 27])];
+        assert_eq!(refusal(both), Some("input 'y' is too large".to_owned()), "together with the others");
+    }
 }

@@ -1,5 +1,7 @@
 //! From names of programs' inputs and outputs to numbers: an [`Unfolding`], once the programs are known.
 
+use std::cell::Cell;
+
 use bytes::Bytes;
 
 use super::{
@@ -13,6 +15,9 @@ use crate::{
     },
     repository::config::nearest::suggestion,
 };
+
+/// Most bytes of the rows of a version that are the same for all requests.
+const MAX_CONSTANT_BYTES: usize = 1 << 30;
 
 impl UnfoldRequest {
     /// What requests of `spec` unfold into. `cells` are the ports of the programs, in the order of [`Self::cells`].
@@ -31,7 +36,8 @@ impl UnfoldRequest {
             }
         }
         let scope = Scope::new(spec.inputs.iter().map(|input| input.name.as_str()));
-        let mut resolver = Resolver { request: self, spec, cells, scope, emitted: Vec::new() };
+        let mut resolver =
+            Resolver { request: self, spec, cells, scope, emitted: Vec::new(), left: Cell::new(MAX_CONSTANT_BYTES) };
         let mut segments = Vec::with_capacity(self.segments.len());
         for segment in &self.segments {
             let resolved = resolver.segment(segment);
@@ -64,6 +70,8 @@ struct Resolver<'r> {
     scope: Scope<'r>,
     /// By segment, then by emit.
     emitted: Vec<Vec<DataType>>,
+    /// Bytes that further constants may take.
+    left: Cell<usize>,
 }
 
 impl<'r> Resolver<'r> {
@@ -172,13 +180,13 @@ impl<'r> Resolver<'r> {
             Source::Carried { output, start, is_kept } => {
                 let output = self.handed_on(cell, input, output)?;
                 let start = match start {
-                    Start::Row(constant) => Start::Row(row(input, constant)),
+                    Start::Row(constant) => Start::Row(self.row(input, constant)?),
                     Start::Tensor(tensor) => Start::Tensor(self.read(input, tensor)?),
                 };
                 Source::Carried { output, start, is_kept: *is_kept }
             }
             Source::Control { control, no, yes } => {
-                Source::Control { control: *control, no: row(input, no), yes: row(input, yes) }
+                Source::Control { control: *control, no: self.row(input, no)?, yes: self.row(input, yes)? }
             }
             Source::CorrelationId => Source::CorrelationId,
             Source::Grown { output } => Source::Grown { output: self.handed_on(cell, input, output)? },
@@ -188,9 +196,29 @@ impl<'r> Resolver<'r> {
                     self.handed_on(cell, input, output)?;
                 }
                 let output = self.output(request.cells[0], output)?;
-                Source::Child { child: *child, output, none: row(input, none) }
+                Source::Child { child: *child, output, none: self.row(input, none)? }
             }
         })
+    }
+
+    /// The row of an input that a constant makes. Where the input's dims vary none fits, and [`Unfolding::check`]
+    /// refuses the empty one.
+    fn row(&self, input: &TensorSpec, constant: &Constant) -> Result<Bytes, String> {
+        let value = match constant {
+            Constant::Elements(elements) => return Ok(elements.clone()),
+            Constant::Value(value) => *value,
+        };
+        let (element, count) = (input.datatype.element(value), element_count(&input.dims).unwrap_or(0));
+        let left = count.checked_mul(element.len()).and_then(|bytes| self.left.get().checked_sub(bytes));
+        self.left.set(left.ok_or_else(|| {
+            let TensorSpec { name, datatype, dims, .. } = input;
+            format!(
+                "input '{name}': expected at most {MAX_CONSTANT_BYTES} bytes for all starts, controls and missing \
+                 children together, but with {datatype} {:?} it is more",
+                dims.as_slice()
+            )
+        })?);
+        Ok(element.repeat(count).into())
     }
 
     /// A tensor that gives an input its elements.
@@ -235,15 +263,6 @@ impl<'r> Resolver<'r> {
         }
         let hint = suggestion(name, known.iter().copied());
         format!("expected an {what} of {}: {}, but found '{name}'{hint}", names.join(" or "), known.join(", "))
-    }
-}
-
-/// The row of an input that a constant makes. Where the input's dims vary none fits, and [`Unfolding::check`] refuses
-/// the empty one.
-fn row(input: &TensorSpec, constant: &Constant) -> Bytes {
-    match constant {
-        Constant::Elements(elements) => elements.clone(),
-        Constant::Value(value) => input.datatype.element(*value).repeat(element_count(&input.dims).unwrap_or(0)).into(),
     }
 }
 

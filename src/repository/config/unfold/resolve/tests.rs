@@ -139,6 +139,25 @@ fn what_programs_do_not_have_is_refused_with_what_they_have() {
 }
 
 #[test]
+fn rows_that_no_memory_holds_are_refused() {
+    let mut ports = translate_ports();
+    let refusal = |ports: &[CellPorts]| resolve(TRANSLATE, ports).expect_err("it is too large");
+    ports[0].inputs[1].dims[0] = 1 << 40;
+    let expected = "expected at most 1073741824 bytes for all starts, controls and missing children together, but";
+    assert_eq!(
+        refusal(&ports),
+        format!("segment 'encoder': input 'h': {expected} with FP32 [1099511627776] it is more")
+    );
+    let token = port("token", DataType::Int64, &[1 << 27]);
+    ports[0].inputs[1].dims[0] = 1;
+    ports[1].inputs[2] = token;
+    assert_eq!(
+        refusal(&ports),
+        format!("segment 'decode': input 'token': {expected} with INT64 [134217728] it is more")
+    );
+}
+
+#[test]
 fn leaves_and_inner_nodes_take_what_they_have_of_a_trees_sources() {
     let text = "\
 inputs: [ { name: tokens, dtype: INT64, dims: [n] }, { name: table, dtype: INT64, dims: [n, 2] } ]
