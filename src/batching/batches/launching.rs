@@ -138,11 +138,11 @@ impl Batches {
         let staged = self.pipeline.boundaries() > 0;
         let part = &mut self.table[ix];
         let foot_at = part.foot_at()?;
-        let step = &mut part.steps[foot_at];
-        let cell = step.next;
         if !staged {
-            lay_out(&mut step.rows);
+            lay_out(&mut part.steps[foot_at].rows);
         }
+        let (batch, step) = (&self.table.batches[ix.batch], &self.table[ix].steps[foot_at]);
+        let (batch_number, cell) = (batch.number, step.next);
         let (mut rows, mut requests) = (0, 0);
         let mut previous = None;
         let spans: Vec<RowSpan> = step
@@ -157,13 +157,10 @@ impl Batches {
             })
             .collect();
         let (from, to) = span_of(&step.rows);
-        let unstaged_class = (!staged).then(|| longest(&step.rows, context.ledger));
-        let batch = &mut self.table.batches[ix.batch];
-        let class = unstaged_class.unwrap_or_else(|| batch.class.clone());
+        let class = if staged { batch.class.clone() } else { longest(&step.rows, context.ledger) };
         let access = self.pipeline.access(batch, cell, from, to).unwrap_or_default();
         let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
-        self.pipeline.launched(id, lane.id, &access, batch);
-        let batch_number = batch.number;
+        self.pipeline.launched(id, lane.id, &access, &mut self.table.batches[ix.batch]);
         let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
         let ahead = self.pass_on(context, ix, foot_at, id, ahead);
         context.version.running += 1;
