@@ -1,5 +1,7 @@
 //! What `observe` may ask of the core.
 
+use std::ops::AddAssign;
+
 use super::{End, Rejection};
 
 /// Figures of one loaded version. Totals count from `ModelUp`.
@@ -65,6 +67,71 @@ pub struct Counters {
     pub expired: u64,
     /// Requests ended `Cancelled` (total).
     pub cancelled: u64,
+}
+
+/// Figures of several cores, or of several versions, add up.
+impl AddAssign<&Self> for Counters {
+    fn add_assign(&mut self, more: &Self) {
+        // All fields, so that none is forgotten.
+        let Self {
+            pending_requests,
+            pending_rows,
+            live_requests,
+            running_tasks,
+            batches_formed,
+            batches_parted_by_key,
+            stretches,
+            stretches_while_checking,
+            splits,
+            merges,
+            preemptions,
+            early_exits,
+            slack_misses,
+            tasks_launched,
+            rows_launched,
+            tasks_failed,
+            retries,
+            recalled,
+            delayed,
+            completed,
+            failed,
+            queue_full,
+            queue_timeout,
+            late,
+            no_memory,
+            not_started,
+            expired,
+            cancelled,
+        } = more;
+        self.pending_requests += pending_requests;
+        self.pending_rows += pending_rows;
+        self.live_requests += live_requests;
+        self.running_tasks += running_tasks;
+        self.batches_formed += batches_formed;
+        self.batches_parted_by_key += batches_parted_by_key;
+        self.stretches += stretches;
+        self.stretches_while_checking += stretches_while_checking;
+        self.splits += splits;
+        self.merges += merges;
+        self.preemptions += preemptions;
+        self.early_exits += early_exits;
+        self.slack_misses += slack_misses;
+        self.tasks_launched += tasks_launched;
+        self.rows_launched += rows_launched;
+        self.tasks_failed += tasks_failed;
+        self.retries += retries;
+        self.recalled += recalled;
+        self.delayed += delayed;
+        self.completed += completed;
+        self.failed += failed;
+        self.queue_full += queue_full;
+        self.queue_timeout += queue_timeout;
+        self.late += late;
+        self.no_memory += no_memory;
+        self.not_started += not_started;
+        self.expired += expired;
+        self.cancelled += cancelled;
+    }
 }
 
 impl Counters {

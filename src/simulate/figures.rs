@@ -111,7 +111,7 @@ impl ModelFigures {
         self.latencies.merge(&other.latencies);
         self.queued.merge(&other.queued);
         self.computing.merge(&other.computing);
-        add_counters(&mut self.counters, &other.counters);
+        self.counters += &other.counters;
     }
 }
 
@@ -171,18 +171,6 @@ impl Figures {
         let left_ns = self.span_ns.saturating_sub(self.arriving_ns);
         left_ns <= self.arriving_ns / 20 + u128::from(allowance_ns)
     }
-}
-
-fn add_counters(sum: &mut Counters, more: &Counters) {
-    sum.batches_formed += more.batches_formed;
-    sum.stretches += more.stretches;
-    sum.splits += more.splits;
-    sum.merges += more.merges;
-    sum.preemptions += more.preemptions;
-    sum.early_exits += more.early_exits;
-    sum.tasks_launched += more.tasks_launched;
-    sum.rows_launched += more.rows_launched;
-    sum.completed += more.completed;
 }
 
 /// 0 where the divisor is.

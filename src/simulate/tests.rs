@@ -1,6 +1,7 @@
 //! The event loop against what can be worked out by hand.
 
 mod cells;
+mod devices;
 
 use super::*;
 use crate::{
@@ -317,46 +318,4 @@ fn looking_ahead_queues_no_more_than_its_horizon_whatever_tasks_take() {
         assert!(p99 <= HORIZON_NS + took_ns, "tasks take {off} of what is predicted: queued {p50} / {p99} ns");
         assert!(p50 >= HORIZON_NS, "the lane is kept busy for its horizon: {p50} ns at {off}");
     }
-}
-
-#[test]
-fn four_devices_carry_almost_four_times_as_much_as_one() {
-    let mut setup = setup(model(&[(100_000, 120_000)]), window());
-    let span_ns = |setup: &Setup| run(setup, 1, at(&[0; 40_000])).run_ns;
-    let one = span_ns(&setup);
-    setup.devices = 4;
-    let four = span_ns(&setup);
-    assert!(one * 10 >= four * 39, "{one} ns on one, {four} on four");
-}
-
-#[test]
-fn a_lost_device_loses_what_it_ran_and_nothing_else() {
-    let mut setup = setup(model(&[(100, 120), (100, 120)]), window());
-    setup.devices = 4;
-    let load = poisson(60e6);
-    let requests = || load.requests(5, 4_000);
-    assert_eq!(run(&setup, 1, requests()).all().refused, 0);
-    setup.lost = vec![(10_000, 2), (20_000, 0)];
-    let figures = run(&setup, 1, requests()).all();
-    let aboard = u64::from(setup.models[0].knobs.max_batch_rows * u32::from(setup.models[0].knobs.buffer_pairs));
-    assert_eq!(figures.completed + figures.refused, 4_000, "each ends once");
-    assert!((1..=2 * aboard).contains(&figures.refused), "{} were aboard", figures.refused);
-    setup.lost = (0..4).map(|device| (30_000, device)).collect();
-    let figures = run(&setup, 1, requests()).all();
-    assert_eq!(figures.completed + figures.refused, 4_000, "also where no device is left");
-    assert!(figures.refused > 1_000 && figures.completed > 100);
-}
-
-#[test]
-fn requests_that_wait_behind_a_slow_batch_move_to_a_device_that_idles() {
-    let policy = Policy::Window(WindowKnobs::default());
-    let mut setup = setup(model(&[(1_000, 1_000)]), policy);
-    setup.models[0].knobs.max_batch_rows = 1;
-    setup.devices = 2;
-    // Two run, four wait; the ends come at 1,000, 2,000 and 3,000 on both.
-    assert_eq!(sum_ns(&run(&setup, 1, at(&[0; 6])).all()), 2 * (1_000 + 2_000 + 3_000));
-    setup.lost = vec![(1_500, 1)];
-    let figures = run(&setup, 1, at(&[0; 6])).all();
-    assert_eq!((figures.completed, figures.refused), (5, 1));
-    assert_eq!(sum_ns(&figures), 1_000 + 1_000 + 2_000 + 3_000 + 4_000, "what waited there goes to the other");
 }

@@ -174,18 +174,6 @@ fn comes_to_rest(pool: &mut Pool) {
     assert!(pool.core.counters().is_empty(), "a drained model is still there");
 }
 
-fn add(sum: &mut Counters, run: &Counters) {
-    sum.batches_parted_by_key += run.batches_parted_by_key;
-    sum.retries += run.retries;
-    sum.delayed += run.delayed;
-    sum.completed += run.completed;
-    sum.failed += run.failed;
-    sum.queue_full += run.queue_full;
-    sum.queue_timeout += run.queue_timeout;
-    sum.expired += run.expired;
-    sum.cancelled += run.cancelled;
-}
-
 #[test]
 fn random_runs_keep_every_promise_and_meet_every_rare_case() {
     let config = Config { cases: RUNS, failure_persistence: None, ..Config::default() };
@@ -201,7 +189,7 @@ fn random_runs_keep_every_promise_and_meet_every_rare_case() {
         let counters = pool.core.counters();
         let live: u64 = counters.iter().map(|(_, counters)| counters.live_requests).sum();
         assert_eq!(live, pool.oracle.unended().count() as u64, "live requests are counted");
-        counters.iter().for_each(|(_, counters)| add(&mut sum.borrow_mut(), counters));
+        counters.iter().for_each(|(_, counters)| *sum.borrow_mut() += counters);
         comes_to_rest(&mut pool);
         Ok(())
     });
