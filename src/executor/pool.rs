@@ -224,7 +224,9 @@ impl Pool {
         let deadline = Instant::now() + patience;
         // Their channels close, which is the answer.
         drop(self.take_remains());
-        self.shards.iter().fold(true, |all_ended, shard| shard.stop(deadline) && all_ended)
+        // Each is stopped, whether or not the one before has ended.
+        let have_ended: Vec<bool> = self.shards.iter().map(|shard| shard.stop(deadline)).collect();
+        have_ended.into_iter().all(|has_ended| has_ended)
     }
 
     fn is_stopped(&self) -> bool {
