@@ -169,6 +169,8 @@ impl Ledger {
         request_ix
     }
 
+    /// Inlined: of the request, which is large, hardly anything is read.
+    #[inline(always)]
     pub(super) fn remove(&mut self, request_ix: RequestIx) -> Request {
         let request = self.requests.remove(request_ix as usize);
         self.by_id.remove(&request.req);

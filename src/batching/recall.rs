@@ -10,6 +10,7 @@ use super::{
 
 /// Gives up half of the requests that wait, rounded up, and at most a largest batch of rows: those that would board
 /// next, since they waited longest.
+#[cold]
 pub(super) fn recall_half(context: &mut StepContext<'_>) {
     let pending = &context.version.pending;
     if !pending.may_leave() {
@@ -27,6 +28,7 @@ pub(super) fn recall_half(context: &mut StepContext<'_>) {
 }
 
 /// The device of a request is lost: it leaves if it may and has not boarded, and fails otherwise.
+#[cold]
 pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     match context.ledger[request_ix].state {
         RequestState::Queued { .. } if context.version.pending.may_leave() => context.recall(request_ix),
@@ -38,6 +40,7 @@ pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix
 
 impl StepContext<'_> {
     /// Takes a request that waits out of this core.
+    #[cold]
     fn recall(&mut self, request_ix: RequestIx) {
         let key = self.key_of(request_ix);
         self.unqueue(request_ix);

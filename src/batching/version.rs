@@ -65,11 +65,11 @@ impl Knobs {
     }
 }
 
-/// Weight of a task in what a row or node takes on average.
-const UNIT_WEIGHT: f64 = 1.0 / 16.0;
+/// What a row or node takes is averaged over so many tasks.
+const AVERAGED: Ns = 16;
 
 /// What a row or node is expected to take before the first has run.
-const UNKNOWN_UNIT_NS: f64 = 100_000.0;
+const UNKNOWN_UNIT_NS: Ns = 100_000;
 
 /// Slack of the request that must start first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,7 +102,7 @@ pub(super) struct Version {
     pub(super) graph: Graph,
     pub(super) costs: Costs,
     /// Device time that one row takes in one stage, or one node, on average; none before the first has run.
-    unit_ns: Option<f64>,
+    unit_ns: Option<Ns>,
     /// Runs that the costs have been corrected by.
     pub(super) learned: u64,
     /// Whether anything asks for the costs.
@@ -186,9 +186,9 @@ impl Version {
 
     /// A task of so many rows in one stage, or nodes, took so long.
     pub(super) fn ran(&mut self, units: u32, used_ns: Ns) {
-        let own_ns = used_ns as f64 / f64::from(units.max(1));
+        let own_ns = used_ns / Ns::from(units.max(1));
         let unit_ns = self.unit_ns.get_or_insert(own_ns);
-        *unit_ns += (own_ns - *unit_ns) * UNIT_WEIGHT;
+        *unit_ns = unit_ns.saturating_mul(AVERAGED - 1).saturating_add(own_ns) / AVERAGED;
     }
 
     /// Device time that a request is expected to take.
@@ -197,7 +197,7 @@ impl Version {
             Graph::Stages(stages) => u64::from(arrival.rows) * u64::from(*stages),
             Graph::Cells(..) => arrival.graph.iter().map(|segment| u64::from(segment.nodes())).sum(),
         };
-        (units as f64 * self.unit_ns.unwrap_or(UNKNOWN_UNIT_NS)) as Ns
+        units.saturating_mul(self.unit_ns.unwrap_or(UNKNOWN_UNIT_NS))
     }
 
     /// Target completion time of a request, `NEVER` without a deadline or objective.
@@ -257,6 +257,7 @@ impl StepContext<'_> {
     }
 
     /// Takes a request out of the queue, if it waits there.
+    #[inline(always)]
     pub(super) fn unqueue(&mut self, request_ix: RequestIx) {
         let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else { return };
         self.version.pending.remove(self.ledger, request_ix);

@@ -75,7 +75,7 @@ impl Core {
         self.sound_alarms(&mut actions);
         match event {
             Event::Arrived(arrival) => self.arrived(arrival, &mut actions),
-            Event::TakenIn(arrivals) => arrivals.into_iter().for_each(|arrival| self.arrived(arrival, &mut actions)),
+            Event::TakenIn(arrivals) => self.taken_in(arrivals, &mut actions),
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
             Event::Resumed(req) => self.resumed(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
@@ -140,6 +140,13 @@ impl Core {
         self.arbiter.call_due(self.now);
     }
 
+    #[cold]
+    fn taken_in(&mut self, arrivals: Vec<Arrival>, actions: &mut Actions) {
+        arrivals.into_iter().for_each(|arrival| self.arrived(arrival, actions));
+    }
+
+    /// Inlined: an arrival is large, and each call would copy it.
+    #[inline(always)]
     fn arrived(&mut self, arrival: Arrival, actions: &mut Actions) {
         debug_assert!(self.ledger.find(arrival.req).is_none(), "request {:?} arrived twice", arrival.req);
         match self.by_model.get(&arrival.model) {
@@ -196,6 +203,7 @@ impl Core {
         }
     }
 
+    #[cold]
     fn recall(&mut self, actions: &mut Actions) {
         let groups: Vec<GroupIx> = self.groups.iter().map(|(group, _)| group).collect();
         for group in groups {
@@ -203,6 +211,7 @@ impl Core {
         }
     }
 
+    #[cold]
     fn device_lost(&mut self, actions: &mut Actions) {
         let lanes: SmallVec<[LaneId; 8]> = self.arbiter.lanes().map(|(lane, _)| lane.id).collect();
         lanes.into_iter().for_each(|lane| self.lane_lost(lane, actions));
