@@ -82,6 +82,23 @@ pub struct RowSpan {
     pub count: u32,
     /// Where the first of them sits in its batch: its row in every buffer that the batch leases.
     pub at: u32,
+    /// Of a node: the slot that holds the state which it leaves, [`NO_SLOT`](Self::NO_SLOT) of rows of a batch.
+    ///
+    /// A number below the `slots` of the request's own version, whatever version leads the task. A request has its
+    /// slots from its first task until it has ended and no row of it is in flight; nothing else has them meanwhile. A
+    /// chain has one, which each step reads and writes over. Of a tree each node has its own, and reads those of its
+    /// children. All segments of a request have the same slots: a decoder goes on in that where its encoder stopped. A
+    /// tree behind another segment needs a table of its own, since its first leaves write where others have yet to
+    /// read what was left for them.
+    ///
+    /// What does not count must not get there, since others still read what was there before: what a failed task gives,
+    /// or a node that was launched ahead of one that failed, or a step beyond the outcome that ended its loop.
+    pub slot: u32,
+}
+
+impl RowSpan {
+    /// The slot of rows that keep no state: those of versions whose requests travel in batches.
+    pub const NO_SLOT: u32 = u32::MAX;
 }
 
 /// The executable size of a task. On the CPU `rows` is exact.

@@ -304,7 +304,7 @@ pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, r
     request.state = RequestState::Aboard;
     request.boarding += 1;
     request.boarded = now;
-    let rows = RowSpan { req: request.req, start: 0, count: request.rows, at: 0 };
+    let rows = RowSpan { req: request.req, start: 0, count: request.rows, at: 0, slot: RowSpan::NO_SLOT };
     let boarding = request.boarding;
     if request.expiry == NEVER {
         timers.disarm(ledger, request_ix);

@@ -483,7 +483,8 @@ impl State {
             bucket_rows: task.bucket.rows,
             lengths: &task.bucket.class.0,
         };
-        let rows = task.rows.iter().map(|&RowSpan { req, start, count, at }| TaskRows { req: req.0, start, count, at });
+        let rows =
+            task.rows.iter().map(|&RowSpan { req, start, count, at, .. }| TaskRows { req: req.0, start, count, at });
         self.timeline.launched(now, &launch, rows);
     }
 

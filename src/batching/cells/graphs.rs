@@ -8,6 +8,7 @@ use super::{
     members::Members,
     nodes::Nodes,
     queues::{JourneyIx, NodeRow, Origin, Queues, SubgraphIx},
+    slots::{FreeSlots, HeldSlots, slots},
 };
 use crate::{
     batching::{
@@ -18,21 +19,13 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// The slots that a request reserves: those of the segment that needs most.
-pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
-    // A chain writes over its own, each node of a tree has one.
-    let held = |unfolded: &Unfolded| match unfolded {
-        Unfolded::Steps(_) => 1,
-        Unfolded::Tree(topology) => topology.nodes(),
-    };
-    graph.iter().map(held).max().unwrap_or(1)
-}
-
 /// A request on its way.
 #[derive(Debug)]
 struct Journey {
     request: RequestIx,
     graph: Box<[Unfolded]>,
+    /// Where its state is, from its first node to the last: all segments share these.
+    slots: HeldSlots,
     /// The segment that it is in.
     segment: usize,
     /// Its subgraphs in it.
@@ -56,9 +49,7 @@ pub(in crate::batching) struct CellGraphs {
     under_way: u32,
     /// By the request's index in the ledger.
     of_request: Vec<Option<JourneyIx>>,
-    /// Slots for state, and those that nobody has.
-    slots: u32,
-    free_slots: u32,
+    free_slots: FreeSlots,
     /// Inner nodes wait for their own children alone, and not for all leaves (section 4.4).
     frontier: bool,
 }
@@ -71,17 +62,17 @@ impl CellGraphs {
             journeys: Slab::new(),
             under_way: 0,
             of_request: Vec::new(),
-            slots,
-            free_slots: slots,
+            free_slots: FreeSlots::new(slots),
             frontier,
         }
     }
 
-    /// What holds between two steps, of a version of which these requests have boarded, and these rows in flight run
-    /// again.
+    /// What holds between two steps, of a version of which these requests have boarded, these rows are in flight, and
+    /// some of them run again.
     pub(in crate::batching) fn check<'a>(
         &self,
         mut aboard: Vec<RequestIx>,
+        in_flight: impl Iterator<Item = &'a NodeRow>,
         retried: impl Iterator<Item = &'a NodeRow>,
     ) -> Result<(), String> {
         let mut under_way: Vec<RequestIx> =
@@ -91,10 +82,7 @@ impl CellGraphs {
         if aboard != under_way || aboard.len() != self.under_way as usize {
             return Err(format!("requests in slots {aboard:?} are aboard, but {under_way:?} are under way"));
         }
-        let held: u32 = self.journeys.iter().map(|(_, journey)| slots(&journey.graph)).sum();
-        if held + self.free_slots != self.slots {
-            return Err(format!("{held} slots are held and {} free, of {}", self.free_slots, self.slots));
-        }
+        self.check_slots(in_flight)?;
         for (ix, journey) in self.journeys.iter().filter(|(_, journey)| !journey.is_over) {
             let is_there = |subgraph: &SubgraphIx| self.queues.is_of(*subgraph, ix as JourneyIx);
             let there =
@@ -107,16 +95,35 @@ impl CellGraphs {
         self.queues.check(retried.filter(|row| self.is_live(row)))
     }
 
+    /// Requests hold the slots that they need, each its own, and rows in flight name those of their requests.
+    fn check_slots<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
+        for (ix, journey) in &self.journeys {
+            let (held, needs) = (journey.slots.len(), slots(&journey.graph));
+            if held != needs as usize {
+                return Err(format!("journey {ix} holds {held} slots, and needs {needs}"));
+            }
+        }
+        self.free_slots.check(self.journeys.iter().flat_map(|(_, journey)| &journey.slots))?;
+        for row in in_flight {
+            let which = self.queues.get(row.subgraph).nodes.slot(row.node);
+            let journey = self.journeys.get(row.of.journey as usize);
+            if journey.and_then(|journey| journey.slots.get(which)) != Some(&row.slot) {
+                return Err(format!("{row:?} is in flight in a slot that its request does not hold"));
+            }
+        }
+        Ok(())
+    }
+
     pub(in crate::batching) fn free_slots(&self) -> u32 {
-        self.free_slots
+        self.free_slots.count()
     }
 
     /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
     pub(in crate::batching) fn board(&mut self, request: RequestIx, graph: Box<[Unfolded]>) {
-        self.free_slots -= slots(&graph);
         self.under_way += 1;
         let ix = self.journeys.insert(Journey {
             request,
+            slots: self.free_slots.take(slots(&graph)),
             graph,
             segment: 0,
             subgraphs: Members::default(),
@@ -168,9 +175,12 @@ impl CellGraphs {
     }
 
     pub(in crate::batching) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
-        let rows = self.queues.form(cell, lane, most);
-        rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
-        rows
+        let journeys = &mut self.journeys;
+        self.queues.form(cell, lane, most, |of, which| {
+            let journey = &mut journeys[of.journey as usize];
+            journey.rows += 1;
+            journey.slots[which]
+        })
     }
 
     /// The type of the oldest retry that a lane may run.
@@ -300,7 +310,7 @@ impl CellGraphs {
     fn forget_if_over(&mut self, ix: JourneyIx) {
         if self.journeys.get(ix as usize).is_some_and(|journey| journey.is_over && journey.rows == 0) {
             let journey = self.journeys.remove(ix as usize);
-            self.free_slots += slots(&journey.graph);
+            self.free_slots.give_back(&journey.slots);
         }
     }
 

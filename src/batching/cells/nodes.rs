@@ -40,6 +40,14 @@ impl Nodes {
         }
     }
 
+    /// Which of its request's slots has what a node leaves: a chain writes over its own, of a tree each node has one.
+    pub(super) fn slot(&self, node: u32) -> usize {
+        match self {
+            Self::Steps { .. } => 0,
+            Self::One { .. } | Self::Inner { .. } => node as usize,
+        }
+    }
+
     /// Steps that are.
     pub(super) fn submitted(&self) -> u32 {
         match self {

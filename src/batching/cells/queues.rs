@@ -65,6 +65,8 @@ pub(in crate::batching) struct NodeRow {
     pub(super) of: Origin,
     /// Its number in its segment.
     pub(super) node: u32,
+    /// Where it leaves its state.
+    pub(super) slot: u32,
     /// It was launched ahead of one that failed: whatever comes of it, it runs again.
     pub(super) is_void: bool,
 }
@@ -228,8 +230,15 @@ impl Queues {
 
     /// Forms a task of up to `most` rows, and no more than the type's largest batch, in queue order (lines 24 to 32).
     /// For the rest of their subgraphs the nodes count as done (line 18); a subgraph stays on the lane until its last
-    /// task has completed (line 20).
-    pub(super) fn form(&mut self, cell: CellId, lane: LaneId, most: u32) -> Vec<NodeRow> {
+    /// task has completed (line 20). `slot_of` is called once for each row: which slot a request has at this place among
+    /// its slots.
+    pub(super) fn form(
+        &mut self,
+        cell: CellId,
+        lane: LaneId,
+        most: u32,
+        mut slot_of: impl FnMut(Origin, usize) -> u32,
+    ) -> Vec<NodeRow> {
         let ready = self.ready(cell, lane);
         let queue = &mut self.queues[usize::from(cell.0)];
         let most = most.min(queue.knobs.max_rows) as usize;
@@ -247,7 +256,8 @@ impl Queues {
                 let subgraph = &mut self.subgraphs[ix as usize];
                 for _ in 0..(subgraph.ready() as usize).min(most - rows.len()) {
                     let Some(node) = subgraph.nodes.submit() else { break };
-                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node, is_void: false });
+                    let slot = slot_of(subgraph.of, subgraph.nodes.slot(node));
+                    rows.push(NodeRow { subgraph: ix, of: subgraph.of, node, slot, is_void: false });
                 }
                 subgraph.tasks += 1;
                 queue.count(subgraph, Some(lane));

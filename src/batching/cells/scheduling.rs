@@ -7,10 +7,7 @@ use std::collections::BTreeSet;
 use smallvec::SmallVec;
 
 use self::catching::Catching;
-use super::{
-    graphs::{CellGraphs, slots},
-    queues::NodeRow,
-};
+use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::batching::{
     Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
     TaskId,
@@ -266,7 +263,7 @@ impl Cells {
     ) -> Vec<RowSpan> {
         let span = |(at, row): (u32, &NodeRow)| {
             let req = context.ledger[row.request()].req;
-            RowSpan { req, start: row.number(), count: 1, at }
+            RowSpan { req, start: row.number(), count: 1, at, slot: row.slot }
         };
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;

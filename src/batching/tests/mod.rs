@@ -37,6 +37,7 @@ mod serial;
 mod shares;
 mod sharing;
 mod slack;
+mod slots;
 mod staged;
 mod timeline;
 mod triton;

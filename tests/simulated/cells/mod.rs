@@ -6,12 +6,14 @@
 mod again;
 mod run;
 mod sequences;
+mod slots;
 mod world;
 
 use std::{num::NonZero, ops::AddAssign, thread, time::Instant};
 
 use super::{random::number, rng::Rng};
 use run::Run;
+use slots::Planted;
 use world::World;
 
 /// Worlds in every test run.
@@ -120,13 +122,20 @@ impl Rare {
     }
 }
 
+/// Plays the world of a seed, with a planted fault or none.
+///
+/// # Errors
+/// What is not as it should be.
+fn run(seed: u64, planted: Option<Planted>) -> Result<Rare, String> {
+    Run::new(World::draw(&mut Rng::new(seed)), seed, planted).play()
+}
+
 /// Plays the world of a seed.
 ///
 /// # Panics
 /// When anything is not as it should be; with the seed.
 fn play(seed: u64) -> Rare {
-    let world = World::draw(&mut Rng::new(seed));
-    match Run::new(world, seed).play() {
+    match run(seed, None) {
         Ok(rare) => rare,
         Err(broken) => panic!("seed {seed}: {broken} (PATERNOSTER_SEED={seed} cargo test --test simulated cells)"),
     }
@@ -173,4 +182,39 @@ fn many_requests_through_cells_are_what_they_are_alone() {
     println!("{rare:#?} in {:?}", began.elapsed());
     let rarest = rare.each().into_iter().min_by_key(|(_, times)| *times);
     assert!(rarest.is_some_and(|(_, times)| times >= 1_000), "too rare: {rarest:?}");
+}
+
+/// Plays worlds with a planted fault until it is found, by nothing else than one of these.
+#[track_caller]
+fn is_found(planted: Planted, by: &[&str]) {
+    for found in (0..60).filter_map(|seed| run(seed, Some(planted)).err()) {
+        assert!(by.iter().any(|words| found.contains(words)), "{planted:?} was found by something else: {found}");
+        if found.contains(by[0]) {
+            return;
+        }
+    }
+    panic!("{planted:?} was not found in 60 worlds");
+}
+
+#[test]
+fn a_slot_of_two_requests_is_found() {
+    is_found(Planted::OneForAll, &["names a slot of request", "names the slot of node"]);
+    is_found(Planted::ReturnedEarly, &["names a slot of request"]);
+}
+
+#[test]
+fn a_slot_that_is_not_there_is_found() {
+    is_found(Planted::Beyond, &["names a slot beyond"]);
+}
+
+#[test]
+fn a_request_that_goes_on_in_another_slot_is_found() {
+    let others = ["names a slot of request", "names the slot of node"];
+    is_found(Planted::Moved, &["goes on in another slot", others[0], others[1]]);
+    is_found(Planted::Swapped, &["goes on in another slot", others[0], others[1]]);
+}
+
+#[test]
+fn nodes_of_a_tree_in_one_slot_are_found() {
+    is_found(Planted::OneForATree, &["names the slot of node", "goes on in another slot"]);
 }

@@ -20,6 +20,7 @@ use super::{
     Rare,
     again::Again,
     sequences::Sequences,
+    slots::{Planted, Slots},
     world::{Asked, World, alone, last_root, value},
 };
 
@@ -77,6 +78,7 @@ pub struct Run {
     writing: BTreeSet<Written>,
     /// By model: slots that requests hold.
     slots: Vec<u32>,
+    tables: Slots,
     /// By model: when those that are merged began to board.
     merged_since: Vec<u64>,
     /// By model, where it has any.
@@ -98,7 +100,7 @@ fn slots(graph: &[Unfolded]) -> u32 {
 }
 
 impl Run {
-    pub fn new(world: World, seed: u64) -> Self {
+    pub fn new(world: World, seed: u64, planted: Option<Planted>) -> Self {
         let mut core = Core::new();
         for (model, knobs) in (0..).zip(&world.models) {
             core.step(0, Event::ModelUp(ModelId(model), knobs.clone()));
@@ -130,6 +132,7 @@ impl Run {
             known,
             writing,
             slots,
+            tables: Slots::new(planted),
             merged_since,
             sequences,
             again,
@@ -346,7 +349,8 @@ impl Run {
         Ok(())
     }
 
-    fn launch(&mut self, task: Task) -> Result<(), String> {
+    fn launch(&mut self, mut task: Task) -> Result<(), String> {
+        self.tables.plant(&mut task, |req| self.known[&req].asked.model);
         self.rare.tasks += 1;
         self.is_of_one_type(&task)?;
         self.rare.retries += u64::from(self.again.launched(&task)?);
@@ -366,9 +370,12 @@ impl Run {
                 self.slots[model] += slots(&known.asked.graph);
             }
             known.flying += 1;
+            let place = self.written(row).2.unwrap_or(0);
+            self.tables.launched(model, self.room(model), place, row)?;
             if let Some(sequences) = &mut self.sequences[model] {
                 sequences.launched(row.req.0)?;
             }
+            let known = self.known.get_mut(&row.req.0).ok_or("a request runs that never came")?;
             let moved = known.last_lane.is_some_and(|lane| lane != task.lane);
             self.rare.moved_lane += u64::from(moved);
             known.last_lane = Some(task.lane);
@@ -457,6 +464,7 @@ impl Run {
             Unfolded::Steps(_) if node > 0 => {
                 let carried = known.carried[segment].filter(|_| !writes(None));
                 let carried = carried.ok_or_else(|| format!("{row:?} begins before the step before it has ended"))?;
+                let carried = self.tables.read(known.asked.model, segment, row.req.0, 0, carried)?;
                 Ok(value(segment, node, &[carried]))
             }
             Unfolded::Steps(_) => self.before(row, segment).map(|input| value(segment, node, &[input])),
@@ -466,7 +474,8 @@ impl Run {
             Unfolded::Tree(topology) => {
                 let reads = topology.children_of(node).iter().map(|&child| {
                     let read = known.nodes.get(&(segment, child)).copied().filter(|_| !writes(Some(child)));
-                    read.ok_or_else(|| format!("{row:?} begins before its child {child} has ended"))
+                    let read = read.ok_or_else(|| format!("{row:?} begins before its child {child} has ended"))?;
+                    self.tables.read(known.asked.model, segment, row.req.0, child, read)
                 });
                 Ok(value(segment, node, &reads.collect::<Result<Vec<u64>, String>>()?))
             }
@@ -476,7 +485,18 @@ impl Run {
     /// What the segments before have left.
     fn before(&self, row: &RowSpan, segment: usize) -> Result<u64, String> {
         let Some(last) = segment.checked_sub(1) else { return Ok(mix(row.req.0) ^ self.state(row.req.0)) };
-        self.left(row.req.0, last).ok_or_else(|| format!("{row:?} begins before segment {last} has ended"))
+        self.left_in_slot(row.req.0, last)?.ok_or_else(|| format!("{row:?} begins before segment {last} has ended"))
+    }
+
+    /// What a segment has left that has run to its end, as it is in the slot of its last step or root.
+    fn left_in_slot(&self, req: u64, segment: usize) -> Result<Option<u64>, String> {
+        let Some(left) = self.left(req, segment) else { return Ok(None) };
+        let asked = &self.known[&req].asked;
+        let place = match &asked.graph[segment] {
+            Unfolded::Steps(_) => 0,
+            Unfolded::Tree(topology) => last_root(topology),
+        };
+        self.tables.read(asked.model, segment, req, place, left).map(Some)
     }
 
     /// What its sequence has left for a request.
@@ -557,6 +577,7 @@ impl Run {
         if is_lost || known.is_masked {
             return on;
         }
+        self.tables.write(known.asked.model, segment, row.slot, written);
         if let Some(node) = node {
             known.nodes.insert((segment, node), written);
             return on;
@@ -586,6 +607,7 @@ impl Run {
         if known.boarded && known.flying == 0 && known.end.is_some() {
             known.boarded = false;
             self.slots[known.asked.model] -= slots(&known.asked.graph);
+            self.tables.release(known.asked.model, req);
         }
     }
 
@@ -602,11 +624,16 @@ impl Run {
         let Some(known) = self.known.get(&req.0) else { return Ok(()) };
         let (model, needs) = (known.asked.model, slots(&known.asked.graph));
         self.rare.never_fits += u64::from(needs > self.room(model));
+        let flying = known.flying > 0;
+        let left = if end == End::Completed { self.left_in_slot(req.0, known.asked.graph.len() - 1)? } else { None };
+        if flying {
+            self.tables.ended_in_flight(model, req.0);
+        }
         self.give_back(req.0);
         let (asked, sequence) = (self.known[&req.0].asked.clone(), self.state(req.0));
         let expected = alone(req.0, sequence, &asked);
         if end == End::Completed {
-            match self.left(req.0, asked.graph.len() - 1) {
+            match left {
                 Some(found) if found == expected => {}
                 found => return Err(format!("{req:?} made {found:?}, alone {expected}")),
             }

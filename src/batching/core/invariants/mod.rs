@@ -258,8 +258,9 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(cellular) = group.work.cells() else { return Ok(()) };
     let aboard =
         own(core, ix).filter(|(_, request)| request.state == RequestState::Aboard).map(|(request_ix, _)| request_ix);
+    let in_flight = cellular.tasks.iter().flat_map(|task| &task.nodes);
     let retried = cellular.tasks.iter().filter(|task| task.is_retry).flat_map(|task| &task.nodes);
-    cellular.cells.check(aboard.collect(), retried).map_err(|broken| format!("group {ix}: {broken}"))?;
+    cellular.cells.check(aboard.collect(), in_flight, retried).map_err(|broken| format!("group {ix}: {broken}"))?;
     let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
     let of_ledger: Vec<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.own_rows as usize)).collect();
     let of_cells: Vec<_> = cellular.tasks.iter().map(|task| (task.id, task.nodes.len())).collect();

@@ -1,0 +1,119 @@
+//! Slots for the state of requests: numbers, which a device turns into rows of a table.
+
+use smallvec::SmallVec;
+
+use crate::model::unfold::Unfolded;
+
+/// The slots of one request. A chain's is kept without an allocation.
+pub(super) type HeldSlots = SmallVec<[u32; 4]>;
+
+/// The slots that a request reserves: those of the segment that needs most.
+pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
+    // A chain writes over its own, each node of a tree has one.
+    let held = |unfolded: &Unfolded| match unfolded {
+        Unfolded::Steps(_) => 1,
+        Unfolded::Tree(topology) => topology.nodes(),
+    };
+    graph.iter().map(held).max().unwrap_or(1)
+}
+
+/// The free slots of a version.
+///
+/// What was freed last is given out first: its state was touched last, so that it is likely to be cached still. Only
+/// when nothing freed is left comes the lowest number that was never given out, so that no number is higher than it
+/// must be, and nothing is kept for those that were never needed.
+#[derive(Debug)]
+pub(super) struct FreeSlots {
+    /// Slots in all.
+    all: u32,
+    /// The lowest that was never given out.
+    fresh: u32,
+    /// Those given back, the latest last.
+    freed: Vec<u32>,
+}
+
+impl FreeSlots {
+    pub(super) fn new(all: u32) -> Self {
+        Self { all, fresh: 0, freed: Vec::new() }
+    }
+
+    /// How many there are.
+    pub(super) fn count(&self) -> u32 {
+        self.all - self.fresh + self.freed.len() as u32
+    }
+
+    /// Takes so many, of which there must be enough.
+    pub(super) fn take(&mut self, count: u32) -> HeldSlots {
+        debug_assert!(count <= self.count(), "{count} slots are taken of {}", self.count());
+        let mut take_one = || {
+            self.freed.pop().unwrap_or_else(|| {
+                self.fresh += 1;
+                self.fresh - 1
+            })
+        };
+        (0..count).map(|_| take_one()).collect()
+    }
+
+    /// Takes a request's slots back. One of its size is given the same, in the same order.
+    pub(super) fn give_back(&mut self, held: &[u32]) {
+        self.freed.extend(held.iter().rev());
+    }
+
+    /// Each slot is held once or free once: those that requests hold and those that are free are all there are.
+    pub(super) fn check<'a>(&'a self, held: impl Iterator<Item = &'a u32>) -> Result<(), String> {
+        if self.fresh > self.all {
+            return Err(format!("{} slots were given out, of {}", self.fresh, self.all));
+        }
+        let mut seen = vec![false; self.fresh as usize];
+        for &slot in held.chain(&self.freed) {
+            match seen.get_mut(slot as usize) {
+                Some(seen) if !*seen => *seen = true,
+                Some(_) => return Err(format!("slot {slot} is held or free twice")),
+                None => return Err(format!("slot {slot} is held or free, but was never given out")),
+            }
+        }
+        match seen.iter().position(|seen| !seen) {
+            Some(slot) => Err(format!("slot {slot} is neither held nor free")),
+            None => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_slots_freed_last_are_given_out_first_and_fresh_ones_in_ascending_order() {
+        let mut free = FreeSlots::new(6);
+        let (one, tree) = (free.take(1), free.take(3));
+        assert_eq!((one.as_slice(), tree.as_slice(), free.count()), (&[0][..], &[1, 2, 3][..], 2));
+        free.give_back(&one);
+        free.give_back(&tree);
+        assert_eq!(free.count(), 6);
+        let (tree, more) = (free.take(3), free.take(3));
+        assert_eq!((tree.as_slice(), more.as_slice(), free.count()), (&[1, 2, 3][..], &[0, 4, 5][..], 0));
+    }
+
+    #[test]
+    fn a_version_with_any_number_of_slots_keeps_nothing_for_those_it_never_gave_out() {
+        let mut free = FreeSlots::new(u32::MAX);
+        for _ in 0..1_000 {
+            let held = free.take(1);
+            assert_eq!((held.as_slice(), held.spilled(), free.count()), (&[0][..], false, u32::MAX - 1));
+            free.give_back(&held);
+        }
+        assert_eq!((free.freed.as_slice(), free.count()), (&[0][..], u32::MAX));
+    }
+
+    #[test]
+    fn a_slot_that_is_held_twice_or_lost_is_told() {
+        let mut free = FreeSlots::new(4);
+        let held = free.take(3);
+        assert_eq!(free.check(held.iter()), Ok(()));
+        let told = |held: &[u32]| free.check(held.iter()).unwrap_err();
+        assert_eq!(told(&[0, 1, 1]), "slot 1 is held or free twice");
+        assert_eq!(told(&[0, 2]), "slot 1 is neither held nor free");
+        assert_eq!(told(&[0, 1, 2, 3]), "slot 3 is held or free, but was never given out");
+    }
+}

@@ -1,0 +1,127 @@
+//! Slots as a device sees them: a table of states for each segment of each version, written where tasks say, and read
+//! where their parents' children have written.
+
+use std::collections::BTreeMap;
+
+use paternoster::batching::{RowSpan, Task};
+
+/// What goes wrong with the slots of a task between the core and the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    /// All requests of a version have the same slot.
+    OneForAll,
+    /// Two rows of a task name each other's slots.
+    Swapped,
+    /// A request goes on in another slot than it began in.
+    Moved,
+    /// All nodes of a tree have the same slot.
+    OneForATree,
+    /// A slot that the version does not have.
+    Beyond,
+    /// A request that has ended gives its slot to the next while a row of it is in flight.
+    ReturnedEarly,
+}
+
+/// Who has which slots, and what is in them.
+#[derive(Debug, Default)]
+pub struct Slots {
+    planted: Option<Planted>,
+    /// By model and slot: the request that has it.
+    holders: BTreeMap<(usize, u32), u64>,
+    /// By request and place among its slots: 0 for a chain, the node for a tree.
+    of_request: BTreeMap<(u64, u32), u32>,
+    /// By model, segment and slot.
+    states: BTreeMap<(usize, usize, u32), u64>,
+    /// By model: a slot that was given back early. By request: that it was given.
+    early: BTreeMap<usize, u32>,
+    stolen: BTreeMap<u64, u32>,
+}
+
+impl Slots {
+    pub fn new(planted: Option<Planted>) -> Self {
+        Self { planted, ..Self::default() }
+    }
+
+    /// Plants the fault in a task of requests of these models.
+    pub fn plant(&mut self, task: &mut Task, model: impl Fn(u64) -> usize) {
+        let id = task.id.0 as u32;
+        match self.planted {
+            Some(Planted::OneForAll) => task.rows.iter_mut().for_each(|row| row.slot = 0),
+            Some(Planted::Moved) => task.rows.iter_mut().for_each(|row| row.slot = (row.slot + id) % 6),
+            Some(Planted::Beyond) => task.rows.iter_mut().for_each(|row| row.slot += 60),
+            Some(Planted::OneForATree) => {
+                let first = |row: &RowSpan| self.of_request.range((row.req.0, 0)..).next();
+                let of_own =
+                    |row: &RowSpan| first(row).filter(|((req, _), _)| *req == row.req.0).map(|(_, slot)| *slot);
+                task.rows.iter_mut().for_each(|row| row.slot = of_own(row).unwrap_or(row.slot));
+            }
+            Some(Planted::Swapped) => {
+                if let [first, .., last] = task.rows.as_mut_slice() {
+                    std::mem::swap(&mut first.slot, &mut last.slot);
+                }
+            }
+            Some(Planted::ReturnedEarly) => {
+                for row in &mut task.rows {
+                    let is_new = self.of_request.range((row.req.0, 0)..=(row.req.0, u32::MAX)).next().is_none();
+                    if is_new && let Some(slot) = self.early.remove(&model(row.req.0)) {
+                        self.stolen.insert(row.req.0, slot);
+                    }
+                    row.slot = self.stolen.get(&row.req.0).copied().unwrap_or(row.slot);
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// A row is launched that has this place among its request's slots, of so many that its model has: it is the slot that the request had
+    /// there before, and nobody else's.
+    pub fn launched(&mut self, model: usize, all: u32, place: u32, row: &RowSpan) -> Result<(), String> {
+        if row.slot >= all {
+            return Err(format!("{row:?} names a slot beyond the {all} of model {model}"));
+        }
+        let before = *self.of_request.entry((row.req.0, place)).or_insert(row.slot);
+        if before != row.slot {
+            return Err(format!("{row:?} goes on in another slot than {before}"));
+        }
+        let holder = *self.holders.entry((model, row.slot)).or_insert(row.req.0);
+        if holder != row.req.0 {
+            return Err(format!("{row:?} names a slot of request {holder}"));
+        }
+        let own = self.of_request.range((row.req.0, 0)..=(row.req.0, u32::MAX));
+        match own.into_iter().find(|((_, other), slot)| *other != place && **slot == row.slot) {
+            Some(((_, other), _)) => Err(format!("{row:?} names the slot of node {other}")),
+            None => Ok(()),
+        }
+    }
+
+    pub fn write(&mut self, model: usize, segment: usize, slot: u32, state: u64) {
+        self.states.insert((model, segment, slot), state);
+    }
+
+    /// What is in the slot that a request has at a place, which is to be what is known to have been written for it.
+    pub fn read(&self, model: usize, segment: usize, req: u64, place: u32, expected: u64) -> Result<u64, String> {
+        let slot = self.of_request.get(&(req, place));
+        let slot = *slot.ok_or_else(|| format!("request {req} has no slot for node {place}"))?;
+        match self.states.get(&(model, segment, slot)) {
+            Some(&found) if found == expected => Ok(found),
+            found => Err(format!("slot {slot} of request {req} holds {found:?}, not the {expected} written for it")),
+        }
+    }
+
+    /// A request has ended while rows of it are in flight.
+    pub fn ended_in_flight(&mut self, model: usize, req: u64) {
+        if let Some(&slot) = self.of_request.get(&(req, 0)) {
+            self.early.insert(model, slot);
+        }
+    }
+
+    /// A request has ended, and no row of it is in flight: its slots are anybody's.
+    pub fn release(&mut self, model: usize, req: u64) {
+        let places: Vec<u32> =
+            self.of_request.range((req, 0)..=(req, u32::MAX)).map(|((_, place), _)| *place).collect();
+        for slot in places.into_iter().filter_map(|place| self.of_request.remove(&(req, place))) {
+            self.holders.remove(&(model, slot));
+            self.states.retain(|(own, _, of_slot), _| (*own, *of_slot) != (model, slot));
+        }
+    }
+}
