@@ -88,7 +88,7 @@ fn bring_up(pool: &Arc<Pool>, runtime: Option<&Runtime>, stages: usize) -> Arc<M
     let programs = StagePrograms::cut(&chain::spec(WIDTH), plan, programs).expect("the plan is sound");
     let policy = Policy::Window(WindowKnobs::default());
     let knobs = Knobs { max_batch_rows: 8, max_in_flight: 2, policy, ..Knobs::default() };
-    Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs))
+    Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs).expect("the CPU has room"))
 }
 
 fn request(rows: usize) -> InferRequest {

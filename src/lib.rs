@@ -4,6 +4,10 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+// What the tests of the core are made of is made anew into those of the pool, and names the crate.
+#[cfg(test)]
+extern crate self as paternoster;
+
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 

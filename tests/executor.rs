@@ -58,7 +58,7 @@ impl Gated {
         let (release, go_on) = crossbeam_channel::unbounded();
         let program = Arc::new(Identity { gate: Some(Gate { began, go_on }) });
         let weak = Arc::downgrade(&program);
-        let handle = Arc::new(pool.bring_up(spec(8), knobs, program));
+        let handle = Arc::new(pool.bring_up(spec(8), knobs, program).expect("the CPU has room"));
         Self { handle, begun, release, program: weak }
     }
 
@@ -125,7 +125,8 @@ fn values(response: &Response) -> Vec<f32> {
 #[tokio::test(flavor = "multi_thread")]
 async fn every_request_gets_its_own_rows() {
     let pool = Pool::start(&PoolOptions::default()).expect("threads start");
-    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Identity { gate: None })));
+    let handle =
+        Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Identity { gate: None })).expect("the CPU has room"));
     let requests = (0..2000_u16).map(|index| {
         let handle = Arc::clone(&handle);
         tokio::spawn(async move {
@@ -191,7 +192,7 @@ impl Program for Brittle {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_panic_of_a_program_fails_its_request_alone() {
     let pool = one_lane();
-    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Brittle)));
+    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Brittle)).expect("the CPU has room"));
     for _ in 0..3 {
         let panicked = handle.submit(request(&[POISON, 0.0])).await.expect_err("the program panicked");
         assert_eq!(panicked, InferError::Engine("the program of model 'identity' panicked".to_owned()));
@@ -315,7 +316,8 @@ async fn until_one_needs_no_lane(handle: &Arc<ModelHandle>, ran_on: &Receiver<Op
 async fn a_short_run_of_a_lone_request_needs_no_lane() {
     let pool = one_lane();
     let (threads, ran_on) = crossbeam_channel::unbounded();
-    let handle = Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Steady { threads })));
+    let handle =
+        Arc::new(pool.bring_up(spec(8), zero_batch(), Arc::new(Steady { threads })).expect("the CPU has room"));
     until_one_needs_no_lane(&handle, &ran_on).await;
     assert_eq!(pool.in_flight(), 0);
 }
@@ -326,7 +328,8 @@ async fn a_lone_request_larger_than_those_known_to_be_short_goes_to_a_lane() {
     let pool = one_lane();
     let (threads, ran_on) = crossbeam_channel::unbounded();
     let knobs = Knobs { max_batch_rows: ROWS as u32, ..zero_batch() };
-    let handle = Arc::new(pool.bring_up(spec(ROWS as u32), knobs, Arc::new(Steady { threads })));
+    let handle =
+        Arc::new(pool.bring_up(spec(ROWS as u32), knobs, Arc::new(Steady { threads })).expect("the CPU has room"));
     until_one_needs_no_lane(&handle, &ran_on).await;
     let sent = vec![1.0; ROWS * 2];
     assert_eq!(values(&handle.submit(request(&sent)).await.expect("it ran")), sent);
@@ -355,7 +358,7 @@ async fn repeat_gives_as_many_responses_as_asked() {
     let pool = one_lane();
     let spec = ModelSpec { decoupled: true, ..spec(8) };
     let program = Repeat::compile(&spec).expect("the specification fits");
-    let handle = Arc::new(pool.bring_up(spec, zero_batch(), Arc::new(program)));
+    let handle = Arc::new(pool.bring_up(spec, zero_batch(), Arc::new(program)).expect("the CPU has room"));
     for count in [0_u8, 1, 5] {
         let mut stream = handle.submit_stream(request(&[f32::from(count), 7.0]), pool.backlog());
         for step in 0..count {

@@ -38,7 +38,7 @@ fn bring_up(pool: &Arc<Pool>, runtime: &Runtime, model: &Model, spec: ModelSpec)
     let program = OnnxProgram::compile(runtime, &model.to_bytes(), &spec).expect("the model compiles");
     let policy = Policy::Window(WindowKnobs::default());
     let knobs = Knobs { max_batch_rows: 8, max_in_flight: 2, policy, ..Knobs::default() };
-    Arc::new(pool.bring_up(spec, knobs, Arc::new(program)))
+    Arc::new(pool.bring_up(spec, knobs, Arc::new(program)).expect("the CPU has room"))
 }
 
 fn pool() -> Arc<Pool> {

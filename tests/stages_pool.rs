@@ -96,7 +96,7 @@ fn start(lanes: u16, task_time_limit: Duration) -> Arc<Pool> {
 
 fn bring_up(pool: &Arc<Pool>, knobs: Knobs, plan: StagePlan, programs: Vec<Arc<dyn Program>>) -> Arc<ModelHandle> {
     let programs = StagePrograms::cut(&chain::spec(WIDTH), plan, programs).expect("the plan is sound");
-    Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs))
+    Arc::new(pool.bring_up(chain::spec(WIDTH), knobs, programs).expect("the CPU has room"))
 }
 
 fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> ResponseFuture {

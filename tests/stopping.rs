@@ -88,7 +88,8 @@ impl Model {
     fn within(pool: &Arc<Pool>, limit: Option<Duration>) -> Self {
         let (program, begun, release) = listening();
         let weak = Arc::downgrade(&program);
-        let handle = Arc::new(pool.bring_up_within(chain::spec(WIDTH), window(), program, limit));
+        let handle =
+            Arc::new(pool.bring_up_within(chain::spec(WIDTH), window(), program, limit).expect("the CPU has room"));
         Self { handle, begun, release, program: weak }
     }
 
@@ -212,7 +213,7 @@ async fn a_stage_whose_client_is_gone_leaves_its_lane() {
     let program = Arc::downgrade(&last);
     let stages: Vec<Arc<dyn Program>> = vec![Arc::new(Ends), last];
     let programs = StagePrograms::cut(&chain::spec(WIDTH), chain::plan(2, WIDTH), stages).expect("the plan is sound");
-    let handle = Arc::new(pool.bring_up(chain::spec(WIDTH), window(), programs));
+    let handle = Arc::new(pool.bring_up(chain::spec(WIDTH), window(), programs).expect("the CPU has room"));
     let (staged, other) = (Model { handle, begun, release, program }, Model::on(&pool));
     for _ in 0..2 {
         let response = staged.submit(1.0);

@@ -98,7 +98,7 @@ fn double(pool: &Arc<Pool>) -> (Arc<ModelHandle>, Arc<Double>) {
     };
     let knobs = Knobs { max_batch_rows: 8, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
     let program = Arc::new(Double::default());
-    (Arc::new(pool.bring_up(spec, knobs, Arc::clone(&program))), program)
+    (Arc::new(pool.bring_up(spec, knobs, Arc::clone(&program)).expect("the CPU has room")), program)
 }
 
 fn recipe() -> Recipe {

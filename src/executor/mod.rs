@@ -12,27 +12,26 @@
 //! counted in a `backlog`, which bounds them.
 
 mod admit;
+mod backend;
 mod backlog;
-mod boundary;
 mod cells;
+mod clock;
 mod dispatch;
 mod fault;
-mod gather;
 mod handle;
 mod hangs;
+mod host;
 mod indices;
-mod lane;
+mod job;
 mod loaded;
 mod location;
-mod output_bytes;
 mod pieces;
 mod pool;
 mod ran;
 mod record;
 mod request;
-mod scatter;
-mod short_runs;
-mod stage_task;
+#[cfg(test)]
+mod sim;
 mod stages;
 mod state;
 mod timer;

@@ -1,7 +1,6 @@
 //! The pool: shards, each a device with its own core and lock, and the router that chooses among them.
 
 mod drive;
-mod lane_work;
 mod shard;
 mod submit;
 
@@ -20,6 +19,9 @@ use tokio::sync::watch;
 use self::shard::Shard;
 use super::{
     Backlog, BacklogLimits, ModelHandle, StagePrograms,
+    backend::{Backend, Order},
+    clock::{Clock, duration_ns},
+    host::Host,
     indices::IndexChecks,
     loaded::Loaded,
     state::{Numbers, Responsiveness, State},
@@ -82,14 +84,14 @@ pub struct Pool {
     timeline: Arc<Timeline>,
     task_time_limit: Duration,
     pub(super) responsiveness: watch::Sender<Responsiveness>,
-    epoch: Instant,
+    pub(super) clock: Clock,
     next_model: AtomicU32,
     /// No request is taken any more.
     pub(super) stopped: AtomicBool,
 }
 
 impl Pool {
-    /// Starts the lanes and the timers.
+    /// Starts the lanes and the timers of a pool on the CPU.
     ///
     /// # Errors
     /// When a thread cannot be started.
@@ -97,19 +99,40 @@ impl Pool {
         let lanes = options.cpu_lanes.max(1);
         let count = options.cpu_shards.clamp(1, lanes);
         let buffers = BufferPool::with_output_limit(options.retain_bytes, options.max_output_bytes);
-        let router = Router::new(usize::from(count));
-        let mut first_lane = 0;
-        let shards = (0..count).map(|shard| {
+        let backends = (0..count).map(|shard| {
             let own = lanes / count + u16::from(shard < lanes % count);
-            let numbers = Numbers { shard: usize::from(shard), shards: usize::from(count), first_lane };
-            first_lane += own;
-            let state = State::new(numbers, own, duration_ns(options.stop_grace), Arc::clone(&options.timeline));
-            router.publish(usize::from(shard), state.load());
-            Shard::start(usize::from(shard), own, state, &buffers)
+            let host = Host::start(usize::from(shard), own, &buffers)?;
+            Ok(Box::new(host) as Box<dyn Backend>)
         });
-        let shards = shards.collect::<io::Result<Box<[_]>>>()?;
+        let backends = backends.collect::<io::Result<Vec<_>>>()?;
+        let pool = Self::over(backends, options, buffers, Clock::start());
+        for shard in 0..pool.shards.len() {
+            Shard::keep_time(&pool, shard)?;
+        }
+        Ok(pool)
+    }
+
+    /// A pool on these devices, without threads that keep time.
+    pub(super) fn over(
+        backends: Vec<Box<dyn Backend>>,
+        options: &PoolOptions,
+        buffers: Arc<BufferPool>,
+        clock: Clock,
+    ) -> Arc<Self> {
+        let count = backends.len();
+        let router = Router::new(count);
+        let mut first_lane = 0;
+        let shards = backends.into_iter().enumerate().map(|(shard, backend)| {
+            let numbers = Numbers { shard, shards: count, first_lane };
+            first_lane += backend.lanes();
+            let lanes = (backend.lanes(), backend.lane_knobs());
+            let state = State::new(numbers, lanes, duration_ns(options.stop_grace), Arc::clone(&options.timeline));
+            router.publish(shard, state.load());
+            Shard::new(shard, backend, state)
+        });
+        let shards = shards.collect();
         let stats = Arc::default();
-        let pool = Arc::new(Self {
+        Arc::new(Self {
             shards,
             router,
             buffers,
@@ -118,36 +141,38 @@ impl Pool {
             timeline: Arc::clone(&options.timeline),
             task_time_limit: options.task_time_limit,
             responsiveness: watch::Sender::default(),
-            epoch: Instant::now(),
+            clock,
             next_model: AtomicU32::new(0),
             stopped: AtomicBool::new(false),
-        });
-        for shard in 0..pool.shards.len() {
-            Shard::keep_time(&pool, shard)?;
-        }
-        Ok(pool)
+        })
     }
 
     /// Brings a compiled version up: from here on requests may be submitted to the handle. The stages of `knobs` are
     /// those of the programs, whatever it says.
+    ///
+    /// # Errors
+    /// When a device has not enough of what the version needs; says of what.
     pub fn bring_up(
         self: &Arc<Self>,
         spec: ModelSpec,
         knobs: Knobs,
         programs: impl Into<StagePrograms>,
-    ) -> ModelHandle {
+    ) -> Result<ModelHandle, String> {
         self.bring_up_within(spec, knobs, programs, None)
     }
 
     /// As [`Self::bring_up`], with a time limit of its own for the version's tasks, if there is one
     /// ([`PoolOptions::task_time_limit`]).
+    ///
+    /// # Errors
+    /// As [`Self::bring_up`].
     pub fn bring_up_within(
         self: &Arc<Self>,
         spec: ModelSpec,
         mut knobs: Knobs,
         programs: impl Into<StagePrograms>,
         task_time_limit: Option<Duration>,
-    ) -> ModelHandle {
+    ) -> Result<ModelHandle, String> {
         let task_time_limit = task_time_limit.unwrap_or(self.task_time_limit);
         let programs = programs.into();
         knobs.stages = programs.knobs();
@@ -159,13 +184,52 @@ impl Pool {
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
-        self.timeline.model_up(id.0, &spec.name, spec.version);
         let homes = self.homes_of(id, &knobs);
-        for &home in &homes {
-            let (loaded, knobs) = (Arc::clone(&loaded), knobs.clone());
+        let own_knobs = self.load(id, &loaded, &homes, &knobs)?;
+        self.timeline.model_up(id.0, &spec.name, spec.version);
+        for (&home, knobs) in homes.iter().zip(own_knobs) {
+            let loaded = Arc::clone(&loaded);
             self.drive(&self.shards[home], |state, now, after| state.bring_up(now, id, loaded, knobs, after));
         }
-        ModelHandle { pool: Arc::clone(self), id, homes, spec, stats, hangs, limit_ns, cells, indices, has_sequences }
+        Ok(ModelHandle {
+            pool: Arc::clone(self),
+            id,
+            homes,
+            spec,
+            stats,
+            hangs,
+            limit_ns,
+            cells,
+            indices,
+            has_sequences,
+        })
+    }
+
+    /// Reserves what a version needs on each of its devices; the knobs that it has there.
+    ///
+    /// # Errors
+    /// When a device has not enough. Nothing is reserved then.
+    fn load(
+        self: &Arc<Self>,
+        id: ModelId,
+        loaded: &Loaded,
+        homes: &[usize],
+        knobs: &Knobs,
+    ) -> Result<Vec<Knobs>, String> {
+        let mut own_knobs = Vec::with_capacity(homes.len());
+        for &home in homes {
+            let mut knobs = knobs.clone();
+            if let Err(fault) = self.shards[home].backend.load(id, loaded, &mut knobs) {
+                for &home in &homes[..own_knobs.len()] {
+                    let shard = &self.shards[home];
+                    shard.queue(&mut vec![Order::Unload(id)]);
+                    shard.issue(self);
+                }
+                return Err(format!("device {home} cannot hold model '{}': {fault}", loaded.spec.name));
+            }
+            own_knobs.push(knobs);
+        }
+        Ok(own_knobs)
     }
 
     /// The shards that a version lives on: all, or one where its requests must stay together; those in turn.
@@ -234,11 +298,7 @@ impl Pool {
     }
 
     pub(super) fn now(&self) -> Ns {
-        duration_ns(self.epoch.elapsed())
-    }
-
-    fn ns_at(&self, instant: Instant) -> Ns {
-        duration_ns(instant.saturating_duration_since(self.epoch))
+        self.clock.now()
     }
 }
 
@@ -260,10 +320,6 @@ impl Pool {
         self.fail_next_step();
         self.ring(&self.shards[0]);
     }
-}
-
-fn duration_ns(duration: Duration) -> Ns {
-    Ns::try_from(duration.as_nanos()).unwrap_or(Ns::MAX)
 }
 
 #[cfg(test)]

@@ -9,18 +9,25 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// What a batch gave.
+/// What became of a batch.
 pub(super) struct Ran {
+    /// Its outputs; none where the host has yet to take them.
+    pub(super) outputs: Option<Outputs>,
+    pub(super) outcomes: Vec<RowOutcome>,
+    pub(super) failures: Vec<RowFailure>,
+    pub(super) delays: Vec<RowDelay>,
+    pub(super) timings: ExecutionTimings,
+}
+
+/// The outputs of a batch.
+#[derive(Default)]
+pub(super) struct Outputs {
     /// One per part of a task that runs the whole model; else none.
     pub(super) responses: Vec<Response>,
     /// What a stage made of replies, each with its part's number.
     pub(super) pieces: Vec<(usize, Piece)>,
     /// Responses of nodes that answer for themselves, each with its part's number.
     pub(super) streamed: Vec<(usize, Response)>,
-    pub(super) outcomes: Vec<RowOutcome>,
-    pub(super) failures: Vec<RowFailure>,
-    pub(super) delays: Vec<RowDelay>,
-    pub(super) timings: ExecutionTimings,
 }
 
 impl Ran {

@@ -75,6 +75,15 @@ pub(super) struct Record {
     pub(super) unread: Option<Unread>,
     /// How often it ran.
     pub(super) step: u32,
+    /// Parts of its tasks that have completed and whose outputs the host has yet to take, in order: whether a response of
+    /// a stream is among these.
+    pub(super) untaken: VecDeque<bool>,
+    /// Responses that the core has let go and that are among those outputs, by their numbers.
+    pub(super) due_emits: VecDeque<u32>,
+    /// The core has ended it: it is answered once its outputs are taken, and those before it are answered.
+    pub(super) ended: Option<End>,
+    /// Outputs of it are lost, or its client leaves too many unread: it fails.
+    pub(super) is_lost: bool,
     pub(super) arrived: Ns,
     /// Since when it waits for a lane.
     pub(super) waiting_since: Ns,
@@ -191,8 +200,25 @@ impl Record {
         response.map_err(InferError::Engine)
     }
 
-    /// Sends the oldest response that was held.
+    /// Sends the oldest response that was held, once the host has it.
     pub(super) fn emit(&mut self, now: Ns, step: u32) {
+        if !self.untaken.is_empty() && self.responses.is_empty() || !self.due_emits.is_empty() {
+            self.due_emits.push_back(step);
+        } else {
+            self.send_oldest(now, step);
+        }
+    }
+
+    /// Sends responses that were due, as far as the host has them.
+    pub(super) fn emit_due(&mut self, now: Ns) {
+        while !self.responses.is_empty()
+            && let Some(step) = self.due_emits.pop_front()
+        {
+            self.send_oldest(now, step);
+        }
+    }
+
+    fn send_oldest(&mut self, now: Ns, step: u32) {
         let Some((response, held)) = self.responses.pop_front() else { return };
         if step == 0 {
             self.handle.stats.first_response(now.saturating_sub(self.arrived));

@@ -3,6 +3,7 @@
 
 mod delays;
 mod lanes;
+mod outputs;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -16,19 +17,20 @@ pub use self::lanes::Responsiveness;
 pub(super) use self::lanes::{Incident, Replacement};
 use super::{
     Backlog, InferError, InferRequest, ModelHandle,
-    boundary::BoundaryRows,
+    backend::Order,
     cells::{Journey, SequenceState},
-    lane::{Finished, Guest, Job, Member},
+    job::{Finished, Guest, Job, Member},
     loaded::{Loaded, Version, longer},
     location::{Location, Whereabouts},
-    ran::Ran,
+    pieces::Piece,
+    ran::{Outputs, Ran},
     record::{Payload, Record, Sink},
     stages::Programs,
     watch::{Flight, Returned, StopReason, Watch},
 };
 use crate::{
     batching::{
-        Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Lease, Load, ModelId, Next, Ns, ReqId, RowOutcome,
+        Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
         RowSpan, Task, TaskId,
     },
     model::unfold::Unfolded,
@@ -41,18 +43,16 @@ use crate::{
 /// What is left to do once the lock is free again: everything that may wake, drop or block.
 #[derive(Default)]
 pub(super) struct After {
-    /// Tasks that the core launched, in order.
-    pub(super) launches: Vec<Job>,
-    /// Whether there were any.
-    pub(super) has_launched: bool,
+    /// What the device is to do, in order.
+    pub(super) orders: Vec<Order>,
+    /// Whether there was anything.
+    pub(super) has_ordered: bool,
     pub(super) ended: Vec<(Record, End)>,
     /// Requests that a lost device held.
     pub(super) refused: Vec<(Record, InferError)>,
     /// Requests that leave for another device.
     pub(super) recalled: Vec<Recalled>,
     pub(super) dropped: Vec<Version>,
-    /// Memory of batches that are over.
-    pub(super) freed: Vec<Arc<BoundaryRows>>,
     /// State of sequences that are over.
     pub(super) forgotten: Vec<Arc<SequenceState>>,
     pub(super) wake_at: Option<Ns>,
@@ -106,6 +106,8 @@ pub(super) struct Asked {
 
 pub(super) struct State {
     numbers: Numbers,
+    /// How far ahead its lanes take tasks.
+    lane_knobs: LaneKnobs,
     core: Core,
     pub(super) requests: Slab<Record>,
     /// Makes each request's id unique in the pool: the upper half, above its place in `requests`.
@@ -120,13 +122,19 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn new(numbers: Numbers, lanes: u16, stop_grace_ns: Ns, timeline: Arc<Timeline>) -> Self {
+    pub(super) fn new(
+        numbers: Numbers,
+        (lanes, lane_knobs): (u16, LaneKnobs),
+        stop_grace_ns: Ns,
+        timeline: Arc<Timeline>,
+    ) -> Self {
         let mut core = Core::new();
         for lane in 0..lanes {
-            core.step(0, Event::LaneUp(LaneId(lane), LaneKnobs::default()));
+            core.step(0, Event::LaneUp(LaneId(lane), lane_knobs));
         }
         Self {
             numbers,
+            lane_knobs,
             core,
             requests: Slab::new(),
             serial: numbers.shard as u32,
@@ -154,7 +162,7 @@ impl State {
     }
 
     pub(super) fn bring_up(&mut self, now: Ns, id: ModelId, loaded: Arc<Loaded>, knobs: Knobs, after: &mut After) {
-        self.models.insert(id, Version::new(loaded, knobs.max_batch_rows));
+        self.models.insert(id, Version::new(loaded, knobs.queueing.preserve_ordering));
         self.step(now, Event::ModelUp(id, knobs), after);
     }
 
@@ -208,6 +216,10 @@ impl State {
             unread: None,
             step: 0,
             arrived: now,
+            untaken: VecDeque::new(),
+            due_emits: VecDeque::new(),
+            ended: None,
+            is_lost: false,
             waiting_since: now,
             queued: true,
             queue_ns: 0,
@@ -276,9 +288,7 @@ impl State {
         if let Some(whereabouts) = &record.whereabouts {
             whereabouts.leave();
         }
-        if let Some(version) = self.models.get_mut(&arrival.model) {
-            version.left(&mut after.freed);
-        }
+        self.left(arrival.model, after);
         self.timeline.ended(now, req.0, RequestEnd::Moved);
         after.recalled.push(Recalled { record, arrival });
     }
@@ -287,6 +297,7 @@ impl State {
     pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
         let (task, lane) = (job.task.id, job.task.lane);
         let returned = self.watch.returned(lane, task);
+        after.watch_at = self.watch.goes_on(lane, now).or(after.watch_at);
         self.timeline.completed(now, self.task_number(task), matches!(finished, Finished::Failed(_)));
         if let Returned::Abandoned(flight) = returned {
             after.incidents.push(Incident::returned(lane, flight));
@@ -325,17 +336,15 @@ impl State {
     }
 
     fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
-        let Ran { responses, pieces, streamed, mut outcomes, failures, delays, timings } = ran;
+        let Ran { outputs, mut outcomes, failures, delays, timings } = ran;
+        let is_taken = outputs.is_some();
+        let Outputs { responses, pieces, streamed } = outputs.unwrap_or_default();
         for failure in failures {
             if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
                 record.error = Some(failure.reason);
             }
         }
-        for (part, piece) in pieces {
-            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
-                record.pieces.push(piece);
-            }
-        }
+        self.take_pieces(job, pieces);
         for (part, response) in streamed {
             if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
                 // Each row of the task is a part of its own.
@@ -361,6 +370,9 @@ impl State {
                 record.ran(started, now, &timings);
                 let outcomes = outcomes.get_mut(rows).unwrap_or_default();
                 let emitted = outcomes.iter().any(|row| row.emitted);
+                if !is_taken {
+                    record.untaken.push_back(emitted);
+                }
                 if let Some(response) = response
                     && (emitted || matches!(record.sink, Sink::Once(_)))
                 {
@@ -380,6 +392,22 @@ impl State {
             }
         }
         self.step(now, Event::Completed { task: job.task.id, rows: &outcomes }, after);
+    }
+
+    fn take_pieces(&mut self, job: &Job, pieces: Vec<(usize, Piece)>) {
+        for (part, piece) in pieces {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                record.pieces.push(piece);
+            }
+        }
+    }
+
+    /// A request has left a version.
+    fn left(&mut self, model: ModelId, after: &mut After) {
+        let Some(version) = self.models.get_mut(&model) else { return };
+        if version.left() && version.keeps_rows() {
+            after.orders.push(Order::Rest(model));
+        }
     }
 
     /// Takes no further request, tells tasks to stop, and gives up the requests in flight: their records and the loaded
@@ -419,24 +447,13 @@ impl State {
                 }
                 Action::Finish { req, end } => {
                     gave_up |= matches!(end, End::Cancelled | End::Expired | End::Failed);
-                    if self.record(req).is_some() {
-                        let record = self.requests.remove(place(req));
-                        if let Some(until) = record.delayed_until {
-                            self.delays.remove(until, req);
-                        }
-                        if let (End::Completed, Some(journey)) = (end, &record.journey) {
-                            journey.commit();
-                        }
-                        let model = record.handle.id;
-                        after.ended.push((record, end));
-                        if let Some(version) = self.models.get_mut(&model) {
-                            version.left(&mut after.freed);
-                        }
-                        self.timeline.ended(now, req.0, request_end(end));
-                    }
+                    self.ended(now, req, end, after);
                 }
                 Action::Recalled(arrival) => self.recall(now, arrival, after),
-                Action::Drained(model) => after.dropped.extend(self.models.remove(&model)),
+                Action::Drained(model) => {
+                    after.dropped.extend(self.models.remove(&model));
+                    after.orders.push(Order::Unload(model));
+                }
                 Action::WakeAt(at) => after.wake_at = Some(at),
             }
         }
@@ -446,11 +463,8 @@ impl State {
     }
 
     fn launch(&mut self, now: Ns, task: Task, after: &mut After) {
-        let Some(version) = self.models.get_mut(&task.model) else { return };
+        let Some(version) = self.models.get(&task.model) else { return };
         let model = Arc::clone(&version.loaded);
-        let kept = |&lease: &Lease| Some((lease.boundary, version.kept(lease, task.batch)?));
-        let reads = task.reads.iter().filter_map(kept).collect();
-        let writes = version.keep(&task, &mut after.freed);
         let mut members = Vec::with_capacity(task.rows.len());
         let mut limit_ns = model.limit_ns;
         for &span in &task.rows {
@@ -470,7 +484,7 @@ impl State {
         let (stop, look) = self.watch.launched(task.lane, flight, task.rows.iter().map(|span| span.req));
         after.watch_at = look.or(after.watch_at);
         self.record_launch(now, &task);
-        after.launches.push(Job { task, model, members, reads, writes, stop });
+        after.orders.push(Order::Run(Job { task, model, members, stop }));
     }
 
     fn record_launch(&self, now: Ns, task: &Task) {

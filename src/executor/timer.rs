@@ -27,6 +27,18 @@ impl Timer {
         }
     }
 
+    /// When the alarm goes off, where a test keeps time.
+    #[cfg(test)]
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.alarm.lock().at
+    }
+
+    /// The alarm goes off.
+    #[cfg(test)]
+    pub(super) fn take(&self) {
+        self.alarm.lock().at = None;
+    }
+
     /// Ends [`Self::run`].
     pub(super) fn stop(&self) {
         self.alarm.lock().stopped = true;

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::{
     InputTensor, StagePrograms,
     admit::Admission,
-    boundary::{BoundaryRows, Places},
     cells::{CellPrograms, ProgramInputs, Trial, run_alone, unfold},
-    gather::Part,
-    lane::{RunContext, run_parts},
+    host::{
+        boundary::{BoundaryRows, Places},
+        gather::Part,
+        run::{RunContext, run_parts},
+        stage_task::StageTask,
+    },
     pool::Pool,
-    stage_task::StageTask,
     stages::Programs,
 };
 use crate::{

@@ -1,7 +1,7 @@
 //! What runs on each lane: whether a live request needs it, whether it ends in time, and whether it stops when it
 //! should.
 
-use std::sync::Arc;
+use std::{collections::VecDeque, sync::Arc};
 
 use super::loaded::Loaded;
 use crate::{
@@ -24,12 +24,20 @@ pub(super) struct Watch {
     counts: LaneCounts,
 }
 
+/// The tasks on a lane in the order in which it runs them: the time of the first counts.
 #[derive(Default)]
 struct Lane {
+    tasks: VecDeque<OnLane>,
+    /// Left by earlier tasks to later ones: a signal, and the memory of the list of requests.
+    spare: Vec<(Arc<StopSignal>, Vec<ReqId>)>,
+}
+
+struct OnLane {
+    flight: Flight,
+    progress: Progress,
     stop: Arc<StopSignal>,
-    /// The requests of its task, each as often as the task has spans of it.
+    /// The requests of the task, each as often as it has spans of it.
     requests: Vec<ReqId>,
-    task: Option<(Flight, Progress)>,
 }
 
 /// A task on a lane.
@@ -99,22 +107,34 @@ impl Watch {
         flight: Flight,
         requests: impl Iterator<Item = ReqId>,
     ) -> (Arc<StopSignal>, Option<Ns>) {
-        let look = flight.limit_ns.and_then(|limit_ns| self.arm(flight.since.saturating_add(limit_ns)));
-        let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) else { return (Arc::default(), look) };
-        lane.requests.clear();
-        lane.requests.extend(requests);
-        lane.task = Some((flight, Progress::Running));
-        (Arc::clone(&lane.stop), look)
+        let Some(lane) = self.lanes.get_mut(usize::from(lane.0)) else { return (Arc::default(), None) };
+        let (stop, mut own) = lane.spare.pop().unwrap_or_default();
+        own.clear();
+        own.extend(requests);
+        let looks_at = due(&flight, Progress::Running, self.grace_ns).filter(|_| lane.tasks.is_empty());
+        let entry = OnLane { flight, progress: Progress::Running, stop: Arc::clone(&stop), requests: own };
+        lane.tasks.push_back(entry);
+        (stop, looks_at.and_then(|at| self.arm(at)))
+    }
+
+    /// A task has left a lane: the next on it, if there is one, runs from now on. Returns the time of the next look if
+    /// that becomes earlier.
+    pub(super) fn goes_on(&mut self, lane: LaneId, now: Ns) -> Option<Ns> {
+        let next = self.lanes.get_mut(usize::from(lane.0))?.tasks.front_mut()?;
+        next.flight.since = next.flight.since.max(now);
+        if let Progress::Stopping(_, told) = &mut next.progress {
+            *told = (*told).max(now);
+        }
+        let at = due(&next.flight, next.progress, self.grace_ns)?;
+        self.arm(at)
     }
 
     /// Stops tasks that have no live request any more. Returns how many, and the time of the next look if that becomes
     /// earlier.
     pub(super) fn stop_unwanted(&mut self, now: Ns, is_live: impl Fn(ReqId) -> bool) -> (usize, Option<Ns>) {
         let mut stopped = 0;
-        for Lane { stop, requests, task } in &mut self.lanes {
-            if let Some((_, progress @ Progress::Running)) = task
-                && !requests.iter().any(|&req| is_live(req))
-            {
+        for OnLane { progress, stop, requests, .. } in self.lanes.iter_mut().flat_map(|lane| &mut lane.tasks) {
+            if *progress == Progress::Running && !requests.iter().any(|&req| is_live(req)) {
                 stop.raise();
                 *progress = Progress::Stopping(StopReason::Unwanted, now);
                 stopped += 1;
@@ -127,17 +147,19 @@ impl Watch {
 
     /// Takes a task off its lane.
     pub(super) fn returned(&mut self, lane: LaneId, task: TaskId) -> Returned {
-        let entry = self.lanes.get_mut(usize::from(lane.0));
-        if let Some(entry) = entry
-            && let Some((flight, progress)) = entry.task.take_if(|(flight, _)| flight.task == task)
+        if let Some(lane) = self.lanes.get_mut(usize::from(lane.0))
+            && let Some(at) = lane.tasks.iter().position(|entry| entry.flight.task == task)
+            && let Some(OnLane { flight, progress, stop, requests }) = lane.tasks.remove(at)
         {
-            let (reason, lost) = match progress {
-                Progress::Running => return Returned::InTime,
-                Progress::Stopping(reason, _) => (reason, false),
-                Progress::Lost(reason) => (reason, true),
+            if progress != Progress::Running {
+                stop.clear();
+            }
+            lane.spare.push((stop, requests));
+            return match progress {
+                Progress::Running => Returned::InTime,
+                Progress::Stopping(reason, _) => Returned::Stopped { flight, reason, lost: false },
+                Progress::Lost(reason) => Returned::Stopped { flight, reason, lost: true },
             };
-            entry.stop.clear();
-            return Returned::Stopped { flight, reason, lost };
         }
         let at = self.abandoned.iter().position(|(flight, _)| flight.task == task);
         at.map_or(Returned::InTime, |at| Returned::Abandoned(self.abandoned.swap_remove(at).0))
@@ -146,8 +168,8 @@ impl Watch {
     /// Stops tasks whose time is over, and gives up those that have not returned within the grace.
     pub(super) fn look(&mut self, now: Ns) -> Vec<(LaneId, Found)> {
         let mut found = Vec::new();
-        for (id, Lane { stop, task, .. }) in (0..).map(LaneId).zip(&mut self.lanes) {
-            let Some((flight, progress)) = task else { continue };
+        for (id, lane) in (0..).map(LaneId).zip(&mut self.lanes) {
+            let Some(OnLane { flight, progress, stop, .. }) = lane.tasks.front_mut() else { continue };
             if due(flight, *progress, self.grace_ns).is_none_or(|due| now < due) {
                 continue;
             }
@@ -170,26 +192,27 @@ impl Watch {
 
     /// When to look again.
     pub(super) fn next_look(&mut self) -> Option<Ns> {
-        let tasks = self.lanes.iter().filter_map(|lane| lane.task.as_ref());
-        self.look_at = tasks.filter_map(|(flight, progress)| due(flight, *progress, self.grace_ns)).min();
+        let first = self.lanes.iter().filter_map(|lane| lane.tasks.front());
+        self.look_at = first.filter_map(|entry| due(&entry.flight, entry.progress, self.grace_ns)).min();
         self.look_at
     }
 
-    /// Takes the task off a lost lane, which goes on without it, unless too many tasks are abandoned already. Returns
-    /// the lane, its task, and why that was to stop.
+    /// Takes the task off a lost lane, which goes on without it and those behind it, unless too many tasks are abandoned
+    /// already. Returns the lane, its task, and why that was to stop.
     pub(super) fn abandon(&mut self) -> Option<(LaneId, Flight, StopReason)> {
         if self.abandoned.len() >= self.most_abandoned {
             return None;
         }
-        let is_lost = |lane: &Lane| matches!(lane.task, Some((_, Progress::Lost(_))));
-        let at = self.lanes.iter().position(is_lost)?;
-        let Some((flight, Progress::Lost(reason))) = self.lanes[at].task.take() else { return None };
-        // The task keeps its own signal, which stays raised.
-        self.lanes[at].stop = Arc::default();
-        let lane = LaneId(at as u16);
-        self.abandoned.push((flight.clone(), reason));
+        let (at, reason) = self.lanes.iter().enumerate().find_map(|(at, lane)| match lane.tasks.front()?.progress {
+            Progress::Lost(reason) => Some((at, reason)),
+            Progress::Running | Progress::Stopping(..) => None,
+        })?;
+        // The tasks keep their own signals; that of the first stays raised.
+        let tasks = std::mem::take(&mut self.lanes[at].tasks);
+        let flight = tasks.front()?.flight.clone();
+        self.abandoned.extend(tasks.into_iter().map(|entry| (entry.flight, reason)));
         self.counts.replaced += 1;
-        Some((lane, flight, reason))
+        Some((LaneId(at as u16), flight, reason))
     }
 
     /// Takes [`Self::abandon`] back. Returns why the task was to stop, unless it has returned meanwhile.
@@ -197,19 +220,22 @@ impl Watch {
         self.counts.replaced -= 1;
         let at = self.abandoned.iter().position(|(flight, _)| flight.task == task)?;
         let (flight, reason) = self.abandoned.swap_remove(at);
-        self.lanes[usize::from(lane.0)].task = Some((flight, Progress::Lost(reason)));
+        let progress = Progress::Lost(reason);
+        let entry = OnLane { flight, progress, stop: Arc::default(), requests: Vec::new() };
+        self.lanes[usize::from(lane.0)].tasks.push_front(entry);
         Some(reason)
     }
 
     /// Raises the stop signals of all lanes.
     pub(super) fn stop_all(&self) {
-        self.lanes.iter().for_each(|lane| lane.stop.raise());
+        self.lanes.iter().flat_map(|lane| &lane.tasks).for_each(|entry| entry.stop.raise());
     }
 
     /// How the lanes are.
     pub(super) fn counts(&self) -> LaneCounts {
         let is_stuck = |lane: &&Lane| {
-            matches!(lane.task, Some((_, Progress::Stopping(StopReason::Overdue, _) | Progress::Lost(_))))
+            let progress = lane.tasks.front().map(|entry| entry.progress);
+            matches!(progress, Some(Progress::Stopping(StopReason::Overdue, _) | Progress::Lost(_)))
         };
         let stuck = self.lanes.iter().filter(is_stuck).count() as u64;
         LaneCounts { stuck, abandoned: self.abandoned.len() as u64, ..self.counts }

@@ -129,7 +129,7 @@ impl PoolLoader {
         }
         let bounds_ms = first_response_bounds(&config);
         let latencies = VersionLatencies::new(&self.latencies, spec.decoupled, bounds_ms);
-        let handle = self.pool.bring_up_within(spec, knobs, programs, task_time_limit);
+        let handle = self.pool.bring_up_within(spec, knobs, programs, task_time_limit)?;
         handle.stats().keep_latencies(latencies);
         Ok(Arc::new(handle))
     }

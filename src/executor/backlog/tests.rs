@@ -109,7 +109,10 @@ fn up(pool: &Arc<Pool>, decoupled: bool, program: Arc<dyn Program>) -> Arc<Model
         decoupled,
     };
     let policy = Policy::Window(WindowKnobs::default());
-    Arc::new(pool.bring_up(spec, Knobs { max_batch_rows: 8, policy, ..Knobs::default() }, program))
+    Arc::new(
+        pool.bring_up(spec, Knobs { max_batch_rows: 8, policy, ..Knobs::default() }, program)
+            .expect("the CPU has room"),
+    )
 }
 
 fn pool(stream_bytes: usize) -> Arc<Pool> {

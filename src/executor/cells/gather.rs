@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 use super::row::Row;
 use crate::{
     device::BufferPool,
-    executor::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows},
+    executor::host::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows},
     model::{Dims, TensorSpec, element_count, unfold::CellSpec},
 };
 

@@ -60,8 +60,8 @@ enum Values {
 
 /// A node of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) segment: usize,
+pub(in crate::executor) struct Place {
+    pub(in crate::executor) segment: usize,
     /// The step, or the node of the tree.
     pub(super) node: usize,
     /// Nodes of the segment, at most.
@@ -175,7 +175,7 @@ impl Journey {
     }
 
     /// Where a node stands.
-    pub(super) fn place(&self, number: u32) -> Option<Place> {
+    pub(in crate::executor) fn place(&self, number: u32) -> Option<Place> {
         let segment = self.starts.partition_point(|&start| start <= number).checked_sub(1)?;
         let end = *self.starts.get(segment + 1)?;
         let start = self.starts[segment];
@@ -198,7 +198,13 @@ impl Journey {
         &self.programs.unfolding.segments[place.segment].types[self.role(place)]
     }
 
-    pub(super) fn children(&self, place: Place) -> &[u32] {
+    /// Whether a segment is a tree.
+    #[cfg(test)]
+    pub(in crate::executor) fn is_tree(&self, segment: usize) -> bool {
+        self.topologies[segment].is_some()
+    }
+
+    pub(in crate::executor) fn children(&self, place: Place) -> &[u32] {
         self.topologies[place.segment].as_ref().map_or(&[], |topology| topology.children_of(place.node as u32))
     }
 
@@ -266,12 +272,12 @@ impl Journey {
     }
 
     /// A step was the last of its loop.
-    pub(super) fn end(&self, place: Place) {
+    pub(in crate::executor) fn end(&self, place: Place) {
         self.left.lock()[place.segment].last.get_or_insert(place.node);
     }
 
     /// Whether a step was submitted before it was known that an earlier one is the last of its loop.
-    pub(super) fn is_past_the_end(&self, place: Place) -> bool {
+    pub(in crate::executor) fn is_past_the_end(&self, place: Place) -> bool {
         self.left.lock()[place.segment].last.is_some_and(|last| last < place.node)
     }
 
@@ -279,7 +285,13 @@ impl Journey {
     ///
     /// # Errors
     /// When rows of one tensor differ in their dims, or take too many bytes together.
-    pub(super) fn keep(&self, place: Place, output: usize, row: Row, max_bytes: usize) -> Result<(), String> {
+    pub(in crate::executor) fn keep(
+        &self,
+        place: Place,
+        output: usize,
+        row: Row,
+        max_bytes: usize,
+    ) -> Result<(), String> {
         match &mut self.left.lock()[place.segment].values[output] {
             Values::Last(last) => *last = Some(row),
             Values::Steps { dims, data, last } => {

@@ -17,6 +17,8 @@ mod trial;
 pub(super) use journey::Journey;
 pub use plan::CellPrograms;
 pub(super) use row::ProgramInputs;
+#[cfg(test)]
+pub(super) use row::Row;
 pub(super) use sequence::SequenceState;
 pub(super) use task::CellTask;
 pub(super) use trial::{Trial, run_alone};

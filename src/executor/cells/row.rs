@@ -22,7 +22,7 @@ pub(in crate::executor) struct Row {
 
 impl Row {
     /// A row that stands alone.
-    pub(super) fn alone(dims: Dims, bytes: Bytes) -> Self {
+    pub(in crate::executor) fn alone(dims: Dims, bytes: Bytes) -> Self {
         Self { dims, len: bytes.len(), of: bytes, at: 0 }
     }
 

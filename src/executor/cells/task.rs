@@ -18,9 +18,11 @@ use crate::{
     engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
         Response,
-        gather::{Gathered, with_rows},
-        output_bytes::{check_declared, check_made},
-        ran::{Ran, nanos},
+        host::{
+            gather::{Gathered, with_rows},
+            output_bytes::{check_declared, check_made},
+        },
+        ran::{Outputs, Ran, nanos},
     },
     model::{
         DataType, Dims, TensorSpec, element_count,
@@ -103,9 +105,7 @@ impl<'a> CellTask<'a> {
             }
         }
         let mut ran = Ran {
-            responses: Vec::new(),
-            pieces: Vec::new(),
-            streamed: Vec::new(),
+            outputs: None,
             outcomes: vec![RowOutcome { next: Next::On, emitted: false }; nodes.len()],
             failures,
             delays: Vec::new(),
@@ -120,9 +120,11 @@ impl<'a> CellTask<'a> {
             .map(|group| self.run_group(cell, &nodes, group, &mut ran.timings));
         let runs = runs.collect::<Result<SmallVec<[GroupRun; 1]>, String>>()?;
         let ended = Instant::now();
+        let mut outputs = Outputs::default();
         for run in &runs {
-            leave(cell, &nodes, run, self.buffers.max_output_bytes(), &mut ran);
+            leave(cell, &nodes, run, self.buffers.max_output_bytes(), &mut outputs, &mut ran);
         }
+        ran.outputs = Some(outputs);
         ran.timings.compute_output_ns += nanos(ended, Instant::now());
         Ok(ran)
     }
@@ -214,13 +216,13 @@ impl<'a> CellTask<'a> {
 }
 
 /// Keeps what a run gave its nodes. One that cannot keep it fails alone.
-fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, ran: &mut Ran) {
+fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, outputs: &mut Outputs, ran: &mut Ran) {
     let mut at = 0;
     for rows in run.nodes.chunk_by(|one, two| one == two) {
         let given = Given { outputs: &run.outputs, count: run.nodes.len(), at: at..at + rows.len(), max_bytes };
         at += rows.len();
         let number = rows[0];
-        ran.outcomes[number] = nodes[number].leave(number, &given, &mut ran.streamed).unwrap_or_else(|fault| {
+        ran.outcomes[number] = nodes[number].leave(number, &given, &mut outputs.streamed).unwrap_or_else(|fault| {
             ran.failures.push(failure(cell, number, &fault));
             RowOutcome { next: Next::Failed, emitted: false }
         });

@@ -351,7 +351,7 @@ fn each_step_of_a_stream_answers_for_itself() {
         .run();
         let ran = ran.expect("it runs");
         assert!(ran.outcomes[0].emitted);
-        let (part, response) = &ran.streamed[0];
+        let (part, response) = &ran.outputs.as_ref().expect("they are there at once").streamed[0];
         streamed.push((*part, response.outputs[0].shape.to_vec(), values(&response.outputs[0].data)));
     }
     assert_eq!(streamed, [(0, vec![1, 1, 1], vec![4]), (0, vec![1, 1, 1], vec![5])]);

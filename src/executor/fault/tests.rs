@@ -57,7 +57,7 @@ impl Served {
             decoupled: false,
         };
         let program: Arc<dyn Program> = Arc::new(Gated { began, go_on });
-        let handle = Arc::new(pool.bring_up(spec, Knobs::default(), program));
+        let handle = Arc::new(pool.bring_up(spec, Knobs::default(), program).expect("the CPU has room"));
         Self { pool, handle, begun, release }
     }
 

@@ -4,7 +4,6 @@
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 use tracing::error;
@@ -12,10 +11,11 @@ use tracing::error;
 use super::{Pool, shard::Shard};
 use crate::{
     batching::{End, Event, Ns},
-    device::StreamId,
     executor::{
         InferError,
-        lane::{Finished, Job},
+        backend::Reports,
+        job::{Finished, Job},
+        ran::Outputs,
         state::{After, Recalled, Replacement, State},
     },
     observe::LaneCounts,
@@ -24,7 +24,7 @@ use crate::{
 
 impl Pool {
     /// The alarm went off, for the core, for the watch or for requests that were delayed: each sets its next.
-    pub(super) fn ring(self: &Arc<Self>, shard: &Shard) {
+    pub(in crate::executor) fn ring(self: &Arc<Self>, shard: &Shard) {
         self.drive(shard, |state, now, after| {
             state.step(now, Event::Wake, after);
             state.look_at_lanes(now, after);
@@ -66,8 +66,8 @@ impl Pool {
             (panic, state.stop())
         });
         if result.is_ok() {
-            after.has_launched = !after.launches.is_empty();
-            shard.queue(&mut after.launches);
+            after.has_ordered = !after.orders.is_empty();
+            shard.queue(&mut after.orders);
         }
         drop(state);
         self.stats.stepped(self.now() - started);
@@ -91,11 +91,11 @@ impl Pool {
     }
 
     fn settle_here(self: &Arc<Self>, shard: &Shard, after: After) {
-        if after.has_launched {
+        if after.has_ordered {
             shard.issue(self);
         }
         if let Some(at) = [after.wake_at, after.watch_at, after.resume_at].into_iter().flatten().min() {
-            shard.timer.set(self.epoch + Duration::from_nanos(at));
+            shard.timer.set(self.clock.instant_of(at));
         }
         let now = self.now();
         for incident in &after.incidents {
@@ -114,7 +114,6 @@ impl Pool {
             record.refuse(error, now);
         }
         drop(after.dropped);
-        drop(after.freed);
         drop(after.forgotten);
         for replacement in after.replacements {
             self.replace(shard, replacement);
@@ -196,30 +195,36 @@ impl Pool {
     /// Gives a lane a new thread, so that it goes on without its task.
     fn replace(self: &Arc<Self>, shard: &Shard, replacement: Replacement) {
         let lane = replacement.lane;
-        shard.landed(replacement.flight.task);
-        match shard.replace_thread(StreamId(lane.0)) {
+        match shard.backend.leave_behind(lane, replacement.flight.task) {
             Ok(()) => _ = self.drive(shard, |state, now, after| state.lane_up(now, lane, after)),
             Err(error) => {
-                error!(device = shard.number, lane = lane.0, "cannot start a thread: {error}");
+                error!(device = shard.number, lane = lane.0, "the lane cannot go on: {error}");
                 self.drive(shard, |state, now, after| state.lane_not_replaced(now, replacement, after));
             }
         }
     }
+}
 
-    /// A task begins on the calling thread; now.
-    pub(super) fn task_begins(&self) -> Ns {
+impl Reports for Pool {
+    fn begins(&self) -> Ns {
         self.stats.task_started();
         self.now()
     }
 
-    /// A task has ended on the calling thread. What comes of it is settled before the lane's stream goes on, so the
-    /// lane finds its next task, if there is one already, without a hand-over.
-    pub(super) fn landed(self: &Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished) {
+    fn completed(self: Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished) {
         if began.is_some() {
             self.stats.task_ended();
         }
-        let shard = &self.shards[shard];
-        shard.landed(job.task.id);
-        self.drive(shard, |state, now, after| state.finish(began.unwrap_or(now), now, job, finished, after));
+        self.guarded(|| {
+            self.drive(&self.shards[shard], |state, now, after| {
+                state.finish(began.unwrap_or(now), now, job, finished, after);
+            });
+        });
+    }
+
+    fn taken(self: Arc<Self>, shard: usize, job: &Job, outputs: Result<Outputs, String>) {
+        self.guarded(|| {
+            self.drive(&self.shards[shard], |state, now, after| state.taken(now, job, outputs, after));
+        });
     }
 }

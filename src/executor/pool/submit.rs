@@ -2,12 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Pool, duration_ns, shard::Shard};
+use super::{Pool, shard::Shard};
 use crate::{
     batching::{Event, ModelId, ReqId},
     executor::{
         Backlog, InferError, InferRequest, ModelHandle,
+        backend::{Order, Reports},
         cells::unfold,
+        clock::duration_ns,
         location::{Location, Whereabouts},
         record::Sink,
         state::{Asked, Due},
@@ -35,7 +37,7 @@ impl Pool {
             }
         };
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
-        let expiry = request.deadline.map(|deadline| self.ns_at(deadline));
+        let expiry = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         handle.stats().admitted();
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         let whereabouts = may_move.then(Whereabouts::new);
@@ -45,14 +47,16 @@ impl Pool {
                 let board_by = timeout.map(|timeout| now.saturating_add(duration_ns(timeout)));
                 let admitted = state.submit(now, handle, asked, Due { board_by, expiry }, after);
                 let alone = state.in_flight() == 1;
-                let here = after.launches.pop_if(|job| alone && job.model.short_runs.is_short(|| job.size()));
+                let runs_here = |order: &mut Order| matches!(order, Order::Run(job) if shard.backend.runs_here(job));
+                let here = if alone { after.orders.pop_if(runs_here) } else { None };
                 (admitted, here)
             })?;
             self.guarded(|| self.settle(shard, after))?;
             match admitted {
                 Ok(location) => {
-                    if let Some(job) = here {
-                        shard.run_here(self, job);
+                    if let Some(Order::Run(job)) = here {
+                        let pool: Arc<dyn Reports> = Arc::<Self>::clone(self);
+                        shard.backend.run_here(&pool, job);
                     }
                     return Some(location);
                 }

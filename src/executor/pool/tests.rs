@@ -69,7 +69,7 @@ impl Served {
             decoupled: false,
         };
         let program: Arc<dyn Program> = Arc::new(Gates { began, gates: held });
-        let handle = Arc::new(pool.bring_up(spec, knobs, program));
+        let handle = Arc::new(pool.bring_up(spec, knobs, program).expect("the CPU has room"));
         Self { pool, handle, began: begun, gates }
     }
 

@@ -7,7 +7,7 @@ use tracing::{debug, error, info, warn};
 
 use super::{After, State, find};
 use crate::{
-    batching::{End, Event, LaneId, LaneKnobs, Ns},
+    batching::{End, Event, LaneId, Ns},
     executor::{
         InferError,
         watch::{Flight, Found, StopReason},
@@ -138,7 +138,7 @@ impl State {
     /// A lane takes tasks again.
     pub(in crate::executor) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
         if !self.lost {
-            self.step(now, Event::LaneUp(lane, LaneKnobs::default()), after);
+            self.step(now, Event::LaneUp(lane, self.lane_knobs), after);
         }
     }
 
@@ -152,6 +152,8 @@ impl State {
         self.step(now, Event::DeviceLost, after);
         let failed = after.ended.extract_if(before.., |(_, end)| *end == End::Failed);
         after.refused.extend(failed.map(|(record, _)| (record, InferError::DeviceLost)));
+        let untaken = self.take_ended();
+        after.refused.extend(untaken.into_iter().map(|record| (record, InferError::DeviceLost)));
     }
 
     /// Lets a lane that got no new thread wait for its task, unless that has returned.

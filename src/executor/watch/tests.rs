@@ -69,6 +69,7 @@ fn a_shorter_limit_brings_the_look_forward() {
     let unlimited = Flight { limit_ns: None, ..flight(1, 0) };
     assert_eq!(launch(&mut watch, ONE, unlimited, &[1]).1, None);
     assert_eq!(watch.next_look(), None);
+    assert!(matches!(watch.returned(ONE, TaskId(1)), Returned::InTime));
     assert_eq!(launch(&mut watch, ONE, flight(2, 0), &[1]).1, Some(100));
     let short = Flight { limit_ns: Some(20), ..flight(3, 30) };
     assert_eq!(launch(&mut watch, TWO, short, &[2]).1, Some(50));
@@ -125,4 +126,36 @@ fn a_lane_that_gets_no_thread_waits_for_its_task() {
     assert!(matches!(watch.returned(ONE, TaskId(2)), Returned::Abandoned(_)));
     assert_eq!(watch.keep(ONE, TaskId(2)), None, "it returned before a thread was asked for");
     assert_eq!(watch.counts(), LaneCounts { overdue: 2, ..LaneCounts::default() });
+}
+
+#[test]
+fn of_tasks_one_behind_the_other_the_first_counts() {
+    let mut watch = Watch::new(1, GRACE);
+    let (first, look_at) = launch(&mut watch, ONE, flight(1, 0), &[1]);
+    assert_eq!(look_at, Some(100));
+    let (second, look_at) = launch(&mut watch, ONE, flight(2, 10), &[2]);
+    assert_eq!(look_at, None, "its time has not begun");
+    assert_eq!(watch.next_look(), Some(100));
+    assert!(matches!(watch.returned(ONE, TaskId(1)), Returned::InTime));
+    assert_eq!(watch.next_look(), Some(110), "as it was launched");
+    assert_eq!(watch.goes_on(ONE, 90), None, "there is a look before that");
+    assert_eq!(look(&mut watch, 110), (vec![], vec![]), "it has run for 20");
+    assert_eq!(watch.next_look(), Some(190));
+    assert_eq!(look(&mut watch, 190), (vec![2], vec![]));
+    assert!(second.is_raised() && !first.is_raised());
+}
+
+#[test]
+fn a_lane_goes_on_without_what_stands_behind_a_task_that_does_not_stop() {
+    let mut watch = Watch::new(3, GRACE);
+    launch(&mut watch, ONE, flight(1, 0), &[1]);
+    launch(&mut watch, ONE, flight(2, 0), &[2]);
+    look(&mut watch, 100);
+    assert_eq!(look(&mut watch, 110), (vec![], vec![1]));
+    let (_, flight_of_lane, _) = watch.abandon().expect("there is room");
+    assert_eq!(flight_of_lane.task, TaskId(1));
+    for task in [1, 2] {
+        assert!(matches!(watch.returned(ONE, TaskId(task)), Returned::Abandoned(_)));
+    }
+    assert!(matches!(watch.returned(ONE, TaskId(2)), Returned::InTime), "it is forgotten");
 }

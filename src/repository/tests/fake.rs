@@ -44,7 +44,7 @@ impl Program for NoProgram {
 /// The pool of all tests; none of them runs anything on it.
 fn bring_up(spec: ModelSpec, knobs: Knobs) -> Arc<ModelHandle> {
     static POOL: LazyLock<Arc<Pool>> = LazyLock::new(|| Pool::start(&PoolOptions::default()).unwrap());
-    Arc::new(POOL.bring_up(spec, knobs, Arc::new(NoProgram)))
+    Arc::new(POOL.bring_up(spec, knobs, Arc::new(NoProgram)).expect("the CPU has room"))
 }
 
 /// Every program is `INPUT0` FP32 [batch, 16] → `OUTPUT0` of the same, unless it is [`GARBAGE`].

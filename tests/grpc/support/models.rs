@@ -123,7 +123,7 @@ impl Loader for TestLoader {
             "gated" => Arc::new(Identity { gate: Some(gate) }),
             _ => Arc::new(Identity { gate: None }),
         };
-        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program)))
+        Ok(Arc::new(self.pool.bring_up(request.spec, request.knobs, program).expect("the CPU has room")))
     }
 
     fn signature(&self, _program: &Path, _bytes: Option<&Bytes>) -> Result<Signature, String> {

@@ -30,7 +30,12 @@ fn what_ran_beyond_the_end_of_a_loop_is_neither_kept_nor_streamed() {
         let ran = ran.expect("it runs");
         let outcome = ran.outcomes[0];
         assert_eq!((outcome.next == Next::Done, outcome.emitted), (node == 2, node <= 2), "step {node}");
-        streamed.extend(ran.streamed.iter().map(|(_, response)| values(&response.outputs[1].data)[0]));
+        streamed.extend(
+            ran.outputs
+                .iter()
+                .flat_map(|outputs| &outputs.streamed)
+                .map(|(_, response)| values(&response.outputs[1].data)[0]),
+        );
     }
     assert_eq!(streamed, [1, 2, 3]);
     let outputs = journey.reply().expect("it has ended").outputs;

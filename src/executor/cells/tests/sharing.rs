@@ -81,7 +81,7 @@ fn up(pool: &Arc<Pool>, reversed: bool, program: Arc<dyn Program>) -> Arc<ModelH
     let (spec, programs) = version(reversed, program);
     let (cells, segments) = programs.knobs();
     let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
-    Arc::new(pool.bring_up(spec, Knobs { policy, ..Knobs::default() }, programs))
+    Arc::new(pool.bring_up(spec, Knobs { policy, ..Knobs::default() }, programs).expect("the CPU has room"))
 }
 
 fn request(digits: &[i64]) -> InferRequest {
@@ -150,7 +150,7 @@ fn two_cells_of_one_kind_of_one_version_share_tasks_although_it_runs_one_at_a_ti
     let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
     let knobs = Knobs { policy, ..Knobs::default() };
     assert_eq!(knobs.max_in_flight, 1, "as on every CPU");
-    let handle = Arc::new(pool.bring_up(spec, knobs, programs));
+    let handle = Arc::new(pool.bring_up(spec, knobs, programs).expect("the CPU has room"));
     let futures = [handle.submit(request(&[1])), handle.submit(request(&[2, 3]))];
     go_on.send(()).expect("the first run waits");
     let runtime = Builder::new_current_thread().build().expect("a runtime");

@@ -16,7 +16,8 @@ fn a_stream_whose_client_leaves_too_much_unread_fails_and_others_go_on() {
     let programs = Arc::into_inner(programs).expect("nobody else has it");
     let (cells, segments) = programs.knobs();
     let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
-    let model = Arc::new(pool.bring_up(spec, Knobs { policy, ..Knobs::default() }, programs));
+    let model =
+        Arc::new(pool.bring_up(spec, Knobs { policy, ..Knobs::default() }, programs).expect("the CPU has room"));
 
     let runtime = Builder::new_current_thread().enable_time().build().expect("a runtime");
     let stats = Arc::new(PoolStats::default());

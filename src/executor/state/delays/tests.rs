@@ -29,7 +29,7 @@ impl Program for Zero {
 
 fn up(pool: &Arc<Pool>, spec: ModelSpec, program: Arc<dyn Program>, limit: Duration) -> Arc<ModelHandle> {
     let knobs = Knobs { max_batch_rows: 1, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
-    Arc::new(pool.bring_up_within(spec, knobs, program, Some(limit)))
+    Arc::new(pool.bring_up_within(spec, knobs, program, Some(limit)).expect("the CPU has room"))
 }
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, decoupled: bool) -> ModelSpec {

@@ -6,23 +6,23 @@ use std::sync::Arc;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::InputTensor;
 use crate::{
     batching::ShapeClass,
     device::{Buffer, BufferPool, RowsRef},
     engine::BatchInput,
+    executor::InputTensor,
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
 };
 
 /// One input of a batch, all rows together.
-pub(super) enum Gathered<'a> {
+pub(in crate::executor) enum Gathered<'a> {
     Dense { shape: Dims, data: Data },
     Strings { shape: Dims, elements: Vec<&'a [u8]> },
     Absent,
 }
 
 /// Rows that lie side by side.
-pub(super) enum Data {
+pub(in crate::executor) enum Data {
     /// Copied together.
     Copied(Buffer),
     /// Where they lie in a request, or where a task of cells wrote them.
@@ -32,15 +32,15 @@ pub(super) enum Data {
 }
 
 /// Consecutive rows of one tensor, to be copied into a batch behind those before them.
-pub(super) struct Rows<'a> {
-    pub(super) count: usize,
+pub(in crate::executor) struct Rows<'a> {
+    pub(in crate::executor) count: usize,
     /// The dims of each, in which padded axes have the rows' own lengths.
-    pub(super) dims: &'a [i64],
-    pub(super) data: &'a [u8],
+    pub(in crate::executor) dims: &'a [i64],
+    pub(in crate::executor) data: &'a [u8],
 }
 
 impl Data {
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(in crate::executor) fn as_slice(&self) -> &[u8] {
         match self {
             Self::Copied(buffer) => buffer.as_slice(),
             Self::Shared(bytes) => bytes,
@@ -50,7 +50,7 @@ impl Data {
 }
 
 impl Gathered<'_> {
-    pub(super) fn as_input(&self) -> BatchInput<'_> {
+    pub(in crate::executor) fn as_input(&self) -> BatchInput<'_> {
         match self {
             Self::Dense { shape, data } => BatchInput::Dense { shape, data: data.as_slice() },
             Self::Strings { shape, elements } => BatchInput::Strings { shape, elements },
@@ -61,14 +61,14 @@ impl Gathered<'_> {
 
 /// A part of a batch: consecutive rows of one request's inputs.
 #[derive(Clone, Copy)]
-pub(super) struct Part<'a> {
-    pub(super) inputs: &'a [Option<InputTensor>],
+pub(in crate::executor) struct Part<'a> {
+    pub(in crate::executor) inputs: &'a [Option<InputTensor>],
     /// Rows of the whole request.
-    pub(super) rows: u32,
+    pub(in crate::executor) rows: u32,
     /// First row of the part.
-    pub(super) start: u32,
+    pub(in crate::executor) start: u32,
     /// Rows of the part.
-    pub(super) count: u32,
+    pub(in crate::executor) count: u32,
 }
 
 /// A batch whose padding makes more of its payload than this factor …
@@ -77,7 +77,7 @@ const PADDING_FACTOR: usize = 16;
 const PADDING_BYTES: usize = 64 << 20;
 
 /// Whether padding makes too much of a payload.
-pub(super) fn pads_too_much(batch_bytes: usize, payload_bytes: usize) -> bool {
+pub(in crate::executor) fn pads_too_much(batch_bytes: usize, payload_bytes: usize) -> bool {
     batch_bytes > PADDING_BYTES.max(payload_bytes.saturating_mul(PADDING_FACTOR))
 }
 
@@ -85,7 +85,7 @@ pub(super) fn pads_too_much(batch_bytes: usize, payload_bytes: usize) -> bool {
 ///
 /// # Errors
 /// As [`gather_input`].
-pub(super) fn gather<'a>(
+pub(in crate::executor) fn gather<'a>(
     spec: &ModelSpec,
     class: &ShapeClass,
     parts: &[Part<'a>],
@@ -100,7 +100,7 @@ pub(super) fn gather<'a>(
 ///
 /// # Errors
 /// When a payload does not have the size its shape makes, or padding would make the batch far larger than its payloads.
-pub(super) fn gather_input<'a>(
+pub(in crate::executor) fn gather_input<'a>(
     spec: &ModelSpec,
     (index, input): (usize, &TensorSpec),
     class: &ShapeClass,
@@ -149,7 +149,7 @@ fn graph_shape(spec: &ModelSpec, input: &TensorSpec, row_dims: &[i64], rows: u32
 }
 
 /// `target` with its variable dimensions replaced, in order, by those of `actual` that `declared` leaves variable.
-pub(super) fn substitute(target: &[i64], declared: &[i64], actual: &[i64]) -> Dims {
+pub(in crate::executor) fn substitute(target: &[i64], declared: &[i64], actual: &[i64]) -> Dims {
     let mut variable = declared.iter().zip(actual).filter(|(declared, _)| **declared < 0).map(|(_, actual)| *actual);
     target.iter().map(|&dim| if dim < 0 { variable.next().unwrap_or(dim) } else { dim }).collect()
 }
@@ -183,7 +183,7 @@ fn dense(
 
 /// Copies rows into a batch of exactly their number, each padded to the dims, which are those of the longest; elements
 /// are of this size.
-pub(super) fn copy_rows<'a>(
+pub(in crate::executor) fn copy_rows<'a>(
     rows: impl IntoIterator<Item = Rows<'a>>,
     input: &TensorSpec,
     (dims, size): (&[i64], usize),
@@ -212,7 +212,7 @@ pub(super) fn copy_rows<'a>(
 }
 
 /// The dims of rows together.
-pub(super) fn with_rows(rows: usize, row_dims: &[i64]) -> Dims {
+pub(in crate::executor) fn with_rows(rows: usize, row_dims: &[i64]) -> Dims {
     let mut shape = Dims::from_slice(&[rows as i64]);
     shape.extend_from_slice(row_dims);
     shape
@@ -237,7 +237,13 @@ fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64]
 }
 
 /// Copies the corner of a block out into a smaller one of the same rank.
-pub(super) fn cut_block(from: &[u8], from_dims: &[i64], into: &mut Vec<u8>, into_dims: &[i64], size: usize) {
+pub(in crate::executor) fn cut_block(
+    from: &[u8],
+    from_dims: &[i64],
+    into: &mut Vec<u8>,
+    into_dims: &[i64],
+    size: usize,
+) {
     let (Some((_, from_inner)), Some((&outer, into_inner))) = (from_dims.split_first(), into_dims.split_first()) else {
         into.extend_from_slice(&from[..size]);
         return;
@@ -287,8 +293,8 @@ fn strings<'a>(tensors: &[(&Part<'a>, &'a InputTensor)]) -> Option<Vec<&'a [u8]>
 }
 
 /// Walks length-prefixed elements; ends early on malformed data.
-pub(super) struct Elements<'a> {
-    pub(super) rest: &'a [u8],
+pub(in crate::executor) struct Elements<'a> {
+    pub(in crate::executor) rest: &'a [u8],
 }
 
 impl<'a> Iterator for Elements<'a> {

@@ -9,36 +9,38 @@ use super::{
     boundary::{BoundaryRows, Places, WriteRows, row_dims},
     gather::{Gathered, Part, gather_input, with_rows},
     output_bytes::{check_declared, check_made},
-    pieces::Piece,
-    ran::{Ran, nanos},
     scatter::{expected_shape, scatter_output},
-    stages::{Output, Stages},
 };
 use crate::{
     batching::{CellId, Lengths, Next, RowOutcome, ShapeClass},
     device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, StopSignal},
+    executor::{
+        pieces::Piece,
+        ran::{Outputs, Ran, nanos},
+        stages::{Output, Stages},
+    },
     model::{Dims, Exit, ExitTo, ModelSpec, Source},
     observe::ExecutionTimings,
 };
 
 /// What a stage runs on.
-pub(super) struct StageTask<'a> {
-    pub(super) spec: &'a ModelSpec,
-    pub(super) stages: &'a Stages,
-    pub(super) number: usize,
-    pub(super) class: &'a ShapeClass,
-    pub(super) parts: &'a [Part<'a>],
+pub(in crate::executor) struct StageTask<'a> {
+    pub(in crate::executor) spec: &'a ModelSpec,
+    pub(in crate::executor) stages: &'a Stages,
+    pub(in crate::executor) number: usize,
+    pub(in crate::executor) class: &'a ShapeClass,
+    pub(in crate::executor) parts: &'a [Part<'a>],
     /// Each part's own lengths.
-    pub(super) lengths: &'a [&'a Lengths],
+    pub(in crate::executor) lengths: &'a [&'a Lengths],
     /// Where the parts' rows lie in the batch.
-    pub(super) places: &'a Places,
+    pub(in crate::executor) places: &'a Places,
     /// What the batch keeps at the boundaries that the stage reads.
-    pub(super) reads: &'a [(u16, Arc<BoundaryRows>)],
+    pub(in crate::executor) reads: &'a [(u16, Arc<BoundaryRows>)],
     /// What it keeps at the stage's own boundary; none behind the last stage.
-    pub(super) writes: Option<&'a Arc<BoundaryRows>>,
-    pub(super) buffers: &'a Arc<BufferPool>,
-    pub(super) stop: &'a StopSignal,
+    pub(in crate::executor) writes: Option<&'a Arc<BoundaryRows>>,
+    pub(in crate::executor) buffers: &'a Arc<BufferPool>,
+    pub(in crate::executor) stop: &'a StopSignal,
 }
 
 /// Pieces of replies, by the member that they are for, and what became of each row.
@@ -59,7 +61,7 @@ impl<'a> StageTask<'a> {
     ///
     /// # Errors
     /// When an input does not fit or is not there, the program fails, or an output is not what the plan promises.
-    pub(super) fn run(&self) -> Result<Ran, String> {
+    pub(in crate::executor) fn run(&self) -> Result<Ran, String> {
         let started = Instant::now();
         let stage = &self.stages.stages[self.number];
         let rows = self.places.rows();
@@ -106,15 +108,8 @@ impl<'a> StageTask<'a> {
             compute_infer_ns: nanos(gathered_at, ran_at),
             compute_output_ns: nanos(ran_at, Instant::now()),
         };
-        Ok(Ran {
-            responses: Vec::new(),
-            pieces,
-            streamed: Vec::new(),
-            outcomes,
-            failures: execution.failures,
-            delays: Vec::new(),
-            timings,
-        })
+        let outputs = Some(Outputs { pieces, ..Outputs::default() });
+        Ok(Ran { outputs, outcomes, failures: execution.failures, delays: Vec::new(), timings })
     }
 
     fn fault(&self, what: &str, fault: &str) -> String {

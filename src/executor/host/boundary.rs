@@ -15,14 +15,14 @@ use crate::{
 };
 
 /// The rows of a task by their places in the batch, in the task's order.
-pub(super) struct Places {
+pub(in crate::executor) struct Places {
     /// Longest runs of neighbours.
     runs: SmallVec<[Range<u32>; 4]>,
 }
 
 impl Places {
     /// The places of consecutive spans, each given by its first place and its number of rows.
-    pub(super) fn new(spans: impl Iterator<Item = (u32, u32)>) -> Self {
+    pub(in crate::executor) fn new(spans: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut runs: SmallVec<[Range<u32>; 4]> = SmallVec::new();
         for (at, count) in spans {
             match runs.last_mut() {
@@ -34,14 +34,14 @@ impl Places {
     }
 
     /// How many rows there are.
-    pub(super) fn rows(&self) -> u32 {
+    pub(in crate::executor) fn rows(&self) -> u32 {
         self.runs.iter().map(|run| run.end - run.start).sum()
     }
 }
 
 /// What one batch keeps at one boundary: a row for each place of the batch in every tensor. The memory comes with the
 /// first write, so that an early part of a large batch costs what it fills.
-pub(super) struct BoundaryRows {
+pub(in crate::executor) struct BoundaryRows {
     /// Places of the batch.
     capacity: u32,
     tensors: Box<[Mutex<Option<Tensor>>]>,
@@ -55,7 +55,7 @@ struct Tensor {
 
 impl BoundaryRows {
     /// Empty rows of a batch of up to `capacity` rows, at a boundary of that many tensors.
-    pub(super) fn new(capacity: u32, tensors: usize) -> Arc<Self> {
+    pub(in crate::executor) fn new(capacity: u32, tensors: usize) -> Arc<Self> {
         Arc::new(Self { capacity, tensors: (0..tensors).map(|_| Mutex::default()).collect() })
     }
 
@@ -63,7 +63,7 @@ impl BoundaryRows {
     ///
     /// # Errors
     /// When a row was not written, or somebody writes one now.
-    pub(super) fn read(
+    pub(in crate::executor) fn read(
         &self,
         tensor: usize,
         places: &Places,
@@ -90,7 +90,7 @@ impl BoundaryRows {
     ///
     /// # Errors
     /// When somebody uses one of the rows, earlier rows have other dimensions, or the memory would be too large.
-    pub(super) fn write(
+    pub(in crate::executor) fn write(
         &self,
         tensor: usize,
         (row_dims, element_bytes): (&[i64], usize),
@@ -131,7 +131,7 @@ impl BoundaryRows {
 }
 
 /// Room for rows, all together. The rows hold something only once they are committed.
-pub(super) enum WriteRows {
+pub(in crate::executor) enum WriteRows {
     /// Where they will lie.
     Inside(RowsMut),
     /// Beside, to be scattered between others.
@@ -139,7 +139,7 @@ pub(super) enum WriteRows {
 }
 
 impl WriteRows {
-    pub(super) fn as_mut_slice(&mut self) -> &mut [u8] {
+    pub(in crate::executor) fn as_mut_slice(&mut self) -> &mut [u8] {
         match self {
             Self::Inside(rows) => rows,
             Self::Apart { gathered, .. } => gathered.as_mut_slice(),
@@ -147,7 +147,7 @@ impl WriteRows {
     }
 
     /// Puts the rows where they belong, to be read from now on.
-    pub(super) fn commit(self) {
+    pub(in crate::executor) fn commit(self) {
         match self {
             Self::Inside(rows) => rows.commit(),
             Self::Apart { gathered, into } => {
@@ -164,7 +164,7 @@ impl WriteRows {
 }
 
 /// The dimensions of a boundary tensor's rows in a batch of these padded lengths; `None` where they show in a run only.
-pub(super) fn row_dims(tensor: &BoundaryTensor, lengths: &[u32]) -> Option<Dims> {
+pub(in crate::executor) fn row_dims(tensor: &BoundaryTensor, lengths: &[u32]) -> Option<Dims> {
     let dim = |dim: &BoundaryDim| match *dim {
         BoundaryDim::Fixed(length) => Some(length),
         BoundaryDim::Symbol(symbol) => lengths.get(usize::from(symbol.0)).map(|&length| i64::from(length)),

@@ -11,15 +11,15 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// How much a task gives its program to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    pub(super) rows: u32,
-    pub(super) input_bytes: usize,
+pub(in crate::executor) struct Size {
+    pub(in crate::executor) rows: u32,
+    pub(in crate::executor) input_bytes: usize,
 }
 
 /// The longest of the recent runs of one program: it rises at once, and falls by a sixteenth a run. And the largest run
 /// that was short: of a larger one nothing is known.
 #[derive(Debug)]
-pub(super) struct ShortRunDetector {
+pub(in crate::executor) struct ShortRunDetector {
     longest_ns: AtomicU64,
     /// Rows in the upper half, bytes of inputs in the lower; 0 before the first short run.
     largest_short: AtomicU64,
@@ -28,12 +28,12 @@ pub(super) struct ShortRunDetector {
 }
 
 impl ShortRunDetector {
-    pub(super) fn new(steady: bool) -> Self {
+    pub(in crate::executor) fn new(steady: bool) -> Self {
         Self { longest_ns: AtomicU64::new(UNKNOWN), largest_short: AtomicU64::new(0), steady }
     }
 
     /// Takes note of a run.
-    pub(super) fn ran(&self, size: impl FnOnce() -> Size, ns: u64) {
+    pub(in crate::executor) fn ran(&self, size: impl FnOnce() -> Size, ns: u64) {
         if !self.steady {
             return;
         }
@@ -52,7 +52,7 @@ impl ShortRunDetector {
     }
 
     /// Whether the next run can be expected to be short, if it has this size.
-    pub(super) fn is_short(&self, size: impl FnOnce() -> Size) -> bool {
+    pub(in crate::executor) fn is_short(&self, size: impl FnOnce() -> Size) -> bool {
         self.steady
             && self.longest_ns.load(Ordering::Relaxed) <= SHORT_NS
             && packed(size()).is_some_and(|size| covers(self.largest_short.load(Ordering::Relaxed), size))

@@ -154,7 +154,10 @@ fn request(values: &[f32]) -> Vec<Option<InputTensor>> {
 /// Part, output, rows and values of each piece.
 fn pieces(ran: &Ran) -> Vec<(usize, usize, std::ops::Range<u32>, Vec<f32>)> {
     let values = |data: &[u8]| data.as_chunks::<4>().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect();
-    ran.pieces
+    ran.outputs
+        .as_ref()
+        .expect("they are there at once")
+        .pieces
         .iter()
         .map(|(part, piece)| (*part, piece.output, piece.rows.clone(), values(&piece.tensor.data)))
         .collect()

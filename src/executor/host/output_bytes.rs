@@ -14,7 +14,7 @@ use crate::{
 ///
 /// # Errors
 /// With the first output that does not fit beside those before it.
-pub(super) fn check_declared<'a>(
+pub(in crate::executor) fn check_declared<'a>(
     outputs: impl Iterator<Item = (&'a TensorSpec, &'a Option<Dims>)>,
     buffers: &BufferPool,
     of: fmt::Arguments<'_>,
@@ -42,7 +42,7 @@ pub(super) fn check_declared<'a>(
 ///
 /// # Errors
 /// As [`check_declared`].
-pub(super) fn check_made<'a>(
+pub(in crate::executor) fn check_made<'a>(
     outputs: impl Iterator<Item = (&'a TensorSpec, &'a BatchOutput)>,
     buffers: &BufferPool,
     of: fmt::Arguments<'_>,

@@ -1,0 +1,128 @@
+//! The CPU as a backend: a lane is a thread that gathers a task's rows, runs its program and takes its outputs apart,
+//! all at once.
+//!
+//! What batches keep between stages lies in host memory (`boundary`), which comes with the first write and goes when
+//! the version has nothing to do (`pairs`). A task that is alone, of a program whose runs are known to be short, runs
+//! on the thread that brought it (`short_runs`).
+
+pub(super) mod boundary;
+pub(super) mod gather;
+pub(super) mod output_bytes;
+mod pairs;
+pub(super) mod run;
+mod scatter;
+pub(super) mod short_runs;
+pub(super) mod stage_task;
+mod work;
+
+use std::{io, sync::Arc, time::Instant};
+
+use parking_lot::Mutex;
+use tracing::error;
+
+use self::{
+    pairs::Pairs,
+    work::{HostTask, LaneWork},
+};
+use super::{
+    backend::{Backend, Order, Reports},
+    dispatch::{Tickets, issue},
+    job::Job,
+    loaded::Loaded,
+};
+use crate::{
+    batching::{Knobs, LaneId, ModelId, TaskId},
+    device::{BufferPool, Device, DeviceError, Operation, StreamId, cpu::Cpu},
+};
+
+/// The CPU, or a part of it, as one shard's device.
+pub(super) struct Host {
+    shard: usize,
+    /// A stream for each lane.
+    cpu: Cpu<LaneWork>,
+    /// Host memory, which all parts of the CPU have in common.
+    buffers: Arc<BufferPool>,
+    tickets: Arc<Mutex<Tickets>>,
+    /// Locked while orders are carried out.
+    pairs: Mutex<Pairs>,
+}
+
+impl Host {
+    /// Starts the lanes.
+    ///
+    /// # Errors
+    /// When a thread cannot be started.
+    pub(super) fn start(shard: usize, lanes: u16, buffers: &Arc<BufferPool>) -> io::Result<Self> {
+        let cpu = Cpu::start(lanes, Arc::clone(buffers))?;
+        let (buffers, tickets, pairs) = (Arc::clone(buffers), Arc::default(), Mutex::default());
+        Ok(Self { shard, cpu, buffers, tickets, pairs })
+    }
+
+    fn work(&self, pool: &Arc<dyn Reports>, task: HostTask) -> LaneWork {
+        LaneWork {
+            pool: Arc::clone(pool),
+            shard: self.shard,
+            buffers: Arc::clone(&self.buffers),
+            tickets: Arc::clone(&self.tickets),
+            task,
+            began: None,
+            ran: None,
+        }
+    }
+}
+
+impl Backend for Host {
+    fn lanes(&self) -> u16 {
+        self.cpu.streams()
+    }
+
+    fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
+        self.pairs.lock().load(model, &version.programs, knobs.max_batch_rows);
+        Ok(())
+    }
+
+    fn issue(&self, pool: &Arc<dyn Reports>, next: &mut dyn FnMut() -> Option<Order>) {
+        let mut cpu = self.cpu.clone();
+        let mut pairs = self.pairs.lock();
+        while let Some(order) = next() {
+            match order {
+                Order::Run(job) => {
+                    let order = (&job.task).into();
+                    let work = self.work(pool, pairs.lend(job));
+                    check(issue(&mut cpu, &mut self.tickets.lock(), &order, &[], work));
+                }
+                Order::Rest(model) => pairs.rest(model),
+                Order::Unload(model) => pairs.unload(model),
+            }
+        }
+    }
+
+    fn runs_here(&self, job: &Job) -> bool {
+        job.model.short_runs.is_short(|| job.size())
+    }
+
+    fn run_here(&self, pool: &Arc<dyn Reports>, job: Job) {
+        let stream = StreamId(job.task.lane.0);
+        let task = HostTask { job, reads: Default::default(), writes: None };
+        check(self.cpu.launch_here(stream, &[], self.work(pool, task)));
+    }
+
+    /// The lane gets a new thread; the old one ends with its task.
+    fn leave_behind(&self, lane: LaneId, task: TaskId) -> io::Result<()> {
+        self.tickets.lock().landed(task);
+        self.cpu.replace_thread(StreamId(lane.0))
+    }
+
+    fn stop(&self, deadline: Instant) -> bool {
+        self.cpu.clone().stop(deadline.saturating_duration_since(Instant::now()))
+    }
+}
+
+/// A stopped device has answered all requests; nothing else is ever refused, since lanes are the device's own streams.
+fn check(issued: Result<Operation, DeviceError>) {
+    if let Err(refusal) = issued
+        && refusal != DeviceError::Stopped
+    {
+        error!("the device refused a task: {refusal}");
+    }
+}

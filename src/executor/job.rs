@@ -1,0 +1,116 @@
+//! A task with the requests in it, as a device gets it.
+
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use tracing::{debug, error};
+
+use super::{cells::Journey, host::short_runs::Size, loaded::Loaded, ran::Ran, record::Payload};
+use crate::{
+    batching::{ReqId, RowSpan, Task},
+    device::WorkFailure,
+    engine::StopSignal,
+    observe::ModelStats,
+};
+
+/// A task with what it needs to run.
+pub(super) struct Job {
+    pub(super) task: Task,
+    pub(super) model: Arc<Loaded>,
+    /// One per span of the task's rows.
+    pub(super) members: Vec<Member>,
+    /// Stops it before its end.
+    pub(super) stop: Arc<StopSignal>,
+}
+
+/// Consecutive rows of one request in a task.
+pub(super) struct Member {
+    pub(super) span: RowSpan,
+    pub(super) payload: Arc<Payload>,
+    /// The request's way through its cells, where it unfolds.
+    pub(super) journey: Option<Arc<Journey>>,
+    /// How often the request ran before.
+    pub(super) step: u32,
+    /// Where it is of another version or cell than the task.
+    pub(super) guest: Option<Guest>,
+}
+
+/// The version and cell of a node in a task of another cell of the same kind, be it of the same version or not.
+pub(super) struct Guest {
+    stats: Arc<ModelStats>,
+    cell: u16,
+}
+
+impl Guest {
+    /// Of a node of a version's request.
+    pub(super) fn new(stats: &Arc<ModelStats>, cell: usize) -> Self {
+        Self { stats: Arc::clone(stats), cell: cell as u16 }
+    }
+}
+
+/// What became of a task.
+pub(super) enum Finished {
+    Ran(Ran),
+    Failed(String),
+}
+
+impl Job {
+    /// The request that brought a row of the batch.
+    pub(super) fn member_of_row(&self, row: u32) -> Option<ReqId> {
+        let mut end = 0;
+        let member = self.members.iter().find(|member| {
+            end += member.span.count;
+            row < end
+        });
+        member.map(|member| member.span.req)
+    }
+
+    /// The request that all rows are of, if it is one.
+    pub(super) fn only_member(&self) -> Option<ReqId> {
+        let req = self.members.first()?.span.req;
+        self.members.iter().all(|member| member.span.req == req).then_some(req)
+    }
+
+    /// Rows and bytes of inputs of the requests in it. Requests that are split count with all their bytes.
+    pub(super) fn size(&self) -> Size {
+        let inputs = self.members.iter().flat_map(|member| member.payload.inputs.iter().flatten());
+        Size { rows: self.task.bucket.rows, input_bytes: inputs.map(|input| input.data.len()).sum() }
+    }
+
+    /// Members of each version and cell, with its counters and the cell's number there.
+    pub(super) fn by_cell(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
+        let of = |member: &Member| member.guest.as_ref().map(|guest| (Arc::as_ptr(&guest.stats), guest.cell));
+        self.members.chunk_by(move |one, other| of(one) == of(other)).map(|members| {
+            let guest = members.first().and_then(|member| member.guest.as_ref());
+            let own = (&*self.model.stats, self.task.cell.0);
+            let (stats, cell) = guest.map_or(own, |guest| (&*guest.stats, guest.cell));
+            (stats, cell, members)
+        })
+    }
+
+    /// Rows of each version, whatever cells they are of, with its counters.
+    pub(super) fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
+        let mut versions: SmallVec<[(&ModelStats, u32); 2]> = SmallVec::new();
+        for (stats, _, members) in self.by_cell() {
+            let own = members.iter().map(|member| member.span.count).sum();
+            match versions.iter_mut().find(|(known, _)| std::ptr::eq(*known, stats)) {
+                Some((_, rows)) => *rows += own,
+                None => versions.push((stats, own)),
+            }
+        }
+        versions
+    }
+
+    /// What is said of a task that failed.
+    pub(super) fn failed(&self, failure: WorkFailure) -> String {
+        let spec = &self.model.spec;
+        if let WorkFailure::Panicked(panic) = failure {
+            error!(model = %spec.name, version = spec.version, "the program panicked: {panic}");
+            return format!("the program of model '{}' panicked", spec.name);
+        }
+        let reason = failure.to_string();
+        // Clients can bring this about at will, and hear of it: no place for a warning.
+        debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
+        reason
+    }
+}

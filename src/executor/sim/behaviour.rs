@@ -1,0 +1,174 @@
+//! How the devices of a run behave: times, faults, and what becomes of rows.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    oracle,
+    rng::Rng,
+    scenario::Model,
+    values::value,
+    world::{Kind, World},
+};
+use crate::{
+    batching::{CellId, Next, Ns, RowOutcome, Task},
+    executor::job::{Job, Member},
+};
+
+/// What devices note of requests, by the requests' numbers.
+#[derive(Default)]
+pub(super) struct Noted {
+    /// By device: those of which it had rows.
+    pub(super) ran: Vec<BTreeSet<u64>>,
+    /// A task failed that held nothing else.
+    pub(super) failed_alone: BTreeSet<u64>,
+    /// By row: how often it repeated a stage.
+    repeated: BTreeMap<(u64, u32), u8>,
+}
+
+/// What a device does wrong, so that it is seen to be found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Planted {
+    /// Does not wait for tasks of other lanes.
+    NoWaits,
+    /// Carries orders out from the last to the first.
+    Backwards,
+    /// Gives two rows of outputs to each other's requests.
+    SwappedOutputs,
+    /// Takes the next slot for nodes of odd numbers.
+    NextSlot,
+    /// Lets outputs be written over before the host has taken them.
+    OutputsReused,
+    /// Forgets that outputs are to be taken.
+    NeverTaken,
+    /// Runs what needs a failed task's rows as if they were there.
+    FailureUnnoticed,
+    /// Keeps what a version had.
+    NeverFreed,
+    /// Tells of outputs in any order.
+    TakenOutOfOrder,
+}
+
+impl Planted {
+    pub(super) const ALL: [Self; 9] = [
+        Self::NoWaits,
+        Self::Backwards,
+        Self::SwappedOutputs,
+        Self::NextSlot,
+        Self::OutputsReused,
+        Self::NeverTaken,
+        Self::FailureUnnoticed,
+        Self::NeverFreed,
+        Self::TakenOutOfOrder,
+    ];
+}
+
+/// One device's.
+pub(super) struct Behaviour {
+    world: Arc<World>,
+    shard: usize,
+    rng: Rng,
+    noted: Arc<Mutex<Noted>>,
+}
+
+impl Behaviour {
+    pub(super) fn new(world: &Arc<World>, shard: usize, noted: &Arc<Mutex<Noted>>) -> Self {
+        let rng = Rng::new(world.scenario.seed ^ (shard as u64 + 1) << 32);
+        Self { world: Arc::clone(world), shard, rng, noted: Arc::clone(noted) }
+    }
+
+    /// Rows that a device has for what versions keep there.
+    pub(super) fn memory_rows(&self) -> u64 {
+        self.world.memory_rows
+    }
+
+    /// How long a task takes.
+    pub(super) fn took_ns(&self, task: &Task) -> Ns {
+        let model = self.world.scenario.models.get(task.model.0 as usize);
+        let of_stage = |model: &Model| model.costs[usize::from(task.cell.0)];
+        let (launch_ns, row_ns) = model.map_or(self.world.cells.costs, of_stage);
+        launch_ns + row_ns * u64::from(task.bucket.rows)
+    }
+
+    /// How long the outputs of a task stay on the device.
+    pub(super) fn take_ns(&mut self) -> Ns {
+        self.rng.within(1, self.world.most_take_ns)
+    }
+
+    /// Whether a task fails that comes to the device, because of a row in it or by chance.
+    pub(super) fn fails(&mut self, job: &Job) -> bool {
+        let cell = usize::from(job.task.cell.0);
+        let is_bad = |(number, row): (u64, u32)| {
+            let request = &self.world.requests[number as usize];
+            match self.world.kind(request.model) {
+                Kind::Stages => oracle::is_bad(&self.world.scenario, request.model, cell, number, row),
+                Kind::Cells | Kind::Decoupled => request.bad_node == Some(row),
+            }
+        };
+        let has_bad = self.rows(job).any(is_bad);
+        self.noted.lock().ran[self.shard].extend(self.rows(job).map(|(number, _)| number));
+        has_bad || self.rng.permille(self.world.scenario.faults)
+    }
+
+    /// A task fails, for whatever reason.
+    pub(super) fn failed(&self, job: &Job) {
+        let numbers: BTreeSet<u64> = self.rows(job).map(|(number, _)| number).collect();
+        if numbers.len() == 1 {
+            self.noted.lock().failed_alone.extend(numbers);
+        }
+    }
+
+    /// What becomes of the rows of a task.
+    pub(super) fn outcomes(&self, job: &Job) -> Vec<RowOutcome> {
+        if self.kind(job) == Kind::Decoupled {
+            return self
+                .rows(job)
+                .zip(&job.members)
+                .map(|((number, _), member)| self.answer(number, member.step))
+                .collect();
+        }
+        let outcome = |(number, row)| RowOutcome { next: self.next(job, number, row), emitted: false };
+        self.rows(job).map(outcome).collect()
+    }
+
+    fn kind(&self, job: &Job) -> Kind {
+        self.world.kind(job.task.model.0 as usize)
+    }
+
+    /// A request of one row has answered, so often before.
+    fn answer(&self, number: u64, before: u32) -> RowOutcome {
+        let is_last = before + 1 == self.world.requests[number as usize].nodes;
+        RowOutcome { next: if is_last { Next::Done } else { Next::Skip(CellId(0)) }, emitted: true }
+    }
+
+    fn next(&self, job: &Job, number: u64, row: u32) -> Next {
+        let (model, cell) = (job.task.model.0 as usize, usize::from(job.task.cell.0));
+        if self.kind(job) == Kind::Cells {
+            return if oracle::is_last(&self.world, number, row) { Next::Done } else { Next::On };
+        }
+        let mut noted = self.noted.lock();
+        let before = noted.repeated.entry((number, row)).or_default();
+        if oracle::repeats(&self.world.scenario, model, cell, number, row, *before) {
+            *before += 1;
+            return Next::Skip(CellId(cell as u16));
+        }
+        oracle::next_of(&self.world.scenario, model, cell, number, row)
+    }
+
+    /// By row: the numbers of its request and of itself.
+    fn rows<'j>(&self, job: &'j Job) -> impl Iterator<Item = (u64, u32)> + use<'j> {
+        let is_cells = self.kind(job) == Kind::Cells;
+        let number = move |member: &Member| {
+            let first = value(member.payload.inputs[0].as_ref().map_or(&[], |input| &input.data), 0);
+            if is_cells { first >> 16 } else { first }
+        };
+        job.members.iter().flat_map(move |member| {
+            let (number, span) = (number(member), member.span);
+            (span.start..span.start + span.count).map(move |row| (number, row))
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! Outputs that the host takes after their task has completed: what the core lets go meanwhile waits for them.
+
+use super::{After, State, place, request_end};
+use crate::{
+    batching::{End, Event, Ns, ReqId},
+    executor::{
+        job::Job,
+        ran::Outputs,
+        record::{Record, Sink},
+    },
+};
+
+impl State {
+    /// The core has ended a request. One that completed waits for its outputs; where replies leave in order, all wait
+    /// for those before them that nobody has given up.
+    pub(super) fn ended(&mut self, now: Ns, req: ReqId, end: End, after: &mut After) {
+        let Some(record) = self.requests.get_mut(place(req)).filter(|record| record.req == req) else { return };
+        let order = self.models.get_mut(&record.handle.id).and_then(|version| version.waiting.as_mut());
+        let waits = end == End::Completed && !record.untaken.is_empty();
+        match order {
+            Some(order) if waits || !order.is_empty() && !matches!(end, End::Cancelled | End::Expired) => {
+                order.push_back(req);
+            }
+            _ if waits => {}
+            _ => return self.leave(now, req, end, after),
+        }
+        record.ended = Some(end);
+    }
+
+    /// The host has the outputs of a task, or they are lost.
+    pub(in crate::executor) fn taken(
+        &mut self,
+        now: Ns,
+        job: &Job,
+        outputs: Result<Outputs, String>,
+        after: &mut After,
+    ) {
+        let Outputs { responses, pieces, streamed } = outputs.unwrap_or_else(|fault| {
+            for member in &job.members {
+                if let Some(record) = self.record(member.span.req) {
+                    record.error.get_or_insert_with(|| fault.clone());
+                    record.is_lost = true;
+                }
+            }
+            Outputs::default()
+        });
+        self.take_pieces(job, pieces);
+        for (part, response) in streamed {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                record.is_lost |= !record.take_streamed(response);
+            }
+        }
+        let mut responses = responses.into_iter();
+        for member in &job.members {
+            let response = responses.next();
+            let Some(record) = self.record(member.span.req) else { continue };
+            let emitted = record.untaken.pop_front().unwrap_or_default();
+            if let Some(response) = response
+                && (emitted || matches!(record.sink, Sink::Once(_)))
+            {
+                record.take(response, member.span.start..member.span.start + member.span.count);
+            }
+            record.emit_due(now);
+            self.taken_of(now, member.span.req, after);
+        }
+    }
+
+    /// Lets a request go on to its end that has fewer outputs to wait for.
+    fn taken_of(&mut self, now: Ns, req: ReqId, after: &mut After) {
+        let Some(record) = self.record(req) else { return };
+        let (model, is_taken) = (record.handle.id, record.untaken.is_empty());
+        let Some(end) = record.ended else {
+            if record.is_lost {
+                // Nobody waits for what it would still give.
+                self.step(now, Event::Cancelled(req), after);
+            }
+            return;
+        };
+        if !is_taken {
+            return;
+        }
+        let Some(order) = self.models.get_mut(&model).and_then(|version| version.waiting.take()) else {
+            return self.leave(now, req, end, after);
+        };
+        let mut order = order;
+        while let Some(&first) = order.front() {
+            match self.record(first).map(|record| (record.untaken.is_empty(), record.ended)) {
+                Some((true, Some(end))) => self.leave(now, first, end, after),
+                Some(_) => break,
+                // It was given up meanwhile.
+                None => {}
+            }
+            order.pop_front();
+        }
+        if let Some(version) = self.models.get_mut(&model) {
+            version.waiting = Some(order);
+        }
+    }
+
+    /// A request leaves, to be answered.
+    fn leave(&mut self, now: Ns, req: ReqId, end: End, after: &mut After) {
+        if self.record(req).is_none() {
+            return;
+        }
+        let record = self.requests.remove(place(req));
+        let end = if record.is_lost { End::Failed } else { end };
+        if let Some(until) = record.delayed_until {
+            self.delays.remove(until, req);
+        }
+        if let (End::Completed, Some(journey)) = (end, &record.journey) {
+            journey.commit();
+        }
+        let model = record.handle.id;
+        after.ended.push((record, end));
+        self.left(model, after);
+        self.timeline.ended(now, req.0, request_end(end));
+    }
+
+    /// Requests that the core has ended and that wait for outputs.
+    pub(super) fn take_ended(&mut self) -> Vec<Record> {
+        let waiting = self.requests.iter().filter(|(_, record)| record.ended.is_some()).map(|(at, _)| at);
+        let waiting: Vec<usize> = waiting.collect();
+        waiting.into_iter().map(|at| self.requests.remove(at)).collect()
+    }
+}
