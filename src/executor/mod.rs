@@ -35,15 +35,14 @@ mod sim;
 mod stages;
 mod state;
 mod timer;
-mod warm_up;
 mod watch;
 
 pub use backlog::{Backlog, BacklogLimits, Held, Unread};
 pub use cells::CellPrograms;
 pub use dispatch::{Order, Tickets, issue};
 pub use handle::{ModelHandle, ResponseFuture, ResponseStream};
+pub use host::warm_up::WarmUp;
 pub use pool::{Pool, PoolOptions};
 pub use request::{InferError, InferRequest, InputTensor, OutputTensor, Response};
 pub use stages::StagePrograms;
 pub use state::Responsiveness;
-pub use warm_up::WarmUp;

@@ -147,6 +147,12 @@ impl State {
         }
     }
 
+    /// All requests, and whether they wait to board.
+    #[cfg(test)]
+    pub(super) fn all(&self) -> impl Iterator<Item = (&Record, bool)> {
+        self.requests.iter().map(|(_, record)| (record, self.core.waits(record.req)))
+    }
+
     #[cfg(test)]
     pub(super) fn fail_next_step(&mut self) {
         self.core.fail_next_step();

@@ -124,6 +124,13 @@ impl Core {
         self.by_model.iter().map(|(&model, &group)| (model, self.groups[group].counters())).collect()
     }
 
+    /// Whether a request waits to board.
+    #[cfg(test)]
+    pub(crate) fn waits(&self, req: ReqId) -> bool {
+        let request = self.ledger.find(req).map(|request_ix| &self.ledger[request_ix]);
+        request.is_some_and(|request| matches!(request.state, crate::batching::ledger::RequestState::Queued { .. }))
+    }
+
     /// Lets the next step panic halfway, to see what becomes of its driver.
     #[cfg(test)]
     pub(crate) fn fail_next_step(&mut self) {

@@ -21,7 +21,7 @@ use crate::{
 
 /// A request on its way through its cells: where its nodes stand, and what they have left.
 pub(in crate::executor) struct Journey {
-    pub(super) programs: Arc<CellPrograms>,
+    pub(in crate::executor) programs: Arc<CellPrograms>,
     payload: Arc<Payload>,
     /// The model's tensors carry the batch as axis 0.
     has_batch_axis: bool,
@@ -63,9 +63,9 @@ enum Values {
 pub(in crate::executor) struct Place {
     pub(in crate::executor) segment: usize,
     /// The step, or the node of the tree.
-    pub(super) node: usize,
+    pub(in crate::executor) node: usize,
     /// Nodes of the segment, at most.
-    pub(super) nodes: usize,
+    pub(in crate::executor) nodes: usize,
 }
 
 impl Journey {
@@ -119,12 +119,12 @@ impl Journey {
     }
 
     /// The same request, some of whose program's inputs read these rows.
-    pub(super) fn with_given(self, given: Arc<ProgramInputs>) -> Self {
+    pub(in crate::executor) fn with_given(self, given: Arc<ProgramInputs>) -> Self {
         Self { given, ..self }
     }
 
     /// What an input of the program reads instead of what it is told to.
-    pub(super) fn given(&self, input: &str) -> Option<Row> {
+    pub(in crate::executor) fn given(&self, input: &str) -> Option<Row> {
         self.given.iter().find(|(name, _)| name == input).map(|(_, row)| row.clone())
     }
 
@@ -155,12 +155,12 @@ impl Journey {
     }
 
     /// What the request before it in its sequence left.
-    pub(super) fn kept(&self, segment: usize, output: usize) -> Option<Row> {
+    pub(in crate::executor) fn kept(&self, segment: usize, output: usize) -> Option<Row> {
         self.state.get()?.read(segment, output)
     }
 
     /// Whether a control is on. Outside of a sequence, as in the trial of a version, a request is a whole one.
-    pub(super) fn is(&self, control: Control) -> bool {
+    pub(in crate::executor) fn is(&self, control: Control) -> bool {
         self.sequence.as_ref().is_none_or(|sequence| match control {
             Control::Start => sequence.starts,
             Control::End => sequence.ends,
@@ -169,7 +169,7 @@ impl Journey {
     }
 
     /// The id of its sequence; 0 outside of one. `None` where it does not fit the type.
-    pub(super) fn correlation_id(&self, datatype: DataType) -> Option<Bytes> {
+    pub(in crate::executor) fn correlation_id(&self, datatype: DataType) -> Option<Bytes> {
         let outside = CorrelationId::Number(0);
         correlation_id(datatype, self.sequence().unwrap_or(&outside))
     }
@@ -189,12 +189,12 @@ impl Journey {
     }
 
     /// Which of its segment's types a node is: of a tree, nodes without children are of the first.
-    pub(super) fn role(&self, place: Place) -> usize {
+    pub(in crate::executor) fn role(&self, place: Place) -> usize {
         usize::from(!self.children(place).is_empty())
     }
 
     /// What nodes of a node's type read.
-    pub(super) fn node_type(&self, place: Place) -> &NodeType {
+    pub(in crate::executor) fn node_type(&self, place: Place) -> &NodeType {
         &self.programs.unfolding.segments[place.segment].types[self.role(place)]
     }
 
@@ -212,7 +212,7 @@ impl Journey {
     ///
     /// # Errors
     /// When it is not there.
-    pub(super) fn tensor(&self, tensor: Tensor) -> Result<(Dims, Bytes), String> {
+    pub(in crate::executor) fn tensor(&self, tensor: Tensor) -> Result<(Dims, Bytes), String> {
         match tensor {
             Tensor::Input(input) => {
                 let given = self.payload.inputs.get(input).and_then(Option::as_ref);
@@ -228,7 +228,7 @@ impl Journey {
     ///
     /// # Errors
     /// When none has.
-    pub(super) fn emitted(&self, emitted: Emitted) -> Result<(Dims, Bytes), String> {
+    pub(in crate::executor) fn emitted(&self, emitted: Emitted) -> Result<(Dims, Bytes), String> {
         let segment = &self.programs.unfolding.segments[emitted.segment];
         let emit = &segment.emits[emitted.emit];
         let name = || format!("'{}.{}' is not there", segment.name, emit.name);
@@ -251,12 +251,12 @@ impl Journey {
     }
 
     /// What the step before left.
-    pub(super) fn carried(&self, segment: usize, output: usize) -> Option<Row> {
+    pub(in crate::executor) fn carried(&self, segment: usize, output: usize) -> Option<Row> {
         self.left.lock()[segment].values[output].last().cloned()
     }
 
     /// What all steps so far left, one behind the other. Whoever holds it makes [`Self::keep`] copy it.
-    pub(super) fn steps(&self, segment: usize, output: usize) -> Option<Bytes> {
+    pub(in crate::executor) fn steps(&self, segment: usize, output: usize) -> Option<Bytes> {
         match &self.left.lock()[segment].values[output] {
             Values::Steps { data, .. } => Some(data.clone()),
             _ => None,
@@ -264,7 +264,7 @@ impl Journey {
     }
 
     /// What a node of a tree left.
-    pub(super) fn of_node(&self, segment: usize, output: usize, node: u32) -> Option<Row> {
+    pub(in crate::executor) fn of_node(&self, segment: usize, output: usize, node: u32) -> Option<Row> {
         match &self.left.lock()[segment].values[output] {
             Values::Nodes(nodes) => nodes.get(node as usize)?.clone(),
             _ => None,
@@ -336,7 +336,7 @@ impl Journey {
     }
 
     /// An output in wire form.
-    pub(super) fn output(&self, dims: &[i64], data: Bytes) -> OutputTensor {
+    pub(in crate::executor) fn output(&self, dims: &[i64], data: Bytes) -> OutputTensor {
         let mut shape = Dims::new();
         if self.has_batch_axis {
             shape.push(1);

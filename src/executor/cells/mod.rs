@@ -1,27 +1,20 @@
-//! Cells: the programs of a version whose requests unfold, what a request keeps from its first cell to its last, and
-//! tasks of nodes of any requests (BatchMaker section 4).
+//! Cells: the programs of a version whose requests unfold, and what a request keeps from its first cell to its last
+//! (BatchMaker section 4). Tasks of their nodes are the device's: `host` runs them on the CPU.
 //!
 //! On a host a slot is not a row of a table but what a request holds: the rows that its last tasks wrote, shared with
 //! the memory of the task, or copied where a tree would pin them for long. Rows that stay together from task to task
 //! are read where they were written. How many requests may hold state at once the core decides, before they board.
 
-mod gather;
 mod indices;
 mod journey;
 mod plan;
 mod row;
 mod sequence;
-mod task;
-mod trial;
 
-pub(super) use journey::Journey;
+pub(super) use journey::{Journey, Place};
 pub use plan::CellPrograms;
-pub(super) use row::ProgramInputs;
-#[cfg(test)]
-pub(super) use row::Row;
+pub(super) use row::{ProgramInputs, Row};
 pub(super) use sequence::SequenceState;
-pub(super) use task::CellTask;
-pub(super) use trial::{Trial, run_alone};
 
 use crate::{
     executor::InputTensor,

@@ -18,30 +18,30 @@ use crate::{
 
 /// The compiled cells of a version, and how its requests unfold into them.
 pub struct CellPrograms {
-    pub(super) unfolding: Unfolding,
-    pub(super) cells: Vec<Cell>,
+    pub(in crate::executor) unfolding: Unfolding,
+    pub(in crate::executor) cells: Vec<Cell>,
     /// By segment: what its nodes give that is read later. Each node that has run asks for it, so that it is not looked
     /// for in all sources and emits again.
-    pub(super) keeps: Vec<SmallVec<[Keep; 2]>>,
+    pub(in crate::executor) keeps: Vec<SmallVec<[Keep; 2]>>,
 }
 
 /// A compiled cell type.
-pub(super) struct Cell {
-    pub(super) program: Arc<dyn Program>,
+pub(in crate::executor) struct Cell {
+    pub(in crate::executor) program: Arc<dyn Program>,
     /// By input: whether nodes with other lengths of it may share a run, because the cell is told each one's own.
-    pub(super) pads: SmallVec<[bool; 8]>,
+    pub(in crate::executor) pads: SmallVec<[bool; 8]>,
     /// Nodes of cells of one kind may share a run.
-    pub(super) kind: Option<CellKind>,
+    pub(in crate::executor) kind: Option<CellKind>,
 }
 
 /// An output of a segment's nodes that is read later.
-pub(super) struct Keep {
+pub(in crate::executor) struct Keep {
     /// By the segment's types: the output of their cells. That of the first is its number in the unfolding.
-    pub(super) outputs: SmallVec<[usize; 2]>,
+    pub(in crate::executor) outputs: SmallVec<[usize; 2]>,
     /// Whether all nodes' values are needed, and not the last one's alone.
-    pub(super) all: bool,
+    pub(in crate::executor) all: bool,
     /// Whether it lives on between requests of a sequence.
-    pub(super) lives_on: bool,
+    pub(in crate::executor) lives_on: bool,
 }
 
 impl CellPrograms {
@@ -95,7 +95,7 @@ impl CellPrograms {
     }
 
     /// The types as which cells read the correlation id.
-    pub(super) fn correlation_types(&self) -> impl Iterator<Item = DataType> + '_ {
+    pub(in crate::executor) fn correlation_types(&self) -> impl Iterator<Item = DataType> + '_ {
         let nodes = self.unfolding.segments.iter().flat_map(|segment| &segment.types);
         nodes.flat_map(|nodes| {
             let inputs = self.unfolding.cells[nodes.cell].inputs.iter().zip(&nodes.inputs);
@@ -125,7 +125,7 @@ impl CellPrograms {
     }
 
     /// Whether a node of one of these cells may run in a task of a cell of other programs.
-    pub(super) fn runs_as(&self, cell: usize, other: &Self, number: usize) -> bool {
+    pub(in crate::executor) fn runs_as(&self, cell: usize, other: &Self, number: usize) -> bool {
         let (own, theirs) = (&self.cells[cell], &other.cells[number]);
         std::ptr::eq(own, theirs) || (own.kind.is_some() && own.kind == theirs.kind)
     }

@@ -11,13 +11,13 @@ pub(in crate::executor) type ProgramInputs = Vec<(String, Row)>;
 #[derive(Clone, Debug)]
 pub(in crate::executor) struct Row {
     /// The row's dims.
-    pub(super) dims: Dims,
+    pub(in crate::executor) dims: Dims,
     /// All rows of the task, or this one alone.
-    pub(super) of: Bytes,
+    pub(in crate::executor) of: Bytes,
     /// Where it begins there, in bytes.
-    pub(super) at: usize,
+    pub(in crate::executor) at: usize,
     /// Its length in bytes.
-    pub(super) len: usize,
+    pub(in crate::executor) len: usize,
 }
 
 impl Row {
@@ -27,21 +27,21 @@ impl Row {
     }
 
     /// The row of this number of those, so many, that it is made of along its first axis.
-    pub(super) fn part(self, number: usize, rows: usize) -> Self {
+    pub(in crate::executor) fn part(self, number: usize, rows: usize) -> Self {
         let len = self.len / rows;
         Self { dims: Dims::from_slice(&self.dims[1..]), of: self.of, at: self.at + number * len, len }
     }
 
-    pub(super) fn bytes(&self) -> Bytes {
+    pub(in crate::executor) fn bytes(&self) -> Bytes {
         self.of.slice(self.at..self.at + self.len)
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(in crate::executor) fn as_slice(&self) -> &[u8] {
         &self.of[self.at..self.at + self.len]
     }
 
     /// The same row, which holds nothing but itself.
-    pub(super) fn copied(&self) -> Self {
+    pub(in crate::executor) fn copied(&self) -> Self {
         Self::alone(self.dims.clone(), Bytes::copy_from_slice(self.as_slice()))
     }
 }

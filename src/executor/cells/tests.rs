@@ -11,7 +11,14 @@ use crate::{
     batching::Next,
     device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, StopSignal},
-    executor::{Response, record::Payload},
+    executor::{
+        Response,
+        host::{
+            cell_task::CellTask,
+            trial::{Trial, run_alone},
+        },
+        record::Payload,
+    },
     model::{
         DataType, Dims, TensorSpec,
         unfold::{

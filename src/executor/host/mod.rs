@@ -5,14 +5,18 @@
 //! the version has nothing to do (`pairs`). A task that is alone, of a program whose runs are known to be short, runs
 //! on the thread that brought it (`short_runs`).
 
-pub(super) mod boundary;
+mod boundary;
+pub(super) mod cell_task;
 pub(super) mod gather;
-pub(super) mod output_bytes;
+mod node_rows;
+mod output_bytes;
 mod pairs;
-pub(super) mod run;
+mod run;
 mod scatter;
 pub(super) mod short_runs;
-pub(super) mod stage_task;
+mod stage_task;
+pub(super) mod trial;
+pub(super) mod warm_up;
 mod work;
 
 use std::{io, sync::Arc, time::Instant};

@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::{
     boundary::Places,
+    cell_task::CellTask,
     gather::{Part, gather},
     output_bytes::{check_declared, check_made},
     scatter::{expected_shapes, scatter},
@@ -17,7 +18,7 @@ use crate::{
     device::BufferPool,
     engine::{Batch, BatchInput, Execution, Program, StopSignal},
     executor::{
-        cells::{CellPrograms, CellTask, Journey},
+        cells::{CellPrograms, Journey},
         job::{Job, Member},
         ran::{Outputs, Ran, nanos},
         stages::{Programs, Stages},

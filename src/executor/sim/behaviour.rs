@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     batching::{CellId, Next, Ns, RowOutcome, Task},
-    executor::job::{Job, Member},
+    executor::{job::Job, record::Payload},
 };
 
 /// What devices note of requests, by the requests' numbers.
@@ -161,14 +161,16 @@ impl Behaviour {
 
     /// By row: the numbers of its request and of itself.
     fn rows<'j>(&self, job: &'j Job) -> impl Iterator<Item = (u64, u32)> + use<'j> {
-        let is_cells = self.kind(job) == Kind::Cells;
-        let number = move |member: &Member| {
-            let first = value(member.payload.inputs[0].as_ref().map_or(&[], |input| &input.data), 0);
-            if is_cells { first >> 16 } else { first }
-        };
+        let kind = self.kind(job);
         job.members.iter().flat_map(move |member| {
-            let (number, span) = (number(member), member.span);
+            let (number, span) = (number_of(kind, &member.payload), member.span);
             (span.start..span.start + span.count).map(move |row| (number, row))
         })
     }
+}
+
+/// The number of a request for a model of this kind, as it says.
+pub(super) fn number_of(kind: Kind, payload: &Payload) -> u64 {
+    let first = value(payload.inputs[0].as_ref().map_or(&[], |input| &input.data), 0);
+    if kind == Kind::Cells { first >> 16 } else { first }
 }

@@ -1,7 +1,7 @@
 //! One run: a pool over simulated devices, driven event by event, and every answer held to the oracle.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     pin::Pin,
     sync::{
@@ -16,7 +16,7 @@ use parking_lot::Mutex;
 
 use super::{
     backend::{Floor, Simulated, advance},
-    behaviour::{Behaviour, Noted, Planted},
+    behaviour::{Behaviour, Noted, Planted, number_of},
     oracle,
     rng::Rng,
     values::{Counts, ROW_BYTES, value},
@@ -87,6 +87,8 @@ struct Run {
     now: Ns,
     clock: Arc<AtomicU64>,
     noted: Arc<Mutex<Noted>>,
+    /// Requests that waited at a device that was lost, and may go to others.
+    waited: BTreeSet<u64>,
     /// Requests that have been sent.
     sent: usize,
     /// Those that are waited for.
@@ -179,6 +181,7 @@ impl Run {
             now: 0,
             clock,
             noted,
+            waited: BTreeSet::new(),
             sent: 0,
             open: BTreeMap::new(),
             happened,
@@ -239,6 +242,15 @@ impl Run {
         if let Some((_, shard)) = loss {
             self.lost[shard] = true;
             self.happened.losses += 1;
+            let state = self.pool.shards[shard].state.lock();
+            for (record, waits) in state.all() {
+                let number = number_of(self.world.kind(record.handle.id.0 as usize), &record.payload);
+                match waits && record.handle.homes.len() > 1 {
+                    true => self.waited.insert(number),
+                    false => self.waited.remove(&number),
+                };
+            }
+            drop(state);
             self.pool.lose_device(shard);
             return Ok(());
         }
@@ -333,13 +345,9 @@ impl Run {
                 (&mut self.happened.expired, request.expiry.is_some_and(|expiry| expiry <= self.now))
             }
             Err(InferError::DeviceLost) => {
-                let was_there =
-                    (0..self.lost.len()).any(|shard| self.lost[shard] && noted.ran[shard].contains(&number));
-                let are_all_lost = self.lost.iter().all(|lost| *lost);
-                // Of a version that lives on one device, requests that wait there cannot go elsewhere.
-                let is_bound = self.handles[request.model].as_ref().is_some_and(|handle| handle.homes.len() == 1);
-                let is_home_lost = is_bound && self.lost.contains(&true);
-                (&mut self.happened.device_lost, was_there || are_all_lost || is_home_lost)
+                // What waited there went to others, if there were any.
+                let may_be = self.lost.contains(&true) && !self.waited.contains(&number);
+                (&mut self.happened.device_lost, may_be || self.lost.iter().all(|lost| *lost))
             }
             Err(_) => return Err(format!("request {number} is answered {answer:?}")),
         };

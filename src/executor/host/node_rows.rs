@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::row::Row;
+use super::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows};
 use crate::{
     device::BufferPool,
-    executor::host::gather::{Data, Gathered, Rows, copy_rows, pads_too_much, with_rows},
+    executor::cells::Row,
     model::{Dims, TensorSpec, element_count, unfold::CellSpec},
 };
 

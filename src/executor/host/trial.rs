@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::{journey::Journey, plan::CellPrograms, row::ProgramInputs, task::CellTask};
+use super::cell_task::CellTask;
 use crate::{
     batching::{
         Action, Arrival, CellularKnobs, Core, End, Event, Knobs, LaneId, LaneKnobs, Lengths, ModelId, Ns, Policy,
@@ -11,7 +11,11 @@ use crate::{
     },
     device::BufferPool,
     engine::StopSignal,
-    executor::{InputTensor, Response, record::Payload},
+    executor::{
+        InputTensor, Response,
+        cells::{CellPrograms, Journey, ProgramInputs},
+        record::Payload,
+    },
     model::{ModelSpec, unfold::Unfolded},
 };
 

@@ -3,21 +3,21 @@
 use std::sync::Arc;
 
 use super::{
-    InputTensor, StagePrograms,
-    admit::Admission,
-    cells::{CellPrograms, ProgramInputs, Trial, run_alone, unfold},
-    host::{
-        boundary::{BoundaryRows, Places},
-        gather::Part,
-        run::{RunContext, run_parts},
-        stage_task::StageTask,
-    },
-    pool::Pool,
-    stages::Programs,
+    boundary::{BoundaryRows, Places},
+    gather::Part,
+    run::{RunContext, run_parts},
+    stage_task::StageTask,
+    trial::{Trial, run_alone},
 };
 use crate::{
     batching::{Ns, ShapeClass},
     engine::StopSignal,
+    executor::{
+        InputTensor, Pool, StagePrograms,
+        admit::Admission,
+        cells::{CellPrograms, ProgramInputs, unfold},
+        stages::Programs,
+    },
     model::ModelSpec,
 };
 

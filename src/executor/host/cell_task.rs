@@ -7,10 +7,9 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
-    gather::{Group, NodeRow, gather, groups},
-    journey::{Journey, Place},
-    plan::CellPrograms,
-    row::Row,
+    gather::{Gathered, with_rows},
+    node_rows::{Group, NodeRow, gather, groups},
+    output_bytes::{check_declared, check_made},
 };
 use crate::{
     batching::{Next, RowOutcome},
@@ -18,10 +17,7 @@ use crate::{
     engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
         Response,
-        host::{
-            gather::{Gathered, with_rows},
-            output_bytes::{check_declared, check_made},
-        },
+        cells::{CellPrograms, Journey, Place, Row},
         ran::{Outputs, Ran, nanos},
     },
     model::{
