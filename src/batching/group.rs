@@ -1,6 +1,8 @@
 //! A group: a loaded version and the work that its requests are in. Events that name a request or a version come here
 //! from the core; what happens to requests that wait is here, what happens to those that run in their `Work`.
 
+use std::mem;
+
 use super::{
     Action, Actions, Arrival, Counters, End, Knobs, LaneId, ModelId, Ns, Rejection, TimeoutAction,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx},
@@ -95,18 +97,19 @@ impl Group {
 }
 
 // ## arrival => (pending | ended)
-pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: Arrival) {
+/// What the request keeps is taken out of `arrival`.
+pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &mut Arrival) {
     let version = &mut *context.version;
     let level = version.pending.rules.level_of(arrival.priority);
     let (arrived, board_by) = match arrival.first {
         Some(first) => (first.at, first.board_by.unwrap_or(NEVER)),
         None => (context.now, version.pending.rules.board_by(level, context.now, arrival.board_by)),
     };
-    let expected_ns = version.expected_ns(&arrival);
+    let expected_ns = version.expected_ns(arrival);
     let expiry = arrival.expiry.unwrap_or(NEVER);
-    let refusal = refusal(work, version, context.now, &arrival, level, expiry);
+    let refusal = refusal(work, version, context.now, arrival, level, expiry);
     let batch_key = match &mut version.merges {
-        Some(length_bucketing) => BatchKey::new(arrival.key, &arrival.lengths, length_bucketing),
+        Some(length_bucketing) => BatchKey::new(mem::take(&mut arrival.key), &arrival.lengths, length_bucketing),
         None => BatchKey::default(),
     };
     let seq = context.ledger.next_seq();
@@ -116,8 +119,8 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: Ar
         seq,
         rows: arrival.rows,
         left: arrival.rows,
-        lengths: arrival.lengths,
-        graph: arrival.graph,
+        lengths: mem::take(&mut arrival.lengths),
+        graph: mem::take(&mut arrival.graph),
         sequence: None,
         level,
         arrived,

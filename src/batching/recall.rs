@@ -1,5 +1,7 @@
 //! Requests that have not boarded leave for another core, because its device is idle or their own is lost.
 
+use std::mem;
+
 use super::{
     Action, Arrival, End, FirstArrival, RequestKey,
     ids::RequestIx,
@@ -10,7 +12,6 @@ use super::{
 
 /// Gives up half of the requests that wait, rounded up, and at most a largest batch of rows: those that would board
 /// next, since they waited longest.
-#[cold]
 pub(super) fn recall_half(context: &mut StepContext<'_>) {
     let pending = &context.version.pending;
     if !pending.may_leave() {
@@ -28,7 +29,6 @@ pub(super) fn recall_half(context: &mut StepContext<'_>) {
 }
 
 /// The device of a request is lost: it leaves if it may and has not boarded, and fails otherwise.
-#[cold]
 pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     match context.ledger[request_ix].state {
         RequestState::Queued { .. } if context.version.pending.may_leave() => context.recall(request_ix),
@@ -40,28 +40,29 @@ pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix
 
 impl StepContext<'_> {
     /// Takes a request that waits out of this core.
-    #[cold]
     fn recall(&mut self, request_ix: RequestIx) {
         let key = self.key_of(request_ix);
         self.unqueue(request_ix);
         self.timers.disarm(self.ledger, request_ix);
-        let request = self.ledger.remove(request_ix);
-        self.version.live -= 1;
-        self.version.totals.recalled += 1;
         let some = |at| Some(at).filter(|&at| at != NEVER);
-        self.actions.push(Action::Recalled(Box::new(Arrival {
+        let request = &mut self.ledger[request_ix];
+        let arrival = Arrival {
             req: request.req,
             model: self.version.model,
             rows: request.rows,
-            lengths: request.lengths,
+            lengths: mem::take(&mut request.lengths),
             key,
             priority: request.level,
             board_by: None,
             expiry: some(request.expiry),
-            graph: request.graph,
+            graph: mem::take(&mut request.graph),
             sequence: None,
             first: Some(FirstArrival { at: request.arrived, board_by: some(request.board_by) }),
-        })));
+        };
+        self.ledger.remove(request_ix);
+        self.version.live -= 1;
+        self.version.totals.recalled += 1;
+        self.actions.push(Action::Recalled(Box::new(arrival)));
     }
 
     fn key_of(&self, request_ix: RequestIx) -> RequestKey {

@@ -77,7 +77,8 @@ impl StepContext<'_> {
         if end == End::Completed && self.version.target(&self.ledger[request_ix]) < self.now {
             self.version.totals.slack_misses += 1;
         }
-        let Request { req, sequence, .. } = self.ledger.remove(request_ix);
+        let Request { req, sequence, .. } = self.ledger[request_ix];
+        self.ledger.remove(request_ix);
         self.version.live -= 1;
         self.version.totals.count_end(end);
         self.actions.push(Action::Finish { req, end });

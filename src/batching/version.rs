@@ -257,7 +257,6 @@ impl StepContext<'_> {
     }
 
     /// Takes a request out of the queue, if it waits there.
-    #[inline(always)]
     pub(super) fn unqueue(&mut self, request_ix: RequestIx) {
         let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else { return };
         self.version.pending.remove(self.ledger, request_ix);

@@ -69,13 +69,14 @@ impl Core {
     /// Deadlines and queue timeouts that have passed at `now` take effect before the event does. Events that name an
     /// ended request, an ended task or a version that is not up change nothing, but that a request for a version that
     /// is not up, or with no rows, or more than its version's largest batch, ends `Failed`.
-    pub fn step(&mut self, now: Ns, event: Event<'_>) -> Actions {
+    pub fn step(&mut self, now: Ns, mut event: Event<'_>) -> Actions {
         self.now = self.now.max(now);
         let mut actions = Actions::new();
         self.sound_alarms(&mut actions);
         match event {
-            Event::Arrived(arrival) => self.arrived(arrival, &mut actions),
-            Event::TakenIn(arrivals) => self.taken_in(arrivals, &mut actions),
+            // An arrival is large, and each move would copy it.
+            Event::Arrived(ref mut arrival) => self.arrived(arrival, &mut actions),
+            Event::TakenIn(ref mut arrivals) => arrivals.iter_mut().for_each(|one| self.arrived(one, &mut actions)),
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
             Event::Resumed(req) => self.resumed(req, &mut actions),
             Event::Completed { task, rows } => self.completed(task, rows, &mut actions),
@@ -84,7 +85,7 @@ impl Core {
             Event::LaneLost(lane) => self.lane_lost(lane, &mut actions),
             Event::Recall => self.recall(&mut actions),
             Event::DeviceLost => self.device_lost(&mut actions),
-            Event::ModelUp(model, knobs) => self.model_up(model, &knobs),
+            Event::ModelUp(model, ref knobs) => self.model_up(model, knobs),
             Event::ModelDraining(model) => self.draining(model, &mut actions),
             Event::Wake => self.announced = None,
         }
@@ -147,14 +148,7 @@ impl Core {
         self.arbiter.call_due(self.now);
     }
 
-    #[cold]
-    fn taken_in(&mut self, arrivals: Vec<Arrival>, actions: &mut Actions) {
-        arrivals.into_iter().for_each(|arrival| self.arrived(arrival, actions));
-    }
-
-    /// Inlined: an arrival is large, and each call would copy it.
-    #[inline(always)]
-    fn arrived(&mut self, arrival: Arrival, actions: &mut Actions) {
+    fn arrived(&mut self, arrival: &mut Arrival, actions: &mut Actions) {
         debug_assert!(self.ledger.find(arrival.req).is_none(), "request {:?} arrived twice", arrival.req);
         match self.by_model.get(&arrival.model) {
             Some(&group) => self.with_group(group, actions, |work, context| group::arrive(work, context, arrival)),
@@ -210,7 +204,6 @@ impl Core {
         }
     }
 
-    #[cold]
     fn recall(&mut self, actions: &mut Actions) {
         let groups: Vec<GroupIx> = self.groups.iter().map(|(group, _)| group).collect();
         for group in groups {
@@ -218,7 +211,6 @@ impl Core {
         }
     }
 
-    #[cold]
     fn device_lost(&mut self, actions: &mut Actions) {
         let lanes: SmallVec<[LaneId; 8]> = self.arbiter.lanes().map(|(lane, _)| lane.id).collect();
         lanes.into_iter().for_each(|lane| self.lane_lost(lane, actions));
