@@ -135,12 +135,12 @@ impl Record {
     /// ends first counts: a request's times are those of one way through the stages, and never more than the time it
     /// took.
     pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
+        self.step += 1;
         if started < self.waiting_since {
             return;
         }
         self.queue_ns += started - self.waiting_since;
         self.waiting_since = now;
-        self.step += 1;
         self.compute.compute_input_ns += timings.compute_input_ns;
         self.compute.compute_infer_ns += timings.compute_infer_ns;
         self.compute.compute_output_ns += timings.compute_output_ns;

@@ -250,6 +250,13 @@ impl Floor {
         buffers.into_iter().try_for_each(|buffer| self.sim.free(buffer)).map_err(|error| error.to_string())
     }
 
+    /// Time goes on.
+    pub(super) fn keep_up(&mut self, now: Ns) {
+        if self.sim.next_end_ns().is_none_or(|end| end > now) {
+            self.sim.advance_to(now);
+        }
+    }
+
     /// When something happens here next.
     pub(super) fn next_ns(&self) -> Option<Ns> {
         let taken = self.untaken.front().map(|untaken| untaken.at);

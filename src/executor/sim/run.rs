@@ -197,6 +197,7 @@ impl Run {
         };
         self.now = self.now.max(next);
         self.clock.store(self.now, Ordering::Relaxed);
+        self.floors.iter().for_each(|floor| floor.lock().keep_up(self.now));
         self.happen()?;
         self.disturb();
         for floor in &self.floors {
