@@ -285,8 +285,11 @@ pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usiz
         if here.planted != Some(Planted::OutputsReused) {
             here.spare.push((flight.out_rows, flight.out));
         }
+        let is_lost = here.behaviour.loses_outputs(&flight.job);
+        here.counts.outputs_lost += u64::from(is_lost);
         drop(here);
-        Arc::clone(pool).taken(shard, &flight.job, Ok(outputs));
+        let outputs = if is_lost { Err("the outputs are lost".to_owned()) } else { Ok(outputs) };
+        Arc::clone(pool).taken(shard, &flight.job, outputs);
         return Ok(true);
     }
     let Some(Completion { operation, started_ns, ended_ns, outcome }) = here.sim.advance_to(now) else {

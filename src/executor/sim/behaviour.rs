@@ -26,6 +26,8 @@ pub(super) struct Noted {
     pub(super) ran: Vec<BTreeSet<u64>>,
     /// A task failed that held nothing else.
     pub(super) failed_alone: BTreeSet<u64>,
+    /// Outputs of them were lost.
+    pub(super) outputs_lost: BTreeSet<u64>,
     /// By row: how often it repeated a stage.
     repeated: BTreeMap<(u64, u32), u8>,
 }
@@ -112,6 +114,15 @@ impl Behaviour {
         let has_bad = self.rows(job).any(is_bad);
         self.noted.lock().ran[self.shard].extend(self.rows(job).map(|(number, _)| number));
         has_bad || self.rng.permille(self.world.scenario.faults)
+    }
+
+    /// Whether the outputs of a task are lost on their way to the host, which ends its requests.
+    pub(super) fn loses_outputs(&mut self, job: &Job) -> bool {
+        let is_lost = self.rng.permille(3);
+        if is_lost {
+            self.noted.lock().outputs_lost.extend(self.rows(job).map(|(number, _)| number));
+        }
+        is_lost
     }
 
     /// A task fails, for whatever reason.

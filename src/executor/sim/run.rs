@@ -19,7 +19,7 @@ use super::{
     behaviour::{Behaviour, Noted, Planted, number_of},
     oracle,
     rng::Rng,
-    values::{Counts, ROW_BYTES, value},
+    values::{ROW_BYTES, value},
     world::World,
 };
 use crate::{
@@ -72,6 +72,7 @@ happened! {
     failed_by_need: "tasks that failed because what they need did",
     ahead: "tasks launched behind another of their lane",
     waits: "waits for tasks of other lanes",
+    outputs_lost: "tasks whose outputs were lost",
     reused: "pairs and slots that went to others",
     completed_before_taken: "tasks completed before outputs of an earlier one were taken",
 }
@@ -320,7 +321,10 @@ impl Run {
             let is_before = |other: &u64| *other < number && self.world.requests[*other as usize].model == model;
             let is_exempt = matches!(answer, Err(InferError::Expired | InferError::DeviceLost));
             if in_order && !is_exempt && self.open.keys().any(is_before) {
-                return Err(format!("request {number} of model {model} is answered before one that came before it"));
+                return Err(format!(
+                    "request {number} of model {model} is answered {answer:?} at {} before one that came before it",
+                    self.now
+                ));
             }
             self.judge(number, answer)?;
         }
@@ -337,7 +341,8 @@ impl Run {
                 let model = self.world.scenario.models.get(request.model);
                 let is_too_large = model.is_some_and(|model| request.rows > model.knobs.max_batch_rows);
                 let fails = oracle::reply(&self.world, number).is_none();
-                (&mut self.happened.failed, is_too_large || fails || noted.failed_alone.contains(&number))
+                let may_fail = noted.failed_alone.contains(&number) || noted.outputs_lost.contains(&number);
+                (&mut self.happened.failed, is_too_large || fails || may_fail)
             }
             Err(InferError::QueueFull | InferError::QueueTimeout | InferError::Late | InferError::NoMemory) => {
                 (&mut self.happened.rejected, !ran)
@@ -389,16 +394,16 @@ impl Run {
             if !self.lost[shard] && floor.used_rows() > 0 {
                 return Err(format!("{} rows of device {shard} are reserved for nobody", floor.used_rows()));
             }
-            let Counts { tasks, ahead, waits, failed, failed_by_need, reused, completed_before_taken, .. } =
-                floor.counts;
+            let counts = floor.counts;
             let own = &mut self.happened;
-            own.tasks += tasks;
-            own.ahead += ahead;
-            own.waits += waits;
-            own.tasks_failed += failed;
-            own.failed_by_need += failed_by_need;
-            own.reused += reused;
-            own.completed_before_taken += completed_before_taken;
+            own.tasks += counts.tasks;
+            own.ahead += counts.ahead;
+            own.waits += counts.waits;
+            own.tasks_failed += counts.failed;
+            own.outputs_lost += counts.outputs_lost;
+            own.failed_by_need += counts.failed_by_need;
+            own.reused += counts.reused;
+            own.completed_before_taken += counts.completed_before_taken;
         }
         let stats = self.pool.stats().snapshot();
         (self.happened.moved, self.happened.paused) = (stats.moved, stats.replies_paused);

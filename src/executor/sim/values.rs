@@ -26,6 +26,8 @@ pub(super) struct Counts {
     pub(super) padding: u64,
     /// Leases and slots that another request had before.
     pub(super) reused: u64,
+    /// Whose outputs were lost on their way.
+    pub(super) outputs_lost: u64,
     /// Completed while outputs of an earlier task were with the device.
     pub(super) completed_before_taken: u64,
 }

@@ -70,8 +70,8 @@ impl State {
         let Some(record) = self.record(req) else { return };
         let (model, is_taken) = (record.handle.id, record.untaken.is_empty());
         let Some(end) = record.ended else {
-            if record.is_lost {
-                // Nobody waits for what it would still give.
+            // One whose outputs are lost fails when its turn comes, behind those before it.
+            if record.unread.is_some() {
                 self.step(now, Event::Cancelled(req), after);
             }
             return;
@@ -103,7 +103,11 @@ impl State {
             return;
         }
         let record = self.requests.remove(place(req));
-        let end = if record.is_lost { End::Failed } else { end };
+        let end = match end {
+            End::Completed if record.is_lost => End::Failed,
+            End::Cancelled if record.unread.is_some() => End::Failed,
+            end => end,
+        };
         if let Some(until) = record.delayed_until {
             self.delays.remove(until, req);
         }
