@@ -69,7 +69,13 @@ const KINDS: [Kind; 8] = [
 impl Kind {
     fn policy(self, batch_rows: u32) -> Policy {
         if self.nodes > 0 {
-            let cells = vec![CellKnobs { max_rows: batch_rows, min_followup: 1, priority: 1, kind: Some(CellKind(0)) }];
+            let cells = vec![CellKnobs {
+                max_rows: batch_rows,
+                min_followup: 1,
+                priority: 1,
+                kind: Some(CellKind(0)),
+                buckets: Box::default(),
+            }];
             let segments = vec![SegmentKnobs::Steps { cell: CellId(0) }];
             let slots = 1_000_000;
             return Policy::Cellular(CellularKnobs { cells, segments, slots, ..CellularKnobs::default() });

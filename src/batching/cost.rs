@@ -1,7 +1,8 @@
 //! Predicted latencies: per stage, rows and padded length; profiled, learned online, or both.
 //!
-//! Every policy asks here how long something will take, and the executor's measured times come back here. A stage's
-//! `curve` is a monotone surface over rows and length; an `estimate` is one of its known times; `law` foretells
+//! Every policy asks here how long something will take, and the executor's measured times come back here. A `stage`
+//! rounds rows up to the bucket that they run in, and has a `curve`: a monotone surface over rows and length; an
+//! `estimate` is one of its known times; `law` foretells
 //! from padded tokens what was never run; `parts` searches the sizes that a batch is best run in.
 
 mod axis;
@@ -9,10 +10,11 @@ mod curve;
 mod estimate;
 mod law;
 mod parts;
+mod stage;
 
 use smallvec::SmallVec;
 
-use self::curve::Curve;
+use self::stage::Stage;
 use super::{CellId, Ns, ShapeClass};
 
 /// Profiled latencies of a pipeline, as plain data.
@@ -39,9 +41,13 @@ pub struct CostPoint {
 /// Times rise linearly between known sizes, never fall as rows or length grow ("the profiled table made monotone"), are
 /// constant below the smallest known size and proportional beyond the largest: after one run of one row, n rows are
 /// predicted to take n times as long. A length is the product of the padded lengths of a class.
+///
+/// A stage that has buckets is executed in these sizes alone, each of which has its own time. Whatever asks for n rows
+/// here is told what the bucket takes that they run in: within a bucket times are constant, and a row more than it
+/// holds costs the next one.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
-    stages: Vec<Curve>,
+    stages: Vec<Stage>,
 }
 
 /// Which point of the distribution of run times is asked for.
@@ -54,10 +60,12 @@ pub(super) enum Quantile {
 }
 
 impl Costs {
-    /// A pipeline of so many stages and batches of up to `max_rows`, with what was profiled of it.
-    pub(super) fn new(stages: usize, max_rows: u32, given: Option<&CostTable>) -> Self {
+    /// A pipeline of stages with these buckets, none where any size is executed as it is, and batches of up to
+    /// `max_rows`, with what was profiled of it.
+    pub(super) fn new(buckets: &[&[u32]], max_rows: u32, given: Option<&CostTable>) -> Self {
         let points = |stage: usize| given.and_then(|table| table.stages.get(stage)).map_or(&[][..], Vec::as_slice);
-        Self { stages: (0..stages).map(|stage| profiled(max_rows, points(stage))).collect() }
+        let stage = |(number, buckets): (usize, &&[u32])| Stage::new(max_rows, buckets, points(number));
+        Self { stages: buckets.iter().enumerate().map(stage).collect() }
     }
 
     /// How many stages there are.
@@ -65,14 +73,21 @@ impl Costs {
         self.stages.len() as u16
     }
 
-    /// A run of a stage has taken so long.
+    /// The size in which so many rows are executed: the cheapest bucket that holds them, the smallest of those that
+    /// take as long or of which nothing is known; the rows themselves where the stage has none.
+    pub(super) fn bucket(&self, stage: CellId, rows: u32, class: &ShapeClass) -> u32 {
+        let stage = self.stages.get(usize::from(stage.0));
+        stage.map_or(rows, |stage| stage.bucket(rows, length_of(class)))
+    }
+
+    /// A run of so many rows of a stage, executed in a `bucket`, has taken so long.
     ///
-    /// Averages are kept for each profiled size, or for each bucket of rows (powers of two, and the largest batch) and
-    /// lengths (quarters of an octave), as sizes are met. A drift is followed within 20 runs; one odd run moves an
-    /// average by an eighth at most.
-    pub(super) fn learn(&mut self, stage: CellId, rows: u32, class: &ShapeClass, took_ns: Ns) {
-        if let Some(curve) = self.stages.get_mut(usize::from(stage.0)) {
-            curve.learn(rows, length_of(class), took_ns as f64);
+    /// Averages are kept for each profiled size or bucket, or else for groups of rows (powers of two, and the largest
+    /// batch) and lengths (quarters of an octave), as sizes are met. A drift is followed within 20 runs; one odd run
+    /// moves an average by an eighth at most.
+    pub(super) fn learn(&mut self, stage: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
+        if let Some(stage) = self.stages.get_mut(usize::from(stage.0)) {
+            stage.learn(rows, bucket, length_of(class), took_ns as f64);
         }
     }
 
@@ -109,18 +124,18 @@ impl Costs {
     /// those that did. None before every stage has run or was profiled.
     pub(super) fn by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         let length = length_of(class);
-        self.stages.iter().map(|curve| curve.law().predict(rows, length)).sum()
+        self.stages.iter().map(|stage| stage.curve().law().predict(stage.bucket(rows, length), length)).sum()
     }
 
     /// What some rows add to the time of batches that they share as rows have done lately, through all stages.
     pub(super) fn share_by_tokens(&self, rows: u32, class: &ShapeClass) -> Option<f64> {
         let length = length_of(class);
-        self.stages.iter().map(|curve| curve.law().share(rows, length)).sum()
+        self.stages.iter().map(|stage| stage.curve().law().share(rows, length)).sum()
     }
 
     /// How long a row has taken lately through all stages, as its batches shared their time among their rows.
     pub(super) fn lately_per_row(&self) -> Option<f64> {
-        self.stages.iter().map(|curve| curve.law().row_ns()).sum()
+        self.stages.iter().map(|stage| stage.curve().law().row_ns()).sum()
     }
 
     /// Rows per nanosecond of batches of so many rows that run one after another: B / T(B).
@@ -128,8 +143,8 @@ impl Costs {
         self.remaining_ns(CellId(0), rows, length_of(class)).map(|ns| f64::from(rows) / ns)
     }
 
-    /// The best throughput of any batch of at most `max_rows` rows. Between two known sizes times are linear, so it is
-    /// that of one of them.
+    /// The best throughput of any batch of at most `max_rows` rows. Between two known sizes times are linear, and up to
+    /// a bucket constant, so it is that of one of them.
     pub(super) fn best_throughput(&self, max_rows: u32, class: &ShapeClass) -> Option<f64> {
         let sizes = self.known_rows(CellId(0)).into_iter().filter(|&size| size < max_rows).chain([1, max_rows]);
         sizes.map(|size| self.throughput(size, class)).try_fold(0.0_f64, |best, rate| Some(best.max(rate?)))
@@ -159,15 +174,13 @@ impl Costs {
         }
     }
 
-    /// Rows for which any stage from `from` on has a time, ascending.
+    /// Rows for which any stage from `from` on has a time or a bucket, ascending.
     fn known_rows(&self, from: CellId) -> SmallVec<[u32; 16]> {
         let mut sizes = SmallVec::new();
-        for curve in self.stages.get(usize::from(from.0)..).unwrap_or_default() {
-            for at in curve.row_knots() {
-                for rows in [at.floor() as u32, at.ceil() as u32] {
-                    if let Err(place) = sizes.binary_search(&rows) {
-                        sizes.insert(place, rows);
-                    }
+        for stage in self.stages.get(usize::from(from.0)..).unwrap_or_default() {
+            for rows in stage.sizes() {
+                if let Err(place) = sizes.binary_search(&rows) {
+                    sizes.insert(place, rows);
                 }
             }
         }
@@ -178,22 +191,17 @@ impl Costs {
         self.sum_ns(self.stages.get(usize::from(from.0)..).unwrap_or_default(), rows, length, Quantile::Mean)
     }
 
-    fn sum_ns(&self, stages: &[Curve], rows: u32, length: u64, quantile: Quantile) -> Option<f64> {
-        stages.iter().map(|curve| self.stage_ns(curve, rows, length, quantile)).sum()
+    fn sum_ns(&self, stages: &[Stage], rows: u32, length: u64, quantile: Quantile) -> Option<f64> {
+        stages.iter().map(|stage| self.stage_ns(stage, rows, length, quantile)).sum()
     }
 
-    fn stage_ns(&self, curve: &Curve, rows: u32, length: u64, quantile: Quantile) -> Option<f64> {
-        let mean = curve.predict(rows, length)?;
+    fn stage_ns(&self, stage: &Stage, rows: u32, length: u64, quantile: Quantile) -> Option<f64> {
+        let mean = stage.predict(rows, length)?;
         Some(match quantile {
             Quantile::Mean => mean,
-            Quantile::P99 => mean * curve.p99_factor(),
+            Quantile::P99 => mean * stage.curve().p99_factor(),
         })
     }
-}
-
-fn profiled(max_rows: u32, points: &[CostPoint]) -> Curve {
-    let usable = points.iter().filter(|point| point.rows > 0);
-    Curve::profiled(max_rows, usable.map(|point| (point.rows, point.length.max(1), point.took_ns as f64)).collect())
 }
 
 /// The length that a class counts as: the product of its padded lengths, 1 where it has none.

@@ -101,10 +101,11 @@ impl RowSpan {
     pub const NO_SLOT: u32 = u32::MAX;
 }
 
-/// The executable size of a task. On the CPU `rows` is exact.
+/// The executable size of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Rows of the executed batch, padding included.
+    /// Rows of the executed batch, padding included: one of the `buckets` of the task's stage or cell, or the number of
+    /// its rows where that has none, as on the CPU.
     pub rows: u32,
     /// Padded lengths.
     pub class: ShapeClass,
@@ -243,6 +244,13 @@ pub struct Task {
     /// Tasks in flight on other lanes that must have ended on the device before this one begins there: they wrote what
     /// it reads, or still read or write what it writes. Empty on lanes without a horizon.
     pub after: SmallVec<[TaskId; 2]>,
+}
+
+impl Task {
+    /// How many rows it has, without padding.
+    pub fn row_count(&self) -> u32 {
+        self.rows.iter().map(|span| span.count).sum()
+    }
 }
 
 /// What the driver shall do.

@@ -13,13 +13,16 @@ pub struct StageKnobs {
     /// Whether its outcomes decide where rows go (an exit, a skip, a repetition), so that nothing behind it is
     /// launched before it has completed.
     pub decides: bool,
+    /// The sizes in rows that it is executed in, ascending: a task runs in the cheapest that holds its rows, padded.
+    /// Batches of the version are no larger than the largest. Empty: any size is executed as it is, as on the CPU.
+    pub buckets: Box<[u32]>,
 }
 
 impl StageKnobs {
     /// A chain of `count` stages, each reading its predecessor's boundary.
     pub fn chain(count: u16) -> Vec<Self> {
         let reads = |stage: u16| stage.checked_sub(1).into_iter().collect();
-        (0..count.max(1)).map(|stage| Self { reads: reads(stage), decides: false }).collect()
+        (0..count.max(1)).map(|stage| Self { reads: reads(stage), ..Self::default() }).collect()
     }
 }
 
@@ -96,6 +99,18 @@ pub struct CellKnobs {
     /// Cells of one kind share tasks, whatever versions they are of; none: the type is this version's alone. Of no
     /// account under `lazy` and `merge_requests`.
     pub kind: Option<CellKind>,
+    /// The sizes in rows that it is executed in, ascending: a task runs in the cheapest that holds its rows, padded.
+    /// Where the largest is less than `max_rows`, it takes its place. Empty: any size is executed as it is, as on the
+    /// CPU. A task that versions share runs in a size of the version that leads it.
+    pub buckets: Box<[u32]>,
+}
+
+impl CellKnobs {
+    /// The cell with batches that its largest bucket holds.
+    pub(super) fn bounded(&self) -> Self {
+        let max_rows = self.buckets.iter().max().map_or(self.max_rows, |&largest| self.max_rows.min(largest.max(1)));
+        Self { max_rows, ..self.clone() }
+    }
 }
 
 /// Equal where program, weights and shapes of inputs are: what makes cells one type (section 4.2).

@@ -101,15 +101,17 @@ pub(super) struct InFlightTask {
     pub(super) own_rows: u32,
     /// Rows in all, also those of other versions.
     pub(super) rows: u32,
+    /// Rows of the executed batch, padding included.
+    pub(super) bucket: u32,
     pub(super) launched: Ns,
     /// Another of the same version and task follows, of another cell: the task ends for the version with that.
     pub(super) is_followed: bool,
 }
 
 impl InFlightTask {
-    /// A task that has just been launched.
-    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, rows: u32, launched: Ns) -> Self {
-        Self { task, lane, group, own_rows: rows, rows, launched, is_followed: false }
+    /// A task of so many rows that has just been launched in a bucket.
+    pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, (rows, bucket): (u32, u32), launched: Ns) -> Self {
+        Self { task, lane, group, own_rows: rows, rows, bucket, launched, is_followed: false }
     }
 }
 
@@ -222,12 +224,12 @@ impl Ledger {
         self.in_flight_tasks.extract_if(.., |in_flight| in_flight.task == task).collect()
     }
 
-    /// A task has so many rows in all, of several groups.
-    pub(super) fn shared(&mut self, task: TaskId, rows: u32) {
+    /// A task has so many rows in all, of several groups, and runs in a bucket.
+    pub(super) fn shared(&mut self, task: TaskId, rows: u32, bucket: u32) {
         self.in_flight_tasks
             .iter_mut()
             .filter(|in_flight| in_flight.task == task)
-            .for_each(|in_flight| in_flight.rows = rows);
+            .for_each(|in_flight| (in_flight.rows, in_flight.bucket) = (rows, bucket));
     }
 
     /// Takes the tasks of a lane that is lost.

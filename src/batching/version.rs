@@ -16,7 +16,7 @@ use super::{
 /// What the core knows of one model version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knobs {
-    /// Largest batch in rows, at least 1.
+    /// Largest batch in rows, at least 1. No batch is larger than the largest bucket of any stage.
     pub max_batch_rows: u32,
     /// Whether requests may share a batch at all (false for models without a batch axis).
     pub mergeable: bool,
@@ -62,6 +62,12 @@ impl Knobs {
     /// number of them wait.
     pub fn is_bound(&self) -> bool {
         self.queueing.preserve_ordering || self.queueing.hold_until_waiting > 0
+    }
+
+    /// Largest batch in rows that all stages can run.
+    pub(super) fn max_rows(&self) -> u32 {
+        let largest = self.stages.iter().filter_map(|stage| stage.buckets.iter().copied().max());
+        largest.fold(self.max_batch_rows, u32::min).max(1)
     }
 }
 
@@ -131,9 +137,14 @@ impl Version {
             Policy::Cellular(cellular) => Some(cellular),
             _ => None,
         };
-        let graph = Graph::new(knobs.stages.len(), cellular.map(|cellular| cellular.segments.as_slice()));
+        let buckets: Vec<&[u32]> = match cellular {
+            Some(cellular) => cellular.cells.iter().map(|cell| &*cell.buckets).collect(),
+            None => knobs.stages.iter().map(|stage| &*stage.buckets).collect(),
+        };
+        let has_buckets = buckets.iter().any(|buckets| !buckets.is_empty());
+        let graph = Graph::new(buckets.len(), cellular.map(|cellular| cellular.segments.as_slice()));
         let sequences = cellular.and_then(|cellular| cellular.sequences).map(Sequences::new);
-        let max_rows = knobs.max_batch_rows.max(1);
+        let max_rows = knobs.max_rows();
         let Requirements { costs, targets, shares_batches, lengths, .. } = knobs.policy.requirements();
         let keeps_targets = targets || knobs.objective_ns.is_some();
         let targets = keeps_targets.then(|| Targets::new(knobs.objective_ns));
@@ -148,10 +159,10 @@ impl Version {
             max_rows,
             max_in_flight: knobs.max_in_flight.max(1),
             objective_ns: knobs.objective_ns,
-            costs: Costs::new(usize::from(graph.stages()), max_rows, knobs.latencies.as_ref()),
+            costs: Costs::new(&buckets, max_rows, knobs.latencies.as_ref()),
             graph,
             learned: 0,
-            learns: costs || knobs.objective_ns.is_some(),
+            learns: costs || knobs.objective_ns.is_some() || has_buckets,
             merges: (shares_batches && knobs.mergeable).then_some(lengths),
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets, may_leave),
             unit_ns: None,
@@ -176,10 +187,10 @@ impl Version {
         self.merges.is_some() && self.pending.rows > self.pending.sub_queues[sub_queue as usize].rows
     }
 
-    /// A run of a stage or cell took so long.
-    pub(super) fn learn(&mut self, cell: CellId, rows: u32, class: &ShapeClass, took_ns: Ns) {
+    /// A run of so many rows of a stage or cell, executed in a bucket, took so long.
+    pub(super) fn learn(&mut self, cell: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
         if self.learns {
-            self.costs.learn(cell, rows, class, took_ns);
+            self.costs.learn(cell, rows, bucket, class, took_ns);
             self.learned += 1;
         }
     }

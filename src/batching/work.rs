@@ -76,7 +76,7 @@ impl Work {
         took_ns: Ns,
     ) {
         match self {
-            Self::Batches(batches) => batches.complete(context, in_flight.task, outcomes, took_ns),
+            Self::Batches(batches) => batches.complete(context, in_flight, outcomes, took_ns),
             Self::Cells(cells) => cells.complete(context, in_flight, outcomes, took_ns),
         }
     }

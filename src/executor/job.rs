@@ -74,7 +74,7 @@ impl Job {
     /// Rows and bytes of inputs of the requests in it. Requests that are split count with all their bytes.
     pub(super) fn size(&self) -> Size {
         let inputs = self.members.iter().flat_map(|member| member.payload.inputs.iter().flatten());
-        Size { rows: self.task.bucket.rows, input_bytes: inputs.map(|input| input.data.len()).sum() }
+        Size { rows: self.task.row_count(), input_bytes: inputs.map(|input| input.data.len()).sum() }
     }
 
     /// Members of each version and cell, with its counters and the cell's number there.

@@ -98,7 +98,7 @@ impl StagePrograms {
                 stage.inputs.iter().filter_map(|(_, source)| read_from(*source)).collect();
             reads.sort_unstable();
             reads.dedup();
-            StageKnobs { reads, decides: !stage.exits.is_empty() }
+            StageKnobs { reads, decides: !stage.exits.is_empty(), ..StageKnobs::default() }
         });
         knobs.collect()
     }

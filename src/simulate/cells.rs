@@ -136,7 +136,7 @@ impl CellGraph {
 /// A cell type of so many rows at most: a further task of a round has at least a quarter of them, as for a model that
 /// does not say.
 pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: (max_rows / 4).max(1), priority, kind: None }
+    CellKnobs { max_rows, min_followup: (max_rows / 4).max(1), priority, kind: None, buckets: Box::default() }
 }
 
 /// Steps that a request's decoder runs.

@@ -41,8 +41,9 @@ pub struct Setup {
 pub struct Served {
     /// How long its stages take.
     pub table: ModelTable,
-    /// How its requests are batched. Its stages are those of the table, whatever stands here. A model of cells runs
-    /// them under `cellular`, and whole graphs, padded to the longest of a batch, under the other policies.
+    /// How its requests are batched. Its stages are those of the table, whatever stands here but for their buckets. A
+    /// model of cells runs them under `cellular`, and whole graphs, padded to the longest of a batch, under the other
+    /// policies.
     pub knobs: Knobs,
 }
 
@@ -51,6 +52,9 @@ impl Served {
     pub(super) fn staged(&self) -> Knobs {
         let stages = if self.runs_graphs() { 1 } else { self.table.latencies.stages.len() };
         let mut stages = StageKnobs::chain(stages as u16);
+        for (stage, given) in stages.iter_mut().zip(&self.knobs.stages) {
+            stage.buckets.clone_from(&given.buckets);
+        }
         if let Some(steps) = self.table.steps {
             stages[usize::from(steps.first)..].iter_mut().for_each(|stage| stage.decides = true);
         }
@@ -76,8 +80,8 @@ impl Served {
         }
     }
 
-    /// What a task takes by the table, whose surfaces are the model's. `decoded` tells how many elements the output of
-    /// a request will have.
+    /// What a task takes by the table, whose surfaces are the model's: as long as the bucket that it is executed in.
+    /// `decoded` tells how many elements the output of a request will have.
     pub(super) fn task_ns(&self, surfaces: &[Surface], task: &Task, decoded: impl Fn(ReqId) -> u32) -> f64 {
         let rows = task.bucket.rows;
         let length = task.bucket.class.0.iter().fold(1, |product: u64, &length| product * u64::from(length.max(1)));

@@ -79,6 +79,14 @@ fn two_requests_that_wait_share_a_batch_under_window() {
 }
 
 #[test]
+fn a_task_takes_as_long_as_its_bucket() {
+    let mut setup = setup(model(&[(100, 120)]), Policy::Serial);
+    let exact_ns = sum_ns(&run(&setup, 1, at(&[0])).all());
+    setup.models[0].knobs.stages[0].buckets = [2].into();
+    assert_eq!((exact_ns, sum_ns(&run(&setup, 1, at(&[0])).all())), (100, 120), "alone in a bucket of two rows");
+}
+
+#[test]
 fn a_partial_batch_waits_for_its_delay_and_no_longer() {
     let policy = Policy::Window(WindowKnobs { max_queue_delay_ns: 50, ..WindowKnobs::default() });
     let figures = run(&setup(model(&[(100, 120)]), policy), 1, at(&[0]));

@@ -11,7 +11,13 @@ use paternoster::{
     },
 };
 
-use super::{oracle::program, planted::Planted, rare::Rare, scenario::Scenario};
+use super::{
+    buckets,
+    oracle::program,
+    planted::Planted,
+    rare::Rare,
+    scenario::{Model, Scenario},
+};
 
 const ROW_BYTES: usize = 8;
 
@@ -45,6 +51,8 @@ pub struct Floor {
     /// Tasks that the device has ended and whose end the core is never told (a planted fault).
     pub untold: Vec<InFlight>,
     planted: Option<Planted>,
+    /// By model and stage.
+    buckets: Vec<Vec<Box<[u32]>>>,
     /// By model, boundary and pair.
     pairs: Vec<Vec<Vec<Pair>>>,
     /// Reply buffers that nobody uses.
@@ -79,7 +87,9 @@ impl Floor {
             pairs.push(boundaries);
         }
         let most_rows = scenario.models.iter().map(|model| model.knobs.max_batch_rows).max().unwrap_or(1);
-        Ok(Self { sim, tasks: Vec::new(), untold: Vec::new(), planted, pairs, replies: Vec::new(), most_rows })
+        let of_model = |model: &Model| model.knobs.stages.iter().map(|stage| stage.buckets.clone()).collect();
+        let buckets = scenario.models.iter().map(of_model).collect();
+        Ok(Self { sim, buckets, tasks: Vec::new(), untold: Vec::new(), planted, pairs, replies: Vec::new(), most_rows })
     }
 
     /// Enqueues a task: waits, poison over what another batch left, the launch, and a ticket for its end.
@@ -90,9 +100,7 @@ impl Floor {
         }
         let mut places: Vec<u32> = rows_of(&task).map(|(.., at)| at).collect();
         let rows = places.len() as u32;
-        if task.bucket.rows != rows {
-            return Err(format!("{:?} has {rows} rows in a bucket of {}", task.id, task.bucket.rows));
-        }
+        buckets::check(&task, &self.buckets[task.model.0 as usize][usize::from(task.cell.0)])?;
         let gaps = places.windows(2).any(|pair| pair[0] + 1 != pair[1]);
         rare.partial_rows += u64::from(gaps);
         if self.planted == Some(Planted::RowOffsetZero) {

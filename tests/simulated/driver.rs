@@ -180,7 +180,7 @@ impl<'s> Driver<'s> {
             let is_alone = task.rows.iter().all(|span| span.req == task.rows[0].req);
             self.hurt(task, is_alone);
             self.rare.fault_while_waiting += u64::from(self.tracker.failed(task));
-            let (task, rows) = (task.id, task.bucket.rows as usize);
+            let (task, rows) = (task.id, task.row_count() as usize);
             self.floor.recycle(flight);
             if self.planted == Some(Planted::StrangersFail) {
                 let failed = vec![RowOutcome { next: Next::Failed, emitted: false }; rows];
@@ -244,7 +244,7 @@ impl<'s> Driver<'s> {
                     }
                     if outcome.next == Next::Done || last && outcome.next == Next::On {
                         let swapped =
-                            self.planted == Some(Planted::SwappedReplies) && task.bucket.rows > 1 && index < 2;
+                            self.planted == Some(Planted::SwappedReplies) && task.row_count() > 1 && index < 2;
                         let index = if swapped { 1 - index } else { index };
                         let content = self.floor.reply(flight, index, place)?;
                         let found = WayEnd::Reply { stage: task.cell.0, content };

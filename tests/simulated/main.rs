@@ -5,6 +5,7 @@
 //! `exhaustive` plays every order of events of small cases. A seed replays a run: `PATERNOSTER_SEED=… cargo test --test
 //! simulated random`; the long run is `cargo test --release --test simulated -- --ignored --nocapture`.
 
+mod buckets;
 mod cells;
 mod detectors;
 mod device;

@@ -6,10 +6,13 @@ use paternoster::batching::{
     ReqId, RequestKey, StageKnobs, TimeoutAction, WindowKnobs,
 };
 
-use super::rng::Rng;
+use super::{buckets, rng::Rng};
 
 /// Requests of a run that counts.
 pub const REQUESTS: u64 = 200;
+
+/// Rows of a request that its model takes.
+const MOST_ROWS: u32 = 4;
 
 /// One model and how long its stages really take.
 #[derive(Clone, Debug)]
@@ -56,6 +59,9 @@ impl Scenario {
         let lane_losses = if rng.coin() { rng.within(1, 15) } else { 0 };
         let (faults, cancels) = (rng.within(15, 60), rng.within(11, 25));
         let bad_rows = [0, 10, 40][(seed % 3) as usize];
+        let mut models = models;
+        // What a jam takes is chosen by hand, without padding.
+        models.iter_mut().filter(|_| !crowded).for_each(|model| materialise(rng, model));
         Self { seed, models, lanes, arrivals, faults, bad_rows, lane_losses, cancels }
     }
 }
@@ -99,6 +105,16 @@ fn model(rng: &mut Rng) -> Model {
         policy,
     };
     Model { knobs, skip, costs }
+}
+
+/// Of a third of the models some stages run in a few sizes only.
+fn materialise(rng: &mut Rng, model: &mut Model) {
+    let is_chosen = rng.below(3) == 0;
+    for stage in model.knobs.stages.iter_mut().filter(|_| is_chosen) {
+        if rng.permille(800) {
+            stage.buckets = buckets::draw(rng, MOST_ROWS, model.knobs.max_batch_rows);
+        }
+    }
 }
 
 /// A model whose later stages are slower, so that batches jam before them while newcomers may still join.
@@ -213,7 +229,7 @@ fn arrivals(rng: &mut Rng, models: &[Model], lanes: u64) -> Vec<(u64, Arrival)> 
             now += if in_burst { rng.below(3) } else { rng.exponential(if bursts { mean_gap * 6 } else { mean_gap }) };
             let model = rng.below(models.len() as u64);
             let most = models[model as usize].knobs.max_batch_rows;
-            let rows = if rng.permille(700) { 1 } else { rng.within(1, u64::from(most.min(4))) as u32 };
+            let rows = if rng.permille(700) { 1 } else { rng.within(1, u64::from(most.min(MOST_ROWS))) as u32 };
             let odd = rng.permille(3);
             let arrival = Arrival {
                 req: ReqId(req),

@@ -168,11 +168,12 @@ impl Batches {
         context.version.totals.rows_launched += u64::from(rows);
         let task = BatchTask { id, part: ix, batch_number, cell, requests, rows, class: class.clone(), ahead };
         self.tasks.push(task);
-        context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, rows, context.now));
+        let bucket = context.version.costs.bucket(cell, rows, &class);
+        context.ledger.launched(InFlightTask::new(id, lane.id, context.version.ix, (rows, bucket), context.now));
         let predicted_ns =
             if lane.looks_ahead() { context.version.costs.predict(cell, rows, &class, Quantile::Mean) } else { None };
         let Access { reads, writes, .. } = access;
-        let bucket = Bucket { rows, class };
+        let bucket = Bucket { rows: bucket, class };
         let task = Task {
             id,
             model: context.version.model,

@@ -58,7 +58,7 @@ pub(in crate::batching) struct BatchTask {
 impl Batches {
     pub(in crate::batching) fn new(knobs: &Knobs) -> Self {
         let pipeline = Pipeline::new(&knobs.stages, knobs.buffer_pairs);
-        let max_rows = knobs.max_batch_rows.max(1);
+        let max_rows = knobs.max_rows();
         Self {
             policy: knobs.policy.start(BatchLimits { max_rows, mergeable: knobs.mergeable }),
             table: BatchTable::new(pipeline.stages(), max_rows),

@@ -10,7 +10,7 @@ use super::{
 use crate::batching::{
     CellId, End, Next, Ns, PartOrder, RowOutcome, RowSpan, TaskId,
     ids::PartIx,
-    ledger::BatchSpan,
+    ledger::{BatchSpan, InFlightTask},
     queue::BatchKey,
     row_outcomes::Outcomes,
     table::{Blueprint, batch::Step, pipeline::Onward},
@@ -25,13 +25,13 @@ impl Batches {
     pub(in crate::batching) fn complete(
         &mut self,
         context: &mut StepContext<'_>,
-        task: TaskId,
+        InFlightTask { task, bucket, .. }: &InFlightTask,
         outcomes: &[RowOutcome],
         took_ns: Ns,
     ) {
-        let Some(in_flight) = self.take_completed(context, task) else { return };
+        let Some(in_flight) = self.take_completed(context, *task) else { return };
         let in_flight = &in_flight;
-        context.version.learn(in_flight.cell, in_flight.rows, &in_flight.class, took_ns);
+        context.version.learn(in_flight.cell, in_flight.rows, *bucket, &in_flight.class, took_ns);
         let Some(step) = self.table.take_running(in_flight.part, in_flight.id) else {
             self.apply_outcomes_ahead(context, in_flight, outcomes);
             return;

@@ -19,7 +19,7 @@ impl Cells {
         took_ns: Ns,
     ) {
         let Some(task) = self.take_completed(context, in_flight) else { return };
-        context.version.learn(task.cell, in_flight.rows, &ShapeClass::default(), took_ns);
+        context.version.learn(task.cell, in_flight.rows, in_flight.bucket, &ShapeClass::default(), took_ns);
         let outcomes = Outcomes::of_all(outcomes);
         for (at, row) in task.nodes.iter().enumerate() {
             let RowOutcome { next, emitted } = outcomes.get(at);

@@ -9,8 +9,8 @@ use smallvec::SmallVec;
 use self::catching::Catching;
 use super::{graphs::CellGraphs, queues::NodeRow, slots::slots};
 use crate::batching::{
-    Action, Arrival, Bucket, CellId, CellKind, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan, ShapeClass, Task,
-    TaskId,
+    Action, Arrival, Bucket, CellId, CellKind, CellKnobs, CellularKnobs, End, LaneId, Ns, Rejection, RowSpan,
+    ShapeClass, Task, TaskId,
     arbiter::Lane,
     cost::Quantile,
     graph::time_of,
@@ -65,11 +65,12 @@ pub(in crate::batching) struct Place {
 
 impl Cells {
     pub(in crate::batching) fn new(knobs: &CellularKnobs) -> Self {
+        let knobs = CellularKnobs { cells: knobs.cells.iter().map(CellKnobs::bounded).collect(), ..knobs.clone() };
         let cells = CellGraphs::new(&knobs.cells, &knobs.segments, knobs.slots, knobs.frontier);
         let catching = knobs.lazy.map(Catching::new);
         Self {
             cells,
-            knobs: knobs.clone(),
+            knobs,
             rounds: Vec::new(),
             targets: BTreeSet::new(),
             catching,
@@ -268,7 +269,8 @@ impl Cells {
         let spans: Vec<RowSpan> = (place.at..).zip(&nodes).map(span).collect();
         let rows = spans.len() as u32;
         self.tasks.push(CellTask { id: place.task, cell, nodes, is_retry });
-        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, rows, context.now);
+        let bucket = context.version.costs.bucket(cell, rows, &ShapeClass::default());
+        let in_flight = InFlightTask::new(place.task, place.lane, context.version.ix, (rows, bucket), context.now);
         let is_new = context.ledger.launched(in_flight);
         // A task counts once, however many cells of the group it runs.
         context.version.running += u32::from(is_new);
@@ -317,11 +319,13 @@ fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
 
 fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, spans: Vec<RowSpan>) -> Option<Ns> {
     let rows = spans.len() as u32;
+    let class = ShapeClass::default();
+    let bucket = Bucket { rows: context.version.costs.bucket(cell, rows, &class), class };
     context.actions.push(Action::Launch(Task {
         id,
         model: context.version.model,
         cell,
-        bucket: Bucket { rows, class: ShapeClass::default() },
+        bucket,
         lane: lane.id,
         batch: id.0,
         rows: spans,

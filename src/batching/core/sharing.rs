@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::Core;
 use crate::batching::{
-    Action, Actions, CellId, CellKind, LaneId, Ns,
+    Action, Actions, CellId, CellKind, LaneId, Ns, ShapeClass,
     arbiter::Lane,
     cells::{Place, predict},
     group::Group,
@@ -79,7 +79,7 @@ impl Core {
         actions: &mut Actions,
     ) -> Option<Ns> {
         let Some(Action::Launch(task)) = actions.last() else { return predicted_ns };
-        let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.bucket.rows);
+        let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.row_count());
         let entry = &self.groups[group];
         // What runs again does so by itself.
         let is_sealed = entry.work.cells().is_some_and(|cells| cells.is_retry(id));
@@ -107,10 +107,11 @@ impl Core {
         if candidates.is_empty() {
             return predicted_ns;
         }
-        self.ledger.shared(id, rows);
+        let bucket = self.groups[group].version.costs.bucket(cell, rows, &ShapeClass::default());
+        self.ledger.shared(id, rows, bucket);
         if let Some(Action::Launch(task)) = actions.get_mut(at) {
             task.rows.extend(candidates);
-            task.bucket.rows = rows;
+            task.bucket.rows = bucket;
         }
         predict(&self.groups[group].version, &lane, cell, rows)
     }

@@ -47,6 +47,11 @@ impl Axis {
         Self { knots: SmallVec::new(), bucket: octave, largest: u64::from(largest) }
     }
 
+    /// Each size that is executed has a bucket of its own: there are few.
+    pub(super) fn of_executed() -> Self {
+        Self { knots: SmallVec::new(), bucket: |rows| u32::try_from(rows).unwrap_or(u32::MAX), largest: u64::MAX }
+    }
+
     /// Buckets are quarters of an octave: 16 to 19, 20 to 23, 24 to 27, 28 to 31, 32 to 39, and so on.
     pub(super) fn of_lengths() -> Self {
         Self { knots: SmallVec::new(), bucket: quarter_octave, largest: u64::MAX }

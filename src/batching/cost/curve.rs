@@ -1,5 +1,7 @@
 //! The latency of one stage over rows and length: what was profiled or observed, and the monotone surface through it.
 
+use std::ops::Range;
+
 use super::{
     axis::{Axis, Place},
     estimate::{Estimate, Spread},
@@ -12,9 +14,13 @@ use super::{
 /// wins: the others move with it, unless it is still young and they are not, in which case it yields. What is not known
 /// is filled in along the rows of its column (constant below the first known time, linear between two, proportional
 /// beyond the last) and kept within what the known times around it allow.
+///
+/// Of sizes for which programs were materialised (buckets) each has times of its own, which need not grow with rows.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     rows: Axis,
+    /// Known times never fall as rows grow.
+    grows_with_rows: bool,
     lengths: Axis,
     /// By length, then by rows.
     known: Vec<Vec<Option<Estimate>>>,
@@ -27,9 +33,20 @@ pub(super) struct Curve {
 }
 
 impl Curve {
+    /// Any size up to `max_rows` runs.
     pub(super) fn new(max_rows: u32) -> Self {
+        Self::over(Axis::of_rows(max_rows), true)
+    }
+
+    /// A few sizes run.
+    pub(super) fn of_buckets() -> Self {
+        Self::over(Axis::of_executed(), false)
+    }
+
+    fn over(rows: Axis, grows_with_rows: bool) -> Self {
         Self {
-            rows: Axis::of_rows(max_rows),
+            rows,
+            grows_with_rows,
             lengths: Axis::of_lengths(),
             known: Vec::new(),
             surface: Vec::new(),
@@ -40,14 +57,14 @@ impl Curve {
     }
 
     /// Takes profiled points (rows, length, nanoseconds), each raised to the longest time of any smaller one.
-    pub(super) fn profiled(max_rows: u32, mut points: Vec<(u32, u64, f64)>) -> Self {
+    pub(super) fn profiled(self, mut points: Vec<(u32, u64, f64)>) -> Self {
         points.sort_by(|one, two| (one.0, one.1).cmp(&(two.0, two.1)).then(one.2.total_cmp(&two.2)));
-        let mut curve = Self::new(max_rows);
+        let mut curve = self;
         for (rows, length, ns) in points {
             let (column, row) = (curve.lengths.profile(length), curve.rows.profile(u64::from(rows)));
             curve.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
             curve.known[column.knot][row.knot] = Some(Estimate::profiled(ns.max(1.0)));
-            curve.law.learn(rows, length, ns.max(1.0));
+            curve.law.learn(rows, rows, length, ns.max(1.0));
             let (least, _) = curve.bounds(column.knot, row.knot, |_| true);
             if let Some(estimate) = &mut curve.known[column.knot][row.knot] {
                 estimate.confine(least, f64::INFINITY);
@@ -77,15 +94,16 @@ impl Curve {
         self.rows.sizes()
     }
 
-    pub(super) fn learn(&mut self, rows: u32, length: u64, took_ns: f64) {
-        self.law.learn(rows, length, took_ns.max(1.0));
-        let (column, row) = (self.lengths.observe(length), self.rows.observe(u64::from(rows.max(1))));
+    /// A run of so many rows, executed in a bucket, has taken so long.
+    pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
+        self.law.learn(rows, bucket, length, took_ns.max(1.0));
+        let (column, row) = (self.lengths.observe(length), self.rows.observe(u64::from(bucket.max(1))));
         if column.is_new || row.is_new {
             self.make_room(column.is_new.then_some(column.knot), row.is_new.then_some(row.knot));
             self.fill();
         }
         let (column, row) = (column.knot, row.knot);
-        let sample = took_ns.max(1.0) * self.shape(column, row, rows, length);
+        let sample = took_ns.max(1.0) * self.shape(column, row, bucket, length);
         match &mut self.known[column][row] {
             Some(estimate) => {
                 if estimate.is_confirmed() {
@@ -139,27 +157,39 @@ impl Curve {
             newest.confine(least, most);
             self.known[column][row] = Some(newest);
         }
+        let (narrower, wider) = (self.no_wider(row), self.no_narrower(row));
         for times in &mut self.known[..=column] {
-            times[..=row].iter_mut().flatten().for_each(|smaller| smaller.confine(0.0, newest.ns()));
+            times[narrower.clone()].iter_mut().flatten().for_each(|smaller| smaller.confine(0.0, newest.ns()));
         }
         for times in &mut self.known[column..] {
-            times[row..].iter_mut().flatten().for_each(|larger| larger.confine(newest.ns(), f64::INFINITY));
+            times[wider.clone()].iter_mut().flatten().for_each(|larger| larger.confine(newest.ns(), f64::INFINITY));
         }
+    }
+
+    /// Rows whose times are no longer than those of a row.
+    fn no_wider(&self, row: usize) -> Range<usize> {
+        if self.grows_with_rows { 0..row + 1 } else { row..row + 1 }
+    }
+
+    /// Rows whose times are no shorter than those of a row.
+    fn no_narrower(&self, row: usize) -> Range<usize> {
+        if self.grows_with_rows { row..self.rows.len() } else { row..row + 1 }
     }
 
     /// The longest of the known times of smaller sizes and the shortest of those of larger sizes, of those that
     /// `count`.
     fn bounds(&self, column: usize, row: usize, count: impl Fn(&Estimate) -> bool) -> (f64, f64) {
         let (mut least, mut most) = (0.0_f64, f64::INFINITY);
+        let (narrower, wider) = (self.no_wider(row), self.no_narrower(row));
         for (c, times) in self.known.iter().enumerate() {
             for (r, estimate) in times.iter().enumerate() {
                 let Some(estimate) = estimate.filter(&count) else { continue };
                 if (c, r) == (column, row) {
                     continue;
                 }
-                if c <= column && r <= row {
+                if c <= column && narrower.contains(&r) {
                     least = least.max(estimate.ns());
-                } else if c >= column && r >= row {
+                } else if c >= column && wider.contains(&r) {
                     most = most.min(estimate.ns());
                 }
             }
@@ -176,7 +206,8 @@ impl Curve {
         for c in (0..columns).rev() {
             for r in (0..rows).rev() {
                 let longer = if c + 1 < columns { self.ceilings[(c + 1) * rows + r] } else { f64::INFINITY };
-                let wider = if r + 1 < rows { self.ceilings[c * rows + r + 1] } else { f64::INFINITY };
+                let wider =
+                    if self.grows_with_rows && r + 1 < rows { self.ceilings[c * rows + r + 1] } else { f64::INFINITY };
                 let own = self.known[c][r].map_or(f64::INFINITY, |estimate| estimate.ns());
                 self.ceilings[c * rows + r] = own.min(longer).min(wider);
             }
@@ -189,7 +220,7 @@ impl Curve {
                     (below, above) = (above, self.known_from(c, r + 1));
                 }
                 let shorter = if c > 0 { self.surface[(c - 1) * rows + r] } else { 0.0 };
-                let narrower = if r > 0 { self.surface[c * rows + r - 1] } else { 0.0 };
+                let narrower = if self.grows_with_rows && r > 0 { self.surface[c * rows + r - 1] } else { 0.0 };
                 let guess = self.along_column(c, r, below, above).min(self.ceilings[c * rows + r]);
                 self.surface.push(guess.max(shorter).max(narrower));
             }
@@ -227,5 +258,5 @@ impl Curve {
 
 /// A time between two, never beyond the longer by rounding.
 fn blend(low: f64, high: f64, weight: f64) -> f64 {
-    (low + (high - low) * weight).min(high)
+    (low + (high - low) * weight).min(low.max(high))
 }

@@ -39,10 +39,10 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// A run has taken so long.
-    pub(super) fn learn(&mut self, rows: u32, length: u64, took_ns: f64) {
+    /// A run of so many rows, executed in a bucket, has taken so long.
+    pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         let rows = f64::from(rows.max(1));
-        let tokens = rows * length.max(1) as f64;
+        let tokens = f64::from(bucket.max(1)) * length.max(1) as f64;
         let took_ns = match self.ns_of(tokens).filter(|_| self.runs >= SETTLED) {
             Some(foretold) => took_ns.clamp(foretold / SURPRISE, foretold * SURPRISE),
             None => took_ns,
@@ -109,7 +109,7 @@ mod tests {
 
     fn learned(runs: impl IntoIterator<Item = (u32, u64, f64)>) -> Law {
         let mut law = Law::default();
-        runs.into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, length, took_ns));
+        runs.into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, rows, length, took_ns));
         law
     }
 
@@ -159,10 +159,18 @@ mod tests {
         let lengths = [10, 20, 40, 80];
         let at = |speed: f64| lengths.map(|length| (1, length, speed * length as f64)).repeat(64);
         let mut law = learned(at(1e4));
-        law.learn(1, 40, 1e9);
+        law.learn(1, 1, 40, 1e9);
         assert!(law.predict(1, 40).is_some_and(|ns| ns < 4.8e5), "{law:?}");
-        at(3e4).into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, length, took_ns));
+        at(3e4).into_iter().for_each(|(rows, length, took_ns)| law.learn(rows, rows, length, took_ns));
         assert!(law.predict(1, 40).is_some_and(|ns| (1.0e6..1.25e6).contains(&ns)), "{law:?}");
+    }
+
+    #[test]
+    fn padding_rows_have_tokens_and_share_no_time() {
+        let mut law = Law::default();
+        law.learn(2, 4, 10, 8e5);
+        assert_close(law.row_ns(), 4e5);
+        assert_close(law.predict(4, 10), 8e5);
     }
 
     #[test]

@@ -1,5 +1,4 @@
-//! In which sizes a batch is best run: on one bucket or two, and in one piece or split (DVABatch section 7.2, policy
-//! II).
+//! In which sizes a batch is best run: in one piece or split (DVABatch section 7.2, policy II).
 
 use smallvec::SmallVec;
 
@@ -40,45 +39,6 @@ impl Arrangement {
 }
 
 impl Costs {
-    /// The bucket on which `rows` rows run in the shortest time, or the two buckets, larger first, that together hold
-    /// them and take less: 65 rows on buckets of 64 and 128 take 128, or 64 + 1.
-    ///
-    /// No `buckets` means that every size can run, hence `rows` itself. One bucket is preferred where two are not
-    /// faster or nothing is known. Empty when not even two buckets hold the rows.
-    #[cfg_attr(not(test), expect(dead_code, reason = "buckets come with devices that materialise programs"))]
-    pub(in crate::batching) fn cheapest(
-        &self,
-        stage: CellId,
-        rows: u32,
-        class: &ShapeClass,
-        buckets: &[u32],
-    ) -> SmallVec<[u32; 2]> {
-        if buckets.is_empty() {
-            return SmallVec::from_slice(&[rows]);
-        }
-        let length = length_of(class);
-        let curve = self.stages.get(usize::from(stage.0));
-        let time = |bucket: u32| curve.and_then(|curve| curve.predict(bucket, length));
-        let smallest = |least: u32| buckets.iter().copied().filter(|&bucket| bucket >= least).min();
-
-        let single = smallest(rows);
-        let mut best: SmallVec<[u32; 2]> = single.into_iter().collect();
-        let mut best_ns = single.and_then(time);
-        for &larger in buckets.iter().filter(|&&bucket| bucket < rows) {
-            let Some(other) = smallest(rows - larger).filter(|&other| other <= larger) else { continue };
-            let pair_ns = time(larger).zip(time(other)).map(|(one, two)| one + two);
-            let is_better = match (pair_ns, best_ns) {
-                (Some(pair), Some(best)) => pair < best,
-                _ => best.is_empty(),
-            };
-            if is_better {
-                best = SmallVec::from_slice(&[larger, other]);
-                best_ns = pair_ns;
-            }
-        }
-        best
-    }
-
     /// Policy II with cuts of any size: the parts in which a batch that stands before `from` is best run one after
     /// another, each to its end, or none when it is best left whole or something is not known.
     ///

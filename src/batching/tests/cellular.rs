@@ -21,7 +21,7 @@ use crate::{
 const MODEL: ModelId = ModelId(0);
 
 pub(super) fn cell(max_rows: u32, priority: u32) -> CellKnobs {
-    CellKnobs { max_rows, min_followup: 1, priority, kind: None }
+    CellKnobs { max_rows, min_followup: 1, priority, kind: None, buckets: Box::default() }
 }
 
 pub(super) fn cellular(cells: &[CellKnobs], segments: &[SegmentKnobs], slots: u32) -> Knobs {

@@ -18,11 +18,11 @@ pub(super) fn lengths(lengths: &[u32]) -> ShapeClass {
 pub(super) fn costs(stages: &[&[(u32, Ns)]]) -> Costs {
     let point = |&(rows, took_ns): &(u32, Ns)| CostPoint { rows, length: 0, took_ns };
     let table = CostTable { stages: stages.iter().map(|points| points.iter().map(point).collect()).collect() };
-    Costs::new(stages.len(), 64, Some(&table))
+    Costs::new(&vec![&[][..]; stages.len()], 64, Some(&table))
 }
 
 fn unknown() -> Costs {
-    Costs::new(1, 64, None)
+    Costs::new(&[&[]], 64, None)
 }
 
 fn mean(costs: &Costs, rows: u32) -> Option<Ns> {
@@ -30,7 +30,7 @@ fn mean(costs: &Costs, rows: u32) -> Option<Ns> {
 }
 
 fn learn(costs: &mut Costs, rows: u32, took_ns: Ns) {
-    costs.learn(ONLY, rows, &lengths(&[]), took_ns);
+    costs.learn(ONLY, rows, rows, &lengths(&[]), took_ns);
 }
 
 fn within(value: Option<Ns>, expected: f64, share: f64) -> bool {
@@ -54,7 +54,7 @@ fn a_stage_of_which_nothing_is_known_has_no_prediction() {
 #[test]
 fn a_stage_that_does_not_exist_is_not_learned_and_has_no_prediction() {
     let mut costs = unknown();
-    costs.learn(CellId(1), 1, &lengths(&[]), 10);
+    costs.learn(CellId(1), 1, 1, &lengths(&[]), 10);
     assert_eq!(costs.predict(CellId(1), 1, &lengths(&[]), Quantile::Mean), None);
     assert_eq!(mean(&costs, 1), None);
 }
@@ -97,7 +97,7 @@ fn a_profiled_point_of_no_rows_is_passed_over() {
 fn a_length_is_the_product_of_the_padded_lengths_that_are_there() {
     let points =
         [(1, 0, 100), (1, 64, 200), (1, 256, 800)].map(|(rows, length, took_ns)| CostPoint { rows, length, took_ns });
-    let costs = Costs::new(1, 64, Some(&CostTable { stages: vec![points.to_vec()] }));
+    let costs = Costs::new(&[&[]], 64, Some(&CostTable { stages: vec![points.to_vec()] }));
     let time = |class: &[u32]| costs.predict(ONLY, 1, &lengths(class), Quantile::Mean);
     assert_eq!([time(&[]), time(&[0]), time(&[1])], [Some(100); 3]);
     assert_eq!([time(&[64]), time(&[8, 8]), time(&[0, 64])], [Some(200); 3]);
@@ -109,9 +109,9 @@ fn a_length_is_the_product_of_the_padded_lengths_that_are_there() {
 fn a_longer_class_of_which_one_row_is_known_borrows_nothing_from_a_shorter_one() {
     let mut costs = unknown();
     for rows in [1, 8] {
-        costs.learn(ONLY, rows, &lengths(&[64]), 100);
+        costs.learn(ONLY, rows, rows, &lengths(&[64]), 100);
     }
-    costs.learn(ONLY, 1, &lengths(&[128]), 150);
+    costs.learn(ONLY, 1, 1, &lengths(&[128]), 150);
     assert_eq!(costs.predict(ONLY, 8, &lengths(&[128]), Quantile::Mean), Some(1_200));
     assert_eq!(costs.predict(ONLY, 8, &lengths(&[64]), Quantile::Mean), Some(100));
 }
@@ -119,8 +119,8 @@ fn a_longer_class_of_which_one_row_is_known_borrows_nothing_from_a_shorter_one()
 #[test]
 fn what_is_only_guessed_stays_below_what_is_known_of_more_rows_and_greater_length() {
     let mut costs = unknown();
-    costs.learn(ONLY, 1, &lengths(&[64]), 100);
-    costs.learn(ONLY, 8, &lengths(&[128]), 300);
+    costs.learn(ONLY, 1, 1, &lengths(&[64]), 100);
+    costs.learn(ONLY, 8, 8, &lengths(&[128]), 300);
     assert_eq!(costs.predict(ONLY, 8, &lengths(&[64]), Quantile::Mean), Some(300));
 }
 
@@ -337,9 +337,9 @@ proptest! {
         learned in proptest::collection::vec(run(), 1..40),
     ) {
         let point = |run: &Run| CostPoint { rows: run.rows, length: u64::from(run.length), took_ns: run.took_ns };
-        let mut costs = Costs::new(1, 64, Some(&CostTable { stages: vec![given.iter().map(point).collect()] }));
+        let mut costs = Costs::new(&[&[]], 64, Some(&CostTable { stages: vec![given.iter().map(point).collect()] }));
         for run in learned {
-            costs.learn(ONLY, run.rows, &lengths(&[run.length]), run.took_ns);
+            costs.learn(ONLY, run.rows, run.rows, &lengths(&[run.length]), run.took_ns);
         }
         for quantile in [Quantile::Mean, Quantile::P99] {
             let time = |rows, length| costs.predict(ONLY, rows, &lengths(&[length]), quantile);

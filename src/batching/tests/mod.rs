@@ -6,6 +6,7 @@
 //! the papers' figures show.
 
 mod adaptive;
+mod buckets;
 mod cell_retries;
 mod cells_lazy;
 mod cellular;

@@ -216,7 +216,7 @@ fn the_objective_bounds_the_preferred_size_whatever_queues() {
 
 #[test]
 fn while_no_time_is_known_only_the_queue_raises_the_preferred_size_and_an_objective_holds_it_at_one() {
-    let model = Model::of(Costs::new(1, 64, None));
+    let model = Model::of(Costs::new(&[&[]], 64, None));
     let mut monitor = Monitor::new(KNOBS, 0);
     steady(&mut monitor, 0, 100 * MS, MS / 8);
     assert_eq!(monitor.preferred(100 * MS, 0, &model.demand(64, None)), 1);
@@ -347,7 +347,7 @@ fn an_idle_lane_takes_a_partial_batch_that_gains_too_little_by_waiting() {
 
 #[test]
 fn an_idle_lane_takes_what_there_is_while_no_time_is_known() {
-    let model = Model::of(Costs::new(1, 64, None));
+    let model = Model::of(Costs::new(&[&[]], 64, None));
     let monitor = at_one_a_millisecond(KNOBS);
     let dispatch = monitor.dispatch(NOW, &queue(4, 0, None), 8, true, &model.demand(64, None));
     assert_eq!(dispatch, Dispatch::Go(4));

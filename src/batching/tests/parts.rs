@@ -1,4 +1,4 @@
-//! The sizes in which a batch is best run: buckets, and DVABatch's policy II (section 7.2, figure 13).
+//! The sizes in which a batch is best run: DVABatch's policy II (section 7.2, figure 13).
 
 use proptest::prelude::*;
 
@@ -6,17 +6,10 @@ use super::{
     cost::{costs, lengths},
     same_each_time,
 };
-use crate::batching::{
-    CellId, Ns,
-    cost::{Costs, Quantile},
-};
+use crate::batching::{CellId, Ns, cost::Costs};
 
 const ONLY: CellId = CellId(0);
 const THRESHOLD: f64 = 0.98;
-
-fn cheapest(costs: &Costs, rows: u32, buckets: &[u32]) -> Vec<u32> {
-    costs.cheapest(ONLY, rows, &lengths(&[]), buckets).to_vec()
-}
 
 fn best_split(costs: &Costs, rows: u32) -> Option<Vec<u32>> {
     costs.best_split(ONLY, rows, &lengths(&[]), THRESHOLD).map(|parts| parts.to_vec())
@@ -24,43 +17,6 @@ fn best_split(costs: &Costs, rows: u32) -> Option<Vec<u32>> {
 
 fn halves(costs: &Costs, rows: u32) -> Option<Vec<u32>> {
     costs.halves(ONLY, rows, &lengths(&[])).map(|parts| parts.to_vec())
-}
-
-#[test]
-fn rows_just_over_a_bucket_are_padded_where_the_next_bucket_costs_little_more() {
-    let costs = costs(&[&[(1, 60), (64, 100), (128, 150)]]);
-    assert_eq!(cheapest(&costs, 65, &[1, 64, 128]), [128]);
-}
-
-#[test]
-fn rows_just_over_a_bucket_run_on_two_where_that_takes_less() {
-    let costs = costs(&[&[(1, 10), (64, 100), (128, 190)]]);
-    assert_eq!(cheapest(&costs, 65, &[1, 64, 128]), [64, 1]);
-    assert_eq!(cheapest(&costs, 65, &[128, 64, 1]), [64, 1], "in whatever order buckets are listed");
-    assert_eq!(cheapest(&costs, 66, &[1, 64, 128]), [128], "no third task");
-}
-
-#[test]
-fn one_bucket_is_preferred_to_two_that_take_as_long() {
-    let costs = costs(&[&[(1, 50), (64, 100), (128, 150)]]);
-    assert_eq!(cheapest(&costs, 65, &[1, 64, 128]), [128]);
-}
-
-#[test]
-fn without_buckets_every_size_runs_as_it_is() {
-    assert_eq!(cheapest(&costs(&[&[(1, 10)]]), 65, &[]), [65]);
-}
-
-#[test]
-fn where_nothing_is_known_the_fewest_and_smallest_buckets_that_hold_the_rows_are_taken() {
-    let costs = Costs::new(1, 64, None);
-    assert_eq!(cheapest(&costs, 65, &[1, 64, 128, 256]), [128]);
-    assert_eq!(cheapest(&costs, 65, &[1, 64]), [64, 1]);
-}
-
-#[test]
-fn rows_that_not_even_two_buckets_hold_have_no_buckets() {
-    assert_eq!(cheapest(&costs(&[&[(1, 10)]]), 9, &[1, 4]), [0_u32; 0]);
 }
 
 #[test]
@@ -135,8 +91,8 @@ fn before_the_first_stage_rows_run_one_by_one_where_that_is_fastest_however_many
 #[test]
 fn a_batch_of_one_row_or_of_unknown_time_stays_whole() {
     assert_eq!(best_split(&costs(&[&[(1, 100)]]), 1), None);
-    assert_eq!(best_split(&Costs::new(1, 64, None), 8), None);
-    assert_eq!(halves(&Costs::new(1, 64, None), 8), None);
+    assert_eq!(best_split(&Costs::new(&[&[]], 64, None), 8), None);
+    assert_eq!(halves(&Costs::new(&[&[]], 64, None), 8), None);
 }
 
 /// Sum over the rows of the time until each is done, and the time until all are, by the definition.
@@ -221,22 +177,6 @@ proptest! {
             let found = best_split(&costs, 64).unwrap_or_default();
             prop_assert!(!found.is_empty());
             prop_assert!(completion(&times, &found).0 <= completion(&times, &[32, 32]).0, "{found:?}");
-        }
-    }
-
-    #[test]
-    fn the_buckets_hold_the_rows_and_no_other_bucket_or_pair_is_faster(times in rising(64), rows in 1..=64_u32) {
-        let costs = profile(&times);
-        let time = |rows| costs.predict(ONLY, rows, &lengths(&[]), Quantile::Mean).unwrap_or_default();
-        let buckets = [1, 2, 4, 8, 16, 32, 48, 64];
-        let chosen = cheapest(&costs, rows, &buckets);
-        let chosen_ns: Ns = chosen.iter().map(|&bucket| time(bucket)).sum();
-        prop_assert!(chosen.iter().sum::<u32>() >= rows);
-        for one in buckets {
-            for two in buckets.into_iter().chain([0]).filter(|two| one + two >= rows) {
-                let pair_ns = time(one) + if two == 0 { 0 } else { time(two) };
-                prop_assert!(chosen_ns <= pair_ns, "{one} and {two} are faster than {chosen:?}");
-            }
         }
     }
 }

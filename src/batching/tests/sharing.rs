@@ -12,7 +12,7 @@ use crate::{
 const KIND: CellKind = CellKind(7);
 
 fn cellular(max_rows: &[u32], kinds: &[Option<CellKind>]) -> CellularKnobs {
-    let cell = |(&max_rows, &kind)| CellKnobs { max_rows, min_followup: 1, priority: 1, kind };
+    let cell = |(&max_rows, &kind)| CellKnobs { max_rows, min_followup: 1, priority: 1, kind, buckets: Box::default() };
     let cells: Vec<CellKnobs> = max_rows.iter().zip(kinds).map(cell).collect();
     let segments = (0..cells.len() as u16).map(|cell| SegmentKnobs::Steps { cell: CellId(cell) }).collect();
     CellularKnobs { cells, segments, slots: 9, ..CellularKnobs::default() }

@@ -242,7 +242,7 @@ fn the_earliest_target_that_can_be_met_bounds_the_prefix() {
 
 #[test]
 fn onto_an_empty_stack_one_request_always_goes() {
-    let unknown = Stack { costs: Costs::new(1, 64, None), class: lengths(&[]) };
+    let unknown = Stack { costs: Costs::new(&[&[]], 64, None), class: lengths(&[]) };
     for predictor in [Predictor::Paper, Predictor::Table, Predictor::Oracle] {
         let pushable = |stack: &[Entry]| unknown.by(predictor).pushable(0, stack, CellId(0), &waiting(&[5, 6]), 64);
         assert_eq!([pushable(&[]), pushable(&[entry(0, 1, None)])], [1, 0], "{predictor:?}");

@@ -115,6 +115,7 @@ impl CellPrograms {
             min_followup: spec.min_followup,
             priority: spec.priority,
             kind: *kind,
+            buckets: Box::default(),
         };
         let id = |nodes: &NodeType| CellId(nodes.cell as u16);
         let segments = self.unfolding.segments.iter().map(|segment| match &segment.types[..] {

@@ -163,7 +163,7 @@ impl Job {
     /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the
     /// whole batch.
     fn detach_replies(&self, ran: &mut Ran) {
-        let rows = self.task.bucket.rows;
+        let rows = self.task.row_count();
         let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();
         let Some(outputs) = &mut ran.outputs else { return };
         for (member, response) in self.members.iter().zip(&mut outputs.responses) {

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 
 use super::{
     behaviour::{Behaviour, Planted},
-    cells, stages,
+    buckets, cells, stages,
     values::{Counts, ROW_BYTES},
 };
 use crate::{
@@ -49,7 +49,7 @@ pub(super) struct Floor {
     behaviour: Behaviour,
     planted: Option<Planted>,
     tickets: Tickets,
-    versions: BTreeMap<ModelId, Reserved>,
+    versions: BTreeMap<ModelId, Version>,
     used_rows: u64,
     /// Tasks on the device.
     flights: Vec<Flight>,
@@ -63,7 +63,13 @@ pub(super) struct Floor {
 }
 
 /// What a version has on the device.
-pub(super) enum Reserved {
+struct Version {
+    reserved: Reserved,
+    /// By stage or cell: the sizes that it runs in; none where it runs in any.
+    buckets: Vec<Box<[u32]>>,
+}
+
+enum Reserved {
     Arenas(stages::Arenas),
     Slots(cells::SlotTable),
 }
@@ -130,13 +136,18 @@ impl Backend for Simulated {
             return Err(format!("it needs {rows} rows, expected at most {free}"));
         }
         floor.used_rows += rows;
+        floor.behaviour.materialise(knobs);
         let reserved = match (&version.programs.0, &knobs.policy) {
             (Programs::Cells(_), Policy::Cellular(cellular)) => {
                 Reserved::Slots(cells::SlotTable::new(&mut floor.sim, cellular.slots))
             }
             _ => Reserved::Arenas(stages::Arenas::new(&mut floor.sim, knobs)),
         };
-        floor.versions.insert(model, reserved);
+        let buckets = match &knobs.policy {
+            Policy::Cellular(cellular) => cellular.cells.iter().map(|cell| cell.buckets.clone()).collect(),
+            _ => knobs.stages.iter().map(|stage| stage.buckets.clone()).collect(),
+        };
+        floor.versions.insert(model, Version { reserved, buckets });
         Ok(())
     }
 
@@ -171,10 +182,9 @@ impl Floor {
     /// Enqueues a task.
     fn launch(&mut self, job: Job) -> Result<(), String> {
         let task = &job.task;
-        let rows = super::rows_of(task).count() as u32;
-        if task.bucket.rows < rows {
-            return Err(format!("{:?} has {rows} rows in a bucket of {}", task.id, task.bucket.rows));
-        }
+        let rows = task.row_count();
+        let version = self.versions.get(&task.model);
+        buckets::check(task, version.map_or(&[], |version| &version.buckets[usize::from(task.cell.0)]))?;
         self.counts.tasks += 1;
         self.counts.rows += u64::from(rows);
         self.counts.padding += u64::from(task.bucket.rows - rows);
@@ -196,7 +206,8 @@ impl Floor {
         let took_ns = self.behaviour.took_ns(task);
         let (out, out_rows) = self.out(rows)?;
         let program = u64::from(task.model.0) << 16 | u64::from(task.cell.0);
-        let (accesses, work) = match self.versions.get_mut(&task.model) {
+        let version = self.versions.get_mut(&task.model).map(|version| &mut version.reserved);
+        let (accesses, work) = match version {
             // What was refused has touched nothing: its inputs are as they were, and it may run again.
             _ if fails => (Vec::new(), Work::new(program, took_ns, 1).failing()),
             None => return Err(format!("{:?} is of {:?}, which is not loaded", task.id, task.model)),
@@ -233,14 +244,14 @@ impl Floor {
 
     fn rest(&mut self, model: ModelId) -> Result<(), String> {
         match self.versions.get_mut(&model) {
-            Some(Reserved::Arenas(arenas)) => arenas.rest(&mut self.sim),
+            Some(Version { reserved: Reserved::Arenas(arenas), .. }) => arenas.rest(&mut self.sim),
             _ => Ok(()),
         }
     }
 
     fn unload(&mut self, model: ModelId) -> Result<(), String> {
-        let reserved = self.versions.remove(&model).ok_or_else(|| format!("{model:?} is not loaded"))?;
-        let (buffers, rows) = match reserved {
+        let version = self.versions.remove(&model).ok_or_else(|| format!("{model:?} is not loaded"))?;
+        let (buffers, rows) = match version.reserved {
             Reserved::Arenas(arenas) => arenas.into_buffers(),
             Reserved::Slots(table) => table.into_buffers(),
         };

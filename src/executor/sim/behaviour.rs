@@ -8,14 +8,14 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    oracle,
+    buckets, oracle,
     rng::Rng,
     scenario::Model,
     values::value,
     world::{Kind, World},
 };
 use crate::{
-    batching::{CellId, Next, Ns, RowOutcome, Task},
+    batching::{CellId, Knobs, Next, Ns, Policy, RowOutcome, Task},
     executor::{job::Job, record::Payload},
 };
 
@@ -86,6 +86,15 @@ impl Behaviour {
     /// Rows that a device has for what versions keep there.
     pub(super) fn memory_rows(&self) -> u64 {
         self.world.memory_rows
+    }
+
+    /// Some devices have the cells of a model in a few sizes only. Of stages the scenario says so.
+    pub(super) fn materialise(&mut self, knobs: &mut Knobs) {
+        let Policy::Cellular(cellular) = &mut knobs.policy else { return };
+        let is_chosen = self.rng.coin();
+        for cell in cellular.cells.iter_mut().filter(|_| is_chosen) {
+            cell.buckets = buckets::draw(&mut self.rng, 1, cell.max_rows);
+        }
     }
 
     /// How long a task takes.

@@ -16,6 +16,8 @@ mod values;
 mod world;
 
 // What the simulated runs of the core are made of.
+#[path = "../../../tests/simulated/buckets.rs"]
+mod buckets;
 #[path = "../../../tests/simulated/rng.rs"]
 mod rng;
 #[path = "../../../tests/simulated/scenario.rs"]

@@ -74,6 +74,7 @@ happened! {
     waits: "waits for tasks of other lanes",
     outputs_lost: "tasks whose outputs were lost",
     reused: "pairs and slots that went to others",
+    padding: "rows of buckets that no row of a task filled",
     completed_before_taken: "tasks completed before outputs of an earlier one were taken",
 }
 
@@ -403,6 +404,7 @@ impl Run {
             own.outputs_lost += counts.outputs_lost;
             own.failed_by_need += counts.failed_by_need;
             own.reused += counts.reused;
+            own.padding += counts.padding;
             own.completed_before_taken += counts.completed_before_taken;
         }
         let stats = self.pool.stats().snapshot();

@@ -9,14 +9,17 @@ use std::{
 
 use paternoster::{
     batching::{
-        Action, Arrival, CellularKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RequestKey, RowOutcome,
-        RowSpan, Task, TaskId,
+        Action, Arrival, CellKnobs, CellularKnobs, Core, End, Event, LaneId, ModelId, Next, Policy, ReqId, RequestKey,
+        RowOutcome, RowSpan, Task, TaskId,
     },
     model::unfold::Unfolded,
 };
 
 use super::{
-    super::rng::{Rng, mix},
+    super::{
+        buckets,
+        rng::{Rng, mix},
+    },
     Rare,
     again::Again,
     sequences::Sequences,
@@ -393,12 +396,14 @@ impl Run {
     fn is_of_one_type(&mut self, task: &Task) -> Result<(), String> {
         let leader = self.cellular(task.model.0 as usize)?;
         let own = &leader.cells[usize::from(task.cell.0)];
-        let (mut most, mut is_shared) = (own.max_rows, false);
+        let largest = |cell: &CellKnobs| cell.max_rows.min(cell.buckets.last().copied().unwrap_or(u32::MAX));
+        let (mut most, mut is_shared) = (largest(own), false);
+        buckets::check(task, &own.buckets)?;
         for row in &task.rows {
             let asked = &self.known.get(&row.req.0).ok_or("a request runs that never came")?.asked;
             let theirs = self.cellular(asked.model)?;
             let (id, cell) = asked.cell(row.start, theirs);
-            most = most.min(cell.max_rows);
+            most = most.min(largest(cell));
             if (asked.model, id) == (task.model.0 as usize, task.cell) {
                 continue;
             }
@@ -408,7 +413,7 @@ impl Run {
                 return Err(format!("{row:?} is no node of cell {} of model {}", task.cell.0, task.model.0));
             }
         }
-        if task.rows.is_empty() || task.rows.len() > most as usize || task.bucket.rows as usize != task.rows.len() {
+        if task.rows.is_empty() || task.rows.len() > most as usize {
             return Err(format!("{:?} has {} rows of at most {most}", task.id, task.rows.len()));
         }
         self.rare.shared_tasks += u64::from(is_shared);
@@ -443,7 +448,7 @@ impl Run {
         if let Some(flying) = self.lanes.get_mut(&lane).and_then(VecDeque::front_mut) {
             flying.writes = Some(writes);
         }
-        let takes = 50 + self.rng.exponential(100) + 10 * task.rows.len() as u64;
+        let takes = 50 + self.rng.exponential(100) + 10 * u64::from(task.bucket.rows);
         self.due.push(Reverse((self.now + takes, Due::Ends(task.id))));
         Ok(())
     }

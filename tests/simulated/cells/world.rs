@@ -13,7 +13,10 @@ use paternoster::{
     },
 };
 
-use super::super::rng::{Rng, mix};
+use super::super::{
+    buckets,
+    rng::{Rng, mix},
+};
 
 /// A model, its lanes and its requests.
 pub struct World {
@@ -147,7 +150,21 @@ impl World {
         });
         let requests = requests.collect();
         let losing_lanes = if rng.permille(200) { 5 } else { 0 };
-        Self { requests, models, lanes, failing: if rng.coin() { 15 } else { 0 }, losing_lanes }
+        let failing = if rng.coin() { 15 } else { 0 };
+        let mut models = models;
+        models.iter_mut().for_each(|model| materialise(rng, model));
+        Self { requests, models, lanes, failing, losing_lanes }
+    }
+}
+
+/// Of a third of the models some cells run in a few sizes only.
+fn materialise(rng: &mut Rng, model: &mut Knobs) {
+    let is_chosen = rng.below(3) == 0;
+    let Policy::Cellular(cellular) = &mut model.policy else { return };
+    for cell in cellular.cells.iter_mut().filter(|_| is_chosen) {
+        if rng.permille(800) {
+            cell.buckets = buckets::draw(rng, 1, cell.max_rows);
+        }
     }
 }
 
@@ -157,7 +174,8 @@ fn model(rng: &mut Rng) -> Knobs {
         let max_rows = rng.within(1, 6) as u32;
         let min_followup = rng.within(0, u64::from(max_rows)) as u32;
         let kind = rng.permille(400).then(|| CellKind(u128::from(rng.below(2))));
-        cells.push(CellKnobs { max_rows, min_followup, priority: rng.within(1, 3) as u32, kind });
+        let priority = rng.within(1, 3) as u32;
+        cells.push(CellKnobs { max_rows, min_followup, priority, kind, buckets: Box::default() });
         CellId(cells.len() as u16 - 1)
     };
     let mut segments = Vec::new();

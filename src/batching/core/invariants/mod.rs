@@ -11,7 +11,7 @@ use crate::batching::{
     arbiter::Waiting,
     group::Group,
     ids::{GroupIx, NOT_THEIR_TURN, RequestIx, SubQueueIx},
-    ledger::{Ledger, NEVER, Request, RequestState},
+    ledger::{InFlightTask, Ledger, NEVER, Request, RequestState},
     queue::SubQueue,
     timers::Timers,
 };
@@ -85,6 +85,9 @@ fn lanes(core: &Core) -> Result<(), Broken> {
         known += own;
     }
     hold!(known == tasks_on.len(), "{} tasks are on lanes that are not there", tasks_on.len() - known);
+    for InFlightTask { task, own_rows, rows, bucket, .. } in in_flight_tasks {
+        hold!(own_rows <= rows && rows <= bucket, "{task:?} has {own_rows} of {rows} rows in a bucket of {bucket}");
+    }
     for (ix, group) in &core.groups {
         let own = in_flight_tasks.iter().filter(|in_flight| in_flight.group == ix);
         let tasks: BTreeSet<_> = own.clone().map(|in_flight| in_flight.task).collect();

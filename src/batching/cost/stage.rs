@@ -1,0 +1,69 @@
+//! One stage: how long its runs take, and in which sizes it is executed.
+
+use smallvec::SmallVec;
+
+use super::{CostPoint, curve::Curve};
+
+/// The times of one stage by the size that is executed.
+///
+/// Where programs were materialised for a few sizes (buckets), so many rows run in the cheapest that holds them: what
+/// they take is a staircase. A larger bucket may take less time than a smaller one; rows never take less for being
+/// fewer.
+#[derive(Clone, Debug)]
+pub(super) struct Stage {
+    curve: Curve,
+    /// Ascending; empty: any size is executed as it is.
+    buckets: SmallVec<[u32; 8]>,
+}
+
+impl Stage {
+    /// A stage of batches of up to `max_rows`, with what was profiled of it.
+    pub(super) fn new(max_rows: u32, buckets: &[u32], points: &[CostPoint]) -> Self {
+        let mut buckets: SmallVec<[u32; 8]> = buckets.iter().copied().filter(|&bucket| bucket > 0).collect();
+        buckets.sort_unstable();
+        buckets.dedup();
+        let curve = if buckets.is_empty() { Curve::new(max_rows) } else { Curve::of_buckets() };
+        let usable = points.iter().filter(|point| point.rows > 0);
+        let points = usable.map(|point| (point.rows, point.length.max(1), point.took_ns as f64)).collect();
+        Self { curve: curve.profiled(points), buckets }
+    }
+
+    pub(super) fn curve(&self) -> &Curve {
+        &self.curve
+    }
+
+    /// A run of so many rows, executed in a bucket, has taken so long.
+    pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
+        self.curve.learn(rows, bucket, length, took_ns);
+    }
+
+    /// The size in which so many rows are executed: the cheapest bucket that holds them, the smallest of those that
+    /// take as long or of which nothing is known. Without buckets, and where none holds them, their own number.
+    pub(super) fn bucket(&self, rows: u32, length: u64) -> u32 {
+        let holding = &self.buckets[self.buckets.partition_point(|&bucket| bucket < rows)..];
+        match holding {
+            [] => rows,
+            &[only] => only,
+            &[smallest, ..] => {
+                let times = holding.iter().filter_map(|&bucket| Some((bucket, self.curve.predict(bucket, length)?)));
+                times.min_by(|(_, one), (_, two)| one.total_cmp(two)).map_or(smallest, |(bucket, _)| bucket)
+            }
+        }
+    }
+
+    /// Predicted nanoseconds, or none when nothing is known. More rows than any bucket holds take as long as so many
+    /// full ones.
+    pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
+        let full = self.buckets.last().copied().filter(|&largest| rows > largest);
+        let Some(largest) = full else { return self.curve.predict(self.bucket(rows, length), length) };
+        self.curve.predict(largest, length).map(|ns| ns * f64::from(rows) / f64::from(largest))
+    }
+
+    /// Sizes between which times are linear or constant: those of which times are kept, or all buckets.
+    pub(super) fn sizes(&self) -> SmallVec<[u32; 16]> {
+        if !self.buckets.is_empty() {
+            return self.buckets.iter().copied().collect();
+        }
+        self.curve.row_knots().flat_map(|at| [at.floor() as u32, at.ceil() as u32]).collect()
+    }
+}
