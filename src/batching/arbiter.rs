@@ -4,7 +4,7 @@
 //! it owes less than its loan: beyond that, weights rule. One group does not get the last lane while it holds all the
 //! others and another group waits.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 
 use super::{LaneId, LaneKnobs, Ns, TaskId, ids::GroupIx};
 
@@ -109,7 +109,8 @@ struct Load {
 /// Lanes, and the groups that wait for one or for a time.
 #[derive(Debug, Default)]
 pub(super) struct Arbiter {
-    lanes: BTreeMap<LaneId, Load>,
+    /// By their ids. There are a few.
+    lanes: Vec<Load>,
     ring: VecDeque<GroupIx>,
     /// Groups whose batch still waits for more requests, by the time at which it goes without them.
     delays: BTreeSet<(Ns, GroupIx)>,
@@ -122,17 +123,19 @@ impl Arbiter {
     /// Takes a lane into service. A known lane is left as it is.
     pub(super) fn lane_up(&mut self, id: LaneId, knobs: LaneKnobs) {
         let lane = Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0, pace: 1.0 };
-        self.lanes.entry(id).or_insert(Load { lane, tasks: VecDeque::new() });
+        if let Err(at) = self.lanes.binary_search_by_key(&id, |load| load.lane.id) {
+            self.lanes.insert(at, Load { lane, tasks: VecDeque::new() });
+        }
     }
 
     /// Takes a lane out of service.
     pub(super) fn lane_lost(&mut self, id: LaneId) {
-        self.lanes.remove(&id);
+        self.lanes.retain(|load| load.lane.id != id);
     }
 
     /// A task was launched on a lane; it is predicted to take so long.
     pub(super) fn launched(&mut self, id: LaneId, task: TaskId, now: Ns, predicted_ns: Option<Ns>) {
-        let Some(Load { lane, tasks }) = self.lanes.get_mut(&id) else { return };
+        let Some(Load { lane, tasks }) = self.load(id) else { return };
         tasks.push_back((task, predicted_ns));
         lane.tasks += 1;
         lane.busy_until = lane.busy_until.max(now).saturating_add(lane.takes_ns(predicted_ns));
@@ -141,7 +144,7 @@ impl Arbiter {
     /// A task that was launched at `launched` ended: how long it had the lane. What remains begins now: were
     /// predictions only added up, whatever they are off by would add up too.
     pub(super) fn completed(&mut self, id: LaneId, task: TaskId, launched: Ns, now: Ns) -> Ns {
-        let Some(Load { lane, tasks }) = self.lanes.get_mut(&id) else { return 0 };
+        let Some(Load { lane, tasks }) = self.load(id) else { return 0 };
         let took_ns = now.saturating_sub(launched.max(lane.last_end));
         lane.last_end = now;
         if let Some(at) = tasks.iter().position(|(own, _)| *own == task)
@@ -155,18 +158,22 @@ impl Arbiter {
         took_ns
     }
 
+    fn load(&mut self, id: LaneId) -> Option<&mut Load> {
+        self.lanes.iter_mut().find(|load| load.lane.id == id)
+    }
+
     /// Lanes without a task.
     pub(super) fn idle_lanes(&self) -> usize {
-        self.lanes.values().filter(|load| load.lane.is_idle()).count()
+        self.lanes.iter().filter(|load| load.lane.is_idle()).count()
     }
 
     pub(super) fn lanes(&self) -> impl Iterator<Item = (&Lane, u16)> {
-        self.lanes.values().map(|load| (&load.lane, load.lane.tasks))
+        self.lanes.iter().map(|load| (&load.lane, load.lane.tasks))
     }
 
     /// Lanes that take a task now, by their ids.
     pub(super) fn open_lanes(&self, now: Ns) -> impl Iterator<Item = Lane> {
-        self.lanes.values().map(|load| load.lane).filter(move |lane| lane.is_open(now))
+        self.lanes.iter().map(|load| load.lane).filter(move |lane| lane.is_open(now))
     }
 
     /// Sets a group's share.
@@ -176,7 +183,7 @@ impl Arbiter {
 
     /// Charges a group device time.
     pub(super) fn charge(&mut self, group: GroupIx, used_ns: Ns) {
-        self.apply_outcomes(group);
+        self.settle(group);
         let standing = self.standing(group);
         let credit_ns = standing.credit_ns.saturating_sub(i64::try_from(used_ns).unwrap_or(i64::MAX));
         standing.credit_ns = credit_ns.max(-MOST_DEBT_QUANTA * standing.quantum_ns());
@@ -184,7 +191,7 @@ impl Arbiter {
 
     /// Lets a group that was out of the ring have what was credited to others meanwhile, as far as it is in debt:
     /// they have used as much by weight.
-    fn apply_outcomes(&mut self, group: GroupIx) {
+    fn settle(&mut self, group: GroupIx) {
         let credited_ns = self.credited_ns;
         let standing = self.standing(group);
         let passed_ns = credited_ns - std::mem::replace(&mut standing.settled_ns, credited_ns);
@@ -203,7 +210,7 @@ impl Arbiter {
 
     /// Puts a group with work at the end of the ring, unless it stands there already.
     pub(super) fn call(&mut self, group: GroupIx) {
-        self.apply_outcomes(group);
+        self.settle(group);
         let standing = self.standing(group);
         let due = standing.due.take();
         if !std::mem::replace(&mut standing.in_ring, true) {
@@ -247,7 +254,7 @@ impl Arbiter {
     }
 
     fn lanes_ahead(&self) -> impl Iterator<Item = &Lane> {
-        self.lanes.values().map(|load| &load.lane).filter(|lane| lane.has_room())
+        self.lanes.iter().map(|load| &load.lane).filter(|lane| lane.has_room())
     }
 
     /// The open lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has,
@@ -264,7 +271,7 @@ impl Arbiter {
         let lane = self.open_lanes(now).min_by_key(|lane| (lane.tasks, lane.id))?;
         let at = if self.ring.len() == 1 { self.forgive() } else { self.turn(holds, urgent) };
         let group = self.ring.remove(at)?;
-        self.apply_outcomes(group);
+        self.settle(group);
         self.standings[group].in_ring = false;
         Some((lane, group))
     }

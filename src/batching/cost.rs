@@ -77,6 +77,7 @@ impl Costs {
     /// take as long or of which nothing is known; the rows themselves where the stage has none.
     pub(super) fn bucket(&self, stage: CellId, rows: u32, class: &ShapeClass) -> u32 {
         let stage = self.stages.get(usize::from(stage.0));
+        let stage = stage.filter(|stage| stage.has_buckets());
         stage.map_or(rows, |stage| stage.bucket(rows, length_of(class)))
     }
 

@@ -113,6 +113,15 @@ impl InFlightTask {
     pub(super) fn new(task: TaskId, lane: LaneId, group: GroupIx, (rows, bucket): (u32, u32), launched: Ns) -> Self {
         Self { task, lane, group, own_rows: rows, rows, bucket, launched, is_followed: false }
     }
+
+    /// The group's part of the task's device time, in proportion to its rows.
+    pub(super) fn share_ns(&self, used_ns: Ns) -> Ns {
+        if self.own_rows == self.rows {
+            return used_ns;
+        }
+        let share_ns = u128::from(used_ns) * u128::from(self.own_rows) / u128::from(self.rows.max(1));
+        Ns::try_from(share_ns).unwrap_or(Ns::MAX)
+    }
 }
 
 /// Consecutive rows of one request that have boarded.

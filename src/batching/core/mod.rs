@@ -174,8 +174,10 @@ impl Core {
         for in_flight in &in_flight_tasks {
             let own;
             (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows as usize));
-            self.groups[in_flight.group].version.ran(in_flight.rows, used_ns);
-            self.with_group(in_flight.group, actions, |work, context| work.complete(context, in_flight, own, used_ns));
+            self.with_group(in_flight.group, actions, |work, context| {
+                context.version.ran(in_flight.rows, used_ns);
+                work.complete(context, in_flight, own, used_ns);
+            });
         }
     }
 
@@ -191,8 +193,7 @@ impl Core {
         let Some(first) = in_flight_tasks.first() else { return (in_flight_tasks, 0) };
         let used_ns = self.arbiter.completed(first.lane, task, first.launched, self.now);
         for in_flight in &in_flight_tasks {
-            let share_ns = u128::from(used_ns) * u128::from(in_flight.own_rows) / u128::from(in_flight.rows.max(1));
-            self.arbiter.charge(in_flight.group, Ns::try_from(share_ns).unwrap_or(Ns::MAX));
+            self.arbiter.charge(in_flight.group, in_flight.share_ns(used_ns));
         }
         (in_flight_tasks, used_ns)
     }

@@ -115,7 +115,7 @@ impl Curve {
         }
         if self.known[column][row].is_some_and(|estimate| estimate.has_moved()) {
             self.follow();
-            self.apply_outcomes(column, row);
+            self.reconcile(column, row);
             self.fill();
         }
     }
@@ -150,7 +150,7 @@ impl Curve {
     }
 
     /// Makes the known times agree again with one that has changed.
-    fn apply_outcomes(&mut self, column: usize, row: usize) {
+    fn reconcile(&mut self, column: usize, row: usize) {
         let Some(mut newest) = self.known[column][row] else { return };
         if !newest.is_confirmed() {
             let (least, most) = self.bounds(column, row, Estimate::is_confirmed);

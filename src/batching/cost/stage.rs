@@ -28,6 +28,11 @@ impl Stage {
         Self { curve: curve.profiled(points), buckets }
     }
 
+    /// Whether it is executed in a few sizes only.
+    pub(super) fn has_buckets(&self) -> bool {
+        !self.buckets.is_empty()
+    }
+
     pub(super) fn curve(&self) -> &Curve {
         &self.curve
     }

@@ -39,7 +39,10 @@ impl Batch {
 
     /// Where a part is among its parts.
     pub(super) fn position(&self, ix: PartIx) -> Option<usize> {
-        self.parts.binary_search_by_key(&ix, |part| part.ix).ok()
+        match &self.parts[..] {
+            [only] => (only.ix == ix).then_some(0),
+            parts => parts.binary_search_by_key(&ix, |part| part.ix).ok(),
+        }
     }
 }
 
@@ -86,6 +89,9 @@ impl Part {
     /// Joins neighbouring steps that wait for the same stage; returns how many joined.
     pub(super) fn merge(&mut self, spare: &mut SpareRows) -> u32 {
         let steps = &mut self.steps;
+        if steps.len() < 2 {
+            return 0;
+        }
         let (mut merged, mut at) = (0, 1);
         while at < steps.len() {
             let (before, behind) = (&steps[at - 1], &steps[at]);

@@ -73,11 +73,11 @@ impl Literal {
 
     fn push(&mut self, stage: usize, batch: u32, rows: &'static str, pair: usize) {
         self.queues[stage].push_back(Item { batch, rows, pair });
-        self.apply_outcomes();
+        self.settle();
     }
 
     /// Executors become active and take items until nothing changes.
-    fn apply_outcomes(&mut self) {
+    fn settle(&mut self) {
         for _ in 0..2 * self.executors.len() {
             for stage in 0..self.executors.len() {
                 self.wake_up(stage);
@@ -143,7 +143,7 @@ impl Literal {
         }
         self.owed[stage] = Some(item.pair);
         self.executors[stage] = Executor::Inactive;
-        self.apply_outcomes();
+        self.settle();
         item
     }
 
