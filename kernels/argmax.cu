@@ -1,0 +1,58 @@
+// The token that a decoder chooses (BatchMaker, section 7.4): the place of each row's maximum, and whether it is the
+// end token, so that the host learns both with the task's completion and the token is fed back on the device.
+//
+// x: [rows, columns]; index: [rows], the first place on ties; NaN is never chosen, and a row without a number has 0;
+// done: [rows], 1 where the index is `end`, else 0. No token ends a row if `end` is negative. Rows from `live` on are
+// neither read nor written.
+//
+// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks does all of it.
+
+template <class Index>
+DEVICE void argmax(int count, int columns, const element* x, int end, Index* index, int* done) {
+    bool packs = aligned(x);
+    Reg<float> most;
+    Reg<int> place;
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        const element* values = x + i64(row) * columns;
+        EACH {
+            float largest = -bits_float(0x7f800000u);
+            int where = columns;
+            for_columns(columns, packs, [&](int column, auto width) {
+                constexpr int N = decltype(width)::count;
+                float value[N];
+                load(values + column, value);
+#pragma unroll
+                for (int k = 0; k < N; ++k) {
+                    // A thread's columns come in order. The second case is for rows with nothing above minus infinity.
+                    if (value[k] > largest || (where == columns && value[k] == largest)) {
+                        largest = value[k];
+                        where = column + k;
+                    }
+                }
+            });
+            most() = largest;
+            place() = where;
+        }
+        float row_most = BLOCK_MAX(most);
+        EACH {
+            if (most() != row_most) place() = columns;
+        }
+        int first = BLOCK_MIN(place);
+        int chosen = first < columns ? first : 0;
+        EACH {
+            if (TID == 0) {
+                index[row] = chosen;
+                done[row] = chosen == end;
+            }
+        }
+    }
+}
+
+KERNEL(argmax_i32, 1024, const int* live, int rows, int columns, const element* x, int end, int* index, int* done) {
+    argmax(live_rows(live, rows), columns, x, end, index, done);
+}
+
+// argmax_i32 with indices of 64 bits, as ONNX's ArgMax gives them.
+KERNEL(argmax_i64, 1024, const int* live, int rows, int columns, const element* x, int end, i64* index, int* done) {
+    argmax(live_rows(live, rows), columns, x, end, index, done);
+}

@@ -1,0 +1,62 @@
+// LayerNorm over the last axis, with the residual connection before it:
+//
+//     s = x + residual,  y = (s - mean(s)) / sqrt(variance(s) + epsilon) · scale + bias
+//
+// The variance is of the deviations from the mean, not a difference of two large sums, so that rows far from zero keep
+// their digits. The row is read three times, twice from the cache.
+//
+// x, y: [rows, columns]; residual: [rows, columns] or null; scale, bias: [columns], bias may be null; sum: [rows,
+// columns] or null, takes s for the next residual connection. y and sum may each be x or residual, but not one array.
+// Rows from `live` on are neither read nor written.
+//
+// Launch: blockIdx.x runs over rows, gridDim.y is 1; any number of blocks does all of it.
+
+template <int N> DEVICE void load_sum(const element* x, const element* residual, i64 at, float (&value)[N]) {
+    load(x + at, value);
+    if (residual) add_to(value, residual + at);
+}
+
+KERNEL(layer_norm, 1024, const int* live, int rows, int columns, float epsilon, const element* x,
+       const element* residual, const element* scale, const element* bias, element* sum, element* y) {
+    int count = live_rows(live, rows);
+    bool packs = aligned(x, residual, scale, bias, sum, y);
+    Reg<float> part;
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        i64 first = i64(row) * columns;
+        EACH {
+            part() = 0.0f;
+            for_columns(columns, packs, [&](int column, auto width) {
+                constexpr int N = decltype(width)::count;
+                float value[N];
+                load_sum(x, residual, first + column, value);
+#pragma unroll
+                for (int k = 0; k < N; ++k) part() += value[k];
+            });
+        }
+        float mean = BLOCK_SUM(part) / columns;
+        EACH {
+            part() = 0.0f;
+            for_columns(columns, packs, [&](int column, auto width) {
+                constexpr int N = decltype(width)::count;
+                float value[N];
+                load_sum(x, residual, first + column, value);
+#pragma unroll
+                for (int k = 0; k < N; ++k) part() += (value[k] - mean) * (value[k] - mean);
+            });
+        }
+        float deviation = sqrtf(BLOCK_SUM(part) / columns + epsilon);
+        EACH {
+            for_columns(columns, packs, [&](int column, auto width) {
+                constexpr int N = decltype(width)::count;
+                float value[N], factor[N];
+                load_sum(x, residual, first + column, value);
+                if (sum) store(value, sum + first + column);
+                load(scale + column, factor);
+#pragma unroll
+                for (int k = 0; k < N; ++k) value[k] = (value[k] - mean) / deviation * factor[k];
+                if (bias) add_to(value, bias + column);
+                store(value, y + first + column);
+            });
+        }
+    }
+}

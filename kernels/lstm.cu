@@ -1,0 +1,45 @@
+// The pointwise part of an LSTM step (ONNX's LSTM without peepholes; the cell of BatchMaker, section 7.2):
+//
+//     i, o, f = sigmoid of their gates,  u = tanh of its gate,  c = f · c_before + i · u,  h = o · tanh(c)
+//
+// The gates come from one matrix product over (x, h_before), in ONNX's order i, o, f, c. The memory c is added to at
+// every step, so it is fp32 whatever the element type.
+//
+// gates: [rows, 4 · hidden]; bias: [4 · hidden], the sum of ONNX's two, or null; c_before and c: fp32 [rows, hidden],
+// may be one array; h: [rows, hidden]. Rows from `live` on are neither read nor written.
+//
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+
+KERNEL(lstm, 256, const int* live, int rows, int hidden, const element* gates, const element* bias,
+       const float* c_before, float* c, element* h) {
+    int count = live_rows(live, rows);
+    bool packs = aligned(gates, bias, c_before, c, h);
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        const element* gate = gates + i64(row) * 4 * hidden;
+        i64 first = i64(row) * hidden;
+        EACH {
+            for_columns(hidden, packs, [&](int unit, auto width) {
+                constexpr int N = decltype(width)::count;
+                float i[N], o[N], f[N], u[N], memory[N], out[N];
+                load(gate + unit, i);
+                load(gate + hidden + unit, o);
+                load(gate + 2 * hidden + unit, f);
+                load(gate + 3 * hidden + unit, u);
+                load(c_before + first + unit, memory);
+                if (bias) {
+                    add_to(i, bias + unit);
+                    add_to(o, bias + hidden + unit);
+                    add_to(f, bias + 2 * hidden + unit);
+                    add_to(u, bias + 3 * hidden + unit);
+                }
+#pragma unroll
+                for (int k = 0; k < N; ++k) {
+                    memory[k] = sigmoid(f[k]) * memory[k] + sigmoid(i[k]) * tanhf(u[k]);
+                    out[k] = sigmoid(o[k]) * tanhf(memory[k]);
+                }
+                store(memory, c + first + unit);
+                store(out, h + first + unit);
+            });
+        }
+    }
+}

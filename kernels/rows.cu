@@ -1,0 +1,96 @@
+// Rows by index: gather and scatter of what requests keep between cells (BatchMaker, section 4.3), and embeddings.
+//
+// A launch is captured once for a bucket of `rows` rows. How many of them are live, and which rows of the table they
+// are, is in the parameter block and read when the launch runs. Padding rows read as zeros, so that no value of a
+// request that is gone reaches the matrix products after it. They are not written back: no scratch row is needed.
+//
+// An index that the table does not have reads as a row of zeros, is not written, and is noted in `faults`, one word a
+// row, which the host clears with the parameter block. Other rows go on.
+//
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+
+constexpr unsigned FAULT_SLOT = 1;
+constexpr unsigned FAULT_ID = 2;
+
+struct alignas(16) Chunk {
+    unsigned words[4];
+};
+
+DEVICE bool in_chunks(const void* a, const void* b, int row_bytes) {
+    return (reinterpret_cast<u64>(a) | reinterpret_cast<u64>(b) | u64(row_bytes)) % sizeof(Chunk) == 0;
+}
+
+// Copies this block's pieces of a row, or clears them if `from` is null.
+template <class Piece> DEVICE void copy_row(const char* from, char* to, int row_bytes) {
+    int pieces = row_bytes / int(sizeof(Piece));
+    for (int i = blockIdx.y * THREADS + TID; i < pieces; i += gridDim.y * THREADS) {
+        reinterpret_cast<Piece*>(to)[i] = from ? reinterpret_cast<const Piece*>(from)[i] : Piece{};
+    }
+}
+
+DEVICE void copy_row(const char* from, char* to, int row_bytes, bool chunks) {
+    if (chunks) {
+        copy_row<Chunk>(from, to, row_bytes);
+    } else {
+        copy_row<unsigned>(from, to, row_bytes);
+    }
+}
+
+DEVICE void note_fault(unsigned* faults, int row, unsigned fault) {
+    if (blockIdx.y == 0 && TID == 0) faults[row] |= fault;
+}
+
+template <class Index>
+DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool from_end, const char* table,
+                   int table_rows, char* out, unsigned* faults, unsigned fault) {
+    bool chunks = in_chunks(table, out, row_bytes);
+    for (int row = blockIdx.x; row < rows; row += gridDim.x) {
+        const char* from = nullptr;
+        bool known = true;
+        if (row < live) {
+            i64 index = indices[row];
+            if (from_end && index < 0) index += table_rows;
+            known = index >= 0 && index < table_rows;
+            if (known) from = table + index * row_bytes;
+        }
+        EACH {
+            copy_row(from, out + i64(row) * row_bytes, row_bytes, chunks);
+            if (!known) note_fault(faults, row, fault);
+        }
+    }
+}
+
+// out[i] = table[slots[i]] for i < live, zeros up to `rows`.
+// table: [table_rows, row_bytes]; out: [rows, row_bytes]; row_bytes: a multiple of 4. Slots may repeat.
+KERNEL(gather_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* table, int table_rows,
+       char* out, unsigned* faults) {
+    gather(live_rows(live, rows), rows, row_bytes, slots, false, table, table_rows, out, faults, FAULT_SLOT);
+}
+
+// table[slots[i]] = in[i] for i < live. in: [rows, row_bytes]; the rest as for gather_rows. No slot is named twice.
+KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, char* table,
+       int table_rows, unsigned* faults) {
+    int count = live_rows(live, rows);
+    bool chunks = in_chunks(table, in, row_bytes);
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        int slot = slots[row];
+        bool known = slot >= 0 && slot < table_rows;
+        EACH {
+            if (known) copy_row(in + i64(row) * row_bytes, table + i64(slot) * row_bytes, row_bytes, chunks);
+            if (!known) note_fault(faults, row, FAULT_SLOT);
+        }
+    }
+}
+
+// out[i] = table[ids[i]] for i < live, zeros up to `rows`. As ONNX's Gather, an id below zero counts from the table's
+// end; beyond either end it is a fault. The shapes are those of gather_rows.
+KERNEL(embedding_i32, 256, const int* live, int rows, int row_bytes, const int* ids, const char* table, int table_rows,
+       char* out, unsigned* faults) {
+    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, faults, FAULT_ID);
+}
+
+// embedding_i32 for ids of 64 bits.
+KERNEL(embedding_i64, 256, const int* live, int rows, int row_bytes, const i64* ids, const char* table, int table_rows,
+       char* out, unsigned* faults) {
+    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, faults, FAULT_ID);
+}

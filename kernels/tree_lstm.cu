@@ -1,0 +1,81 @@
+// The pointwise parts of a binary TreeLSTM (Tai et al., 2015, section 3.2, equations 9 to 14, with two children; the
+// cells of BatchMaker, section 7.5). Gates come from one matrix product: a leaf's over its token's embedding, an
+// internal node's over (h_left, h_right). Memories c are fp32 whatever the element type.
+//
+// Rows from `live` on are neither read nor written. `bias` may be null.
+//
+// Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
+
+// A leaf: c = sigmoid(i) · tanh(u), h = sigmoid(o) · tanh(c).
+// gates: [rows, 3 · hidden] in the order i, o, u; bias: [3 · hidden]; c: fp32 [rows, hidden]; h: [rows, hidden].
+KERNEL(tree_lstm_leaf, 256, const int* live, int rows, int hidden, const element* gates, const element* bias, float* c,
+       element* h) {
+    int count = live_rows(live, rows);
+    bool packs = aligned(gates, bias, c, h);
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        const element* gate = gates + i64(row) * 3 * hidden;
+        i64 first = i64(row) * hidden;
+        EACH {
+            for_columns(hidden, packs, [&](int unit, auto width) {
+                constexpr int N = decltype(width)::count;
+                float i[N], o[N], u[N], memory[N], out[N];
+                load(gate + unit, i);
+                load(gate + hidden + unit, o);
+                load(gate + 2 * hidden + unit, u);
+                if (bias) {
+                    add_to(i, bias + unit);
+                    add_to(o, bias + hidden + unit);
+                    add_to(u, bias + 2 * hidden + unit);
+                }
+#pragma unroll
+                for (int k = 0; k < N; ++k) {
+                    memory[k] = sigmoid(i[k]) * tanhf(u[k]);
+                    out[k] = sigmoid(o[k]) * tanhf(memory[k]);
+                }
+                store(memory, c + first + unit);
+                store(out, h + first + unit);
+            });
+        }
+    }
+}
+
+// An internal node: c = sigmoid(i) · tanh(u) + sigmoid(f_left) · c_left + sigmoid(f_right) · c_right, h as in a leaf.
+// gates: [rows, 5 · hidden] in the order i, f_left, f_right, o, u; bias: [5 · hidden]; c_left, c_right, c: fp32
+// [rows, hidden], c may be one of the others; h: [rows, hidden].
+KERNEL(tree_lstm_node, 256, const int* live, int rows, int hidden, const element* gates, const element* bias,
+       const float* c_left, const float* c_right, float* c, element* h) {
+    int count = live_rows(live, rows);
+    bool packs = aligned(gates, bias, c_left, c_right, c, h);
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        const element* gate = gates + i64(row) * 5 * hidden;
+        i64 first = i64(row) * hidden;
+        EACH {
+            for_columns(hidden, packs, [&](int unit, auto width) {
+                constexpr int N = decltype(width)::count;
+                float i[N], f_left[N], f_right[N], o[N], u[N], left[N], right[N], out[N];
+                load(gate + unit, i);
+                load(gate + hidden + unit, f_left);
+                load(gate + 2 * hidden + unit, f_right);
+                load(gate + 3 * hidden + unit, o);
+                load(gate + 4 * hidden + unit, u);
+                load(c_left + first + unit, left);
+                load(c_right + first + unit, right);
+                if (bias) {
+                    add_to(i, bias + unit);
+                    add_to(f_left, bias + hidden + unit);
+                    add_to(f_right, bias + 2 * hidden + unit);
+                    add_to(o, bias + 3 * hidden + unit);
+                    add_to(u, bias + 4 * hidden + unit);
+                }
+#pragma unroll
+                for (int k = 0; k < N; ++k) {
+                    float kept = sigmoid(f_left[k]) * left[k] + sigmoid(f_right[k]) * right[k];
+                    left[k] = sigmoid(i[k]) * tanhf(u[k]) + kept;
+                    out[k] = sigmoid(o[k]) * tanhf(left[k]);
+                }
+                store(left, c + first + unit);
+                store(out, h + first + unit);
+            });
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! Arrays in memory as kernels see them.
+
+use std::alloc::{Layout, alloc, dealloc};
+
+use half::{bf16, f16};
+
+/// What an array's elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    F32,
+    F16,
+    Bf16,
+    I32,
+    I64,
+}
+
+impl Kind {
+    /// The element types that kernels are compiled for.
+    pub const ELEMENTS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 | Self::Bf16 => 2,
+            Self::F32 | Self::I32 => 4,
+            Self::I64 => 8,
+        }
+    }
+
+    fn encode(self, value: f64) -> Vec<u8> {
+        match self {
+            Self::F32 => (value as f32).to_ne_bytes().into(),
+            Self::F16 => f16::from_f32(value as f32).to_ne_bytes().into(),
+            Self::Bf16 => bf16::from_f32(value as f32).to_ne_bytes().into(),
+            Self::I32 => (value as i32).to_ne_bytes().into(),
+            Self::I64 => (value as i64).to_ne_bytes().into(),
+        }
+    }
+
+    fn decode(self, bytes: &[u8]) -> f64 {
+        let two = || [bytes[0], bytes[1]];
+        let four = || [bytes[0], bytes[1], bytes[2], bytes[3]];
+        match self {
+            Self::F32 => f32::from_ne_bytes(four()).into(),
+            Self::F16 => f16::from_ne_bytes(two()).into(),
+            Self::Bf16 => bf16::from_ne_bytes(two()).into(),
+            Self::I32 => i32::from_ne_bytes(four()).into(),
+            Self::I64 => i64::from_ne_bytes(bytes.try_into().expect("8 bytes")) as f64,
+        }
+    }
+}
+
+/// What an output holds before a launch; every element type has it exactly.
+pub const UNTOUCHED: f64 = -7.0;
+
+/// An array that ends where its allocation ends, so that a sanitizer sees what lies beyond. Values go in and come out
+/// as doubles, rounded to the array's kind on the way in.
+pub struct Array {
+    kind: Kind,
+    count: usize,
+    layout: Layout,
+    allocation: *mut u8,
+    /// Bytes between the allocation and the first element.
+    shift: usize,
+}
+
+impl Array {
+    /// An array at an address that vector loads may use.
+    pub fn new(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
+        Self::at(kind, values, 0)
+    }
+
+    /// An array that begins one element after such an address.
+    pub fn unaligned(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
+        Self::at(kind, values, kind.bytes())
+    }
+
+    fn at(kind: Kind, values: impl IntoIterator<Item = f64>, shift: usize) -> Self {
+        let bytes: Vec<u8> = values.into_iter().flat_map(|value| kind.encode(value)).collect();
+        let layout = Layout::from_size_align(bytes.len() + shift.max(1), 64).expect("a small array");
+        // SAFETY: the layout's size is not zero.
+        let allocation = unsafe { alloc(layout) };
+        assert!(!allocation.is_null(), "there is no memory for a small array");
+        let array = Self { kind, count: bytes.len() / kind.bytes(), layout, allocation, shift };
+        // SAFETY: the allocation has room for the shift and the bytes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), array.address(), bytes.len()) };
+        array
+    }
+
+    /// An output of so many elements.
+    pub fn untouched(kind: Kind, count: usize) -> Self {
+        Self::new(kind, std::iter::repeat_n(UNTOUCHED, count))
+    }
+
+    pub fn zeros(kind: Kind, count: usize) -> Self {
+        Self::new(kind, std::iter::repeat_n(0.0, count))
+    }
+
+    pub fn address(&self) -> *mut u8 {
+        self.allocation.wrapping_add(self.shift)
+    }
+
+    /// The address of an element.
+    pub fn element(&self, place: usize) -> *mut u8 {
+        assert!(place <= self.count, "element {place} of {}", self.count);
+        self.address().wrapping_add(place * self.kind.bytes())
+    }
+
+    pub fn values(&self) -> Vec<f64> {
+        // SAFETY: the elements are initialized, and no kernel runs meanwhile.
+        let bytes = unsafe { std::slice::from_raw_parts(self.address(), self.count * self.kind.bytes()) };
+        bytes.chunks(self.kind.bytes()).map(|element| self.kind.decode(element)).collect()
+    }
+}
+
+impl Drop for Array {
+    fn drop(&mut self) {
+        // SAFETY: it was allocated with this layout, and is freed once.
+        unsafe { dealloc(self.allocation, self.layout) };
+    }
+}

@@ -1,0 +1,209 @@
+//! The kernels as a library of the host: compiled once for an element type, opened, launched.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_void},
+    fs,
+    hash::{DefaultHasher, Hash, Hasher},
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+use libloading::Library as Opened;
+
+use crate::array::{Array, Kind};
+
+/// Set in a process whose kernels are to be compiled with sanitizers (see `sanitized`).
+pub const SANITIZE: &str = "PATERNOSTER_SANITIZE_KERNELS";
+
+/// An argument of a launch.
+pub enum Arg<'a> {
+    Array(&'a Array),
+    /// An array from one of its elements on.
+    Inside(&'a Array, usize),
+    Null,
+    Int(i32),
+    Float(f32),
+    /// A structure of integers, passed by value.
+    Ints(&'a [i32]),
+}
+
+/// How a kernel is described by the library; `host::Kernel` of `kernels/prelude/host.h`.
+#[repr(C)]
+struct RawKernel {
+    name: *const c_char,
+    most_threads: u32,
+    arguments: u32,
+    sizes: *const u32,
+    call: *const c_void,
+    kernel: *const c_void,
+    next: *const RawKernel,
+}
+
+/// A kernel in the library's table.
+#[derive(Debug)]
+pub struct Kernel {
+    pub name: String,
+    pub most_threads: u32,
+    /// Bytes of each argument.
+    pub sizes: Vec<u32>,
+}
+
+type Launch = unsafe extern "C" fn(*const c_char, *const u32, *const u32, *mut *mut c_void) -> *const c_char;
+
+pub struct Library {
+    launch: Launch,
+    pub kernels: Vec<Kernel>,
+    _opened: Opened,
+}
+
+impl Library {
+    /// The kernels of the repository for an element type.
+    pub fn of(element: Kind) -> &'static Self {
+        static LIBRARIES: [OnceLock<Library>; 3] = [const { OnceLock::new() }; 3];
+        let (place, _) =
+            Kind::ELEMENTS.iter().enumerate().find(|(_, kind)| **kind == element).expect("an element type");
+        LIBRARIES[place].get_or_init(|| Self::compile(element, &sources()).expect("the kernels compile"))
+    }
+
+    /// Compiles and opens kernel files. The error is the compiler's.
+    pub fn compile(element: Kind, sources: &[PathBuf]) -> Result<Self, String> {
+        let file = build(element, sources)?;
+        // SAFETY: the library's initializers only fill its table.
+        let opened = unsafe { Opened::new(&file) }.map_err(|error| error.to_string())?;
+        // SAFETY: `host.h` defines both functions with these types.
+        let (launch, kernels) = unsafe {
+            let list =
+                opened.get::<extern "C" fn() -> *const RawKernel>("kernels").map_err(|error| error.to_string())?;
+            let launch = opened.get::<Launch>("launch").map_err(|error| error.to_string())?;
+            (*launch, table(list()))
+        };
+        Ok(Self { launch, kernels, _opened: opened })
+    }
+
+    /// Launches a kernel with blocks of `threads` threads. The error is what the library finds wrong.
+    pub fn launch(&self, name: &str, grid: [u32; 2], threads: u32, arguments: &[Arg<'_>]) -> Result<(), String> {
+        let mut bytes: Vec<Vec<u64>> = arguments.iter().map(Arg::words).collect();
+        if let Some(kernel) = self.kernels.iter().find(|kernel| kernel.name == name) {
+            let sizes: Vec<u32> = arguments.iter().map(Arg::bytes).collect();
+            assert_eq!(sizes, kernel.sizes, "bytes of the arguments of {name}, beside those of its table");
+        }
+        let mut addresses: Vec<*mut c_void> = bytes.iter_mut().map(|words| words.as_mut_ptr().cast()).collect();
+        let c_name = CString::new(name).expect("a kernel's name has no zero byte");
+        // SAFETY: the arguments have the kernel's sizes, and arrays live as long as `arguments`.
+        let wrong = unsafe {
+            (self.launch)(
+                c_name.as_ptr(),
+                [grid[0], grid[1], 1].as_ptr(),
+                [threads, 1, 1].as_ptr(),
+                addresses.as_mut_ptr(),
+            )
+        };
+        if wrong.is_null() {
+            return Ok(());
+        }
+        // SAFETY: the message is a C string, which holds until this thread's next launch.
+        Err(unsafe { CStr::from_ptr(wrong) }.to_string_lossy().into_owned())
+    }
+}
+
+impl Arg<'_> {
+    /// The argument's memory, at least 8-byte aligned.
+    fn words(&self) -> Vec<u64> {
+        match self {
+            Self::Array(array) => vec![array.address() as u64],
+            Self::Inside(array, first) => vec![array.element(*first) as u64],
+            Self::Null => vec![0],
+            Self::Int(value) => vec![u64::from(*value as u32)],
+            Self::Float(value) => vec![u64::from(value.to_bits())],
+            Self::Ints(values) => values
+                .chunks(2)
+                .map(|pair| u64::from(pair[0] as u32) | u64::from(pair.get(1).map_or(0, |&high| high as u32)) << 32)
+                .collect(),
+        }
+    }
+
+    fn bytes(&self) -> u32 {
+        match self {
+            Self::Array(_) | Self::Inside(..) | Self::Null => 8,
+            Self::Int(_) | Self::Float(_) => 4,
+            Self::Ints(values) => 4 * values.len() as u32,
+        }
+    }
+}
+
+/// Reads the library's list.
+///
+/// # Safety
+/// It is a list as `host.h` makes it.
+unsafe fn table(mut next: *const RawKernel) -> Vec<Kernel> {
+    let mut kernels = Vec::new();
+    // SAFETY: as the caller promises; a null pointer ends the list.
+    while let Some(raw) = unsafe { next.as_ref() } {
+        // SAFETY: a name is a C string, and there is a size for each argument.
+        let (name, sizes) = unsafe {
+            (CStr::from_ptr(raw.name), std::slice::from_raw_parts(raw.sizes, raw.arguments as usize).to_vec())
+        };
+        kernels.push(Kernel { name: name.to_string_lossy().into_owned(), most_threads: raw.most_threads, sizes });
+        next = raw.next;
+    }
+    kernels
+}
+
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
+}
+
+/// The kernel files of the repository.
+pub fn sources() -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder()).expect("the folder of the kernels");
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "cu"));
+    files.sort();
+    files
+}
+
+pub fn compiler() -> String {
+    std::env::var("CXX").unwrap_or_else(|_| "c++".into())
+}
+
+/// Compiles kernel files into a shared library; returns its path. One that was made by the same compiler from the same
+/// files with the same options is used again.
+fn build(element: Kind, sources: &[PathBuf]) -> Result<PathBuf, String> {
+    let prelude = folder().join("prelude");
+    let element = match element {
+        Kind::F32 => "f32",
+        Kind::F16 => "f16",
+        Kind::Bf16 => "bf16",
+        other => panic!("no kernel is compiled for {other:?}"),
+    };
+    let mut options = vec!["-std=c++17", "-O1", "-g1", "-fPIC", "-shared", "-fvisibility=hidden"];
+    options.extend(["-fno-strict-aliasing", "-Wno-unknown-pragmas"]);
+    if std::env::var_os(SANITIZE).is_some() {
+        options.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
+    }
+    let mut command = Command::new(compiler());
+    command.args(&options).arg(format!("-DELEMENT={element}"));
+    command.arg("-include").arg(prelude.join("host.h")).args(["-x", "c++"]).args(sources);
+
+    let mut hash = DefaultHasher::new();
+    format!("{command:?}").hash(&mut hash);
+    let version = Command::new(compiler()).arg("--version").output();
+    let version = version.map_err(|error| format!("cannot run the C++ compiler '{}': {error}", compiler()))?;
+    version.stdout.hash(&mut hash);
+    for file in sources.iter().chain(&[prelude.join("host.h"), prelude.join("portable.h")]) {
+        fs::read(file).map_err(|error| format!("cannot read {}: {error}", file.display()))?.hash(&mut hash);
+    }
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let library = folder.join(format!("kernels-{element}-{:016x}.so", hash.finish()));
+    if !library.exists() {
+        // Beside it, and renamed when complete: other processes may want the same one.
+        let scratch = tempfile::NamedTempFile::new_in(folder).map_err(|error| error.to_string())?;
+        let done = command.arg("-o").arg(scratch.path()).output().map_err(|error| error.to_string())?;
+        if !done.status.success() {
+            return Err(String::from_utf8_lossy(&done.stderr).into_owned());
+        }
+        scratch.persist(&library).map_err(|error| error.to_string())?;
+    }
+    Ok(library)
+}

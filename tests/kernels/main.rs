@@ -1,0 +1,14 @@
+//! The CUDA kernels' numerics, checked on the host: `kernels/*.cu` are compiled as C++ and compared with references in
+//! double precision, for each element type, ragged sizes and launches, with padding rows full of NaN.
+
+mod array;
+mod attention;
+mod cells;
+mod library;
+mod numbers;
+mod pointwise;
+mod pooling;
+mod reductions;
+mod rows;
+mod rules;
+mod sanitized;

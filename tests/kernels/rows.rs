@@ -1,0 +1,163 @@
+//! Gather and scatter by slot, embeddings, and the completion signal.
+
+use crate::{
+    array::{Array, Kind, UNTOUCHED},
+    library::{
+        Arg::{self, Int},
+        Library,
+    },
+    numbers::{LAUNCHES, LIVE, ROWS, live},
+};
+
+/// Rows of a table, each element of which names its place; the last two are NaN.
+const TABLE_ROWS: usize = 9;
+
+fn table(columns: usize) -> Vec<f64> {
+    let known = (0..(TABLE_ROWS - 2) * columns).map(|place| place as f64 + 1.0);
+    known.chain(std::iter::repeat_n(f64::NAN, 2 * columns)).collect()
+}
+
+/// What a gather of these rows gives: zeros for padding and for rows that the table does not have.
+fn gathered(rows: &[Option<usize>], columns: usize) -> Vec<f64> {
+    let table = table(columns);
+    let row = |row: &Option<usize>| match row {
+        Some(row) => table[row * columns..][..columns].to_vec(),
+        None => vec![0.0; columns],
+    };
+    let padding = std::iter::repeat_n(0.0, (ROWS - rows.len()) * columns);
+    rows.iter().flat_map(row).chain(padding).collect()
+}
+
+struct Gather<'a> {
+    kernel: &'a str,
+    index_kind: Kind,
+    indices: [f64; ROWS],
+    live: i32,
+    expected: &'a [Option<usize>],
+    faults: [f64; ROWS],
+}
+
+impl Gather<'_> {
+    /// Runs it for rows of several widths, from and to addresses that allow vectors and that do not.
+    fn check(&self) {
+        let library = Library::of(Kind::F32);
+        for columns in [1, 3, 4, 31, 32, 257, 1000] {
+            for ((grid, threads), make) in
+                LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
+            {
+                let table = make(Kind::F32, table(columns));
+                let out = Array::untouched(Kind::F32, ROWS * columns);
+                let faults = Array::zeros(Kind::I32, ROWS);
+                let arguments = [
+                    Arg::Array(&Array::new(Kind::I32, [f64::from(self.live)])),
+                    Int(ROWS as i32),
+                    Int(4 * columns as i32),
+                    Arg::Array(&Array::new(self.index_kind, self.indices)),
+                    Arg::Array(&table),
+                    Int(TABLE_ROWS as i32),
+                    Arg::Array(&out),
+                    Arg::Array(&faults),
+                ];
+                library.launch(self.kernel, grid, threads, &arguments).expect("the launch keeps the rules");
+                let what = format!("{} of rows of {columns} words on {grid:?}", self.kernel);
+                assert_eq!(out.values(), gathered(self.expected, columns), "{what}");
+                assert_eq!(faults.values(), self.faults, "faults of {what}");
+            }
+        }
+    }
+}
+
+/// An index far outside of every table, for padding rows: following it would be seen.
+const WILD: f64 = 1e9;
+
+fn gather<'a>(indices: [f64; ROWS], live: i32, expected: &'a [Option<usize>], faults: [f64; ROWS]) -> Gather<'a> {
+    Gather { kernel: "gather_rows", index_kind: Kind::I32, indices, live, expected, faults }
+}
+
+#[test]
+fn slots_may_repeat_and_come_in_any_order() {
+    let expected = [Some(5), Some(0), Some(5)];
+    gather([5.0, 0.0, 5.0, WILD, WILD], 3, &expected, [0.0; ROWS]).check();
+}
+
+#[test]
+fn padding_rows_read_as_zeros() {
+    gather([WILD; ROWS], 0, &[], [0.0; ROWS]).check();
+    gather([2.0, WILD, WILD, WILD, WILD], 1, &[Some(2)], [0.0; ROWS]).check();
+}
+
+#[test]
+fn a_bucket_may_be_full_and_a_wrong_count_of_rows_ends_with_it() {
+    let expected = [Some(4), Some(3), Some(2), Some(1), Some(0)];
+    for live in [ROWS as i32, ROWS as i32 + 1, i32::MAX] {
+        gather([4.0, 3.0, 2.0, 1.0, 0.0], live, &expected, [0.0; ROWS]).check();
+    }
+    gather([0.0; ROWS], -1, &[], [0.0; ROWS]).check();
+}
+
+#[test]
+fn a_slot_that_the_table_does_not_have_is_a_fault_of_its_row_alone() {
+    let indices = [1.0, TABLE_ROWS as f64, -1.0, 2.0, WILD];
+    let expected = [Some(1), None, None, Some(2), None];
+    gather(indices, ROWS as i32, &expected, [0.0, 1.0, 1.0, 0.0, 1.0]).check();
+}
+
+#[test]
+fn embedding_ids_count_from_either_end_of_the_table() {
+    let vocabulary = TABLE_ROWS as f64;
+    let indices = [6.0, -vocabulary, 2.0 - vocabulary, vocabulary, -vocabulary - 1.0];
+    let expected = [Some(6), Some(0), Some(2), None, None];
+    let faults = [0.0, 0.0, 0.0, 2.0, 2.0];
+    for (kernel, index_kind) in [("embedding_i32", Kind::I32), ("embedding_i64", Kind::I64)] {
+        Gather { kernel, index_kind, indices, live: ROWS as i32, expected: &expected, faults }.check();
+    }
+}
+
+#[test]
+fn an_id_of_64_bits_is_not_cut_to_32() {
+    let indices = [4294967297.0, -4294967295.0, 1.0, WILD, WILD];
+    let (expected, faults) = ([None, None, Some(1)], [2.0, 2.0, 0.0, 0.0, 0.0]);
+    Gather { kernel: "embedding_i64", index_kind: Kind::I64, indices, live: 3, expected: &expected, faults }.check();
+}
+
+#[test]
+fn scatter_writes_the_slots_of_live_rows_and_nothing_else() {
+    let library = Library::of(Kind::F32);
+    let slots = [7.0, 2.0, TABLE_ROWS as f64, 3.0, WILD];
+    for columns in [1, 3, 4, 31, 32, 257, 1000] {
+        for ((grid, threads), make) in
+            LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
+        {
+            let mut rows: Vec<f64> = (0..LIVE * columns).map(|place| place as f64).collect();
+            rows.resize(ROWS * columns, f64::NAN);
+            let input = make(Kind::F32, rows.clone());
+            let table = Array::untouched(Kind::F32, TABLE_ROWS * columns);
+            let faults = Array::zeros(Kind::I32, ROWS);
+            let arguments = [
+                Arg::Array(&live(LIVE)),
+                Int(ROWS as i32),
+                Int(4 * columns as i32),
+                Arg::Array(&Array::new(Kind::I32, slots)),
+                Arg::Array(&input),
+                Arg::Array(&table),
+                Int(TABLE_ROWS as i32),
+                Arg::Array(&faults),
+            ];
+            library.launch("scatter_rows", grid, threads, &arguments).expect("the launch keeps the rules");
+            let mut expected = vec![UNTOUCHED; TABLE_ROWS * columns];
+            expected[7 * columns..8 * columns].copy_from_slice(&rows[..columns]);
+            expected[2 * columns..3 * columns].copy_from_slice(&rows[columns..2 * columns]);
+            assert_eq!(table.values(), expected, "rows of {columns} words on {grid:?}");
+            assert_eq!(faults.values(), [0.0, 0.0, 1.0, 0.0, 0.0], "faults of rows of {columns} words");
+        }
+    }
+}
+
+#[test]
+fn the_completion_signal_stores_all_64_bits_of_the_tasks_number() {
+    let task = (1_u64 << 40) as f64 + 17.0;
+    let word = Array::zeros(Kind::I64, 1);
+    let arguments = [Arg::Array(&Array::new(Kind::I64, [task])), Arg::Array(&word)];
+    Library::of(Kind::F32).launch("signal", [1, 1], 32, &arguments).expect("the launch keeps the rules");
+    assert_eq!(word.values(), [task]);
+}
