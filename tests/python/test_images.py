@@ -1,0 +1,131 @@
+"""The images: their Dockerfile is linted, names what is there, and its parts do here what they do in a container."""
+
+import os
+import re
+import subprocess
+
+import fetch
+import pins
+import pytest
+import yaml
+from conftest import ROOT, fetched
+from manifests import CHART, DEPLOY, container, only, render
+from server import free_ports
+
+DOCKER = DEPLOY / "docker"
+DOCKERFILE = DOCKER / "Dockerfile"
+HEALTHCHECK = DOCKER / "healthcheck"
+
+
+@pytest.fixture(scope="module")
+def instructions():
+    """The instructions of the Dockerfile: (name, arguments), continued lines joined."""
+    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
+    return [tuple(line.split(None, 1)) for line in text.splitlines() if line.strip()]
+
+
+@pytest.fixture(scope="module")
+def hadolint():
+    return fetched(fetch.hadolint)
+
+
+def lint(hadolint, path):
+    return subprocess.run([hadolint, "--no-color", path], capture_output=True, text=True, timeout=60)
+
+
+def test_the_linter_has_nothing_to_say(hadolint):
+    done = lint(hadolint, DOCKERFILE)
+    assert done.returncode == 0 and done.stdout == "", done.stdout + done.stderr
+
+
+def test_the_linter_finds_faults(hadolint, tmp_path):
+    worse = tmp_path / "Dockerfile"
+    worse.write_text(DOCKERFILE.read_text().replace("debian:12.11-slim", "debian") + "RUM true\n")
+    assert lint(hadolint, worse).returncode != 0
+    worse.write_text("FROM debian\n")
+    assert "DL3006" in lint(hadolint, worse).stdout
+
+
+def test_what_is_copied_is_there_and_not_ignored(instructions):
+    """The build context holds what the ignore file lets through, and that is all that is copied."""
+    ignored, *kept = (DOCKER / "Dockerfile.dockerignore").read_text().split()
+    assert ignored == "*"
+    kept = [one.removeprefix("!") for one in kept]
+    copied = [
+        source
+        for name, arguments in instructions
+        if name == "COPY" and "--from=" not in arguments
+        for source in [one for one in arguments.split() if not one.startswith("--")][:-1]
+    ]
+    assert copied
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert any(source == one or source.startswith(f"{one}/") for one in kept), f"{source} is not in the build context"
+    for one in kept:
+        assert (ROOT / one).exists(), one
+        assert any(source == one or source.startswith(f"{one}/") for source in copied), f"{one} is sent and not used"
+
+
+def test_the_library_is_the_one_of_the_tests():
+    """The image takes its wheel by the hashes that are pinned for the tests."""
+    text = (DOCKER / "onnxruntime.txt").read_text()
+    assert f"onnxruntime=={pins.ONNXRUNTIME.version} " in text
+    wanted = {digest for _, digest in pins.ONNXRUNTIME.platforms.values()}
+    assert set(re.findall(r"sha256:([0-9a-f]{64})", text)) == wanted
+
+
+def test_base_images_have_exact_tags(instructions):
+    images = [arguments.split("=", 1)[1] for name, arguments in instructions if name == "ARG" and "_IMAGE=" in arguments]
+    assert len(images) == 4
+    for image in images:
+        assert re.fullmatch(r"[\w./-]+:[\w.-]*\d+\.\d+[\w.-]*", image), f"{image} may change"
+
+
+def test_the_image_runs_as_the_user_of_the_chart(instructions):
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    (user,) = [arguments for name, arguments in instructions if name == "USER"]
+    assert user == f"{values['podSecurityContext']['runAsUser']}:{values['podSecurityContext']['runAsGroup']}"
+
+
+def check(*arguments):
+    done = subprocess.run([HEALTHCHECK, *map(str, arguments)], capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stderr
+
+
+def test_the_health_check_tells_ready_from_not_ready(start, made_models, tmp_path):
+    broken = tmp_path / "broken" / "1"
+    broken.mkdir(parents=True)
+    (broken / "model.onnx").write_bytes(b"no model")
+    server = start(tmp_path, until="live")
+    host, port = server.http.split(":")
+    assert check(host, port, "/v2/health/live") == (0, "")
+    assert check(host, port, "/v2/health/ready") == (
+        1,
+        f"healthcheck: GET http://{server.http}/v2/health/ready answered 400, expected 200\n",
+    )
+
+
+def test_the_health_check_fails_where_nobody_listens():
+    (port,) = free_ports(1)
+    status, said = check("127.0.0.1", port)
+    assert status == 1 and f"cannot connect to 127.0.0.1:{port}" in said
+
+
+def test_the_health_check_names_the_default_ports(instructions):
+    """The image, the chart's test and the server agree on the port and the path."""
+    (command,) = [arguments for name, arguments in instructions if name == "HEALTHCHECK"]
+    assert '"healthcheck", "127.0.0.1", "8000", "/v2/health/ready"' in command
+    manifests = render(fetched(fetch.helm), CHART / "ci" / "pvc-values.yaml")
+    (tester,) = only(manifests, "Pod")["spec"]["containers"]
+    assert tester["command"] == ["healthcheck", "demo-paternoster", "8000", "/v2/health/ready"]
+    assert tester["image"] == container(manifests)["image"]
+
+
+def test_the_binary_takes_tritonservers_arguments_under_its_name(program, tmp_path):
+    """The image has a link of that name."""
+    link = tmp_path / "tritonserver"
+    link.symlink_to(program)
+    nowhere = tmp_path / "nowhere"
+    command = [link, f"--model-store={nowhere}", "--log-verbose=1"]
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=60, env=os.environ)
+    assert done.returncode == 1 and f"cannot read the model repository {nowhere}" in done.stderr
