@@ -16,6 +16,7 @@ from open_load import Served
 RULES = DEPLOY / "prometheus" / "rules.yaml"
 RULE_TESTS = DEPLOY / "prometheus" / "rules_test.yaml"
 ADAPTER = DEPLOY / "prometheus" / "adapter.yaml"
+OPERATIONS = DEPLOY.parent / "docs" / "operations.md"
 DASHBOARD = DEPLOY / "grafana" / "paternoster.json"
 
 #: Prometheus' own series, and the labels that it gives to all series of a target.
@@ -158,6 +159,11 @@ def test_autoscalers_ask_for_series_of_the_server(page, helm):
     for trigger in triggers:
         assert page.faults(trigger["metadata"]["query"]) == []
         assert float(trigger["metadata"]["threshold"]) > 0
+
+
+def test_operators_are_told_what_to_do_about_each_alert(alerts):
+    told = re.findall(r"^\| (Paternoster\w+) \|", OPERATIONS.read_text(), re.MULTILINE)
+    assert sorted(told) == sorted(rule["alert"] for rule in alerts)
 
 
 def test_alerts_fire_when_they_should_and_not_else(promtool, alerts):
