@@ -1,8 +1,8 @@
 """Fetches what the demo and the tests need beside Rust: a virtual environment, ONNX Runtime's library, the weights
-of the example model, the clients perf_analyzer and grpcurl, and what deploy/ is checked with (Helm, promtool, hadolint
-and the schemas of Kubernetes).
+of the example model, the clients perf_analyzer and grpcurl, and what deploy/ is checked with: Helm, promtool, hadolint,
+the schemas of Kubernetes and the clients of what extends it.
 
-    python3 scripts/fetch.py venv runtime minilm perf_analyzer grpcurl helm promtool hadolint kubernetes_schemas
+    python3 scripts/fetch.py venv runtime minilm
 
 Everything lands in .venv and .cache, both ignored by git. Each piece is put together in a temporary folder and moved
 into place when complete, with a note of its pins: a run that was cut off is repeated, a finished one is not. The
@@ -261,6 +261,20 @@ def kubernetes_schemas():
     return folder
 
 
+def extension_clients():
+    """The folder with the classes of the clients of KEDA, the Prometheus operator and KServe, as source text."""
+    folder = CACHE / "extension-clients"
+    note = note_of(*pins.EXTENSION_CLIENTS)
+    if not made_from(folder, note):
+        with replacing(folder, note) as fresh:
+            for wheel in pins.EXTENSION_CLIENTS:
+                with opened(wheel) as archive:
+                    for name in archive.namelist():
+                        if name.endswith(".py") and "/models/" in name:
+                            take(archive, name, fresh / name)
+    return folder
+
+
 # Programs ------------------------------------------------------------------------------------------------------------
 
 
@@ -366,9 +380,10 @@ PIECES = {
     "promtool": promtool,
     "hadolint": hadolint,
     "kubernetes_schemas": kubernetes_schemas,
+    "extension_clients": extension_clients,
 }
 #: What the tests can do without, outside CI.
-OPTIONAL = {"perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas"}
+OPTIONAL = {"perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients"}
 
 
 def main():

@@ -55,7 +55,7 @@ CUDART = Wheel(
 LIBB64_PACKAGE = "libb64-0d"
 LIBB64_LIBRARY = "libb64.so.0d"
 
-#: JSON schemas of the Kubernetes API, made from its OpenAPI document: what the manifests in deploy/ are checked against.
+#: JSON schemas of the Kubernetes API, made from its OpenAPI document: manifests in deploy/ are held against them.
 KUBERNETES_SCHEMAS = Wheel(
     "kubernetes-validate",
     "1.37.0",
@@ -66,6 +66,31 @@ KUBERNETES_SCHEMAS = Wheel(
 
 #: The oldest release that the Helm chart allows, and the newest one that there are schemas of.
 KUBERNETES_RELEASES = ("1.27.0", "1.37.0")
+
+#: Python clients of what extends Kubernetes: their classes name the fields of KEDA, the Prometheus operator and KServe.
+EXTENSION_CLIENTS = (
+    Wheel(
+        "cloudcoil-models-keda",
+        "2.16.1.0",
+        "3.11",
+        {"any": ("any", "9ec4a118def872b68216d9057ef386701b32fcb0ec2173f49c6214d309176b46")},
+        1,
+    ),
+    Wheel(
+        "cloudcoil-models-prometheus-operator",
+        "0.80.1.0",
+        "3.11",
+        {"any": ("any", "a139a60cc0114caace847a34275d7a7cd899ec2dad4120504d8e1cf6a8de0270")},
+        1,
+    ),
+    Wheel(
+        "kserve",
+        "0.21.0",
+        "3.11",
+        {"any": ("any", "df9bc5888704d9085015e08f1a8fced5ff0698f3becc6212d4e7b8234c71623b")},
+        1,
+    ),
+)
 
 #: Linter of Dockerfiles.
 HADOLINT = Wheel(

@@ -14,6 +14,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 import fetch  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
+from manifests import Schemas  # noqa: E402
 from server import Server, binary  # noqa: E402
 
 #: Tests add (heading, lines) that the end of the run prints.
@@ -32,13 +33,25 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def fetched(piece):
-    """A program that the tests can do without, outside CI."""
+    """A piece that the tests can do without, outside CI."""
     try:
         return piece()
     except fetch.Unavailable as reason:
         if os.environ.get("CI"):
             pytest.fail(f"in CI this has to be there: {reason}")
         pytest.skip(str(reason).splitlines()[0])
+
+
+@pytest.fixture(scope="session")
+def helm():
+    """The program that renders the chart."""
+    return fetched(fetch.helm)
+
+
+@pytest.fixture(scope="session")
+def schemas():
+    """What manifests are held against."""
+    return Schemas(fetched(fetch.kubernetes_schemas), fetched(fetch.extension_clients))
 
 
 @pytest.fixture(scope="session")

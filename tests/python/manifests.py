@@ -5,6 +5,7 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+import extensions
 import jsonschema
 import pins
 import referencing
@@ -13,8 +14,8 @@ import yaml
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "deploy"
 CHART = DEPLOY / "helm" / "paternoster"
 OLDEST, NEWEST = pins.KUBERNETES_RELEASES
-#: API groups whose kinds are not Kubernetes' own, so that its schemas do not know them.
-EXTENSIONS = {"keda.sh", "monitoring.coreos.com", "gateway.networking.k8s.io", "serving.kserve.io"}
+#: The kind that there are no schemas of: its client is in no registry.
+WITHOUT_SCHEMA = {"GRPCRoute"}
 
 
 def read(path):
@@ -57,29 +58,26 @@ def schema(folder, name):
     return json.loads((Path(folder) / name).read_text())
 
 
-def validator(schemas, release, document_schema):
-    """A validator of one schema; others are found by the last part of their address."""
-    folder = schemas / release
+class Schemas:
+    """The schemas of Kubernetes in one folder, and in another the clients of what extends it."""
 
-    def retrieve(address):
-        contents = schema(folder, address.rsplit("/", 1)[1])
-        return referencing.Resource.from_contents(contents, default_specification=referencing.jsonschema.DRAFT202012)
+    def __init__(self, kubernetes, clients):
+        self.kubernetes = kubernetes
+        self.clients = clients
 
-    return jsonschema.Draft202012Validator(document_schema, registry=referencing.Registry(retrieve=retrieve))
+    def faults(self, manifest, release=NEWEST):
+        """What Kubernetes' API would say against a manifest: unknown fields, wrong types, missing ones."""
+        if manifest["kind"] in extensions.KINDS:
+            return self.check(extensions.schema_of(self.clients, manifest["kind"]), manifest, release)
+        group, _, version = manifest["apiVersion"].rpartition("/")
+        part = f"-{group.split('.')[0]}" if group else ""
+        name = f"{manifest['kind'].lower()}{part}-{version}.json"
+        return self.check(schema(self.kubernetes / release, name), manifest, release)
 
+    def check(self, wanted, manifest, release):
+        def retrieve(address):
+            contents = schema(self.kubernetes / release, address.rsplit("/", 1)[1])
+            return referencing.Resource.from_contents(contents, default_specification=referencing.jsonschema.DRAFT202012)
 
-def faults(schemas, manifest, release=NEWEST):
-    """What Kubernetes' API would say against a manifest: unknown fields, wrong types, missing ones."""
-    group, _, version = manifest["apiVersion"].rpartition("/")
-    part = f"-{group.split('.')[0]}" if group else ""
-    name = f"{manifest['kind'].lower()}{part}-{version}.json"
-    return listed(validator(schemas, release, schema(schemas / release, name)), manifest)
-
-
-def part_faults(schemas, kind, part, release=NEWEST):
-    """The same of a part of a manifest, such as io.k8s.api.core.v1.Container."""
-    return listed(validator(schemas, release, {"$ref": f"/api/_definitions.json#/$defs/{kind}"}), part)
-
-
-def listed(checker, manifest):
-    return [f"{'/'.join(map(str, fault.path))}: {fault.message}"[:300] for fault in checker.iter_errors(manifest)]
+        checker = jsonschema.Draft202012Validator(wanted, registry=referencing.Registry(retrieve=retrieve))
+        return [f"{'/'.join(map(str, fault.path))}: {fault.message}"[:300] for fault in checker.iter_errors(manifest)]

@@ -57,7 +57,7 @@ class Page:
         return found + [f"by ({label})" for label in sorted(grouped - known)]
 
     def may_match(self, name, label, operator, value):
-        """Whether a label matcher can hold for a series: Prometheus gives the label, or the server does, with this value."""
+        """Whether a label matcher can hold: Prometheus gives the label, or the server does, with this value."""
         if label in OF_TARGETS:
             return True
         values = self.labels.get(name, {}).get(label)
@@ -84,11 +84,6 @@ def alerts():
 @pytest.fixture(scope="module")
 def promtool():
     return fetched(fetch.promtool)
-
-
-@pytest.fixture(scope="module")
-def helm():
-    return fetched(fetch.helm)
 
 
 @pytest.mark.parametrize(
@@ -167,7 +162,8 @@ def test_operators_are_told_what_to_do_about_each_alert(alerts):
 
 
 def test_alerts_fire_when_they_should_and_not_else(promtool, alerts):
-    tested = {case["alertname"] for document in read(RULE_TESTS) for test in document["tests"] for case in test["alert_rule_test"]}
+    (document,) = read(RULE_TESTS)
+    tested = {case["alertname"] for test in document["tests"] for case in test["alert_rule_test"]}
     assert tested == {rule["alert"] for rule in alerts}
     for command in (["check", "rules", "--lint-fatal", RULES], ["test", "rules", RULE_TESTS]):
         done = subprocess.run([promtool, *command], capture_output=True, text=True, timeout=120)

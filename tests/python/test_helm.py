@@ -1,29 +1,18 @@
 """The Helm chart: it renders with every set of values that it comes with, Kubernetes takes what it renders, and values
 that make no sense are refused."""
 
+import copy
 import re
 import subprocess
 
-import fetch
 import pytest
 import yaml
-from conftest import fetched
-from manifests import CHART, EXTENSIONS, NEWEST, OLDEST, Refused, container, faults, only, render
+from manifests import CHART, NEWEST, OLDEST, WITHOUT_SCHEMA, Refused, container, only, render
 
 VALUES = sorted((CHART / "ci").glob("*-values.yaml"))
 #: Volumes of images came to Kubernetes after the oldest release that the chart allows.
 RELEASES = [(one, release) for one in VALUES for release in (OLDEST, NEWEST) if release == NEWEST or "image" not in one.name]
 PVC = "modelRepository.pvc.claimName=models"
-
-
-@pytest.fixture(scope="module")
-def helm():
-    return fetched(fetch.helm)
-
-
-@pytest.fixture(scope="module")
-def schemas():
-    return fetched(fetch.kubernetes_schemas)
 
 
 @pytest.fixture(scope="module")
@@ -46,18 +35,27 @@ def test_helm_lints(helm, values):
 
 @pytest.mark.parametrize("values, release", RELEASES, ids=lambda one: one if isinstance(one, str) else one.stem)
 def test_kubernetes_takes_what_the_chart_renders(helm, schemas, values, release):
-    manifests = render(helm, values, release=release)
-    own = [one for one in manifests if one["apiVersion"].split("/")[0] not in EXTENSIONS]
-    assert len(own) >= 3
-    assert [(one["kind"], fault) for one in own for fault in faults(schemas, one, release)] == []
+    known = [one for one in render(helm, values, release=release) if one["kind"] not in WITHOUT_SCHEMA]
+    assert len(known) >= 3
+    assert [(one["kind"], fault) for one in known for fault in schemas.faults(one, release)] == []
 
 
 def test_the_schemas_refuse_what_kubernetes_would(helm, schemas):
     deployment = only(render(helm, settings=[PVC]), "Deployment")
     deployment["spec"]["template"]["spec"]["containers"][0]["imagePullPolice"] = "Always"
     deployment["spec"]["replicas"] = "two"
-    found = faults(schemas, deployment)
+    found = schemas.faults(deployment)
     assert len(found) == 2 and "imagePullPolice" in "".join(found) and "'two'" in "".join(found)
+
+
+@pytest.mark.parametrize("name, kind", [("image-gpu", "ScaledObject"), ("init-container", "ServiceMonitor")])
+def test_the_schemas_of_extensions_refuse_what_they_would(rendered, schemas, name, kind):
+    manifest = copy.deepcopy(only(rendered(name), kind))
+    assert schemas.faults(manifest) == []
+    manifest["spec"]["selektor"] = {}
+    manifest["metadata"]["labels"]["number"] = 1
+    found = "".join(schemas.faults(manifest))
+    assert "selektor" in found and "1 is not of type" in found
 
 
 @pytest.mark.parametrize(
@@ -151,6 +149,18 @@ def test_devices_come_to_the_other_limits(rendered):
     assert container(rendered("image-gpu"))["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": 1}
     assert only(rendered("image-gpu"), "Deployment")["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
     assert "nvidia.com/gpu" not in container(rendered("pvc"))["resources"]["limits"]
+
+
+def test_the_route_takes_inference_and_nothing_that_changes_the_server(rendered):
+    manifests = rendered("init-container")
+    (rule,) = only(manifests, "GRPCRoute")["spec"]["rules"]
+    service = only(manifests, "Service", "demo-paternoster")
+    assert rule["backendRefs"] == [{"name": "demo-paternoster", "port": service["spec"]["ports"][0]["port"]}]
+    assert all(set(match["method"]) <= {"service", "method"} for match in rule["matches"])
+    routed = {match["method"].get("method") for match in rule["matches"]}
+    assert {"ModelInfer", "ModelStreamInfer", None} <= routed
+    changing = ("Load", "Unload", "Register", "Setting")
+    assert not [method for method in routed if method and any(word in method for word in changing)]
 
 
 def test_replicas_are_left_to_the_autoscaler(rendered):

@@ -111,11 +111,11 @@ def test_the_health_check_fails_where_nobody_listens():
     assert status == 1 and f"cannot connect to 127.0.0.1:{port}" in said
 
 
-def test_the_health_check_names_the_default_ports(instructions):
+def test_the_health_check_names_the_default_ports(helm, instructions):
     """The image, the chart's test and the server agree on the port and the path."""
     (command,) = [arguments for name, arguments in instructions if name == "HEALTHCHECK"]
     assert '"healthcheck", "127.0.0.1", "8000", "/v2/health/ready"' in command
-    manifests = render(fetched(fetch.helm), CHART / "ci" / "pvc-values.yaml")
+    manifests = render(helm, CHART / "ci" / "pvc-values.yaml")
     (tester,) = only(manifests, "Pod")["spec"]["containers"]
     assert tester["command"] == ["healthcheck", "demo-paternoster", "8000", "/v2/health/ready"]
     assert tester["image"] == container(manifests)["image"]

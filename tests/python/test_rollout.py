@@ -1,17 +1,15 @@
-"""A rollout under load: the server that the chart starts is replaced by a new one, as Kubernetes does it, and no request
-fails."""
+"""A rollout under load: the server that the chart starts is replaced by a new one, as Kubernetes does it, and no
+request fails."""
 
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
-import fetch
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from clients import eventually, rows, tensor
-from conftest import fetched
 from manifests import CHART, container, render
 from server import HOST
 
@@ -23,7 +21,7 @@ DRAIN_DELAY_S = 10
 
 
 class Service:
-    """A Kubernetes service: connections to its address go on to the endpoint that it has at that moment, and stay there."""
+    """A Kubernetes service: connections go on to the endpoint that it has at that moment, and stay there."""
 
     def __init__(self):
         self.endpoint = None
@@ -115,15 +113,10 @@ class Load:
 
 
 @pytest.fixture
-def chart_flags():
+def chart_flags(helm):
     """The arguments of the chart's container, but for where it listens and what it reads."""
-    command, *flags = container(
-        render(
-            fetched(fetch.helm),
-            CHART / "ci" / "pvc-values.yaml",
-            settings=[f"server.drainDelaySecs={DRAIN_DELAY_S}"],
-        )
-    )["args"]
+    settings = [f"server.drainDelaySecs={DRAIN_DELAY_S}"]
+    command, *flags = container(render(helm, CHART / "ci" / "pvc-values.yaml", settings=settings))["args"]
     assert command == "serve" and f"--drain-delay-secs={DRAIN_DELAY_S}" in flags
     return [flag for flag in flags if flag.split("=")[0] not in OF_THE_CONTAINER]
 
