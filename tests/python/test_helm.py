@@ -146,7 +146,7 @@ def test_the_headless_service_is_not_scraped_too(rendered):
 
 
 def test_devices_come_to_the_other_limits(rendered):
-    assert container(rendered("image-gpu"))["resources"]["limits"] == {"memory": "4Gi", "nvidia.com/gpu": 1}
+    assert container(rendered("image-gpu"))["resources"]["limits"] == {"cpu": "2", "memory": "4Gi", "nvidia.com/gpu": 1}
     assert only(rendered("image-gpu"), "Deployment")["spec"]["template"]["spec"]["runtimeClassName"] == "nvidia"
     assert "nvidia.com/gpu" not in container(rendered("pvc"))["resources"]["limits"]
 
