@@ -157,8 +157,8 @@ def test_autoscalers_ask_for_series_of_the_server(page, helm):
 
 
 def test_operators_are_told_what_to_do_about_each_alert(alerts):
-    told = re.findall(r"^\| (Paternoster\w+) \|", OPERATIONS.read_text(), re.MULTILINE)
-    assert sorted(told) == sorted(rule["alert"] for rule in alerts)
+    listed = re.findall(r"^\| (Paternoster\w+) \|", OPERATIONS.read_text(), re.MULTILINE)
+    assert sorted(listed) == sorted(rule["alert"] for rule in alerts)
 
 
 def test_alerts_fire_when_they_should_and_not_else(promtool, alerts):

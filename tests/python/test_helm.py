@@ -97,7 +97,7 @@ def test_pods_have_as_long_to_end_as_the_server_takes(rendered, values):
 
 
 @pytest.mark.parametrize("values", VALUES, ids=lambda one: one.stem)
-def test_no_container_may_more_than_it_needs(rendered, values):
+def test_containers_have_no_privileges_that_they_do_not_need(rendered, values):
     manifests = rendered(values.stem.removesuffix("-values"))
     pods = [only(manifests, "Deployment")["spec"]["template"]["spec"], only(manifests, "Pod")["spec"]]
     for pod in pods:

@@ -105,7 +105,7 @@ def test_the_health_check_tells_ready_from_not_ready(start, made_models, tmp_pat
     )
 
 
-def test_the_health_check_fails_where_nobody_listens():
+def test_the_health_check_fails_on_a_closed_port():
     (port,) = free_ports(1)
     status, said = check("127.0.0.1", port)
     assert status == 1 and f"cannot connect to 127.0.0.1:{port}" in said
