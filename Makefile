@@ -1,4 +1,4 @@
-# Needs Rust, Python 3.9 or newer, a C compiler and make; the rest is fetched, pinned and checked, into .venv and .cache.
+# Needs Rust, Python 3.9 or newer, compilers for C and C++ and make; the rest is fetched, pinned and checked, into .venv and .cache.
 
 PYTHON ?= python3
 FETCH  := $(PYTHON) scripts/fetch.py
@@ -7,11 +7,12 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test fuzz soak lint bench bench-frontend compare-policies figures timelines overload attacks clean
+.PHONY: help build setup tools models demo serve test kernels fuzz soak lint bench bench-frontend compare-policies figures timelines overload attacks clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
-	@echo "make test      cargo test, then real clients against the built server"
+	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
+	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
 	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
 	@echo "make soak      random clients for MINUTES=60; counters must add up"
 	@echo "make serve     keep the example repository running on ports 8000 to 8002"
@@ -47,6 +48,9 @@ serve: models
 
 test:
 	@$(PYTHON) scripts/test.py
+
+kernels:
+	@$(PYTHON) scripts/test.py --only kernels
 
 # Coverage-guided, on stable Rust: needs a C++ compiler. What it finds is kept in the target directory.
 SECONDS = 60

@@ -1,8 +1,8 @@
 """Fetches what the demo and the tests need beside Rust: a virtual environment, ONNX Runtime's library, the weights
-of the example model, the clients perf_analyzer and grpcurl, and what deploy/ is checked with: Helm, promtool, hadolint,
-the schemas of Kubernetes and the clients of what extends it.
+of the example model, CUDA's run-time compiler, the clients perf_analyzer and grpcurl, and what deploy/ is checked with:
+Helm, promtool, hadolint, the schemas of Kubernetes and the clients of what extends it.
 
-    python3 scripts/fetch.py venv runtime minilm
+    python3 scripts/fetch.py venv runtime minilm nvrtc
 
 Everything lands in .venv and .cache, both ignored by git. Each piece is put together in a temporary folder and moved
 into place when complete, with a note of its pins: a run that was cut off is repeated, a finished one is not. The
@@ -275,6 +275,19 @@ def extension_clients():
     return folder
 
 
+def nvrtc():
+    """The folder with CUDA's run-time compiler, libnvrtc.so.13, and libnvrtc-builtins, which it needs."""
+    folder = CACHE / "nvrtc"
+    note = note_of(pins.NVRTC)
+    if not made_from(folder, note):
+        with opened(pins.NVRTC) as archive, replacing(folder, note) as fresh:
+            for start in ("nvidia/cu13/lib/libnvrtc.so.", "nvidia/cu13/lib/libnvrtc-builtins.so."):
+                member = one_member(archive, start)
+                take(archive, member, fresh / Path(member).name)
+            take(archive, one_member(archive, "nvidia_cuda_nvrtc", "License.txt"), fresh / "LICENSE")
+    return folder
+
+
 # Programs ------------------------------------------------------------------------------------------------------------
 
 
@@ -374,6 +387,7 @@ PIECES = {
     "venv": venv,
     "runtime": runtime,
     "minilm": minilm,
+    "nvrtc": nvrtc,
     "perf_analyzer": perf_analyzer,
     "grpcurl": grpcurl,
     "helm": helm,

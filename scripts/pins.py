@@ -51,6 +51,18 @@ CUDART = Wheel(
     3,
 )
 
+#: CUDA's run-time compiler. It needs no GPU; the CUDA kernels are compiled with it for several architectures.
+NVRTC = Wheel(
+    "nvidia-cuda-nvrtc",
+    "13.0.88",
+    "3.11",
+    {
+        "x86_64": ("manylinux2010_x86_64", "ad9b6d2ead2435f11cbb6868809d2adeeee302e9bb94bcf0539c7a40d80e8575"),
+        "aarch64": ("manylinux2014_aarch64", "d27f20a0ca67a4bb34268a5e951033496c5b74870b868bacd046b1b8e0c3267b"),
+    },
+    90,
+)
+
 #: Debian's package of the other library that perf_analyzer is linked against; apt checks its signature.
 LIBB64_PACKAGE = "libb64-0d"
 LIBB64_LIBRARY = "libb64.so.0d"

@@ -1,7 +1,7 @@
-"""The whole test suite: cargo test, then real clients against the built server, then a summary of what ran and what did
-not, and why. Started by `make test`.
+"""The whole test suite: cargo test, the CUDA kernels through their compiler, real clients against the built server;
+then a summary of what ran and what did not, and why. Started by `make test`.
 
-    python3 scripts/test.py [--only rust|python] [-- arguments for pytest]
+    python3 scripts/test.py [--only rust|kernels|python] [-- arguments for pytest]
 
 With CI set in the environment nothing may be left out: what cannot be fetched is then a failure.
 """
@@ -63,6 +63,14 @@ def rust(environment):
     return Outcome("cargo test", status == 0 and passed > 0, count, left_out)
 
 
+def kernels(environment):
+    left_out = []
+    if not fetched("nvrtc", left_out):
+        return Outcome("cuda kernels", True, "did not run", left_out)
+    status, lines = shown([sys.executable, "scripts/check_kernels.py"], environment)
+    return Outcome("cuda kernels", status == 0, lines[-1] if lines else "no result line", left_out)
+
+
 def python(environment, arguments):
     left_out = []
     pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
@@ -89,15 +97,17 @@ def python(environment, arguments):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    parser.add_argument("--only", choices=["rust", "python"])
+    parser.add_argument("--only", choices=["rust", "kernels", "python"])
     parser.add_argument("pytest", nargs="*", help="arguments for pytest, after --")
     given = parser.parse_args()
 
     environment = dict(os.environ)
     outcomes = []
-    if given.only != "python":
+    if given.only in (None, "rust"):
         outcomes.append(rust(environment))
-    if given.only != "rust":
+    if given.only in (None, "kernels"):
+        outcomes.append(kernels(environment))
+    if given.only in (None, "python"):
         outcomes.append(python(environment, given.pytest))
 
     in_ci = bool(os.environ.get("CI"))

@@ -1,0 +1,178 @@
+"""Compiles every CUDA kernel (kernels/*.cu) with NVRTC, for each architecture and element type, and prints what it
+needs there: registers of a thread, shared memory of a block. A kernel that does not compile, or that spills registers,
+fails the check. Needs no GPU.
+
+    python3 scripts/check_kernels.py
+"""
+
+import ctypes
+import os
+import re
+import sys
+import time
+from collections import defaultdict, namedtuple
+from concurrent.futures import ThreadPoolExecutor
+
+import fetch
+
+KERNELS = fetch.ROOT / "kernels"
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
+ELEMENTS = ("f32", "f16", "bf16")
+#: In-memory headers, the first of which stands before each program.
+HEADERS = ("device.cuh", "portable.h")
+OPTIONS = (
+    "--std=c++17",
+    # Lambdas need no annotation then.
+    "--device-as-default-execution-space",
+    f"--pre-include={HEADERS[0]}",
+    "--ptxas-options=-v",
+    "--ptxas-options=--warn-on-spills",
+    "--ptxas-options=-Werror",
+)
+
+#: Programs that must be refused: a check that cannot fail says nothing.
+SPILLS = """
+KERNEL(planted, 1024, float* x) {
+    float values[200];
+#pragma unroll
+    for (int i = 0; i < 200; ++i) values[i] = x[i * 1024 + TID];
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 200; ++i) x[i * 1024 + TID] = values[i] * values[199 - i];
+}
+"""
+PLANTED = {"spills registers": SPILLS, "is no C++": "KERNEL(planted, 32, float* x) { x[0] = nothing; }"}
+
+#: What one kernel needs.
+Needs = namedtuple("Needs", "registers shared_bytes")
+ENTRY = re.compile(
+    r"Compiling entry function '(?P<name>\w+)'.*?"
+    r"Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
+    re.DOTALL,
+)
+
+
+class Refused(Exception):
+    """A program was not compiled; the message is the compiler's log."""
+
+
+class Compiler:
+    """NVRTC, opened from a folder."""
+
+    def __init__(self, folder):
+        # It finds its builtins only if they are open already.
+        (builtins,) = folder.glob("libnvrtc-builtins.so.*")
+        (library,) = folder.glob("libnvrtc.so.*")
+        ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
+        self._nvrtc = ctypes.CDLL(str(library))
+        self._nvrtc.nvrtcGetErrorString.restype = ctypes.c_char_p
+        self._headers = [(KERNELS / "prelude" / name).read_bytes() for name in HEADERS]
+
+    def _check(self, status):
+        if status != 0:
+            raise Refused(self._nvrtc.nvrtcGetErrorString(status).decode())
+
+    def compile(self, name, source, architecture, element):
+        """Compiles a program to machine code; returns what each of its kernels needs, by name."""
+        program = ctypes.c_void_p()
+        self._check(
+            self._nvrtc.nvrtcCreateProgram(
+                ctypes.byref(program), source.encode(), name.encode(), len(HEADERS), strings(self._headers),
+                strings([header.encode() for header in HEADERS]),
+            )
+        )  # fmt: skip
+        try:
+            options = [*OPTIONS, f"--gpu-architecture={architecture}", f"-DELEMENT={element}"]
+            options = [option.encode() for option in options]
+            status = self._nvrtc.nvrtcCompileProgram(program, len(options), strings(options))
+            log = self._log(program)
+            if status != 0:
+                raise Refused(log)
+            size = ctypes.c_size_t()
+            self._check(self._nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size)))
+            if size.value == 0:
+                raise Refused("there is no machine code")
+        finally:
+            self._nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+        entries = ENTRY.finditer(log)
+        return {entry["name"]: Needs(int(entry["registers"]), int(entry["shared"] or 0)) for entry in entries}
+
+    def _log(self, program):
+        size = ctypes.c_size_t()
+        self._check(self._nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size)))
+        log = ctypes.create_string_buffer(size.value)
+        self._check(self._nvrtc.nvrtcGetProgramLog(program, log))
+        return log.value.decode()
+
+
+def strings(items):
+    return (ctypes.c_char_p * len(items))(*items)
+
+
+def refuses_what_is_planted(compiler):
+    for fault, source in PLANTED.items():
+        try:
+            compiler.compile("planted.cu", source, ARCHITECTURES[0], ELEMENTS[0])
+        except Refused:
+            continue
+        print(f"the check does not work: a program that {fault} was accepted")
+        return False
+    return True
+
+
+def print_table(needs):
+    """Prints a line for each kernel: registers for each element type, and bytes of shared memory where it has some."""
+    widest = max(map(len, needs))
+    print(f"{'registers (' + '/'.join(ELEMENTS) + ')':<{widest}}  {'  '.join(f'{name:<22}' for name in ARCHITECTURES)}")
+    for name, found in sorted(needs.items()):
+        cells = []
+        for architecture in ARCHITECTURES:
+            of_types = [found[architecture, element] for element in ELEMENTS]
+            shared = max(need.shared_bytes for need in of_types)
+            registers = "/".join(str(need.registers) for need in of_types)
+            cells.append(f"{registers} {f'{shared} B' if shared else ''}")
+        print(f"{name:<{widest}}  {'  '.join(f'{cell:<22}' for cell in cells)}".rstrip())
+
+
+def main():
+    began = time.monotonic()
+    try:
+        compiler = Compiler(fetch.nvrtc())
+    except fetch.Unavailable as reason:
+        print(f"cannot check the kernels: {reason}")
+        return 1
+    if not refuses_what_is_planted(compiler):
+        return 1
+
+    programs = [
+        (file, architecture, element)
+        for file in sorted(KERNELS.glob("*.cu"))
+        for architecture in ARCHITECTURES
+        for element in ELEMENTS
+    ]
+    needs, failed = defaultdict(dict), 0
+
+    def compiled(program):
+        file, architecture, element = program
+        try:
+            return compiler.compile(file.name, file.read_text(), architecture, element)
+        except Refused as log:
+            return log
+
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        for (file, architecture, element), found in zip(programs, workers.map(compiled, programs)):
+            if isinstance(found, Refused):
+                failed += 1
+                print(f"{file.name} for {architecture}, {element}: refused\n{found}")
+                continue
+            for name, need in found.items():
+                needs[name][architecture, element] = need
+    if not failed:
+        print_table(needs)
+    seconds = time.monotonic() - began
+    print(f"{len(programs) - failed} programs compiled, {failed} refused, {len(needs)} kernels, {seconds:.0f} s")
+    return 1 if failed or not needs else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
