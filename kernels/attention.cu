@@ -125,13 +125,14 @@ DEVICE void attend(int live, const int* offsets, int most_tokens, int heads, int
 #pragma unroll
             for (int i = 0; i < KEYS / WIDTH; ++i) {
                 int place = TID % WIDTH + i * WIDTH;
-                bool counts = own().begin <= key + place && key + place < own().end;
-                weight[TID / WIDTH * (KEYS + 1) + place] = counts ? expf(score().at[i] - most()) : 0.0f;
+                weight[TID / WIDTH * (KEYS + 1) + place] = expf(score().at[i] - most());
             }
         }
         SYNC;
         EACH {
-            for (int i = 0; i < KEYS; ++i) {
+            // Keys of other sequences are left out rather than weighed by zero: their values may be NaN.
+            int from = max(own().begin - key, 0), to = min(own().end - key, KEYS);
+            for (int i = from; i < to; ++i) {
                 float share = weight[TID / WIDTH * (KEYS + 1) + i];
                 total() += share;
 #pragma unroll
@@ -153,13 +154,11 @@ DEVICE void attend(int live, const int* offsets, int most_tokens, int heads, int
     }
 }
 
-#define ATTENTION(size)                                                                                             \
-    KERNEL(attention_##size, 128, const int* live, int sequences, const int* offsets, int tokens, int heads,        \
-           int head_size, int row_stride, float scale, const element* q, const element* k, const element* v,        \
-           element* out) {                                                                                          \
-        attend<size>(live_rows(live, sequences), offsets, tokens, heads, head_size, row_stride, scale, q, k, v, out); \
-    }
+#define PARAMETERS                                                                                                 \
+    const int *live, int sequences, const int *offsets, int tokens, int heads, int head_size, int row_stride,      \
+        float scale, const element *q, const element *k, const element *v, element *out
+#define ARGUMENTS live_rows(live, sequences), offsets, tokens, heads, head_size, row_stride, scale, q, k, v, out
 
-ATTENTION(32)
-ATTENTION(64)
-ATTENTION(128)
+KERNEL(attention_32, 128, PARAMETERS) { attend<32>(ARGUMENTS); }
+KERNEL(attention_64, 128, PARAMETERS) { attend<64>(ARGUMENTS); }
+KERNEL(attention_128, 128, PARAMETERS) { attend<128>(ARGUMENTS); }

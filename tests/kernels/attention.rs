@@ -17,6 +17,8 @@ struct Case {
     head_size: usize,
     /// What the arrays hold, made from numbers between -1 and 1.
     values: fn(f64) -> f64,
+    /// A sequence whose queries, keys and values are NaN.
+    poisoned: Option<usize>,
 }
 
 impl Case {
@@ -44,6 +46,11 @@ impl Case {
         // One product of queries, keys and values beside one another, as projections give it.
         let mut qkv: Vec<f64> = uniform(self.tokens(), room * 3 * hidden, 1.0).into_iter().map(self.values).collect();
         qkv[self.tokens() * 3 * hidden..].fill(f64::NAN);
+        if let Some(sequence) = self.poisoned {
+            let offsets = self.offsets();
+            let (begin, end) = (offsets[sequence] as usize, offsets[sequence + 1] as usize);
+            qkv[begin * 3 * hidden..end * 3 * hidden].fill(f64::NAN);
+        }
         let qkv = Array::new(self.element, qkv);
         let part = |place: usize| Arg::Inside(&qkv, place * hidden);
         let out = Array::untouched(self.element, room * hidden);
@@ -104,7 +111,7 @@ impl Case {
 fn sequences_of_any_length_attend_to_themselves_alone() {
     for element in Kind::ELEMENTS {
         for lengths in [vec![1], vec![1; 40], vec![31, 32, 33], vec![5, 0, 0, 70, 1, 0], vec![255, 3, 257]] {
-            Case { element, lengths, heads: 2, head_size: 32, values: |x| 2.0 * x }.check();
+            Case { element, lengths, heads: 2, head_size: 32, values: |x| 2.0 * x, poisoned: None }.check();
         }
     }
 }
@@ -113,25 +120,43 @@ fn sequences_of_any_length_attend_to_themselves_alone() {
 fn heads_of_every_size_up_to_128() {
     for element in Kind::ELEMENTS {
         for head_size in [1, 3, 31, 33, 64, 80, 127, 128] {
-            Case { element, lengths: vec![33, 1, 20], heads: 3, head_size, values: |x| 2.0 * x }.check();
+            Case { element, lengths: vec![33, 1, 20], heads: 3, head_size, values: |x| 2.0 * x, poisoned: None }
+                .check();
         }
     }
 }
 
 #[test]
 fn sequences_beyond_512_tokens() {
-    Case { element: Kind::F32, lengths: vec![512, 1000], heads: 1, head_size: 32, values: |x| 2.0 * x }.check();
+    Case { element: Kind::F32, lengths: vec![512, 1000], heads: 1, head_size: 32, values: |x| 2.0 * x, poisoned: None }
+        .check();
 }
 
 #[test]
 fn scores_far_apart_neither_overflow_nor_vanish() {
     // Scores reach thousands, so that most weights are zero and each tile may bring a much larger maximum. Whole
     // numbers and a scale of 1/8 make them exact in fp32.
-    Case { element: Kind::F32, lengths: vec![100, 1, 64], heads: 2, head_size: 64, values: |x| (40.0 * x).round() }
-        .check();
+    Case {
+        element: Kind::F32,
+        lengths: vec![100, 1, 64],
+        heads: 2,
+        head_size: 64,
+        values: |x| (40.0 * x).round(),
+        poisoned: None,
+    }
+    .check();
 }
 
 #[test]
 fn no_sequence_at_all_writes_nothing() {
-    Case { element: Kind::F32, lengths: vec![], heads: 2, head_size: 64, values: |x| 2.0 * x }.check();
+    Case { element: Kind::F32, lengths: vec![], heads: 2, head_size: 64, values: |x| 2.0 * x, poisoned: None }.check();
+}
+
+#[test]
+fn a_sequence_of_nan_leaves_its_neighbours_alone() {
+    for poisoned in 0..3 {
+        let lengths = vec![5, 40, 7];
+        let values = |x| 2.0 * x;
+        Case { element: Kind::F32, lengths, heads: 2, head_size: 32, values, poisoned: Some(poisoned) }.check();
+    }
 }

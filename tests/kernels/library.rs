@@ -183,6 +183,8 @@ fn build(element: Kind, sources: &[PathBuf]) -> Result<PathBuf, String> {
         options.extend(["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]);
     }
     let mut command = Command::new(compiler());
+    // What the sanitizers need in this process is not the compiler's.
+    command.env_remove("LD_PRELOAD");
     command.args(&options).arg(format!("-DELEMENT={element}"));
     command.arg("-include").arg(prelude.join("host.h")).args(["-x", "c++"]).args(sources);
 
