@@ -1,6 +1,6 @@
 """Compiles every CUDA kernel (kernels/*.cu) with NVRTC, for each architecture and element type, and prints what it
-needs there: registers of a thread, shared memory of a block. A kernel that does not compile, or that spills registers,
-fails the check. Needs no GPU.
+needs there: registers of a thread, shared memory of a block. A kernel that does not compile, that spills registers or
+that keeps an array of a thread in memory fails the check. Needs no GPU.
 
     python3 scripts/check_kernels.py
 """
@@ -31,6 +31,13 @@ OPTIONS = (
 )
 
 #: Programs that must be refused: a check that cannot fail says nothing.
+INDEXES = """
+KERNEL(planted, 32, float* x, int last) {
+    float values[8];
+    for (int i = 0; i < last; ++i) values[i] = x[i * 32 + TID];
+    for (int i = 0; i < last; ++i) x[i * 32 + TID] = values[last - i];
+}
+"""
 SPILLS = """
 KERNEL(planted, 1024, float* x) {
     float values[200];
@@ -41,12 +48,16 @@ KERNEL(planted, 1024, float* x) {
     for (int i = 0; i < 200; ++i) x[i * 1024 + TID] = values[i] * values[199 - i];
 }
 """
-PLANTED = {"spills registers": SPILLS, "is no C++": "KERNEL(planted, 32, float* x) { x[0] = nothing; }"}
+PLANTED = {
+    "spills registers": SPILLS,
+    "keeps an array in memory": INDEXES,
+    "is no C++": "KERNEL(planted, 32, float* x) { x[0] = nothing; }",
+}
 
 #: What one kernel needs.
 Needs = namedtuple("Needs", "registers shared_bytes")
 ENTRY = re.compile(
-    r"Compiling entry function '(?P<name>\w+)'.*?"
+    r"Compiling entry function '(?P<name>\w+)'.*?(?P<stack>\d+) bytes stack frame.*?"
     r"Used (?P<registers>\d+) registers(?:[^\n]*?(?P<shared>\d+) bytes smem)?",
     re.DOTALL,
 )
@@ -94,7 +105,9 @@ class Compiler:
                 raise Refused("there is no machine code")
         finally:
             self._nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-        entries = ENTRY.finditer(log)
+        entries = list(ENTRY.finditer(log))
+        if any(int(entry["stack"]) > 0 for entry in entries):
+            raise Refused(log)
         return {entry["name"]: Needs(int(entry["registers"]), int(entry["shared"] or 0)) for entry in entries}
 
     def _log(self, program):
