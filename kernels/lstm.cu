@@ -5,18 +5,26 @@
 // The gates come from one matrix product over (x, h_before), in ONNX's order i, o, f, c. The memory c is added to at
 // every step, so it is fp32 whatever the element type.
 //
-// gates: [rows, 4 · hidden]; bias: [4 · hidden], the sum of ONNX's two, or null; c_before and c: fp32 [rows, hidden],
-// may be one array; h: [rows, hidden]. Rows from `live` on are neither read nor written.
+// States lie in slot tables of `table_rows` rows, in which row i of the batch has the row slots[i], and are read and
+// written there in place: a task needs no gather and scatter of its own for them. Without slots (null), states lie in
+// the order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the
+// table h_kept unless that is null. A row whose slot the table does not have is left alone.
+//
+// gates: [rows, 4 · hidden]; bias: [4 · hidden], the sum of ONNX's two, or null; c_before and c: fp32 [table_rows,
+// hidden], may be one array; h: [rows, hidden]; h_kept: [table_rows, hidden] or null. Rows from `live` on are neither
+// read nor written.
 //
 // Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
 
-KERNEL(lstm, 256, const int* live, int rows, int hidden, const element* gates, const element* bias,
-       const float* c_before, float* c, element* h) {
+KERNEL(lstm, 256, const int* live, int rows, int hidden, const int* slots, int table_rows, const element* gates,
+       const element* bias, const float* c_before, float* c, element* h, element* h_kept) {
     int count = live_rows(live, rows);
-    bool packs = aligned(gates, bias, c_before, c, h);
+    bool packs = aligned(gates, bias, c_before, c, h, h_kept);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        int kept = state_row(slots, row, table_rows);
+        if (kept < 0) continue;
         const element* gate = gates + i64(row) * 4 * hidden;
-        i64 first = i64(row) * hidden;
+        i64 first = i64(row) * hidden, place = i64(kept) * hidden;
         EACH {
             for_columns(hidden, packs, [&](int unit, auto width) {
                 constexpr int N = decltype(width)::count;
@@ -25,7 +33,7 @@ KERNEL(lstm, 256, const int* live, int rows, int hidden, const element* gates, c
                 load(gate + hidden + unit, o);
                 load(gate + 2 * hidden + unit, f);
                 load(gate + 3 * hidden + unit, u);
-                load(c_before + first + unit, memory);
+                load(c_before + place + unit, memory);
                 if (bias) {
                     add_to(i, bias + unit);
                     add_to(o, bias + hidden + unit);
@@ -37,8 +45,9 @@ KERNEL(lstm, 256, const int* live, int rows, int hidden, const element* gates, c
                     memory[k] = sigmoid(f[k]) * memory[k] + sigmoid(i[k]) * tanhf(u[k]);
                     out[k] = sigmoid(o[k]) * tanhf(memory[k]);
                 }
-                store(memory, c + first + unit);
+                store(memory, c + place + unit);
                 store(out, h + first + unit);
+                if (h_kept) store(out, h_kept + place + unit);
             });
         }
     }

@@ -16,8 +16,9 @@ struct alignas(16) Chunk {
     unsigned words[4];
 };
 
-DEVICE bool in_chunks(const void* a, const void* b, int row_bytes) {
-    return (reinterpret_cast<u64>(a) | reinterpret_cast<u64>(b) | u64(row_bytes)) % sizeof(Chunk) == 0;
+DEVICE bool in_chunks(const void* table, const void* batch, int row_bytes, int stride) {
+    u64 addresses = reinterpret_cast<u64>(table) | reinterpret_cast<u64>(batch);
+    return (addresses | u64(row_bytes) | u64(stride)) % sizeof(Chunk) == 0;
 }
 
 // Copies this block's pieces of a row, or clears them if `from` is null.
@@ -42,8 +43,8 @@ DEVICE void note_fault(unsigned* faults, int row, unsigned fault) {
 
 template <class Index>
 DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool from_end, const char* table,
-                   int table_rows, char* out, unsigned* faults, unsigned fault) {
-    bool chunks = in_chunks(table, out, row_bytes);
+                   int table_rows, char* out, int stride, unsigned* faults, unsigned fault) {
+    bool chunks = in_chunks(table, out, row_bytes, stride);
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const char* from = nullptr;
         bool known = true;
@@ -54,29 +55,31 @@ DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool
             if (known) from = table + index * row_bytes;
         }
         EACH {
-            copy_row(from, out + i64(row) * row_bytes, row_bytes, chunks);
+            copy_row(from, out + i64(row) * stride, row_bytes, chunks);
             if (!known) note_fault(faults, row, fault);
         }
     }
 }
 
 // out[i] = table[slots[i]] for i < live, zeros up to `rows`.
-// table: [table_rows, row_bytes]; out: [rows, row_bytes]; row_bytes: a multiple of 4. Slots may repeat.
+// table: [table_rows, row_bytes]; out: rows of row_bytes, which begin every `stride` bytes, so that several gathers can
+// fill one matrix side by side; row_bytes, stride: multiples of 4. Slots may repeat.
 KERNEL(gather_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* table, int table_rows,
-       char* out, unsigned* faults) {
-    gather(live_rows(live, rows), rows, row_bytes, slots, false, table, table_rows, out, faults, FAULT_SLOT);
+       char* out, int stride, unsigned* faults) {
+    gather(live_rows(live, rows), rows, row_bytes, slots, false, table, table_rows, out, stride, faults, FAULT_SLOT);
 }
 
-// table[slots[i]] = in[i] for i < live. in: [rows, row_bytes]; the rest as for gather_rows. No slot is named twice.
-KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, char* table,
-       int table_rows, unsigned* faults) {
+// table[slots[i]] = in[i] for i < live. in: rows of row_bytes, which begin every `stride` bytes; the rest as for
+// gather_rows. No slot is named twice.
+KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
+       char* table, int table_rows, unsigned* faults) {
     int count = live_rows(live, rows);
-    bool chunks = in_chunks(table, in, row_bytes);
+    bool chunks = in_chunks(table, in, row_bytes, stride);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         int slot = slots[row];
         bool known = slot >= 0 && slot < table_rows;
         EACH {
-            if (known) copy_row(in + i64(row) * row_bytes, table + i64(slot) * row_bytes, row_bytes, chunks);
+            if (known) copy_row(in + i64(row) * stride, table + i64(slot) * row_bytes, row_bytes, chunks);
             if (!known) note_fault(faults, row, FAULT_SLOT);
         }
     }
@@ -85,12 +88,12 @@ KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* s
 // out[i] = table[ids[i]] for i < live, zeros up to `rows`. As ONNX's Gather, an id below zero counts from the table's
 // end; beyond either end it is a fault. The shapes are those of gather_rows.
 KERNEL(embedding_i32, 256, const int* live, int rows, int row_bytes, const int* ids, const char* table, int table_rows,
-       char* out, unsigned* faults) {
-    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, faults, FAULT_ID);
+       char* out, int stride, unsigned* faults) {
+    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, stride, faults, FAULT_ID);
 }
 
 // embedding_i32 for ids of 64 bits.
 KERNEL(embedding_i64, 256, const int* live, int rows, int row_bytes, const i64* ids, const char* table, int table_rows,
-       char* out, unsigned* faults) {
-    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, faults, FAULT_ID);
+       char* out, int stride, unsigned* faults) {
+    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, stride, faults, FAULT_ID);
 }

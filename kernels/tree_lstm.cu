@@ -2,19 +2,27 @@
 // cells of BatchMaker, section 7.5). Gates come from one matrix product: a leaf's over its token's embedding, an
 // internal node's over (h_left, h_right). Memories c are fp32 whatever the element type.
 //
+// States lie in slot tables of `table_rows` rows, in which row i of the batch has the row slots[i], and are read and
+// written there in place: a task needs no gather and scatter of its own for them. Without slots (null), states lie in
+// the order of the batch. h is written twice: in the order of the batch, for the products that follow, and to the
+// table h_kept unless that is null. A row whose slot the table does not have is left alone.
+//
 // Rows from `live` on are neither read nor written. `bias` may be null.
 //
 // Launch: blockIdx.x runs over rows, blockIdx.y over pieces of a row; any grid does all of it.
 
 // A leaf: c = sigmoid(i) · tanh(u), h = sigmoid(o) · tanh(c).
-// gates: [rows, 3 · hidden] in the order i, o, u; bias: [3 · hidden]; c: fp32 [rows, hidden]; h: [rows, hidden].
-KERNEL(tree_lstm_leaf, 256, const int* live, int rows, int hidden, const element* gates, const element* bias, float* c,
-       element* h) {
+// gates: [rows, 3 · hidden] in the order i, o, u; bias: [3 · hidden]; c: fp32 [table_rows, hidden]; h: [rows, hidden];
+// h_kept: [table_rows, hidden] or null.
+KERNEL(tree_lstm_leaf, 256, const int* live, int rows, int hidden, const int* slots, int table_rows,
+       const element* gates, const element* bias, float* c, element* h, element* h_kept) {
     int count = live_rows(live, rows);
-    bool packs = aligned(gates, bias, c, h);
+    bool packs = aligned(gates, bias, c, h, h_kept);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        int kept = state_row(slots, row, table_rows);
+        if (kept < 0) continue;
         const element* gate = gates + i64(row) * 3 * hidden;
-        i64 first = i64(row) * hidden;
+        i64 first = i64(row) * hidden, place = i64(kept) * hidden;
         EACH {
             for_columns(hidden, packs, [&](int unit, auto width) {
                 constexpr int N = decltype(width)::count;
@@ -32,23 +40,29 @@ KERNEL(tree_lstm_leaf, 256, const int* live, int rows, int hidden, const element
                     memory[k] = sigmoid(i[k]) * tanhf(u[k]);
                     out[k] = sigmoid(o[k]) * tanhf(memory[k]);
                 }
-                store(memory, c + first + unit);
+                store(memory, c + place + unit);
                 store(out, h + first + unit);
+                if (h_kept) store(out, h_kept + place + unit);
             });
         }
     }
 }
 
 // An internal node: c = sigmoid(i) · tanh(u) + sigmoid(f_left) · c_left + sigmoid(f_right) · c_right, h as in a leaf.
-// gates: [rows, 5 · hidden] in the order i, f_left, f_right, o, u; bias: [5 · hidden]; c_left, c_right, c: fp32
-// [rows, hidden], c may be one of the others; h: [rows, hidden].
-KERNEL(tree_lstm_node, 256, const int* live, int rows, int hidden, const element* gates, const element* bias,
-       const float* c_left, const float* c_right, float* c, element* h) {
+// gates: [rows, 5 · hidden] in the order i, f_left, f_right, o, u; bias: [5 · hidden]; c_left, c_right: fp32
+// [table_rows, hidden], read at left_slots and right_slots; c: the same, written at slots; the three may be one table,
+// since no node of a task is another's child; h: [rows, hidden]; h_kept: [table_rows, hidden] or null.
+KERNEL(tree_lstm_node, 256, const int* live, int rows, int hidden, const int* left_slots, const int* right_slots,
+       const int* slots, int table_rows, const element* gates, const element* bias, const float* c_left,
+       const float* c_right, float* c, element* h, element* h_kept) {
     int count = live_rows(live, rows);
-    bool packs = aligned(gates, bias, c_left, c_right, c, h);
+    bool packs = aligned(gates, bias, c_left, c_right, c, h, h_kept);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        int kept = state_row(slots, row, table_rows);
+        int left_child = state_row(left_slots, row, table_rows), right_child = state_row(right_slots, row, table_rows);
+        if (kept < 0 || left_child < 0 || right_child < 0) continue;
         const element* gate = gates + i64(row) * 5 * hidden;
-        i64 first = i64(row) * hidden;
+        i64 first = i64(row) * hidden, place = i64(kept) * hidden;
         EACH {
             for_columns(hidden, packs, [&](int unit, auto width) {
                 constexpr int N = decltype(width)::count;
@@ -58,8 +72,8 @@ KERNEL(tree_lstm_node, 256, const int* live, int rows, int hidden, const element
                 load(gate + 2 * hidden + unit, f_right);
                 load(gate + 3 * hidden + unit, o);
                 load(gate + 4 * hidden + unit, u);
-                load(c_left + first + unit, left);
-                load(c_right + first + unit, right);
+                load(c_left + i64(left_child) * hidden + unit, left);
+                load(c_right + i64(right_child) * hidden + unit, right);
                 if (bias) {
                     add_to(i, bias + unit);
                     add_to(f_left, bias + hidden + unit);
@@ -69,12 +83,13 @@ KERNEL(tree_lstm_node, 256, const int* live, int rows, int hidden, const element
                 }
 #pragma unroll
                 for (int k = 0; k < N; ++k) {
-                    float kept = sigmoid(f_left[k]) * left[k] + sigmoid(f_right[k]) * right[k];
-                    left[k] = sigmoid(i[k]) * tanhf(u[k]) + kept;
+                    float of_children = sigmoid(f_left[k]) * left[k] + sigmoid(f_right[k]) * right[k];
+                    left[k] = sigmoid(i[k]) * tanhf(u[k]) + of_children;
                     out[k] = sigmoid(o[k]) * tanhf(left[k]);
                 }
-                store(left, c + first + unit);
+                store(left, c + place + unit);
                 store(out, h + first + unit);
+                if (h_kept) store(out, h_kept + place + unit);
             });
         }
     }

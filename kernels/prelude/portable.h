@@ -80,6 +80,14 @@ DEVICE int live_rows(const int* live, int rows) {
     return count < 0 ? 0 : count < rows ? count : rows;
 }
 
+// The row of a state's table that belongs to a row of the batch: its slot, or, where the state lies in the order of the
+// batch (no slots), its own number. -1 for a slot that the table does not have.
+DEVICE int state_row(const int* slots, int row, int table_rows) {
+    if (!slots) return row;
+    int slot = slots[row];
+    return slot >= 0 && slot < table_rows ? slot : -1;
+}
+
 // The place of a sequence's first token, or of the end of the last sequence, within `tokens`.
 DEVICE int offset_of(const int* offsets, int sequence, int tokens) {
     int offset = offsets[sequence];

@@ -1,39 +1,53 @@
 //! The pointwise parts of LSTM, GRU and TreeLSTM cells.
 
 use crate::{
-    array::{Array, Kind},
+    array::{Array, Kind, UNTOUCHED},
     library::{
         Arg::{self, Int, Null},
         Library,
     },
-    numbers::{LAUNCHES, LIVE, ROWS, SIZES, assert_rows, live, padded, sigmoid, uniform},
+    numbers::{LAUNCHES, LIVE, ROWS, SIZES, assert_close, live, padded, sigmoid, uniform},
 };
 
-/// A cell's arrays for one case: gates, their bias, and states of a kind each.
+/// Rows of a slot table.
+const TABLE_ROWS: usize = 6;
+
+/// The rows of a table that the rows of the batch have. The second row has none; padding rows may have anything.
+const SLOTS: [f64; ROWS] = [5.0, TABLE_ROWS as f64, 2.0, 1e9, -1.0];
+const LEFT_SLOTS: [f64; ROWS] = [0.0, 1.0, 3.0, 1e9, -1.0];
+const RIGHT_SLOTS: [f64; ROWS] = [1.0, 1.0, 4.0, 1e9, -1.0];
+
+/// A cell's gates and their bias for one case, and whether its states lie in slot tables.
 struct Case {
     element: Kind,
     hidden: usize,
     gates: Array,
     bias: Option<Array>,
-    grid: [u32; 2],
-    threads: u32,
+    in_slots: bool,
+    launch: ([u32; 2], u32),
+}
+
+/// What a cell reads or writes: an array, and which of its rows belong to the live rows of the batch.
+struct State {
+    array: Array,
+    rows: [Option<usize>; LIVE],
 }
 
 impl Case {
-    /// Cases of each element type, width and launch, with and without bias, for cells of `parts` gates.
+    /// Cases of each element type, width and launch for cells of `parts` gates; some have no bias, some have slots.
     fn for_each(parts: usize, check: impl Fn(&Self)) {
         for element in Kind::ELEMENTS {
             for hidden in SIZES {
-                for (place, (grid, threads)) in LAUNCHES.into_iter().enumerate() {
+                for (place, launch) in LAUNCHES.into_iter().enumerate() {
                     let gates = Array::new(element, padded(hidden, parts * hidden, 4.0));
                     let bias = (place != 1).then(|| Array::new(element, uniform(7, parts * hidden, 1.0)));
-                    check(&Self { element, hidden, gates, bias, grid, threads });
+                    check(&Self { element, hidden, gates, bias, in_slots: place != 0, launch });
                 }
             }
         }
     }
 
-    /// The gates of all live rows' units in the order of the states, with their bias.
+    /// The gates of all live rows' units in the order of the batch, with their bias.
     fn units<const PARTS: usize>(&self) -> Vec<[f64; PARTS]> {
         let (gates, bias) = (self.gates.values(), self.bias.as_ref().map(Array::values));
         let unit = |row: usize, unit: usize| {
@@ -42,64 +56,126 @@ impl Case {
                 gates[row * PARTS * self.hidden + place] + bias.as_ref().map_or(0.0, |bias| bias[place])
             })
         };
+        let unit = &unit;
         (0..LIVE).flat_map(|row| (0..self.hidden).map(move |column| unit(row, column))).collect()
     }
 
-    fn state(&self, kind: Kind, seed: usize) -> Array {
-        Array::new(kind, padded(seed, self.hidden, 2.0))
+    fn rows(&self, slots: [f64; ROWS]) -> [Option<usize>; LIVE] {
+        let in_table = |slot: f64| (slot < TABLE_ROWS as f64).then_some(slot as usize);
+        std::array::from_fn(|row| if self.in_slots { in_table(slots[row]) } else { Some(row) })
     }
 
-    fn output(&self, kind: Kind) -> Array {
-        Array::untouched(kind, ROWS * self.hidden)
+    fn state_rows(&self) -> usize {
+        if self.in_slots { TABLE_ROWS } else { ROWS }
     }
 
-    /// Launches a cell's kernel on these gates and the further arrays.
-    fn launch(&self, kernel: &str, arrays: &[&Array]) {
+    /// A state of which only the rows that the live ones have are numbers.
+    fn state(&self, kind: Kind, seed: usize, slots: [f64; ROWS]) -> State {
+        let rows = self.rows(slots);
+        let values = uniform(seed, self.state_rows() * self.hidden, 2.0).into_iter().enumerate();
+        let known = |place: usize| rows.contains(&Some(place / self.hidden));
+        let values = values.map(|(place, value)| if known(place) { value } else { f64::NAN });
+        State { array: Array::new(kind, values), rows }
+    }
+
+    /// A state to be written.
+    fn kept(&self, kind: Kind) -> State {
+        State { array: Array::untouched(kind, self.state_rows() * self.hidden), rows: self.rows(SLOTS) }
+    }
+
+    /// An output in the order of the batch.
+    fn output(&self) -> State {
+        let rows = self.rows(SLOTS);
+        let rows = std::array::from_fn(|row| rows[row].map(|_| row));
+        State { array: Array::untouched(self.element, ROWS * self.hidden), rows }
+    }
+
+    /// Launches a cell's kernel on these gates and states.
+    fn launch(&self, kernel: &str, states: &[&State]) {
         let live = live(LIVE);
-        let mut arguments = vec![Arg::Array(&live), Int(ROWS as i32), Int(self.hidden as i32), Arg::Array(&self.gates)];
+        let slots = [LEFT_SLOTS, RIGHT_SLOTS, SLOTS].map(|slots| Array::new(Kind::I32, slots));
+        let of_children = if kernel == "tree_lstm_node" { 0 } else { 2 };
+        let mut arguments = vec![Arg::Array(&live), Int(ROWS as i32), Int(self.hidden as i32)];
+        arguments.extend(slots[of_children..].iter().map(|slots| if self.in_slots { Arg::Array(slots) } else { Null }));
+        arguments.push(Int(TABLE_ROWS as i32));
+        arguments.push(Arg::Array(&self.gates));
         arguments.push(self.bias.as_ref().map_or(Null, Arg::Array));
-        arguments.extend(arrays.iter().map(|array| Arg::Array(array)));
-        Library::of(self.element)
-            .launch(kernel, self.grid, self.threads, &arguments)
-            .expect("the launch keeps the rules");
+        arguments.extend(states.iter().map(|state| Arg::Array(&state.array)));
+        if kernel != "gru_reset" && !self.in_slots {
+            // h in the order of the batch is enough then.
+            arguments.pop();
+            arguments.push(Null);
+        }
+        let (grid, threads) = self.launch;
+        Library::of(self.element).launch(kernel, grid, threads, &arguments).expect("the launch keeps the rules");
+    }
+
+    /// A state's values in the order of the batch, for the reference; NaN for a row that has none.
+    fn values(&self, state: &State) -> Vec<f64> {
+        let values = state.array.values();
+        let row = |row: &Option<usize>| match row {
+            Some(row) => values[row * self.hidden..][..self.hidden].to_vec(),
+            None => vec![f64::NAN; self.hidden],
+        };
+        state.rows.iter().flat_map(row).collect()
+    }
+
+    /// Holds the rows that the live ones have to the reference, and all others to what they were.
+    fn assert(&self, kind: Kind, state: &State, expected: &[f64], what: &str) {
+        let mut whole = vec![UNTOUCHED; state.array.values().len()];
+        for (row, expected) in state.rows.iter().zip(expected.chunks(self.hidden)) {
+            if let Some(row) = row {
+                whole[row * self.hidden..][..self.hidden].copy_from_slice(expected);
+            }
+        }
+        assert_close(kind, &state.array.values(), &whole, what);
+    }
+
+    /// Holds both forms of h to the reference.
+    fn assert_h(&self, h: &State, kept: &State, expected: &[f64], what: &str) {
+        self.assert(self.element, h, expected, what);
+        if self.in_slots {
+            self.assert(self.element, kept, expected, &format!("{what}, kept"));
+        }
     }
 }
 
 #[test]
 fn lstm_follows_onnx_with_gates_i_o_f_c() {
     Case::for_each(4, |case| {
-        let (before, c, h) = (case.state(Kind::F32, 3), case.output(Kind::F32), case.output(case.element));
-        case.launch("lstm", &[&before, &c, &h]);
+        let before = case.state(Kind::F32, 3, SLOTS);
+        let (c, h, kept) = (case.kept(Kind::F32), case.output(), case.kept(case.element));
+        case.launch("lstm", &[&before, &c, &h, &kept]);
         let (expected_c, expected_h): (Vec<f64>, Vec<f64>) = case
             .units()
             .into_iter()
-            .zip(before.values())
+            .zip(case.values(&before))
             .map(|([i, o, f, u], before)| {
                 let c = sigmoid(f) * before + sigmoid(i) * u.tanh();
                 (c, sigmoid(o) * c.tanh())
             })
             .unzip();
-        assert_rows(Kind::F32, &c, &expected_c, "c of lstm");
-        assert_rows(case.element, &h, &expected_h, "h of lstm");
+        case.assert(Kind::F32, &c, &expected_c, "c of lstm");
+        case.assert_h(&h, &kept, &expected_h, "h of lstm");
     });
 }
 
 #[test]
 fn lstm_may_write_its_memory_over_the_one_before() {
     Case::for_each(4, |case| {
-        let (before, c, h) = (case.state(Kind::F32, 3), case.output(Kind::F32), case.output(case.element));
-        case.launch("lstm", &[&before, &c, &h]);
-        let live = LIVE * case.hidden;
-        case.launch("lstm", &[&before, &before, &h]);
-        assert_eq!(before.values()[..live], c.values()[..live]);
+        let before = case.state(Kind::F32, 3, SLOTS);
+        let (c, h, kept) = (case.kept(Kind::F32), case.output(), case.kept(case.element));
+        case.launch("lstm", &[&before, &c, &h, &kept]);
+        case.launch("lstm", &[&before, &before, &h, &kept]);
+        assert_close(Kind::F32, &case.values(&before), &case.values(&c), "c of lstm in place");
     });
 }
 
 #[test]
 fn a_tree_leaf_has_gates_i_o_u() {
     Case::for_each(3, |case| {
-        let (c, h) = (case.output(Kind::F32), case.output(case.element));
-        case.launch("tree_lstm_leaf", &[&c, &h]);
+        let (c, h, kept) = (case.kept(Kind::F32), case.output(), case.kept(case.element));
+        case.launch("tree_lstm_leaf", &[&c, &h, &kept]);
         let (expected_c, expected_h): (Vec<f64>, Vec<f64>) = case
             .units()
             .into_iter()
@@ -108,18 +184,18 @@ fn a_tree_leaf_has_gates_i_o_u() {
                 (c, sigmoid(o) * c.tanh())
             })
             .unzip();
-        assert_rows(Kind::F32, &c, &expected_c, "c of a leaf");
-        assert_rows(case.element, &h, &expected_h, "h of a leaf");
+        case.assert(Kind::F32, &c, &expected_c, "c of a leaf");
+        case.assert_h(&h, &kept, &expected_h, "h of a leaf");
     });
 }
 
 #[test]
 fn a_tree_node_forgets_each_child_by_its_own_gate() {
     Case::for_each(5, |case| {
-        let (left, right) = (case.state(Kind::F32, 3), case.state(Kind::F32, 4));
-        let (c, h) = (case.output(Kind::F32), case.output(case.element));
-        case.launch("tree_lstm_node", &[&left, &right, &c, &h]);
-        let children = left.values().into_iter().zip(right.values());
+        let (left, right) = (case.state(Kind::F32, 3, LEFT_SLOTS), case.state(Kind::F32, 4, RIGHT_SLOTS));
+        let (c, h, kept) = (case.kept(Kind::F32), case.output(), case.kept(case.element));
+        case.launch("tree_lstm_node", &[&left, &right, &c, &h, &kept]);
+        let children = case.values(&left).into_iter().zip(case.values(&right));
         let (expected_c, expected_h): (Vec<f64>, Vec<f64>) = case
             .units()
             .into_iter()
@@ -129,43 +205,43 @@ fn a_tree_node_forgets_each_child_by_its_own_gate() {
                 (c, sigmoid(o) * c.tanh())
             })
             .unzip();
-        assert_rows(Kind::F32, &c, &expected_c, "c of a node");
-        assert_rows(case.element, &h, &expected_h, "h of a node");
+        case.assert(Kind::F32, &c, &expected_c, "c of a node");
+        case.assert_h(&h, &kept, &expected_h, "h of a node");
     });
 }
 
 #[test]
 fn gru_resets_the_state_before_its_product() {
     Case::for_each(3, |case| {
-        let (before, reset) = (case.state(case.element, 3), case.output(case.element));
+        let (before, reset) = (case.state(case.element, 3, SLOTS), case.output());
         case.launch("gru_reset", &[&before, &reset]);
-        let units = case.units().into_iter().zip(before.values());
+        let units = case.units().into_iter().zip(case.values(&before));
         let expected: Vec<f64> = units.map(|([_, r, _], before): ([f64; 3], f64)| sigmoid(r) * before).collect();
-        assert_rows(case.element, &reset, &expected, "the reset state of gru");
+        case.assert(case.element, &reset, &expected, "the reset state of gru");
     });
 }
 
 #[test]
 fn gru_mixes_the_new_state_with_the_one_before_by_z() {
     Case::for_each(3, |case| {
-        let (before, h) = (case.state(case.element, 3), case.output(case.element));
-        case.launch("gru_update", &[&before, &h]);
-        let units = case.units().into_iter().zip(before.values());
+        let (before, h, kept) = (case.state(case.element, 3, SLOTS), case.output(), case.kept(case.element));
+        case.launch("gru_update", &[&before, &h, &kept]);
+        let units = case.units().into_iter().zip(case.values(&before));
         let mixed = |([z, _, n], before): ([f64; 3], f64)| (1.0 - sigmoid(z)) * n.tanh() + sigmoid(z) * before;
-        assert_rows(case.element, &h, &units.map(mixed).collect::<Vec<f64>>(), "h of gru");
+        case.assert_h(&h, &kept, &units.map(mixed).collect::<Vec<f64>>(), "h of gru");
     });
 }
 
 #[test]
 fn gru_may_reset_behind_the_product_instead() {
     Case::for_each(4, |case| {
-        let (before, h) = (case.state(case.element, 3), case.output(case.element));
-        case.launch("gru_linear_before_reset", &[&before, &h]);
-        let units = case.units().into_iter().zip(before.values());
+        let (before, h, kept) = (case.state(case.element, 3, SLOTS), case.output(), case.kept(case.element));
+        case.launch("gru_linear_before_reset", &[&before, &h, &kept]);
+        let units = case.units().into_iter().zip(case.values(&before));
         let mixed = |([z, r, of_input, of_state], before): ([f64; 4], f64)| {
             let n = (of_input + sigmoid(r) * of_state).tanh();
             (1.0 - sigmoid(z)) * n + sigmoid(z) * before
         };
-        assert_rows(case.element, &h, &units.map(mixed).collect::<Vec<f64>>(), "h of gru");
+        case.assert_h(&h, &kept, &units.map(mixed).collect::<Vec<f64>>(), "h of gru");
     });
 }

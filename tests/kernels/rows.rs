@@ -28,6 +28,15 @@ fn gathered(rows: &[Option<usize>], columns: usize) -> Vec<f64> {
     rows.iter().flat_map(row).chain(padding).collect()
 }
 
+/// Words of a row, and words between two rows in the batch: with vectors, and without for either reason.
+const WIDTHS: [(usize, usize); 9] = [(1, 0), (3, 0), (4, 0), (4, 4), (4, 3), (31, 1), (32, 0), (257, 0), (1000, 24)];
+
+/// Rows that begin every `stride` words; nothing is written between them.
+fn spread(rows: &[f64], columns: usize, stride: usize) -> Vec<f64> {
+    let gap = std::iter::repeat_n(UNTOUCHED, stride - columns);
+    rows.chunks(columns).flat_map(|row| row.iter().copied().chain(gap.clone())).collect()
+}
+
 struct Gather<'a> {
     kernel: &'a str,
     index_kind: Kind,
@@ -41,12 +50,13 @@ impl Gather<'_> {
     /// Runs it for rows of several widths, from and to addresses that allow vectors and that do not.
     fn check(&self) {
         let library = Library::of(Kind::F32);
-        for columns in [1, 3, 4, 31, 32, 257, 1000] {
+        for (columns, gap) in WIDTHS {
+            let stride = columns + gap;
             for ((grid, threads), make) in
                 LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
             {
                 let table = make(Kind::F32, table(columns));
-                let out = Array::untouched(Kind::F32, ROWS * columns);
+                let out = Array::untouched(Kind::F32, ROWS * stride);
                 let faults = Array::zeros(Kind::I32, ROWS);
                 let arguments = [
                     Arg::Array(&Array::new(Kind::I32, [f64::from(self.live)])),
@@ -56,11 +66,12 @@ impl Gather<'_> {
                     Arg::Array(&table),
                     Int(TABLE_ROWS as i32),
                     Arg::Array(&out),
+                    Int(4 * stride as i32),
                     Arg::Array(&faults),
                 ];
                 library.launch(self.kernel, grid, threads, &arguments).expect("the launch keeps the rules");
                 let what = format!("{} of rows of {columns} words on {grid:?}", self.kernel);
-                assert_eq!(out.values(), gathered(self.expected, columns), "{what}");
+                assert_eq!(out.values(), spread(&gathered(self.expected, columns), columns, stride), "{what}");
                 assert_eq!(faults.values(), self.faults, "faults of {what}");
             }
         }
@@ -124,13 +135,14 @@ fn an_id_of_64_bits_is_not_cut_to_32() {
 fn scatter_writes_the_slots_of_live_rows_and_nothing_else() {
     let library = Library::of(Kind::F32);
     let slots = [7.0, 2.0, TABLE_ROWS as f64, 3.0, WILD];
-    for columns in [1, 3, 4, 31, 32, 257, 1000] {
+    for (columns, gap) in WIDTHS {
+        let stride = columns + gap;
         for ((grid, threads), make) in
             LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
         {
             let mut rows: Vec<f64> = (0..LIVE * columns).map(|place| place as f64).collect();
             rows.resize(ROWS * columns, f64::NAN);
-            let input = make(Kind::F32, rows.clone());
+            let input = make(Kind::F32, spread(&rows, columns, stride));
             let table = Array::untouched(Kind::F32, TABLE_ROWS * columns);
             let faults = Array::zeros(Kind::I32, ROWS);
             let arguments = [
@@ -139,6 +151,7 @@ fn scatter_writes_the_slots_of_live_rows_and_nothing_else() {
                 Int(4 * columns as i32),
                 Arg::Array(&Array::new(Kind::I32, slots)),
                 Arg::Array(&input),
+                Int(4 * stride as i32),
                 Arg::Array(&table),
                 Int(TABLE_ROWS as i32),
                 Arg::Array(&faults),
