@@ -1,0 +1,99 @@
+//! The stand-in for CUDA's libraries (`tests/fake_cuda`): built, linked under their names, and given to child processes.
+
+use std::{
+    any, env, fs,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::OnceLock,
+};
+
+/// Says that this process is a child, which has the stand-in.
+const CHILD: &str = "FAKE_CUDA_CHILD";
+/// With and without versions: a machine may have the real libraries under either.
+const NAMES: [&str; 8] = [
+    "libcuda.so",
+    "libcuda.so.1",
+    "libnvrtc.so",
+    "libnvrtc.so.13",
+    "libcublasLt.so",
+    "libcublasLt.so.13",
+    "libcudnn.so",
+    "libcudnn.so.9",
+];
+/// Each kernel library keeps a few words in the memory that the loader sets aside for threads at the start.
+const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
+
+/// Runs `body` with the stand-in: the calling test runs again in a process of its own, where `body` is run, with
+/// `environment` added. Fails if that process fails. Without a C++ compiler nothing is run.
+pub fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
+    if env::var_os(CHILD).is_some() {
+        return body();
+    }
+    if Command::new("c++").arg("--version").output().is_err() {
+        assert!(env::var_os("CI").is_none(), "the stand-in for CUDA needs c++, which is not installed");
+        eprintln!("skipped: the stand-in for CUDA compiles kernels with c++, which is not installed");
+        return;
+    }
+    // The closure is named after the test: crate::module::test::{{closure}}.
+    let name = any::type_name::<F>();
+    let (_, path) = name.split_once("::").expect("a path begins with the crate");
+    let test = path.trim_end_matches("::{{closure}}");
+    let mut command = command(&env::current_exe().expect("the test's own program"));
+    command.args(["--exact", test, "--nocapture"]).env(CHILD, "1").envs(environment.iter().copied());
+    let output = command.output().expect("the test's own program runs");
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{test} failed with the stand-in for CUDA ({}):\n{text}", output.status);
+    assert!(text.contains("1 passed"), "{test} is not the name of the test:\n{text}");
+}
+
+/// A command that finds the stand-in.
+pub fn command(program: &Path) -> Command {
+    let mut command = Command::new(program);
+    let libraries = env::join_paths(
+        [linked().to_owned()].into_iter().chain(env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths)),
+    );
+    command
+        .env("LD_LIBRARY_PATH", libraries.expect("folders without colons"))
+        .env("FAKE_CUDA_CACHE", linked().join("kernels"))
+        .env("GLIBC_TUNABLES", THREAD_STORAGE);
+    command
+}
+
+/// The folder of the links.
+fn linked() -> &'static Path {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| {
+        let library = built();
+        let folder = library.with_file_name("fake_cuda_links");
+        fs::create_dir_all(&folder).expect("a folder beside the library");
+        for name in NAMES {
+            // Another test may be linking, too: a link gets its name in one step.
+            let new = tempfile::Builder::new().make_in(&folder, |path| symlink(&library, path)).expect("a link");
+            fs::rename(new.path(), folder.join(name)).expect("the link gets its name");
+            let _ = new.into_temp_path().keep();
+        }
+        folder
+    })
+}
+
+/// Builds the library as this program was built. Cargo knows whether there is anything to do; no older one is trusted.
+/// `cargo test` has let go of the target folder when tests run.
+fn built() -> PathBuf {
+    let program = env::current_exe().expect("the test's own program");
+    let profile = program.ancestors().nth(2).expect("tests lie in target/<profile>/deps");
+    let target = profile.parent().expect("tests lie in target/<profile>/deps");
+    let name = match profile.file_name().and_then(|name| name.to_str()) {
+        Some("debug") | None => "dev",
+        Some(name) => name,
+    };
+    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()))
+        .args(["build", "--example", "fake_cuda", "--profile", name, "--target-dir"])
+        .arg(target)
+        .arg("--manifest-path")
+        .arg(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"))
+        .output()
+        .expect("cargo runs");
+    assert!(output.status.success(), "the stand-in does not build:\n{}", String::from_utf8_lossy(&output.stderr));
+    profile.join("examples").join("libfake_cuda.so")
+}

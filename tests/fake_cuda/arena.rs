@@ -1,0 +1,127 @@
+//! The addresses of device memory: one reserved range, backed by one file in memory, so that other processes can map
+//! pieces of it. Addresses are never given out twice, so memory that was freed is noticed for good.
+
+use std::{io, mem::MaybeUninit, process, ptr, sync::OnceLock};
+
+use parking_lot::Mutex;
+
+/// Addresses in the range. They cost nothing until they are used.
+const SPAN_BYTES: usize = 1 << 40;
+/// What lies between two pieces and cannot be touched.
+const GUARD_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+
+pub struct Arena {
+    base: usize,
+    /// The file; a piece of own memory lies in it where it lies in the range.
+    file: i32,
+    next: Mutex<usize>,
+}
+
+/// Where other processes find a piece of memory.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Shared {
+    process: u32,
+    file: i32,
+    /// Of the file, so that it is recognised.
+    inode: u64,
+    offset: u64,
+    pub bytes: u64,
+}
+
+/// The process's only arena.
+pub fn arena() -> &'static Arena {
+    static ARENA: OnceLock<Arena> = OnceLock::new();
+    ARENA.get_or_init(|| Arena::reserve().expect("a range of addresses can be reserved"))
+}
+
+impl Arena {
+    fn reserve() -> io::Result<Self> {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new mapping, where the system wants it.
+        let base = unsafe { libc::mmap(ptr::null_mut(), SPAN_BYTES, libc::PROT_NONE, flags, -1, 0) };
+        // SAFETY: the name is a C string.
+        let file = unsafe { libc::memfd_create(c"fake_cuda".as_ptr(), libc::MFD_CLOEXEC) };
+        // SAFETY: the file has just been made.
+        if base == libc::MAP_FAILED || file < 0 || unsafe { libc::ftruncate(file, SPAN_BYTES as libc::off_t) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Self { base: base as usize, file, next: Mutex::new(GUARD_BYTES) })
+    }
+
+    /// Gives out memory and returns its address, aligned to a page. None when there is none left.
+    pub fn map(&self, bytes: usize) -> Option<usize> {
+        let offset = self.take(bytes)?;
+        self.map_file(offset, bytes, self.file, offset)
+    }
+
+    /// Maps a piece of another arena, or of this one a second time.
+    pub fn import(&self, shared: &Shared) -> Option<usize> {
+        let path = format!("/proc/{}/fd/{}\0", shared.process, shared.file);
+        // SAFETY: the path ends with a zero byte.
+        let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
+        if file < 0 {
+            return None;
+        }
+        let found = if inode(file) == Some(shared.inode) {
+            let bytes = shared.bytes as usize;
+            self.take(bytes).and_then(|offset| self.map_file(offset, bytes, file, shared.offset as usize))
+        } else {
+            None
+        };
+        // SAFETY: it was opened above; the mapping stays.
+        unsafe { libc::close(file) };
+        found
+    }
+
+    /// Where others find own memory.
+    pub fn share(&self, address: usize, bytes: usize) -> Option<Shared> {
+        let offset = (address - self.base) as u64;
+        Some(Shared { process: process::id(), file: self.file, inode: inode(self.file)?, offset, bytes: bytes as u64 })
+    }
+
+    /// Takes memory back: nobody can touch it from here on. `own` says that it came from [`map`](Self::map).
+    pub fn unmap(&self, address: usize, bytes: usize, own: bool) {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+        let bytes = whole_pages(bytes);
+        // SAFETY: the addresses are in the arena, and what was there is given up.
+        unsafe { libc::mmap(address as *mut _, bytes, libc::PROT_NONE, flags, -1, 0) };
+        if own {
+            let offset = (address - self.base) as libc::off_t;
+            let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: the file is the arena's own.
+            unsafe { libc::fallocate(self.file, punch, offset, bytes as libc::off_t) };
+        }
+    }
+
+    /// Takes addresses, with a guard behind them; returns their offset.
+    fn take(&self, bytes: usize) -> Option<usize> {
+        let mut next = self.next.lock();
+        let end = next.checked_add(bytes.checked_add(GUARD_BYTES + PAGE_BYTES)?)?;
+        if end > SPAN_BYTES {
+            return None;
+        }
+        Some(std::mem::replace(&mut next, end / PAGE_BYTES * PAGE_BYTES))
+    }
+
+    fn map_file(&self, offset: usize, bytes: usize, file: i32, file_offset: usize) -> Option<usize> {
+        let address = (self.base + offset) as *mut libc::c_void;
+        let access = libc::PROT_READ | libc::PROT_WRITE;
+        let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+        // SAFETY: the addresses are in the arena and have just been taken.
+        let mapped =
+            unsafe { libc::mmap(address, whole_pages(bytes), access, flags, file, file_offset as libc::off_t) };
+        (mapped != libc::MAP_FAILED).then_some(mapped as usize)
+    }
+}
+
+fn whole_pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE_BYTES)
+}
+
+fn inode(file: i32) -> Option<u64> {
+    let mut status = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the call fills the status where it succeeds.
+    (unsafe { libc::fstat(file, status.as_mut_ptr()) } == 0).then(|| unsafe { status.assume_init() }.st_ino)
+}

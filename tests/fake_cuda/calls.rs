@@ -1,0 +1,182 @@
+//! What every call goes through: it is counted, fails if a test wants it to, and is traced.
+
+use std::{
+    env,
+    fmt::Debug,
+    sync::{
+        Once,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+use cudarc::{cublaslt::sys::cublasStatus_t, driver::sys::CUresult, nvrtc::sys::nvrtcResult};
+use parking_lot::Mutex;
+
+use crate::{context, errors, stream, trace};
+
+static COUNT: AtomicU64 = AtomicU64::new(0);
+static RULES: Mutex<Vec<Rule>> = Mutex::new(Vec::new());
+/// Whether there are rules.
+static ARMED: AtomicBool = AtomicBool::new(false);
+
+/// Which calls fail, and how.
+struct Rule {
+    /// Calls of this function; of any function without one.
+    function: Option<String>,
+    /// Which of them, from 1; each with 0.
+    nth: u64,
+    seen: u64,
+    code: CUresult,
+}
+
+/// What the functions of one library answer.
+pub trait Status: Copy + Debug {
+    const SUCCESS: Self;
+
+    /// The answer of a call that fails with the driver's code.
+    fn of(code: CUresult) -> Self;
+}
+
+impl Status for CUresult {
+    const SUCCESS: Self = Self::CUDA_SUCCESS;
+
+    fn of(code: CUresult) -> Self {
+        code
+    }
+}
+
+impl Status for nvrtcResult {
+    const SUCCESS: Self = Self::NVRTC_SUCCESS;
+
+    fn of(_: CUresult) -> Self {
+        Self::NVRTC_ERROR_INTERNAL_ERROR
+    }
+}
+
+impl Status for cublasStatus_t {
+    const SUCCESS: Self = Self::CUBLAS_STATUS_SUCCESS;
+
+    fn of(code: CUresult) -> Self {
+        match code {
+            CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_INVALID_HANDLE => {
+                Self::CUBLAS_STATUS_INVALID_VALUE
+            }
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => Self::CUBLAS_STATUS_ALLOC_FAILED,
+            CUresult::CUDA_ERROR_NOT_SUPPORTED => Self::CUBLAS_STATUS_NOT_SUPPORTED,
+            _ => Self::CUBLAS_STATUS_INTERNAL_ERROR,
+        }
+    }
+}
+
+/// A call in progress.
+pub struct Call {
+    notes: Option<String>,
+}
+
+impl Call {
+    /// Adds to the call's line in the trace.
+    pub fn note(&mut self, note: impl FnOnce() -> String) {
+        if let Some(notes) = &mut self.notes {
+            notes.push(' ');
+            notes.push_str(&note());
+        }
+    }
+}
+
+/// Runs a call.
+pub fn run<S: Status>(function: &str, body: impl FnOnce(&mut Call) -> Result<(), S>) -> S {
+    from_environment();
+    COUNT.fetch_add(1, Ordering::Relaxed);
+    let mut call = Call { notes: trace::is_on().then(String::new) };
+    let result = match injected(function) {
+        Some(code) => Err(S::of(code)),
+        None if stream::is_worker() => Err(S::of(CUresult::CUDA_ERROR_NOT_PERMITTED)),
+        None => body(&mut call),
+    };
+    if let Some(notes) = call.notes {
+        let failure = result.map_or_else(|status| format!(" -> {status:?}"), |()| String::new());
+        trace::add(format!("{function}{notes}{failure}"));
+    }
+    result.err().unwrap_or(S::SUCCESS)
+}
+
+/// The code that the call is to fail with. One that ruins a context does so.
+fn injected(function: &str) -> Option<CUresult> {
+    if !ARMED.load(Ordering::Acquire) {
+        return None;
+    }
+    let mut due = None;
+    for rule in RULES.lock().iter_mut() {
+        if rule.function.as_ref().is_none_or(|name| name == function) {
+            rule.seen += 1;
+            if rule.nth == 0 || rule.nth == rule.seen {
+                due = Some(rule.code);
+            }
+        }
+    }
+    let code = due?;
+    if errors::is_sticky(code)
+        && let Ok(context) = context::current()
+    {
+        context.poison(code);
+    }
+    Some(code)
+}
+
+/// The failures that the environment sets.
+fn from_environment() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        for rule in env::var("FAKE_CUDA_FAIL").iter().flat_map(|rules| rules.split(',')) {
+            let parts: Vec<&str> = rule.split(':').collect();
+            let parsed = match parts[..] {
+                [function, nth, code] => nth.parse().ok().zip(code.parse().ok()).map(|rest| (function, rest)),
+                _ => None,
+            };
+            let known = parsed.and_then(|(function, (nth, code))| Some((function, nth, errors::known(code)?)));
+            let (function, nth, code) =
+                known.unwrap_or_else(|| panic!("FAKE_CUDA_FAIL has '{rule}': not name:nth:code"));
+            fail(Some(function.to_owned()).filter(|name| !name.is_empty()), nth, code);
+        }
+    });
+}
+
+/// Makes calls fail from now on: of one function or of any, the nth or (with 0) each.
+pub fn fail(function: Option<String>, nth: u64, code: CUresult) {
+    RULES.lock().push(Rule { function, nth, seen: 0, code });
+    ARMED.store(true, Ordering::Release);
+}
+
+pub fn forget_failures() {
+    RULES.lock().clear();
+    ARMED.store(false, Ordering::Release);
+}
+
+/// How many calls there have been.
+pub fn count() -> u64 {
+    COUNT.load(Ordering::Relaxed)
+}
+
+/// Defines functions of the C interface of the driver. After the arguments comes the name of the [`Call`].
+macro_rules! entries {
+    ($(fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $body:block)*) => {
+        $crate::calls::entries_of! { cudarc::driver::sys::CUresult, $(fn $name($($arg: $type),*) |$call| $body)* }
+    };
+}
+
+/// Defines functions of a C interface that answer a status.
+macro_rules! entries_of {
+    ($status:ty, $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $body:block)*) => {$(
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $name($($arg: $type),*) -> $status {
+            $crate::calls::run(stringify!($name), |$call| {
+                // SAFETY: as CUDA demands it, each pointer is good for what the function reads or writes there.
+                // Pointers that programs get wrong in practice are checked by the function itself.
+                #[allow(unused_unsafe)]
+                unsafe { $body }
+            })
+        }
+    )*};
+}
+
+pub(crate) use {entries, entries_of};

@@ -1,0 +1,101 @@
+//! Handles of objects. They are numbers, not addresses, and never used twice, so a destroyed one is always recognised.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use cudarc::driver::sys::CUresult;
+use parking_lot::Mutex;
+
+/// Any of the pointers to opaque structs of the C interfaces.
+pub type Handle = usize;
+
+/// The kinds of objects, as traces call them.
+const KINDS: [&str; 9] = ["none", "context", "stream", "event", "module", "function", "graph", "exec", "program"];
+const KIND_SHIFT: u32 = 40;
+const NUMBER_SHIFT: u32 = 4;
+
+#[derive(Clone, Copy)]
+pub enum Kind {
+    Context = 1,
+    Stream,
+    Event,
+    Module,
+    Function,
+    Graph,
+    Exec,
+    Program,
+}
+
+/// What traces call a handle: the kind and the number in the order of creation.
+pub fn name(handle: Handle) -> String {
+    match handle {
+        0 => "0".to_owned(),
+        1 => "legacy".to_owned(),
+        2 => "per-thread".to_owned(),
+        _ => match KINDS.get(handle >> KIND_SHIFT) {
+            Some(kind) => format!("{kind} {}", (handle & ((1 << KIND_SHIFT) - 1)) >> NUMBER_SHIFT),
+            None => "unknown".to_owned(),
+        },
+    }
+}
+
+/// The live objects of one kind.
+pub struct Table<T> {
+    kind: Kind,
+    objects: Mutex<Objects<T>>,
+}
+
+struct Objects<T> {
+    created: usize,
+    live: BTreeMap<Handle, Arc<T>>,
+}
+
+impl<T> Table<T> {
+    pub const fn new(kind: Kind) -> Self {
+        Self { kind, objects: Mutex::new(Objects { created: 0, live: BTreeMap::new() }) }
+    }
+
+    pub fn create(&self, object: impl FnOnce(Handle) -> T) -> Arc<T> {
+        let mut objects = self.objects.lock();
+        objects.created += 1;
+        let handle = (self.kind as usize) << KIND_SHIFT | objects.created << NUMBER_SHIFT;
+        let object = Arc::new(object(handle));
+        objects.live.insert(handle, object.clone());
+        object
+    }
+
+    /// Creates an object and returns its handle.
+    pub fn insert(&self, object: T) -> Handle {
+        let mut handle = 0;
+        self.create(|given| {
+            handle = given;
+            object
+        });
+        handle
+    }
+
+    pub fn get(&self, handle: Handle) -> Result<Arc<T>, CUresult> {
+        self.objects.lock().live.get(&handle).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    pub fn remove(&self, handle: Handle) -> Result<Arc<T>, CUresult> {
+        self.objects.lock().live.remove(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
+    }
+
+    /// The live objects that `which` holds for, oldest first.
+    pub fn all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        self.objects.lock().live.values().filter(|object| which(object)).cloned().collect()
+    }
+
+    /// Removes the objects that `which` holds for.
+    pub fn remove_all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+        let mut removed = Vec::new();
+        self.objects.lock().live.retain(|_, object| {
+            let keep = !which(object);
+            if !keep {
+                removed.push(object.clone());
+            }
+            keep
+        });
+        removed
+    }
+}

@@ -1,0 +1,54 @@
+//! Shared libraries that are loaded from their bytes.
+
+use std::{
+    ffi::{CStr, CString, c_void},
+    fs::File,
+    io::Write,
+    os::fd::FromRawFd,
+};
+
+use cudarc::driver::sys::{CUresult, CUresult::*};
+
+pub struct Shared(*mut c_void);
+
+// SAFETY: the handle is only used to find functions and to close the library, which any thread may do.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Loads a library that the host's compiler made.
+    pub fn open(bytes: &[u8]) -> Result<Self, CUresult> {
+        // SAFETY: the name is a C string.
+        let file = unsafe { libc::memfd_create(c"library".as_ptr(), libc::MFD_CLOEXEC) };
+        if file < 0 {
+            return Err(CUDA_ERROR_OPERATING_SYSTEM);
+        }
+        // SAFETY: the file has just been made, and is closed with this value.
+        let mut written = unsafe { File::from_raw_fd(file) };
+        written.write_all(bytes).map_err(|_| CUDA_ERROR_OPERATING_SYSTEM)?;
+        let path = CString::new(format!("/proc/self/fd/{file}")).expect("it has no zero bytes");
+        // SAFETY: what the compiler made of programs does no more at its start than to list its kernels.
+        let handle = unsafe { libc::dlopen(path.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if handle.is_null() {
+            // SAFETY: it is a C string after a failure.
+            eprintln!("fake_cuda: {}", unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy());
+            return Err(CUDA_ERROR_INVALID_IMAGE);
+        }
+        Ok(Self(handle))
+    }
+
+    /// The address of a function. It is good for as long as the library is open.
+    pub fn function(&self, name: &CStr) -> Result<*mut c_void, CUresult> {
+        // SAFETY: the library is open.
+        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        if found.is_null() { Err(CUDA_ERROR_INVALID_IMAGE) } else { Ok(found) }
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // SAFETY: whoever uses its functions holds this value.
+        unsafe { libc::dlclose(self.0) };
+    }
+}

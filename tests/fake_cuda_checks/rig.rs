@@ -1,0 +1,226 @@
+//! What the tests share: a context, compiled kernels, memory that the host and the device see, and the functions that
+//! the stand-in has beside CUDA's.
+
+use std::{
+    ffi::{CStr, CString, c_void},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use cudarc::{
+    driver::{
+        CudaContext, CudaStream, DriverError,
+        result::{self, launch_kernel},
+        sys::{self, CUdeviceptr, CUmodule, CUresult},
+    },
+    nvrtc::{self, sys::nvrtcResult},
+};
+
+/// The host's prelude that the kernels are compiled with.
+pub const PRELUDE: (&str, &str) =
+    ("FAKE_CUDA_PRELUDE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_cuda_checks/prelude"));
+const KERNELS: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("kernels.cu"), "\0").as_bytes()) {
+    Ok(text) => text,
+    Err(_) => panic!("the kernels have no zero bytes"),
+};
+const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
+
+/// Runs `body` with the stand-in.
+pub fn on_fake_cuda(body: impl FnOnce()) {
+    crate::fake_cuda::with_fake_cuda(&[PRELUDE], body);
+}
+
+/// A context with the kernels of these tests.
+pub struct Rig {
+    pub context: Arc<CudaContext>,
+    module: CUmodule,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        let context = CudaContext::new(0).expect("a context");
+        // SAFETY: the tests order what they do by themselves.
+        unsafe { context.disable_event_tracking() };
+        let cubin = compile(KERNELS, &["--gpu-architecture=sm_90"]).expect("the kernels compile");
+        // SAFETY: the bytes are what NVRTC made.
+        let module = unsafe { result::module::load_data(cubin.as_ptr().cast()) }.expect("the module loads");
+        Self { context, module }
+    }
+
+    pub fn stream(&self) -> Arc<CudaStream> {
+        self.context.new_stream().expect("a stream")
+    }
+
+    pub fn module(&self) -> CUmodule {
+        self.module
+    }
+
+    /// Launches one block of a kernel with arguments of any types.
+    pub fn launch(&self, stream: &CudaStream, kernel: &str, arguments: &mut [*mut c_void]) -> Result<(), DriverError> {
+        self.launch_blocks(stream, kernel, 1, 32, arguments)
+    }
+
+    pub fn launch_blocks(
+        &self,
+        stream: &CudaStream,
+        kernel: &str,
+        blocks: u32,
+        threads: u32,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
+        self.context.bind_to_thread()?;
+        let name = CString::new(kernel).expect("a name without zero bytes");
+        // SAFETY: the tests give kernels the arguments that they take, and wait before they free them.
+        unsafe {
+            let function = result::module::get_function(self.module(), name)?;
+            launch_kernel(function, (blocks, 1, 1), (threads, 1, 1), 0, stream.cu_stream(), arguments)
+        }
+    }
+
+    /// Makes the stream wait until [`Word::set`].
+    pub fn hold(&self, stream: &CudaStream, word: &Word) {
+        let mut device = word.device();
+        self.launch(stream, "wait_for_host", &mut [argument(&mut device)]).expect("the launch is good");
+    }
+
+    pub fn append(&self, stream: &CudaStream, list: &Words, value: u32) -> Result<(), DriverError> {
+        let (mut device, mut value) = (list.device(), value);
+        self.launch(stream, "append", &mut [argument(&mut device), argument(&mut value)])
+    }
+}
+
+pub fn argument<T>(value: &mut T) -> *mut c_void {
+    (value as *mut T).cast()
+}
+
+/// What the kernels' prelude needs to be told.
+pub const ELEMENT: &str = "-DELEMENT=f32";
+
+/// Compiles a program; the error is the result and the log.
+pub fn compile(source: &CStr, options: &[&str]) -> Result<Vec<u8>, (nvrtcResult, String)> {
+    let program = nvrtc::result::create_program(source, Some(c"kernels.cu")).map_err(|e| (e.0, String::new()))?;
+    // SAFETY: the program lives to the end of this function.
+    unsafe {
+        let compiled = nvrtc::result::compile_program(program, &[options, &[ELEMENT]].concat());
+        let log = nvrtc::result::get_program_log(program).map(|log| log.iter().map(|c| *c as u8).collect::<Vec<_>>());
+        let mut bytes = 0;
+        let size = nvrtc::sys::nvrtcGetCUBINSize(program, &mut bytes).result();
+        let mut cubin = vec![0_u8; bytes];
+        let got = nvrtc::sys::nvrtcGetCUBIN(program, cubin.as_mut_ptr().cast()).result();
+        let destroyed = nvrtc::result::destroy_program(program);
+        let log = String::from_utf8(log.unwrap_or_default()).expect("the log is text");
+        let result = compiled.and(size).and(got).and(destroyed);
+        result.map(|()| cubin).map_err(|error| (error.0, log))
+    }
+}
+
+/// Words in pinned memory that the device sees.
+pub struct Words {
+    host: *mut c_void,
+    count: usize,
+}
+
+impl Words {
+    pub fn new(count: usize) -> Self {
+        // SAFETY: plain memory, which is zero at first; freed with this value.
+        let host = unsafe { result::malloc_host(4 * count, HOST_FLAGS) }.expect("pinned memory");
+        Self { host, count }
+    }
+
+    pub fn device(&self) -> CUdeviceptr {
+        let mut device = 0;
+        // SAFETY: the memory is pinned and mapped.
+        let result = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, self.host, 0) };
+        assert_eq!(result, CUresult::CUDA_SUCCESS, "mapped memory has an address on the device");
+        device
+    }
+
+    pub fn at(&self, place: usize) -> &AtomicU32 {
+        assert!(place < self.count, "the word exists");
+        // SAFETY: there are that many words, which the host and kernels share.
+        unsafe { AtomicU32::from_ptr(self.host.cast::<u32>().add(place)) }
+    }
+
+    /// The values of a list: the first word is its length.
+    pub fn list(&self) -> Vec<u32> {
+        (1..=self.at(0).load(Ordering::Acquire) as usize).map(|place| self.at(place).load(Ordering::Acquire)).collect()
+    }
+
+    pub fn free(self) {
+        // SAFETY: no kernel uses it any more.
+        unsafe { result::free_host(self.host) }.expect("the memory can be freed");
+    }
+}
+
+/// A word that a stream waits for.
+pub struct Word(Words);
+
+impl Word {
+    pub fn new() -> Self {
+        Self(Words::new(1))
+    }
+
+    fn device(&self) -> CUdeviceptr {
+        self.0.device()
+    }
+
+    pub fn set(&self) {
+        self.0.at(0).store(1, Ordering::Release);
+    }
+}
+
+/// A function that the stand-in has beside CUDA's.
+fn control(name: &CStr) -> *mut c_void {
+    // SAFETY: the library is loaded already, and is never closed.
+    let found = unsafe { libc::dlsym(libc::dlopen(c"libcuda.so".as_ptr(), libc::RTLD_NOW), name.as_ptr()) };
+    assert!(!found.is_null(), "the stand-in has {name:?}");
+    found
+}
+
+/// Makes the nth call from now on fail.
+pub fn fail(nth: u64, code: CUresult) {
+    // SAFETY: the type that the stand-in defines it with.
+    let fail: extern "C" fn(u64, u32) -> bool = unsafe { std::mem::transmute(control(c"fake_cuda_fail")) };
+    assert!(fail(nth, code as u32), "the stand-in knows {code:?}");
+}
+
+/// Makes the nth call of a function fail from now on, or each.
+pub fn fail_calls(function: &CStr, nth: u64, code: CUresult) {
+    type Fail = unsafe extern "C" fn(*const libc::c_char, u64, u32) -> bool;
+    // SAFETY: the type that the stand-in defines it with.
+    let known = unsafe {
+        let fail: Fail = std::mem::transmute(control(c"fake_cuda_fail_calls"));
+        fail(function.as_ptr(), nth, code as u32)
+    };
+    assert!(known, "the stand-in knows {code:?}");
+}
+
+pub fn fail_none() {
+    // SAFETY: the type that the stand-in defines it with.
+    let none: extern "C" fn() = unsafe { std::mem::transmute(control(c"fake_cuda_fail_none")) };
+    none();
+}
+
+/// How many calls there have been.
+pub fn calls() -> u64 {
+    // SAFETY: the type that the stand-in defines it with.
+    let calls: extern "C" fn() -> u64 = unsafe { std::mem::transmute(control(c"fake_cuda_calls")) };
+    calls()
+}
+
+/// The calls that `body` makes, a line each.
+pub fn traced(body: impl FnOnce()) -> String {
+    type Take = unsafe extern "C" fn(*mut libc::c_char, usize) -> usize;
+    // SAFETY: the types that the stand-in defines them with; the text has as many bytes as it says.
+    unsafe {
+        let begin: extern "C" fn() = std::mem::transmute(control(c"fake_cuda_trace_begin"));
+        let take: Take = std::mem::transmute(control(c"fake_cuda_trace_take"));
+        begin();
+        body();
+        let mut text = vec![0_u8; take(std::ptr::null_mut(), 0)];
+        assert_eq!(take(text.as_mut_ptr().cast(), text.len()), text.len(), "the trace fits");
+        String::from_utf8(text).expect("the trace is text")
+    }
+}
