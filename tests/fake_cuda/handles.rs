@@ -9,7 +9,21 @@ use parking_lot::Mutex;
 pub type Handle = usize;
 
 /// The kinds of objects, as traces call them.
-const KINDS: [&str; 9] = ["none", "context", "stream", "event", "module", "function", "graph", "exec", "program"];
+const KINDS: [&str; 13] = [
+    "none",
+    "context",
+    "stream",
+    "event",
+    "module",
+    "function",
+    "graph",
+    "exec",
+    "program",
+    "matmul",
+    "layout",
+    "preference",
+    "cublaslt",
+];
 const KIND_SHIFT: u32 = 40;
 const NUMBER_SHIFT: u32 = 4;
 
@@ -23,6 +37,10 @@ pub enum Kind {
     Graph,
     Exec,
     Program,
+    MatmulDesc,
+    Layout,
+    Preference,
+    Blas,
 }
 
 /// What traces call a handle: the kind and the number in the order of creation.

@@ -1,4 +1,4 @@
-//! A stand-in for CUDA's driver and NVRTC on machines without a GPU, for tests alone.
+//! A stand-in for CUDA's driver, NVRTC and cuBLASLt on machines without a GPU, for tests alone.
 //!
 //! One library answers under all of their names (`libcuda.so`, `libnvrtc.so.13`, …), so that they share one state; a
 //! child process finds it by `LD_LIBRARY_PATH` (`tests/common/fake_cuda.rs` builds and links it). Device memory is host
@@ -21,6 +21,7 @@
 #![allow(non_snake_case)]
 
 mod arena;
+mod blaslt;
 mod calls;
 mod capture;
 mod compiler;
@@ -35,6 +36,7 @@ mod guard;
 mod handles;
 mod image;
 mod kernels;
+mod matmul;
 mod memory;
 mod module;
 mod nvrtc;

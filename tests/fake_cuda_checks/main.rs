@@ -7,6 +7,7 @@ mod fake_cuda;
 mod captures;
 mod contexts;
 mod failures;
+mod matmul;
 mod memory;
 mod nvrtc;
 mod rig;
