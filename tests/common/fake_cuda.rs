@@ -1,4 +1,5 @@
-//! The stand-in for CUDA's libraries (`tests/fake_cuda`): built, linked under their names, and given to child processes.
+//! The stand-in for CUDA's libraries (`tests/fake_cuda`): it is built, linked under their names, and given to child
+//! processes.
 
 use std::{
     any, env, fs,

@@ -81,7 +81,7 @@ impl Arena {
         Some(Shared { process: process::id(), file: self.file, inode: inode(self.file)?, offset, bytes: bytes as u64 })
     }
 
-    /// Takes memory back: nobody can touch it from here on. `own` says that it came from [`map`](Self::map).
+    /// Takes memory back: an access faults from here on. `own` says that it came from [`map`](Self::map).
     pub fn unmap(&self, address: usize, bytes: usize, own: bool) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let bytes = whole_pages(bytes);

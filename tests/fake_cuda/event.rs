@@ -1,4 +1,4 @@
-//! Events. One that was never recorded counts as complete; recording it again replaces what it stands for.
+//! Events. One that was never recorded counts as complete; recording it again replaces its position.
 
 use std::{sync::Arc, time::Instant};
 
@@ -41,7 +41,7 @@ enum Recorded {
 }
 
 impl Event {
-    /// What it stands for, if the host may ask: not within a capture.
+    /// Where it was recorded. An error if that is within a capture, where the host must not ask.
     fn position(&self) -> Result<Option<Position>, CUresult> {
         match &*self.recorded.lock() {
             Recorded::Never => Ok(None),

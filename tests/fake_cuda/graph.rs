@@ -57,7 +57,8 @@ entries! {
         context::current()?;
         let from = GRAPHS.get(graph)?;
         call.note(|| {
-            let nodes: Vec<_> = from.nodes.iter().map(|node| format!("{} behind {:?}", node.what, node.behind)).collect();
+            let node = |node: &Node| format!("{} behind {:?}", node.what, node.behind);
+            let nodes: Vec<_> = from.nodes.iter().map(node).collect();
             format!("{} flags={flags} nodes=[{}]", name(graph), nodes.join("; "))
         });
         if flags & !(AUTO_FREE_ON_LAUNCH | UPLOAD | USE_NODE_PRIORITY) != 0 {

@@ -33,8 +33,8 @@ fn install() {
             let mut action: libc::sigaction = unsafe { mem::zeroed() };
             action.sa_sigaction = handle as Handler as usize;
             action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-            // SAFETY: the handler does nothing that a handler must not do. Nobody else writes to BEFORE, and nobody
-            // reads it before the handler is in place.
+            // SAFETY: the handler does nothing that a handler must not do. BEFORE is written here alone,
+            // and read by the handler alone.
             unsafe { libc::sigaction(signal, &action, ptr::addr_of_mut!(BEFORE[place]).cast()) };
         }
     });

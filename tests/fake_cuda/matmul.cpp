@@ -4,7 +4,7 @@
 
 #include <vector>
 
-// As matmul.rs: a matrix whose element (i, j) of a batch is at i * row_stride + j * column_stride + batch * batch_stride.
+// As in matmul.rs: element (i, j) of a batch is at i * row_stride + j * column_stride + batch * batch_stride.
 struct Matrix {
     void* data;
     long long type, row_stride, column_stride, batch_stride;

@@ -151,7 +151,7 @@ pub fn name(address: usize) -> String {
 pub fn check_ends() -> Result<(), CUresult> {
     match PIECES.lock().values().find(|piece| !piece.is_intact()) {
         Some(piece) => {
-            eprintln!("fake_cuda: somebody wrote behind the end of {}, which has {} bytes", piece.name(), piece.bytes);
+            eprintln!("fake_cuda: a kernel wrote behind the end of {}, which has {} bytes", piece.name(), piece.bytes);
             Err(CUDA_ERROR_ILLEGAL_ADDRESS)
         }
         None => Ok(()),

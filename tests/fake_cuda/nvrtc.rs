@@ -235,7 +235,8 @@ entries_of! {
             return Err(NVRTC_ERROR_INVALID_INPUT);
         }
         let source = CStr::from_ptr(source).to_bytes().to_vec();
-        *program = PROGRAMS.insert(Program { name: file.clone().into_owned(), source, headers, compiled: Mutex::default() });
+        let created = Program { name: file.clone().into_owned(), source, headers, compiled: Mutex::default() };
+        *program = PROGRAMS.insert(created);
         call.note(|| format!("{file} -> {}", name(*program)));
         Ok(())
     }

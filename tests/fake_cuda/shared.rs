@@ -48,7 +48,7 @@ impl Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: whoever uses its functions holds this value.
+        // SAFETY: the users of its functions hold this value.
         unsafe { libc::dlclose(self.0) };
     }
 }

@@ -50,6 +50,25 @@ fn a_thread_without_a_context_is_refused() {
 }
 
 #[test]
+fn contexts_are_current_as_a_stack() {
+    with_fake_cuda(&[("FAKE_CUDA_DEVICES", "2")], || {
+        let contexts = [CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap()];
+        let current = || result::ctx::get_current().unwrap();
+        // SAFETY: the contexts are retained.
+        unsafe {
+            result::ctx::set_current(contexts[0].cu_ctx()).unwrap();
+            assert_eq!(sys::cuCtxPushCurrent_v2(contexts[1].cu_ctx()), CUDA_SUCCESS);
+            assert_eq!(current(), Some(contexts[1].cu_ctx()));
+            let mut popped = std::ptr::null_mut();
+            assert_eq!(sys::cuCtxPopCurrent_v2(&mut popped), CUDA_SUCCESS);
+            assert_eq!((popped, current()), (contexts[1].cu_ctx(), Some(contexts[0].cu_ctx())));
+            let wrong = result::ctx::set_current(0x10 as _).map_err(|error| error.0);
+            assert_eq!(wrong, Err(CUDA_ERROR_INVALID_CONTEXT));
+        }
+    });
+}
+
+#[test]
 fn errors_have_names_and_descriptions() {
     on_fake_cuda(|| {
         let error = result::DriverError(CUDA_ERROR_ILLEGAL_ADDRESS);

@@ -232,6 +232,32 @@ fn launches_are_checked() {
 }
 
 #[test]
+fn more_shared_memory_needs_the_consent_of_the_kernel() {
+    on_fake_cuda(|| {
+        let rig = Rig::new();
+        let stream = rig.stream();
+        // SAFETY: the kernel has no arguments.
+        unsafe {
+            let function = result::module::get_function(rig.module(), c"nothing".to_owned()).unwrap();
+            let launch = |bytes| {
+                let stream = stream.cu_stream();
+                result::launch_kernel(function, (1, 1, 1), (32, 1, 1), bytes, stream, &mut []).map_err(|error| error.0)
+            };
+            let most = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            assert_eq!([launch(48 << 10), launch(49 << 10)], [Ok(()), Err(CUDA_ERROR_INVALID_VALUE)]);
+            result::function::set_function_attribute(function, most, 100 << 10).unwrap();
+            assert_eq!(result::function::get_function_attribute(function, most).unwrap(), 100 << 10);
+            assert_eq!([launch(100 << 10), launch(101 << 10)], [Ok(()), Err(CUDA_ERROR_INVALID_VALUE)]);
+            let too_much = result::function::set_function_attribute(function, most, 228 << 10);
+            assert_eq!(too_much, Err(DriverError(CUDA_ERROR_INVALID_VALUE)));
+            let threads = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK;
+            assert_eq!(result::function::get_function_attribute(function, threads).unwrap(), 32);
+        }
+        stream.synchronize().unwrap();
+    });
+}
+
+#[test]
 fn a_trace_shows_every_call() {
     on_fake_cuda(|| {
         let rig = Rig::new();

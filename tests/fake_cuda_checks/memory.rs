@@ -3,12 +3,12 @@
 use std::{ffi::c_void, process::Command, sync::atomic::Ordering};
 
 use cudarc::driver::{
-    DevicePtr, result,
+    CudaContext, DevicePtr, result,
     sys::{self, CUipcMemHandle, CUresult::*},
 };
 
 use crate::{
-    fake_cuda::command,
+    fake_cuda::{command, with_fake_cuda},
     rig::{PRELUDE, Rig, Word, Words, argument, on_fake_cuda},
 };
 
@@ -72,7 +72,7 @@ fn ranges_that_are_not_allocated_are_refused() {
 
 #[test]
 fn a_device_has_no_more_memory_than_it_says() {
-    crate::fake_cuda::with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_MEMORY", "1048576")], || {
+    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_MEMORY", "1048576")], || {
         let rig = Rig::new();
         let (free, total) = rig.context.mem_get_info().unwrap();
         assert_eq!((free, total), (1 << 20, 1 << 20));
@@ -162,6 +162,75 @@ fn arguments_of_each_size_are_copied_at_the_launch() {
         held.set();
         assert_eq!(stream.clone_dtoh(&out).unwrap(), [654_321.0], "what they were at the launch");
         assert_eq!((a, b, c, d, e, f), (0, 0, 0, 0, 0.0, 0.0));
+    });
+}
+
+#[test]
+fn memory_of_the_program_is_pinned_by_registering_it() {
+    on_fake_cuda(|| {
+        let rig = Rig::new();
+        let mut list = [0_u32; 4];
+        let host = list.as_mut_ptr().cast::<c_void>();
+        // SAFETY: the list outlives what is done with it.
+        unsafe {
+            let mut device = 0;
+            assert_eq!(sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0), CUDA_ERROR_INVALID_VALUE);
+            assert_eq!(sys::cuMemHostRegister_v2(host, 16, sys::CU_MEMHOSTALLOC_DEVICEMAP), CUDA_SUCCESS);
+            let again = sys::cuMemHostRegister_v2(host.add(8), 16, sys::CU_MEMHOSTALLOC_DEVICEMAP);
+            assert_eq!(again, CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED);
+            assert_eq!(sys::cuMemHostGetDevicePointer_v2(&mut device, host, 0), CUDA_SUCCESS);
+            let mut value = 9_u32;
+            let stream = rig.stream();
+            rig.launch(&stream, "append", &mut [argument(&mut device), argument(&mut value)]).unwrap();
+            stream.synchronize().unwrap();
+            assert_eq!(sys::cuMemHostUnregister(host), CUDA_SUCCESS);
+            assert_eq!(sys::cuMemHostUnregister(host), CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED);
+        }
+        assert_eq!(list, [1, 9, 0, 0]);
+    });
+}
+
+#[test]
+fn addresses_say_what_they_are() {
+    on_fake_cuda(|| {
+        let _rig = Rig::new();
+        let words = Words::new(4);
+        // SAFETY: the places are of the attributes' types.
+        unsafe {
+            let memory = result::malloc_sync(100).unwrap();
+            let (mut base, mut bytes) = (0, 0);
+            assert_eq!(sys::cuMemGetAddressRange_v2(&mut base, &mut bytes, memory + 40), CUDA_SUCCESS);
+            assert_eq!((base, bytes), (memory, 100));
+            assert_eq!(sys::cuMemGetAddressRange_v2(&mut base, &mut bytes, memory + 100), CUDA_ERROR_NOT_FOUND);
+            let kind = |address| {
+                let mut kind = 0_u32;
+                let attribute = sys::CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_MEMORY_TYPE;
+                let result = sys::cuPointerGetAttribute((&raw mut kind).cast(), attribute, address);
+                (result == CUDA_SUCCESS).then_some(kind)
+            };
+            let (host, device) = (1, 2);
+            assert_eq!([kind(memory), kind(words.device()), kind(0x1000)], [Some(device), Some(host), None]);
+        }
+    });
+}
+
+#[test]
+fn copies_between_devices_name_the_context_of_each() {
+    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_DEVICES", "2")], || {
+        let contexts = [CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap()];
+        let streams = [contexts[0].new_stream().unwrap(), contexts[1].new_stream().unwrap()];
+        let [first, second] = [0, 1].map(|place: usize| streams[place].clone_htod(&[place as u32 + 1; 4]).unwrap());
+        streams.iter().for_each(|stream| stream.synchronize().unwrap());
+        let (to, from) = (second.device_ptr(&streams[1]).0, first.device_ptr(&streams[0]).0);
+        let copy = |to_context: usize, from_context: usize| {
+            let (to_context, from_context) = (contexts[to_context].cu_ctx(), contexts[from_context].cu_ctx());
+            // SAFETY: the memory is there until the copy is done.
+            unsafe { sys::cuMemcpyPeerAsync(to, to_context, from, from_context, 16, streams[1].cu_stream()) }
+        };
+        assert_eq!(copy(0, 1), CUDA_ERROR_INVALID_CONTEXT, "the other way round");
+        assert_eq!(streams[1].clone_dtoh(&second).unwrap(), [2; 4]);
+        assert_eq!(copy(1, 0), CUDA_SUCCESS);
+        assert_eq!(streams[1].clone_dtoh(&second).unwrap(), [1; 4]);
     });
 }
 

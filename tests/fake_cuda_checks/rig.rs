@@ -95,7 +95,7 @@ pub fn argument<T>(value: &mut T) -> *mut c_void {
     (value as *mut T).cast()
 }
 
-/// What the kernels' prelude needs to be told.
+/// The element type, which the kernels' prelude asks for.
 pub const ELEMENT: &str = "-DELEMENT=f32";
 
 /// Compiles a program; the error is the result and the log.

@@ -126,7 +126,7 @@ fn an_event_that_was_never_recorded_is_complete() {
 }
 
 #[test]
-fn an_event_stands_for_what_was_issued_before_it() {
+fn an_event_covers_what_was_issued_before_it() {
     on_fake_cuda(|| {
         let rig = Rig::new();
         let stream = rig.stream();
@@ -139,7 +139,7 @@ fn an_event_stands_for_what_was_issued_before_it() {
         event.synchronize().unwrap();
         assert!(event.is_complete(), "what came later does not count");
         event.record(&stream).unwrap();
-        assert!(!event.is_complete(), "recorded again, it stands for more");
+        assert!(!event.is_complete(), "recorded again, it covers more");
         second.set();
         event.synchronize().unwrap();
     });
