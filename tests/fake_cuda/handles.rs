@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 pub type Handle = usize;
 
 /// The kinds of objects, as traces call them.
-const KINDS: [&str; 13] = [
+const KINDS: [&str; 14] = [
     "none",
     "context",
     "stream",
@@ -23,6 +23,7 @@ const KINDS: [&str; 13] = [
     "layout",
     "preference",
     "cublaslt",
+    "cudnn",
 ];
 const KIND_SHIFT: u32 = 40;
 const NUMBER_SHIFT: u32 = 4;
@@ -41,6 +42,7 @@ pub enum Kind {
     Layout,
     Preference,
     Blas,
+    Dnn,
 }
 
 /// What traces call a handle: the kind and the number in the order of creation.

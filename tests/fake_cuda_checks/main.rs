@@ -6,6 +6,7 @@ mod fake_cuda;
 
 mod captures;
 mod contexts;
+mod cudnn;
 mod failures;
 mod matmul;
 mod memory;

@@ -1,0 +1,73 @@
+//! cuDNN, as far as programs look for it: its version, and handles that belong to a stream. It computes nothing.
+
+use cudarc::{
+    cudnn::sys::cudnnStatus_t::{self, *},
+    driver::sys::CUresult,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    calls::{Status, entries_of},
+    capture, context,
+    handles::{Handle, Kind, Table, name},
+    stream,
+};
+
+/// 9.19.0.
+const VERSION: usize = 91_900;
+
+/// The stream of each handle.
+static HANDLES: Table<Mutex<Handle>> = Table::new(Kind::Dnn);
+
+impl Status for cudnnStatus_t {
+    const SUCCESS: Self = CUDNN_STATUS_SUCCESS;
+
+    fn of(code: CUresult) -> Self {
+        match code {
+            CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_INVALID_HANDLE => CUDNN_STATUS_BAD_PARAM,
+            _ => CUDNN_STATUS_INTERNAL_ERROR,
+        }
+    }
+}
+
+fn of(code: CUresult) -> cudnnStatus_t {
+    Status::of(code)
+}
+
+/// The library's version.
+#[unsafe(no_mangle)]
+pub extern "C" fn cudnnGetVersion() -> usize {
+    VERSION
+}
+
+entries_of! {
+    cudnnStatus_t,
+
+    fn cudnnCreate(handle: *mut Handle) |call| {
+        context::current().map_err(|_| CUDNN_STATUS_NOT_INITIALIZED)?;
+        capture::refuse_unsafe_call().map_err(of)?;
+        *handle = HANDLES.insert(Mutex::new(0));
+        call.note(|| format!("-> {}", name(*handle)));
+        Ok(())
+    }
+
+    fn cudnnDestroy(handle: Handle) |call| {
+        call.note(|| name(handle));
+        HANDLES.remove(handle).map_err(of)?;
+        Ok(())
+    }
+
+    fn cudnnSetStream(handle: Handle, stream: Handle) |call| {
+        call.note(|| format!("{} {}", name(handle), name(stream)));
+        let owner = HANDLES.get(handle).map_err(of)?;
+        stream::get(stream).map_err(of)?;
+        *owner.lock() = stream;
+        Ok(())
+    }
+
+    fn cudnnGetStream(handle: Handle, stream: *mut Handle) |call| {
+        call.note(|| name(handle));
+        *stream = *HANDLES.get(handle).map_err(of)?.lock();
+        Ok(())
+    }
+}
