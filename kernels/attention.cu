@@ -23,10 +23,6 @@ struct Span {
     int begin, end;
 };
 
-template <int N> struct Floats {
-    float at[N];
-};
-
 // The sequence of a token: the last that begins at or before it.
 DEVICE int sequence_of(const int* offsets, int live, int token) {
     int low = 0, high = live;

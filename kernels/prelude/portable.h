@@ -58,6 +58,21 @@ template <class... T> DEVICE bool aligned(const T*... arrays) {
     return ((reinterpret_cast<u64>(arrays) % (PACK * sizeof(T)) == 0) && ...);
 }
 
+template <int N> struct Floats {
+    float at[N];
+};
+
+// Keeps a vector in registers.
+template <int N> DEVICE void keep(const float (&value)[N], Floats<PACK>& kept) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) kept.at[i] = value[i];
+}
+
+template <int N> DEVICE void recall(const Floats<PACK>& kept, float (&value)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) value[i] = kept.at[i];
+}
+
 template <int N> struct Width {
     static constexpr int count = N;
 };
@@ -72,6 +87,9 @@ template <class Work> DEVICE void for_columns(int columns, bool arrays_aligned, 
         for (int column = first; column < columns; column += step) work(column, Width<1>());
     }
 }
+
+// Whether this is the first vector of a row that for_columns gives a thread, in a block that has whole rows.
+template <int N> DEVICE bool first_vector(int column) { return column < THREADS * N; }
 
 // The rows that hold data. The rest of a launch's rows are padding. A count beyond the launch's is not believed, so
 // that nothing out of bounds is touched whatever the parameter block says.
