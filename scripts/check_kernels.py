@@ -18,7 +18,7 @@ import fetch
 KERNELS = fetch.ROOT / "kernels"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 ELEMENTS = ("f32", "f16", "bf16")
-#: In-memory headers, the first of which stands before each program.
+#: In-memory headers. The first is read before each program.
 HEADERS = ("device.cuh", "portable.h")
 OPTIONS = (
     "--std=c++17",

@@ -222,10 +222,13 @@ template <class... A> void call_kernel(void (*kernel)(), void** arguments) {
 struct Entry : Kernel {
     template <class... A> Entry(const char* name, unsigned most_threads, void (*kernel)(A...)) {
         static const unsigned sizes_of[] = {sizeof(A)...};
-        static_cast<Kernel&>(*this) = {
-            name,          most_threads, sizeof...(A), sizes_of, call_kernel<A...>, reinterpret_cast<void (*)()>(kernel),
-            first_kernel,
-        };
+        this->name = name;
+        this->most_threads = most_threads;
+        this->arguments = sizeof...(A);
+        this->sizes = sizes_of;
+        this->call = call_kernel<A...>;
+        this->kernel = reinterpret_cast<void (*)()>(kernel);
+        this->next = first_kernel;
         first_kernel = this;
     }
 };

@@ -86,7 +86,7 @@ impl Array {
         array
     }
 
-    /// An output of so many elements.
+    /// An output of `count` elements.
     pub fn untouched(kind: Kind, count: usize) -> Self {
         Self::new(kind, std::iter::repeat_n(UNTOUCHED, count))
     }

@@ -70,7 +70,7 @@ impl Library {
     pub fn compile(element: Kind, sources: &[PathBuf]) -> Result<Self, String> {
         let file = build(element, sources)?;
         // SAFETY: the library's initializers only fill its table.
-        let opened = unsafe { Opened::new(&file) }.map_err(|error| error.to_string())?;
+        let opened = unsafe { Opened::new(file) }.map_err(|error| error.to_string())?;
         // SAFETY: `host.h` defines both functions with these types.
         let (launch, kernels) = unsafe {
             let list =
@@ -185,7 +185,7 @@ fn build(element: Kind, sources: &[PathBuf]) -> Result<PathBuf, String> {
     let mut command = Command::new(compiler());
     // What the sanitizers need in this process is not the compiler's.
     command.env_remove("LD_PRELOAD");
-    command.args(&options).arg(format!("-DELEMENT={element}"));
+    command.args(options).arg(format!("-DELEMENT={element}"));
     command.arg("-include").arg(prelude.join("host.h")).args(["-x", "c++"]).args(sources);
 
     let mut hash = DefaultHasher::new();
