@@ -14,9 +14,9 @@ use super::{ServeArgs, limits, options, recording::TimelineRecording, report};
 use crate::{
     executor::Pool,
     frontend::{
-        Readiness,
-        grpc::{self, GrpcServer, RestrictionError, Services},
-        http::{HttpServer, HttpStartError, Served, ServerInfo},
+        Readiness, Services,
+        grpc::{self, GrpcServer, RestrictionError},
+        http::{HttpLimits, HttpServer, HttpStartError, loaded_versions},
     },
     observe::{Logging, Metrics},
     repository::{self, Loader, Repository},
@@ -108,27 +108,27 @@ impl Server {
             drain_delay: Duration::from_secs(u64::from(args.life.drain_delay_secs)),
             exit_timeout: Duration::from_secs(u64::from(args.life.exit_timeout_secs)),
         };
+        let services = Services {
+            server_name: args.server_name().to_owned(),
+            repository: Arc::clone(&repository),
+            readiness: Arc::clone(&readiness),
+            shared_memory: Arc::new(
+                SharedMemory::new(args.grpc.allow_client_shm)
+                    .with_request_limit(u64::from(args.grpc.max_receive_bytes)),
+            ),
+            backlog: Arc::clone(pool.backlog()),
+            log,
+            budgets: budgets.clone(),
+        };
         if args.grpc.allow_grpc {
-            let services = Services {
-                server_name: args.server_name().to_owned(),
-                repository: Arc::clone(&repository),
-                readiness: Arc::clone(&readiness),
-                shared_memory: Arc::new(
-                    SharedMemory::new(args.grpc.allow_client_shm)
-                        .with_request_limit(u64::from(args.grpc.max_receive_bytes)),
-                ),
-                backlog: Arc::clone(pool.backlog()),
-                log,
-                budgets: budgets.clone(),
-            };
-            server.grpc = Some(GrpcServer::start(grpc_config, services).await?);
+            server.grpc = Some(GrpcServer::start(grpc_config, services.clone()).await?);
         }
         if args.http.allow_metrics {
             let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
             let (loaded, counting) = (Arc::clone(&repository), Arc::clone(&pool));
             let versions = move || {
                 counting.count_meta_operations();
-                Served::loaded_of(&loaded)
+                loaded_versions(&loaded)
             };
             let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
             let metrics = metrics.with_repository(repository.stats())?;
@@ -138,13 +138,9 @@ impl Server {
         // Last: whoever sees HTTP answer finds every other port open.
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
-            let models = Arc::new(Served::new(Arc::clone(&repository), Arc::clone(&readiness)));
-            let info = ServerInfo {
-                metadata: grpc::server_metadata(args.server_name()),
-                grpc_port: server.grpc.as_ref().map(|grpc| grpc.address().port()),
-            };
             let timeline = Arc::clone(&server.recording.timeline);
-            let started = HttpServer::start(address, info, models, timeline, budgets.http_connections).await;
+            let limits = HttpLimits { max_receive_bytes: args.http.max_input_bytes as usize };
+            let started = HttpServer::start(address, services, limits, timeline).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
         server.announce(args.log_name(), began.elapsed());

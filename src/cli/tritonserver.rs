@@ -47,7 +47,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "grpc-keepalive-permit-without-calls", why: PINGS },
     Ignored { name: "host-policy", why: THREADS },
     Ignored { name: "http-header-forward-pattern", why: HEADERS },
-    Ignored { name: "http-max-input-size", why: "no HTTP route takes a body yet" },
     Ignored { name: "http-restricted-api", why: RESTRICTED },
     Ignored { name: "http-thread-count", why: THREADS },
     Ignored { name: "metrics-interval-ms", why: METRICS },

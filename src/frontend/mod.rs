@@ -3,7 +3,13 @@
 
 pub mod grpc;
 pub mod http;
+mod intake;
+mod methods;
 mod readiness;
+mod services;
 mod turn_away;
+mod unsent;
 
+pub use methods::server_metadata;
 pub use readiness::Readiness;
+pub use services::Services;

@@ -13,6 +13,7 @@ pub mod encode;
 mod fault;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzz;
+pub mod json;
 pub mod metadata;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod models;

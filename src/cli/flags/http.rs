@@ -23,6 +23,11 @@ pub struct HttpArgs {
     #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
     pub http_port: u16,
 
+    /// Longest body of a request in bytes, uncompressed
+    #[arg(long = "http-max-input-size", value_name = "BYTES", default_value_t = i32::MAX as u32)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
+    pub max_input_bytes: u32,
+
     /// Serve Prometheus metrics
     #[arg(long = "allow-metrics", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]

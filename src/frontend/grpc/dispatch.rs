@@ -9,20 +9,20 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    CompressionLevel, GrpcConfig, MessageLimits, Protocol, Services,
+    CompressionLevel, GrpcConfig, MessageLimits, Protocol,
     framing::{
-        Deadline, Encoding, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, decode, refused,
+        Deadline, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, decode, encoding_of, refused,
         streaming,
     },
     health,
-    methods::{self, StreamBounds},
+    methods::{InferStream, StreamBounds, infer, read_load},
     reflection::{Reflection, UntilClosing},
     restricted::Restrictions,
-    workers::Workers,
 };
 use crate::{
-    budget::{Budget, Reservation},
+    budget::Reservation,
     executor::Backlog,
+    frontend::{Services, intake::Workers, methods, services::ConnectionHolds},
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -43,15 +43,6 @@ pub(super) struct Dispatch {
     workers: Arc<Workers>,
     /// Cancelled when open streams shall end.
     closing: CancellationToken,
-}
-
-/// What the calls of one connection hold together.
-#[derive(Clone)]
-pub(super) struct ConnectionHolds {
-    /// The part of the budget of bytes that their messages take their room from.
-    share: Arc<Budget>,
-    /// Replies that wait for the client.
-    backlog: Arc<Backlog>,
 }
 
 /// One call, its headers read.
@@ -176,10 +167,7 @@ impl Dispatch {
 
     /// What the calls of a new connection hold together.
     pub(super) fn connection(&self) -> ConnectionHolds {
-        ConnectionHolds {
-            share: Budget::share_of(&self.services.budgets.bytes),
-            backlog: self.services.backlog.connection(),
-        }
+        self.services.connection()
     }
 
     /// Answers one request of a connection. Dropping the future cancels the call.
@@ -209,7 +197,7 @@ impl Dispatch {
         match method {
             Method::ModelInfer => {
                 drop(parts);
-                let answer = methods::infer(&self.services, &mut call.reader, call.writer, call.deadline).await;
+                let answer = infer(&self.services, &mut call.reader, call.writer, call.deadline).await;
                 answered(call.writer, &call.backlog, answer)
             }
             Method::ModelStreamInfer => {
@@ -218,7 +206,7 @@ impl Dispatch {
                 let writer = call.writer;
                 let services = Arc::clone(&self.services);
                 let closing = self.closing.clone();
-                let stream = methods::InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing);
+                let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing);
                 streaming(writer, Box::pin(stream))
             }
             other => Box::pin(self.manage(other, call)).await,
@@ -244,7 +232,7 @@ impl Dispatch {
             }
             _ => self.messages.max_receive_bytes.min(MOST_SMALL_REQUEST_BYTES),
         };
-        let (encoding, held) = (Encoding::of_request(headers)?, Reservation::none(&share));
+        let (encoding, held) = (encoding_of(headers)?, Reservation::none(&share));
         Ok(Call {
             reader: MessageReader::new(body, encoding, most_bytes, held, Arc::clone(&self.workers)),
             writer: Writer::new(packing, self.messages.max_send_bytes),
@@ -296,7 +284,7 @@ impl Dispatch {
         let Call { mut reader, writer, backlog, deadline } = call;
         let load = async {
             let mut message = reader.only().await?;
-            let request = methods::read_load(&self.workers, &mut message).await?;
+            let request = read_load(&self.workers, &mut message).await?;
             methods::load(&self.services, request).await
         };
         let answer = before(deadline, load).await;

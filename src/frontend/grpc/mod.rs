@@ -1,8 +1,8 @@
 //! The gRPC front end: `inference.GRPCInferenceService`, `grpc.health.v1.Health` and server reflection on one port.
 //!
 //! `transport` accepts connections and drives HTTP/2; `framing` turns HTTP/2 bodies into messages and back; `dispatch`
-//! finds the method of a request; `methods` answers it; `workers` takes what would hold up an I/O thread. Here must not live: what a tensor means (`wire`), or which
-//! model a name stands for (`repository`).
+//! finds the method of a request; `methods` takes in what it gets. Here must not live: what a tensor means (`wire`), or
+//! which model a name stands for (`repository`).
 //!
 //! The server runs on hyper directly. tonic's own transport answers a client's deadline with CANCELLED, forgets the
 //! GOAWAY when a connection's age has a grace, reserves whatever length a peer declares before a byte of it has come,
@@ -17,12 +17,10 @@ mod reflection;
 mod restricted;
 mod server;
 mod transport;
-mod workers;
 
 pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, TlsConfig};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use framing::frames;
-pub use methods::{Services, server_metadata};
 pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use server::{GrpcServer, StartError};
 pub use transport::TlsError;

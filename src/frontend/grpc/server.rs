@@ -13,13 +13,13 @@ use tokio_util::{
 use tracing::info;
 
 use super::{
-    GrpcConfig, RestrictionError, Services,
+    GrpcConfig, RestrictionError,
     dispatch::Dispatch,
     reflection::Reflection,
     restricted::Restrictions,
     transport::{self, Acceptor, Host, TlsError},
 };
-use crate::frontend::Readiness;
+use crate::frontend::{Readiness, Services};
 
 /// Why the front end cannot start.
 #[derive(Debug, thiserror::Error)]

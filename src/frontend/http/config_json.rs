@@ -30,14 +30,14 @@ impl ConfigJson {
 
     pub(super) fn write(&self, config: &pb::ModelConfig) -> Result<Value, Problem> {
         let mut message = DynamicMessage::new(self.0.clone());
-        message.transcode_from(config).map_err(|error| Problem::Internal(error.to_string()))?;
+        message.transcode_from(config).map_err(|error| Problem::internal(&error))?;
         let options = SerializeOptions::new()
             .use_proto_field_name(true)
             .stringify_64_bit_integers(false)
             .skip_default_fields(false);
         message
             .serialize_with_options(serde_json::value::Serializer, &options)
-            .map_err(|error| Problem::Internal(error.to_string()))
+            .map_err(|error| Problem::internal(&error))
     }
 }
 

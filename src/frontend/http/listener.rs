@@ -9,34 +9,30 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 use tracing::{debug, warn};
 
+use super::guard::Guarded;
 use crate::{
     budget::{Budget, Reservation},
-    frontend::turn_away::turn_away,
+    frontend::{Services, services::ConnectionHolds, turn_away::turn_away},
 };
 
 /// What a connection gets for which there is no place.
 const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// Time for the whole head of a request, and for an idle connection.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for the whole head of a request, and for an idle connection: longer than what load balancers keep theirs open,
+/// so that they do not send into one that is being closed.
+const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Most header fields of a request.
 const MOST_HEADERS: usize = 100;
 
-/// Most bytes of a request's head.
-const MOST_HEADER_BYTES: usize = 16 << 10;
-
-/// Age at which a connection takes no further request.
-const MOST_AGE: Duration = Duration::from_secs(600);
-
-/// Time from then on for its last response, so that a peer that does not read holds nothing for long.
-const LAST_RESPONSE: Duration = Duration::from_secs(30);
+/// Most bytes of a request's head, and of a body that are read at a time.
+const MOST_BUFFER_BYTES: usize = 64 << 10;
 
 /// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -45,6 +41,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(super) struct Acceptor {
     pub listener: TcpListener,
     pub routes: Router,
+    /// Whose budgets the connections have their parts of; none where requests carry nothing.
+    pub services: Option<Arc<Services>>,
     /// A place for each connection that may be open.
     pub places: Arc<Budget>,
     pub connections: TaskTracker,
@@ -65,8 +63,9 @@ impl Acceptor {
                 }
                 Ok((stream, Some(place))) => {
                     let (routes, closing, ended) = (self.routes.clone(), self.closing.clone(), self.ended.clone());
+                    let holds = self.services.as_ref().map(|services| services.connection());
                     self.connections.spawn(async move {
-                        ended.run_until_cancelled(serve(stream, routes, closing)).await;
+                        ended.run_until_cancelled(serve(stream, routes, holds, closing)).await;
                         drop(place);
                     });
                 }
@@ -85,12 +84,16 @@ async fn next(listener: &TcpListener, places: &Arc<Budget>) -> io::Result<(TcpSt
     Ok((stream, places.take_one()))
 }
 
-/// Answers the requests of one connection until it ends or `closing` says so.
-pub(super) async fn serve<S>(stream: S, routes: Router, closing: CancellationToken)
+/// Answers the requests of one connection until it ends or `closing` says so. A peer that disconnects, or says that it
+/// sends nothing more, drops the request that is being answered.
+pub(super) async fn serve<S>(stream: S, routes: Router, holds: Option<ConnectionHolds>, closing: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin,
 {
-    let service = service_fn(move |request: Request<Incoming>| {
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        if let Some(holds) = &holds {
+            request.extensions_mut().insert(holds.clone());
+        }
         let answer = routes.clone().call(request);
         async move { Ok::<_, Infallible>(answer.await.unwrap_or_else(|never| match never {})) }
     });
@@ -98,21 +101,17 @@ where
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_headers(MOST_HEADERS)
-        .max_buf_size(MOST_HEADER_BYTES)
-        .serve_connection(TokioIo::new(stream), service);
+        .max_buf_size(MOST_BUFFER_BYTES)
+        .serve_connection(TokioIo::new(Guarded::new(stream)), service);
     let mut connection = pin!(connection);
     let ended = tokio::select! {
-        ended = connection.as_mut() => Ok(ended),
+        ended = connection.as_mut() => ended,
         () = closing.cancelled() => {
             connection.as_mut().graceful_shutdown();
-            Ok(connection.await)
-        }
-        () = sleep(MOST_AGE) => {
-            connection.as_mut().graceful_shutdown();
-            timeout(LAST_RESPONSE, connection).await
+            connection.await
         }
     };
-    if let Ok(Err(error)) = ended {
+    if let Err(error) = ended {
         debug!(%error, "an HTTP connection ended early");
     }
 }

@@ -1,16 +1,22 @@
-//! The HTTP front end: probes, metadata, configuration, statistics and the timeline on one port, Prometheus metrics on another.
+//! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, and the timeline, on one port; Prometheus
+//! metrics on another.
 //!
-//! `listener` accepts connections and bounds what a peer may hold; `routes` answers; `models` is what the routes ask of
-//! the repository. Here must not live: which model a name stands for (`repository`), or what is counted (`observe`).
-//! Inference over HTTP is not there yet.
+//! `listener` accepts connections and bounds what a peer may hold; `body` reads requests, `routes` finds who answers
+//! them, `answer` sends what they say. `infer` runs models; `control` asks the methods that gRPC asks. Here must not
+//! live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is counted
+//! (`observe`).
 
+mod answer;
+mod body;
 mod config_json;
+mod control;
 #[cfg(any(test, feature = "fuzzing"))]
-mod fake;
+mod fixture;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
+mod guard;
+mod infer;
 mod listener;
-mod models;
 mod problem;
 mod routes;
 mod timeline;
@@ -22,14 +28,13 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
-pub use models::{Models, Served};
-pub use problem::Problem;
 
-use self::routes::ConfigSchemaError;
+use self::{problem::Problem, routes::ConfigSchemaError};
+use super::Services;
 use crate::{
     budget::Budget,
-    observe::{Metrics, timeline::Timeline},
-    wire::pb::ServerMetadataResponse,
+    observe::{LoadedVersion, Metrics, timeline::Timeline},
+    repository::{ModelVersion, Repository},
 };
 
 /// Why an HTTP endpoint cannot start.
@@ -48,13 +53,28 @@ pub enum HttpStartError {
     Schema(#[from] ConfigSchemaError),
 }
 
-/// What the HTTP endpoint says of the server.
-#[derive(Clone, Debug, Default)]
-pub struct ServerInfo {
-    /// The answer to `GET /v2`.
-    pub metadata: ServerMetadataResponse,
-    /// Where gRPC is served, if it is.
-    pub grpc_port: Option<u16>,
+/// Bounds on one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HttpLimits {
+    /// Longest body in bytes, uncompressed.
+    pub max_receive_bytes: usize,
+}
+
+impl Default for HttpLimits {
+    /// As over gRPC.
+    fn default() -> Self {
+        Self { max_receive_bytes: i32::MAX as usize }
+    }
+}
+
+/// All loaded versions of a repository with their counters, for metrics.
+pub fn loaded_versions(repository: &Repository) -> Vec<LoadedVersion> {
+    let counted = |version: &Arc<ModelVersion>| LoadedVersion {
+        name: version.spec().name.clone(),
+        version: version.spec().version,
+        stats: Arc::clone(version.handle().stats()),
+    };
+    repository.loaded().iter().map(counted).collect()
 }
 
 /// A running HTTP endpoint. Dropping it closes the port and lets requests in flight end.
@@ -67,19 +87,19 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves probes, metadata, configuration, statistics and the timeline on as many connections as the budget has.
+    /// Serves the protocol and the timeline, on as many connections as the services' budget has.
     ///
     /// # Errors
     /// When the address cannot be listened on.
     pub async fn start(
         address: SocketAddr,
-        server: ServerInfo,
-        models: Arc<dyn Models>,
+        services: Services,
+        limits: HttpLimits,
         timeline: Arc<Timeline>,
-        connections: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        let routes = routes::api(server, models, timeline)?;
-        Self::listen(address, routes, connections).await
+        let (services, places) = (Arc::new(services.clone()), services.budgets.http_connections);
+        let routes = routes::api(Arc::clone(&services), limits, timeline)?;
+        Self::listen(address, routes, Some(services), places).await
     }
 
     /// Serves `GET /metrics` and nothing else, on as many connections as the budget has.
@@ -91,10 +111,15 @@ impl HttpServer {
         metrics: Arc<Metrics>,
         connections: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        Self::listen(address, routes::metrics(metrics), connections).await
+        Self::listen(address, routes::metrics(metrics), None, connections).await
     }
 
-    async fn listen(address: SocketAddr, routes: axum::Router, places: Arc<Budget>) -> Result<Self, HttpStartError> {
+    async fn listen(
+        address: SocketAddr,
+        routes: axum::Router,
+        services: Option<Arc<Services>>,
+        places: Arc<Budget>,
+    ) -> Result<Self, HttpStartError> {
         let bind = |error| HttpStartError::Bind { address, error };
         let listener = TcpListener::bind(address).await.map_err(bind)?;
         let bound = listener.local_addr().map_err(bind)?;
@@ -107,6 +132,7 @@ impl HttpServer {
         let acceptor = listener::Acceptor {
             listener,
             routes,
+            services,
             places,
             connections: server.connections.clone(),
             closing: server.closing.clone(),

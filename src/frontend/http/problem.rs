@@ -6,36 +6,65 @@ use axum::{
 };
 use http::StatusCode;
 use serde_json::json;
+use tonic::{Code, Status};
+
+use crate::wire::{Kind, RequestError};
+
+/// What nginx and Triton call a request whose client has gone.
+const CLIENT_CLOSED_REQUEST: u16 = 499;
 
 /// An error with Triton's status for its kind and the body `{"error": "…"}`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// 404: no such route, model or version.
-    #[error("{0}")]
-    NotFound(String),
-    /// 400: anything wrong with the request.
-    #[error("{0}")]
-    Invalid(String),
-    /// 503: what is asked for does not serve now.
-    #[error("{0}")]
-    Unavailable(String),
-    /// 405: the route exists, for another method.
-    #[error("{0}")]
-    Method(String),
+#[error("{message}")]
+pub(super) struct Problem {
+    status: StatusCode,
+    message: String,
+}
+
+impl Problem {
+    pub(super) fn new(status: StatusCode, message: impl Into<String>) -> Self {
+        Self { status, message: message.into() }
+    }
+
+    /// 400: something is wrong with the request.
+    pub(super) fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
     /// 500: the server's own fault.
-    #[error("{0}")]
-    Internal(String),
+    pub(super) fn internal(error: &dyn std::error::Error) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
+    }
+}
+
+/// The status of a gRPC code, as Triton has them; it has none for the last two.
+fn status_of(code: Code) -> StatusCode {
+    match code {
+        Code::InvalidArgument | Code::AlreadyExists => StatusCode::BAD_REQUEST,
+        Code::NotFound => StatusCode::NOT_FOUND,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        Code::Unimplemented => StatusCode::NOT_IMPLEMENTED,
+        Code::Cancelled => StatusCode::from_u16(CLIENT_CLOSED_REQUEST).unwrap_or(StatusCode::BAD_REQUEST),
+        Code::DeadlineExceeded => StatusCode::GATEWAY_TIMEOUT,
+        Code::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    }
+}
+
+impl From<Status> for Problem {
+    fn from(status: Status) -> Self {
+        Self::new(status_of(status.code()), status.message())
+    }
+}
+
+impl From<RequestError> for Problem {
+    fn from(error: RequestError) -> Self {
+        Self::new(status_of(Kind::code(error.kind())), error.message())
+    }
 }
 
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
-        let status = match &self {
-            Self::NotFound(_) => StatusCode::NOT_FOUND,
-            Self::Invalid(_) => StatusCode::BAD_REQUEST,
-            Self::Unavailable(_) => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Method(_) => StatusCode::METHOD_NOT_ALLOWED,
-            Self::Internal(_) => StatusCode::INTERNAL_SERVER_ERROR,
-        };
-        (status, Json(json!({ "error": self.to_string() }))).into_response()
+        (self.status, Json(json!({ "error": self.message }))).into_response()
     }
 }

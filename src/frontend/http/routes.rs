@@ -6,87 +6,162 @@ use axum::{
     Json, Router,
     extract::{FromRequestParts, Path, State},
     response::{IntoResponse, Response},
-    routing::get,
+    routing::{MethodRouter, get, post},
 };
-use http::{Method, StatusCode, Uri, header::CONTENT_TYPE, request::Parts};
+use http::{Extensions, Method, StatusCode, Uri, header::CONTENT_TYPE, request::Parts};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use super::config_json::ConfigSchemaError;
-use super::{Models, Problem, ServerInfo, config_json::ConfigJson, timeline::TimelineRoute};
+use super::{HttpLimits, Problem, config_json::ConfigJson, control, infer::infer, timeline::TimelineRoute};
 use crate::{
-    observe::{LoadedVersion, Metrics, StatsSnapshot, timeline::Timeline},
-    wire::pb::{ModelMetadataResponse, ServerMetadataResponse, model_metadata_response::TensorMetadata},
+    frontend::{
+        Services,
+        intake::Workers,
+        methods::{self, unresolved},
+        services::ConnectionHolds,
+    },
+    observe::{Metrics, StatsSnapshot, timeline::Timeline},
+    wire::pb::{
+        ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
+        model_metadata_response::TensorMetadata,
+    },
 };
 
 /// The content type of Prometheus' text format, as Triton writes it.
 const METRICS_TYPE: &str = "text/plain; charset=utf-8";
 
+/// What the routes work on.
 #[derive(Clone)]
-struct Api {
-    server: Arc<ServerMetadataResponse>,
-    models: Arc<dyn Models>,
+pub(super) struct Api {
+    pub(super) services: Arc<Services>,
+    pub(super) workers: Arc<Workers>,
+    pub(super) limits: HttpLimits,
     config_json: ConfigJson,
     timeline: TimelineRoute,
 }
 
+impl Api {
+    /// What the connection of a request holds.
+    pub(super) fn holds(&self, of_request: &Extensions) -> ConnectionHolds {
+        of_request.get().cloned().unwrap_or_else(|| self.services.connection())
+    }
+}
+
 /// The routes of the HTTP port.
 pub(super) fn api(
-    ServerInfo { metadata, grpc_port }: ServerInfo,
-    models: Arc<dyn Models>,
+    services: Arc<Services>,
+    limits: HttpLimits,
     timeline: Arc<Timeline>,
 ) -> Result<Router, ConfigSchemaError> {
-    let timeline = TimelineRoute::new(timeline);
-    let state = Api { server: Arc::new(metadata), models, config_json: ConfigJson::new()?, timeline };
-    let mut router = Router::new()
-        .route("/v2", get(server_metadata))
-        .route("/v2/health/live", get(server_live))
-        .route("/v2/health/ready", get(server_ready))
-        .route("/v2/models/stats", get(all_stats))
-        .route("/v2/timeline", get(|State(api): State<Api>| async move { api.timeline.answer().await }));
-    for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
-        router = router
-            .route(model, get(model_metadata))
-            .route(&format!("{model}/ready"), get(model_ready))
-            .route(&format!("{model}/config"), get(model_config))
-            .route(&format!("{model}/stats"), get(model_stats));
+    let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
+    let state = Api { services, workers: Workers::new(), limits, config_json, timeline };
+    let mut router = Router::new();
+    for (path, methods) in table() {
+        router = router.route(&path, methods);
     }
-    let elsewhere = match grpc_port {
-        Some(port) => format!("; inference and the rest of the protocol are served over gRPC on port {port}"),
-        None => "; inference is served over gRPC, which is off (--allow-grpc)".to_owned(),
-    };
-    Ok(otherwise(router, elsewhere).with_state(state))
+    Ok(otherwise(router).with_state(state))
+}
+
+/// Every path with its methods.
+fn table() -> Vec<(String, MethodRouter<Api>)> {
+    let timeline = get(|State(api): State<Api>| async move { api.timeline.answer().await });
+    let mut table = vec![
+        ("/v2".to_owned(), get(server_metadata)),
+        ("/v2/health/live".to_owned(), get(server_live)),
+        ("/v2/health/ready".to_owned(), get(server_ready)),
+        ("/v2/models/stats".to_owned(), get(model_stats)),
+        ("/v2/timeline".to_owned(), timeline),
+        ("/v2/logging".to_owned(), get(control::logging).post(control::logging)),
+        ("/v2/trace/setting".to_owned(), get(control::trace).post(control::trace)),
+        ("/v2/models/{model}/trace/setting".to_owned(), get(control::trace).post(control::trace)),
+    ];
+    for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
+        table.extend([
+            (model.to_owned(), get(model_metadata)),
+            (format!("{model}/ready"), get(model_ready)),
+            (format!("{model}/config"), get(model_config)),
+            (format!("{model}/stats"), get(model_stats)),
+            (format!("{model}/infer"), post(infer)),
+        ]);
+    }
+    for repository in ["/v2/repository", "/v2/repository/{repository}"] {
+        table.extend([
+            (format!("{repository}/index"), post(control::index)),
+            (format!("{repository}/models/{{model}}/load"), post(control::load)),
+            (format!("{repository}/models/{{model}}/unload"), post(control::unload)),
+        ]);
+    }
+    for region in ["", "/region/{region}"] {
+        table.extend([
+            (format!("/v2/systemsharedmemory{region}/status"), get(control::system_status)),
+            (format!("/v2/systemsharedmemory{region}/unregister"), post(control::system_unregister)),
+            (format!("/v2/cudasharedmemory{region}/status"), get(control::cuda_status)),
+            (format!("/v2/cudasharedmemory{region}/unregister"), post(control::cuda_unregister)),
+        ]);
+    }
+    table.extend([
+        ("/v2/systemsharedmemory/region/{region}/register".to_owned(), post(control::system_register)),
+        ("/v2/cudasharedmemory/region/{region}/register".to_owned(), post(control::cuda_register)),
+    ]);
+    table
 }
 
 /// The one route of the metrics port.
 pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
-    otherwise(Router::new().route("/metrics", get(scrape)), String::new()).with_state(metrics)
+    otherwise(Router::new().route("/metrics", get(scrape))).with_state(metrics)
 }
 
-/// JSON errors for everything that no route answers; `elsewhere` says what to do instead.
-fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>, elsewhere: String) -> Router<S> {
-    let elsewhere: Arc<str> = elsewhere.into();
+/// JSON errors for everything that no route answers.
+fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
-        .fallback(|uri: Uri| async move { Problem::NotFound(format!("no such route: {}{elsewhere}", uri.path())) })
+        .fallback(
+            |uri: Uri| async move { Problem::new(StatusCode::NOT_FOUND, format!("no such route: {}", uri.path())) },
+        )
         .method_not_allowed_fallback(|method: Method, uri: Uri| async move {
-            Problem::Method(format!("method {method} is not allowed for {}", uri.path()))
+            let message = format!("method {method} is not allowed for {}", uri.path());
+            Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
         })
 }
 
-/// The model, and the version or nothing, that a path names.
-struct ModelPath {
-    model: String,
+/// What a path names; empty where it names nothing.
+#[derive(Debug, Default)]
+pub(super) struct PathNames {
+    pub(super) model: String,
+    pub(super) region: String,
+    pub(super) repository: String,
     version: String,
+}
+
+impl<S: Send + Sync> FromRequestParts<S> for PathNames {
+    type Rejection = Problem;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
+        let captured = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
+        let Path(mut captured) = captured.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
+        let mut take = |name| captured.remove(name).unwrap_or_default();
+        Ok(Self {
+            model: take("model"),
+            region: take("region"),
+            repository: take("repository"),
+            version: take("version"),
+        })
+    }
+}
+
+/// The model, and the version or nothing, that a path names.
+#[derive(Debug)]
+pub(super) struct ModelPath {
+    pub(super) model: String,
+    pub(super) version: String,
 }
 
 impl<S: Send + Sync> FromRequestParts<S> for ModelPath {
     type Rejection = Problem;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let captured = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
-        let Path(mut captured) = captured.map_err(|rejection| Problem::Invalid(rejection.body_text()))?;
-        let mut take = |name| captured.remove(name).unwrap_or_default();
-        Ok(Self { model: take("model"), version: take("version") })
+        let PathNames { model, version, .. } = PathNames::from_request_parts(parts, state).await?;
+        Ok(Self { model, version })
     }
 }
 
@@ -95,25 +170,28 @@ fn status_of(ready: bool) -> StatusCode {
 }
 
 async fn server_live(State(api): State<Api>) -> StatusCode {
-    status_of(api.models.server_live())
+    status_of(api.services.readiness.live())
 }
 
 async fn server_ready(State(api): State<Api>) -> StatusCode {
-    status_of(api.models.server_ready())
+    status_of(api.services.readiness.ready())
 }
 
 async fn model_ready(State(api): State<Api>, path: ModelPath) -> Result<StatusCode, Problem> {
-    api.models.model_ready(&path.model, &path.version).map(status_of)
+    let asked = ModelReadyRequest { name: path.model, version: path.version };
+    Ok(status_of(methods::model_ready(&api.services, asked)?.ready))
 }
 
 async fn server_metadata(State(api): State<Api>) -> Json<Value> {
-    let ServerMetadataResponse { name, version, extensions } = &*api.server;
+    let answer = methods::metadata(&api.services, ServerMetadataRequest {});
+    let ServerMetadataResponse { name, version, extensions } = answer;
     Json(json!({ "name": name, "version": version, "extensions": extensions }))
 }
 
 async fn model_metadata(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
+    let asked = ModelMetadataRequest { name: path.model, version: path.version };
     let ModelMetadataResponse { name, versions, platform, inputs, outputs } =
-        api.models.metadata(&path.model, &path.version)?;
+        methods::model_metadata(&api.services, asked)?;
     let tensors = |tensors: &[TensorMetadata]| -> Vec<Value> {
         let written = tensors.iter().map(
             |TensorMetadata { name, datatype, shape }| json!({ "name": name, "datatype": datatype, "shape": shape }),
@@ -130,8 +208,8 @@ async fn model_metadata(State(api): State<Api>, path: ModelPath) -> Result<Json<
 }
 
 async fn model_config(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
-    let config = api.models.config(&path.model, &path.version)?;
-    api.config_json.write(&config).map(Json)
+    let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+    api.config_json.write(version.config()).map(Json)
 }
 
 /// `ModelStatisticsResponse` as Triton's HTTP endpoint writes it: all fields, all numbers as numbers.
@@ -149,39 +227,19 @@ struct VersionStatistics {
     memory_usage: [(); 0],
 }
 
-fn statistics(loaded: impl IntoIterator<Item = LoadedVersion>) -> Json<ModelStatistics> {
-    let of_version = |loaded: LoadedVersion| VersionStatistics {
-        name: loaded.name,
-        version: loaded.version.to_string(),
-        stats: loaded.stats.snapshot(),
-        memory_usage: [],
-    };
-    Json(ModelStatistics { model_stats: loaded.into_iter().map(of_version).collect() })
-}
-
-async fn all_stats(State(api): State<Api>) -> Json<ModelStatistics> {
-    statistics(api.models.loaded())
-}
-
-/// Versions are compared as numbers; statistics of what is not ready do not exist.
+/// Of all models where the path names none.
 async fn model_stats(State(api): State<Api>, path: ModelPath) -> Result<Json<ModelStatistics>, Problem> {
-    let ModelPath { model, version } = path;
-    let mut found = api.models.loaded();
-    found.retain(|loaded| loaded.name == model);
-    if found.is_empty() {
-        return Err(Problem::Invalid(format!("requested model '{model}' is not available")));
-    }
-    if !version.is_empty() {
-        found.retain(|loaded| version.parse() == Ok(loaded.version));
-        if found.is_empty() {
-            let reason = format!("requested model version '{version}' is not available for model '{model}'");
-            return Err(Problem::Invalid(reason));
-        }
-    }
-    Ok(statistics(found))
+    let versions = methods::versions(&api.services, &path.model, &path.version)?;
+    let statistics = versions.iter().map(|version| VersionStatistics {
+        name: version.spec().name.clone(),
+        version: version.spec().version.to_string(),
+        stats: version.handle().stats().snapshot(),
+        memory_usage: [],
+    });
+    Ok(Json(ModelStatistics { model_stats: statistics.collect() }))
 }
 
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Result<Response, Problem> {
-    let text = metrics.render().map_err(|error| Problem::Internal(error.to_string()))?;
+    let text = metrics.render().map_err(|error| Problem::internal(&error))?;
     Ok(([(CONTENT_TYPE, METRICS_TYPE)], text).into_response())
 }

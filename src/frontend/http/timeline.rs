@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use bytes::Bytes;
-use http::header::CONTENT_TYPE;
+use http::{StatusCode, header::CONTENT_TYPE};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
     task::spawn_blocking,
@@ -50,9 +50,9 @@ impl TimelineRoute {
     pub(super) async fn answer(self) -> Result<Response, Problem> {
         if !self.timeline.is_on() {
             let reason = "no timeline is recorded: start the server with --timeline-file";
-            return Err(Problem::NotFound(reason.to_owned()));
+            return Err(Problem::new(StatusCode::NOT_FOUND, reason));
         }
-        let room = self.room.acquire_owned().await.map_err(|error| Problem::Internal(error.to_string()))?;
+        let room = self.room.acquire_owned().await.map_err(|error| Problem::internal(&error))?;
         let timeline = self.timeline;
         // It takes long enough to hold up other connections, and the room for as long as it runs, whoever waits for it.
         let write = move || {
@@ -61,8 +61,8 @@ impl TimelineRoute {
                 timeline.recording().as_ref().map(Recording::picture).unwrap_or_default().write_chrome(&mut json);
             written.map(|()| Bytes::from_owner(Written { json, _room: room }))
         };
-        let json = spawn_blocking(write).await.map_err(|error| Problem::Internal(error.to_string()))?;
-        let json = json.map_err(|error| Problem::Internal(error.to_string()))?;
+        let json = spawn_blocking(write).await.map_err(|error| Problem::internal(&error))?;
+        let json = json.map_err(|error| Problem::internal(&error))?;
         Ok(([(CONTENT_TYPE, "application/json")], Body::from(json)).into_response())
     }
 }

@@ -14,8 +14,8 @@ use paternoster::{
     budget::Budgets,
     executor::{Pool, PoolOptions},
     frontend::{
-        Readiness,
-        grpc::{GrpcConfig, GrpcServer, Services},
+        Readiness, Services,
+        grpc::{GrpcConfig, GrpcServer},
     },
     observe::{LogOptions, Logging},
     repository::Repository,

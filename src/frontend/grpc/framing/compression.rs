@@ -9,48 +9,37 @@ use flate2::{
 use http::{HeaderMap, HeaderValue};
 use tonic::{Status, metadata::MetadataValue};
 
-use crate::frontend::grpc::CompressionLevel;
+use crate::frontend::{grpc::CompressionLevel, intake::Encoding};
 
 /// What this server accepts in requests.
 const ACCEPTED: &str = "identity,deflate,gzip";
 
-/// A compression of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::frontend::grpc) enum Encoding {
-    /// RFC 1952.
-    Gzip,
-    /// RFC 1950: what gRPC calls deflate has zlib's frame.
-    Deflate,
-}
-
-impl Encoding {
-    /// The encoding that a request declares for its compressed messages.
-    ///
-    /// # Errors
-    /// UNIMPLEMENTED, with the encodings that would do, for any that this server does not know.
-    pub(in crate::frontend::grpc) fn of_request(headers: &HeaderMap) -> Result<Option<Self>, Status> {
-        let Some(declared) = headers.get("grpc-encoding") else { return Ok(None) };
-        match declared.as_bytes() {
-            b"identity" => Ok(None),
-            b"gzip" => Ok(Some(Self::Gzip)),
-            b"deflate" => Ok(Some(Self::Deflate)),
-            _ => {
-                let mut status = Status::unimplemented(format!("compression {declared:?} is none of {ACCEPTED}"));
-                status.metadata_mut().insert("grpc-accept-encoding", MetadataValue::from_static(ACCEPTED));
-                Err(status)
-            }
+/// The encoding that a request declares for its compressed messages.
+///
+/// # Errors
+/// UNIMPLEMENTED, with the encodings that would do, for any that this server does not know.
+pub(in crate::frontend::grpc) fn encoding_of(headers: &HeaderMap) -> Result<Option<Encoding>, Status> {
+    let Some(declared) = headers.get("grpc-encoding") else { return Ok(None) };
+    match declared.as_bytes() {
+        b"identity" => Ok(None),
+        b"gzip" => Ok(Some(Encoding::Gzip)),
+        b"deflate" => Ok(Some(Encoding::Deflate)),
+        _ => {
+            let mut status = Status::unimplemented(format!("compression {declared:?} is none of {ACCEPTED}"));
+            status.metadata_mut().insert("grpc-accept-encoding", MetadataValue::from_static(ACCEPTED));
+            Err(status)
         }
     }
+}
 
-    /// The first encoding that the client says it reads.
-    fn accepted(headers: &HeaderMap) -> Option<Self> {
-        let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
-        accepted.split(',').find_map(|encoding| match encoding.trim() {
-            "gzip" => Some(Self::Gzip),
-            "deflate" => Some(Self::Deflate),
-            _ => None,
-        })
-    }
+/// The first encoding that the client says it reads.
+fn accepted(headers: &HeaderMap) -> Option<Encoding> {
+    let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
+    accepted.split(',').find_map(|encoding| match encoding.trim() {
+        "gzip" => Some(Encoding::Gzip),
+        "deflate" => Some(Encoding::Deflate),
+        _ => None,
+    })
 }
 
 /// How the messages of one reply are compressed.
@@ -69,15 +58,12 @@ impl Packing {
             CompressionLevel::Medium => Compression::default(),
             CompressionLevel::High => Compression::best(),
         };
-        Some(Self { encoding: Encoding::accepted(headers)?, level })
+        Some(Self { encoding: accepted(headers)?, level })
     }
 
     /// The value of the reply's `grpc-encoding` header.
     pub(super) fn header(self) -> HeaderValue {
-        HeaderValue::from_static(match self.encoding {
-            Encoding::Gzip => "gzip",
-            Encoding::Deflate => "deflate",
-        })
+        HeaderValue::from_static(self.encoding.name())
     }
 
     /// Appends `message`, compressed, to `frame`.
@@ -107,16 +93,16 @@ mod tests {
 
     #[test]
     fn a_request_says_how_it_is_compressed() {
-        let of = |value| Encoding::of_request(&headers("grpc-encoding", value));
+        let of = |value| encoding_of(&headers("grpc-encoding", value));
         assert_eq!(of("gzip").expect("known"), Some(Encoding::Gzip));
         assert_eq!(of("deflate").expect("known"), Some(Encoding::Deflate));
         assert_eq!(of("identity").expect("known"), None);
-        assert_eq!(Encoding::of_request(&HeaderMap::new()).expect("absent"), None);
+        assert_eq!(encoding_of(&HeaderMap::new()).expect("absent"), None);
     }
 
     #[test]
     fn an_unknown_compression_is_refused_with_those_that_would_do() {
-        let status = Encoding::of_request(&headers("grpc-encoding", "zstd")).expect_err("not known here");
+        let status = encoding_of(&headers("grpc-encoding", "zstd")).expect_err("not known here");
         assert_eq!(status.code(), tonic::Code::Unimplemented);
         assert_eq!(status.metadata().get("grpc-accept-encoding").expect("the list"), ACCEPTED);
     }

@@ -15,21 +15,11 @@ use http_body::Body;
 use tokio::time::{Instant, Sleep, sleep};
 use tonic::Status;
 
-use super::{Encoding, PREFIX_BYTES, inflate::Inflate};
+use super::PREFIX_BYTES;
 use crate::{
-    budget::{Exhausted, Reservation},
-    frontend::grpc::workers::Workers,
+    budget::Reservation,
+    frontend::intake::{Encoding, Inflate, Message, ROOM_PATIENCE, TRUST_FACTOR, TRUSTED_BYTES, Workers, no_room},
 };
-
-/// A message gets this much memory on its declared length alone, in bytes.
-const TRUSTED_BYTES: usize = 1 << 20;
-
-/// … and from then on at most this many times the bytes that have come.
-const TRUST_FACTOR: usize = 8;
-
-/// How long a message waits for room in the budget of bytes. Meanwhile its body is not read, so that flow control holds
-/// the peer.
-pub(in crate::frontend::grpc) const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long a message may stop in the middle once it holds more than [`STALL_BYTES`]: a peer must not hold memory that
 /// others need by sending half of a message.
@@ -37,15 +27,6 @@ const STALL_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a message may hold for as long as its peer likes.
 const STALL_BYTES: usize = 64 << 10;
-
-/// One message, uncompressed, and the room that it takes.
-#[derive(Debug)]
-pub(in crate::frontend::grpc) struct Message {
-    /// The encoded message.
-    pub(in crate::frontend::grpc) bytes: Bytes,
-    /// At least its length.
-    pub(in crate::frontend::grpc) held: Reservation,
-}
 
 /// Splits a request's body into messages.
 ///
@@ -170,7 +151,7 @@ where
                     }
                     if let State::Inflating(inflate) = mem::replace(&mut self.state, State::Ended) {
                         let apart = inflate.finish(self.held.take(), Arc::clone(&self.workers));
-                        self.state = State::Apart(Box::pin(apart));
+                        self.state = State::Apart(Box::pin(async move { Ok(apart.await?) }));
                     }
                     continue;
                 }
@@ -301,11 +282,6 @@ impl Gathering {
         gathered.extend_from_slice(&piece);
         Ok((gathered.len() == length).then(|| mem::take(gathered).into()))
     }
-}
-
-/// The status of a message for which there is no room in the budget of bytes.
-pub(in crate::frontend::grpc) fn no_room(error: &Exhausted) -> Status {
-    Status::resource_exhausted(format!("no memory for the message within --max-pending-bytes: {error}"))
 }
 
 /// Decodes one message.

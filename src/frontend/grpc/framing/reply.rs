@@ -15,7 +15,7 @@ use tonic::Status;
 use tracing::debug;
 
 use super::{PREFIX_BYTES, Packing};
-use crate::executor::{Backlog, Held};
+use crate::{executor::Backlog, frontend::unsent::admitted};
 
 /// Encoded messages of a streaming reply; an error ends it with that status.
 pub(in crate::frontend::grpc) type MessageStream = Pin<Box<dyn Stream<Item = Result<Bytes, Status>> + Send>>;
@@ -142,40 +142,15 @@ impl Writer {
     }
 }
 
-/// A frame that counts among the replies that wait for a client until its last byte has left.
-struct Unsent {
-    frame: Bytes,
-    _held: Held,
-}
-
-impl AsRef<[u8]> for Unsent {
-    fn as_ref(&self) -> &[u8] {
-        &self.frame
-    }
-}
-
-/// Lets a frame count in a connection's backlog.
-pub(in crate::frontend::grpc) fn counted(frame: Bytes, backlog: &Arc<Backlog>) -> Bytes {
-    let held = backlog.hold(frame.len());
-    Bytes::from_owner(Unsent { frame, _held: held })
-}
-
-/// As [`counted`].
-///
-/// # Errors
-/// RESOURCE_EXHAUSTED where too much waits in the process, and much of it for this connection.
-fn admitted(frame: Bytes, backlog: &Arc<Backlog>) -> Result<Bytes, Status> {
-    let held = backlog.try_hold(frame.len()).map_err(|unread| Status::resource_exhausted(unread.to_string()))?;
-    Ok(Bytes::from_owner(Unsent { frame, _held: held }))
-}
-
 /// The response of a unary call, whose message is encoded, on the connection that the backlog is of.
 pub(in crate::frontend::grpc) fn answered(
     writer: Writer,
     backlog: &Arc<Backlog>,
     answer: Result<Bytes, Status>,
 ) -> http::Response<ReplyBody> {
-    match answer.and_then(|frame| admitted(frame, backlog)) {
+    let counted = answer
+        .and_then(|frame| admitted(frame, backlog).map_err(|unread| Status::resource_exhausted(unread.to_string())));
+    match counted {
         Ok(frame) => writer.response(ReplyBody::Message(Some(frame))),
         Err(status) => refused(&status),
     }

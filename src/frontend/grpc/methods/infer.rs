@@ -6,23 +6,18 @@ use bytes::Bytes;
 use hyper::body::Incoming;
 use tonic::Status;
 
-use super::{
-    Services,
-    intake::{Admitted, Intake, take_in},
-    unresolved::unresolved,
-};
+use super::intake::{Intake, take_in};
 use crate::{
     executor::Response,
-    frontend::grpc::framing::{Deadline, MessageReader, Writer, before},
+    frontend::{
+        Services,
+        grpc::framing::{Deadline, MessageReader, Writer, before},
+        intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
+        methods::unresolved,
+    },
     repository::ModelVersion,
     wire::{Decoded, Kind, ReplyPlan, RequestError, decode, encode, pb},
 };
-
-/// Outputs from this size on are encoded by a worker.
-const LARGE_REPLY_BYTES: usize = 1 << 20;
-
-/// Outputs from this size on are, where the reply is compressed.
-const LARGE_PACKED_REPLY_BYTES: usize = 64 << 10;
 
 /// Answers ModelInfer with an encoded message. Dropping the future cancels the request.
 ///

@@ -5,16 +5,17 @@
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use bytes::Bytes;
 use tonic::Status;
 
-use super::Services;
 use crate::{
     budget::Reservation,
-    executor::InputTensor,
-    frontend::grpc::{
-        framing::{Message, ROOM_PATIENCE, no_room, unparsable},
-        workers::Workers,
+    frontend::{
+        Services,
+        grpc::framing::unparsable,
+        intake::{
+            Admitted, LONGEST_HERE_BYTES, MOST_BUILT_HERE_BYTES, Message, ROOM_PATIENCE, UNCOUNTED_BYTES, Workers,
+            no_room,
+        },
     },
     repository::ModelVersion,
     wire::{
@@ -27,39 +28,8 @@ use crate::{
     },
 };
 
-/// Longest message that may be decoded where it came in: checking the elements of a raw payload takes time, too.
-const LONGEST_HERE_BYTES: usize = 1 << 20;
-
-/// Most bytes that decoding may build there: well below a millisecond's work.
-const MOST_BUILT_HERE_BYTES: usize = 256 << 10;
-
-/// What decoding builds there is not worth counting up to this many bytes: it is gone within the same step, but for a
-/// payload that is as small.
-const UNCOUNTED_BYTES: usize = 4 << 10;
-
 /// Steps of looking at a message there.
 const STEPS_HERE: usize = 16 << 10;
-
-/// Payloads from this size on keep the room of their request for as long as anything shares them, as a task may that
-/// runs on after its requests were cancelled. Smaller ones keep it to the end of their request.
-const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
-
-/// A request that is decoded and not yet submitted.
-pub(super) struct Admitted {
-    /// What serves it.
-    pub(super) version: Arc<ModelVersion>,
-    /// What to submit.
-    pub(super) decoded: Decoded,
-    /// What it holds until it ends.
-    pub(super) held: Held,
-}
-
-/// A request's part of the budgets, kept to its end.
-#[derive(Debug)]
-pub(super) struct Held {
-    _place: Reservation,
-    _bytes: Reservation,
-}
 
 /// Finds the version of a request and checks the request against it.
 pub(super) type Admit = fn(&Services, pb::ModelInferRequest) -> Result<(Arc<ModelVersion>, Decoded), RequestError>;
@@ -129,30 +99,9 @@ fn refuse(error: SizeError) -> Outcome {
 }
 
 fn decode(services: &Services, message: Message, place: Reservation, admit: Admit) -> Outcome {
-    let Message { bytes, mut held } = message;
+    let Message { bytes, held } = message;
     let message_bytes = bytes.len();
     let request = decode::parse(bytes).map_err(|error| unparsable(&error))?;
-    Ok(admit(services, request).map(|(version, mut decoded)| {
-        let inputs = &mut decoded.request.inputs;
-        let payload_bytes: usize = inputs.iter().flatten().map(|input| input.data.len()).sum();
-        // A payload is a part of the message, or was built from it; the rest of both is gone.
-        held.shrink_to(message_bytes.max(payload_bytes));
-        let rest = if payload_bytes < LARGE_PAYLOAD_BYTES { held } else { keep_room(inputs, held) };
-        Admitted { version, decoded, held: Held { _place: place, _bytes: rest } }
-    }))
-}
-
-/// Lets the payloads hold the room that they take; gives an empty reservation.
-fn keep_room(inputs: &mut [Option<InputTensor>], mut held: Reservation) -> Reservation {
-    struct Kept(Bytes, #[allow(dead_code, reason = "held for as long as the bytes are")] Arc<Reservation>);
-    impl AsRef<[u8]> for Kept {
-        fn as_ref(&self) -> &[u8] {
-            &self.0
-        }
-    }
-    let room = Arc::new(held.take());
-    for input in inputs.iter_mut().flatten() {
-        input.data = Bytes::from_owner(Kept(std::mem::take(&mut input.data), Arc::clone(&room)));
-    }
-    held
+    let admitted = admit(services, request);
+    Ok(admitted.map(|(version, decoded)| Admitted::new(version, decoded, place, held, message_bytes)))
 }

@@ -16,16 +16,18 @@ use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 
-use super::{
-    Services,
-    intake::{Admitted, Apart, Held, Intake, take_in},
-    unresolved::unresolved,
-};
+use super::intake::{Apart, Intake, take_in};
 use crate::{
     executor::{Backlog, InferError, Response, ResponseFuture, ResponseStream},
-    frontend::grpc::{
-        dispatch::Call,
-        framing::{Deadline, MessageReader, Writer, closing_status, counted, expired},
+    frontend::{
+        Services,
+        grpc::{
+            dispatch::Call,
+            framing::{Deadline, MessageReader, Writer, closing_status, expired},
+        },
+        intake::{Admitted, Held},
+        methods::unresolved,
+        unsent::counted,
     },
     repository::ModelVersion,
     wire::{Kind, ReplyPlan, RequestError, decode, encode, pb, stream},

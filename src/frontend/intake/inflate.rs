@@ -1,16 +1,16 @@
 //! Decompressing one message a step at a time: the first where it came in, the others apart from the I/O threads.
 
-use std::{io::Read, sync::Arc};
+use std::{
+    io::{self, Read},
+    sync::Arc,
+};
 
 use bytes::{Buf, Bytes, buf::Reader};
 use flate2::bufread::{GzDecoder, ZlibDecoder};
 use tonic::Status;
 
-use super::{
-    Encoding, Message,
-    reader::{ROOM_PATIENCE, no_room},
-};
-use crate::{budget::Reservation, frontend::grpc::workers::Workers};
+use super::{Encoding, Message, ROOM_PATIENCE, Workers, no_room};
+use crate::budget::{Exhausted, Reservation};
 
 /// Bytes of output per step.
 const STEP_BYTES: usize = 256 << 10;
@@ -18,13 +18,44 @@ const STEP_BYTES: usize = 256 << 10;
 /// Steps that a worker makes before others have their turn.
 const STEPS_AT_A_TIME: usize = 16;
 
+/// Why a message cannot be decompressed.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::frontend) enum InflateError {
+    /// The data is not what its encoding says.
+    #[error("cannot decompress the message: {0}")]
+    Broken(io::Error),
+    /// The message exceeds its limit in bytes.
+    #[error("decompressed message is larger than {0} bytes")]
+    TooLarge(usize),
+    /// The system has no memory for it.
+    #[error("no memory for the decompressed message")]
+    NoMemory,
+    /// The budget has no room for it.
+    #[error("{}", no_room(.0).message())]
+    NoRoom(Exhausted),
+    /// The work panicked.
+    #[error("{}", .0.message())]
+    Work(Status),
+}
+
+impl From<InflateError> for Status {
+    fn from(error: InflateError) -> Self {
+        match error {
+            InflateError::Broken(_) => Self::internal(error.to_string()),
+            InflateError::TooLarge(_) | InflateError::NoMemory => Self::resource_exhausted(error.to_string()),
+            InflateError::NoRoom(exhausted) => no_room(&exhausted),
+            InflateError::Work(status) => status,
+        }
+    }
+}
+
 enum Decoder {
     Gzip(GzDecoder<Reader<Bytes>>),
     Deflate(ZlibDecoder<Reader<Bytes>>),
 }
 
 /// A message under decompression.
-pub(super) struct Inflate {
+pub(in crate::frontend) struct Inflate {
     decoder: Decoder,
     compressed_bytes: usize,
     message: Vec<u8>,
@@ -33,7 +64,7 @@ pub(super) struct Inflate {
 
 impl Inflate {
     /// Begins with a compressed message that may become `limit` bytes long.
-    pub(super) fn new(encoding: Encoding, compressed: Bytes, limit: usize) -> Self {
+    pub(in crate::frontend) fn new(encoding: Encoding, compressed: Bytes, limit: usize) -> Self {
         let compressed_bytes = compressed.len();
         let decoder = match encoding {
             Encoding::Gzip => Decoder::Gzip(GzDecoder::new(compressed.reader())),
@@ -46,7 +77,7 @@ impl Inflate {
     ///
     /// # Errors
     /// As [`Self::step`].
-    pub(super) fn step_within(&mut self, held: &mut Reservation) -> Result<Option<Bytes>, Status> {
+    pub(in crate::frontend) fn step_within(&mut self, held: &mut Reservation) -> Result<Option<Bytes>, InflateError> {
         let before = self.message.len();
         if !held.try_grow(STEP_BYTES) {
             return Ok(None);
@@ -63,25 +94,28 @@ impl Inflate {
     /// Makes all further steps, a few at a time, where they hold nobody up. Waits for room where there is none.
     ///
     /// # Errors
-    /// As [`Self::step`], and RESOURCE_EXHAUSTED when there is no room in time.
-    pub(super) async fn finish(
+    /// As [`Self::step`], and when there is no room in time.
+    pub(in crate::frontend) async fn finish(
         mut self: Box<Self>,
         mut held: Reservation,
         workers: Arc<Workers>,
-    ) -> Result<Message, Status> {
+    ) -> Result<Message, InflateError> {
         loop {
-            held.grow_within(STEP_BYTES, ROOM_PATIENCE).await.map_err(|error| no_room(&error))?;
+            held.grow_within(STEP_BYTES, ROOM_PATIENCE).await.map_err(InflateError::NoRoom)?;
             held.shrink_to(held.amount() - STEP_BYTES);
             let bytes = self.compressed_bytes + self.message.len();
             let message;
-            (self, held, message) = workers.run(bytes, move || self.steps(held)).await?;
+            (self, held, message) = workers.run(bytes, move || self.steps(held)).await.map_err(InflateError::Work)?;
             if let Some(bytes) = message? {
                 return Ok(Message { bytes, held });
             }
         }
     }
 
-    fn steps(mut self: Box<Self>, mut held: Reservation) -> (Box<Self>, Reservation, Result<Option<Bytes>, Status>) {
+    fn steps(
+        mut self: Box<Self>,
+        mut held: Reservation,
+    ) -> (Box<Self>, Reservation, Result<Option<Bytes>, InflateError>) {
         for _ in 0..STEPS_AT_A_TIME {
             let before = held.amount();
             match self.step_within(&mut held) {
@@ -96,21 +130,17 @@ impl Inflate {
     /// Goes one step further; the message once it is complete.
     ///
     /// # Errors
-    /// INTERNAL when the data is not what its encoding says, RESOURCE_EXHAUSTED when the message exceeds its limit or
-    /// the memory there is.
-    fn step(&mut self) -> Result<Option<Bytes>, Status> {
+    /// When the data is not what its encoding says, or the message exceeds its limit or the memory there is.
+    fn step(&mut self) -> Result<Option<Bytes>, InflateError> {
         let before = self.message.len();
-        self.message
-            .try_reserve(if before == 0 { 0 } else { STEP_BYTES })
-            .map_err(|_| Status::resource_exhausted("no memory for the decompressed message"))?;
+        self.message.try_reserve(if before == 0 { 0 } else { STEP_BYTES }).map_err(|_| InflateError::NoMemory)?;
         let outcome = match &mut self.decoder {
             Decoder::Gzip(decoder) => decoder.take(STEP_BYTES as u64).read_to_end(&mut self.message),
             Decoder::Deflate(decoder) => decoder.take(STEP_BYTES as u64).read_to_end(&mut self.message),
         };
-        let gained = outcome.map_err(|error| Status::internal(format!("cannot decompress the message: {error}")))?;
+        let gained = outcome.map_err(InflateError::Broken)?;
         if self.message.len() > self.limit {
-            let limit = self.limit;
-            return Err(Status::resource_exhausted(format!("decompressed message is larger than {limit} bytes")));
+            return Err(InflateError::TooLarge(self.limit));
         }
         Ok((gained < STEP_BYTES).then(|| std::mem::take(&mut self.message).into()))
     }

@@ -2,14 +2,14 @@
 
 use tonic::Status;
 
-use super::Services;
+use crate::frontend::Services;
 use crate::wire::{RequestError, pb, shared_memory::SharedMemoryError};
 
 /// Answers SystemSharedMemoryStatus.
 ///
 /// # Errors
 /// NOT_FOUND for a region that is not registered.
-pub(in crate::frontend::grpc) fn system_status(
+pub(in crate::frontend) fn system_status(
     services: &Services,
     request: pb::SystemSharedMemoryStatusRequest,
 ) -> Result<pb::SystemSharedMemoryStatusResponse, Status> {
@@ -20,7 +20,7 @@ pub(in crate::frontend::grpc) fn system_status(
 ///
 /// # Errors
 /// When registering is off, or the region is not what the request says.
-pub(in crate::frontend::grpc) fn system_register(
+pub(in crate::frontend) fn system_register(
     services: &Services,
     request: pb::SystemSharedMemoryRegisterRequest,
 ) -> Result<pb::SystemSharedMemoryRegisterResponse, Status> {
@@ -30,7 +30,7 @@ pub(in crate::frontend::grpc) fn system_register(
 }
 
 /// Answers SystemSharedMemoryUnregister; an unknown region is no error, an empty name means all.
-pub(in crate::frontend::grpc) fn system_unregister(
+pub(in crate::frontend) fn system_unregister(
     services: &Services,
     request: pb::SystemSharedMemoryUnregisterRequest,
 ) -> pb::SystemSharedMemoryUnregisterResponse {
@@ -42,7 +42,7 @@ pub(in crate::frontend::grpc) fn system_unregister(
 ///
 /// # Errors
 /// NOT_FOUND for any region by name.
-pub(in crate::frontend::grpc) fn cuda_status(
+pub(in crate::frontend) fn cuda_status(
     request: pb::CudaSharedMemoryStatusRequest,
 ) -> Result<pb::CudaSharedMemoryStatusResponse, Status> {
     if request.name.is_empty() {
@@ -55,7 +55,7 @@ pub(in crate::frontend::grpc) fn cuda_status(
 ///
 /// # Errors
 /// Always.
-pub(in crate::frontend::grpc) fn cuda_register(
+pub(in crate::frontend) fn cuda_register(
     request: pb::CudaSharedMemoryRegisterRequest,
 ) -> Result<pb::CudaSharedMemoryRegisterResponse, Status> {
     Err(Status::unimplemented(format!(
@@ -66,7 +66,7 @@ pub(in crate::frontend::grpc) fn cuda_register(
 }
 
 /// Answers CudaSharedMemoryUnregister: clients call it before anything else.
-pub(in crate::frontend::grpc) fn cuda_unregister(
+pub(in crate::frontend) fn cuda_unregister(
     _: pb::CudaSharedMemoryUnregisterRequest,
 ) -> pb::CudaSharedMemoryUnregisterResponse {
     pb::CudaSharedMemoryUnregisterResponse {}

@@ -4,19 +4,13 @@ use std::collections::HashMap;
 
 use tonic::Status;
 
-use super::{Services, unresolved::uncontrolled};
+use super::unresolved::uncontrolled;
+use crate::frontend::Services;
 use crate::{
-    frontend::grpc::{
-        framing::{Message, ROOM_PATIENCE, decode, no_room, unparsable},
-        workers::Workers,
-    },
     repository::Overrides,
-    wire::{
-        decode::size::{LOAD_REQUEST, SizeError, measure},
-        pb::{
-            self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
-            repository_index_response::ModelIndex,
-        },
+    wire::pb::{
+        self, ModelRepositoryParameter, model_repository_parameter::ParameterChoice,
+        repository_index_response::ModelIndex,
     },
 };
 
@@ -24,7 +18,7 @@ use crate::{
 ///
 /// # Errors
 /// UNIMPLEMENTED when one of several repositories is asked for.
-pub(in crate::frontend::grpc) fn index(
+pub(in crate::frontend) fn index(
     services: &Services,
     request: pb::RepositoryIndexRequest,
 ) -> Result<pb::RepositoryIndexResponse, Status> {
@@ -38,33 +32,12 @@ pub(in crate::frontend::grpc) fn index(
     Ok(pb::RepositoryIndexResponse { models: models.collect() })
 }
 
-/// Decodes a RepositoryModelLoadRequest, which may carry files of any size: apart from the I/O threads, and within the
-/// budget of bytes. The message keeps what both take until it is dropped.
-///
-/// # Errors
-/// INVALID_ARGUMENT for too many parameters, RESOURCE_EXHAUSTED where there is no room, INTERNAL for anything else.
-pub(in crate::frontend::grpc) async fn read_load(
-    workers: &Workers,
-    message: &mut Message,
-) -> Result<pb::RepositoryModelLoadRequest, Status> {
-    let bytes = message.bytes.clone();
-    let look = move || measure(LOAD_REQUEST, &bytes, usize::MAX);
-    let built = workers.run(message.bytes.len(), look).await?.map_err(|error| match error {
-        SizeError::TooMany(error) => error.into(),
-        SizeError::Broken => unparsable(&error),
-    })?;
-    let built = built.unwrap_or(usize::MAX);
-    message.held.grow_within(built, ROOM_PATIENCE).await.map_err(|error| no_room(&error))?;
-    let bytes = std::mem::take(&mut message.bytes);
-    workers.run(built, move || decode(bytes)).await?
-}
-
 /// Answers RepositoryModelLoad once the model is ready, or cannot be. A client that leaves before does not stop it.
 ///
 /// # Errors
 /// UNAVAILABLE outside explicit mode, INTERNAL for an unknown model or a configuration that cannot be read,
 /// INVALID_ARGUMENT for a model that fails to load or a parameter that does not belong here.
-pub(in crate::frontend::grpc) async fn load(
+pub(in crate::frontend) async fn load(
     services: &Services,
     request: pb::RepositoryModelLoadRequest,
 ) -> Result<pb::RepositoryModelLoadResponse, Status> {
@@ -79,7 +52,7 @@ pub(in crate::frontend::grpc) async fn load(
 ///
 /// # Errors
 /// UNAVAILABLE outside explicit mode, INVALID_ARGUMENT for a parameter of the wrong type.
-pub(in crate::frontend::grpc) async fn unload(
+pub(in crate::frontend) async fn unload(
     services: &Services,
     request: pb::RepositoryModelUnloadRequest,
 ) -> Result<pb::RepositoryModelUnloadResponse, Status> {

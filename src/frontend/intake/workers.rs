@@ -11,13 +11,13 @@ const LONG_WORK_BYTES: usize = 8 << 20;
 /// Runs work on the runtime's blocking threads: at most one piece of long work and one of short work at a time, each in
 /// the order in which it came, so that messages of any number and size leave processor time to everything else.
 #[derive(Debug)]
-pub(super) struct Workers {
+pub(in crate::frontend) struct Workers {
     short: Arc<Semaphore>,
     long: Arc<Semaphore>,
 }
 
 impl Workers {
-    pub(super) fn new() -> Arc<Self> {
+    pub(in crate::frontend) fn new() -> Arc<Self> {
         Arc::new(Self { short: Arc::new(Semaphore::new(1)), long: Arc::new(Semaphore::new(1)) })
     }
 
@@ -25,7 +25,7 @@ impl Workers {
     ///
     /// # Errors
     /// INTERNAL when the work panics.
-    pub(super) async fn run<T: Send + 'static>(
+    pub(in crate::frontend) async fn run<T: Send + 'static>(
         &self,
         bytes: usize,
         work: impl FnOnce() -> T + Send + 'static,

@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::Services;
+use crate::frontend::Services;
 use crate::{
     observe::{LogSettingError, LogValue},
     wire::pb::{
@@ -17,7 +17,7 @@ use crate::{
 /// # Errors
 /// INVALID_ARGUMENT for a setting of another type or out of bounds, UNIMPLEMENTED for the file. Names that are no
 /// setting are ignored.
-pub(in crate::frontend::grpc) fn log_settings(
+pub(in crate::frontend) fn log_settings(
     services: &Services,
     request: pb::LogSettingsRequest,
 ) -> Result<pb::LogSettingsResponse, Status> {

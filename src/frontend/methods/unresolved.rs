@@ -6,7 +6,7 @@ use crate::{
 };
 
 /// The error for a name or version that leads to no model.
-pub(super) fn unresolved(error: &ResolveError) -> RequestError {
+pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
     let kind = match error {
         ResolveError::UnknownModel { .. }
         | ResolveError::NoAvailableVersion { .. }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use tonic::Status;
 
-use super::{Services, unresolved::unresolved};
+use super::unresolved;
+use crate::frontend::Services;
 use crate::{
     observe::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally},
     repository::{ModelVersion, ResolveError},
@@ -15,22 +16,33 @@ use crate::{
 ///
 /// # Errors
 /// INVALID_ARGUMENT for a model or version that is not ready.
-pub(in crate::frontend::grpc) fn model_statistics(
+pub(in crate::frontend) fn model_statistics(
     services: &Services,
     request: pb::ModelStatisticsRequest,
 ) -> Result<pb::ModelStatisticsResponse, Status> {
-    let pb::ModelStatisticsRequest { name, version } = request;
-    let versions: Vec<Arc<ModelVersion>> = if !name.is_empty() && !version.is_empty() {
-        vec![services.repository.resolve(&name, &version).map_err(|error| unavailable(&name, &error))?]
-    } else {
-        let mut loaded = services.repository.loaded();
-        loaded.retain(|loaded| name.is_empty() || loaded.spec().name == name);
-        if loaded.is_empty() && !name.is_empty() {
-            return Err(unknown_model(&name));
-        }
-        loaded
-    };
+    let versions = versions(services, &request.name, &request.version)?;
     Ok(pb::ModelStatisticsResponse { model_stats: versions.iter().map(|version| statistics(version)).collect() })
+}
+
+/// The versions whose statistics are asked for; empty names mean all.
+///
+/// # Errors
+/// As [`model_statistics`].
+pub(in crate::frontend) fn versions(
+    services: &Services,
+    name: &str,
+    version: &str,
+) -> Result<Vec<Arc<ModelVersion>>, Status> {
+    if !name.is_empty() && !version.is_empty() {
+        let found = services.repository.resolve(name, version).map_err(|error| unavailable(name, &error))?;
+        return Ok(vec![found]);
+    }
+    let mut loaded = services.repository.loaded();
+    loaded.retain(|loaded| name.is_empty() || loaded.spec().name == name);
+    if loaded.is_empty() && !name.is_empty() {
+        return Err(unknown_model(name));
+    }
+    Ok(loaded)
 }
 
 fn unavailable(name: &str, error: &ResolveError) -> Status {

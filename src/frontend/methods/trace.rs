@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use super::Services;
+use crate::frontend::Services;
 use crate::wire::pb::{self, trace_setting_response::SettingValue};
 
 /// The settings of a server that does not trace, as Triton shows them.
@@ -19,7 +19,7 @@ const OFF: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// INVALID_ARGUMENT for a model without a ready version, UNIMPLEMENTED for a change.
-pub(in crate::frontend::grpc) fn trace_setting(
+pub(in crate::frontend) fn trace_setting(
     services: &Services,
     request: pb::TraceSettingRequest,
 ) -> Result<pb::TraceSettingResponse, Status> {

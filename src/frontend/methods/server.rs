@@ -1,6 +1,6 @@
 //! ServerLive, ServerReady, ServerMetadata.
 
-use super::Services;
+use crate::frontend::Services;
 use crate::wire::pb;
 
 /// Extensions of the protocol that are implemented.
@@ -20,23 +20,17 @@ const EXTENSIONS: [&str; 12] = [
 ];
 
 /// Answers ServerLive.
-pub(in crate::frontend::grpc) fn server_live(services: &Services, _: pb::ServerLiveRequest) -> pb::ServerLiveResponse {
+pub(in crate::frontend) fn server_live(services: &Services, _: pb::ServerLiveRequest) -> pb::ServerLiveResponse {
     pb::ServerLiveResponse { live: services.readiness.live() }
 }
 
 /// Answers ServerReady.
-pub(in crate::frontend::grpc) fn server_ready(
-    services: &Services,
-    _: pb::ServerReadyRequest,
-) -> pb::ServerReadyResponse {
+pub(in crate::frontend) fn server_ready(services: &Services, _: pb::ServerReadyRequest) -> pb::ServerReadyResponse {
     pb::ServerReadyResponse { ready: services.readiness.ready() }
 }
 
 /// Answers ServerMetadata.
-pub(in crate::frontend::grpc) fn metadata(
-    services: &Services,
-    _: pb::ServerMetadataRequest,
-) -> pb::ServerMetadataResponse {
+pub(in crate::frontend) fn metadata(services: &Services, _: pb::ServerMetadataRequest) -> pb::ServerMetadataResponse {
     server_metadata(&services.server_name)
 }
 

@@ -2,14 +2,15 @@
 
 use tonic::Status;
 
-use super::{Services, unresolved::unresolved};
+use super::unresolved;
+use crate::frontend::Services;
 use crate::wire::{metadata, pb};
 
 /// Answers ModelReady: a model that is unknown or broken is not ready.
 ///
 /// # Errors
 /// INVALID_ARGUMENT for a version that is no number.
-pub(in crate::frontend::grpc) fn model_ready(
+pub(in crate::frontend) fn model_ready(
     services: &Services,
     request: pb::ModelReadyRequest,
 ) -> Result<pb::ModelReadyResponse, Status> {
@@ -23,7 +24,7 @@ pub(in crate::frontend::grpc) fn model_ready(
 ///
 /// # Errors
 /// NOT_FOUND for a model or version that is not ready, INVALID_ARGUMENT for a version that is no number.
-pub(in crate::frontend::grpc) fn model_metadata(
+pub(in crate::frontend) fn model_metadata(
     services: &Services,
     request: pb::ModelMetadataRequest,
 ) -> Result<pb::ModelMetadataResponse, Status> {
@@ -36,7 +37,7 @@ pub(in crate::frontend::grpc) fn model_metadata(
 ///
 /// # Errors
 /// As ModelMetadata.
-pub(in crate::frontend::grpc) fn model_config(
+pub(in crate::frontend) fn model_config(
     services: &Services,
     request: pb::ModelConfigRequest,
 ) -> Result<pb::ModelConfigResponse, Status> {

@@ -1,0 +1,35 @@
+//! Reading RepositoryModelLoad, whose requests may be large.
+
+use tonic::Status;
+
+use crate::{
+    frontend::{
+        grpc::framing::{decode, unparsable},
+        intake::{Message, ROOM_PATIENCE, Workers, no_room},
+    },
+    wire::{
+        decode::size::{LOAD_REQUEST, SizeError, measure},
+        pb,
+    },
+};
+
+/// Decodes a RepositoryModelLoadRequest, which may carry files of any size: apart from the I/O threads, and within the
+/// budget of bytes. The message keeps what both take until it is dropped.
+///
+/// # Errors
+/// INVALID_ARGUMENT for too many parameters, RESOURCE_EXHAUSTED where there is no room, INTERNAL for anything else.
+pub(in crate::frontend::grpc) async fn read_load(
+    workers: &Workers,
+    message: &mut Message,
+) -> Result<pb::RepositoryModelLoadRequest, Status> {
+    let bytes = message.bytes.clone();
+    let look = move || measure(LOAD_REQUEST, &bytes, usize::MAX);
+    let built = workers.run(message.bytes.len(), look).await?.map_err(|error| match error {
+        SizeError::TooMany(error) => error.into(),
+        SizeError::Broken => unparsable(&error),
+    })?;
+    let built = built.unwrap_or(usize::MAX);
+    message.held.grow_within(built, ROOM_PATIENCE).await.map_err(|error| no_room(&error))?;
+    let bytes = std::mem::take(&mut message.bytes);
+    workers.run(built, move || decode(bytes)).await?
+}

@@ -1,0 +1,113 @@
+//! The body of an answer: its parts one behind the other, never copied into one.
+
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    io::{self, Write},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::{body::Body, response::Response};
+use bytes::Bytes;
+use flate2::{
+    Compression,
+    write::{GzEncoder, ZlibEncoder},
+};
+use http::{
+    HeaderValue, StatusCode,
+    header::{CONTENT_ENCODING, CONTENT_TYPE},
+};
+use http_body::{Frame, SizeHint};
+
+use super::{Problem, infer::JSON_LENGTH};
+use crate::{
+    executor::Backlog,
+    frontend::{intake::Encoding, unsent::admitted},
+    wire::json,
+};
+
+/// An answer that is not sent yet.
+pub(super) struct Answer {
+    kind: &'static str,
+    /// Length of the JSON where binary data follows it, uncompressed.
+    json_bytes: Option<usize>,
+    encoding: Option<Encoding>,
+    parts: VecDeque<Bytes>,
+}
+
+impl Answer {
+    /// The reply to an inference request.
+    pub(super) fn inference(json::Reply { json, binary }: json::Reply) -> Self {
+        let (kind, json_bytes) = match binary.is_empty() {
+            true => ("application/json", None),
+            false => ("application/octet-stream", Some(json.len())),
+        };
+        let mut parts = VecDeque::from(binary);
+        parts.push_front(json.into());
+        Self { kind, json_bytes, encoding: None, parts }
+    }
+
+    /// The same, compressed if that makes it shorter.
+    pub(super) fn packed(self, encoding: Encoding) -> Self {
+        let bytes: usize = self.parts.iter().map(Bytes::len).sum();
+        match pack(encoding, &self.parts) {
+            Ok(packed) if packed.len() < bytes => {
+                Self { encoding: Some(encoding), parts: VecDeque::from([packed.into()]), ..self }
+            }
+            _ => self,
+        }
+    }
+
+    /// The response, whose parts count among the replies that wait for the client until they have left.
+    ///
+    /// # Errors
+    /// 503 where too much waits in the process.
+    pub(super) fn into_response(self, backlog: &Arc<Backlog>) -> Result<Response, Problem> {
+        let parts = self.parts.into_iter().filter(|part| !part.is_empty()).map(|part| admitted(part, backlog));
+        let parts = parts.collect::<Result<VecDeque<Bytes>, _>>();
+        let parts = parts.map_err(|unread| Problem::new(StatusCode::SERVICE_UNAVAILABLE, unread.to_string()))?;
+        let mut response = Response::new(Body::new(Parts(parts)));
+        let headers = response.headers_mut();
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
+        if let Some(bytes) = self.json_bytes {
+            headers.insert(JSON_LENGTH, HeaderValue::from(bytes));
+        }
+        if let Some(encoding) = self.encoding {
+            headers.insert(CONTENT_ENCODING, HeaderValue::from_static(encoding.name()));
+        }
+        Ok(response)
+    }
+}
+
+/// Tensors compress badly: time counts more than the last per cent.
+fn pack(encoding: Encoding, parts: &VecDeque<Bytes>) -> io::Result<Vec<u8>> {
+    fn write_all<W: Write>(mut encoder: W, parts: &VecDeque<Bytes>) -> io::Result<W> {
+        parts.iter().try_for_each(|part| encoder.write_all(part))?;
+        Ok(encoder)
+    }
+    match encoding {
+        Encoding::Gzip => write_all(GzEncoder::new(Vec::new(), Compression::fast()), parts)?.finish(),
+        Encoding::Deflate => write_all(ZlibEncoder::new(Vec::new(), Compression::fast()), parts)?.finish(),
+    }
+}
+
+struct Parts(VecDeque<Bytes>);
+
+impl http_body::Body for Parts {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
+    }
+}

@@ -1,0 +1,202 @@
+//! The body of a request: gathered within the budget of bytes, at a pace that a client that works keeps, and
+//! decompressed.
+
+use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{
+    HeaderMap, StatusCode,
+    header::{ACCEPT_ENCODING, CONTENT_ENCODING},
+};
+use http_body::Body as _;
+use tokio::time::{Instant, timeout_at};
+
+use super::Problem;
+use crate::{
+    budget::{Budget, Exhausted, Reservation},
+    frontend::intake::{
+        Encoding, Inflate, InflateError, Message, ROOM_PATIENCE, TRUST_FACTOR, TRUSTED_BYTES, Workers, no_room,
+    },
+};
+
+/// How long a body may pause.
+const PAUSE_PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a body may take in all, beside a second for every [`LEAST_BYTES_A_SECOND`] of it.
+const BODY_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Pace below which a body is given up after [`BODY_PATIENCE`]: a client must not hold a connection and memory for ever
+/// by sending a byte from time to time.
+const LEAST_BYTES_A_SECOND: u64 = 16 << 10;
+
+/// Reads a body of at most `limit` bytes, compressed and not. What it takes comes from a connection's share.
+///
+/// # Errors
+/// 413 for a body over the limit or over what the budget can ever hold, 503 where there is no room in time, 408 where it
+/// does not come, 415 for an encoding that this server does not know, 400 where the data is not what its encoding says.
+pub(super) async fn read(
+    body: Body,
+    headers: &HeaderMap,
+    limit: usize,
+    share: &Arc<Budget>,
+    workers: &Arc<Workers>,
+) -> Result<Message, Problem> {
+    let encoding = encoding(headers)?;
+    let (bytes, mut held) = gather(body, limit, Reservation::none(share)).await?;
+    let Some(encoding) = encoding else { return Ok(Message { bytes, held }) };
+    let mut inflate = Inflate::new(encoding, bytes, limit);
+    match inflate.step_within(&mut held).map_err(broken)? {
+        Some(bytes) => Ok(Message { bytes, held }),
+        None => Box::new(inflate).finish(held, Arc::clone(workers)).await.map_err(broken),
+    }
+}
+
+fn broken(error: InflateError) -> Problem {
+    let status = match error {
+        InflateError::Broken(_) => StatusCode::BAD_REQUEST,
+        InflateError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
+        InflateError::NoMemory | InflateError::NoRoom(_) => StatusCode::SERVICE_UNAVAILABLE,
+        InflateError::Work(_) => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    Problem::new(status, error.to_string())
+}
+
+fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Problem> {
+    let Some(declared) = headers.get(CONTENT_ENCODING) else { return Ok(None) };
+    match declared.as_bytes() {
+        b"identity" => Ok(None),
+        b"gzip" => Ok(Some(Encoding::Gzip)),
+        b"deflate" => Ok(Some(Encoding::Deflate)),
+        _ => {
+            let message = format!("Content-Encoding {declared:?} is not supported, expected gzip, deflate or identity");
+            Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+        }
+    }
+}
+
+/// The compression of a reply that a client likes best, of those that this server has.
+pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
+    let listed = headers.get(ACCEPT_ENCODING)?.to_str().ok()?;
+    let weighed = listed.split(',').filter_map(|one| {
+        let (name, parameters) = one.split_once(';').unwrap_or((one, ""));
+        let encoding = match name.trim() {
+            "gzip" => Some(Encoding::Gzip),
+            "deflate" => Some(Encoding::Deflate),
+            "identity" => None,
+            _ => return None,
+        };
+        let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.trim().parse::<f32>().ok());
+        weight.filter(|weight| *weight > 0.0).map(|weight| (weight, encoding))
+    });
+    // Of equal weights the first.
+    weighed.reduce(|best, other| if other.0 > best.0 { other } else { best }).and_then(|(_, encoding)| encoding)
+}
+
+async fn gather(mut body: Body, limit: usize, mut held: Reservation) -> Result<(Bytes, Reservation), Problem> {
+    let declared = body.size_hint().exact().map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if let Some(bytes) = declared {
+        if bytes > limit {
+            return Err(too_large(bytes, limit));
+        }
+        if let Some(error) = held.refusal(bytes) {
+            return Err(Problem::from(no_room(&error)));
+        }
+    }
+    let mut pace = Pace { began: Instant::now(), received: 0 };
+    let mut gathered: Vec<u8> = Vec::new();
+    while let Some(piece) = next(&mut body, &mut pace).await? {
+        let needed = gathered.len().saturating_add(piece.len());
+        if needed > limit {
+            return Err(too_large(needed, limit));
+        }
+        if gathered.is_empty() && (declared == Some(piece.len()) || body.is_end_stream()) {
+            // It came in one piece, which is not copied.
+            grow(&mut held, piece.len()).await?;
+            return Ok((piece, held));
+        }
+        if needed > gathered.capacity() {
+            let room = match declared {
+                Some(length) => needed.saturating_mul(TRUST_FACTOR).max(TRUSTED_BYTES).min(length.max(needed)),
+                None => needed.saturating_mul(2).min(limit),
+            };
+            let missing = if declared.is_some() { needed } else { room }.saturating_sub(held.amount());
+            grow(&mut held, missing).await?;
+            let memory = gathered.try_reserve_exact(room - gathered.len());
+            memory.map_err(|_| unavailable(format!("no memory for a body of {room} bytes")))?;
+        } else {
+            let missing = needed.saturating_sub(held.amount());
+            grow(&mut held, missing).await?;
+        }
+        gathered.extend_from_slice(&piece);
+    }
+    held.shrink_to(gathered.len());
+    Ok((gathered.into(), held))
+}
+
+/// Takes room, and waits for it if there is none. Meanwhile the body is not read, so that TCP holds the client.
+pub(super) async fn grow(held: &mut Reservation, more: usize) -> Result<(), Problem> {
+    if more == 0 || held.try_grow(more) {
+        return Ok(());
+    }
+    held.grow_within(more, ROOM_PATIENCE).await.map_err(|error: Exhausted| unavailable(no_room(&error).message()))
+}
+
+fn unavailable(message: impl Into<String>) -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+fn too_large(bytes: usize, limit: usize) -> Problem {
+    let message = format!("the body is larger than the maximum: {bytes} bytes of at most {limit}");
+    Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
+}
+
+/// How fast a body comes.
+struct Pace {
+    began: Instant,
+    received: u64,
+}
+
+impl Pace {
+    /// When the next piece has to be there.
+    fn due(&self) -> Instant {
+        let whole = BODY_PATIENCE + Duration::from_secs(self.received / LEAST_BYTES_A_SECOND);
+        (Instant::now() + PAUSE_PATIENCE).min(self.began + whole)
+    }
+}
+
+async fn next(body: &mut Body, pace: &mut Pace) -> Result<Option<Bytes>, Problem> {
+    loop {
+        let frame = poll_fn(|context| Pin::new(&mut *body).poll_frame(context));
+        let Ok(frame) = timeout_at(pace.due(), frame).await else {
+            let message = format!("the body did not come in time: {} bytes are there", pace.received);
+            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, message));
+        };
+        let Some(frame) = frame else { return Ok(None) };
+        let frame = frame.map_err(|error| Problem::invalid(format!("cannot read the body: {error}")))?;
+        // Trailers mean nothing here.
+        if let Ok(piece) = frame.into_data() {
+            pace.received += piece.len() as u64;
+            return Ok(Some(piece));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn the_compression_that_a_client_likes_best_is_taken() {
+        let of = |listed| accepted(&HeaderMap::from_iter([(ACCEPT_ENCODING, HeaderValue::from_static(listed))]));
+        assert_eq!(of("gzip, deflate, br"), Some(Encoding::Gzip));
+        assert_eq!(of("br;q=1.0, deflate;q=0.8, gzip;q=0.5"), Some(Encoding::Deflate));
+        assert_eq!(of("gzip;q=0, deflate; q=0.1"), Some(Encoding::Deflate));
+        for none in ["gzip;q=0", "identity, gzip;q=0.5", "br", "*", "gzip;q=x", ""] {
+            assert_eq!(of(none), None, "{none}");
+        }
+        assert_eq!(accepted(&HeaderMap::new()), None);
+    }
+}

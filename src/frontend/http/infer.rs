@@ -1,0 +1,181 @@
+//! Inference: one request, one answer.
+
+use std::sync::Arc;
+
+use axum::{extract::Request, extract::State, response::Response};
+use http::{HeaderMap, StatusCode};
+
+use super::{
+    Problem,
+    answer::Answer,
+    body,
+    routes::{Api, ModelPath},
+};
+use crate::{
+    budget::Reservation,
+    executor,
+    frontend::{
+        Services,
+        intake::{
+            Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
+        },
+        methods::unresolved,
+    },
+    repository::ModelVersion,
+    wire::{
+        Kind, ReplyPlan, RequestError, decode, encode,
+        json::{self, Forms},
+        pb::ModelInferRequest,
+    },
+};
+
+/// Length in bytes of the JSON in front of binary data.
+pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
+
+/// Longest JSON that is parsed where it came in, in bytes: well below a millisecond's work.
+const LONGEST_JSON_HERE_BYTES: usize = 64 << 10;
+
+/// Outputs from this size on are written as JSON by a worker.
+const LARGE_JSON_REPLY_BYTES: usize = 16 << 10;
+
+/// Answers `POST …/infer`. Dropping the future, as when the client disconnects, cancels the request.
+pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
+    let (parts, body) = request.into_parts();
+    let holds = api.holds(&parts.extensions);
+    let json_bytes = json_length(&parts.headers)?;
+    let packing = body::accepted(&parts.headers);
+    let message = body::read(body, &parts.headers, api.limits.max_receive_bytes, &holds.share, &api.workers).await?;
+    let (admitted, forms) = take_in(&api, path, message, json_bytes).await?;
+
+    let Admitted { version, decoded, held } = admitted;
+    let answer = version.handle().submit(decoded.request).await;
+    let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
+    drop(held);
+
+    let large = is_large(&version, &forms, &response, packing.is_some());
+    let write = move || {
+        let answer = write(&version, &decoded.reply, &forms, response)?;
+        Ok::<_, Problem>(match packing {
+            Some(encoding) => answer.packed(encoding),
+            None => answer,
+        })
+    };
+    let answer = match large {
+        None => write()?,
+        Some(bytes) => api.workers.run(bytes, write).await??,
+    };
+    answer.into_response(&holds.backlog)
+}
+
+/// The bytes of outputs that would hold up an I/O thread; `None` where they do not.
+fn is_large(version: &ModelVersion, forms: &Forms, response: &executor::Response, packed: bool) -> Option<usize> {
+    let outputs = || response.outputs.iter().zip(&version.spec().outputs);
+    let bytes: usize = outputs().map(|(output, _)| output.data.len()).sum();
+    let as_json = outputs().filter(|(_, spec)| !forms.is_binary(&spec.name)).map(|(output, _)| output.data.len());
+    let most = if packed { LARGE_PACKED_REPLY_BYTES } else { LARGE_REPLY_BYTES };
+    (bytes >= most || as_json.sum::<usize>() >= LARGE_JSON_REPLY_BYTES).then_some(bytes)
+}
+
+fn write(
+    version: &ModelVersion,
+    plan: &ReplyPlan,
+    forms: &Forms,
+    response: executor::Response,
+) -> Result<Answer, RequestError> {
+    let response = encode::encode(version.spec(), plan, response)?;
+    let reply = json::reply(response, forms).map_err(|error| error.with_id(&*plan.id))?;
+    Ok(Answer::inference(reply))
+}
+
+/// The length that a request states of its JSON; 0 says that there is none.
+fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Problem> {
+    let Some(stated) = headers.get(JSON_LENGTH) else { return Ok(None) };
+    let length = stated.to_str().ok().and_then(|text| text.trim().parse().ok());
+    let wrong =
+        || Problem::invalid(format!("Inference-Header-Content-Length is {stated:?}, expected a number of bytes"));
+    length.map(Some).ok_or_else(wrong)
+}
+
+/// Turns a body into a request that can be submitted, within the server's budgets: what it will take is known before it
+/// is built. Small bodies are decoded where they came in; what would hold up an I/O thread goes to the workers.
+async fn take_in(
+    api: &Api,
+    path: ModelPath,
+    mut message: Message,
+    json_bytes: Option<usize>,
+) -> Result<(Admitted, Forms), Problem> {
+    let requests = &api.services.budgets.requests;
+    let Some(place) = requests.take_one() else {
+        let text = format!("the server has {} pending requests, its limit", requests.capacity());
+        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
+    };
+    let version = resolve(&api.services, &path)?;
+    if json_bytes == Some(0) {
+        let copied = if version.spec().inputs.iter().any(|input| input.datatype.size_bytes().is_none()) {
+            size_of::<u32>() + message.bytes.len()
+        } else {
+            0
+        };
+        body::grow(&mut message.held, copied).await?;
+        let length = message.bytes.len();
+        let request = json::raw(std::mem::take(&mut message.bytes), version.spec())?;
+        return admit(&api.services, version, request, length, message.held, place);
+    }
+    if json_bytes.unwrap_or(message.bytes.len()) <= LONGEST_JSON_HERE_BYTES {
+        let request = json::Request::read(&message.bytes, json_bytes)?;
+        let built = request.built_bytes();
+        if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) {
+            let request = request.build(&path.model, &path.version)?;
+            return admit(&api.services, version, request, message.bytes.len(), message.held, place);
+        }
+    }
+    apart(api, version, path, message, json_bytes, place).await
+}
+
+async fn apart(
+    api: &Api,
+    version: Arc<ModelVersion>,
+    path: ModelPath,
+    mut message: Message,
+    json_bytes: Option<usize>,
+    place: Reservation,
+) -> Result<(Admitted, Forms), Problem> {
+    let length = message.bytes.len();
+    let body = message.bytes.clone();
+    let look = move || json::Request::read(&body, json_bytes).map(|request| request.built_bytes());
+    let built = api.workers.run(length, look).await??;
+    body::grow(&mut message.held, built).await?;
+    let services = Arc::clone(&api.services);
+    let build = move || {
+        let request = json::Request::read(&message.bytes, json_bytes)?.build(&path.model, &path.version)?;
+        admit(&services, version, request, length, message.held, place)
+    };
+    api.workers.run(length.max(built), build).await?
+}
+
+/// The version that a path names, if it may be called here.
+fn resolve(services: &Services, path: &ModelPath) -> Result<Arc<ModelVersion>, Problem> {
+    let version = services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+    if version.spec().decoupled {
+        let text = format!(
+            "HTTP end point doesn't support models with decoupled transaction policy: model '{}' needs generate_stream \
+             or gRPC",
+            path.model
+        );
+        return Err(RequestError::new(Kind::Unimplemented, text).into());
+    }
+    Ok(version)
+}
+
+fn admit(
+    services: &Services,
+    version: Arc<ModelVersion>,
+    (request, forms): (ModelInferRequest, Forms),
+    message_bytes: usize,
+    held: Reservation,
+    place: Reservation,
+) -> Result<(Admitted, Forms), Problem> {
+    let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
+    forms.check(version.spec(), &decoded.reply)?;
+    Ok((Admitted::new(version, decoded, place, held, message_bytes), forms))
+}

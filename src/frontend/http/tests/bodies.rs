@@ -1,0 +1,170 @@
+//! Bodies that are compressed, too large, too slow, or hostile.
+
+use std::io::{Read, Write};
+
+use flate2::{Compression, read, write};
+
+use super::*;
+
+const INFER: &str = "/v2/models/ident/infer";
+
+fn gzip(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = write::GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+fn deflate(bytes: &[u8]) -> Vec<u8> {
+    let mut encoder = write::ZlibEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(bytes).expect("memory");
+    encoder.finish().expect("memory")
+}
+
+fn request() -> Vec<u8> {
+    let data = vec![0.0_f32; 16];
+    json!({ "inputs": [{ "name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": data }] }).to_string().into()
+}
+
+#[tokio::test]
+async fn bodies_and_answers_may_be_compressed() {
+    let server = start().await;
+    let plain = post(server.address(), INFER, &[], &request()).await;
+    for (encoding, body) in [("gzip", gzip(&request())), ("deflate", deflate(&request())), ("identity", request())] {
+        let answer = post(server.address(), INFER, &[("content-encoding", encoding)], &body).await;
+        assert_eq!((answer.status, &answer.body), (200, &plain.body), "{encoding}");
+    }
+    let answer = post(server.address(), INFER, &[("accept-encoding", "gzip")], &request()).await;
+    assert_eq!(answer.header("content-encoding"), Some("gzip"));
+    let mut unpacked = Vec::new();
+    read::GzDecoder::new(&*answer.body).read_to_end(&mut unpacked).expect("gzip");
+    assert_eq!(unpacked, plain.body);
+    let answer = post(server.address(), INFER, &[("accept-encoding", "deflate")], &request()).await;
+    let mut unpacked = Vec::new();
+    read::ZlibDecoder::new(&*answer.body).read_to_end(&mut unpacked).expect("zlib");
+    assert_eq!(unpacked, plain.body);
+}
+
+#[tokio::test]
+async fn compression_that_is_broken_or_not_known_is_refused() {
+    let server = start().await;
+    let answer = post(server.address(), INFER, &[("content-encoding", "br")], &request()).await;
+    assert_eq!(answer.status, 415);
+    assert!(answer.error().contains("expected gzip, deflate or identity"), "{}", answer.error());
+    let answer = post(server.address(), INFER, &[("content-encoding", "gzip")], &request()).await;
+    assert_eq!(answer.status, 400);
+    assert!(answer.error().contains("cannot decompress"), "{}", answer.error());
+}
+
+#[tokio::test]
+async fn a_small_body_that_unpacks_to_a_large_one_is_refused_at_the_limit() {
+    let limits = HttpLimits { max_receive_bytes: 1 << 20 };
+    let server = start_with(Budgets::default(), limits, Timeline::off()).await;
+    let bomb = gzip(&vec![b' '; 64 << 20]);
+    assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
+    let answer = post(server.address(), INFER, &[("content-encoding", "gzip")], &bomb).await;
+    assert_eq!(answer.status, 413);
+    assert!(answer.error().contains("larger than 1048576 bytes"), "{}", answer.error());
+    assert_eq!(server.fixture.services.budgets.bytes.used(), 0, "nothing is held any more");
+}
+
+#[tokio::test]
+async fn a_body_over_the_limit_is_refused_by_its_declared_length_or_as_it_comes() {
+    let limits = HttpLimits { max_receive_bytes: 1000 };
+    let server = start_with(Budgets::default(), limits, Timeline::off()).await;
+    let head = format!("POST {INFER} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
+    let declared = format!("{head}content-length: 1001\r\n\r\n");
+    let answer = send(server.address(), declared.as_bytes()).await;
+    assert_eq!((answer.status, answer.error().contains("1001 bytes of at most 1000")), (413, true), "no byte has come");
+    let piece = format!("100\r\n{}\r\n", " ".repeat(0x100));
+    let chunked = format!("{head}transfer-encoding: chunked\r\n\r\n{}", piece.repeat(4));
+    let answer = send(server.address(), chunked.as_bytes()).await;
+    assert_eq!(answer.status, 413, "its end has not come");
+}
+
+#[tokio::test]
+async fn bodies_come_in_chunks_of_any_size() {
+    let server = start().await;
+    let expected = post(server.address(), INFER, &[], &request()).await.body;
+    for size in [1, 7, 100_000] {
+        let mut body =
+            format!("POST {INFER} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ntransfer-encoding: chunked\r\n\r\n");
+        for piece in request().chunks(size) {
+            body += &format!("{:x}\r\n{}\r\n", piece.len(), str::from_utf8(piece).expect("ASCII"));
+        }
+        let answer = send(server.address(), format!("{body}0\r\n\r\n").as_bytes()).await;
+        assert_eq!(answer.body, expected, "chunks of {size}");
+    }
+}
+
+#[tokio::test]
+async fn a_large_body_of_text_is_parsed_apart_and_gives_the_same() {
+    let server = start().await;
+    let spaces = " ".repeat(3 << 20);
+    let body = [spaces.as_bytes(), &request()].concat();
+    let answer = post(server.address(), INFER, &[], &body).await;
+    assert_eq!(answer.body, post(server.address(), INFER, &[], &request()).await.body);
+    assert_eq!(server.fixture.services.budgets.bytes.used(), 0, "nothing is held any more");
+}
+
+#[tokio::test]
+async fn a_body_for_which_there_is_no_room_is_refused() {
+    let bytes = Budget::of_bytes(1 << 20);
+    let budgets = Budgets { bytes: Arc::clone(&bytes), ..Budgets::default() };
+    let server = start_with(budgets, HttpLimits::default(), Timeline::off()).await;
+    let never = post(server.address(), INFER, &[], &vec![b' '; 512 << 10]).await;
+    assert_eq!(never.status, 413, "more than a connection's quarter: {}", never.error());
+    assert_eq!((bytes.used(), bytes.refused()), (0, 1));
+    // Elements that take more than their text.
+    let data = vec![0; 100_000];
+    let input = json!({ "name": "INPUT0", "shape": [1, 100_000], "datatype": "FP64", "data": data });
+    let asked = json!({ "inputs": [input] }).to_string();
+    let answer = post(server.address(), INFER, &[], asked.as_bytes()).await;
+    assert_eq!(answer.status, 503, "{}", answer.error());
+    assert!(answer.error().contains("--max-pending-bytes"), "{}", answer.error());
+    assert_eq!((bytes.used(), bytes.refused()), (0, 2));
+}
+
+#[tokio::test]
+async fn many_empty_entries_are_counted_before_they_take_memory() {
+    let server = start().await;
+    let cases = [
+        (
+            "inputs",
+            format!("{{\"inputs\":[{}]}}", vec!["{\"name\":\"\",\"shape\":[],\"datatype\":\"\"}"; 5000].join(",")),
+        ),
+        ("outputs", format!("{{\"outputs\":[{}]}}", vec!["{\"name\":\"\"}"; 5000].join(","))),
+        ("parameters", format!("{{\"parameters\":{{{}}}}}", vec!["\"a\":0"; 5000].join(","))),
+        ("shape", format!("{{\"inputs\":[{{\"shape\":[{}]}}]}}", vec!["0"; 70_000].join(","))),
+    ];
+    for (name, body) in cases {
+        let answer = post(server.address(), INFER, &[], body.as_bytes()).await;
+        assert_eq!(answer.status, 400, "{name}");
+        assert!(answer.error().contains(&format!("too many '{name}' entries")), "{}", answer.error());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_that_stops_or_drips_is_given_up() {
+    for (pause, expected) in
+        [(Duration::from_secs(3600), "0 bytes are there"), (Duration::from_secs(20), "bytes are there")]
+    {
+        let pieces = async_pieces(pause);
+        let budget = Budget::of_bytes(1 << 20);
+        let workers = crate::frontend::intake::Workers::new();
+        let read = super::super::body::read(pieces, &http::HeaderMap::new(), 1 << 20, &budget, &workers).await;
+        let answer = axum::response::IntoResponse::into_response(read.map(|_| ()).expect_err("it is too slow"));
+        assert_eq!(answer.status(), 408);
+        let text = axum::body::to_bytes(answer.into_body(), 1 << 10).await.expect("a short text");
+        assert!(String::from_utf8_lossy(&text).contains(expected), "{text:?}");
+        assert_eq!(budget.used(), 0);
+    }
+}
+
+/// A body without end, of one byte after each pause.
+fn async_pieces(pause: Duration) -> axum::body::Body {
+    let pieces = futures_util::stream::unfold((), move |()| async move {
+        tokio::time::sleep(pause).await;
+        Some((Ok::<_, std::convert::Infallible>(bytes::Bytes::from_static(b" ")), ()))
+    });
+    axum::body::Body::from_stream(pieces)
+}

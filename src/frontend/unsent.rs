@@ -1,0 +1,33 @@
+//! Replies that count among those that wait for their client until their last byte has left.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::executor::{Backlog, Held, Unread};
+
+struct Unsent {
+    bytes: Bytes,
+    _held: Held,
+}
+
+impl AsRef<[u8]> for Unsent {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+/// Lets bytes count in a connection's backlog.
+pub(super) fn counted(bytes: Bytes, backlog: &Arc<Backlog>) -> Bytes {
+    let held = backlog.hold(bytes.len());
+    Bytes::from_owner(Unsent { bytes, _held: held })
+}
+
+/// As [`counted`].
+///
+/// # Errors
+/// Where too much waits in the process, and much of it for this connection.
+pub(super) fn admitted(bytes: Bytes, backlog: &Arc<Backlog>) -> Result<Bytes, Unread> {
+    let held = backlog.try_hold(bytes.len())?;
+    Ok(Bytes::from_owner(Unsent { bytes, _held: held }))
+}

@@ -1,0 +1,122 @@
+//! From ModelInferResponse to JSON and binary data.
+
+use bytes::Bytes;
+
+use super::{
+    Forms,
+    elements::{self, WriteFault, string},
+};
+use crate::{
+    model::DataType,
+    wire::{
+        Kind, RequestError,
+        pb::{
+            InferParameter, ModelInferResponse, infer_parameter::ParameterChoice,
+            model_infer_response::InferOutputTensor,
+        },
+    },
+};
+
+/// Longest JSON of a reply, in bytes: that of a message of gRPC.
+const MOST_JSON_BYTES: usize = i32::MAX as usize;
+
+/// A reply.
+#[derive(Clone, Debug, Default)]
+pub struct Reply {
+    /// The JSON.
+    pub json: Vec<u8>,
+    /// What follows it: the outputs that are sent as binary data, sharing the memory of the batch.
+    pub binary: Vec<Bytes>,
+}
+
+/// Writes a response with its outputs in the forms that were asked for.
+///
+/// # Errors
+/// INVALID_ARGUMENT for an output that has no form in JSON, or is too long for it.
+pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, RequestError> {
+    let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
+    let mut reply = Reply::default();
+    let json = &mut reply.json;
+    json.push(b'{');
+    if !id.is_empty() {
+        field("id", &id, json);
+        json.push(b',');
+    }
+    field("model_name", &model_name, json);
+    json.push(b',');
+    field("model_version", &model_version, json);
+    if !parameters.is_empty() {
+        json.push(b',');
+        write_parameters(&parameters, json);
+    }
+    json.extend_from_slice(b",\"outputs\":[");
+    for (index, (output, data)) in outputs.iter().zip(raw_output_contents).enumerate() {
+        if index > 0 {
+            reply.json.push(b',');
+        }
+        let written = write_output(output, data, forms.is_binary(&output.name), &mut reply);
+        written.map_err(|fault| {
+            let kind = match fault {
+                WriteFault::Inconsistent { .. } => Kind::Internal,
+                WriteFault::NotText | WriteFault::TooLong { .. } => Kind::InvalidArgument,
+            };
+            RequestError::new(kind, format!("output '{}' for model '{model_name}': {fault}", output.name))
+        })?;
+    }
+    reply.json.extend_from_slice(b"]}");
+    Ok(reply)
+}
+
+fn write_output(output: &InferOutputTensor, data: Bytes, binary: bool, reply: &mut Reply) -> Result<(), WriteFault> {
+    let json = &mut reply.json;
+    json.push(b'{');
+    field("name", &output.name, json);
+    json.push(b',');
+    field("datatype", &output.datatype, json);
+    json.extend_from_slice(b",\"shape\":[");
+    for (index, dimension) in output.shape.iter().enumerate() {
+        let comma = if index > 0 { "," } else { "" };
+        json.extend_from_slice(format!("{comma}{dimension}").as_bytes());
+    }
+    json.push(b']');
+    if !output.parameters.is_empty() {
+        // It is in shared memory.
+        json.push(b',');
+        write_parameters(&output.parameters, json);
+    } else if binary {
+        let size = data.len();
+        json.extend_from_slice(format!(",\"parameters\":{{\"binary_data_size\":{size}}}").as_bytes());
+        reply.binary.push(data);
+    } else {
+        json.extend_from_slice(b",\"data\":[");
+        let inconsistent = WriteFault::Inconsistent { datatype: DataType::Bytes, bytes: data.len() };
+        let datatype = DataType::from_wire(&output.datatype).ok_or(inconsistent)?;
+        elements::write(&data, datatype, json, MOST_JSON_BYTES)?;
+        json.push(b']');
+    }
+    reply.json.push(b'}');
+    Ok(())
+}
+
+fn field(name: &str, value: &str, json: &mut Vec<u8>) {
+    string(name, json);
+    json.push(b':');
+    string(value, json);
+}
+
+fn write_parameters<'a>(parameters: impl IntoIterator<Item = (&'a String, &'a InferParameter)>, json: &mut Vec<u8>) {
+    let values = parameters.into_iter().filter_map(|(key, parameter)| {
+        let value = match parameter.parameter_choice.as_ref()? {
+            ParameterChoice::BoolParam(value) => (*value).into(),
+            ParameterChoice::Int64Param(value) => (*value).into(),
+            ParameterChoice::Uint64Param(value) => (*value).into(),
+            ParameterChoice::DoubleParam(value) => (*value).into(),
+            ParameterChoice::StringParam(value) => value.as_str().into(),
+        };
+        Some((key.clone(), value))
+    });
+    let values: serde_json::Map<String, serde_json::Value> = values.collect();
+    json.extend_from_slice(b"\"parameters\":");
+    let written = serde_json::to_writer(json, &values);
+    debug_assert!(written.is_ok(), "values can be written to memory");
+}
