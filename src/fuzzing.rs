@@ -7,7 +7,7 @@ pub use crate::{
     frontend::{grpc::frames, http::http},
     onnx::fuzz::onnx,
     repository::config::fuzz::{json, pbtxt, yaml},
-    wire::{fuzz::infer, shared_memory::fuzz::shared_memory},
+    wire::{fuzz::infer, json::fuzz::rest, shared_memory::fuzz::shared_memory},
 };
 
 #[cfg(test)]
@@ -19,13 +19,14 @@ mod tests {
     type Body = fn(&[u8]);
 
     /// Every target's body, by the name of its folder in `tests/corpus` and of its file in `tests/fuzz`.
-    const TARGETS: [(&str, Body); 8] = [
+    const TARGETS: [(&str, Body); 9] = [
         ("frames", frames),
         ("http", http),
         ("infer", infer),
         ("json", json),
         ("onnx", onnx),
         ("pbtxt", pbtxt),
+        ("rest", rest),
         ("shared_memory", shared_memory),
         ("yaml", yaml),
     ];

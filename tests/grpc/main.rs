@@ -1,10 +1,11 @@
-//! The gRPC front end over real sockets, with real threads and small programs behind it.
+//! The front ends over real sockets, with real threads and small programs behind it.
 
 mod backlog;
 mod bench;
 mod budgets;
 mod health;
 mod hostile;
+mod http;
 mod infer;
 mod limits;
 mod management;

@@ -49,6 +49,11 @@ impl Answer {
         Self { kind, json_bytes, encoding: None, parts }
     }
 
+    /// JSON and nothing else.
+    pub(super) fn json(json: Vec<u8>) -> Self {
+        Self::inference(json::Reply { json, binary: Vec::new() })
+    }
+
     /// The same, compressed if that makes it shorter.
     pub(super) fn packed(self, encoding: Encoding) -> Self {
         let bytes: usize = self.parts.iter().map(Bytes::len).sum();

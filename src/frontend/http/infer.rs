@@ -33,7 +33,7 @@ use crate::{
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
 /// Longest JSON that is parsed where it came in, in bytes: well below a millisecond's work.
-const LONGEST_JSON_HERE_BYTES: usize = 64 << 10;
+pub(super) const LONGEST_JSON_HERE_BYTES: usize = 64 << 10;
 
 /// Outputs from this size on are written as JSON by a worker.
 const LARGE_JSON_REPLY_BYTES: usize = 16 << 10;
@@ -104,11 +104,7 @@ async fn take_in(
     mut message: Message,
     json_bytes: Option<usize>,
 ) -> Result<(Admitted, Forms), Problem> {
-    let requests = &api.services.budgets.requests;
-    let Some(place) = requests.take_one() else {
-        let text = format!("the server has {} pending requests, its limit", requests.capacity());
-        return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, text));
-    };
+    let place = pending_place(api)?;
     let version = resolve(&api.services, &path)?;
     if json_bytes == Some(0) {
         let copied = if version.spec().inputs.iter().any(|input| input.datatype.size_bytes().is_none()) {
@@ -130,6 +126,18 @@ async fn take_in(
         }
     }
     apart(api, version, path, message, json_bytes, place).await
+}
+
+/// A place among the pending requests.
+///
+/// # Errors
+/// 503 where all are taken.
+pub(super) fn pending_place(api: &Api) -> Result<Reservation, Problem> {
+    let requests = &api.services.budgets.requests;
+    requests.take_one().ok_or_else(|| {
+        let text = format!("the server has {} pending requests, its limit", requests.capacity());
+        Problem::new(StatusCode::SERVICE_UNAVAILABLE, text)
+    })
 }
 
 async fn apart(
@@ -167,7 +175,8 @@ fn resolve(services: &Services, path: &ModelPath) -> Result<Arc<ModelVersion>, P
     Ok(version)
 }
 
-fn admit(
+/// Checks a request against its model.
+pub(super) fn admit(
     services: &Services,
     version: Arc<ModelVersion>,
     (request, forms): (ModelInferRequest, Forms),

@@ -2,9 +2,9 @@
 //! metrics on another.
 //!
 //! `listener` accepts connections and bounds what a peer may hold; `body` reads requests, `routes` finds who answers
-//! them, `answer` sends what they say. `infer` runs models; `control` asks the methods that gRPC asks. Here must not
-//! live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is counted
-//! (`observe`).
+//! them, `answer` sends what they say. `infer` and `generate` run models; `control` asks the methods that gRPC asks.
+//! Here must not live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is
+//! counted (`observe`).
 
 mod answer;
 mod body;
@@ -14,9 +14,11 @@ mod control;
 mod fixture;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzz;
+mod generate;
 mod guard;
 mod infer;
 mod listener;
+mod openapi;
 mod problem;
 mod routes;
 mod timeline;

@@ -13,7 +13,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 pub use super::config_json::ConfigSchemaError;
-use super::{HttpLimits, Problem, config_json::ConfigJson, control, infer::infer, timeline::TimelineRoute};
+use super::{
+    HttpLimits, Problem,
+    config_json::ConfigJson,
+    control,
+    generate::{generate, generate_stream},
+    infer::infer,
+    openapi,
+    timeline::TimelineRoute,
+};
 use crate::{
     frontend::{
         Services,
@@ -64,7 +72,7 @@ pub(super) fn api(
 }
 
 /// Every path with its methods.
-fn table() -> Vec<(String, MethodRouter<Api>)> {
+pub(super) fn table() -> Vec<(String, MethodRouter<Api>)> {
     let timeline = get(|State(api): State<Api>| async move { api.timeline.answer().await });
     let mut table = vec![
         ("/v2".to_owned(), get(server_metadata)),
@@ -72,6 +80,7 @@ fn table() -> Vec<(String, MethodRouter<Api>)> {
         ("/v2/health/ready".to_owned(), get(server_ready)),
         ("/v2/models/stats".to_owned(), get(model_stats)),
         ("/v2/timeline".to_owned(), timeline),
+        (openapi::PATH.to_owned(), get(openapi::description)),
         ("/v2/logging".to_owned(), get(control::logging).post(control::logging)),
         ("/v2/trace/setting".to_owned(), get(control::trace).post(control::trace)),
         ("/v2/models/{model}/trace/setting".to_owned(), get(control::trace).post(control::trace)),
@@ -83,6 +92,8 @@ fn table() -> Vec<(String, MethodRouter<Api>)> {
             (format!("{model}/config"), get(model_config)),
             (format!("{model}/stats"), get(model_stats)),
             (format!("{model}/infer"), post(infer)),
+            (format!("{model}/generate"), post(generate)),
+            (format!("{model}/generate_stream"), post(generate_stream)),
         ]);
     }
     for repository in ["/v2/repository", "/v2/repository/{repository}"] {

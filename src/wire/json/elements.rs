@@ -27,23 +27,39 @@ fn strings_bytes(text_bytes: usize) -> usize {
 
 /// Reads elements, in lists within each other or in one, as wire form.
 pub(super) fn read(text: &RawValue, datatype: DataType, shape: &[i64]) -> Result<Bytes, InputFault> {
+    read_within(text, datatype, shape, false)
+}
+
+/// As [`read`], but for an element that need not be in a list.
+pub(super) fn read_one_or_many(text: &RawValue, datatype: DataType, shape: &[i64]) -> Result<Bytes, InputFault> {
+    read_within(text, datatype, shape, true)
+}
+
+/// How many elements there are, in lists or alone.
+pub(super) fn count(text: &RawValue, datatype: DataType) -> Result<usize, InputFault> {
+    struct Nothing;
+    impl Sink for Nothing {}
+    elements(text, 0, true, &mut Nothing).map_err(|error| InputFault::Data { datatype, error })
+}
+
+fn read_within(text: &RawValue, datatype: DataType, shape: &[i64], lone: bool) -> Result<Bytes, InputFault> {
     let uncountable = || InputFault::Uncountable { shape: shape.to_vec() };
     let expected = element_count(shape).ok_or_else(uncountable)?;
     let read = match datatype {
-        DataType::Bool => numbers::<bool>(text, expected),
-        DataType::Uint8 => numbers::<u8>(text, expected),
-        DataType::Uint16 => numbers::<u16>(text, expected),
-        DataType::Uint32 => numbers::<u32>(text, expected),
-        DataType::Uint64 => numbers::<u64>(text, expected),
-        DataType::Int8 => numbers::<i8>(text, expected),
-        DataType::Int16 => numbers::<i16>(text, expected),
-        DataType::Int32 => numbers::<i32>(text, expected),
-        DataType::Int64 => numbers::<i64>(text, expected),
-        DataType::Fp32 => numbers::<f32>(text, expected),
-        DataType::Fp64 => numbers::<f64>(text, expected),
+        DataType::Bool => numbers::<bool>(text, expected, lone),
+        DataType::Uint8 => numbers::<u8>(text, expected, lone),
+        DataType::Uint16 => numbers::<u16>(text, expected, lone),
+        DataType::Uint32 => numbers::<u32>(text, expected, lone),
+        DataType::Uint64 => numbers::<u64>(text, expected, lone),
+        DataType::Int8 => numbers::<i8>(text, expected, lone),
+        DataType::Int16 => numbers::<i16>(text, expected, lone),
+        DataType::Int32 => numbers::<i32>(text, expected, lone),
+        DataType::Int64 => numbers::<i64>(text, expected, lone),
+        DataType::Fp32 => numbers::<f32>(text, expected, lone),
+        DataType::Fp64 => numbers::<f64>(text, expected, lone),
         DataType::Bytes => {
             let mut bytes = Vec::with_capacity(strings_bytes(text.get().len()));
-            elements(text, expected, &mut Strings(&mut bytes)).map(|count| {
+            elements(text, expected, lone, &mut Strings(&mut bytes)).map(|count| {
                 bytes.shrink_to_fit();
                 (bytes, count)
             })
@@ -57,16 +73,17 @@ pub(super) fn read(text: &RawValue, datatype: DataType, shape: &[i64]) -> Result
     Ok(bytes.into())
 }
 
-fn numbers<T: Number>(text: &RawValue, expected: usize) -> Result<(Vec<u8>, usize), serde_json::Error> {
+fn numbers<T: Number>(text: &RawValue, expected: usize, lone: bool) -> Result<(Vec<u8>, usize), serde_json::Error> {
     let mut bytes = Vec::with_capacity(expected.min(text.get().len() / 2 + 1) * size_of::<T>());
-    let count = elements(text, expected, &mut Numbers::<T> { bytes: &mut bytes, of: std::marker::PhantomData })?;
+    let count = elements(text, expected, lone, &mut Numbers::<T> { bytes: &mut bytes, of: std::marker::PhantomData })?;
     Ok((bytes, count))
 }
 
-/// Puts all elements into a sink and returns their number. More than are expected are counted, not kept.
-fn elements(text: &RawValue, expected: usize, sink: &mut dyn Sink) -> Result<usize, serde_json::Error> {
+/// Puts all elements into a sink and returns their number. More than are expected are counted, not kept. `lone`: one
+/// need not be in a list.
+fn elements(text: &RawValue, expected: usize, lone: bool, sink: &mut dyn Sink) -> Result<usize, serde_json::Error> {
     let mut count = 0;
-    let list = Elements { sink, expected, count: &mut count, within: false };
+    let list = Elements { sink, expected, count: &mut count, within: lone };
     list.deserialize(&mut serde_json::Deserializer::from_str(text.get()))?;
     Ok(count)
 }
@@ -95,7 +112,7 @@ struct Elements<'s> {
     sink: &'s mut dyn Sink,
     expected: usize,
     count: &'s mut usize,
-    /// Whether this is within a list: what stands alone is not one.
+    /// Whether this may be an element: it is within a list, or need not be.
     within: bool,
 }
 

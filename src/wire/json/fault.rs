@@ -20,8 +20,8 @@ pub(super) enum JsonFault {
     #[error("output '{output}' is asked for both as JSON and as binary data")]
     Contradiction { output: String },
     #[error(
-        "output '{output}' for model '{model}': sending {datatype} data via JSON is not supported, ask for it as binary \
-         data"
+        "output '{output}' for model '{model}': sending {datatype} data via JSON is not supported, ask for it as \
+         binary data"
     )]
     NoJsonForm { model: String, output: String, datatype: DataType },
     #[error("raw binary request: {0}")]

@@ -110,6 +110,11 @@ impl Limits {
         Err(E::custom(format!("the request has too many '{name}' entries, expected at most {most} altogether")))
     }
 
+    /// Counts a parameter.
+    pub(super) fn count_parameter<E: Error>(&self) -> Result<(), E> {
+        Self::count(&self.parameters, "parameters", MOST_ENTRIES)
+    }
+
     fn taken_bytes(&self) -> usize {
         (self.inputs.get() + self.outputs.get()) * ENTRY_BYTES
             + self.parameters.get() * PARAMETER_BYTES
@@ -227,7 +232,7 @@ impl<'de> FromObject<'de> for Parameters {
     fn read<A: MapAccess<'de>>(mut fields: A, limits: &Limits) -> Result<Self, A::Error> {
         let mut parameters = Self::new();
         while let Some(key) = fields.next_key::<String>()? {
-            Limits::count(&limits.parameters, "parameters", MOST_ENTRIES)?;
+            limits.count_parameter()?;
             let value = fields.next_value_seed(Parameter(&key))?;
             parameters.insert(key, InferParameter { parameter_choice: Some(value) });
         }

@@ -11,15 +11,22 @@
 mod elements;
 mod fault;
 mod forms;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzz;
+mod generate;
 mod header;
 mod raw;
 mod reply;
 mod request;
 
 pub use forms::Forms;
+pub use generate::{generate, generate_built_bytes, generated};
 pub use raw::raw;
 pub use reply::{Reply, reply};
 pub use request::Request;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 

@@ -37,14 +37,7 @@ pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, Reque
     let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
     let mut reply = Reply::default();
     let json = &mut reply.json;
-    json.push(b'{');
-    if !id.is_empty() {
-        field("id", &id, json);
-        json.push(b',');
-    }
-    field("model_name", &model_name, json);
-    json.push(b',');
-    field("model_version", &model_version, json);
+    write_names(&id, &model_name, &model_version, json);
     if !parameters.is_empty() {
         json.push(b',');
         write_parameters(&parameters, json);
@@ -65,6 +58,25 @@ pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, Reque
     }
     reply.json.extend_from_slice(b"]}");
     Ok(reply)
+}
+
+/// Opens the object of a response with what names it.
+pub(super) fn write_names(id: &str, model_name: &str, model_version: &str, json: &mut Vec<u8>) {
+    json.push(b'{');
+    if !id.is_empty() {
+        field("id", id, json);
+        json.push(b',');
+    }
+    field("model_name", model_name, json);
+    json.push(b',');
+    field("model_version", model_version, json);
+}
+
+/// Writes elements, parted by commas.
+pub(super) fn write_data(data: &[u8], datatype: &str, json: &mut Vec<u8>) -> Result<(), WriteFault> {
+    let inconsistent = WriteFault::Inconsistent { datatype: DataType::Bytes, bytes: data.len() };
+    let datatype = DataType::from_wire(datatype).ok_or(inconsistent)?;
+    elements::write(data, datatype, json, MOST_JSON_BYTES)
 }
 
 fn write_output(output: &InferOutputTensor, data: Bytes, binary: bool, reply: &mut Reply) -> Result<(), WriteFault> {
@@ -89,9 +101,7 @@ fn write_output(output: &InferOutputTensor, data: Bytes, binary: bool, reply: &m
         reply.binary.push(data);
     } else {
         json.extend_from_slice(b",\"data\":[");
-        let inconsistent = WriteFault::Inconsistent { datatype: DataType::Bytes, bytes: data.len() };
-        let datatype = DataType::from_wire(&output.datatype).ok_or(inconsistent)?;
-        elements::write(&data, datatype, json, MOST_JSON_BYTES)?;
+        write_data(&data, &output.datatype, json)?;
         json.push(b']');
     }
     reply.json.push(b'}');
@@ -104,7 +114,10 @@ fn field(name: &str, value: &str, json: &mut Vec<u8>) {
     string(value, json);
 }
 
-fn write_parameters<'a>(parameters: impl IntoIterator<Item = (&'a String, &'a InferParameter)>, json: &mut Vec<u8>) {
+pub(super) fn write_parameters<'a>(
+    parameters: impl IntoIterator<Item = (&'a String, &'a InferParameter)>,
+    json: &mut Vec<u8>,
+) {
     let values = parameters.into_iter().filter_map(|(key, parameter)| {
         let value = match parameter.parameter_choice.as_ref()? {
             ParameterChoice::BoolParam(value) => (*value).into(),

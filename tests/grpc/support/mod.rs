@@ -16,8 +16,9 @@ use paternoster::{
     frontend::{
         Readiness, Services,
         grpc::{GrpcConfig, GrpcServer},
+        http::{HttpLimits, HttpServer},
     },
-    observe::{LogOptions, Logging},
+    observe::{LogOptions, Logging, timeline::Timeline},
     repository::Repository,
     wire::{
         SharedMemory,
@@ -41,6 +42,7 @@ pub type Client = GrpcInferenceServiceClient<Channel>;
 /// A running server and what a test does with it.
 pub struct Server {
     pub grpc: GrpcServer,
+    pub http: HttpServer,
     pub repository: Arc<Repository>,
     pub readiness: Arc<Readiness>,
     pub pool: Arc<Pool>,
@@ -90,8 +92,12 @@ impl Server {
         };
         let mut config = GrpcConfig { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..GrpcConfig::default() };
         change(&mut config);
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        let timeline = Arc::new(Timeline::off());
+        let http = HttpServer::start(address, services.clone(), HttpLimits::default(), timeline).await;
+        let http = http.expect("a free port");
         let grpc = GrpcServer::start(config, services).await.expect("a free port");
-        Self { grpc, repository, readiness, pool, gate, budgets, _folder: folder }
+        Self { grpc, http, repository, readiness, pool, gate, budgets, _folder: folder }
     }
 
     pub fn address(&self) -> SocketAddr {

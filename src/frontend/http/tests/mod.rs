@@ -16,6 +16,7 @@ use crate::{
 
 mod bodies;
 mod control;
+mod generate;
 mod infer;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);

@@ -1,0 +1,150 @@
+//! The generate extension: requests of flat JSON, answered once, or as often as the model does on a stream of
+//! server-sent events.
+
+use std::{convert::Infallible, sync::Arc};
+
+use axum::{
+    body::Body,
+    extract::{Request, State},
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use futures_util::stream;
+use http::{HeaderValue, header::CONTENT_TYPE};
+
+use super::{
+    Problem,
+    answer::Answer,
+    body,
+    infer::{LONGEST_JSON_HERE_BYTES, admit, pending_place},
+    routes::{Api, ModelPath},
+};
+use crate::{
+    executor::{self, Backlog, InferError, ResponseFuture, ResponseStream},
+    frontend::{
+        intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
+        methods::unresolved,
+        services::ConnectionHolds,
+        unsent::counted,
+    },
+    repository::ModelVersion,
+    wire::{
+        Kind, ReplyPlan, RequestError, encode,
+        json::{self, Forms},
+    },
+};
+
+const EVENTS: &str = "text/event-stream; charset=utf-8";
+
+/// Answers `POST …/generate`: the one response of the model.
+pub(super) async fn generate(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
+    let (mut responses, holds) = submit(&api, path, request).await?;
+    let only = responses.next().await;
+    let exactly_one = || {
+        let text = "generate expects model to produce exactly 1 response, use generate stream for model that generates \
+                    various number of responses";
+        Problem::from(RequestError::new(Kind::InvalidArgument, text))
+    };
+    let json = only.ok_or_else(exactly_one)??;
+    if let Some(second) = responses.next().await {
+        second?;
+        return Err(exactly_one());
+    }
+    Answer::json(json).into_response(&holds.backlog)
+}
+
+/// Answers `POST …/generate_stream`: each response of the model as an event. As on Triton, the status is that of the
+/// first; what goes wrong later is an event.
+pub(super) async fn generate_stream(
+    State(api): State<Api>,
+    path: ModelPath,
+    request: Request,
+) -> Result<Response, Problem> {
+    let (mut responses, holds) = submit(&api, path, request).await?;
+    let first = responses.next().await;
+    let status = match &first {
+        Some(Err(error)) => Problem::from(error.clone()).into_response().status(),
+        _ => http::StatusCode::OK,
+    };
+    let events =
+        stream::unfold((Some(first), responses, holds.backlog), |(first, mut responses, backlog)| async move {
+            let next = match first {
+                Some(first) => first,
+                None => responses.next().await,
+            };
+            let event = counted(event(next?), &backlog);
+            Some((Ok::<_, Infallible>(event), (None, responses, backlog)))
+        });
+    let mut response = Response::new(Body::from_stream(events));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(EVENTS));
+    Ok(response)
+}
+
+fn event(response: Result<Vec<u8>, RequestError>) -> Bytes {
+    let json =
+        response.unwrap_or_else(|error| serde_json::json!({ "error": error.message() }).to_string().into_bytes());
+    [b"data: ", &json[..], b"\n\n"].concat().into()
+}
+
+/// The responses of a request in JSON. Dropping them cancels it.
+struct Responses {
+    version: Arc<ModelVersion>,
+    plan: ReplyPlan,
+    source: Source,
+    _held: Held,
+}
+
+enum Source {
+    One(Option<ResponseFuture>),
+    Many(ResponseStream),
+}
+
+impl Responses {
+    async fn next(&mut self) -> Option<Result<Vec<u8>, RequestError>> {
+        let response = match &mut self.source {
+            Source::One(response) => response.take()?.await,
+            Source::Many(responses) => responses.next().await?,
+        };
+        if response.is_err() {
+            // Nothing follows an error.
+            self.source = Source::One(None);
+        }
+        Some(self.written(response))
+    }
+
+    fn written(&self, response: Result<executor::Response, InferError>) -> Result<Vec<u8>, RequestError> {
+        let response = response.map_err(|error| RequestError::from_infer(&error, &self.plan.id))?;
+        json::generated(encode::encode(self.version.spec(), &self.plan, response)?)
+    }
+}
+
+async fn submit(api: &Api, path: ModelPath, request: Request) -> Result<(Responses, ConnectionHolds), Problem> {
+    let (parts, body) = request.into_parts();
+    let holds = api.holds(&parts.extensions);
+    let limit = api.limits.max_receive_bytes;
+    let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
+    let place = pending_place(api)?;
+    let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+
+    let length = message.bytes.len();
+    let built = json::generate_built_bytes(length);
+    body::grow(&mut message.held, built).await?;
+    let services = Arc::clone(&api.services);
+    let build = move || {
+        let request = json::generate(&message.bytes, version.spec())?;
+        admit(&services, version, (request, Forms::default()), length, message.held, place)
+    };
+    let here = length <= LONGEST_JSON_HERE_BYTES && built <= MOST_BUILT_HERE_BYTES;
+    let (admitted, _) = if here { build()? } else { api.workers.run(built, build).await?? };
+    Ok((start(admitted, &holds.backlog), holds))
+}
+
+fn start(Admitted { version, decoded, held }: Admitted, backlog: &Arc<Backlog>) -> Responses {
+    let handle = version.handle();
+    let source = match version.spec().decoupled {
+        true => Source::Many(handle.submit_stream(decoded.request, &backlog.stream())),
+        false => Source::One(Some(handle.submit(decoded.request))),
+    };
+    Responses { version, plan: decoded.reply, source, _held: held }
+}

@@ -1,0 +1,68 @@
+//! The fuzz body of requests over HTTP: whatever is read is built within the memory that was announced, what is
+//! admitted is consistent, and what is written is read as the same.
+
+use bytes::Bytes;
+
+use super::{Request, elements, generate, generate_built_bytes, raw};
+use crate::{
+    model::{DataType, ModelSpec},
+    wire::{fuzz::check_request, models, pb::ModelInferRequest},
+};
+
+/// The fuzz body: a byte that says how much of the rest is JSON (of 255, all of it), and the body of a request.
+pub fn rest(bytes: &[u8]) {
+    let Some((share, body)) = bytes.split_first() else { return };
+    let body = Bytes::copy_from_slice(body);
+    let json_bytes = (*share < u8::MAX).then(|| body.len() * usize::from(*share) / 254);
+    for spec in models::all() {
+        check(&body, json_bytes, &spec);
+    }
+}
+
+fn check(body: &Bytes, json_bytes: Option<usize>, spec: &ModelSpec) {
+    if let Ok(request) = Request::read(body, json_bytes) {
+        let announced = request.built_bytes();
+        if let Ok((message, _)) = request.build(&spec.name, "") {
+            assert!(built(&message, body) <= announced, "{announced} were announced");
+            check_elements(&message);
+            check_request(message, spec);
+        }
+    }
+    if let Ok(message) = generate(body, spec) {
+        let announced = generate_built_bytes(body.len());
+        assert!(built(&message, body) <= announced, "{announced} were announced");
+        check_request(message, spec);
+    }
+    if let Ok((message, _)) = raw(body.clone(), spec) {
+        check_request(message, spec);
+    }
+}
+
+/// Bytes of elements that are no part of the body.
+fn built(message: &ModelInferRequest, body: &Bytes) -> usize {
+    let within = body.as_ptr_range();
+    let apart = message.raw_input_contents.iter().filter(|data| !within.contains(&data.as_ptr()));
+    apart.map(Bytes::len).sum()
+}
+
+/// Elements that can be written are read as the same.
+fn check_elements(message: &ModelInferRequest) {
+    for (input, data) in message.inputs.iter().zip(&message.raw_input_contents) {
+        let Some(datatype) = DataType::from_wire(&input.datatype) else { continue };
+        let mut text = vec![b'['];
+        if elements::write(data, datatype, &mut text, usize::MAX).is_err() {
+            continue;
+        }
+        text.push(b']');
+        let text = String::from_utf8(text).expect("JSON is UTF-8");
+        let Ok(written) = serde_json::from_str::<&serde_json::value::RawValue>(&text) else {
+            assert!(text.contains("NaN") || text.contains("Infinity"), "{text}");
+            continue;
+        };
+        let Ok(again) = elements::read(written, datatype, &input.shape) else { continue };
+        // Every byte but 0 is true.
+        if datatype != DataType::Bool {
+            assert_eq!(again, data, "{datatype}: {text}");
+        }
+    }
+}

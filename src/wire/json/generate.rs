@@ -1,0 +1,163 @@
+//! The generate extension: a flat object whose fields are inputs and parameters, answered by one whose fields are
+//! outputs.
+
+use std::fmt;
+
+use bytes::Bytes;
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde_json::value::RawValue;
+
+use super::{
+    elements,
+    fault::{InputFault, JsonFault},
+    header::{Limits, Parameter, Text},
+    reply,
+};
+use crate::{
+    model::{ModelSpec, TensorSpec, element_count},
+    wire::{
+        Kind, RequestError,
+        decode::size::MOST_ENTRIES,
+        pb::{InferParameter, ModelInferRequest, ModelInferResponse, model_infer_request::InferInputTensor},
+    },
+};
+
+/// The field that holds further parameters and inputs.
+const PARAMETERS: &str = "parameters";
+
+/// The field that names the request, unless the model has an input of this name.
+const ID: &str = "id";
+
+/// Most bytes that [`generate`] takes for a body of so many bytes, beside the body.
+pub fn generate_built_bytes(body_bytes: usize) -> usize {
+    // An entry has at least five bytes of text, `"":0,`, and takes less than 1 KiB.
+    let entries = (body_bytes / 5 + 1).min(MOST_ENTRIES);
+    entries.saturating_mul(1 << 10).saturating_add(body_bytes.saturating_mul(8))
+}
+
+/// Builds the message for a model: fields by the names of its inputs are one element or a list of them, for one row;
+/// all others are parameters of the request.
+///
+/// # Errors
+/// INVALID_ARGUMENT where the body is no such object, a field does not fit, or an input comes twice.
+pub fn generate(body: &[u8], spec: &ModelSpec) -> Result<ModelInferRequest, RequestError> {
+    let limits = Limits::default();
+    let mut deserializer = serde_json::Deserializer::from_slice(body);
+    let mut request = ModelInferRequest {
+        model_name: spec.name.clone(),
+        model_version: spec.version.to_string(),
+        ..ModelInferRequest::default()
+    };
+    let mut given = Vec::new();
+    let fields = Fields { spec, limits: &limits, request: &mut request, given: &mut given, nested: false };
+    fields.deserialize(&mut deserializer).and_then(|()| deserializer.end()).map_err(JsonFault::Syntax)?;
+    for (input, text) in given {
+        let (shape, data) = tensor(input, text, spec.has_batch_axis())
+            .map_err(|fault| RequestError::from(JsonFault::of_input(&input.name, fault)).with_id(&*request.id))?;
+        request.inputs.push(InferInputTensor {
+            name: input.name.clone(),
+            datatype: input.datatype.as_str().to_owned(),
+            shape,
+            ..InferInputTensor::default()
+        });
+        request.raw_input_contents.push(data);
+    }
+    Ok(request)
+}
+
+/// One row: of the input's own dimensions, of which one may vary; of one dimension where more do.
+fn tensor(input: &TensorSpec, text: &RawValue, batched: bool) -> Result<(Vec<i64>, Bytes), InputFault> {
+    let count = elements::count(text, input.datatype)?;
+    let length = i64::try_from(count).unwrap_or(i64::MAX);
+    let mut dims = input.dims.to_vec();
+    match dims.iter().filter(|dim| **dim < 0).count() {
+        0 => {}
+        1 => {
+            let fixed: Vec<i64> = dims.iter().copied().filter(|dim| *dim >= 0).collect();
+            let row = element_count(&fixed).and_then(|row| i64::try_from(row).ok()).unwrap_or(0);
+            dims.iter_mut().filter(|dim| **dim < 0).for_each(|dim| *dim = length.checked_div(row).unwrap_or(0));
+        }
+        _ => dims = vec![length],
+    }
+    let shape: Vec<i64> = batched.then_some(1).into_iter().chain(dims).collect();
+    let data = elements::read_one_or_many(text, input.datatype, &shape)?;
+    Ok((shape, data))
+}
+
+/// The fields of the object, or of its parameters.
+struct Fields<'f, 's, 'de> {
+    spec: &'s ModelSpec,
+    limits: &'f Limits,
+    request: &'f mut ModelInferRequest,
+    given: &'f mut Vec<(&'s TensorSpec, &'de RawValue)>,
+    nested: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Fields<'_, '_, 'de> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Fields<'_, '_, 'de> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(if self.nested { "parameters: an object" } else { "a request to generate: an object" })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<(), A::Error> {
+        let Self { spec, limits, request, given, nested } = self;
+        while let Some(key) = fields.next_key::<Text<'de>>()? {
+            limits.count_parameter()?;
+            let key = &*key.0;
+            if let Some(index) = spec.input_index(key) {
+                let input = &spec.inputs[index];
+                if given.iter().any(|(before, _)| before.name == input.name) {
+                    return Err(A::Error::custom(format!("input '{key}' already exists in request")));
+                }
+                given.push((input, fields.next_value()?));
+            } else if key == PARAMETERS && !nested {
+                fields.next_value_seed(Fields { spec, limits, request, given, nested: true })?;
+            } else if key == ID && !nested {
+                request.id = fields.next_value()?;
+            } else {
+                let value = fields.next_value_seed(Parameter(key))?;
+                let parameter = InferParameter { parameter_choice: Some(value) };
+                request.parameters.insert(key.to_owned(), parameter);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Writes a response as an object: an output of one element is that element, others are lists.
+///
+/// # Errors
+/// INVALID_ARGUMENT for an output that has no form in JSON, or is too long for it.
+pub fn generated(response: ModelInferResponse) -> Result<Vec<u8>, RequestError> {
+    let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
+    let mut json = Vec::new();
+    reply::write_names(&id, &model_name, &model_version, &mut json);
+    if !parameters.is_empty() {
+        json.push(b',');
+        reply::write_parameters(&parameters, &mut json);
+    }
+    for (output, data) in outputs.iter().zip(raw_output_contents) {
+        json.push(b',');
+        elements::string(&output.name, &mut json);
+        json.push(b':');
+        let lone = element_count(&output.shape) == Some(1);
+        json.extend_from_slice(if lone { b"" } else { b"[" });
+        let datatype = output.datatype.as_str();
+        reply::write_data(&data, datatype, &mut json).map_err(|fault| {
+            let text = format!("output '{}' for model '{model_name}': {fault}", output.name);
+            RequestError::new(Kind::InvalidArgument, text).with_id(&*id)
+        })?;
+        json.extend_from_slice(if lone { b"" } else { b"]" });
+    }
+    json.push(b'}');
+    Ok(json)
+}

@@ -1,0 +1,129 @@
+//! Elements of every datatype to JSON and back, and arbitrary requests.
+
+use bytes::Bytes;
+use proptest::{collection::vec, prelude::*, sample::select};
+use serde_json::value::RawValue;
+
+use super::{elements, fuzz::rest};
+use crate::model::DataType;
+
+const NUMBERS: [DataType; 10] = [
+    DataType::Uint8,
+    DataType::Uint16,
+    DataType::Uint32,
+    DataType::Uint64,
+    DataType::Int8,
+    DataType::Int16,
+    DataType::Int32,
+    DataType::Int64,
+    DataType::Fp32,
+    DataType::Fp64,
+];
+
+fn read(text: &str, datatype: DataType, shape: &[i64]) -> Result<Bytes, String> {
+    let text: &RawValue = serde_json::from_str(text).expect("JSON");
+    elements::read(text, datatype, shape).map_err(|fault| fault.to_string())
+}
+
+fn written(data: &[u8], datatype: DataType) -> String {
+    let mut text = vec![b'['];
+    elements::write(data, datatype, &mut text, usize::MAX).expect("it can be written");
+    text.push(b']');
+    String::from_utf8(text).expect("JSON is UTF-8")
+}
+
+/// A request as text, with some of what a request may have.
+fn request() -> impl Strategy<Value = String> {
+    let value =
+        select(vec!["1", "-1", "0.5", "true", "\"a\"", "null", "[]", "[1,[2]]", "{}", "1e400", "[\"\\u0000\"]"]);
+    let field = select(vec!["name", "datatype", "shape", "data", "parameters", "id", "inputs", "outputs", "INPUT0"]);
+    let datatype = select(DataType::ALL.to_vec());
+    let input = (datatype, vec(0_i64..4, 0..3), vec(value.clone(), 0..4), vec((field.clone(), value.clone()), 0..2));
+    let input = input.prop_map(|(datatype, shape, data, more)| {
+        let more: String = more.iter().map(|(field, value)| format!(",\"{field}\":{value}")).collect();
+        let data = data.join(",");
+        format!("{{\"name\":\"INPUT0\",\"datatype\":\"{datatype}\",\"shape\":{shape:?},\"data\":[{data}]{more}}}")
+    });
+    (vec(input, 0..3), vec((field, value), 0..3)).prop_map(|(inputs, more)| {
+        let more: String = more.iter().map(|(field, value)| format!(",\"{field}\":{value}")).collect();
+        format!("{{\"inputs\":[{}]{more}}}", inputs.join(","))
+    })
+}
+
+proptest! {
+    #[test]
+    fn numbers_are_read_as_they_are_written(datatype in select(NUMBERS.to_vec()), bytes in vec(any::<u8>(), 0..128)) {
+        let size = datatype.size_bytes().expect("numbers have a size");
+        let count = bytes.len() / size;
+        let data = &bytes[..count * size];
+        let text = written(data, datatype);
+        if !text.contains(['N', 'I']) {
+            let shape = [i64::try_from(count).expect("a few")];
+            prop_assert_eq!(read(&text, datatype, &shape), Ok(Bytes::copy_from_slice(data)));
+        }
+    }
+
+    #[test]
+    fn requests_with_some_characters_changed_are_refused_or_consistent(
+        text in request(),
+        share in any::<u8>(),
+        changes in vec((any::<prop::sample::Index>(), any::<u8>()), 0..3),
+    ) {
+        let mut bytes = [&[share], text.as_bytes()].concat();
+        for (index, value) in changes {
+            let position = index.index(bytes.len());
+            bytes[position] = value;
+        }
+        rest(&bytes);
+    }
+}
+
+#[test]
+fn values_at_the_ends_of_each_datatype_fit_and_those_beyond_do_not() {
+    let cases = [
+        (DataType::Uint8, "255", "256"),
+        (DataType::Uint8, "0", "-1"),
+        (DataType::Uint16, "65535", "65536"),
+        (DataType::Uint32, "4294967295", "4294967296"),
+        (DataType::Uint64, "18446744073709551615", "18446744073709551616"),
+        (DataType::Int8, "-128", "-129"),
+        (DataType::Int16, "32767", "32768"),
+        (DataType::Int32, "-2147483648", "-2147483649"),
+        (DataType::Int64, "9223372036854775807", "9223372036854775808"),
+        (DataType::Int64, "1", "1.0"),
+        (DataType::Fp32, "3.4028235e38", "3.4028236e38"),
+        (DataType::Fp32, "1", "\"1\""),
+        (DataType::Fp64, "1e308", "true"),
+        (DataType::Bool, "true", "1"),
+        (DataType::Bytes, "\"\"", "0"),
+    ];
+    for (datatype, fits, beyond) in cases {
+        assert!(read(&format!("[{fits}]"), datatype, &[1]).is_ok(), "{datatype} {fits}");
+        let refused = read(&format!("[{beyond}]"), datatype, &[1]).expect_err(beyond);
+        assert!(refused.contains("does not fit the datatype"), "{datatype} {beyond}: {refused}");
+    }
+}
+
+#[test]
+fn lists_may_be_nested_in_any_way_and_their_elements_are_counted() {
+    let flat = read("[1,2,3,4]", DataType::Uint8, &[2, 2]);
+    assert_eq!(flat, Ok(Bytes::from_static(&[1, 2, 3, 4])));
+    assert_eq!(read("[[1,2],[3,4]]", DataType::Uint8, &[2, 2]), flat);
+    assert_eq!(read("[[[1],2,[]],[[3,4]]]", DataType::Uint8, &[2, 2]), flat);
+    for (text, got) in [("[]", 0), ("[1,2,3]", 3), ("[1,[2,3,4,5]]", 5)] {
+        let refused = read(text, DataType::Uint8, &[2, 2]).expect_err(text);
+        assert!(refused.ends_with(&format!("expected 4, got {got}")), "{refused}");
+    }
+    assert!(read("1", DataType::Uint8, &[1]).expect_err("no list").contains("expected a list, got 1"));
+    let deep = format!("{}1{}", "[".repeat(120), "]".repeat(120));
+    assert_eq!(read(&deep, DataType::Uint8, &[1]), Ok(Bytes::from_static(&[1])), "depth is bounded, but not close");
+}
+
+#[test]
+fn a_shape_alone_takes_no_memory() {
+    let huge = [1 << 20, 1 << 20, 1 << 20];
+    let refused = read("[1]", DataType::Fp64, &huge).expect_err("one element of many");
+    assert!(refused.contains("expected 1152921504606846976, got 1"), "{refused}");
+    let text: &RawValue = serde_json::from_str("[1]").expect("JSON");
+    assert!(elements::built_bytes(text, DataType::Fp64, &huge) <= 16);
+}
