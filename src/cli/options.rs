@@ -4,13 +4,17 @@ use std::{path::PathBuf, time::Duration};
 
 use super::{
     OPEN_ALONE,
-    flags::{Compression, ControlMode, DeviceArgs, GrpcArgs, IsolateModelLoad, LogArgs, RepositoryArgs, ServeArgs},
+    flags::{
+        Compression, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LogArgs, RepositoryArgs, ServeArgs,
+    },
 };
 use crate::{
     engine::onnxruntime::RuntimeOptions,
     executor::{BacklogLimits, PoolOptions},
-    frontend::grpc::{
-        CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, RestrictedProtocol, RestrictionError, TlsConfig,
+    frontend::{
+        RestrictedProtocol, RestrictionError,
+        grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, TlsConfig},
+        http::HttpConfig,
     },
     observe::{LogOptions, memory_bytes},
     repository::{self, Isolation, IsolationScope},
@@ -95,13 +99,25 @@ pub(super) fn backlog(args: &GrpcArgs) -> BacklogLimits {
     }
 }
 
+/// The HTTP front end's settings.
+///
+/// # Errors
+/// When a restriction is not well formed.
+pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
+    let restricted = args.restricted_api.iter().map(|given| RestrictedProtocol::of_http(given));
+    Ok(HttpConfig {
+        max_receive_bytes: args.max_input_bytes as usize,
+        restricted: restricted.collect::<Result<_, _>>()?,
+    })
+}
+
 /// The gRPC front end's settings.
 ///
 /// # Errors
 /// When a restriction is not well formed.
 pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
     let restricted =
-        args.restricted.iter().map(|given| given.parse()).collect::<Result<Vec<RestrictedProtocol>, _>>()?;
+        args.restricted.iter().map(|given| RestrictedProtocol::of_grpc(given)).collect::<Result<Vec<_>, _>>()?;
     Ok(GrpcConfig {
         address: args.grpc_address,
         port: args.grpc_port,
@@ -208,5 +224,7 @@ mod tests {
     fn a_restriction_that_is_not_well_formed_is_refused() {
         assert!(grpc(&serve(&["--grpc-restricted-protocol=health:k=v"]).grpc).is_ok());
         assert!(grpc(&serve(&["--grpc-restricted-protocol=health"]).grpc).is_err());
+        assert!(http(&serve(&["--http-restricted-api=health:k=v"]).http).is_ok());
+        assert!(http(&serve(&["--http-restricted-api=health"]).http).is_err());
     }
 }

@@ -14,9 +14,9 @@ use super::{ServeArgs, limits, options, recording::TimelineRecording, report};
 use crate::{
     executor::Pool,
     frontend::{
-        Readiness, Services,
-        grpc::{self, GrpcServer, RestrictionError},
-        http::{HttpLimits, HttpServer, HttpStartError, loaded_versions},
+        Readiness, RestrictionError, Services,
+        grpc::{self, GrpcServer},
+        http::{HttpServer, HttpStartError, loaded_versions},
     },
     observe::{Logging, Metrics},
     repository::{self, Loader, Repository},
@@ -52,7 +52,9 @@ pub(super) enum StartError {
     #[error("{} failed to load and --exit-on-error is set: {}", plural(.0.len(), "model"), .0.join("; "))]
     Models(Vec<String>),
     #[error("--grpc-restricted-protocol: {0}")]
-    Restriction(#[from] RestrictionError),
+    GrpcRestriction(RestrictionError),
+    #[error("--http-restricted-api: {0}")]
+    HttpRestriction(RestrictionError),
     #[error("gRPC: {0}")]
     Grpc(#[from] grpc::StartError),
     #[error("HTTP: {0}")]
@@ -86,7 +88,8 @@ impl Server {
     pub(super) async fn start(args: &ServeArgs, log: Logging, started: StartedPool) -> Result<Self, StartError> {
         let StartedPool { pool, loader, recording, began } = started;
         // Mistakes in the flags show before anything is loaded.
-        let grpc_config = options::grpc(&args.grpc)?;
+        let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
+        let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let budgets = limits::budgets(&args.limits);
 
         let repository = Repository::start(options::repository(args), loader).await?;
@@ -139,8 +142,7 @@ impl Server {
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
             let timeline = Arc::clone(&server.recording.timeline);
-            let limits = HttpLimits { max_receive_bytes: args.http.max_input_bytes as usize };
-            let started = HttpServer::start(address, services, limits, timeline).await;
+            let started = HttpServer::start(address, services, http_config, timeline).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
         server.announce(args.log_name(), began.elapsed());

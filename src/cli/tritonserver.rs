@@ -21,7 +21,6 @@ const OTHER_FRONTS: &str = "there is no such endpoint";
 const PINGS: &str = "the HTTP/2 library has its own rule for pings";
 const PORTS: &str = "ports are not shared between servers";
 const RATES: &str = "there is no rate limiter";
-const RESTRICTED: &str = "HTTP routes are not restricted; put a proxy before them or use --allow-http=false";
 const THREADS: &str = "one pool of threads serves everything";
 const TRACES: &str = "tracing of requests is not there yet";
 
@@ -47,7 +46,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "grpc-keepalive-permit-without-calls", why: PINGS },
     Ignored { name: "host-policy", why: THREADS },
     Ignored { name: "http-header-forward-pattern", why: HEADERS },
-    Ignored { name: "http-restricted-api", why: RESTRICTED },
     Ignored { name: "http-thread-count", why: THREADS },
     Ignored { name: "metrics-interval-ms", why: METRICS },
     Ignored { name: "min-supported-compute-capability", why: GPU },

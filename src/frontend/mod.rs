@@ -6,10 +6,12 @@ pub mod http;
 mod intake;
 mod methods;
 mod readiness;
+mod restricted;
 mod services;
 mod turn_away;
 mod unsent;
 
 pub use methods::server_metadata;
 pub use readiness::Readiness;
+pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use services::Services;

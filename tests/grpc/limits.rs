@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use paternoster::{
     budget::{Budget, Budgets},
+    frontend::RestrictedProtocol,
     wire::pb::{ModelMetadataRequest, ServerLiveRequest},
 };
 use tonic::{Code, Request};
@@ -18,7 +19,7 @@ use crate::support::{
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restricted_group_asks_for_its_header() {
     let server = Server::start(|config| {
-        config.restricted = vec!["inference,health:key=secret".parse().expect("a restriction")];
+        config.restricted = vec![RestrictedProtocol::of_grpc("inference,health:key=secret").expect("a restriction")];
     })
     .await;
     let mut client = server.client().await;

@@ -28,6 +28,10 @@ pub struct HttpArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(i32::MAX)))]
     pub max_input_bytes: u32,
 
+    /// Groups of routes, parted by commas, that ask for a header; may be given several times
+    #[arg(long = "http-restricted-api", value_name = "GROUPS:KEY=VALUE")]
+    pub restricted_api: Vec<String>,
+
     /// Serve Prometheus metrics
     #[arg(long = "allow-metrics", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]

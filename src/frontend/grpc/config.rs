@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, net::Ipv4Addr, path::PathBuf, str::FromStr, time::Duration};
 
-use super::RestrictedProtocol;
+use crate::frontend::RestrictedProtocol;
 
 /// Everything that can be set about the gRPC front end. Triton's flag is named at each field.
 #[derive(Clone, Debug)]

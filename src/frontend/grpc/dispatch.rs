@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use super::{
-    CompressionLevel, GrpcConfig, MessageLimits, Protocol,
+    CompressionLevel, GrpcConfig, MessageLimits,
     framing::{
         Deadline, MessageReader, Packing, ReplyBody, Writer, answered, before, deadline, decode, encoding_of, refused,
         streaming,
@@ -17,12 +17,11 @@ use super::{
     health,
     methods::{InferStream, StreamBounds, infer, read_load},
     reflection::{Reflection, UntilClosing},
-    restricted::Restrictions,
 };
 use crate::{
     budget::Reservation,
     executor::Backlog,
-    frontend::{Services, intake::Workers, methods, services::ConnectionHolds},
+    frontend::{Protocol, Services, intake::Workers, methods, restricted::Restrictions, services::ConnectionHolds},
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -221,7 +220,9 @@ impl Dispatch {
         ConnectionHolds { share, backlog }: ConnectionHolds,
     ) -> Result<Call, Status> {
         let protocol = method.protocol();
-        self.restrictions.check(protocol, headers)?;
+        self.restrictions.check(protocol, headers).map_err(|header| {
+            Status::unavailable(format!("This protocol is restricted, expecting header '{header}'"))
+        })?;
         let packing = match protocol {
             Protocol::Inference => Packing::negotiate(self.compression, headers),
             _ => None,

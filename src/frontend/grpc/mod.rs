@@ -14,13 +14,11 @@ mod framing;
 mod health;
 mod methods;
 mod reflection;
-mod restricted;
 mod server;
 mod transport;
 
 pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, TlsConfig};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use framing::frames;
-pub use restricted::{Protocol, RestrictedProtocol, RestrictionError};
 pub use server::{GrpcServer, StartError};
 pub use transport::TlsError;

@@ -13,13 +13,12 @@ use tokio_util::{
 use tracing::info;
 
 use super::{
-    GrpcConfig, RestrictionError,
+    GrpcConfig,
     dispatch::Dispatch,
     reflection::Reflection,
-    restricted::Restrictions,
     transport::{self, Acceptor, Host, TlsError},
 };
-use crate::frontend::{Readiness, Services};
+use crate::frontend::{Readiness, RestrictionError, Services, restricted::Restrictions};
 
 /// Why the front end cannot start.
 #[derive(Debug, thiserror::Error)]

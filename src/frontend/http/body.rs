@@ -34,7 +34,8 @@ const LEAST_BYTES_A_SECOND: u64 = 16 << 10;
 ///
 /// # Errors
 /// 413 for a body over the limit or over what the budget can ever hold, 503 where there is no room in time, 408 where
-/// it does not come, 415 for an encoding that this server does not know, 400 where the data is not what its encoding says.
+/// it does not come, 415 for an encoding that this server does not know, 400 where the data is not what its encoding
+/// says.
 pub(super) async fn read(
     body: Body,
     headers: &HeaderMap,

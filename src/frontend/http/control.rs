@@ -34,7 +34,7 @@ const MOST_SMALL_BODY_BYTES: usize = 64 << 10;
 async fn small(api: &Api, request: Request) -> Result<Message, Problem> {
     let (parts, body) = request.into_parts();
     let share = api.holds(&parts.extensions).share;
-    let most = MOST_SMALL_BODY_BYTES.min(api.limits.max_receive_bytes);
+    let most = MOST_SMALL_BODY_BYTES.min(api.max_receive_bytes);
     body::read(body, &parts.headers, most, &share, &api.workers).await
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn index(State(api): State<Api>, names: PathNames, request: Req
 pub(super) async fn load(State(api): State<Api>, names: PathNames, request: Request) -> Result<StatusCode, Problem> {
     let (parts, body) = request.into_parts();
     let share = api.holds(&parts.extensions).share;
-    let limit = api.limits.max_receive_bytes;
+    let limit = api.max_receive_bytes;
     let mut message = body::read(body, &parts.headers, limit, &share, &api.workers).await?;
     // Its texts, and files of three quarters of their base64.
     let built = message.bytes.len().saturating_mul(2);

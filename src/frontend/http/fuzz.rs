@@ -12,7 +12,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::{HttpLimits, fixture::Fixture, listener, routes};
+use super::{HttpConfig, fixture::Fixture, listener, routes};
 use crate::{budget::Budgets, observe::timeline::Timeline};
 
 /// Bytes in flight each way: room for all answers. Where a peer does not read, hyper puts its answer to a broken request
@@ -26,7 +26,7 @@ static FIXTURE: LazyLock<Fixture> = LazyLock::new(|| RUNTIME.block_on(Fixture::s
 
 static ROUTES: LazyLock<Router> = LazyLock::new(|| {
     let services = Arc::new(FIXTURE.services.clone());
-    routes::api(services, HttpLimits::default(), Arc::new(Timeline::off())).expect("sound descriptors")
+    routes::api(services, HttpConfig::default(), Arc::new(Timeline::off())).expect("sound descriptors")
 });
 
 /// The fuzz body: bytes as a peer sends them over a connection; and a line of them as method and target of a request,

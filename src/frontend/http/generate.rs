@@ -122,7 +122,7 @@ impl Responses {
 async fn submit(api: &Api, path: ModelPath, request: Request) -> Result<(Responses, ConnectionHolds), Problem> {
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
-    let limit = api.limits.max_receive_bytes;
+    let limit = api.max_receive_bytes;
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
     let place = pending_place(api)?;
     let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;

@@ -44,7 +44,7 @@ pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Requ
     let holds = api.holds(&parts.extensions);
     let json_bytes = json_length(&parts.headers)?;
     let packing = body::accepted(&parts.headers);
-    let message = body::read(body, &parts.headers, api.limits.max_receive_bytes, &holds.share, &api.workers).await?;
+    let message = body::read(body, &parts.headers, api.max_receive_bytes, &holds.share, &api.workers).await?;
     let (admitted, forms) = take_in(&api, path, message, json_bytes).await?;
 
     let Admitted { version, decoded, held } = admitted;

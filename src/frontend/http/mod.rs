@@ -31,8 +31,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 
-use self::{problem::Problem, routes::ConfigSchemaError};
-use super::Services;
+use self::{config_json::ConfigSchemaError, problem::Problem};
+use super::{RestrictedProtocol, RestrictionError, Services};
 use crate::{
     budget::Budget,
     observe::{LoadedVersion, Metrics, timeline::Timeline},
@@ -50,22 +50,27 @@ pub enum HttpStartError {
         /// What the system says.
         error: io::Error,
     },
+    /// Restrictions contradict each other.
+    #[error(transparent)]
+    Restriction(#[from] RestrictionError),
     /// The descriptors compiled into the server cannot be read.
     #[error("cannot describe model configurations: {0}")]
     Schema(#[from] ConfigSchemaError),
 }
 
-/// Bounds on one request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HttpLimits {
-    /// Longest body in bytes, uncompressed.
+/// Settings of the HTTP port.
+#[derive(Clone, Debug)]
+pub struct HttpConfig {
+    /// Longest body of a request in bytes, uncompressed (`--http-max-input-size`).
     pub max_receive_bytes: usize,
+    /// Groups of routes that ask for a header (`--http-restricted-api`, repeatable).
+    pub restricted: Vec<RestrictedProtocol>,
 }
 
-impl Default for HttpLimits {
-    /// As over gRPC.
+impl Default for HttpConfig {
+    /// Messages as over gRPC, and all routes open.
     fn default() -> Self {
-        Self { max_receive_bytes: i32::MAX as usize }
+        Self { max_receive_bytes: i32::MAX as usize, restricted: Vec::new() }
     }
 }
 
@@ -92,15 +97,15 @@ impl HttpServer {
     /// Serves the protocol and the timeline, on as many connections as the services' budget has.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// When the address cannot be listened on, or restrictions contradict each other.
     pub async fn start(
         address: SocketAddr,
         services: Services,
-        limits: HttpLimits,
+        config: HttpConfig,
         timeline: Arc<Timeline>,
     ) -> Result<Self, HttpStartError> {
         let (services, places) = (Arc::new(services.clone()), services.budgets.http_connections);
-        let routes = routes::api(Arc::clone(&services), limits, timeline)?;
+        let routes = routes::api(Arc::clone(&services), config, timeline)?;
         Self::listen(address, routes, Some(services), places).await
     }
 

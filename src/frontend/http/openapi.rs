@@ -27,7 +27,7 @@ mod tests {
     use tower::ServiceExt;
 
     use super::{
-        super::{HttpLimits, fixture::Fixture, routes},
+        super::{HttpConfig, fixture::Fixture, routes},
         *,
     };
     use crate::{budget::Budgets, observe::timeline::Timeline};
@@ -38,7 +38,7 @@ mod tests {
 
     #[test]
     fn every_route_is_described_and_nothing_else_is() {
-        let paths: BTreeSet<String> = routes::table().into_iter().map(|(path, _)| path).collect();
+        let paths: BTreeSet<String> = routes::table().into_iter().map(|(path, ..)| path).collect();
         let described: BTreeMap<String, Value> =
             serde_json::from_value(described()["paths"].clone()).expect("paths are an object");
         assert_eq!(described.keys().cloned().collect::<BTreeSet<_>>(), paths);
@@ -49,7 +49,7 @@ mod tests {
         let fixture = Fixture::start(Budgets::default()).await;
         let services = Arc::new(fixture.services.clone());
         let router =
-            routes::api(services, HttpLimits::default(), Arc::new(Timeline::off())).expect("sound descriptors");
+            routes::api(services, HttpConfig::default(), Arc::new(Timeline::off())).expect("sound descriptors");
         for (path, operations) in described()["paths"].as_object().expect("an object") {
             for method in ["GET", "POST", "PUT", "DELETE"] {
                 let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a path");

@@ -4,7 +4,8 @@ use std::{collections::HashMap, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::{FromRequestParts, Path, State},
+    extract::{FromRequestParts, Path, Request, State},
+    middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
@@ -12,9 +13,8 @@ use http::{Extensions, Method, StatusCode, Uri, header::CONTENT_TYPE, request::P
 use serde::Serialize;
 use serde_json::{Value, json};
 
-pub use super::config_json::ConfigSchemaError;
 use super::{
-    HttpLimits, Problem,
+    HttpConfig, HttpStartError, Problem,
     config_json::ConfigJson,
     control,
     generate::{generate, generate_stream},
@@ -24,9 +24,10 @@ use super::{
 };
 use crate::{
     frontend::{
-        Services,
+        Protocol, Services,
         intake::Workers,
         methods::{self, unresolved},
+        restricted::Restrictions,
         services::ConnectionHolds,
     },
     observe::{Metrics, StatsSnapshot, timeline::Timeline},
@@ -44,7 +45,8 @@ const METRICS_TYPE: &str = "text/plain; charset=utf-8";
 pub(super) struct Api {
     pub(super) services: Arc<Services>,
     pub(super) workers: Arc<Workers>,
-    pub(super) limits: HttpLimits,
+    /// Longest body of a request, in bytes.
+    pub(super) max_receive_bytes: usize,
     config_json: ConfigJson,
     timeline: TimelineRoute,
 }
@@ -59,61 +61,89 @@ impl Api {
 /// The routes of the HTTP port.
 pub(super) fn api(
     services: Arc<Services>,
-    limits: HttpLimits,
+    config: HttpConfig,
     timeline: Arc<Timeline>,
-) -> Result<Router, ConfigSchemaError> {
+) -> Result<Router, HttpStartError> {
+    let restrictions = Restrictions::new(&config.restricted)?;
     let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
-    let state = Api { services, workers: Workers::new(), limits, config_json, timeline };
+    let state =
+        Api { services, workers: Workers::new(), max_receive_bytes: config.max_receive_bytes, config_json, timeline };
     let mut router = Router::new();
-    for (path, methods) in table() {
+    for (path, group, methods) in table() {
+        let restriction = Restriction { restrictions: restrictions.clone(), group };
+        let methods = match restrictions.restricts(group) {
+            true => methods.layer(from_fn_with_state(restriction, check)),
+            false => methods,
+        };
         router = router.route(&path, methods);
     }
     Ok(otherwise(router).with_state(state))
 }
 
-/// Every path with its methods.
-pub(super) fn table() -> Vec<(String, MethodRouter<Api>)> {
+/// A group of routes that asks for a header.
+#[derive(Clone)]
+struct Restriction {
+    restrictions: Restrictions,
+    group: Protocol,
+}
+
+/// Lets a request pass that carries the header of its group.
+async fn check(State(restriction): State<Restriction>, request: Request, next: Next) -> Result<Response, Problem> {
+    match restriction.restrictions.check(restriction.group, request.headers()) {
+        Ok(()) => Ok(next.run(request).await),
+        Err(header) => {
+            let message = format!("This API is restricted, expecting header '{header}'");
+            Err(Problem::new(StatusCode::FORBIDDEN, message))
+        }
+    }
+}
+
+/// Every path with its group and its methods.
+pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
+    use Protocol::{
+        Health, Inference, Logging, Metadata, ModelConfig, ModelRepository, SharedMemory, Statistics, Trace,
+    };
     let timeline = get(|State(api): State<Api>| async move { api.timeline.answer().await });
     let mut table = vec![
-        ("/v2".to_owned(), get(server_metadata)),
-        ("/v2/health/live".to_owned(), get(server_live)),
-        ("/v2/health/ready".to_owned(), get(server_ready)),
-        ("/v2/models/stats".to_owned(), get(model_stats)),
-        ("/v2/timeline".to_owned(), timeline),
-        (openapi::PATH.to_owned(), get(openapi::description)),
-        ("/v2/logging".to_owned(), get(control::logging).post(control::logging)),
-        ("/v2/trace/setting".to_owned(), get(control::trace).post(control::trace)),
-        ("/v2/models/{model}/trace/setting".to_owned(), get(control::trace).post(control::trace)),
+        ("/v2".to_owned(), Metadata, get(server_metadata)),
+        ("/v2/health/live".to_owned(), Health, get(server_live)),
+        ("/v2/health/ready".to_owned(), Health, get(server_ready)),
+        ("/v2/models/stats".to_owned(), Statistics, get(model_stats)),
+        ("/v2/timeline".to_owned(), Trace, timeline),
+        (openapi::PATH.to_owned(), Metadata, get(openapi::description)),
+        ("/v2/logging".to_owned(), Logging, get(control::logging).post(control::logging)),
+        ("/v2/trace/setting".to_owned(), Trace, get(control::trace).post(control::trace)),
+        ("/v2/models/{model}/trace/setting".to_owned(), Trace, get(control::trace).post(control::trace)),
     ];
     for model in ["/v2/models/{model}", "/v2/models/{model}/versions/{version}"] {
         table.extend([
-            (model.to_owned(), get(model_metadata)),
-            (format!("{model}/ready"), get(model_ready)),
-            (format!("{model}/config"), get(model_config)),
-            (format!("{model}/stats"), get(model_stats)),
-            (format!("{model}/infer"), post(infer)),
-            (format!("{model}/generate"), post(generate)),
-            (format!("{model}/generate_stream"), post(generate_stream)),
+            (model.to_owned(), Metadata, get(model_metadata)),
+            (format!("{model}/ready"), Health, get(model_ready)),
+            (format!("{model}/config"), ModelConfig, get(model_config)),
+            (format!("{model}/stats"), Statistics, get(model_stats)),
+            (format!("{model}/infer"), Inference, post(infer)),
+            (format!("{model}/generate"), Inference, post(generate)),
+            (format!("{model}/generate_stream"), Inference, post(generate_stream)),
         ]);
     }
     for repository in ["/v2/repository", "/v2/repository/{repository}"] {
         table.extend([
-            (format!("{repository}/index"), post(control::index)),
-            (format!("{repository}/models/{{model}}/load"), post(control::load)),
-            (format!("{repository}/models/{{model}}/unload"), post(control::unload)),
+            (format!("{repository}/index"), ModelRepository, post(control::index)),
+            (format!("{repository}/models/{{model}}/load"), ModelRepository, post(control::load)),
+            (format!("{repository}/models/{{model}}/unload"), ModelRepository, post(control::unload)),
         ]);
     }
     for region in ["", "/region/{region}"] {
         table.extend([
-            (format!("/v2/systemsharedmemory{region}/status"), get(control::system_status)),
-            (format!("/v2/systemsharedmemory{region}/unregister"), post(control::system_unregister)),
-            (format!("/v2/cudasharedmemory{region}/status"), get(control::cuda_status)),
-            (format!("/v2/cudasharedmemory{region}/unregister"), post(control::cuda_unregister)),
+            (format!("/v2/systemsharedmemory{region}/status"), SharedMemory, get(control::system_status)),
+            (format!("/v2/systemsharedmemory{region}/unregister"), SharedMemory, post(control::system_unregister)),
+            (format!("/v2/cudasharedmemory{region}/status"), SharedMemory, get(control::cuda_status)),
+            (format!("/v2/cudasharedmemory{region}/unregister"), SharedMemory, post(control::cuda_unregister)),
         ]);
     }
     table.extend([
-        ("/v2/systemsharedmemory/region/{region}/register".to_owned(), post(control::system_register)),
-        ("/v2/cudasharedmemory/region/{region}/register".to_owned(), post(control::cuda_register)),
+        ("/v2/systemsharedmemory/region/{region}/register".to_owned(), SharedMemory, post(control::system_register)),
+        ("/v2/cudasharedmemory/region/{region}/register".to_owned(), SharedMemory, post(control::cuda_register)),
     ]);
     table
 }

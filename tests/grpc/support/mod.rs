@@ -16,7 +16,7 @@ use paternoster::{
     frontend::{
         Readiness, Services,
         grpc::{GrpcConfig, GrpcServer},
-        http::{HttpLimits, HttpServer},
+        http::{HttpConfig, HttpServer},
     },
     observe::{LogOptions, Logging, timeline::Timeline},
     repository::Repository,
@@ -94,7 +94,7 @@ impl Server {
         change(&mut config);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let timeline = Arc::new(Timeline::off());
-        let http = HttpServer::start(address, services.clone(), HttpLimits::default(), timeline).await;
+        let http = HttpServer::start(address, services.clone(), HttpConfig::default(), timeline).await;
         let http = http.expect("a free port");
         let grpc = GrpcServer::start(config, services).await.expect("a free port");
         Self { grpc, http, repository, readiness, pool, gate, budgets, _folder: folder }

@@ -57,7 +57,7 @@ async fn compression_that_is_broken_or_not_known_is_refused() {
 
 #[tokio::test]
 async fn a_small_body_that_unpacks_to_a_large_one_is_refused_at_the_limit() {
-    let limits = HttpLimits { max_receive_bytes: 1 << 20 };
+    let limits = HttpConfig { max_receive_bytes: 1 << 20, ..HttpConfig::default() };
     let server = start_with(Budgets::default(), limits, Timeline::off()).await;
     let bomb = gzip(&vec![b' '; 64 << 20]);
     assert!(bomb.len() < 1 << 20, "{} bytes", bomb.len());
@@ -69,7 +69,7 @@ async fn a_small_body_that_unpacks_to_a_large_one_is_refused_at_the_limit() {
 
 #[tokio::test]
 async fn a_body_over_the_limit_is_refused_by_its_declared_length_or_as_it_comes() {
-    let limits = HttpLimits { max_receive_bytes: 1000 };
+    let limits = HttpConfig { max_receive_bytes: 1000, ..HttpConfig::default() };
     let server = start_with(Budgets::default(), limits, Timeline::off()).await;
     let head = format!("POST {INFER} HTTP/1.1\r\nhost: test\r\nconnection: close\r\n");
     let declared = format!("{head}content-length: 1001\r\n\r\n");
@@ -110,7 +110,7 @@ async fn a_large_body_of_text_is_parsed_apart_and_gives_the_same() {
 async fn a_body_for_which_there_is_no_room_is_refused() {
     let bytes = Budget::of_bytes(1 << 20);
     let budgets = Budgets { bytes: Arc::clone(&bytes), ..Budgets::default() };
-    let server = start_with(budgets, HttpLimits::default(), Timeline::off()).await;
+    let server = start_with(budgets, HttpConfig::default(), Timeline::off()).await;
     let never = post(server.address(), INFER, &[], &vec![b' '; 512 << 10]).await;
     assert_eq!(never.status, 413, "more than a connection's quarter: {}", never.error());
     assert_eq!((bytes.used(), bytes.refused()), (0, 1));

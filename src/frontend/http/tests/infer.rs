@@ -254,7 +254,7 @@ async fn what_cannot_be_called_here_has_tritons_status() {
 #[tokio::test]
 async fn more_requests_than_may_be_pending_are_refused() {
     let budgets = Budgets { requests: Budget::of(0), ..Budgets::default() };
-    let server = start_with(budgets, HttpLimits::default(), Timeline::off()).await;
+    let server = start_with(budgets, HttpConfig::default(), Timeline::off()).await;
     let answer = infer(&server, &request(json!({}))).await;
     assert_eq!((answer.status, answer.error().as_str()), (503, "the server has 0 pending requests, its limit"));
 }

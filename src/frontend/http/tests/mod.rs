@@ -18,6 +18,7 @@ mod bodies;
 mod control;
 mod generate;
 mod infer;
+mod restricted;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -34,12 +35,12 @@ impl Started {
 }
 
 async fn start() -> Started {
-    start_with(Budgets::default(), HttpLimits::default(), Timeline::off()).await
+    start_with(Budgets::default(), HttpConfig::default(), Timeline::off()).await
 }
 
-async fn start_with(budgets: Budgets, limits: HttpLimits, timeline: Timeline) -> Started {
+async fn start_with(budgets: Budgets, config: HttpConfig, timeline: Timeline) -> Started {
     let fixture = Fixture::start(budgets).await;
-    let server = HttpServer::start(ANY_PORT, fixture.services.clone(), limits, Arc::new(timeline)).await;
+    let server = HttpServer::start(ANY_PORT, fixture.services.clone(), config, Arc::new(timeline)).await;
     Started { server: server.expect("a free port"), fixture }
 }
 
@@ -70,7 +71,7 @@ async fn json_of(address: SocketAddr, path: &str) -> (u16, Value) {
 async fn a_connection_too_many_is_told_so_and_its_place_is_free_again_later() {
     let places = Budget::of(1);
     let budgets = Budgets { http_connections: Arc::clone(&places), ..Budgets::default() };
-    let server = start_with(budgets, HttpLimits::default(), Timeline::off()).await;
+    let server = start_with(budgets, HttpConfig::default(), Timeline::off()).await;
     let mut first = TcpStream::connect(server.address()).await.expect("the server listens");
     first.write_all(b"GET /v2/health/live HTTP/1.1\r\nhost: test\r\n\r\n").await.expect("the server reads");
     first.read_exact(&mut [0; 15]).await.expect("the server answers");
@@ -236,7 +237,7 @@ async fn a_timeline_that_is_recorded_can_be_fetched_while_it_goes_on() {
     timeline.arrived(1_000, 1, 0, 1);
     timeline.arrived(3_000, 2, 0, 1);
     let expected = timeline.recording().expect("it is on").picture();
-    let server = start_with(Budgets::default(), HttpLimits::default(), timeline).await;
+    let server = start_with(Budgets::default(), HttpConfig::default(), timeline).await;
     // More often than can be answered at a time.
     for _ in 0..10 {
         let (status, head, body) = call(server.address(), "GET", "/v2/timeline").await;

@@ -1,12 +1,10 @@
-//! Groups of methods that only answer calls with an agreed header (`--grpc-restricted-protocol`).
-
-use std::str::FromStr;
+//! Groups of methods that only answer calls with an agreed header (`--grpc-restricted-protocol`,
+//! `--http-restricted-api`).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use tonic::Status;
 
-/// What every such header's name begins with.
-const HEADER_PREFIX: &str = "triton-grpc-protocol-";
+/// What the name of every such header begins with over gRPC.
+const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
 /// A group of methods, by Triton's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +36,7 @@ impl Protocol {
     ];
 }
 
-/// One use of the flag: `<group>[,<group>]:<key>=<value>`.
+/// One use of a flag: `<group>[,<group>]:<key>=<value>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestrictedProtocol {
     /// The groups that ask for the header.
@@ -69,10 +67,24 @@ pub enum RestrictionError {
     Twice(&'static str),
 }
 
-impl FromStr for RestrictedProtocol {
-    type Err = RestrictionError;
+impl RestrictedProtocol {
+    /// Reads a restriction of gRPC, where Triton's prefix comes before the key.
+    ///
+    /// # Errors
+    /// When it is not well formed.
+    pub fn of_grpc(text: &str) -> Result<Self, RestrictionError> {
+        Self::read(text, GRPC_PREFIX)
+    }
 
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
+    /// Reads a restriction of HTTP, where the key is the header's name.
+    ///
+    /// # Errors
+    /// As [`Self::of_grpc`].
+    pub fn of_http(text: &str) -> Result<Self, RestrictionError> {
+        Self::read(text, "")
+    }
+
+    fn read(text: &str, prefix: &str) -> Result<Self, RestrictionError> {
         let form = || RestrictionError::Form(text.to_owned());
         let (groups, pair) = text.split_once(':').ok_or_else(form)?;
         let (key, value) = pair.split_once('=').ok_or_else(form)?;
@@ -87,14 +99,14 @@ impl FromStr for RestrictedProtocol {
             })
             .collect::<Result<_, _>>()?;
         let bad_header = || RestrictionError::Header { key: key.to_owned() };
-        let header = HeaderName::try_from(format!("{HEADER_PREFIX}{key}")).map_err(|_| bad_header())?;
+        let header = HeaderName::try_from(format!("{prefix}{key}")).map_err(|_| bad_header())?;
         let value = HeaderValue::try_from(value).map_err(|_| bad_header())?;
         Ok(Self { protocols, header, value })
     }
 }
 
 /// The header that each group asks for, if any.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Restrictions {
     headers: [Option<(HeaderName, HeaderValue)>; Protocol::ALL.len()],
 }
@@ -118,15 +130,18 @@ impl Restrictions {
         Ok(restrictions)
     }
 
+    /// Whether the group asks for a header.
+    pub(super) fn restricts(&self, protocol: Protocol) -> bool {
+        self.headers[protocol as usize].is_some()
+    }
+
     /// Lets a call pass that carries its group's header, if the group asks for one.
     ///
     /// # Errors
-    /// UNAVAILABLE with the header's name, as Triton answers.
-    pub(super) fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), Status> {
+    /// The name of the header that is expected.
+    pub(super) fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), &HeaderName> {
         match &self.headers[protocol as usize] {
-            Some((name, value)) if headers.get(name) != Some(value) => {
-                Err(Status::unavailable(format!("This protocol is restricted, expecting header '{name}'")))
-            }
+            Some((name, value)) if headers.get(name) != Some(value) => Err(name),
             _ => Ok(()),
         }
     }
@@ -145,15 +160,18 @@ mod tests {
 
     #[test]
     fn a_restriction_is_read_into_groups_header_and_value() {
-        let restriction: RestrictedProtocol = "model-repository,trace:admin=s=1".parse().expect("a well-formed flag");
+        let flag = "model-repository,trace:admin=s=1";
+        let restriction = RestrictedProtocol::of_grpc(flag).expect("a well-formed flag");
         assert_eq!(restriction.protocols, [Protocol::ModelRepository, Protocol::Trace]);
         assert_eq!(restriction.header, "triton-grpc-protocol-admin");
         assert_eq!(restriction.value, "s=1", "only the first '=' parts key and value");
+        let of_http = RestrictedProtocol::of_http(flag).expect("a well-formed flag");
+        assert_eq!((of_http.header.as_str(), of_http.protocols), ("admin", restriction.protocols));
     }
 
     #[test]
     fn a_malformed_restriction_is_refused_by_name() {
-        let parse = str::parse::<RestrictedProtocol>;
+        let parse = RestrictedProtocol::of_grpc;
         assert_eq!(parse("health"), Err(RestrictionError::Form("health".into())));
         assert_eq!(parse("health:key"), Err(RestrictionError::Form("health:key".into())));
         assert_eq!(parse("health:=v"), Err(RestrictionError::Form("health:=v".into())));
@@ -163,14 +181,14 @@ mod tests {
 
     #[test]
     fn a_group_restricted_twice_is_refused() {
-        let first = "health,trace:a=1".parse().expect("a well-formed flag");
-        let second = "trace:b=1".parse().expect("a well-formed flag");
+        let first = RestrictedProtocol::of_grpc("health,trace:a=1").expect("a well-formed flag");
+        let second = RestrictedProtocol::of_grpc("trace:b=1").expect("a well-formed flag");
         assert_eq!(Restrictions::new(&[first, second]).err(), Some(RestrictionError::Twice("trace")));
     }
 
     #[test]
     fn only_calls_with_the_right_value_pass() {
-        let restriction = "inference:key=secret".parse().expect("a well-formed flag");
+        let restriction = RestrictedProtocol::of_grpc("inference:key=secret").expect("a well-formed flag");
         let restrictions = Restrictions::new(&[restriction]).expect("one restriction");
         let mut headers = HeaderMap::new();
         assert!(restrictions.check(Protocol::Health, &headers).is_ok(), "other groups stay open");
