@@ -22,44 +22,32 @@ DEVICE float activate(float x, int activation, float low, float high) {
 // CLIP (ReLU6 is CLIP from 0 to 6).
 KERNEL(bias_activation, 256, const int* live, int rows, int columns, int activation, float low, float high,
        const element* x, const element* bias, element* y) {
-    int count = live_rows(live, rows);
-    bool packs = aligned(x, bias, y);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        i64 first = i64(row) * columns;
-        EACH {
-            for_columns(columns, packs, [&](int column, auto width) {
-                constexpr int N = decltype(width)::count;
-                float value[N];
-                load(x + first + column, value);
-                if (bias) add_to(value, bias + column);
+    for_elements(live, rows, columns, aligned(x, bias, y), [&](i64 place, int column, auto width) {
+        constexpr int N = decltype(width)::count;
+        float value[N];
+        load(x + place, value);
+        if (bias) add_to(value, bias + column);
 #pragma unroll
-                for (int k = 0; k < N; ++k) value[k] = activate(value[k], activation, low, high);
-                store(value, y + first + column);
-            });
-        }
-    }
+        for (int k = 0; k < N; ++k) value[k] = activate(value[k], activation, low, high);
+        store(value, y + place);
+    });
 }
 
-template <class From, class To> DEVICE void convert(int count, int columns, const From* x, To* y) {
-    bool packs = aligned(x, y);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        i64 first = i64(row) * columns;
-        EACH {
-            for_columns(columns, packs, [&](int column, auto width) {
-                float value[decltype(width)::count];
-                load(x + first + column, value);
-                store(value, y + first + column);
-            });
-        }
-    }
+template <class From, class To>
+DEVICE void convert(const int* live, int rows, int columns, const From* x, To* y) {
+    for_elements(live, rows, columns, aligned(x, y), [&](i64 place, int, auto width) {
+        float value[decltype(width)::count];
+        load(x + place, value);
+        store(value, y + place);
+    });
 }
 
 // y = x in the element type, rounded to nearest, ties to even. x: fp32 [rows, columns]; y: [rows, columns].
 KERNEL(from_f32, 256, const int* live, int rows, int columns, const float* x, element* y) {
-    convert(live_rows(live, rows), columns, x, y);
+    convert(live, rows, columns, x, y);
 }
 
 // y = x in fp32. x: [rows, columns]; y: fp32 [rows, columns].
 KERNEL(to_f32, 256, const int* live, int rows, int columns, const element* x, float* y) {
-    convert(live_rows(live, rows), columns, x, y);
+    convert(live, rows, columns, x, y);
 }

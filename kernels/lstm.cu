@@ -18,37 +18,30 @@
 
 KERNEL(lstm, 256, const int* live, int rows, int hidden, const int* slots, int table_rows, const element* gates,
        const element* bias, const float* c_before, float* c, element* h, element* h_kept) {
-    int count = live_rows(live, rows);
     bool packs = aligned(gates, bias, c_before, c, h, h_kept);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        int kept = state_row(slots, row, table_rows);
-        if (kept < 0) continue;
-        const element* gate = gates + i64(row) * 4 * hidden;
-        i64 first = i64(row) * hidden, place = i64(kept) * hidden;
-        EACH {
-            for_columns(hidden, packs, [&](int unit, auto width) {
-                constexpr int N = decltype(width)::count;
-                float i[N], o[N], f[N], u[N], memory[N], out[N];
-                load(gate + unit, i);
-                load(gate + hidden + unit, o);
-                load(gate + 2 * hidden + unit, f);
-                load(gate + 3 * hidden + unit, u);
-                load(c_before + place + unit, memory);
-                if (bias) {
-                    add_to(i, bias + unit);
-                    add_to(o, bias + hidden + unit);
-                    add_to(f, bias + 2 * hidden + unit);
-                    add_to(u, bias + 3 * hidden + unit);
-                }
-#pragma unroll
-                for (int k = 0; k < N; ++k) {
-                    memory[k] = sigmoid(f[k]) * memory[k] + sigmoid(i[k]) * tanhf(u[k]);
-                    out[k] = sigmoid(o[k]) * tanhf(memory[k]);
-                }
-                store(memory, c + place + unit);
-                store(out, h + first + unit);
-                if (h_kept) store(out, h_kept + place + unit);
-            });
+    for_units(live, rows, hidden, slots, table_rows, packs, [&](int row, int state, int unit, auto width) {
+        constexpr int N = decltype(width)::count;
+        const element* gate = gates + i64(row) * 4 * hidden + unit;
+        i64 first = i64(row) * hidden + unit, place = i64(state) * hidden + unit;
+        float i[N], o[N], f[N], u[N], memory[N], out[N];
+        load(gate, i);
+        load(gate + hidden, o);
+        load(gate + 2 * hidden, f);
+        load(gate + 3 * hidden, u);
+        load(c_before + place, memory);
+        if (bias) {
+            add_to(i, bias + unit);
+            add_to(o, bias + hidden + unit);
+            add_to(f, bias + 2 * hidden + unit);
+            add_to(u, bias + 3 * hidden + unit);
         }
-    }
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            memory[k] = sigmoid(f[k]) * memory[k] + sigmoid(i[k]) * tanhf(u[k]);
+            out[k] = sigmoid(o[k]) * tanhf(memory[k]);
+        }
+        store(memory, c + place);
+        store(out, h + first);
+        if (h_kept) store(out, h_kept + place);
+    });
 }

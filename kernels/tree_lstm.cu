@@ -16,36 +16,29 @@
 // h_kept: [table_rows, hidden] or null.
 KERNEL(tree_lstm_leaf, 256, const int* live, int rows, int hidden, const int* slots, int table_rows,
        const element* gates, const element* bias, float* c, element* h, element* h_kept) {
-    int count = live_rows(live, rows);
     bool packs = aligned(gates, bias, c, h, h_kept);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        int kept = state_row(slots, row, table_rows);
-        if (kept < 0) continue;
-        const element* gate = gates + i64(row) * 3 * hidden;
-        i64 first = i64(row) * hidden, place = i64(kept) * hidden;
-        EACH {
-            for_columns(hidden, packs, [&](int unit, auto width) {
-                constexpr int N = decltype(width)::count;
-                float i[N], o[N], u[N], memory[N], out[N];
-                load(gate + unit, i);
-                load(gate + hidden + unit, o);
-                load(gate + 2 * hidden + unit, u);
-                if (bias) {
-                    add_to(i, bias + unit);
-                    add_to(o, bias + hidden + unit);
-                    add_to(u, bias + 2 * hidden + unit);
-                }
-#pragma unroll
-                for (int k = 0; k < N; ++k) {
-                    memory[k] = sigmoid(i[k]) * tanhf(u[k]);
-                    out[k] = sigmoid(o[k]) * tanhf(memory[k]);
-                }
-                store(memory, c + place + unit);
-                store(out, h + first + unit);
-                if (h_kept) store(out, h_kept + place + unit);
-            });
+    for_units(live, rows, hidden, slots, table_rows, packs, [&](int row, int state, int unit, auto width) {
+        constexpr int N = decltype(width)::count;
+        const element* gate = gates + i64(row) * 3 * hidden + unit;
+        i64 first = i64(row) * hidden + unit, place = i64(state) * hidden + unit;
+        float i[N], o[N], u[N], memory[N], out[N];
+        load(gate, i);
+        load(gate + hidden, o);
+        load(gate + 2 * hidden, u);
+        if (bias) {
+            add_to(i, bias + unit);
+            add_to(o, bias + hidden + unit);
+            add_to(u, bias + 2 * hidden + unit);
         }
-    }
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            memory[k] = sigmoid(i[k]) * tanhf(u[k]);
+            out[k] = sigmoid(o[k]) * tanhf(memory[k]);
+        }
+        store(memory, c + place);
+        store(out, h + first);
+        if (h_kept) store(out, h_kept + place);
+    });
 }
 
 // An internal node: c = sigmoid(i) · tanh(u) + sigmoid(f_left) · c_left + sigmoid(f_right) · c_right, h as in a leaf.
@@ -55,42 +48,36 @@ KERNEL(tree_lstm_leaf, 256, const int* live, int rows, int hidden, const int* sl
 KERNEL(tree_lstm_node, 256, const int* live, int rows, int hidden, const int* left_slots, const int* right_slots,
        const int* slots, int table_rows, const element* gates, const element* bias, const float* c_left,
        const float* c_right, float* c, element* h, element* h_kept) {
-    int count = live_rows(live, rows);
     bool packs = aligned(gates, bias, c_left, c_right, c, h, h_kept);
-    for (int row = blockIdx.x; row < count; row += gridDim.x) {
-        int kept = state_row(slots, row, table_rows);
+    for_units(live, rows, hidden, slots, table_rows, packs, [&](int row, int state, int unit, auto width) {
+        constexpr int N = decltype(width)::count;
+        const element* gate = gates + i64(row) * 5 * hidden + unit;
+        i64 first = i64(row) * hidden + unit, place = i64(state) * hidden + unit;
         int left_child = state_row(left_slots, row, table_rows), right_child = state_row(right_slots, row, table_rows);
-        if (kept < 0 || left_child < 0 || right_child < 0) continue;
-        const element* gate = gates + i64(row) * 5 * hidden;
-        i64 first = i64(row) * hidden, place = i64(kept) * hidden;
-        EACH {
-            for_columns(hidden, packs, [&](int unit, auto width) {
-                constexpr int N = decltype(width)::count;
-                float i[N], f_left[N], f_right[N], o[N], u[N], left[N], right[N], out[N];
-                load(gate + unit, i);
-                load(gate + hidden + unit, f_left);
-                load(gate + 2 * hidden + unit, f_right);
-                load(gate + 3 * hidden + unit, o);
-                load(gate + 4 * hidden + unit, u);
-                load(c_left + i64(left_child) * hidden + unit, left);
-                load(c_right + i64(right_child) * hidden + unit, right);
-                if (bias) {
-                    add_to(i, bias + unit);
-                    add_to(f_left, bias + hidden + unit);
-                    add_to(f_right, bias + 2 * hidden + unit);
-                    add_to(o, bias + 3 * hidden + unit);
-                    add_to(u, bias + 4 * hidden + unit);
-                }
-#pragma unroll
-                for (int k = 0; k < N; ++k) {
-                    float of_children = sigmoid(f_left[k]) * left[k] + sigmoid(f_right[k]) * right[k];
-                    left[k] = sigmoid(i[k]) * tanhf(u[k]) + of_children;
-                    out[k] = sigmoid(o[k]) * tanhf(left[k]);
-                }
-                store(left, c + place + unit);
-                store(out, h + first + unit);
-                if (h_kept) store(out, h_kept + place + unit);
-            });
+        if (left_child < 0 || right_child < 0) return;
+        float i[N], f_left[N], f_right[N], o[N], u[N], left[N], right[N], out[N];
+        load(gate, i);
+        load(gate + hidden, f_left);
+        load(gate + 2 * hidden, f_right);
+        load(gate + 3 * hidden, o);
+        load(gate + 4 * hidden, u);
+        load(c_left + i64(left_child) * hidden + unit, left);
+        load(c_right + i64(right_child) * hidden + unit, right);
+        if (bias) {
+            add_to(i, bias + unit);
+            add_to(f_left, bias + hidden + unit);
+            add_to(f_right, bias + 2 * hidden + unit);
+            add_to(o, bias + 3 * hidden + unit);
+            add_to(u, bias + 4 * hidden + unit);
         }
-    }
+#pragma unroll
+        for (int k = 0; k < N; ++k) {
+            float of_children = sigmoid(f_left[k]) * left[k] + sigmoid(f_right[k]) * right[k];
+            left[k] = sigmoid(i[k]) * tanhf(u[k]) + of_children;
+            out[k] = sigmoid(o[k]) * tanhf(left[k]);
+        }
+        store(left, c + place);
+        store(out, h + first);
+        if (h_kept) store(out, h_kept + place);
+    });
 }

@@ -106,6 +106,29 @@ DEVICE int state_row(const int* slots, int row, int table_rows) {
     return slot >= 0 && slot < table_rows ? slot : -1;
 }
 
+// Runs `work(row, state, unit, Width)` over the units of each live row of a cell, as for_columns does: `state` is the
+// row of the state's table. blockIdx.x runs over rows. Rows without a state are left out.
+template <class Work>
+DEVICE void for_units(const int* live, int rows, int hidden, const int* slots, int table_rows, bool arrays_aligned,
+                      Work work) {
+    int count = live_rows(live, rows);
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        int state = state_row(slots, row, table_rows);
+        if (state < 0) continue;
+        EACH {
+            for_columns(hidden, arrays_aligned, [&](int unit, auto width) { work(row, state, unit, width); });
+        }
+    }
+}
+
+// Runs `work(place, column, Width)` over the elements of the live rows of a matrix: `place` is the element's own.
+template <class Work>
+DEVICE void for_elements(const int* live, int rows, int columns, bool arrays_aligned, Work work) {
+    for_units(live, rows, columns, nullptr, rows, arrays_aligned, [&](int row, int, int column, auto width) {
+        work(i64(row) * columns + column, column, width);
+    });
+}
+
 // The place of a sequence's first token, or of the end of the last sequence, within `tokens`.
 DEVICE int offset_of(const int* offsets, int sequence, int tokens) {
     int offset = offsets[sequence];
