@@ -135,8 +135,9 @@ def refuses_what_is_planted(compiler):
 
 def print_table(needs):
     """Prints a line for each kernel: registers for each element type, and bytes of shared memory where it has some."""
-    widest = max(map(len, needs))
-    print(f"{'registers (' + '/'.join(ELEMENTS) + ')':<{widest}}  {'  '.join(f'{name:<22}' for name in ARCHITECTURES)}")
+    title = f"registers ({'/'.join(ELEMENTS)})"
+    widest = max(map(len, [title, *needs]))
+    print(f"{title:<{widest}}  {'  '.join(f'{name:<22}' for name in ARCHITECTURES)}".rstrip())
     for name, found in sorted(needs.items()):
         cells = []
         for architecture in ARCHITECTURES:
