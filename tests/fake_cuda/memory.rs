@@ -201,7 +201,7 @@ entries! {
         if bytes == 0 || pointer.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
-        if bytes > settings().memory_bytes - used_bytes(context.device) {
+        if bytes > settings().memory_bytes.saturating_sub(used_bytes(context.device)) {
             return Err(CUDA_ERROR_OUT_OF_MEMORY);
         }
         let piece = allocate(context, bytes, What::Device)?;
@@ -225,7 +225,7 @@ entries! {
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |_call| {
         let context = context::current()?;
         *total = settings().memory_bytes;
-        *free = settings().memory_bytes - used_bytes(context.device);
+        *free = settings().memory_bytes.saturating_sub(used_bytes(context.device));
         Ok(())
     }
 

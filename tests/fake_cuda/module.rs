@@ -120,7 +120,7 @@ entries! {
         let wanted = CStr::from_ptr(kernel);
         call.note(|| wanted.to_string_lossy().into_owned());
         let kernels = &module.library.kernels;
-        let place = kernels.iter().position(|kernel| &*kernel.name == wanted).ok_or(CUDA_ERROR_NOT_FOUND)?;
+        let place = kernels.iter().position(|kernel| *kernel.name == *wanted).ok_or(CUDA_ERROR_NOT_FOUND)?;
         *function = *module.functions.lock().entry(place).or_insert_with(|| {
             FUNCTIONS.insert(Function {
                 context: module.context.clone(),

@@ -28,14 +28,16 @@ const LEGACY: Handle = 1;
 const PER_THREAD: Handle = 2;
 
 static STREAMS: Table<Stream> = Table::new(Kind::Stream);
-/// The default streams of a context: the legacy one, and one of each thread that asks for it.
-static DEFAULTS: Mutex<BTreeMap<(Handle, Option<u64>), Arc<Stream>>> = Mutex::new(BTreeMap::new());
+/// The default streams by context: the legacy one, and one of each thread that asks for it.
+static DEFAULTS: Mutex<Defaults> = Mutex::new(BTreeMap::new());
 /// Streams that were destroyed before their work was done.
 static DESTROYED: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
 
 thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
 }
+
+type Defaults = BTreeMap<(Handle, Option<u64>), Arc<Stream>>;
 
 /// What a stream runs, once or (in graphs) again and again. An error ruins the context.
 pub type Work = Arc<dyn Fn() -> Result<(), CUresult> + Send + Sync>;

@@ -331,6 +331,9 @@ fn tf32_loses_bits_and_ieee_does_not() {
     });
 }
 
+/// A call that chooses an algorithm.
+type Choosing = fn(&Product, &CudaStream) -> Result<(), cublasStatus_t>;
+
 #[test]
 fn a_captured_product_runs_at_each_launch_and_choosing_is_done_before() {
     on_fake_cuda(|| {
@@ -349,7 +352,7 @@ fn a_captured_product_runs_at_each_launch_and_choosing_is_done_before() {
         stream.synchronize().unwrap();
         product.assert_right();
 
-        let choosing: [fn(&Product, &CudaStream) -> Result<(), cublasStatus_t>; 2] =
+        let choosing: [Choosing; 2] =
             [|product, _| product.choose(0).map(|_| ()), |product, stream| product.issue(stream, ptr::null())];
         for choose in choosing {
             stream.begin_capture(mode).unwrap();
