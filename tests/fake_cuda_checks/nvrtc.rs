@@ -44,7 +44,7 @@ fn options_are_checked() {
 #[test]
 fn headers_come_with_the_program() {
     on_fake_cuda(|| {
-        let source = c"#include \"mine.h\"\n#include \"device.cuh\"\nKERNEL(nothing, THREE) { EACH {} }";
+        let source = c"#include \"device.cuh\"\nKERNEL(nothing, THREE) { EACH {} }";
         let headers = [c"#define THREE 3\n".as_ptr(), c"#error this is for the device\n".as_ptr()];
         let names = [c"mine.h".as_ptr(), c"device.cuh".as_ptr()];
         let mut program = std::ptr::null_mut();
@@ -53,7 +53,8 @@ fn headers_come_with_the_program() {
             let create = nvrtc::sys::nvrtcCreateProgram;
             let created = create(&mut program, source.as_ptr(), std::ptr::null(), 2, headers.as_ptr(), names.as_ptr());
             assert_eq!(created, NVRTC_SUCCESS);
-            let compiled = nvrtc::result::compile_program(program, &["--pre-include=device.cuh", ELEMENT]);
+            let compiled =
+                nvrtc::result::compile_program(program, &["--pre-include=device.cuh", "--pre-include=mine.h", ELEMENT]);
             assert_eq!(compiled, Ok(()));
             nvrtc::result::destroy_program(program).unwrap();
             assert!(nvrtc::result::get_ptx(program).is_err(), "destroyed");
