@@ -10,7 +10,6 @@
 //! | `FAKE_CUDA_DEVICES` | number of devices | 1 |
 //! | `FAKE_CUDA_CAPABILITY` | compute capability | 9.0 |
 //! | `FAKE_CUDA_MEMORY` | bytes of memory of each device | 4 GiB |
-//! | `FAKE_CUDA_PRELUDE` | folder with the kernels' `host.h` | `kernels/prelude` |
 //! | `FAKE_CUDA_CACHE` | folder for compiled kernels | `fake_cuda` in the folder for temporary files |
 //! | `FAKE_CUDA_TRACE` | file that gets every call when the process ends | none |
 //! | `FAKE_CUDA_FAIL` | `name:nth:code`, as `fake_cuda_fail_calls`; several are separated by commas | none |

@@ -15,7 +15,6 @@ use crate::{
     compiler::{self, Failure, File},
     handles::{Handle, Kind, Table, name},
     image,
-    settings::settings,
 };
 
 /// The oldest architecture that CUDA 13 compiles for.
@@ -112,7 +111,7 @@ impl Options {
 impl Program {
     /// What the compiler reads: a file that includes the prelude, the program and the guard; and these.
     fn files(&self) -> Result<Vec<File>, String> {
-        let prelude = &settings().prelude;
+        let prelude = Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels").join("prelude");
         let main = format!(
             "#include <setjmp.h>\n#include \"host.h\"\n#include \"{}\"\n#include \"fake_cuda/guard.h\"\n",
             self.name
@@ -123,7 +122,7 @@ impl Program {
             (self.name.clone(), self.source.clone()),
             (DEVICE_PRELUDE.to_owned(), Vec::new()),
         ];
-        let read = read_folder(prelude).map_err(|error| format!("{}: {error}", prelude.display()))?;
+        let read = read_folder(&prelude).map_err(|error| format!("{}: {error}", prelude.display()))?;
         for file in read.into_iter().chain(self.headers.iter().cloned()) {
             if !files.iter().any(|(name, _)| *name == file.0) {
                 files.push(file);

@@ -7,7 +7,6 @@ pub struct Settings {
     /// Major and minor.
     pub capability: (i32, i32),
     pub memory_bytes: usize,
-    pub prelude: PathBuf,
     pub cache: PathBuf,
 }
 
@@ -20,10 +19,7 @@ pub fn settings() -> &'static Settings {
             devices: number("FAKE_CUDA_DEVICES", 1),
             capability: capability.expect("FAKE_CUDA_CAPABILITY is two numbers, such as 9.0"),
             memory_bytes: number("FAKE_CUDA_MEMORY", 4 << 30),
-            prelude: folder("FAKE_CUDA_PRELUDE", || {
-                PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("kernels").join("prelude")
-            }),
-            cache: folder("FAKE_CUDA_CACHE", || env::temp_dir().join("fake_cuda")),
+            cache: env::var_os("FAKE_CUDA_CACHE").map_or_else(|| env::temp_dir().join("fake_cuda"), PathBuf::from),
         }
     })
 }
@@ -33,8 +29,4 @@ fn number<T: FromStr>(name: &str, default: T) -> T {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is '{text}', which cannot be read")),
         Err(_) => default,
     }
-}
-
-fn folder(name: &str, default: impl FnOnce() -> PathBuf) -> PathBuf {
-    env::var_os(name).map_or_else(default, PathBuf::from)
 }

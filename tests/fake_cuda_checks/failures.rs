@@ -7,7 +7,7 @@ use cudarc::driver::{
 
 use crate::{
     fake_cuda::{command, with_fake_cuda},
-    rig::{PRELUDE, Rig, Word, Words, argument, calls, fail, fail_calls, fail_none, on_fake_cuda, traced},
+    rig::{Rig, Word, Words, argument, calls, fail, fail_calls, fail_none, on_fake_cuda, traced},
 };
 
 /// A small program with a bit of everything.
@@ -186,7 +186,7 @@ fn an_injected_error_that_ruins_contexts_does_so() {
 
 #[test]
 fn a_ruined_device_leaves_others_alone() {
-    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_DEVICES", "2")], || {
+    with_fake_cuda(&[("FAKE_CUDA_DEVICES", "2")], || {
         let good = Rig::new();
         let bad = CudaContext::new(1).unwrap();
         let (stream, list) = (bad.new_stream().unwrap(), {
@@ -209,7 +209,7 @@ fn a_ruined_device_leaves_others_alone() {
 
 #[test]
 fn failures_come_from_the_environment_too() {
-    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_FAIL", "cuMemAlloc_v2:2:2,cuStreamCreate:0:801")], || {
+    with_fake_cuda(&[("FAKE_CUDA_FAIL", "cuMemAlloc_v2:2:2,cuStreamCreate:0:801")], || {
         let _rig = Rig::new();
         // SAFETY: the memory is not used.
         let allocate = || unsafe { result::malloc_sync(16) }.map(|_| ()).map_err(|error| error.0);
@@ -290,7 +290,7 @@ fn a_trace_is_written_when_the_process_ends() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let mut child = command(&std::env::current_exe().unwrap());
     child.args(["--exact", "failures::a_trace_is_written_when_the_process_ends"]);
-    child.env("FAKE_CUDA_TRACE", file.path()).env(PRELUDE.0, PRELUDE.1);
+    child.env("FAKE_CUDA_TRACE", file.path());
     assert!(child.output().unwrap().status.success());
     let trace = std::fs::read_to_string(file.path()).unwrap();
     assert!(trace.starts_with("1 cuInit\n"), "{trace}");

@@ -9,7 +9,7 @@ use cudarc::driver::{
 
 use crate::{
     fake_cuda::{command, with_fake_cuda},
-    rig::{PRELUDE, Rig, Word, Words, argument, on_fake_cuda},
+    rig::{Rig, Word, Words, argument, on_fake_cuda},
 };
 
 #[test]
@@ -72,7 +72,7 @@ fn ranges_that_are_not_allocated_are_refused() {
 
 #[test]
 fn a_device_has_no_more_memory_than_it_says() {
-    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_MEMORY", "1048576")], || {
+    with_fake_cuda(&[("FAKE_CUDA_MEMORY", "1048576")], || {
         let rig = Rig::new();
         let (free, total) = rig.context.mem_get_info().unwrap();
         assert_eq!((free, total), (1 << 20, 1 << 20));
@@ -216,7 +216,7 @@ fn addresses_say_what_they_are() {
 
 #[test]
 fn copies_between_devices_name_the_context_of_each() {
-    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_DEVICES", "2")], || {
+    with_fake_cuda(&[("FAKE_CUDA_DEVICES", "2")], || {
         let contexts = [CudaContext::new(0).unwrap(), CudaContext::new(1).unwrap()];
         let streams = [contexts[0].new_stream().unwrap(), contexts[1].new_stream().unwrap()];
         let [first, second] = [0, 1].map(|place: usize| streams[place].clone_htod(&[place as u32 + 1; 4]).unwrap());

@@ -7,7 +7,7 @@ use cudarc::{
 
 use crate::{
     fake_cuda::with_fake_cuda,
-    rig::{ELEMENT, PRELUDE, Rig, compile, on_fake_cuda},
+    rig::{ELEMENT, Rig, compile, on_fake_cuda},
 };
 
 const NOTHING: &std::ffi::CStr = c"KERNEL(nothing, 32) { EACH {} }";
@@ -89,7 +89,7 @@ fn modules_load_from_cubins_and_from_ptx_alone() {
 
 #[test]
 fn a_cubin_is_for_one_generation() {
-    with_fake_cuda(&[PRELUDE, ("FAKE_CUDA_CAPABILITY", "8.6")], || {
+    with_fake_cuda(&[("FAKE_CUDA_CAPABILITY", "8.6")], || {
         let context = CudaContext::new(0).unwrap();
         let load = |architecture: &str| {
             let cubin = compile(NOTHING, &[&format!("--gpu-architecture={architecture}")]).unwrap();

@@ -18,9 +18,6 @@ use cudarc::{
     nvrtc::{self, sys::nvrtcResult},
 };
 
-/// The host's prelude that the kernels are compiled with.
-pub const PRELUDE: (&str, &str) =
-    ("FAKE_CUDA_PRELUDE", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_cuda_checks/prelude"));
 const KERNELS: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("kernels.cu"), "\0").as_bytes()) {
     Ok(text) => text,
     Err(_) => panic!("the kernels have no zero bytes"),
@@ -29,7 +26,7 @@ const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PO
 
 /// Runs `body` with the stand-in.
 pub fn on_fake_cuda(body: impl FnOnce()) {
-    crate::fake_cuda::with_fake_cuda(&[PRELUDE], body);
+    crate::fake_cuda::with_fake_cuda(&[], body);
 }
 
 /// A context with the kernels of these tests.
