@@ -9,7 +9,11 @@ use std::{
 
 use cudarc::driver::sys::{CUresult, CUresult::*};
 
-pub struct Shared(*mut c_void);
+pub struct Shared {
+    handle: *mut c_void,
+    /// Stays open: the loader goes by paths, and another library's file would get this one's.
+    _file: File,
+}
 
 // SAFETY: the handle is only used to find functions and to close the library, which any thread may do.
 unsafe impl Send for Shared {}
@@ -35,13 +39,13 @@ impl Shared {
             eprintln!("fake_cuda: {}", unsafe { CStr::from_ptr(libc::dlerror()) }.to_string_lossy());
             return Err(CUDA_ERROR_INVALID_IMAGE);
         }
-        Ok(Self(handle))
+        Ok(Self { handle, _file: written })
     }
 
     /// The address of a function. It is good for as long as the library is open.
     pub fn function(&self, name: &CStr) -> Result<*mut c_void, CUresult> {
         // SAFETY: the library is open.
-        let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
+        let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if found.is_null() { Err(CUDA_ERROR_INVALID_IMAGE) } else { Ok(found) }
     }
 }
@@ -49,6 +53,6 @@ impl Shared {
 impl Drop for Shared {
     fn drop(&mut self) {
         // SAFETY: the users of its functions hold this value.
-        unsafe { libc::dlclose(self.0) };
+        unsafe { libc::dlclose(self.handle) };
     }
 }
