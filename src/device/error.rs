@@ -62,6 +62,28 @@ pub enum DeviceError {
     /// Symbolic work whose sources are not what its accesses need.
     #[error("the work's sources do not fit its accesses: {0}")]
     MalformedWork(&'static str),
+    /// More parameters than the device was opened for.
+    #[error("an operation has {bytes} bytes of parameters, expected at most {most_bytes}")]
+    TooManyParameters {
+        /// Bytes of parameters.
+        bytes: usize,
+        /// The most there may be.
+        most_bytes: usize,
+    },
+    /// As many operations of a stream are in flight as there may be.
+    #[error("{depth} operations of {stream} are in flight, and there is no room for more")]
+    Full {
+        /// The stream.
+        stream: StreamId,
+        /// How many it holds.
+        depth: u32,
+    },
+    /// The driver refuses, and goes on.
+    #[error("{0}")]
+    Driver(String),
+    /// The device is lost: nothing runs on it any more.
+    #[error("the device is lost: {0}")]
+    Lost(String),
     /// The device has been stopped.
     #[error("the device has been stopped")]
     Stopped,

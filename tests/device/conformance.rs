@@ -4,7 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use paternoster::device::{Access, Device, DeviceError, Region, RowError, StreamId, WorkFailure, sim::content};
 
-use crate::harness::{Harness, OnCpu, OnSim, PATIENCE, bring, chain, stage, step};
+use crate::{
+    harness::{Harness, OnCpu, OnSim, PATIENCE, bring, chain, stage, step},
+    on_cuda::OnCuda,
+};
 
 /// Runs each test of the suite on each device.
 macro_rules! conformance {
@@ -14,6 +17,11 @@ macro_rules! conformance {
         }
         mod sim {
             $(#[test] fn $test() { super::$test::<super::OnSim>(); })+
+        }
+    };
+    (cuda: $($test:ident),+ $(,)?) => {
+        mod cuda {
+            $(#[test] fn $test() { crate::fake_cuda::with_fake_cuda(&[], || super::$test::<super::OnCuda>()); })+
         }
     };
 }
@@ -36,6 +44,25 @@ conformance! {
     what_is_wrong_is_refused_and_not_issued,
     a_freed_buffer_is_unknown,
     a_stopped_device_lets_running_work_end_and_abandons_the_rest,
+}
+
+// All but what a card cannot do: a kernel does not fail by itself, and what was issued cannot be taken back.
+conformance! {
+    cuda:
+    a_stream_runs_its_operations_in_their_order,
+    streams_run_beside_each_other,
+    a_chain_that_changes_streams_at_each_step_gives_what_one_stream_would,
+    a_ticket_does_not_wait_for_what_was_issued_later,
+    a_ticket_recorded_after_a_wait_stands_for_the_wait_too,
+    a_ticket_of_a_stream_without_operations_is_complete,
+    a_ticket_of_another_device_is_refused,
+    what_is_known_to_be_complete_needs_no_wait,
+    copies_move_ranges_and_lists_of_rows,
+    rows_by_index_are_gathered_and_scattered_in_their_order,
+    rows_are_updated_in_place,
+    every_written_access_is_an_output_of_its_own,
+    what_is_wrong_is_refused_and_not_issued,
+    a_freed_buffer_is_unknown,
 }
 
 fn a_stream_runs_its_operations_in_their_order<H: Harness>() {

@@ -2,7 +2,11 @@
 
 mod conformance;
 mod cpu;
+mod cuda;
 mod detectors;
+#[path = "../common/fake_cuda.rs"]
+mod fake_cuda;
 mod harness;
+mod on_cuda;
 mod rows;
 mod time;

@@ -1,4 +1,4 @@
-//! Gather and scatter by slot, embeddings, and the completion signal.
+//! Gather and scatter by slot, embeddings, parameter blocks and the completion signal.
 
 use crate::{
     array::{Array, Kind, UNTOUCHED},
@@ -173,4 +173,19 @@ fn the_completion_signal_stores_all_64_bits_of_the_tasks_number() {
     let arguments = [Arg::Array(&Array::new(Kind::I64, [task])), Arg::Array(&word)];
     Library::of(Kind::F32).launch("signal", [1, 1], 32, &arguments).expect("the launch keeps the rules");
     assert_eq!(word.values(), [task]);
+}
+
+#[test]
+fn parameter_blocks_are_fetched_in_turn() {
+    const WORDS: usize = 300;
+    let (count, words) = (3, WORDS as i32);
+    let blocks = Array::new(Kind::I32, (0..3 * WORDS).map(|place| place as f64));
+    let (taken, block) = (Array::zeros(Kind::I64, 1), Array::zeros(Kind::I32, WORDS));
+    let arguments = [Arg::Array(&blocks), Int(count), Int(words), Arg::Array(&taken), Arg::Array(&block)];
+    for turn in 0..5 {
+        Library::of(Kind::F32).launch("fetch_parameters", [1, 1], 256, &arguments).expect("the launch keeps the rules");
+        let first = (turn % 3 * WORDS) as f64;
+        assert_eq!(block.values(), (0..WORDS).map(|place| first + place as f64).collect::<Vec<f64>>(), "turn {turn}");
+        assert_eq!(taken.values(), [turn as f64 + 1.0]);
+    }
 }

@@ -1,0 +1,112 @@
+//! Which cards there are.
+
+use std::fmt;
+
+use cudarc::driver::{
+    result,
+    sys::{self, CUdevice_attribute as Attribute},
+};
+
+use super::driver::named;
+
+/// A card.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Card {
+    /// Its number among those of the driver.
+    pub ordinal: u16,
+    /// What its maker calls it.
+    pub name: String,
+    /// Compute capability, such as 9 and 0.
+    pub capability: (i32, i32),
+    /// Bytes of its memory.
+    pub memory_bytes: usize,
+    /// Its identifier, as `GPU-...`, the same in every process.
+    pub uuid: String,
+}
+
+/// Why there is no card.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoCards {
+    /// There is no driver.
+    #[error("no CUDA driver is installed (libcuda.so.1 is not found)")]
+    NoDriver,
+    /// The driver does not start: a toolkit's stub, a container without its card, a driver that is too old.
+    #[error("the CUDA driver does not start: {0}")]
+    Refused(String),
+    /// The driver has no card.
+    #[error("the CUDA driver names no card")]
+    None,
+}
+
+impl fmt::Display for Card {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (major, minor) = self.capability;
+        let gib = self.memory_bytes as f64 / f64::from(1_u32 << 30);
+        write!(formatter, "{}, compute capability {major}.{minor}, {gib:.0} GiB", self.name)
+    }
+}
+
+/// The cards that the driver names. Asked once, at start: to look for a library that is missing takes a while.
+///
+/// # Errors
+/// When there is none, with the reason.
+pub fn cards() -> Result<Vec<Card>, NoCards> {
+    #[expect(unsafe_code, reason = "the library's initialisers run")]
+    // SAFETY: the library is the system's driver.
+    let is_present = unsafe { sys::is_culib_present() };
+    if !is_present {
+        return Err(NoCards::NoDriver);
+    }
+    // A stub is there too, and says so only now.
+    let count = result::init().and_then(|()| result::device::get_count());
+    let count = count.map_err(|error| NoCards::Refused(named(error)))?;
+    let ordinals = 0..u16::try_from(count).unwrap_or(0);
+    let cards: Result<Vec<Card>, result::DriverError> = ordinals.map(card).collect();
+    let cards = cards.map_err(|error| NoCards::Refused(named(error)))?;
+    if cards.is_empty() { Err(NoCards::None) } else { Ok(cards) }
+}
+
+fn card(ordinal: u16) -> Result<Card, result::DriverError> {
+    let device = result::device::get(i32::from(ordinal))?;
+    #[expect(unsafe_code, reason = "the driver is a C library")]
+    // SAFETY: the driver has just named the device.
+    let (major, minor, memory_bytes) = unsafe {
+        (
+            result::device::get_attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            result::device::get_attribute(device, Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            result::device::total_mem(device)?,
+        )
+    };
+    let bytes = result::device::get_uuid(device)?.bytes;
+    Ok(Card {
+        ordinal,
+        name: result::device::get_name(device)?,
+        capability: (major, minor),
+        memory_bytes,
+        uuid: uuid(&bytes.map(|byte| byte as u8)),
+    })
+}
+
+/// As the driver's tools write it.
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex = |range: std::ops::Range<usize>| bytes[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("GPU-{}-{}-{}-{}-{}", hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_card_is_named_as_the_drivers_tools_do() {
+        let card = Card {
+            ordinal: 0,
+            name: "Card X".to_owned(),
+            capability: (9, 0),
+            memory_bytes: 80 << 30,
+            uuid: uuid(&std::array::from_fn(|at| at as u8)),
+        };
+        assert_eq!(card.uuid, "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f");
+        assert_eq!(card.to_string(), "Card X, compute capability 9.0, 80 GiB");
+    }
+}

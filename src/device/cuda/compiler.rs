@@ -1,0 +1,243 @@
+//! Compiles the kernels for the card that is there, and keeps what came of it on disk.
+
+use std::{
+    ffi::{CStr, CString, c_char},
+    fs,
+    path::{Path, PathBuf},
+    ptr,
+};
+
+use cudarc::nvrtc::{result, sys};
+use sha2::{Digest, Sha256};
+use tracing::warn;
+
+/// A file of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// What it is called in the compiler's words.
+    pub name: &'static str,
+    /// The kernels.
+    pub text: &'static str,
+}
+
+/// What the kernels' tensors hold. They compute in fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Element {
+    /// IEEE single precision.
+    F32,
+    /// IEEE half precision.
+    F16,
+    /// The upper half of single precision.
+    Bf16,
+}
+
+impl Element {
+    /// As the kernels' prelude is told.
+    fn definition(self) -> &'static str {
+        match self {
+            Self::F32 => "--define-macro=ELEMENT=f32",
+            Self::F16 => "--define-macro=ELEMENT=f16",
+            Self::Bf16 => "--define-macro=ELEMENT=bf16",
+        }
+    }
+}
+
+macro_rules! kernels {
+    ($($field:ident: $says:literal,)+) => {
+        /// The files of `kernels/`.
+        #[derive(Clone, Copy, Debug)]
+        pub struct KernelFiles {
+            $(#[doc = $says] pub $field: Source,)+
+        }
+
+        /// The files of `kernels/`.
+        pub const KERNELS: KernelFiles = KernelFiles {
+            $($field: Source {
+                name: concat!(stringify!($field), ".cu"),
+                text: include_str!(concat!("../../../kernels/", stringify!($field), ".cu")),
+            },)+
+        };
+    };
+}
+
+kernels! {
+    parameters: "What every operation begins with.",
+    signal: "What every operation ends with.",
+}
+
+/// What every file of kernels is compiled behind, by name.
+const PRELUDE: [(&CStr, &str); 2] = [
+    (c"device.cuh", include_str!("../../../kernels/prelude/device.cuh")),
+    (c"portable.h", include_str!("../../../kernels/prelude/portable.h")),
+];
+
+/// Options beside the architecture: the prelude goes before each file, and registers that go to memory are refused.
+const OPTIONS: [&str; 5] = [
+    "--pre-include=device.cuh",
+    "--std=c++17",
+    "--device-as-default-execution-space",
+    "--ptxas-options=--warn-on-spills",
+    "--ptxas-options=-Werror",
+];
+
+/// Compiles for one architecture.
+#[derive(Clone, Debug, Default)]
+pub struct Compiler {
+    /// Where what was compiled is kept; none: it is compiled each time.
+    cache: Option<PathBuf>,
+    /// As in `sm_90`.
+    architecture: String,
+}
+
+impl Compiler {
+    /// A compiler that keeps what it makes in a folder.
+    pub fn new(cache: Option<PathBuf>) -> Self {
+        Self { cache, architecture: String::new() }
+    }
+
+    /// The same for cards of a compute capability.
+    pub(super) fn for_architecture(&self, major: i32, minor: i32) -> Self {
+        Self { cache: self.cache.clone(), architecture: format!("sm_{major}{minor}") }
+    }
+
+    /// What the driver takes.
+    pub(super) fn compile(&self, source: Source, element: Element) -> Result<Vec<u8>, String> {
+        #[expect(unsafe_code, reason = "the library's initialisers run")]
+        // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
+        let is_present = unsafe { sys::is_culib_present() };
+        if !is_present {
+            return Err("NVRTC is not found (libnvrtc.so.13): kernels cannot be compiled; give the folder of CUDA's \
+                        libraries with --cuda-libraries"
+                .to_owned());
+        }
+        let kept = self.cache.as_deref().map(|folder| folder.join(self.key(source, element)));
+        if let Some(binary) = kept.as_deref().and_then(read) {
+            return Ok(binary);
+        }
+        let binary = self.run(source, element)?;
+        if let Some(path) = &kept
+            && let Err(error) = keep(path, &binary)
+        {
+            warn!(%error, path = %path.display(), "a compiled kernel is not kept");
+        }
+        Ok(binary)
+    }
+
+    /// The name of a file of kernels in the cache: it changes with all that goes into the binary.
+    fn key(&self, source: Source, element: Element) -> String {
+        let mut version = (0, 0);
+        #[expect(unsafe_code, reason = "the compiler is a C library")]
+        // SAFETY: it writes two numbers.
+        let _ = unsafe { sys::nvrtcVersion(&mut version.0, &mut version.1) };
+        let mut hash = Sha256::new();
+        let prelude = PRELUDE.iter().map(|(_, text)| *text);
+        let said =
+            [self.architecture.as_str(), element.definition(), source.name, source.text, env!("CARGO_PKG_VERSION")];
+        for part in prelude.chain(said).chain(OPTIONS) {
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hash.update(format!("{}.{}", version.0, version.1));
+        let digest: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+        format!("{digest}.cubin")
+    }
+
+    #[expect(unsafe_code, reason = "the compiler is a C library")]
+    fn run(&self, source: Source, element: Element) -> Result<Vec<u8>, String> {
+        let failed =
+            |what: &str, log: &str| format!("{}: {what}{}{log}", source.name, if log.is_empty() { "" } else { ":\n" });
+        let text = |text: &str| CString::new(text).map_err(|_| failed("its text has a zero byte", ""));
+        let (name, kernels) = (text(source.name)?, text(source.text)?);
+        let headers = [text(PRELUDE[0].1)?, text(PRELUDE[1].1)?];
+        let header_texts: Vec<*const c_char> = headers.iter().map(|text| text.as_ptr()).collect();
+        let header_names: Vec<*const c_char> = PRELUDE.iter().map(|(name, _)| name.as_ptr()).collect();
+        let mut program = ptr::null_mut();
+        // SAFETY: all strings end in a zero byte and live until the program is destroyed; there are as many headers as
+        // names.
+        let created = unsafe {
+            sys::nvrtcCreateProgram(
+                &mut program,
+                kernels.as_ptr(),
+                name.as_ptr(),
+                headers.len() as i32,
+                header_texts.as_ptr(),
+                header_names.as_ptr(),
+            )
+        };
+        created.result().map_err(|error| failed(&error.to_string(), ""))?;
+        let program = Program(program);
+        let architecture = format!("--gpu-architecture={}", self.architecture);
+        let options: Vec<&str> = [architecture.as_str(), element.definition()].into_iter().chain(OPTIONS).collect();
+        // SAFETY: the program lives.
+        if let Err(error) = unsafe { result::compile_program(program.0, &options) } {
+            return Err(failed(&error.to_string(), &program.log()));
+        }
+        program.binary().map_err(|error| failed(&error.to_string(), ""))
+    }
+}
+
+/// A program of the compiler's.
+struct Program(sys::nvrtcProgram);
+
+#[expect(unsafe_code, reason = "the compiler is a C library")]
+impl Program {
+    fn log(&self) -> String {
+        // SAFETY: the program lives.
+        let log = unsafe { result::get_program_log(self.0) }.unwrap_or_default();
+        let bytes: Vec<u8> = log.into_iter().map(|byte| byte as u8).take_while(|&byte| byte != 0).collect();
+        String::from_utf8_lossy(&bytes).trim_end().to_owned()
+    }
+
+    fn binary(&self) -> Result<Vec<u8>, result::NvrtcError> {
+        let mut bytes = 0;
+        // SAFETY: the program lives and is compiled.
+        unsafe { sys::nvrtcGetCUBINSize(self.0, &mut bytes) }.result()?;
+        let mut binary = vec![0_u8; bytes];
+        // SAFETY: there is as much room as the compiler asks for.
+        unsafe { sys::nvrtcGetCUBIN(self.0, binary.as_mut_ptr().cast()) }.result()?;
+        Ok(binary)
+    }
+}
+
+impl Drop for Program {
+    #[expect(unsafe_code, reason = "the compiler is a C library")]
+    fn drop(&mut self) {
+        // SAFETY: nothing else names it.
+        let _ = unsafe { result::destroy_program(self.0) };
+    }
+}
+
+/// What is kept under a name, if it is whole: a length stands before it.
+fn read(path: &Path) -> Option<Vec<u8>> {
+    let kept = fs::read(path).ok()?;
+    let (length, binary) = kept.split_first_chunk::<8>()?;
+    (u64::from_le_bytes(*length) == binary.len() as u64).then(|| binary.to_vec())
+}
+
+/// Keeps a binary: written aside, then renamed, so that another process never reads half of it.
+fn keep(path: &Path, binary: &[u8]) -> std::io::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(folder)?;
+    let mut file = tempfile::NamedTempFile::new_in(folder)?;
+    std::io::Write::write_all(&mut file, &(binary.len() as u64).to_le_bytes())?;
+    std::io::Write::write_all(&mut file, binary)?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_kept_is_read_again_unless_it_is_cut_short() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("deeper").join("kernels.cubin");
+        assert_eq!(read(&path), None);
+        keep(&path, b"a binary").expect("it can be written");
+        assert_eq!(read(&path).as_deref(), Some(&b"a binary"[..]));
+        let whole = fs::read(&path).expect("it is there");
+        fs::write(&path, &whole[..whole.len() - 1]).expect("it can be written");
+        assert_eq!(read(&path), None);
+    }
+}

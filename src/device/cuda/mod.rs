@@ -1,0 +1,369 @@
+//! A CUDA GPU as a device: streams, events, graphs that are captured at load, and completion words that one thread
+//! polls.
+//!
+//! - **Work is a captured graph** with a block of parameters: what changes from launch to launch (row indices, live
+//!   rows, lengths) is read from the block, never baked in. The block lies in host memory that the card reads; the
+//!   graph's first kernel fetches it, its last signals that the operation is complete (`signals`).
+//! - **A launch is one call of the driver**, and so is a ticket that another stream may wait for. Nothing allocates,
+//!   synchronises or calls back after load.
+//! - **Tickets order everything**; a ticket that is complete costs no call.
+//! - **A device can be lost**: after an error that its context never recovers from, everything answers
+//!   [`DeviceError::Lost`].
+//!
+//! A [`Cuda`] belongs to the thread that opened it. `driver` calls the driver and owns its handles, `queue` is a
+//! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, and [`cards`](mod@cards) says what there is.
+
+pub mod cards;
+mod compiler;
+mod driver;
+pub mod libraries;
+mod queue;
+mod signals;
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    rc::Rc,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cudarc::driver::sys::CUdevice_attribute as Attribute;
+
+pub use self::{
+    compiler::{Compiler, Element, KERNELS, Source},
+    driver::{Address, Argument, Function, Shape},
+    signals::Told,
+};
+use self::{
+    driver::{Context, GraphExec, Memory, Module, Stream},
+    queue::{Blocks, Frame, Queue},
+    signals::Signals,
+};
+use super::{
+    Access, BufferId, Device, DeviceError, Operation, Region, StreamId, Ticket,
+    access::{check_copy, check_named_once},
+    memory::LARGEST_BYTES,
+    registry::Registry,
+};
+
+/// How often the end of running work is looked for when the device stops.
+const STOP_INTERVAL: Duration = Duration::from_micros(200);
+
+/// How a device is opened.
+#[derive(Clone, Debug)]
+pub struct CudaOptions {
+    /// Which card: its number among those of the driver.
+    pub ordinal: u16,
+    /// Streams, at least one.
+    pub streams: u16,
+    /// Operations of a stream that may be in flight.
+    pub depth: u32,
+    /// Most bytes of an operation's parameters.
+    pub parameter_bytes: usize,
+}
+
+/// A card. It is used by the thread that opened it.
+pub struct Cuda {
+    context: Arc<Context>,
+    compiler: Compiler,
+    queues: Vec<Queue>,
+    /// Runs nothing: graphs are captured on it.
+    capturing: Stream,
+    buffers: Registry<Rows>,
+    signals: Arc<Signals>,
+    is_stopped: bool,
+    /// The context is current on one thread.
+    thread_bound: PhantomData<Rc<()>>,
+}
+
+/// A buffer of rows.
+struct Rows {
+    memory: Memory,
+    rows: u32,
+    row_bytes: usize,
+}
+
+/// What a stream runs, captured once.
+#[derive(Debug)]
+pub struct Graph {
+    stream: StreamId,
+    executable: GraphExec,
+}
+
+/// A launch: a graph, and what it is told this time.
+#[derive(Clone, Debug)]
+pub struct CudaWork {
+    /// What runs.
+    pub graph: Rc<Graph>,
+    /// Its parameters, which lie where [`Capture::parameters`] says when it runs.
+    pub parameters: Box<[u8]>,
+}
+
+impl Cuda {
+    /// Opens a card. `told` hears of completions, on a thread of their own.
+    ///
+    /// # Errors
+    /// When the card, its memory, or the kernels that every operation needs cannot be had.
+    pub fn open(options: &CudaOptions, compiler: &Compiler, told: Arc<dyn Told>) -> Result<Self, DeviceError> {
+        let context = Context::retain(options.ordinal)?;
+        let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
+        let minor = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let compiler = compiler.for_architecture(major, minor);
+        let load = |source: Source| compile(&compiler, &context, source, Element::F32);
+        let frame = Frame {
+            fetch: load(KERNELS.parameters)?.function("fetch_parameters")?,
+            signal: load(KERNELS.signal)?.function("signal")?,
+        };
+        let streams = options.streams.max(1);
+        let signals = Arc::new(Signals::new(&context, streams)?);
+        let blocks = Blocks::new(options.depth, options.parameter_bytes);
+        let capturing = Stream::new(&context)?;
+        let queue = |index| Queue::new(&context, StreamId(index), blocks, &signals, &frame, &capturing);
+        let queues: Vec<Queue> = (0..streams).map(queue).collect::<Result<_, _>>()?;
+        let polled = queues.iter().map(|queue| Arc::clone(&queue.stream)).collect();
+        signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, told)
+            .map_err(|error| DeviceError::Driver(format!("the poller cannot be started: {error}")))?;
+        let buffers = Registry::default();
+        Ok(Self {
+            context,
+            compiler,
+            queues,
+            capturing,
+            buffers,
+            signals,
+            is_stopped: false,
+            thread_bound: PhantomData,
+        })
+    }
+
+    /// Compiles kernels for this card, or takes them from the cache, and loads them.
+    ///
+    /// # Errors
+    /// When they do not compile, with the compiler's words, or the driver does not take them.
+    pub fn kernels(&self, source: Source, element: Element) -> Result<Kernels, DeviceError> {
+        compile(&self.compiler, &self.context, source, element).map(Kernels)
+    }
+
+    /// Captures what `issue` issues, as a graph for one stream. Not for the hot path.
+    ///
+    /// # Errors
+    /// When there is no such stream, or the driver refuses something.
+    pub fn capture(
+        &mut self,
+        stream: StreamId,
+        issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
+    ) -> Result<Graph, DeviceError> {
+        let queue = self.queue(stream)?;
+        let executable =
+            queue.capture(&self.capturing, |raw, parameters| issue(&mut Capture { stream: raw, parameters }))?;
+        Ok(Graph { stream, executable })
+    }
+
+    /// Where a buffer's rows begin.
+    ///
+    /// # Errors
+    /// When there is no such buffer.
+    pub fn address(&self, buffer: BufferId) -> Result<Address, DeviceError> {
+        Ok(self.buffers.get(buffer)?.memory.address())
+    }
+
+    /// Writes rows from `row` on, which nothing on the card uses. Holds the thread: for loading.
+    ///
+    /// # Errors
+    /// When there is no such buffer or it ends before.
+    pub fn upload(&mut self, buffer: BufferId, row: u32, data: &[u8]) -> Result<(), DeviceError> {
+        let rows = self.buffers.get(buffer)?;
+        rows.memory.upload(row as usize * rows.row_bytes, data)
+    }
+
+    /// Reads rows from `row` on, whose writers are complete. Holds the thread: for tests and what runs seldom.
+    ///
+    /// # Errors
+    /// When there is no such buffer or it ends before.
+    pub fn download(&self, buffer: BufferId, row: u32, data: &mut [u8]) -> Result<(), DeviceError> {
+        let rows = self.buffers.get(buffer)?;
+        rows.memory.download(row as usize * rows.row_bytes, data)
+    }
+
+    /// Bytes of the card's memory: free, and all.
+    ///
+    /// # Errors
+    /// When the device is lost.
+    pub fn memory_bytes(&self) -> Result<(usize, usize), DeviceError> {
+        self.context.memory_bytes()
+    }
+
+    fn queue(&self, stream: StreamId) -> Result<&Queue, DeviceError> {
+        self.queues.get(stream.index()).ok_or(DeviceError::UnknownStream { stream, streams: self.streams() })
+    }
+
+    fn queue_mut(&mut self, stream: StreamId) -> Result<&mut Queue, DeviceError> {
+        if self.is_stopped {
+            return Err(DeviceError::Stopped);
+        }
+        let streams = self.streams();
+        self.queues.get_mut(stream.index()).ok_or(DeviceError::UnknownStream { stream, streams })
+    }
+
+    /// Refuses rows that are not there.
+    fn check(&self, region: &Region) -> Result<&Rows, DeviceError> {
+        let rows = self.buffers.get(region.buffer)?;
+        region.check(rows.rows)?;
+        Ok(rows)
+    }
+}
+
+fn compile(
+    compiler: &Compiler,
+    context: &Arc<Context>,
+    source: Source,
+    element: Element,
+) -> Result<Rc<Module>, DeviceError> {
+    let binary = compiler.compile(source, element).map_err(DeviceError::Driver)?;
+    Module::load(context, &binary)
+}
+
+/// Kernels that are loaded.
+pub struct Kernels(Rc<Module>);
+
+impl Kernels {
+    /// The kernel of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn function(&self, name: &str) -> Result<Function, DeviceError> {
+        self.0.function(name)
+    }
+}
+
+/// What a graph is made of, as it is issued. There is nothing here that allocates or waits, which a capture forbids.
+pub struct Capture<'c> {
+    stream: &'c Stream,
+    parameters: Address,
+}
+
+impl Capture<'_> {
+    /// Where the parameters of a launch lie, on the card, when it runs.
+    pub fn parameters(&self) -> Address {
+        self.parameters
+    }
+
+    /// Launches a kernel behind what was issued before. Its arguments must be of its parameters' types, in their
+    /// order, and what they point to must live as long as the graph.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn kernel(&mut self, kernel: &Function, shape: Shape, arguments: &[Argument]) -> Result<(), DeviceError> {
+        self.stream.launch(kernel, shape, arguments)
+    }
+
+    /// Copies bytes from one place on the card to another.
+    ///
+    /// # Errors
+    /// When the driver refuses.
+    pub fn copy(&mut self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.stream.copy(from, to, bytes)
+    }
+}
+
+impl Device for Cuda {
+    type Work = CudaWork;
+
+    fn streams(&self) -> u16 {
+        self.queues.len() as u16
+    }
+
+    fn allocate(&mut self, rows: u32, row_bytes: usize) -> Result<BufferId, DeviceError> {
+        let too_large = DeviceError::TooLarge { rows, row_bytes, most_bytes: LARGEST_BYTES };
+        let bytes = (rows as usize).checked_mul(row_bytes).filter(|&bytes| bytes <= LARGEST_BYTES).ok_or(too_large)?;
+        let memory = Memory::new(&self.context, bytes)?;
+        Ok(self.buffers.insert(Rows { memory, rows, row_bytes }))
+    }
+
+    fn free(&mut self, buffer: BufferId) -> Result<(), DeviceError> {
+        self.buffers.remove(buffer).map(drop)
+    }
+
+    fn wait(&mut self, stream: StreamId, ticket: Ticket) -> Result<(), DeviceError> {
+        self.queue_mut(stream)?;
+        let is_complete = self.queue(ticket.stream)?.is_complete(ticket.position);
+        let is_complete = is_complete.ok_or(DeviceError::UnknownTicket(ticket.stream))?;
+        // A stream is in order anyway.
+        if is_complete || ticket.stream == stream {
+            return Ok(());
+        }
+        let pair = self.queues.get_disjoint_mut([stream.index(), ticket.stream.index()]);
+        let Ok([waiting, awaited]) = pair else { return Err(DeviceError::UnknownTicket(ticket.stream)) };
+        let event = awaited.event(ticket.position).ok_or(DeviceError::UnknownTicket(ticket.stream))?;
+        waiting.wait(event)
+    }
+
+    fn launch(&mut self, stream: StreamId, accesses: &[Access], work: CudaWork) -> Result<Operation, DeviceError> {
+        self.queue_mut(stream)?;
+        accesses.iter().try_for_each(|access| self.check(&access.region).map(drop))?;
+        check_named_once(accesses)?;
+        if work.graph.stream != stream {
+            return Err(DeviceError::MalformedWork("the graph was captured for another stream"));
+        }
+        let operation = self.queue_mut(stream)?.launch(&work.graph.executable, &work.parameters)?;
+        self.signals.issued(operation);
+        Ok(operation)
+    }
+
+    fn copy(&mut self, stream: StreamId, from: &Region, to: &Region) -> Result<Operation, DeviceError> {
+        let (read, written) = (self.check(from)?, self.check(to)?);
+        check_copy(from, read.row_bytes, to, written.row_bytes)?;
+        let (source, target, bytes) = (read.memory.address(), written.memory.address(), read.row_bytes);
+        let pairs: Vec<(u32, u32)> = from.rows.iter().zip(to.rows.iter()).collect();
+        self.queue_mut(stream)?.issue(|stream| {
+            // Rows that follow one another on both sides go together.
+            pairs.chunk_by(|one, next| one.0 + 1 == next.0 && one.1 + 1 == next.1).try_for_each(|run| {
+                let (from, to) = run[0];
+                let at = |start: Address, row: u32| start.offset(row as usize * bytes);
+                stream.copy(at(source, from), at(target, to), run.len() * bytes)
+            })
+        })
+    }
+
+    fn record(&mut self, stream: StreamId) -> Result<Ticket, DeviceError> {
+        let is_waited_for = self.queues.len() > 1;
+        self.queue_mut(stream)?.record(is_waited_for)
+    }
+
+    fn is_complete(&mut self, ticket: Ticket) -> bool {
+        self.queue(ticket.stream).is_ok_and(|queue| queue.is_complete(ticket.position) == Some(true))
+    }
+
+    /// What was issued cannot be taken back from the card: it runs, as far as `patience` goes.
+    fn stop(&mut self, patience: Duration) -> bool {
+        self.is_stopped = true;
+        let deadline = Instant::now() + patience;
+        loop {
+            if self.queues.iter().all(Queue::is_idle) {
+                return true;
+            }
+            let is_healthy = self.queues.iter().all(|queue| queue.stream.is_healthy().is_ok());
+            if !is_healthy || Instant::now() >= deadline {
+                return false;
+            }
+            thread::sleep(STOP_INTERVAL);
+        }
+    }
+}
+
+impl Drop for Cuda {
+    fn drop(&mut self) {
+        self.signals.end();
+        if !self.stop(Duration::ZERO) {
+            self.context.abandon("the device was dropped while work was on it");
+        }
+    }
+}
+
+impl fmt::Debug for Cuda {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Cuda").field("context", &self.context).field("streams", &self.queues.len()).finish()
+    }
+}

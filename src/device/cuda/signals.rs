@@ -1,0 +1,157 @@
+//! Which operations are complete: a word for each stream, which the card writes and one thread polls.
+//!
+//! The last thing that an operation does on the card is to store its position in its stream's word, in host memory. So
+//! nobody asks the driver, and no thread of the driver's calls back. The poller sleeps while nothing is in flight.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::driver::{Address, Context, Mapped, Plain, Stream};
+use crate::device::{DeviceError, Operation, StreamId};
+
+/// Looks between two at which the thread lets others run.
+const SPINS: u32 = 256;
+
+/// How often the driver is asked whether the card is still there, while something is in flight: a kernel that faults
+/// signals nothing.
+const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
+
+/// Who is told how operations go. Called on the poller's thread, in order within a stream.
+pub trait Told: Send + Sync {
+    /// A launch is complete. Copies are not told.
+    fn ended(&self, operation: Operation);
+
+    /// The device is lost: nothing that is in flight will end.
+    fn lost(&self, reason: &str);
+}
+
+/// The position of a stream's last operation that is complete, alone in its cache line.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub(super) struct Word(AtomicU64);
+
+impl Plain for Word {}
+
+/// What a device and its poller share.
+#[derive(Debug)]
+pub(super) struct Signals {
+    words: Mapped<Word>,
+    in_flight: Mutex<InFlight>,
+    /// There is something to poll for, or the end has come.
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    /// Positions of launches that have not been told, by stream.
+    launches: Box<[VecDeque<u64>]>,
+    has_ended: bool,
+}
+
+impl Signals {
+    pub(super) fn new(context: &Arc<Context>, streams: u16) -> Result<Self, DeviceError> {
+        let launches = (0..streams).map(|_| VecDeque::new()).collect();
+        Ok(Self {
+            words: Mapped::new(context, usize::from(streams))?,
+            in_flight: Mutex::new(InFlight { launches, has_ended: false }),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Where a stream's operations store their positions, as the card sees it.
+    pub(super) fn address(&self, stream: StreamId) -> Address {
+        self.words.address().offset(stream.index() * size_of::<Word>())
+    }
+
+    /// The position up to which a stream is complete.
+    pub(super) fn complete(&self, stream: StreamId) -> u64 {
+        self.words.elements()[stream.index()].0.load(Ordering::Acquire)
+    }
+
+    /// A launch has been issued.
+    pub(super) fn issued(&self, operation: Operation) {
+        let mut in_flight = self.in_flight.lock();
+        let was_idle = in_flight.launches.iter().all(VecDeque::is_empty);
+        in_flight.launches[operation.stream.index()].push_back(operation.position);
+        if was_idle {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Nothing is told any more.
+    pub(super) fn end(&self) {
+        self.in_flight.lock().has_ended = true;
+        self.changed.notify_one();
+    }
+}
+
+/// Starts the thread that polls, which ends by [`Signals::end`] or with the device.
+pub(super) fn poll(
+    signals: Arc<Signals>,
+    context: Arc<Context>,
+    streams: Vec<Arc<Stream>>,
+    told: Arc<dyn Told>,
+) -> std::io::Result<()> {
+    thread::Builder::new().name("cuda-poller".to_owned()).spawn(move || {
+        let polled = context.enter().and_then(|()| signals.run(&streams, &*told));
+        if let Err(reason) = polled {
+            told.lost(&reason.to_string());
+        }
+    })?;
+    Ok(())
+}
+
+impl Signals {
+    fn run(&self, streams: &[Arc<Stream>], told: &dyn Told) -> Result<(), DeviceError> {
+        let mut ended = Vec::new();
+        let mut spins = 0;
+        let mut asked = Instant::now();
+        while self.collect(&mut ended) {
+            if !ended.is_empty() {
+                ended.drain(..).for_each(|operation| told.ended(operation));
+                spins = 0;
+                continue;
+            }
+            spins += 1;
+            if spins < SPINS {
+                std::hint::spin_loop();
+                continue;
+            }
+            spins = 0;
+            thread::yield_now();
+            if asked.elapsed() >= HEALTH_INTERVAL {
+                streams.iter().try_for_each(|stream| stream.is_healthy())?;
+                asked = Instant::now();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the launches that are complete; sleeps while there are none to wait for. Whether to go on.
+    fn collect(&self, ended: &mut Vec<Operation>) -> bool {
+        let mut in_flight = self.in_flight.lock();
+        while !in_flight.has_ended && in_flight.launches.iter().all(VecDeque::is_empty) {
+            self.changed.wait(&mut in_flight);
+        }
+        if in_flight.has_ended {
+            return false;
+        }
+        for (index, launches) in (0..).zip(&mut in_flight.launches) {
+            let stream = StreamId(index);
+            let complete = self.complete(stream);
+            while let Some(position) = launches.pop_front_if(|position| *position <= complete) {
+                ended.push(Operation { stream, position });
+            }
+        }
+        true
+    }
+}
