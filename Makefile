@@ -1,4 +1,5 @@
-# Needs Rust, Python 3.9 or newer, compilers for C and C++ and make; the rest is fetched, pinned and checked, into .venv and .cache.
+# Needs Rust, Python 3.9 or newer, gcc and make; the rest is fetched, pinned and checked, into .venv and .cache. Tests
+# need g++ too, which root gets installed and others are told to.
 
 PYTHON ?= python3
 FETCH  := $(PYTHON) scripts/fetch.py

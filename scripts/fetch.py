@@ -154,6 +154,17 @@ def apt_get(*arguments, **options):
     return run(["apt-get", "-q", *arguments], env=environment, **options)
 
 
+def cpp():
+    """The C++ compiler: installed where there is none and that is possible."""
+    compiler = os.environ.get("CXX", "c++")
+    if not shutil.which(compiler):
+        if shutil.which("apt-get") is None or not is_root():
+            raise Unavailable("there is no C++ compiler; run this and try again: sudo apt-get install -y g++")
+        say("apt-get install -y g++")
+        apt_get("install", "-y", "g++")
+    return shutil.which(compiler)
+
+
 # Wheels that are taken apart -----------------------------------------------------------------------------------------
 
 
@@ -385,6 +396,7 @@ def promtool():
 
 PIECES = {
     "venv": venv,
+    "cpp": cpp,
     "runtime": runtime,
     "minilm": minilm,
     "nvrtc": nvrtc,

@@ -43,16 +43,6 @@ FINDING = ("crash-", "timeout-", "oom-", "leak-")
 Outcome = namedtuple("Outcome", "target status findings figures log")
 
 
-def need_cpp():
-    """libFuzzer is compiled from C++: installs a compiler where that is possible."""
-    if shutil.which(os.environ.get("CXX", "c++")):
-        return
-    if shutil.which("apt-get") is None or not fetch.is_root():
-        raise fetch.Unavailable("libFuzzer needs a C++ compiler; run this and try again: sudo apt-get install -y g++")
-    fetch.say("apt-get install -y g++")
-    fetch.apt_get("install", "-y", "g++")
-
-
 def all_targets():
     return sorted(path.stem for path in (CRATE / "fuzz_targets").glob("*.rs"))
 
@@ -171,7 +161,8 @@ def main():
     if unknown:
         parser.error(f"no such target: {', '.join(sorted(unknown))}")
     try:
-        need_cpp()
+        # libFuzzer is compiled from C++.
+        fetch.cpp()
     except fetch.Unavailable as reason:
         print(f"cannot fuzz: {reason}")
         return 1
