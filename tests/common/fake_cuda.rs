@@ -22,6 +22,9 @@ const NAMES: [&str; 8] = [
     "libcudnn.so",
     "libcudnn.so.9",
 ];
+/// How the variables begin that cargo sets for the tests of a package.
+const OF_THE_PACKAGE: [&str; 7] =
+    ["CARGO_PKG_", "CARGO_MANIFEST_", "CARGO_CRATE_", "CARGO_BIN_", "CARGO_PRIMARY_", "CARGO_TARGET_TMPDIR", "OUT_DIR"];
 /// Each kernel library keeps a few words in the memory that the loader sets aside for threads at the start.
 const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
 
@@ -88,7 +91,16 @@ fn built() -> PathBuf {
         Some("debug") | None => "dev",
         Some(name) => name,
     };
-    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()))
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| env!("CARGO").into()));
+    // What cargo tells tests of their package. Build scripts that look at such variables would run again with them, and
+    // once more at the next build without them.
+    for (variable, _) in env::vars_os() {
+        let name = variable.to_string_lossy();
+        if OF_THE_PACKAGE.iter().any(|prefix| name.starts_with(prefix)) {
+            cargo.env_remove(&variable);
+        }
+    }
+    let output = cargo
         .args(["build", "--example", "fake_cuda", "--profile", name, "--target-dir"])
         .arg(target)
         .arg("--manifest-path")
