@@ -88,6 +88,25 @@ fn modules_load_from_cubins_and_from_ptx_alone() {
 }
 
 #[test]
+fn modules_have_their_own_kernels() {
+    on_fake_cuda(|| {
+        let rig = Rig::new();
+        let load = |source| {
+            rig.context.load_module(Ptx::from_binary(compile(source, &["--gpu-architecture=sm_90"]).unwrap())).unwrap()
+        };
+        let first = load(c"KERNEL(first, 32) { EACH {} }");
+        let second = load(c"KERNEL(second, 32) { EACH {} }");
+        assert!(first.load_function("first").is_ok() && first.load_function("second").is_err());
+        assert!(second.load_function("second").is_ok() && second.load_function("first").is_err());
+        drop(first);
+        drop(second);
+        let third = load(c"KERNEL(third, 32) { EACH {} }");
+        assert!(third.load_function("third").is_ok(), "what was unloaded is not found in its place");
+        assert!(third.load_function("first").is_err());
+    });
+}
+
+#[test]
 fn a_cubin_is_for_one_generation() {
     with_fake_cuda(&[("FAKE_CUDA_CAPABILITY", "8.6")], || {
         let context = CudaContext::new(0).unwrap();
