@@ -35,7 +35,9 @@ impl Alarm {
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<Alarm>>,
-    stale: usize,
+    /// How many alarms are armed. All other entries of the heap are stale, also those of an alarm that was disarmed and
+    /// armed again for the same instant: such entries are alike.
+    armed: usize,
     /// Idle sequences, by when they are over.
     idle: BTreeSet<(Ns, GroupIx, SequenceIx)>,
 }
@@ -49,6 +51,7 @@ impl Timers {
             return;
         }
         request.alarm = at;
+        self.armed += 1;
         let alarm = Alarm { at, req: request.req, request_ix };
         self.heap.push(Reverse(alarm));
     }
@@ -57,7 +60,7 @@ impl Timers {
     pub(super) fn disarm(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
         if ledger[request_ix].alarm != NEVER {
             ledger[request_ix].alarm = NEVER;
-            self.stale += 1;
+            self.armed -= 1;
         }
     }
 
@@ -68,6 +71,7 @@ impl Timers {
         }
         let Reverse(alarm) = self.heap.pop()?;
         ledger[alarm.request_ix].alarm = NEVER;
+        self.armed -= 1;
         Some(alarm.request_ix)
     }
 
@@ -109,21 +113,27 @@ impl Timers {
                 return Some(alarm.at);
             }
             self.heap.pop();
-            self.stale -= 1;
         }
     }
 
-    /// Rebuilds the heap without its stale entries once they are the greater part: O(1) a disarmed alarm.
+    fn stale(&self) -> usize {
+        self.heap.len() - self.armed
+    }
+
+    /// Rebuilds the heap without its stale entries once they are the greater part: O(log n) a disarmed alarm.
     pub(super) fn sweep(&mut self, ledger: &Ledger) {
-        if self.stale > TOLERATED && self.stale > self.heap.len() / 2 {
-            self.heap.retain(|Reverse(alarm)| alarm.is_armed(ledger));
-            self.stale = 0;
+        if self.stale() > TOLERATED && self.stale() > self.heap.len() / 2 {
+            let mut alarms = std::mem::take(&mut self.heap).into_vec();
+            alarms.retain(|Reverse(alarm)| alarm.is_armed(ledger));
+            alarms.sort_unstable();
+            alarms.dedup();
+            self.heap = alarms.into();
         }
     }
 
     /// Entries in the heap, and how many of them are stale.
     pub(super) fn load(&self) -> (usize, usize) {
-        (self.heap.len(), self.stale)
+        (self.heap.len(), self.stale())
     }
 
     /// The most entries a heap with `armed` armed alarms may hold after a sweep.

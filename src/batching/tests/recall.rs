@@ -156,3 +156,23 @@ fn what_is_expected_of_requests_is_learnt_from_those_before() {
     drop(core.step(8_000, Event::Arrived(Arrival { rows: 3, ..arrival(7) })));
     assert_eq!(core.load().expected_ns, 2 * 3 * 4_000, "three rows through two stages");
 }
+
+#[test]
+fn alarms_of_requests_that_leave_and_come_back_go_off_once() {
+    let mut core = Core::new();
+    core.step(0, Event::ModelUp(ModelId(0), Knobs { max_batch_rows: 200, ..knobs() }));
+    for req in 0..200 {
+        core.step(0, Event::Arrived(Arrival { expiry: Some(1_000), ..arrival(req) }));
+    }
+    for _ in 0..8 {
+        // Whoever left last gets the place that became free last: each has its own again.
+        let back: Vec<Arrival> = recalled(core.step(0, Event::Recall)).into_iter().rev().collect();
+        assert_eq!(back.len(), 100, "half of those that wait");
+        core.step(0, Event::TakenIn(back));
+        assert_eq!(core.check(), Ok(()));
+    }
+    let ends = core.step(1_000, Event::Wake);
+    let expired = ends.iter().filter(|action| matches!(action, Action::Finish { end: End::Expired, .. }));
+    assert_eq!(expired.count(), 200);
+    assert_eq!(core.check(), Ok(()));
+}
