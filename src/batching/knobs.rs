@@ -106,10 +106,10 @@ pub struct CellKnobs {
 }
 
 impl CellKnobs {
-    /// The cell with batches that its largest bucket holds.
+    /// The cell with batches that its largest bucket holds, follow-ups among them.
     pub(super) fn bounded(&self) -> Self {
         let max_rows = self.buckets.iter().max().map_or(self.max_rows, |&largest| self.max_rows.min(largest.max(1)));
-        Self { max_rows, ..self.clone() }
+        Self { max_rows, min_followup: self.min_followup.min(max_rows), ..self.clone() }
     }
 }
 
