@@ -148,6 +148,8 @@ impl Run {
     pub fn play(mut self) -> Result<Rare, String> {
         while let Some(Reverse((at, due))) = self.due.pop() {
             if due == Due::Wake && self.wake != Some(at) {
+                // Nothing is due, but requests that are on their way arrive in the end.
+                self.move_requests()?;
                 continue;
             }
             self.now = self.now.max(at);
