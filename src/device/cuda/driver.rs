@@ -6,7 +6,7 @@
 //! plain functions.
 //!
 //! A call is made with the context current on its thread ([`Context::enter`]). Handles are used by the one thread that
-//! owns the device, and [`Context::is_healthy`] by the poller beside it.
+//! owns the device, and [`Stream::is_healthy`] by the poller beside it.
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
 use std::{
