@@ -42,9 +42,9 @@ pub struct CostPoint {
 /// constant below the smallest known size and proportional beyond the largest: after one run of one row, n rows are
 /// predicted to take n times as long. A length is the product of the padded lengths of a class.
 ///
-/// A stage that has buckets is executed in these sizes alone, each of which has its own time. Whatever asks for n rows
-/// here is told what the bucket takes that they run in: within a bucket times are constant, and a row more than it
-/// holds costs the next one.
+/// A stage with buckets is executed in these sizes alone, and each bucket has its own time. A question about n rows is
+/// answered with the time of the bucket that runs them. So times are constant within a bucket, and one row more costs
+/// the next bucket.
 #[derive(Clone, Debug)]
 pub(super) struct Costs {
     stages: Vec<Stage>,
@@ -73,15 +73,15 @@ impl Costs {
         self.stages.len() as u16
     }
 
-    /// The size in which so many rows are executed: the cheapest bucket that holds them, the smallest of those that
-    /// take as long or of which nothing is known; the rows themselves where the stage has none.
+    /// The size in which a batch of `rows` is executed: the cheapest bucket that holds it, and the smallest of several
+    /// that take as long or have no known time. Without buckets it is `rows`.
     pub(super) fn bucket(&self, stage: CellId, rows: u32, class: &ShapeClass) -> u32 {
         let stage = self.stages.get(usize::from(stage.0));
         let stage = stage.filter(|stage| stage.has_buckets());
         stage.map_or(rows, |stage| stage.bucket(rows, length_of(class)))
     }
 
-    /// A run of so many rows of a stage, executed in a `bucket`, has taken so long.
+    /// Learns that a run of `rows` of a stage, executed in a `bucket`, took `took_ns`.
     ///
     /// Averages are kept for each profiled size or bucket, or else for groups of rows (powers of two, and the largest
     /// batch) and lengths (quarters of an octave), as sizes are met. A drift is followed within 20 runs; one odd run

@@ -2,88 +2,24 @@
 //!
 //! Each test runs in a process of its own that finds the fake driver.
 
-use std::{
-    collections::BTreeSet,
-    ffi::{CString, c_char},
-    sync::Arc,
-};
+use std::{collections::BTreeSet, sync::Arc};
 
-use libloading::Library;
+use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
 use paternoster::device::{Access, Device, DeviceError, Operation, StreamId, cuda::cards};
 
 use crate::{
+    fake_control::{calls, fail, fail_calls, fail_none, traced},
     fake_cuda::with_fake_cuda,
     harness::{Harness, bring, chain, stage, step},
     on_cuda::{DEPTH, OnCuda, Opening},
 };
 
-/// The fake driver's own functions.
-struct Fake(Library);
-
-impl Fake {
-    fn open() -> Self {
-        // SAFETY: it is the library that the driver's functions are found in.
-        Self(unsafe { Library::new("libcuda.so.1") }.expect("the fake driver is there"))
-    }
-
-    /// What is called, function by function, while `run` runs.
-    fn calls(&self, run: impl FnOnce()) -> Vec<String> {
-        // SAFETY: these are the functions' types.
-        let (begin, take) = unsafe {
-            (
-                self.0.get::<unsafe extern "C" fn()>(b"fake_cuda_trace_begin").expect("it is exported"),
-                self.0
-                    .get::<unsafe extern "C" fn(*mut c_char, usize) -> usize>(b"fake_cuda_trace_take")
-                    .expect("it is exported"),
-            )
-        };
-        let mut text = vec![0_u8; 1 << 20];
-        // SAFETY: the text has as much room as is said.
-        let length = unsafe {
-            begin();
-            run();
-            take(text.as_mut_ptr().cast(), text.len())
-        };
-        let text = std::str::from_utf8(&text[..length]).expect("a trace is text");
-        let function =
-            |line: &str| line.split_whitespace().nth(1).map(|call| call.split('(').next().unwrap_or(call).to_owned());
-        text.lines().filter_map(function).collect()
-    }
-
-    fn calls_so_far(&self) -> u64 {
-        // SAFETY: this is the function's type.
-        unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(b"fake_cuda_calls").expect("it is exported")() }
-    }
-
-    /// The nth call of a function from now on answers an error.
-    fn fail(&self, function: Option<&str>, nth: u64, code: u32) {
-        // SAFETY: these are the functions' types, and the name ends in a zero byte.
-        let known = unsafe {
-            match function {
-                None => self
-                    .0
-                    .get::<unsafe extern "C" fn(u64, u32) -> bool>(b"fake_cuda_fail")
-                    .expect("it is exported")(nth, code),
-                Some(function) => {
-                    let name = CString::new(function).expect("a name");
-                    self.0
-                        .get::<unsafe extern "C" fn(*const c_char, u64, u32) -> bool>(b"fake_cuda_fail_calls")
-                        .expect("it is exported")(name.as_ptr(), nth, code)
-                }
-            }
-        };
-        assert!(known, "the fake driver knows error {code}");
-    }
-
-    fn fail_none(&self) {
-        // SAFETY: this is the function's type.
-        unsafe { self.0.get::<unsafe extern "C" fn()>(b"fake_cuda_fail_none").expect("it is exported")() }
-    }
+/// The functions of the driver that are called while `run` runs.
+fn functions_called(run: impl FnOnce()) -> Vec<String> {
+    let function =
+        |line: &str| line.split_whitespace().nth(1).and_then(|call| call.split('(').next()).map(str::to_owned);
+    traced(run).lines().filter_map(function).collect()
 }
-
-/// Errors of the driver: one that passes by, and one that ruins the context.
-const OUT_OF_MEMORY: u32 = 2;
-const ILLEGAL_ADDRESS: u32 = 700;
 
 #[test]
 fn cards_are_named() {
@@ -98,14 +34,13 @@ fn cards_are_named() {
 #[test]
 fn a_launch_is_one_call_and_a_ticket_for_other_streams_one_more() {
     with_fake_cuda(&[], || {
-        let fake = Fake::open();
         for (streams, expected) in [(1, vec!["cuGraphLaunch"]), (2, vec!["cuGraphLaunch", "cuEventRecord"])] {
             let mut on = OnCuda::start(streams);
             let rows = on.buffer(1);
             on.launch(0, &[Access::write(rows, 0..1)], bring(1, 1));
             on.drain(0);
             let again = on.prepare(0, &[Access::update(rows, 0..1)], &step(3, 1));
-            let calls = fake.calls(|| {
+            let calls = functions_called(|| {
                 on.again(0, &[Access::update(rows, 0..1)], &again);
                 on.record(0);
             });
@@ -120,14 +55,13 @@ fn a_launch_is_one_call_and_a_ticket_for_other_streams_one_more() {
 #[test]
 fn nothing_allocates_or_synchronises_after_load() {
     with_fake_cuda(&[], || {
-        let fake = Fake::open();
         let mut on = OnCuda::start(2);
         let rows = on.buffer(2);
         on.launch(0, &[Access::write(rows, 0..1)], bring(1, 1));
         on.drain(0);
         let there = on.prepare(0, &stage(rows, 0..1, rows, 1..2), &step(1, 1));
         let back = on.prepare(1, &stage(rows, 1..2, rows, 0..1), &step(2, 1));
-        let calls = fake.calls(|| {
+        let calls = functions_called(|| {
             for _ in 0..100 {
                 on.again(0, &stage(rows, 0..1, rows, 1..2), &there);
                 let ticket = on.record(0);
@@ -171,9 +105,8 @@ fn as_many_operations_are_in_flight_as_there_are_blocks_for_and_no_more() {
 #[test]
 fn an_error_that_passes_by_is_answered_and_the_device_goes_on() {
     with_fake_cuda(&[], || {
-        let fake = Fake::open();
         let mut on = OnCuda::start(1);
-        fake.fail(Some("cuMemAlloc_v2"), 1, OUT_OF_MEMORY);
+        fail_calls(c"cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
         let refused = on.device().allocate(1, 8).expect_err("there is no memory");
         assert!(matches!(&refused, DeviceError::Driver(reason) if reason.contains("OUT_OF_MEMORY")), "{refused}");
         let rows = on.buffer(1);
@@ -186,12 +119,11 @@ fn an_error_that_passes_by_is_answered_and_the_device_goes_on() {
 #[test]
 fn an_error_without_a_way_back_loses_the_device_and_is_told() {
     with_fake_cuda(&[], || {
-        let fake = Fake::open();
         let mut on = OnCuda::start(2);
         let rows = on.buffer(1);
         on.launch_held(0, &[Access::write(rows, 0..1)], bring(1, 1));
         // The poller asks how the streams are while something is in flight.
-        fake.fail(Some("cuStreamQuery"), 1, ILLEGAL_ADDRESS);
+        fail_calls(c"cuStreamQuery", 1, CUDA_ERROR_ILLEGAL_ADDRESS);
         let reason = on.loss();
         assert!(reason.contains("ILLEGAL_ADDRESS"), "{reason}");
         let lost = |answered: Result<Operation, DeviceError>| matches!(answered, Err(DeviceError::Lost(_)));
@@ -220,22 +152,21 @@ fn program(opening: &Opening) -> Result<Vec<u64>, DeviceError> {
 #[test]
 fn an_error_at_any_call_is_an_error_and_never_a_wrong_answer() {
     with_fake_cuda(&[], || {
-        let fake = Fake::open();
         let opening = Opening::default();
         let right = vec![chain(1, []), chain(1, [2]), chain(1, [2])];
-        let before = fake.calls_so_far();
+        let before = calls();
         assert_eq!(program(&opening), Ok(right.clone()));
-        let calls = fake.calls_so_far() - before;
-        assert!(calls > 40, "{calls} calls");
+        let count = calls() - before;
+        assert!(count > 40, "{count} calls");
         let mut refused = 0;
-        for nth in 1..=calls {
-            fake.fail(None, nth, OUT_OF_MEMORY);
+        for nth in 1..=count {
+            fail(nth, CUDA_ERROR_OUT_OF_MEMORY);
             match program(&opening) {
                 Ok(answer) => assert_eq!(answer, right, "call {nth}"),
                 Err(_) => refused += 1,
             }
-            fake.fail_none();
+            fail_none();
         }
-        assert!(refused * 2 > calls, "only {refused} of {calls} errors were seen");
+        assert!(refused * 2 > count, "only {refused} of {count} errors were seen");
     });
 }

@@ -4,6 +4,8 @@ mod conformance;
 mod cpu;
 mod cuda;
 mod detectors;
+#[path = "../common/fake_control.rs"]
+mod fake_control;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
 mod harness;

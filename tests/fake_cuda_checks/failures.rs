@@ -6,8 +6,9 @@ use cudarc::driver::{
 };
 
 use crate::{
+    fake_control::{calls, fail, fail_calls, fail_none, traced},
     fake_cuda::{command, with_fake_cuda},
-    rig::{Rig, Word, Words, argument, calls, fail, fail_calls, fail_none, on_fake_cuda, traced},
+    rig::{Rig, Word, Words, argument, on_fake_cuda},
 };
 
 /// A small program with a bit of everything.

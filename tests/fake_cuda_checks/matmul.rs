@@ -15,7 +15,10 @@ use cudarc::{
 };
 use half::{bf16, f16};
 
-use crate::rig::{Rig, fail_calls, on_fake_cuda};
+use crate::{
+    fake_control::fail_calls,
+    rig::{Rig, on_fake_cuda},
+};
 
 /// A product as the tests describe it; A is m x k and B is k x n once they are transposed.
 #[derive(Clone, Copy, Debug)]

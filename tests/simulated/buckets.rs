@@ -1,4 +1,4 @@
-//! Sizes that programs were materialised for, and tasks held to them.
+//! Random buckets for models, and the check that tasks keep to them.
 
 use paternoster::batching::Task;
 

@@ -61,7 +61,7 @@ impl Scenario {
         let bad_rows = [0, 10, 40][(seed % 3) as usize];
         let mut models = models;
         // What a jam takes is chosen by hand, without padding.
-        models.iter_mut().filter(|_| !crowded).for_each(|model| materialise(rng, model));
+        models.iter_mut().filter(|_| !crowded).for_each(|model| give_buckets(rng, model));
         Self { seed, models, lanes, arrivals, faults, bad_rows, lane_losses, cancels }
     }
 }
@@ -108,7 +108,7 @@ fn model(rng: &mut Rng) -> Model {
 }
 
 /// Of a third of the models some stages run in a few sizes only.
-fn materialise(rng: &mut Rng, model: &mut Model) {
+fn give_buckets(rng: &mut Rng, model: &mut Model) {
     let is_chosen = rng.below(3) == 0;
     for stage in model.knobs.stages.iter_mut().filter(|_| is_chosen) {
         if rng.permille(800) {

@@ -15,7 +15,7 @@ use super::{
 /// is filled in along the rows of its column (constant below the first known time, linear between two, proportional
 /// beyond the last) and kept within what the known times around it allow.
 ///
-/// Of sizes for which programs were materialised (buckets) each has times of its own, which need not grow with rows.
+/// Where a device runs a few sizes (buckets), each has its own times, which need not grow with rows.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     rows: Axis,
@@ -94,7 +94,7 @@ impl Curve {
         self.rows.sizes()
     }
 
-    /// A run of so many rows, executed in a bucket, has taken so long.
+    /// Learns that a run of `rows`, executed in a `bucket`, took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         self.law.learn(rows, bucket, length, took_ns.max(1.0));
         let (column, row) = (self.lengths.observe(length), self.rows.observe(u64::from(bucket.max(1))));

@@ -39,7 +39,7 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// A run of so many rows, executed in a bucket, has taken so long.
+    /// Learns that a run of `rows`, executed in a `bucket`, took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         let rows = f64::from(rows.max(1));
         let tokens = f64::from(bucket.max(1)) * length.max(1) as f64;

@@ -6,9 +6,9 @@ use super::{CostPoint, curve::Curve};
 
 /// The times of one stage by the size that is executed.
 ///
-/// Where programs were materialised for a few sizes (buckets), so many rows run in the cheapest that holds them: what
-/// they take is a staircase. A larger bucket may take less time than a smaller one; rows never take less for being
-/// fewer.
+/// A device that captures graphs has them for a few sizes (buckets). Rows run in the cheapest bucket that holds them,
+/// so the time is a staircase over rows. A larger bucket may take less time than a smaller one; then the smaller one is
+/// not used, and more rows never take less time.
 #[derive(Clone, Debug)]
 pub(super) struct Stage {
     curve: Curve,
@@ -37,13 +37,13 @@ impl Stage {
         &self.curve
     }
 
-    /// A run of so many rows, executed in a bucket, has taken so long.
+    /// Learns that a run of `rows`, executed in a `bucket`, took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         self.curve.learn(rows, bucket, length, took_ns);
     }
 
-    /// The size in which so many rows are executed: the cheapest bucket that holds them, the smallest of those that
-    /// take as long or of which nothing is known. Without buckets, and where none holds them, their own number.
+    /// The size in which a batch of `rows` is executed: the cheapest bucket that holds it, and the smallest of several
+    /// that take as long or have no known time. Without buckets, and where none is large enough, it is `rows`.
     pub(super) fn bucket(&self, rows: u32, length: u64) -> u32 {
         let holding = &self.buckets[self.buckets.partition_point(|&bucket| bucket < rows)..];
         match holding {
@@ -56,8 +56,8 @@ impl Stage {
         }
     }
 
-    /// Predicted nanoseconds, or none when nothing is known. More rows than any bucket holds take as long as so many
-    /// full ones.
+    /// Predicted nanoseconds, or none when nothing is known. More rows than the largest bucket holds take in proportion
+    /// to it.
     pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
         let full = self.buckets.last().copied().filter(|&largest| rows > largest);
         let Some(largest) = full else { return self.curve.predict(self.bucket(rows, length), length) };

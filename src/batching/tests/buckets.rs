@@ -1,4 +1,4 @@
-//! Sizes that programs were materialised for: in which of them a task runs, and what policies are told of it.
+//! Buckets: in which of them a task runs, and what policies are told of it.
 
 use proptest::prelude::*;
 use smallvec::SmallVec;

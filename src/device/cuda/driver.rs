@@ -259,7 +259,7 @@ impl Address {
         self.0
     }
 
-    /// So many bytes further on.
+    /// The address `bytes` further on.
     #[must_use]
     pub fn offset(self, bytes: usize) -> Self {
         Self(self.0 + bytes as u64)
@@ -275,7 +275,7 @@ pub(super) struct Memory {
 }
 
 impl Memory {
-    /// Memory of so many bytes, at least one, that holds zeros.
+    /// Allocates `bytes` of memory, at least one, filled with zeros.
     pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
         let bytes = bytes.max(1);
         // SAFETY: nobody reads it before the zeros are there.
@@ -340,7 +340,7 @@ pub(super) trait Plain {}
 impl Plain for u8 {}
 
 impl<T: Plain> Mapped<T> {
-    /// So many elements, at least one, all bits zero.
+    /// Allocates `len` elements, at least one, all bits zero.
     pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
         let len = len.max(1);
         let bytes = len * size_of::<T>();
@@ -366,7 +366,7 @@ impl<T: Plain> Mapped<T> {
 
     /// The elements, as the card may be changing them: `T` is an atomic.
     pub(super) fn elements(&self) -> &[T] {
-        // SAFETY: it owns so many, all of which hold values.
+        // SAFETY: it owns `len` elements, all of which hold values.
         unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
     }
 }

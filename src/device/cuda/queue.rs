@@ -29,7 +29,7 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Room for parameters of so many bytes.
+    /// Blocks with room for `parameter_bytes` of parameters.
     pub(super) fn new(depth: u32, parameter_bytes: usize) -> Self {
         let bytes = (HEAD_BYTES + parameter_bytes).next_multiple_of(BLOCK_ALIGNMENT);
         Self { depth: depth.max(1), bytes: bytes as u32 }

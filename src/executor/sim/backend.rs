@@ -136,7 +136,7 @@ impl Backend for Simulated {
             return Err(format!("it needs {rows} rows, expected at most {free}"));
         }
         floor.used_rows += rows;
-        floor.behaviour.materialise(knobs);
+        floor.behaviour.give_buckets(knobs);
         let reserved = match (&version.programs.0, &knobs.policy) {
             (Programs::Cells(_), Policy::Cellular(cellular)) => {
                 Reserved::Slots(cells::SlotTable::new(&mut floor.sim, cellular.slots))

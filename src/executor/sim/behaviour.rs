@@ -89,7 +89,7 @@ impl Behaviour {
     }
 
     /// Some devices have the cells of a model in a few sizes only. Of stages the scenario says so.
-    pub(super) fn materialise(&mut self, knobs: &mut Knobs) {
+    pub(super) fn give_buckets(&mut self, knobs: &mut Knobs) {
         let Policy::Cellular(cellular) = &mut knobs.policy else { return };
         let is_chosen = self.rng.coin();
         for cell in cellular.cells.iter_mut().filter(|_| is_chosen) {

@@ -152,13 +152,13 @@ impl World {
         let losing_lanes = if rng.permille(200) { 5 } else { 0 };
         let failing = if rng.coin() { 15 } else { 0 };
         let mut models = models;
-        models.iter_mut().for_each(|model| materialise(rng, model));
+        models.iter_mut().for_each(|model| give_buckets(rng, model));
         Self { requests, models, lanes, failing, losing_lanes }
     }
 }
 
 /// Of a third of the models some cells run in a few sizes only.
-fn materialise(rng: &mut Rng, model: &mut Knobs) {
+fn give_buckets(rng: &mut Rng, model: &mut Knobs) {
     let is_chosen = rng.below(3) == 0;
     let Policy::Cellular(cellular) = &mut model.policy else { return };
     for cell in cellular.cells.iter_mut().filter(|_| is_chosen) {
