@@ -123,8 +123,7 @@ impl Cuda {
         let queue = |index| Queue::new(&context, StreamId(index), blocks, &signals, &frame, &capturing);
         let queues: Vec<Queue> = (0..streams).map(queue).collect::<Result<_, _>>()?;
         let polled = queues.iter().map(|queue| Arc::clone(&queue.stream)).collect();
-        signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, told)
-            .map_err(|error| DeviceError::Driver(format!("the poller cannot be started: {error}")))?;
+        signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, told)?;
         let buffers = Registry::default();
         Ok(Self {
             context,

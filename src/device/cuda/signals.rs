@@ -8,6 +8,7 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
+        mpsc,
     },
     thread,
     time::{Duration, Instant},
@@ -94,20 +95,26 @@ impl Signals {
     }
 }
 
-/// Starts the thread that polls, which ends by [`Signals::end`] or with the device.
+/// Starts the thread that polls, which ends by [`Signals::end`] or with the device. Returns once it has the context.
 pub(super) fn poll(
     signals: Arc<Signals>,
     context: Arc<Context>,
     streams: Vec<Arc<Stream>>,
     told: Arc<dyn Told>,
-) -> std::io::Result<()> {
-    thread::Builder::new().name("cuda-poller".to_owned()).spawn(move || {
-        let polled = context.enter().and_then(|()| signals.run(&streams, &*told));
-        if let Err(reason) = polled {
+) -> Result<(), DeviceError> {
+    let (entering, entered) = mpsc::sync_channel(1);
+    let poller = move || {
+        let has_context = context.enter();
+        let goes_on = has_context.is_ok();
+        // The caller waits for it.
+        let _ = entering.send(has_context);
+        if goes_on && let Err(reason) = signals.run(&streams, &*told) {
             told.lost(&reason.to_string());
         }
-    })?;
-    Ok(())
+    };
+    let cannot_start = |error| DeviceError::Driver(format!("the poller cannot be started: {error}"));
+    thread::Builder::new().name("cuda-poller".to_owned()).spawn(poller).map_err(cannot_start)?;
+    entered.recv().unwrap_or(Err(DeviceError::Stopped))
 }
 
 impl Signals {
