@@ -11,13 +11,13 @@ use cudarc::nvrtc::{result, sys};
 use sha2::{Digest, Sha256};
 use tracing::warn;
 
-/// A file of kernels.
+/// A file of kernels, written or generated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct Source<'t> {
     /// What it is called in the compiler's words.
-    pub name: &'static str,
+    pub name: &'t str,
     /// The kernels.
-    pub text: &'static str,
+    pub text: &'t str,
 }
 
 /// What the kernels' tensors hold. They compute in fp32.
@@ -47,7 +47,7 @@ macro_rules! kernels {
         /// The files of `kernels/`.
         #[derive(Clone, Copy, Debug)]
         pub struct KernelFiles {
-            $(#[doc = $says] pub $field: Source,)+
+            $(#[doc = $says] pub $field: Source<'static>,)+
         }
 
         /// The files of `kernels/`.
@@ -63,6 +63,9 @@ macro_rules! kernels {
 kernels! {
     parameters: "What every operation begins with.",
     signal: "What every operation ends with.",
+    softmax: "Softmax over rows.",
+    layer_norm: "Layer normalisation over rows.",
+    argmax: "The place of each row's maximum.",
 }
 
 /// What every file of kernels is compiled behind, by name.
@@ -101,7 +104,7 @@ impl Compiler {
     }
 
     /// What the driver takes.
-    pub(super) fn compile(&self, source: Source, element: Element) -> Result<Vec<u8>, String> {
+    pub(super) fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
         #[expect(unsafe_code, reason = "the library's initialisers run")]
         // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
         let is_present = unsafe { sys::is_culib_present() };
@@ -124,7 +127,7 @@ impl Compiler {
     }
 
     /// The name of a file of kernels in the cache: it changes with all that goes into the binary.
-    fn key(&self, source: Source, element: Element) -> String {
+    fn key(&self, source: Source<'_>, element: Element) -> String {
         let mut version = (0, 0);
         #[expect(unsafe_code, reason = "the compiler is a C library")]
         // SAFETY: it writes two numbers.
@@ -143,7 +146,7 @@ impl Compiler {
     }
 
     #[expect(unsafe_code, reason = "the compiler is a C library")]
-    fn run(&self, source: Source, element: Element) -> Result<Vec<u8>, String> {
+    fn run(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
         let failed =
             |what: &str, log: &str| format!("{}: {what}{}{log}", source.name, if log.is_empty() { "" } else { ":\n" });
         let text = |text: &str| CString::new(text).map_err(|_| failed("its text has a zero byte", ""));

@@ -95,6 +95,11 @@ impl Context {
         })
     }
 
+    /// Whether it can still be used.
+    pub(super) fn is_usable(&self) -> bool {
+        self.lost.get().is_none()
+    }
+
     /// Leaves everything as it is: work that does not end still uses it.
     pub(super) fn abandon(&self, reason: &str) {
         self.lost.get_or_init(|| reason.to_owned());
@@ -157,6 +162,17 @@ impl Stream {
             Err(DriverError(sys::CUresult::CUDA_ERROR_NOT_READY)) => self.context.check(Ok(())),
             answered => self.context.check(answered),
         }
+    }
+
+    /// Holds the thread until everything that was issued is complete.
+    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
+        // SAFETY: it lives.
+        self.context.check(unsafe { result::stream::synchronize(self.raw) })
+    }
+
+    /// The driver's name of it, for libraries that issue to it.
+    pub(super) fn raw(&self) -> sys::CUstream {
+        self.raw
     }
 
     /// Copies within the card's memory.
@@ -268,7 +284,7 @@ impl Address {
 
 /// Memory on the card.
 #[derive(Debug)]
-pub(super) struct Memory {
+pub struct Memory {
     context: Arc<Context>,
     address: Address,
     bytes: usize,
@@ -286,12 +302,16 @@ impl Memory {
         Ok(memory)
     }
 
-    pub(super) fn address(&self) -> Address {
+    /// Where it begins.
+    pub fn address(&self) -> Address {
         self.address
     }
 
     /// Writes bytes from an offset on, and holds the thread until they are there. For loading.
-    pub(super) fn upload(&self, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
+    ///
+    /// # Errors
+    /// When it ends before, or the device is lost.
+    pub fn upload(&self, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         self.check_range(offset, data.len())?;
         // SAFETY: the range is within it.
         self.context.check(unsafe { result::memcpy_htod_sync(self.address.0 + offset as u64, data) })

@@ -11,12 +11,14 @@
 //!   [`DeviceError::Lost`].
 //!
 //! A [`Cuda`] belongs to the thread that opened it. `driver` calls the driver and owns its handles, `queue` is a
-//! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, and [`cards`](mod@cards) says what there is.
+//! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, `products` multiplies matrices, and
+//! [`cards`](mod@cards) says what there is.
 
 pub mod cards;
 mod compiler;
 mod driver;
 pub mod libraries;
+pub mod products;
 mod queue;
 mod signals;
 
@@ -33,11 +35,12 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 
 pub use self::{
     compiler::{Compiler, Element, KERNELS, Source},
-    driver::{Address, Argument, Function, Shape},
+    driver::{Address, Argument, Function, Memory, Shape},
     signals::Told,
 };
 use self::{
-    driver::{Context, GraphExec, Memory, Module, Stream},
+    driver::{Context, GraphExec, Module, Stream},
+    products::{Library, MatrixProduct, Product},
     queue::{Blocks, Frame, Queue},
     signals::Signals,
 };
@@ -68,6 +71,8 @@ pub struct CudaOptions {
 pub struct Cuda {
     context: Arc<Context>,
     compiler: Compiler,
+    /// cuBLASLt, once something has asked for products.
+    library: Option<Rc<Library>>,
     queues: Vec<Queue>,
     /// Runs nothing: graphs are captured on it.
     capturing: Stream,
@@ -111,7 +116,7 @@ impl Cuda {
         let major = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = context.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
         let compiler = compiler.for_architecture(major, minor);
-        let load = |source: Source| compile(&compiler, &context, source, Element::F32);
+        let load = |source: Source<'_>| compile(&compiler, &context, source, Element::F32);
         let frame = Frame {
             fetch: load(KERNELS.parameters)?.function("fetch_parameters")?,
             signal: load(KERNELS.signal)?.function("signal")?,
@@ -128,6 +133,7 @@ impl Cuda {
         Ok(Self {
             context,
             compiler,
+            library: None,
             queues,
             capturing,
             buffers,
@@ -141,8 +147,33 @@ impl Cuda {
     ///
     /// # Errors
     /// When they do not compile, with the compiler's words, or the driver does not take them.
-    pub fn kernels(&self, source: Source, element: Element) -> Result<Kernels, DeviceError> {
+    pub fn kernels(&self, source: Source<'_>, element: Element) -> Result<Kernels, DeviceError> {
         compile(&self.compiler, &self.context, source, element).map(Kernels)
+    }
+
+    /// Allocates memory that is no buffer of rows, such as weights: at least one byte, filled with zeros. Whoever holds
+    /// it lets go of it only once no work that uses it is on the card.
+    ///
+    /// # Errors
+    /// When there is not as much, or the device is lost.
+    pub fn memory(&self, bytes: usize) -> Result<Memory, DeviceError> {
+        Memory::new(&self.context, bytes)
+    }
+
+    /// Makes a matrix product ready to be captured: chooses its algorithm and runs it once, on what lies at these
+    /// addresses, since what it loads lazily cannot be loaded within a capture. Not for the hot path.
+    ///
+    /// # Errors
+    /// When cuBLASLt is not found, or has no algorithm for the product.
+    pub fn product(&mut self, product: &MatrixProduct) -> Result<Product, DeviceError> {
+        let library = match &self.library {
+            Some(library) => Rc::clone(library),
+            None => Rc::clone(self.library.insert(Rc::new(Library::open(&self.context)?))),
+        };
+        let prepared = Product::new(&library, product)?;
+        prepared.issue(&self.capturing)?;
+        self.capturing.synchronize()?;
+        Ok(prepared)
     }
 
     /// Captures what `issue` issues, as a graph for one stream. Not for the hot path.
@@ -217,7 +248,7 @@ impl Cuda {
 fn compile(
     compiler: &Compiler,
     context: &Arc<Context>,
-    source: Source,
+    source: Source<'_>,
     element: Element,
 ) -> Result<Rc<Module>, DeviceError> {
     let binary = compiler.compile(source, element).map_err(DeviceError::Driver)?;
@@ -256,6 +287,14 @@ impl Capture<'_> {
     /// When the driver refuses.
     pub fn kernel(&mut self, kernel: &Function, shape: Shape, arguments: &[Argument]) -> Result<(), DeviceError> {
         self.stream.launch(kernel, shape, arguments)
+    }
+
+    /// Computes a matrix product behind what was issued before.
+    ///
+    /// # Errors
+    /// When the library refuses.
+    pub fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
+        product.issue(self.stream)
     }
 
     /// Copies bytes from one place on the card to another.

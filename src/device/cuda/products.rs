@@ -1,0 +1,281 @@
+//! Products of matrices by cuBLASLt, planned before a capture and issued within it.
+//!
+//! cuBLASLt counts matrices by columns. A matrix by rows is the same memory as its transpose by columns, so the product
+//! `d = a · b` by rows is computed as `dᵀ = bᵀ · aᵀ` by columns, and nothing is moved. The plain functions are called:
+//! the safe layer of `cudarc` computes in TF32 without a word, and asks for an algorithm at every call, which a capture
+//! forbids.
+#![expect(unsafe_code, reason = "cuBLASLt is a C library")]
+
+use std::{ffi::c_void, mem::size_of, ptr, rc::Rc, sync::Arc};
+
+use cudarc::cublaslt::{
+    result::{self, CublasError},
+    sys::{
+        self, cublasComputeType_t, cublasLtEpilogue_t, cublasLtMatmulDescAttributes_t as DescAttribute,
+        cublasLtMatmulPreferenceAttributes_t as Preference, cublasLtMatrixLayoutAttribute_t as LayoutAttribute,
+        cudaDataType_t,
+    },
+};
+
+use super::driver::{Address, Context, Stream};
+use crate::device::DeviceError;
+
+/// What products may use beside their matrices: what NVIDIA recommends for the H100, and more than older cards ask for.
+pub const WORKSPACE_BYTES: usize = 32 << 20;
+
+/// Alignment from which on the library makes no more of it.
+const MOST_ALIGNMENT: u64 = 256;
+
+/// How the elements of a product are multiplied; sums are fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Multiplication {
+    /// As IEEE's single precision has it.
+    Ieee,
+    /// In TF32: the factors keep 10 bits of their fractions.
+    Tf32,
+}
+
+/// One of the matrices of a product, of fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operand {
+    /// Its first element.
+    pub address: Address,
+    /// Elements from the beginning of a row to that of the next; of a column, where it is transposed.
+    pub leading: usize,
+    /// It lies by columns.
+    pub is_transposed: bool,
+    /// Elements from one matrix of a batch to the next; 0 where all products of the batch share it.
+    pub batch_stride: usize,
+}
+
+/// `d = alpha · a · b + bias`, `batches` times. a: [m, k], b: [k, n], bias: [n], d: [m, n], by rows and without gaps.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixProduct {
+    /// Rows of `a` and `d`.
+    pub m: usize,
+    /// Columns of `b` and `d`.
+    pub n: usize,
+    /// Columns of `a`, rows of `b`.
+    pub k: usize,
+    /// How many products.
+    pub batches: usize,
+    /// The left factor.
+    pub a: Operand,
+    /// The right factor.
+    pub b: Operand,
+    /// Where the products lie, one behind another.
+    pub d: Address,
+    /// What is added to each row.
+    pub bias: Option<Address>,
+    /// What products are multiplied by.
+    pub alpha: f32,
+    /// How elements are multiplied.
+    pub multiplication: Multiplication,
+    /// [`WORKSPACE_BYTES`] of memory that nothing else uses while the product is computed.
+    pub workspace: Address,
+}
+
+/// cuBLASLt, as opened for one context.
+#[derive(Debug)]
+pub(super) struct Library {
+    context: Arc<Context>,
+    handle: sys::cublasLtHandle_t,
+}
+
+impl Library {
+    pub(super) fn open(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
+        if !unsafe { sys::is_culib_present() } {
+            let absent = "cuBLASLt is not found (libcublasLt.so.13): matrices cannot be multiplied; give the folder of \
+                          CUDA's libraries with --cuda-libraries";
+            return Err(DeviceError::Driver(absent.to_owned()));
+        }
+        Ok(Self { handle: result::create_handle().map_err(refused)?, context: Arc::clone(context) })
+    }
+}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        if self.context.is_usable() {
+            // SAFETY: nothing else names it.
+            let _ = unsafe { result::destroy_handle(self.handle) };
+        }
+    }
+}
+
+fn refused(error: CublasError) -> DeviceError {
+    DeviceError::Driver(format!("cuBLASLt: {:?}", error.0))
+}
+
+/// A description of a product, destroyed by its owner.
+#[derive(Debug)]
+struct Desc(sys::cublasLtMatmulDesc_t);
+
+impl Desc {
+    fn new(multiplication: Multiplication) -> Result<Self, CublasError> {
+        let compute = match multiplication {
+            Multiplication::Ieee => cublasComputeType_t::CUBLAS_COMPUTE_32F,
+            Multiplication::Tf32 => cublasComputeType_t::CUBLAS_COMPUTE_32F_FAST_TF32,
+        };
+        result::create_matmul_desc(compute, cudaDataType_t::CUDA_R_32F).map(Self)
+    }
+
+    fn set<T>(&self, attribute: DescAttribute, value: T) -> Result<(), CublasError> {
+        // SAFETY: it lives, and the library copies as many bytes as the value has.
+        unsafe { result::set_matmul_desc_attribute(self.0, attribute, pointer(&value), size_of::<T>()) }
+    }
+}
+
+impl Drop for Desc {
+    fn drop(&mut self) {
+        // SAFETY: nothing else names it; it is memory of the host's alone.
+        let _ = unsafe { result::destroy_matmul_desc(self.0) };
+    }
+}
+
+/// A description of a matrix by columns, destroyed by its owner.
+#[derive(Debug)]
+struct Layout(sys::cublasLtMatrixLayout_t);
+
+impl Layout {
+    fn new(rows: usize, columns: usize, leading: usize, batches: usize, stride: usize) -> Result<Self, CublasError> {
+        let layout = Self(result::create_matrix_layout(
+            cudaDataType_t::CUDA_R_32F,
+            rows as u64,
+            columns as u64,
+            leading as i64,
+        )?);
+        layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, batches as i32)?;
+        layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride as i64)?;
+        Ok(layout)
+    }
+
+    /// The transpose of a factor, as it lies in memory: rows of the factor are columns here.
+    fn of(operand: &Operand, rows: usize, columns: usize, batches: usize) -> Result<Self, CublasError> {
+        let (rows, columns) = if operand.is_transposed { (rows, columns) } else { (columns, rows) };
+        Self::new(rows, columns, operand.leading, batches, operand.batch_stride)
+    }
+
+    fn set<T>(&self, attribute: LayoutAttribute, value: T) -> Result<(), CublasError> {
+        // SAFETY: it lives, and the library copies as many bytes as the value has.
+        unsafe { result::set_matrix_layout_attribute(self.0, attribute, pointer(&value), size_of::<T>()) }
+    }
+}
+
+impl Drop for Layout {
+    fn drop(&mut self) {
+        // SAFETY: nothing else names it; it is memory of the host's alone.
+        let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+fn pointer<T>(value: &T) -> *const c_void {
+    ptr::from_ref(value).cast()
+}
+
+/// The alignment of an address, as far as it matters.
+fn alignment(address: Address) -> u32 {
+    (1_u64 << address.to_bits().trailing_zeros().min(63)).min(MOST_ALIGNMENT) as u32
+}
+
+/// A product with its algorithm, for a capture.
+#[derive(Debug)]
+pub struct Product {
+    library: Rc<Library>,
+    desc: Desc,
+    /// Of `bᵀ`, `aᵀ` and `dᵀ`.
+    layouts: [Layout; 3],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    product: MatrixProduct,
+}
+
+impl Product {
+    /// Describes a product and chooses its algorithm.
+    pub(super) fn new(library: &Rc<Library>, product: &MatrixProduct) -> Result<Self, DeviceError> {
+        let MatrixProduct { m, n, k, batches, .. } = *product;
+        let describe = || {
+            let desc = Desc::new(product.multiplication)?;
+            desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(product.b.is_transposed))?;
+            desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSB, i32::from(product.a.is_transposed))?;
+            if let Some(bias) = product.bias {
+                desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_EPILOGUE, cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS)?;
+                desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.to_bits())?;
+            }
+            let layouts = [
+                Layout::of(&product.b, k, n, batches)?,
+                Layout::of(&product.a, m, k, batches)?,
+                Layout::new(n, m, n, batches, m * n)?,
+            ];
+            let algorithm = choose(library, &desc, &layouts, product)?;
+            Ok(Self { library: Rc::clone(library), desc, layouts, algorithm, product: *product })
+        };
+        describe().map_err(|error: CublasError| {
+            let what = format!("a product of {batches} matrices [{m}, {k}] and [{k}, {n}]");
+            DeviceError::Driver(format!("{what} cannot be planned: cuBLASLt: {:?}", error.0))
+        })
+    }
+
+    /// Issues it, in a capture or else.
+    pub(super) fn issue(&self, stream: &Stream) -> Result<(), DeviceError> {
+        let MatrixProduct { a, b, d, alpha, workspace, .. } = &self.product;
+        let (alpha, beta) = (*alpha, 0.0_f32);
+        let on_card = |address: &Address| address.to_bits() as *mut c_void;
+        let [b_layout, a_layout, d_layout] = &self.layouts;
+        // SAFETY: the descriptions live; that the matrices are as large as they say, and live until the product is
+        // computed, is what whoever compiles plans answers for. `alpha` and `beta` are the host's and read at once.
+        let issued = unsafe {
+            result::matmul(
+                self.library.handle,
+                self.desc.0,
+                pointer(&alpha),
+                pointer(&beta),
+                on_card(&b.address),
+                b_layout.0,
+                on_card(&a.address),
+                a_layout.0,
+                on_card(d),
+                d_layout.0,
+                on_card(d),
+                d_layout.0,
+                &raw const self.algorithm,
+                on_card(workspace),
+                WORKSPACE_BYTES,
+                stream.raw().cast(),
+            )
+        };
+        issued.map_err(refused)
+    }
+}
+
+fn choose(
+    library: &Library,
+    desc: &Desc,
+    [b, a, d]: &[Layout; 3],
+    product: &MatrixProduct,
+) -> Result<sys::cublasLtMatmulAlgo_t, CublasError> {
+    let preference = result::create_matmul_pref()?;
+    let set = |attribute, value: *const c_void, bytes| {
+        // SAFETY: it lives, and the library copies the value.
+        unsafe { result::set_matmul_pref_attribute(preference, attribute, value, bytes) }
+    };
+    let chosen = || {
+        let bytes = WORKSPACE_BYTES as u64;
+        set(Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, pointer(&bytes), size_of::<u64>())?;
+        for (attribute, address) in [
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, product.b.address),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, product.a.address),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, product.d),
+            (Preference::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, product.d),
+        ] {
+            set(attribute, pointer(&alignment(address)), size_of::<u32>())?;
+        }
+        // SAFETY: all of these live.
+        let found =
+            unsafe { result::get_matmul_algo_heuristic(library.handle, desc.0, b.0, a.0, d.0, d.0, preference) }?;
+        found.state.result().map(|()| found.algo)
+    };
+    let chosen = chosen();
+    // SAFETY: nothing else names it.
+    let _ = unsafe { result::destroy_matmul_pref(preference) };
+    chosen
+}
