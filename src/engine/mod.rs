@@ -1,8 +1,10 @@
 //! Compiles a cell's program for a device and runs it on batches. Knows nothing of requests.
 //!
-//! A [`Program`] is one compiled cell. [`onnxruntime`] runs any ONNX graph on the CPU; [`Repeat`] and
+//! A [`Program`] is one compiled cell. [`onnxruntime`] runs any ONNX graph on the CPU; [`cuda`] makes
+//! plans of graphs for a card; [`Repeat`] and
 //! [`RepeatElements`] are small built-in programs with many responses per request, for tests of streaming.
 
+pub mod cuda;
 pub mod onnxruntime;
 mod program;
 mod repeat;

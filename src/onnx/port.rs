@@ -79,6 +79,11 @@ impl Port {
         }
     }
 
+    /// An input or output as the graph declares it.
+    pub(crate) fn of(info: &pb::ValueInfoProto) -> Self {
+        Self::decode(info.clone())
+    }
+
     pub(super) fn decode(info: pb::ValueInfoProto) -> Self {
         let name = info.name.unwrap_or_default();
         let declared = info.r#type.and_then(|declared| declared.value);

@@ -1,0 +1,51 @@
+//! Tensors of the file as bytes, least significant first, row-major.
+
+use bytes::Bytes;
+
+use super::ir::{Dims, Kind};
+use crate::onnx::pb::{self, tensor_proto::DataType as Elem};
+
+/// A tensor's elements.
+///
+/// # Errors
+/// When it is of a type that no kernel knows, its data do not fill its shape, or it lies outside of the file.
+pub fn of(tensor: &pb::TensorProto) -> Result<(Kind, Dims, Bytes), String> {
+    let elem = Elem::try_from(tensor.data_type()).unwrap_or(Elem::Undefined);
+    let kind = match elem {
+        Elem::Float => Kind::F32,
+        Elem::Int64 => Kind::I64,
+        Elem::Int32 => Kind::I32,
+        Elem::Bool => Kind::Bool,
+        other => return Err(format!("it holds {}", other.as_str_name())),
+    };
+    if !tensor.external_data.is_empty() {
+        return Err("its data lie outside of the file".to_owned());
+    }
+    let dims: Option<Dims> = tensor.dims.iter().map(|&length| usize::try_from(length).ok()).collect();
+    let dims = dims.ok_or("it has a negative axis")?;
+    let bytes = match &tensor.raw_data {
+        Some(raw) => raw.clone(),
+        None => match kind {
+            Kind::F32 => tensor.float_data.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            Kind::I64 => tensor.int64_data.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            Kind::I32 => tensor.int32_data.iter().flat_map(|number| number.to_le_bytes()).collect(),
+            Kind::Bool => tensor.int32_data.iter().map(|&number| u8::from(number != 0)).collect(),
+        },
+    };
+    let wanted = dims.iter().try_fold(kind.bytes(), |bytes, &length| bytes.checked_mul(length));
+    if wanted != Some(bytes.len()) {
+        return Err(format!("{} bytes do not fill the shape {dims:?}", bytes.len()));
+    }
+    Ok((kind, dims, bytes))
+}
+
+/// An element as expressions hold numbers: the bits of an f32, or an i64.
+pub fn bits(kind: Kind, bytes: &[u8], index: usize) -> Option<u64> {
+    let element = bytes.get(index * kind.bytes()..(index + 1) * kind.bytes())?;
+    Some(match kind {
+        Kind::F32 => u32::from_le_bytes(element.try_into().ok()?).into(),
+        Kind::I64 => u64::from_le_bytes(element.try_into().ok()?),
+        Kind::I32 => i64::from(i32::from_le_bytes(element.try_into().ok()?)).cast_unsigned(),
+        Kind::Bool => u64::from(element[0] != 0),
+    })
+}

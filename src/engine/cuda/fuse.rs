@@ -1,0 +1,155 @@
+//! Merges stores into few kernels.
+//!
+//! A store goes into the last kernel that comes after everything it reads. Over the same index space it shares that
+//! kernel's values, so that what another store of it has computed is not loaded again; over another space it becomes a
+//! section of its own, which saves a launch. Sections of a kernel run in no order, so none reads what another writes.
+
+use std::collections::{HashMap, HashSet};
+
+use super::ir::{
+    BufferId, Dims, Expressions, Lookup, Node, NodeId, Operation, Product, Reduce, RowKernel, Rowwise, Store, View,
+    Work,
+};
+
+/// Kernels have a pointer for each buffer, and the driver takes 4 KB of arguments.
+const STORES_MAX: usize = 64;
+
+/// What is launched at once.
+#[derive(Clone, Debug)]
+pub enum Step {
+    /// A generated kernel.
+    Kernel(Kernel),
+    /// A matrix product.
+    Product(Product),
+    /// A written kernel over rows.
+    Rowwise(Rowwise),
+    /// A generated reduction.
+    Reduce(Reduce),
+}
+
+/// A kernel of stores.
+#[derive(Clone, Debug)]
+pub struct Kernel {
+    /// Whether it runs for each row.
+    pub by_rows: bool,
+    /// Its index spaces.
+    pub sections: Vec<Section>,
+}
+
+/// What is stored over one index space.
+#[derive(Clone, Debug)]
+pub struct Section {
+    /// The space.
+    pub dims: Dims,
+    /// Where each expression goes.
+    pub stores: Vec<(View, NodeId)>,
+}
+
+impl Step {
+    /// The buffers that it writes.
+    pub fn writes(&self) -> Vec<BufferId> {
+        match self {
+            Self::Kernel(kernel) => kernel.stores().map(|(to, _)| to.buffer).collect(),
+            Self::Product(product) => vec![product.d],
+            Self::Rowwise(Rowwise { kernel: RowKernel::ArgMax { done }, to, .. }) => vec![*to, *done],
+            Self::Rowwise(Rowwise { to, .. }) | Self::Reduce(Reduce { to, .. }) => vec![*to],
+        }
+    }
+
+    /// The buffers that it reads.
+    pub fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
+        let of = |node: NodeId| expressions.views(node).into_iter().map(|view| view.buffer);
+        match self {
+            Self::Kernel(kernel) => kernel.stores().flat_map(|(_, node)| of(*node)).collect(),
+            Self::Product(product) => [product.a.buffer, product.b.buffer].into_iter().chain(product.bias).collect(),
+            Self::Rowwise(Rowwise { kernel, from, .. }) => {
+                let more = match kernel {
+                    RowKernel::LayerNorm { scale, bias, .. } => [Some(*scale), *bias],
+                    RowKernel::Softmax | RowKernel::ArgMax { .. } => [None; 2],
+                };
+                more.into_iter().flatten().chain([*from]).collect()
+            }
+            Self::Reduce(reduce) => of(reduce.node).collect(),
+        }
+    }
+}
+
+impl Kernel {
+    fn stores(&self) -> impl Iterator<Item = &(View, NodeId)> {
+        self.sections.iter().flat_map(|section| &section.stores)
+    }
+
+    /// Takes a store in; whether it could.
+    fn take(&mut self, store: &Store, expressions: &mut Expressions) -> bool {
+        let written: HashSet<BufferId> = self.stores().map(|(to, _)| to.buffer).collect();
+        if self.by_rows != store.by_rows || self.stores().count() >= STORES_MAX {
+            return false;
+        }
+        let section = self.sections.iter().position(|section| section.dims == store.dims);
+        // What this place of the index space has just computed is in registers; what other places do is nowhere yet.
+        let mut tables = HashSet::new();
+        expressions.visit(store.node, &mut HashSet::new(), &mut |node| {
+            if let Node::Lookup(Lookup { table, .. }) = expressions.node(node) {
+                tables.insert(table.buffer);
+            }
+        });
+        if !tables.is_disjoint(&written) {
+            return false;
+        }
+        let computed = section.map(|section| self.sections[section].stores.clone()).unwrap_or_default();
+        let node = expressions.rewrite(store.node, &mut HashMap::new(), &mut |expressions, kind, view| {
+            if !written.contains(&view.buffer) {
+                return Some(expressions.add(kind, Node::Load(view.clone())));
+            }
+            computed.iter().find(|(to, _)| to == view).map(|(_, node)| *node)
+        });
+        let Some(node) = node else { return false };
+        let entry = (store.to.clone(), node);
+        match section {
+            Some(section) => self.sections[section].stores.push(entry),
+            None => self.sections.push(Section { dims: store.dims.clone(), stores: vec![entry] }),
+        }
+        true
+    }
+}
+
+/// The operations of a graph as launches.
+pub fn fused(work: &mut Work) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for operation in std::mem::take(&mut work.operations) {
+        let store = match operation {
+            Operation::Store(store) => store,
+            Operation::Product(product) => {
+                steps.push(Step::Product(product));
+                continue;
+            }
+            Operation::Rowwise(rowwise) => {
+                steps.push(Step::Rowwise(rowwise));
+                continue;
+            }
+            Operation::Reduce(reduce) => {
+                steps.push(Step::Reduce(reduce));
+                continue;
+            }
+        };
+        let reads: HashSet<BufferId> = work.expressions.views(store.node).into_iter().map(|view| view.buffer).collect();
+        let mut is_taken = false;
+        for step in steps.iter_mut().rev() {
+            if let Step::Kernel(kernel) = step
+                && kernel.take(&store, &mut work.expressions)
+            {
+                is_taken = true;
+                break;
+            }
+            if step.writes().iter().any(|buffer| reads.contains(buffer)) {
+                break;
+            }
+        }
+        if !is_taken {
+            let Store { by_rows, dims, node, to } = store;
+            let sections = vec![Section { dims, stores: vec![(to, node)] }];
+            steps.push(Step::Kernel(Kernel { by_rows, sections }));
+        }
+    }
+    steps
+}

@@ -1,0 +1,273 @@
+//! Memory for batches, and the launches of one size of them.
+
+use super::{
+    codegen::Generated,
+    fuse::Step,
+    ir::{Count, Factor, Holder, Product, RowKernel, Rowwise},
+    load::Loaded,
+    memory::{self, ALIGNMENT},
+};
+use crate::device::{
+    DeviceError,
+    cuda::{
+        Address, Argument, Capture, Cuda, Function, Memory, Shape,
+        products::{self, MatrixProduct, Operand},
+    },
+};
+
+/// Most blocks of a grid along y.
+const BLOCKS_MAX: usize = 65_535;
+/// Threads of the written kernels over rows, at most: that of the smallest.
+const ROW_THREADS: usize = 512;
+/// Elements that a thread of these reads at once.
+const PACK: usize = 4;
+
+/// Inputs, outputs and what lies between them, for one stream.
+#[derive(Debug)]
+pub struct Workspace {
+    memory: Memory,
+    max_rows: u32,
+    /// By buffer.
+    offsets: Vec<Option<usize>>,
+    inputs: Vec<Address>,
+    outputs: Vec<Address>,
+    counts: Address,
+    faults: Option<Address>,
+    /// What products use beside their matrices.
+    beside: Option<Memory>,
+}
+
+impl Workspace {
+    pub(super) fn new(loaded: &Loaded, card: &Cuda, max_rows: u32) -> Result<Self, DeviceError> {
+        let plan = &loaded.plan;
+        let rows = max_rows.max(1) as usize;
+        let too_large = || DeviceError::Driver(format!("a plan for {rows} rows needs more memory than can be counted"));
+        let most = plan.counts.iter().map(|count| count.factor).max().unwrap_or(1);
+        most.checked_mul(rows).filter(|&count| i32::try_from(count).is_ok()).ok_or_else(too_large)?;
+        let places = memory::places(&plan.work, &plan.steps, rows).ok_or_else(too_large)?;
+        let counts = places.bytes;
+        let faults = counts + (plan.counts.len() * size_of::<i32>()).next_multiple_of(ALIGNMENT);
+        let memory = card.memory(faults + rows * size_of::<u32>())?;
+        let has_products = plan.steps.iter().any(|step| matches!(step, Step::Product(_)));
+        let beside = has_products.then(|| card.memory(products::WORKSPACE_BYTES)).transpose()?;
+        let at = |offset: usize| memory.address().offset(offset);
+        let placed = |wanted: Holding, count: usize| -> Vec<Address> {
+            let find = |index| {
+                let is_it = |holder: &Holder| match (wanted, holder) {
+                    (Holding::Input, Holder::Input(own)) | (Holding::Output, Holder::Output(own)) => *own == index,
+                    _ => false,
+                };
+                plan.work.buffers.iter().position(|buffer| is_it(&buffer.holder))
+            };
+            (0..count).map(|index| at(find(index).and_then(|buffer| places.offsets[buffer]).unwrap_or(0))).collect()
+        };
+        Ok(Self {
+            inputs: placed(Holding::Input, plan.input_count()),
+            outputs: placed(Holding::Output, plan.output_count()),
+            counts: at(counts),
+            faults: plan.notes_faults().then(|| at(faults)),
+            offsets: places.offsets,
+            max_rows,
+            memory,
+            beside,
+        })
+    }
+
+    /// Where the rows of an input are to lie, row-major from row 0 on and without gaps; the same for each number of rows,
+    /// and aligned to 256 bytes.
+    ///
+    /// # Panics
+    /// When there is no such input.
+    pub fn input(&self, index: usize) -> Address {
+        self.inputs[index]
+    }
+
+    /// Where the rows of an output lie, as [`Self::input`].
+    ///
+    /// # Panics
+    /// When there is no such output.
+    pub fn output(&self, index: usize) -> Address {
+        self.outputs[index]
+    }
+
+    /// Where a word for each row lies that is not 0 after a launch if the row had an index which its table does not have;
+    /// none where nothing is looked up.
+    pub fn faults(&self) -> Option<Address> {
+        self.faults
+    }
+
+    /// The rows that it has room for.
+    pub fn max_rows(&self) -> u32 {
+        self.max_rows
+    }
+}
+
+/// What a buffer is for the caller.
+#[derive(Clone, Copy)]
+enum Holding {
+    Input,
+    Output,
+}
+
+/// An argument of a launch that is known when it is issued.
+#[derive(Clone, Copy, Debug)]
+enum Told {
+    /// Where the number of live rows lies.
+    Live,
+    Known(Argument),
+}
+
+/// The launches of a plan for one number of rows. It lives as long as the graphs that are made of it.
+#[derive(Debug)]
+pub struct Prepared {
+    launches: Vec<Launch>,
+}
+
+#[derive(Debug)]
+enum Launch {
+    Kernel { function: Function, shape: Shape, arguments: Vec<Told> },
+    Product(products::Product),
+}
+
+impl Prepared {
+    pub(super) fn new(loaded: &Loaded, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Self, DeviceError> {
+        if rows == 0 || rows > workspace.max_rows {
+            let most = workspace.max_rows;
+            return Err(DeviceError::Driver(format!("{rows} rows are to be run in memory for 1 to {most}")));
+        }
+        let plan = &loaded.plan;
+        let builder = Builder { loaded, workspace, rows: rows as usize };
+        let mut launches = Vec::new();
+        if let Some(function) = &loaded.head {
+            let faults = workspace.faults.map_or(Argument::U64(0), Argument::Address);
+            let arguments =
+                [Told::Live, builder.number(rows as usize), Told::Known(Argument::Address(workspace.counts))];
+            let arguments = arguments.into_iter().chain([Told::Known(faults)]).collect();
+            let shape = Shape { grid: [1; 3], threads: 256, shared_bytes: 0 };
+            launches.push(Launch::Kernel { function: function.clone(), shape, arguments });
+        }
+        for ((step, generated), function) in plan.steps.iter().zip(&plan.generated).zip(&loaded.kernels) {
+            launches.push(match (step, generated, function) {
+                (_, Some(generated), Some(function)) => builder.generated(generated, function),
+                (Step::Rowwise(rowwise), _, Some(function)) => builder.rowwise(rowwise, function),
+                (Step::Product(product), ..) => Launch::Product(card.product(&builder.product(product))?),
+                _ => return Err(DeviceError::Driver("a step of the plan has no kernel".to_owned())),
+            });
+        }
+        Ok(Self { launches })
+    }
+
+    /// Issues the launches. `live` is where the number of live rows lies, an i32, which is read when the launch runs.
+    ///
+    /// # Errors
+    /// When the driver or a library refuses.
+    pub fn issue(&self, capture: &mut Capture<'_>, live: Address) -> Result<(), DeviceError> {
+        for launch in &self.launches {
+            match launch {
+                Launch::Product(product) => capture.product(product)?,
+                Launch::Kernel { function, shape, arguments } => {
+                    let told = |argument: &Told| match argument {
+                        Told::Live => Argument::Address(live),
+                        Told::Known(argument) => *argument,
+                    };
+                    let arguments: Vec<Argument> = arguments.iter().map(told).collect();
+                    capture.kernel(function, *shape, &arguments)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Makes launches for a number of rows.
+struct Builder<'b> {
+    loaded: &'b Loaded,
+    workspace: &'b Workspace,
+    rows: usize,
+}
+
+impl Builder<'_> {
+    fn address(&self, buffer: usize) -> Address {
+        let constant = self.loaded.constants.get(&buffer).copied();
+        let placed = || self.workspace.memory.address().offset(self.workspace.offsets[buffer].unwrap_or(0));
+        constant.unwrap_or_else(placed)
+    }
+
+    fn at(&self, buffer: usize) -> Told {
+        Told::Known(Argument::Address(self.address(buffer)))
+    }
+
+    fn number(&self, number: usize) -> Told {
+        // Counts that kernels are told are checked when a workspace is reserved, and lengths when the plan is made.
+        Told::Known(Argument::I32(i32::try_from(number).unwrap_or(i32::MAX)))
+    }
+
+    fn generated(&self, generated: &Generated, function: &Function) -> Launch {
+        let Generated { buffers, notes_faults, by_rows, blocks, threads, .. } = generated;
+        let mut arguments = vec![Told::Live, self.number(self.rows)];
+        arguments.extend(buffers.iter().map(|&buffer| self.at(buffer)));
+        if *notes_faults {
+            arguments.extend(self.workspace.faults.map(|faults| Told::Known(Argument::Address(faults))));
+        }
+        let rows = if *by_rows { self.rows } else { 1 };
+        let grid = [rows as u32, (*blocks).clamp(1, BLOCKS_MAX) as u32, 1];
+        let shape = Shape { grid, threads: *threads as u32, shared_bytes: 0 };
+        Launch::Kernel { function: function.clone(), shape, arguments }
+    }
+
+    /// Where the number of live rows of a matrix lies.
+    fn live(&self, rows: Count) -> Told {
+        let place = self.loaded.plan.counts.iter().position(|&count| count == rows);
+        let at = |place: usize| Told::Known(Argument::Address(self.workspace.counts.offset(place * size_of::<i32>())));
+        place.map_or(Told::Live, at)
+    }
+
+    fn rowwise(&self, rowwise: &Rowwise, function: &Function) -> Launch {
+        let Rowwise { kernel, rows, columns, from, to } = rowwise;
+        let count = rows.of(self.rows);
+        let mut arguments = vec![self.live(*rows), self.number(count), self.number(*columns)];
+        let null = || Told::Known(Argument::U64(0));
+        match kernel {
+            RowKernel::Softmax => arguments.extend([self.at(*from), self.at(*to)]),
+            RowKernel::LayerNorm { epsilon, scale, bias } => arguments.extend([
+                Told::Known(Argument::F32(*epsilon)),
+                self.at(*from),
+                null(),
+                self.at(*scale),
+                bias.map_or_else(null, |bias| self.at(bias)),
+                null(),
+                self.at(*to),
+            ]),
+            // No token is the last.
+            RowKernel::ArgMax { done } => {
+                arguments.extend([self.at(*from), Told::Known(Argument::I32(-1)), self.at(*to), self.at(*done)]);
+            }
+        }
+        let threads = columns.div_ceil(PACK).next_multiple_of(32).clamp(32, ROW_THREADS);
+        let shape = Shape { grid: [count as u32, 1, 1], threads: threads as u32, shared_bytes: 0 };
+        Launch::Kernel { function: function.clone(), shape, arguments }
+    }
+
+    fn product(&self, product: &Product) -> MatrixProduct {
+        let Product { m, n, k, batches, a, b, bias, alpha, d } = product;
+        let operand = |factor: &Factor| Operand {
+            address: self.address(factor.buffer).offset(factor.offset as usize * size_of::<f32>()),
+            leading: factor.leading,
+            is_transposed: factor.is_transposed,
+            batch_stride: factor.batch_stride,
+        };
+        MatrixProduct {
+            m: m.of(self.rows),
+            n: *n,
+            k: *k,
+            batches: batches.of(self.rows),
+            a: operand(a),
+            b: operand(b),
+            d: self.address(*d),
+            bias: bias.map(|bias| self.address(bias)),
+            alpha: *alpha,
+            multiplication: self.loaded.precision.multiplication(),
+            workspace: self.workspace.beside.as_ref().map_or(self.workspace.counts, Memory::address),
+        }
+    }
+}

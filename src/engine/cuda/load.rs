@@ -1,0 +1,127 @@
+//! Puts a plan on a card.
+
+use std::{collections::HashMap, fmt, sync::Arc};
+
+use super::{
+    codegen::HEAD,
+    fuse::Step,
+    ir::{Holder, RowKernel, Rowwise},
+    launch::{Prepared, Workspace},
+    memory::ALIGNMENT,
+    plan::{Parts, Plan},
+};
+use crate::device::{
+    DeviceError,
+    cuda::{Address, Cuda, Element, Function, KERNELS, Memory, Source, products::Multiplication},
+};
+
+/// Of matrix products; tensors are fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// IEEE single precision.
+    Ieee,
+    /// TF32: factors are rounded to 10 bits of fraction, where the card has units for that.
+    Tf32,
+}
+
+impl Precision {
+    /// How products are computed.
+    pub(super) fn multiplication(self) -> Multiplication {
+        match self {
+            Self::Ieee => Multiplication::Ieee,
+            Self::Tf32 => Multiplication::Tf32,
+        }
+    }
+}
+
+/// A plan on a card: its weights and its kernels. It lives as long as the graphs that are made of it.
+pub struct Loaded {
+    pub(super) plan: Arc<Parts>,
+    pub(super) precision: Precision,
+    /// Constants, one behind another.
+    _weights: Memory,
+    /// Constants, by buffer.
+    pub(super) constants: HashMap<usize, Address>,
+    /// Kernels, by step; none for products.
+    pub(super) kernels: Vec<Option<Function>>,
+    /// What counts rows and clears faults, where that is needed.
+    pub(super) head: Option<Function>,
+}
+
+impl Plan {
+    /// Compiles the plan's kernels and puts its weights on a card, on the card's thread.
+    ///
+    /// # Errors
+    /// When there is not as much memory, a kernel does not compile, or the device is lost.
+    pub fn load(&self, card: &mut Cuda, precision: Precision) -> Result<Loaded, DeviceError> {
+        let parts = &self.0;
+        let used = parts.steps.iter().flat_map(|step| step.reads(&parts.work.expressions));
+        let mut offsets = HashMap::new();
+        let mut bytes: usize = 0;
+        for buffer in used {
+            if let Holder::Constant(data) = &parts.work.buffers[buffer].holder
+                && !offsets.contains_key(&buffer)
+            {
+                offsets.insert(buffer, bytes);
+                bytes = (bytes + data.len()).next_multiple_of(ALIGNMENT);
+            }
+        }
+        let weights = card.memory(bytes)?;
+        let mut constants = HashMap::new();
+        for (buffer, offset) in offsets {
+            if let Holder::Constant(data) = &parts.work.buffers[buffer].holder {
+                weights.upload(offset, data)?;
+                constants.insert(buffer, weights.address().offset(offset));
+            }
+        }
+        let own = card.kernels(Source { name: "plan.cu", text: &parts.program }, Element::F32)?;
+        let written = |source: Source<'_>, name: &str| card.kernels(source, Element::F32)?.function(name);
+        let mut by_name: HashMap<&str, Function> = HashMap::new();
+        let mut kernels = Vec::new();
+        for (step, generated) in parts.steps.iter().zip(&parts.generated) {
+            kernels.push(match (step, generated) {
+                (_, Some(generated)) => Some(own.function(&generated.name)?),
+                (Step::Rowwise(Rowwise { kernel, .. }), None) => {
+                    let (source, name) = match kernel {
+                        RowKernel::Softmax => (KERNELS.softmax, "softmax"),
+                        RowKernel::LayerNorm { .. } => (KERNELS.layer_norm, "layer_norm"),
+                        RowKernel::ArgMax { .. } => (KERNELS.argmax, "argmax_i64"),
+                    };
+                    if !by_name.contains_key(name) {
+                        by_name.insert(name, written(source, name)?);
+                    }
+                    by_name.get(name).cloned()
+                }
+                (_, None) => None,
+            });
+        }
+        let has_head = !parts.counts.is_empty() || parts.notes_faults();
+        let head = has_head.then(|| own.function(HEAD)).transpose()?;
+        Ok(Loaded { plan: Arc::clone(parts), precision, _weights: weights, constants, kernels, head })
+    }
+}
+
+impl Loaded {
+    /// Takes memory for inputs, outputs and what lies between, for up to `max_rows` rows. One stream may use it at a time.
+    ///
+    /// # Errors
+    /// When there is not as much memory, or the device is lost.
+    pub fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Workspace, DeviceError> {
+        Workspace::new(self, card, max_rows)
+    }
+
+    /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
+    /// Products run once, so nothing else may use the workspace meanwhile.
+    ///
+    /// # Errors
+    /// When the workspace has fewer rows, or a library refuses a product.
+    pub fn prepare(&self, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Prepared, DeviceError> {
+        Prepared::new(self, card, workspace, rows)
+    }
+}
+
+impl fmt::Debug for Loaded {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Loaded").field("precision", &self.precision).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! Entries of tensors by index: embeddings, and whatever else a graph looks up.
+
+use super::{Call, Lowering, Outcome, Rule, Value, axis_of};
+use crate::engine::cuda::{
+    ir::{Dims, Kind, Lookup, Node, Strides, Tensor, View},
+    views,
+};
+
+pub fn rule(op: &str) -> Option<Rule> {
+    match op {
+        "Gather" => Some(gather),
+        _ => None,
+    }
+}
+
+/// The axes of the indices take the place of the axis that is looked up: data `[a…, n, b…]`, indices `[i…]`, result
+/// `[a…, i…, b…]`. An index that is known becomes a view; others are read where the element is computed.
+fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
+    let data = lowering.tensor(call, 0)?;
+    let axis = axis_of(call.int("axis").unwrap_or(0), data.dims.len())?;
+    let length = data.dims[axis];
+    if data.by_rows && axis == 0 {
+        return Err("it takes some rows of a batch".to_owned());
+    }
+    let known = call.operand(1).and_then(|name| lowering.known_of(name));
+    let single = known.and_then(|known| match known.fixed()?.as_slice() {
+        &[index] => Some((index, known.dims.len())),
+        _ => None,
+    });
+    if let Some((index, rank)) = single {
+        let index = if index < 0 { index + length as i64 } else { index };
+        if index < 0 || index >= length as i64 {
+            return Err(format!("its index {index} is beyond an axis of {length}"));
+        }
+        let expressions = &mut lowering.work.expressions;
+        let mut picked = views::sliced(expressions, &data, axis, (index, 1, 1));
+        match rank {
+            0 => picked = views::without_axes(expressions, &picked, |at| at == axis),
+            rank => (1..rank).for_each(|_| picked = views::with_axis(expressions, &picked, axis)),
+        }
+        return Ok(vec![Value::Tensor(picked)]);
+    }
+    let indices = lowering.tensor(call, 1)?;
+    if !matches!(lowering.work.kind(&indices), Kind::I64 | Kind::I32) {
+        return Err(format!("its indices are of {:?}", lowering.work.kind(&indices)));
+    }
+    if indices.by_rows && (data.by_rows || axis != 0) {
+        return Err("it mixes or moves the rows of a batch".to_owned());
+    }
+    // What is looked up is read by strides, so it has to be stored.
+    let (_, data) = lowering.stored(call, 0)?;
+    let view = lowering.work.expressions.stored(data.node).ok_or("its data are not stored")?.clone();
+    let (before, after) = (&data.dims[..axis], &data.dims[axis + 1..]);
+    let dims: Dims = before.iter().chain(&indices.dims).chain(after).copied().collect();
+    let spread = |own: &Strides| -> Strides {
+        let zeros = |count: usize| std::iter::repeat_n(0, count);
+        zeros(before.len()).chain(own.iter().copied()).chain(zeros(after.len())).collect()
+    };
+    let index = lowering
+        .work
+        .expressions
+        .with_views(indices.node, &mut |view: &View| Some(View { strides: spread(&view.strides), ..view.clone() }));
+    let index = index.ok_or("its indices are not stored")?;
+    let (own, rest) = view.strides.split_at(axis);
+    let strides = own.iter().copied().chain(indices.dims.iter().map(|_| 0)).chain(rest[1..].iter().copied()).collect();
+    let kind = lowering.work.kind(&data);
+    let table = View { buffer: view.buffer, offset: view.offset, strides };
+    let lookup = Lookup { table, stride: rest[0], length: length as i64, index };
+    let node = lowering.work.expressions.add(kind, Node::Lookup(lookup));
+    Ok(vec![Value::Tensor(Tensor { by_rows: data.by_rows || indices.by_rows, dims, node })])
+}

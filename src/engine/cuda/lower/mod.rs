@@ -1,0 +1,256 @@
+//! Lowers a graph's nodes, one after another, to operations.
+//!
+//! What is pointwise becomes an expression and nothing is issued for it; views change where expressions read. Only what
+//! has to lie in memory is stored: the operands of products and of kernels over rows, the parts of a concatenation, and
+//! the graph's outputs.
+
+mod call;
+mod gather;
+mod layout;
+mod pointwise;
+mod product;
+mod reduce;
+
+use std::collections::{HashMap, HashSet};
+
+pub use self::{call::Call, layout::range as slice_range};
+use super::{
+    ir::{Dims, Holder, Kind, Node, Operation, Store, Tensor, View, WEIGHT_MAX, Work, contiguous},
+    numbers::{self, Known},
+    views,
+};
+
+/// What a node's output is, while a graph is lowered.
+#[derive(Clone, Debug)]
+pub enum Value {
+    /// Whole numbers that are known when the plan is made, such as shapes.
+    Known(Known),
+    /// A tensor.
+    Tensor(Tensor),
+}
+
+/// Why a node has no lowering.
+pub type Reason = String;
+/// What a node's outputs are.
+pub type Outcome = Result<Vec<Value>, Reason>;
+/// The dims of one row, and whether there is one for each.
+pub type RowShape = (Dims, bool);
+/// Lowers one operator.
+type Rule = fn(&mut Lowering<'_>, &Call<'_>) -> Outcome;
+
+/// A graph that is being lowered.
+#[derive(Debug)]
+pub struct Lowering<'m> {
+    /// What has come of it.
+    pub work: Work,
+    values: HashMap<&'m str, Value>,
+    /// Tensors that nothing is known of: what refused nodes would have made.
+    missing: HashSet<&'m str>,
+    /// The graph's outputs by name, with their numbers.
+    outputs: HashMap<&'m str, usize>,
+    /// Refused nodes.
+    refused: Vec<String>,
+}
+
+/// The rule of a standard operator.
+fn rule(op: &str) -> Option<Rule> {
+    let found = layout::rule(op).or_else(|| gather::rule(op)).or_else(|| pointwise::rule(op));
+    found.or_else(|| product::rule(op)).or_else(|| reduce::rule(op))
+}
+
+impl<'m> Lowering<'m> {
+    /// Begins with what the graph is given.
+    pub fn new(work: Work, values: HashMap<&'m str, Value>, outputs: HashMap<&'m str, usize>) -> Self {
+        Self { work, values, missing: HashSet::new(), outputs, refused: Vec::new() }
+    }
+
+    /// Lowers a node; one that cannot be is noted.
+    pub fn node(&mut self, call: &Call<'m>) {
+        let results = || call.node.output.iter().map(String::as_str);
+        let Some(rule) = call.is_standard().then(|| rule(call.op())).flatten() else {
+            self.refused.push(call.named(None));
+            return self.missing.extend(results());
+        };
+        if call.operands().any(|operand| self.missing.contains(operand)) {
+            return self.missing.extend(results());
+        }
+        let known: Vec<Option<Known>> = call.node.input.iter().map(|name| self.known_of(name)).collect();
+        let lowered = match numbers::folded(call, &known) {
+            Some(known) => Ok(vec![Value::Known(known)]),
+            None => rule(self, call),
+        };
+        match lowered {
+            Ok(values) => {
+                let count = values.len();
+                self.values.extend(results().zip(values).filter(|(name, _)| !name.is_empty()));
+                self.missing.extend(results().skip(count));
+            }
+            Err(reason) => {
+                self.refused.push(call.named(Some(&reason)));
+                self.missing.extend(results());
+            }
+        }
+    }
+
+    /// Stores the graph's outputs, and gives all operations; or names the nodes that were refused.
+    pub fn finish(mut self, outputs: &[(&'m str, Kind)]) -> Result<(Work, Vec<RowShape>), Vec<String>> {
+        let mut shapes = Vec::new();
+        for (index, &(name, kind)) in outputs.iter().enumerate() {
+            if self.missing.contains(name) {
+                continue;
+            }
+            let stored = self.tensor_named(name).and_then(|tensor| self.give(name, index, kind, &tensor));
+            match stored {
+                Ok(shape) => shapes.push(shape),
+                Err(reason) => self.refused.push(format!("output '{name}': {reason}")),
+            }
+        }
+        if self.refused.is_empty() { Ok((self.work, shapes)) } else { Err(self.refused) }
+    }
+
+    fn give(&mut self, name: &str, index: usize, kind: Kind, tensor: &Tensor) -> Result<(Dims, bool), Reason> {
+        if self.work.kind(tensor) != kind {
+            return Err(format!("it is {:?} in the graph, expected {kind:?}", self.work.kind(tensor)));
+        }
+        let is_given = self.whole_buffer(tensor).is_some_and(
+            |buffer| matches!(self.work.buffers[buffer].holder, Holder::Output(output) if output == index),
+        );
+        if !is_given {
+            // Where the name is that of several outputs, the first has been given when it was stored.
+            let buffer = self.work.buffer(kind, tensor.by_rows, tensor.elements(), Holder::Output(index));
+            let to = View { buffer, offset: 0, strides: contiguous(&tensor.dims) };
+            self.store_to(tensor, to);
+            if let Some((&name, _)) = self.outputs.get_key_value(name) {
+                let stored = self.work.whole(buffer, &tensor.dims);
+                self.values.insert(name, Value::Tensor(stored));
+            }
+        }
+        Ok((tensor.dims.clone(), tensor.by_rows))
+    }
+
+    /// The numbers of a value, where they are known.
+    fn known_of(&self, name: &str) -> Option<Known> {
+        match self.values.get(name)? {
+            Value::Known(known) => Some(known.clone()),
+            Value::Tensor(tensor) => numbers::read(&self.work, tensor),
+        }
+    }
+
+    /// The numbers of an operand, none of which counts rows.
+    fn numbers(&self, call: &Call<'_>, index: usize, what: &str) -> Result<Vec<i64>, Reason> {
+        let known = call.operand(index).and_then(|name| self.known_of(name));
+        known.and_then(|known| known.fixed()).ok_or_else(|| format!("its {what} is not known when the plan is made"))
+    }
+
+    /// Numbers that older operator sets give as an attribute and newer ones as an operand; `None` where neither is there.
+    fn listed(&self, call: &Call<'_>, attribute: &str, index: usize) -> Result<Option<Vec<i64>>, Reason> {
+        match call.ints(attribute) {
+            Some(ints) => Ok(Some(ints.to_vec())),
+            None if call.operand(index).is_none() => Ok(None),
+            None => self.numbers(call, index, attribute).map(Some),
+        }
+    }
+
+    /// An operand as a tensor.
+    fn tensor(&mut self, call: &Call<'_>, index: usize) -> Result<Tensor, Reason> {
+        let name = call.operand(index).ok_or_else(|| format!("it has no operand {index}"))?;
+        self.tensor_named(name)
+    }
+
+    fn tensor_named(&mut self, name: &str) -> Result<Tensor, Reason> {
+        match self.values.get(name) {
+            Some(Value::Tensor(tensor)) => Ok(tensor.clone()),
+            Some(Value::Known(known)) => {
+                let known = known.clone();
+                known.constant(&mut self.work).ok_or_else(|| format!("it needs the number of rows in '{name}'"))
+            }
+            None => Err(format!("nothing defines '{name}'")),
+        }
+    }
+
+    /// Operands, computed and stored before where the expression over them would become too large.
+    fn tensors(&mut self, call: &Call<'_>) -> Result<Vec<Tensor>, Reason> {
+        let mut tensors: Vec<Tensor> =
+            (0..call.node.input.len()).map(|index| self.tensor(call, index)).collect::<Result<_, _>>()?;
+        let weight = |tensor: &Tensor| self.work.expressions.weight(tensor.node);
+        if tensors.iter().fold(1_u32, |sum, tensor| sum.saturating_add(weight(tensor))) > WEIGHT_MAX {
+            for (index, tensor) in tensors.iter_mut().enumerate() {
+                *tensor = self.stored(call, index)?.1;
+            }
+        }
+        Ok(tensors)
+    }
+
+    /// An operand as it lies in a buffer of its own, without gaps. It is read from there from then on.
+    fn stored(&mut self, call: &Call<'_>, index: usize) -> Result<(usize, Tensor), Reason> {
+        let tensor = self.tensor(call, index)?;
+        if let Some(buffer) = self.whole_buffer(&tensor) {
+            return Ok((buffer, tensor));
+        }
+        let name = call.operand(index).unwrap_or_default();
+        let (buffer, stored) = self.store(&tensor, name);
+        if let Some(value) = self.values.get_mut(name) {
+            *value = Value::Tensor(stored.clone());
+        }
+        Ok((buffer, stored))
+    }
+
+    /// Stores a tensor in a buffer of its own, which is the caller's where `name` is an output.
+    fn store(&mut self, tensor: &Tensor, name: &str) -> (usize, Tensor) {
+        let buffer = self.buffer_for(name, self.work.kind(tensor), tensor.by_rows, tensor.elements());
+        let to = View { buffer, offset: 0, strides: contiguous(&tensor.dims) };
+        self.store_to(tensor, to);
+        (buffer, self.work.whole(buffer, &tensor.dims))
+    }
+
+    /// Memory for a tensor of this name.
+    fn buffer_for(&mut self, name: &str, kind: Kind, by_rows: bool, elements: usize) -> usize {
+        let is_taken = |index: usize| {
+            let given = |holder: &Holder| matches!(holder, Holder::Output(output) if *output == index);
+            self.work.buffers.iter().any(|buffer| given(&buffer.holder))
+        };
+        let output = self.outputs.get(name).copied().filter(|&index| !is_taken(index));
+        let holder = output.map_or(Holder::Scratch, Holder::Output);
+        self.work.buffer(kind, by_rows, elements, holder)
+    }
+
+    /// Stores a tensor where a view of as many axes says.
+    fn store_to(&mut self, tensor: &Tensor, to: View) {
+        let strides = tensor.dims.iter().zip(&to.strides).filter(|(length, _)| **length != 1).map(|(_, &it)| it);
+        let to = View { strides: strides.collect(), ..to };
+        let Tensor { by_rows, dims, node } =
+            views::without_axes(&mut self.work.expressions, tensor, |axis| tensor.dims[axis] == 1);
+        self.work.operations.push(Operation::Store(Store { by_rows, dims, node, to }));
+    }
+
+    /// The buffer that a tensor fills.
+    fn whole_buffer(&self, tensor: &Tensor) -> Option<usize> {
+        let view = self.work.expressions.stored(tensor.node)?;
+        let buffer = &self.work.buffers[view.buffer];
+        let lies_so = views::merged(&tensor.dims, &view.strides);
+        let is_whole = view.offset == 0 && buffer.elements == tensor.elements() && buffer.by_rows == tensor.by_rows;
+        let is_dense = lies_so.is_empty() || lies_so == [(tensor.elements(), 1)];
+        (is_whole && is_dense).then_some(view.buffer)
+    }
+
+    /// The same number everywhere.
+    fn number(&mut self, kind: Kind, bits: u64, by_rows: bool, dims: &[usize]) -> Tensor {
+        let node = self.work.expressions.add(kind, Node::Number(bits));
+        Tensor { by_rows, dims: Dims::from_slice(dims), node }
+    }
+}
+
+/// The axis that a number means, counted from the end where it is negative.
+fn axis_of(axis: i64, rank: usize) -> Result<usize, Reason> {
+    let from_end = if axis < 0 { axis + rank as i64 } else { axis };
+    let found = usize::try_from(from_end).ok().filter(|&axis| axis < rank);
+    found.ok_or_else(|| format!("it has no axis {axis} of {rank}"))
+}
+
+/// As [`axis_of`], of an operator that would mix the rows along their own axis.
+fn inner_axis(axis: i64, tensor: &Tensor, rank: usize) -> Result<usize, Reason> {
+    match axis_of(axis, rank)? {
+        0 if tensor.by_rows => Err("it mixes or moves the rows of a batch".to_owned()),
+        axis => Ok(axis),
+    }
+}

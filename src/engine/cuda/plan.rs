@@ -1,0 +1,235 @@
+//! Makes plans of graphs.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+use super::{
+    codegen::{self, Generated},
+    constants,
+    fuse::{self, Step},
+    ir::{Count, Dims, Holder, Kind, Work},
+    lower::{Call, Lowering, Value},
+};
+use crate::{
+    model::TensorSpec,
+    onnx::{Model, Port, PortDim, pb},
+};
+
+/// A tensor's row has fewer elements than this, so that kernels count them in 32 bits.
+const ELEMENTS_MAX: usize = 1 << 31;
+
+/// Why a graph has no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Nodes that cannot be lowered, all of them.
+    #[error("operators without a plan: {}", .0.join(", "))]
+    Operators(Vec<String>),
+    /// An input, an output or a weight cannot be had as it is asked for.
+    #[error("{0}")]
+    Tensor(String),
+}
+
+/// A graph as a list of launches, for any number of rows. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Plan(pub(super) Arc<Parts>);
+
+/// What a plan is made of.
+#[derive(Debug)]
+pub(super) struct Parts {
+    inputs: Vec<TensorSpec>,
+    outputs: Vec<TensorSpec>,
+    pub(super) work: Work,
+    pub(super) steps: Vec<Step>,
+    /// The source of its own kernels.
+    pub(super) program: String,
+    /// Its kernels, by step.
+    pub(super) generated: Vec<Option<Generated>>,
+    /// What kernels over rows are told in the place of the live rows.
+    pub(super) counts: Vec<Count>,
+}
+
+impl Plan {
+    /// Plans a graph that takes and gives these tensors, in the caller's order, with the dims of one row. With
+    /// `has_batch_axis`, axis 0 of the graph's tensors are the rows of a batch; else there is one row.
+    ///
+    /// # Errors
+    /// When nodes have no lowering (all are named), an input or output is not the graph's or has a length that varies, or
+    /// a weight lies outside of the file.
+    pub fn new(
+        model: &Model,
+        inputs: &[TensorSpec],
+        outputs: &[TensorSpec],
+        has_batch_axis: bool,
+    ) -> Result<Self, PlanError> {
+        let graph = model.0.graph.as_ref().ok_or_else(|| PlanError::Tensor("the file holds no graph".to_owned()))?;
+        let mut work = Work::default();
+        let mut values = HashMap::new();
+        for (index, spec) in inputs.iter().enumerate() {
+            let (name, kind, dims) = input_of(graph, spec, has_batch_axis)?;
+            let buffer = work.buffer(kind, has_batch_axis, dims.iter().product(), Holder::Input(index));
+            values.insert(name, Value::Tensor(work.whole(buffer, &dims)));
+        }
+        let wanted: Vec<(&str, Kind)> = outputs
+            .iter()
+            .map(|spec| Ok((output_of(graph, spec)?, kind_of("output", spec)?)))
+            .collect::<Result<_, _>>()?;
+        let needed = needed(graph, wanted.iter().map(|(name, _)| *name));
+        for weight in graph.initializer.iter().filter(|weight| needed.contains(weight.name())) {
+            if values.contains_key(weight.name()) {
+                continue;
+            }
+            let refused = |reason| PlanError::Tensor(format!("weight '{}': {reason}", weight.name()));
+            let (kind, dims, bytes) = constants::of(weight).map_err(refused)?;
+            let buffer = work.constant(kind, bytes);
+            values.insert(weight.name(), Value::Tensor(work.whole(buffer, &dims)));
+        }
+        for input in graph.input.iter().filter(|input| needed.contains(input.name())) {
+            if !values.contains_key(input.name()) {
+                return Err(PlanError::Tensor(format!(
+                    "the graph needs an input '{}', which is not given",
+                    input.name()
+                )));
+            }
+        }
+        let standard = model.0.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
+        let opset = standard.map_or(1, |set| set.version());
+        let names = wanted.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
+        let mut lowering = Lowering::new(work, values, names);
+        for node in &graph.node {
+            if node.output.iter().any(|name| needed.contains(name.as_str())) {
+                lowering.node(&Call { node, opset });
+            }
+        }
+        let (mut work, shapes) = lowering.finish(&wanted).map_err(PlanError::Operators)?;
+        let outputs =
+            outputs.iter().zip(shapes).map(|(spec, (dims, by_rows))| given(spec, &dims, by_rows, has_batch_axis));
+        let outputs = outputs.collect::<Result<_, _>>()?;
+        if work.buffers.iter().any(|buffer| buffer.elements >= ELEMENTS_MAX) {
+            return Err(PlanError::Tensor(format!("a row of a tensor has {ELEMENTS_MAX} elements or more")));
+        }
+        let steps = fuse::fused(&mut work);
+        let counts = codegen::counts(&steps);
+        let (program, generated) = codegen::program(&work, &steps, &counts, has_batch_axis);
+        let parts = Parts { inputs: inputs.to_vec(), outputs, work, steps, program, generated, counts };
+        Ok(Self(Arc::new(parts)))
+    }
+
+    /// The inputs.
+    pub fn inputs(&self) -> &[TensorSpec] {
+        &self.0.inputs
+    }
+
+    /// The outputs; lengths that the specification left open are known here.
+    pub fn outputs(&self) -> &[TensorSpec] {
+        &self.0.outputs
+    }
+}
+
+impl Parts {
+    /// How many inputs there are.
+    pub(super) fn input_count(&self) -> usize {
+        self.inputs.len()
+    }
+
+    /// How many outputs there are.
+    pub(super) fn output_count(&self) -> usize {
+        self.outputs.len()
+    }
+
+    /// Whether rows may have indices that their tables do not have.
+    pub(super) fn notes_faults(&self) -> bool {
+        self.generated.iter().flatten().any(|kernel| kernel.notes_faults)
+    }
+}
+
+/// The dims of a row as the graph sees them.
+fn dims_of(spec: &TensorSpec) -> &[i64] {
+    spec.reshape.as_ref().unwrap_or(&spec.dims)
+}
+
+fn kind_of(what: &str, spec: &TensorSpec) -> Result<Kind, PlanError> {
+    Kind::of(spec.datatype).ok_or_else(|| {
+        let (name, datatype) = (&spec.name, spec.datatype);
+        PlanError::Tensor(format!("{what} '{name}' is {datatype}, expected FP32, INT64, INT32 or BOOL"))
+    })
+}
+
+/// An input as the graph has it: its name there, what it holds, and the dims of a row.
+fn input_of<'m>(
+    graph: &'m pb::GraphProto,
+    spec: &TensorSpec,
+    has_batch_axis: bool,
+) -> Result<(&'m str, Kind, Dims), PlanError> {
+    let refused = |reason: String| PlanError::Tensor(format!("input '{}' {reason}", spec.name));
+    let info = graph.input.iter().find(|input| input.name() == spec.name);
+    let info = info.ok_or_else(|| refused("is not an input of the graph".to_owned()))?;
+    let kind = kind_of("input", spec)?;
+    let lengths = dims_of(spec).iter().map(|&length| usize::try_from(length).ok().filter(|&length| length > 0));
+    let lengths: Option<Dims> = lengths.collect();
+    let open = || refused(format!("has the dims {:?}, expected lengths that do not vary", dims_of(spec)));
+    let dims: Dims = has_batch_axis.then_some(1).into_iter().chain(lengths.ok_or_else(open)?).collect();
+    let port = Port::of(info);
+    if port.datatype.is_some_and(|datatype| datatype != spec.datatype) {
+        return Err(refused(format!("is {} in the graph, expected {}", port.type_name, spec.datatype)));
+    }
+    if let Some(declared) = &port.dims {
+        let is_axis = |axis: usize, declared: &PortDim| match declared {
+            PortDim::Fixed(length @ 0..) => axis == 0 && has_batch_axis || *length == dims[axis] as i64,
+            _ => true,
+        };
+        let fits = declared.len() == dims.len() && declared.iter().enumerate().all(|(axis, dim)| is_axis(axis, dim));
+        if !fits {
+            return Err(refused(format!("has the dims {:?}, which are not the graph's {declared:?}", dims_of(spec))));
+        }
+    }
+    Ok((info.name(), kind, dims))
+}
+
+fn output_of<'m>(graph: &'m pb::GraphProto, spec: &TensorSpec) -> Result<&'m str, PlanError> {
+    let found = graph.output.iter().find(|output| output.name() == spec.name);
+    let absent = || PlanError::Tensor(format!("'{}' is not an output of the graph", spec.name));
+    found.map(|output| output.name()).ok_or_else(absent)
+}
+
+/// An output with the dims that it has.
+fn given(spec: &TensorSpec, dims: &[usize], by_rows: bool, has_batch_axis: bool) -> Result<TensorSpec, PlanError> {
+    let refused = |reason: String| PlanError::Tensor(format!("output '{}' {reason}", spec.name));
+    let row = match (has_batch_axis, by_rows, dims) {
+        (false, _, dims) => dims,
+        (true, true, [1, dims @ ..]) => dims,
+        (true, true, _) => return Err(refused(format!("has {} entries for each row of a batch", dims[0]))),
+        (true, false, _) => return Err(refused("does not depend on the rows of a batch".to_owned())),
+    };
+    let wanted = dims_of(spec);
+    let fits = wanted.len() == row.len() && wanted.iter().zip(row).all(|(&to, &is)| to < 0 || to == is as i64);
+    if !fits {
+        return Err(refused(format!("has the dims {row:?} a row, expected {wanted:?}")));
+    }
+    let mut spec = spec.clone();
+    if spec.reshape.is_none() {
+        spec.dims = row.iter().map(|&length| length as i64).collect();
+    }
+    Ok(spec)
+}
+
+/// The tensors that these depend on, themselves included.
+fn needed<'m>(graph: &'m pb::GraphProto, outputs: impl Iterator<Item = &'m str>) -> HashSet<&'m str> {
+    let mut makers = HashMap::new();
+    for node in &graph.node {
+        for name in &node.output {
+            makers.entry(name.as_str()).or_insert(node);
+        }
+    }
+    let mut needed = HashSet::new();
+    let mut waiting: Vec<&str> = outputs.collect();
+    while let Some(name) = waiting.pop() {
+        if needed.insert(name)
+            && let Some(node) = makers.get(name)
+        {
+            waiting.extend(node.input.iter().map(String::as_str).filter(|name| !name.is_empty()));
+        }
+    }
+    needed
+}

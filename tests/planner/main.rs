@@ -1,0 +1,10 @@
+//! Plans of graphs for a card, on the libraries that stand in for CUDA's, against ONNX Runtime on the CPU.
+//!
+//! Each test runs in a process of its own that finds the stand-in (`common/fake_cuda.rs`).
+
+#[path = "../common/fake_cuda.rs"]
+mod fake_cuda;
+mod networks;
+mod rig;
+#[path = "../common/runtime.rs"]
+mod runtime;

@@ -1,0 +1,121 @@
+//! The example networks give what ONNX Runtime gives.
+
+use paternoster::{
+    model::{DataType, TensorSpec},
+    onnx::{
+        Model, PortDim, Signature,
+        build::BuildError,
+        zoo::{Width, cells},
+    },
+};
+
+use crate::{fake_cuda::with_fake_cuda, rig::Case};
+
+/// A network at a quarter of its width, with these lengths for axes that vary.
+fn network(model: Result<Model, BuildError>, lengths: &[(&str, i64)], most: i64) -> Case {
+    let model = model.expect("the graph is sound");
+    let signature = Signature::from_bytes("network", &model.to_bytes()).expect("it can be read");
+    let spec = |port: &paternoster::onnx::Port| {
+        let dims: Vec<i64> = port.dims.as_deref().unwrap_or_default()[1..]
+            .iter()
+            .map(|dim| match dim {
+                PortDim::Fixed(length) => *length,
+                PortDim::Symbol(name) => {
+                    lengths.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("no length for {name}")).1
+                }
+                PortDim::Unknown => panic!("{port:?}"),
+            })
+            .collect();
+        TensorSpec::new(port.name.clone(), port.datatype.expect("a datatype"), &dims)
+    };
+    let inputs: Vec<TensorSpec> = signature.inputs.iter().map(spec).collect();
+    let outputs = signature.outputs.iter().map(spec).collect();
+    let most = inputs.iter().map(|input| if input.datatype == DataType::Fp32 { 1 } else { most }).collect();
+    Case { model, inputs, outputs, most }
+}
+
+#[test]
+fn an_lstm_step() {
+    with_fake_cuda(&[], || network(cells::lstm::step(Width::QUARTER), &[], 2_000).check());
+}
+
+#[test]
+fn a_seq2seq_encoder_step() {
+    with_fake_cuda(&[], || network(cells::seq2seq::encoder(Width::QUARTER), &[], 2_000).check());
+}
+
+#[test]
+fn a_seq2seq_decoder_step() {
+    with_fake_cuda(&[], || network(cells::seq2seq::decoder(Width::QUARTER), &[], 2_000).check());
+}
+
+#[test]
+fn an_lstm_projection() {
+    with_fake_cuda(&[], || network(cells::lstm::project(Width::QUARTER), &[], 2_000).check());
+}
+
+#[test]
+fn an_lstm_step_over_projected_gates() {
+    with_fake_cuda(&[], || network(cells::lstm::projected_step(Width::QUARTER), &[], 1).check());
+}
+
+#[test]
+fn a_tree_lstm_leaf() {
+    with_fake_cuda(&[], || network(cells::tree_lstm::leaf(Width::QUARTER), &[], 2_000).check());
+}
+
+#[test]
+fn a_tree_lstm_node() {
+    with_fake_cuda(&[], || network(cells::tree_lstm::node(Width::QUARTER), &[], 1).check());
+}
+
+#[test]
+fn gru_steps() {
+    with_fake_cuda(&[], || {
+        network(cells::deepspeech2::forward(Width::QUARTER), &[], 1).check();
+        network(cells::deepspeech2::backward(Width::QUARTER), &[], 1).check();
+    });
+}
+
+#[test]
+fn a_dense_layer_over_both_directions() {
+    with_fake_cuda(&[], || network(cells::deepspeech2::dense(Width::QUARTER), &[("steps", 5)], 1).check());
+}
+
+#[test]
+fn translation_cells() {
+    with_fake_cuda(&[], || {
+        network(cells::gnmt::forward(Width::QUARTER), &[], 4_000).check();
+        network(cells::gnmt::upper(Width::QUARTER), &[], 1).check();
+    });
+}
+
+#[test]
+fn a_translation_decoder_step() {
+    with_fake_cuda(&[], || network(cells::gnmt::decoder(Width::QUARTER), &[("memory", 7)], 8).check());
+}
+
+#[test]
+fn listening_cells() {
+    with_fake_cuda(&[], || {
+        network(cells::las::listener(Width::QUARTER), &[], 1).check();
+        network(cells::las::upper(Width::QUARTER), &[], 1).check();
+    });
+}
+
+#[test]
+fn a_spelling_step() {
+    with_fake_cuda(&[], || network(cells::las::speller(Width::QUARTER), &[("memory", 9)], 10).check());
+}
+
+#[test]
+fn a_transformer_encoder() {
+    with_fake_cuda(&[], || network(cells::transformer::encoder(Width::QUARTER), &[("source", 6)], 4_000).check());
+}
+
+#[test]
+fn a_transformer_decoder_step() {
+    with_fake_cuda(&[], || {
+        network(cells::transformer::decoder(Width::QUARTER), &[("past", 5), ("memory", 7)], 6).check();
+    });
+}

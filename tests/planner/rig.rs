@@ -1,0 +1,239 @@
+//! Runs a graph on the card and on the CPU, and compares.
+
+use std::{rc::Rc, sync::Arc, thread, time::Instant};
+
+use paternoster::{
+    device::{
+        BufferId, BufferPool, Device, Operation, StreamId,
+        cuda::{Compiler, Cuda, CudaOptions, CudaWork, Told},
+    },
+    engine::{
+        Batch, BatchInput, Program, ProgramPort, StopSignal,
+        cuda::{Loaded, Plan, Precision, Prepared, Workspace},
+        onnxruntime::OnnxProgram,
+    },
+    model::{DataType, TensorSpec},
+    onnx::Model,
+};
+
+use crate::runtime::runtime;
+
+/// Within this of the CPU's answer, relative to the largest of a row's.
+const TOLERANCE: f32 = 1e-4;
+const STREAM: StreamId = StreamId(0);
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
+
+struct Silent;
+
+impl Told for Silent {
+    fn ended(&self, _operation: Operation) {}
+    fn lost(&self, _reason: &str) {}
+}
+
+pub fn card() -> Cuda {
+    let options = CudaOptions { ordinal: 0, streams: 1, depth: 4, parameter_bytes: 64 };
+    Cuda::open(&options, &Compiler::default(), Arc::new(Silent)).expect("there is a card")
+}
+
+/// A graph and its ports, with the dims of one row.
+pub struct Case {
+    pub model: Model,
+    pub inputs: Vec<TensorSpec>,
+    pub outputs: Vec<TensorSpec>,
+    /// By input: whole numbers are from 0 to this, itself left out.
+    pub most: Vec<i64>,
+}
+
+/// The elements of a tensor for some rows.
+pub type Elements = Vec<u8>;
+
+impl Case {
+    pub fn plan(&self) -> Plan {
+        Plan::new(&self.model, &self.inputs, &self.outputs, true).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Numbers that differ from each other and from those of other seeds.
+    fn elements(&self, input: usize, rows: usize, seed: usize) -> Elements {
+        let spec = &self.inputs[input];
+        let count = rows * count_of(spec);
+        let number = |place: usize| ((place * 7919 + seed * 104_729 + input * 1299) % 10_007) as f32 / 5003.5 - 1.0;
+        let whole = |place: usize| (place * 7919 + seed * 104_729 + input * 31) as i64 % self.most[input];
+        (0..count)
+            .flat_map(|place| match spec.datatype {
+                DataType::Fp32 => number(place).to_le_bytes().to_vec(),
+                DataType::Int64 => whole(place).to_le_bytes().to_vec(),
+                DataType::Int32 => (whole(place) as i32).to_le_bytes().to_vec(),
+                DataType::Bool => vec![(whole(place) % 2) as u8],
+                other => panic!("no elements of {other}"),
+            })
+            .collect()
+    }
+
+    /// What ONNX Runtime answers, by output; `None` where it is not installed.
+    fn expected(&self, program: &OnnxProgram, rows: usize, inputs: &[Elements]) -> Vec<Elements> {
+        let shapes: Vec<Vec<i64>> = self.inputs.iter().map(|spec| shape_of(spec, rows)).collect();
+        let given: Vec<BatchInput<'_>> =
+            shapes.iter().zip(inputs).map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
+        let buffers = BufferPool::new(0);
+        let (stop, steps) = (StopSignal::default(), vec![0; rows]);
+        let output_shapes = vec![None; self.outputs.len()];
+        let batch = Batch {
+            rows: rows as u32,
+            inputs: &given,
+            steps: &steps,
+            output_shapes: &output_shapes,
+            buffers: &buffers,
+            stop: &stop,
+        };
+        let execution = program.run(&batch).unwrap_or_else(|error| panic!("ONNX Runtime: {error}"));
+        execution.outputs.iter().map(|output| output.data.to_vec()).collect()
+    }
+
+    /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with other values, with rows behind them that hold
+    /// NaN and ids that no table has, and compares with ONNX Runtime.
+    pub fn check(&self) {
+        let Some(runtime) = runtime() else { return };
+        let (inputs, outputs): (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) =
+            (self.inputs.iter().map(Into::into).collect(), self.outputs.iter().map(Into::into).collect());
+        let program = OnnxProgram::compile_ports(runtime, "model", &self.model.to_bytes(), &inputs, &outputs);
+        let program = program.unwrap_or_else(|error| panic!("{error}"));
+        let mut on = OnCard::new(self, 8);
+        for (rows, bucket) in [(1, 1), (3, 4), (1, 4), (8, 8), (3, 8)] {
+            let graph = on.graph(bucket);
+            for seed in [1, 2] {
+                let inputs: Vec<Elements> =
+                    (0..self.inputs.len()).map(|input| self.elements(input, rows, seed + 10 * rows)).collect();
+                let expected = self.expected(&program, rows, &inputs);
+                let answers = on.run(&graph, rows, bucket, &inputs);
+                assert_eq!(on.faults(rows), vec![0; rows], "no row has an index that its table lacks");
+                for (spec, (answer, expected)) in self.outputs.iter().zip(answers.iter().zip(&expected)) {
+                    let what = format!("{} of {rows} rows in {bucket}, values {seed}", spec.name);
+                    compare(&what, spec.datatype, answer, expected);
+                }
+            }
+        }
+    }
+}
+
+pub fn count_of(spec: &TensorSpec) -> usize {
+    spec.dims.iter().product::<i64>() as usize
+}
+
+fn row_bytes(spec: &TensorSpec) -> usize {
+    count_of(spec) * spec.datatype.size_bytes().expect("it has a size")
+}
+
+fn shape_of(spec: &TensorSpec, rows: usize) -> Vec<i64> {
+    std::iter::once(rows as i64).chain(spec.dims.iter().copied()).collect()
+}
+
+fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
+}
+
+fn compare(what: &str, datatype: DataType, answer: &[u8], expected: &[u8]) {
+    assert_eq!(answer.len(), expected.len(), "{what}");
+    if datatype != DataType::Fp32 {
+        return assert_eq!(answer, expected, "{what}");
+    }
+    let (answer, expected) = (floats(answer), floats(expected));
+    let largest = expected.iter().fold(1e-3_f32, |largest, number| largest.max(number.abs()));
+    for (place, (answer, expected)) in answer.iter().zip(&expected).enumerate() {
+        let difference = (answer - expected).abs();
+        assert!(
+            difference <= TOLERANCE * largest || answer.to_bits() == expected.to_bits(),
+            "{what}: element {place} is {answer}, expected {expected}"
+        );
+    }
+}
+
+/// A plan on a card, with buffers that its graphs copy from and to.
+pub struct OnCard<'c> {
+    case: &'c Case,
+    loaded: Loaded,
+    workspace: Workspace,
+    prepared: Vec<Prepared>,
+    inputs: Vec<BufferId>,
+    outputs: Vec<BufferId>,
+    faults: BufferId,
+    rows: u32,
+    cuda: Cuda,
+}
+
+impl<'c> OnCard<'c> {
+    pub fn new(case: &'c Case, rows: u32) -> Self {
+        let mut cuda = card();
+        let plan = case.plan();
+        let loaded = plan.load(&mut cuda, Precision::Ieee).unwrap_or_else(|error| panic!("{error}"));
+        let workspace = loaded.reserve(&mut cuda, rows).expect("there is room");
+        let mut buffers = |specs: &[TensorSpec]| -> Vec<BufferId> {
+            specs.iter().map(|spec| cuda.allocate(rows, row_bytes(spec)).expect("there is room")).collect()
+        };
+        let (inputs, outputs) = (buffers(&case.inputs), buffers(&case.outputs));
+        let faults = cuda.allocate(rows, 4).expect("there is room");
+        Self { case, loaded, workspace, prepared: Vec::new(), inputs, outputs, faults, rows, cuda }
+    }
+
+    /// A graph for so many rows: the inputs come from buffers, the outputs go to others.
+    pub fn graph(&mut self, bucket: u32) -> CudaWork {
+        let Self { case, loaded, workspace, inputs, outputs, faults, cuda, .. } = self;
+        let prepared = loaded.prepare(cuda, workspace, bucket).unwrap_or_else(|error| panic!("{error}"));
+        let at = |buffers: &[BufferId]| -> Vec<_> {
+            buffers.iter().map(|&buffer| cuda.address(buffer).expect("it is there")).collect()
+        };
+        let (from, to, seen) = (at(inputs), at(outputs), cuda.address(*faults).expect("it is there"));
+        let rows = bucket as usize;
+        let graph = cuda.capture(STREAM, |capture| {
+            for (index, spec) in case.inputs.iter().enumerate() {
+                assert_eq!(workspace.input(index).to_bits() % 256, 0, "inputs are aligned");
+                capture.copy(from[index], workspace.input(index), rows * row_bytes(spec))?;
+            }
+            let live = capture.parameters();
+            prepared.issue(capture, live)?;
+            for (index, spec) in case.outputs.iter().enumerate() {
+                capture.copy(workspace.output(index), to[index], rows * row_bytes(spec))?;
+            }
+            workspace.faults().map_or(Ok(()), |faults| capture.copy(faults, seen, rows * 4))
+        });
+        let graph = Rc::new(graph.unwrap_or_else(|error| panic!("{error}")));
+        self.prepared.push(prepared);
+        CudaWork { graph, parameters: Box::default() }
+    }
+
+    /// Launches a graph with these rows, and rows of poison behind them; the outputs of the live rows.
+    pub fn run(&mut self, graph: &CudaWork, rows: usize, bucket: u32, inputs: &[Elements]) -> Vec<Elements> {
+        for ((spec, &buffer), data) in self.case.inputs.iter().zip(&self.inputs).zip(inputs) {
+            let poison: Vec<u8> = match spec.datatype {
+                DataType::Fp32 => f32::NAN.to_le_bytes().to_vec(),
+                DataType::Bool => vec![1],
+                _ => i64::MAX.to_le_bytes().to_vec(),
+            };
+            let behind = poison.iter().cycle().copied().take((self.rows as usize - rows) * row_bytes(spec));
+            let all: Vec<u8> = data.iter().copied().chain(behind).collect();
+            self.cuda.upload(buffer, 0, &all).expect("the buffer is there");
+        }
+        assert!(rows <= bucket as usize);
+        let parameters = (rows as i32).to_ne_bytes().to_vec().into_boxed_slice();
+        let work = CudaWork { graph: Rc::clone(&graph.graph), parameters };
+        self.cuda.launch(STREAM, &[], work).expect("the launch is right");
+        let ticket = self.cuda.record(STREAM).expect("there is such a stream");
+        let deadline = Instant::now() + PATIENCE;
+        while !self.cuda.is_complete(ticket) {
+            assert!(Instant::now() < deadline, "the launch ends");
+            thread::yield_now();
+        }
+        let outputs = self.case.outputs.iter().zip(&self.outputs).map(|(spec, &buffer)| {
+            let mut data = vec![0; rows * row_bytes(spec)];
+            self.cuda.download(buffer, 0, &mut data).expect("the buffer is there");
+            data
+        });
+        outputs.collect()
+    }
+
+    /// The faults of the rows of the last launch.
+    pub fn faults(&mut self, rows: usize) -> Vec<u32> {
+        let mut data = vec![0; rows * 4];
+        self.cuda.download(self.faults, 0, &mut data).expect("the buffer is there");
+        data.chunks(4).map(|four| u32::from_ne_bytes(four.try_into().expect("four bytes"))).collect()
+    }
+}
