@@ -4,7 +4,9 @@
 
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
+mod faults;
 mod networks;
+mod operators;
 mod rig;
 #[path = "../common/runtime.rs"]
 mod runtime;

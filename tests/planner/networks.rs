@@ -1,18 +1,20 @@
 //! The example networks give what ONNX Runtime gives.
 
+use std::fmt::Debug;
+
 use paternoster::{
     model::{DataType, TensorSpec},
     onnx::{
         Model, PortDim, Signature,
-        build::BuildError,
-        zoo::{Width, cells},
+        weights::Seeded,
+        zoo::{self, Width, cells},
     },
 };
 
 use crate::{fake_cuda::with_fake_cuda, rig::Case};
 
-/// A network at a quarter of its width, with these lengths for axes that vary.
-fn network(model: Result<Model, BuildError>, lengths: &[(&str, i64)], most: i64) -> Case {
+/// A network with these lengths for axes that vary, and so many tokens.
+fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i64) -> Case {
     let model = model.expect("the graph is sound");
     let signature = Signature::from_bytes("network", &model.to_bytes()).expect("it can be read");
     let spec = |port: &paternoster::onnx::Port| {
@@ -30,7 +32,14 @@ fn network(model: Result<Model, BuildError>, lengths: &[(&str, i64)], most: i64)
     };
     let inputs: Vec<TensorSpec> = signature.inputs.iter().map(spec).collect();
     let outputs = signature.outputs.iter().map(spec).collect();
-    let most = inputs.iter().map(|input| if input.datatype == DataType::Fp32 { 1 } else { most }).collect();
+    // Lengths are as long as what they are of, and masks are 0 or 1; the others are tokens.
+    let below = |input: &TensorSpec| match input.name.as_str() {
+        name if name.contains("mask") => 2,
+        name if name.contains("length") => lengths.iter().map(|(_, length)| length + 1).min().unwrap_or(1),
+        _ if input.datatype == DataType::Fp32 => 1,
+        _ => tokens,
+    };
+    let most = inputs.iter().map(below).collect();
     Case { model, inputs, outputs, most }
 }
 
@@ -92,7 +101,7 @@ fn translation_cells() {
 
 #[test]
 fn a_translation_decoder_step() {
-    with_fake_cuda(&[], || network(cells::gnmt::decoder(Width::QUARTER), &[("memory", 7)], 8).check());
+    with_fake_cuda(&[], || network(cells::gnmt::decoder(Width::QUARTER), &[("memory", 7)], 4_000).check());
 }
 
 #[test]
@@ -105,7 +114,7 @@ fn listening_cells() {
 
 #[test]
 fn a_spelling_step() {
-    with_fake_cuda(&[], || network(cells::las::speller(Width::QUARTER), &[("memory", 9)], 10).check());
+    with_fake_cuda(&[], || network(cells::las::speller(Width::QUARTER), &[("memory", 9)], 32).check());
 }
 
 #[test]
@@ -116,6 +125,16 @@ fn a_transformer_encoder() {
 #[test]
 fn a_transformer_decoder_step() {
     with_fake_cuda(&[], || {
-        network(cells::transformer::decoder(Width::QUARTER), &[("past", 5), ("memory", 7)], 6).check();
+        network(cells::transformer::decoder(Width::QUARTER), &[("past", 5), ("memory", 7)], 4_000).check();
     });
+}
+
+#[test]
+fn bert() {
+    with_fake_cuda(&[], || network(zoo::bert_base(Width::QUARTER), &[("tokens", 5)], 30_522).check());
+}
+
+#[test]
+fn a_sentence_encoder() {
+    with_fake_cuda(&[], || network(zoo::minilm(Seeded::new(1)), &[("tokens", 4)], 30_522).check());
 }

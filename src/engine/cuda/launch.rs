@@ -22,6 +22,25 @@ const ROW_THREADS: usize = 512;
 /// Elements that a thread of these reads at once.
 const PACK: usize = 4;
 
+impl Loaded {
+    /// Takes memory for inputs, outputs and what lies between, for up to `max_rows` rows. One stream may use it at a time.
+    ///
+    /// # Errors
+    /// When there is not as much memory, or the device is lost.
+    pub fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Workspace, DeviceError> {
+        Workspace::new(self, card, max_rows)
+    }
+
+    /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
+    /// Products run once, so nothing else may use the workspace meanwhile.
+    ///
+    /// # Errors
+    /// When the workspace has fewer rows, or a library refuses a product.
+    pub fn prepare(&self, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Prepared, DeviceError> {
+        Prepared::new(self, card, workspace, rows)
+    }
+}
+
 /// Inputs, outputs and what lies between them, for one stream.
 #[derive(Debug)]
 pub struct Workspace {
@@ -38,7 +57,7 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    pub(super) fn new(loaded: &Loaded, card: &Cuda, max_rows: u32) -> Result<Self, DeviceError> {
+    fn new(loaded: &Loaded, card: &Cuda, max_rows: u32) -> Result<Self, DeviceError> {
         let plan = &loaded.plan;
         let rows = max_rows.max(1) as usize;
         let too_large = || DeviceError::Driver(format!("a plan for {rows} rows needs more memory than can be counted"));
@@ -130,7 +149,7 @@ enum Launch {
 }
 
 impl Prepared {
-    pub(super) fn new(loaded: &Loaded, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Self, DeviceError> {
+    fn new(loaded: &Loaded, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Self, DeviceError> {
         if rows == 0 || rows > workspace.max_rows {
             let most = workspace.max_rows;
             return Err(DeviceError::Driver(format!("{rows} rows are to be run in memory for 1 to {most}")));
@@ -146,7 +165,7 @@ impl Prepared {
             let shape = Shape { grid: [1; 3], threads: 256, shared_bytes: 0 };
             launches.push(Launch::Kernel { function: function.clone(), shape, arguments });
         }
-        for ((step, generated), function) in plan.steps.iter().zip(&plan.generated).zip(&loaded.kernels) {
+        for ((step, generated), function) in plan.steps.iter().zip(&plan.program.kernels).zip(&loaded.kernels) {
             launches.push(match (step, generated, function) {
                 (_, Some(generated), Some(function)) => builder.generated(generated, function),
                 (Step::Rowwise(rowwise), _, Some(function)) => builder.rowwise(rowwise, function),

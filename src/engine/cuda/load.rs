@@ -6,7 +6,6 @@ use super::{
     codegen::HEAD,
     fuse::Step,
     ir::{Holder, RowKernel, Rowwise},
-    launch::{Prepared, Workspace},
     memory::ALIGNMENT,
     plan::{Parts, Plan},
 };
@@ -74,11 +73,11 @@ impl Plan {
                 constants.insert(buffer, weights.address().offset(offset));
             }
         }
-        let own = card.kernels(Source { name: "plan.cu", text: &parts.program }, Element::F32)?;
+        let own = card.kernels(Source { name: "plan.cu", text: &parts.program.text }, Element::F32)?;
         let written = |source: Source<'_>, name: &str| card.kernels(source, Element::F32)?.function(name);
         let mut by_name: HashMap<&str, Function> = HashMap::new();
         let mut kernels = Vec::new();
-        for (step, generated) in parts.steps.iter().zip(&parts.generated) {
+        for (step, generated) in parts.steps.iter().zip(&parts.program.kernels) {
             kernels.push(match (step, generated) {
                 (_, Some(generated)) => Some(own.function(&generated.name)?),
                 (Step::Rowwise(Rowwise { kernel, .. }), None) => {
@@ -95,28 +94,8 @@ impl Plan {
                 (_, None) => None,
             });
         }
-        let has_head = !parts.counts.is_empty() || parts.notes_faults();
-        let head = has_head.then(|| own.function(HEAD)).transpose()?;
+        let head = parts.program.has_head.then(|| own.function(HEAD)).transpose()?;
         Ok(Loaded { plan: Arc::clone(parts), precision, _weights: weights, constants, kernels, head })
-    }
-}
-
-impl Loaded {
-    /// Takes memory for inputs, outputs and what lies between, for up to `max_rows` rows. One stream may use it at a time.
-    ///
-    /// # Errors
-    /// When there is not as much memory, or the device is lost.
-    pub fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Workspace, DeviceError> {
-        Workspace::new(self, card, max_rows)
-    }
-
-    /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
-    /// Products run once, so nothing else may use the workspace meanwhile.
-    ///
-    /// # Errors
-    /// When the workspace has fewer rows, or a library refuses a product.
-    pub fn prepare(&self, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Prepared, DeviceError> {
-        Prepared::new(self, card, workspace, rows)
     }
 }
 

@@ -16,8 +16,9 @@ mod launch;
 mod load;
 mod lower;
 mod memory;
-mod numbers;
 mod plan;
+#[cfg(test)]
+mod tests;
 mod views;
 
 pub use self::{

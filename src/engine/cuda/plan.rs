@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    codegen::{self, Generated},
+    codegen::{self, Program},
     constants,
     fuse::{self, Step},
     ir::{Count, Dims, Holder, Kind, Work},
@@ -42,10 +42,8 @@ pub(super) struct Parts {
     outputs: Vec<TensorSpec>,
     pub(super) work: Work,
     pub(super) steps: Vec<Step>,
-    /// The source of its own kernels.
-    pub(super) program: String,
-    /// Its kernels, by step.
-    pub(super) generated: Vec<Option<Generated>>,
+    /// Its own kernels.
+    pub(super) program: Program,
     /// What kernels over rows are told in the place of the live rows.
     pub(super) counts: Vec<Count>,
 }
@@ -111,8 +109,8 @@ impl Plan {
         }
         let steps = fuse::fused(&mut work);
         let counts = codegen::counts(&steps);
-        let (program, generated) = codegen::program(&work, &steps, &counts, has_batch_axis);
-        let parts = Parts { inputs: inputs.to_vec(), outputs, work, steps, program, generated, counts };
+        let program = codegen::program(&work, &steps, &counts, has_batch_axis);
+        let parts = Parts { inputs: inputs.to_vec(), outputs, work, steps, program, counts };
         Ok(Self(Arc::new(parts)))
     }
 
@@ -140,7 +138,7 @@ impl Parts {
 
     /// Whether rows may have indices that their tables do not have.
     pub(super) fn notes_faults(&self) -> bool {
-        self.generated.iter().flatten().any(|kernel| kernel.notes_faults)
+        self.program.kernels.iter().flatten().any(|kernel| kernel.notes_faults)
     }
 }
 

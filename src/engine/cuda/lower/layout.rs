@@ -1,11 +1,16 @@
 //! Operators that compute nothing: other axes, parts, repetitions, and parts side by side.
 
-use super::{Call, Lowering, Outcome, Reason, Rule, Value, axis_of, inner_axis};
+use super::{
+    Call, Lowering, Outcome, Reason, Rule, Value, axis_of, inner_axis,
+    numbers::{Known, Number, range},
+};
 use crate::engine::cuda::{
     ir::{Dims, Kind, Tensor, View, contiguous},
-    numbers::{Known, Number},
     views,
 };
+
+/// An end of a slice that no batch reaches; exporters write the largest number of 32 or 64 bits.
+const TO_THE_END: i64 = i32::MAX as i64;
 
 pub fn rule(op: &str) -> Option<Rule> {
     Some(match op {
@@ -176,34 +181,19 @@ fn slice(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     }
     for (index, &axis) in axes.iter().enumerate() {
         let axis = axis_of(axis, rank)?;
+        if tensor.by_rows && axis == 0 {
+            match (starts[index], ends[index], steps[index]) {
+                (0, TO_THE_END.., 1) => continue,
+                _ => return Err("it takes some rows of a batch".to_owned()),
+            }
+        }
         let (start, step, length) = range(starts[index], ends[index], steps[index], tensor.dims[axis])?;
         if length == 0 {
             return Err("nothing is left of its operand".to_owned());
         }
-        if tensor.by_rows && axis == 0 && (start, step, length) != (0, 1, tensor.dims[0]) {
-            return Err("it takes some rows of a batch".to_owned());
-        }
         tensor = views::sliced(&mut lowering.work.expressions, &tensor, axis, (start, step, length));
     }
     given(tensor)
-}
-
-/// What a slice takes of an axis, as ONNX clamps it: its first entry, the step, how many.
-pub fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i64, i64, usize), Reason> {
-    let length = length as i64;
-    let place = |place: i64| if place < 0 { place.saturating_add(length) } else { place };
-    let (start, count) = match step {
-        0 => return Err("its step is 0".to_owned()),
-        1.. => {
-            let start = place(start).clamp(0, length);
-            (start, (place(end).clamp(0, length) - start).max(0))
-        }
-        _ => {
-            let start = place(start).clamp(0, (length - 1).max(0));
-            (start, (start - place(end).clamp(-1, length - 1)).max(0))
-        }
-    };
-    Ok((start, step, count.unsigned_abs().div_ceil(step.unsigned_abs()) as usize))
 }
 
 fn split(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
@@ -296,21 +286,5 @@ impl Lowering<'_> {
         }
         let length = |number: &Number| usize::try_from(number.factor).map_err(|_| "its shape is negative".to_owned());
         Ok((known.elements.iter().map(length).collect::<Result<_, _>>()?, by_rows))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::range;
-
-    #[test]
-    fn slices_are_clamped_as_onnx_says() {
-        assert_eq!(range(1, i64::MAX, 1, 5), Ok((1, 1, 4)));
-        assert_eq!(range(-2, 5, 1, 5), Ok((3, 1, 2)));
-        assert_eq!(range(0, 5, 2, 5), Ok((0, 2, 3)));
-        assert_eq!(range(-1, i64::MIN, -1, 5), Ok((4, -1, 5)), "backwards to the beginning");
-        assert_eq!(range(4, 0, -2, 5), Ok((4, -2, 2)));
-        assert_eq!(range(3, 2, 1, 5), Ok((3, 1, 0)));
-        assert!(range(0, 1, 0, 5).is_err());
     }
 }

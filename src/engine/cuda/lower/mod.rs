@@ -7,16 +7,17 @@
 mod call;
 mod gather;
 mod layout;
+mod numbers;
 mod pointwise;
 mod product;
 mod reduce;
 
 use std::collections::{HashMap, HashSet};
 
-pub use self::{call::Call, layout::range as slice_range};
+pub use self::call::Call;
+use self::numbers::Known;
 use super::{
     ir::{Dims, Holder, Kind, Node, Operation, Store, Tensor, View, WEIGHT_MAX, Work, contiguous},
-    numbers::{self, Known},
     views,
 };
 

@@ -16,7 +16,7 @@ pub fn rule(op: &str) -> Option<Rule> {
 
 /// A product of batches of matrices: `[…, m, k] · […, k, n]`.
 fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
-    let (a, b) = (lowering.tensor(call, 0)?, lowering.tensor(call, 1)?);
+    let (a, b) = lowering.factors(call)?;
     if a.dims.is_empty() || b.dims.is_empty() {
         return Err("it multiplies a number".to_owned());
     }
@@ -35,7 +35,7 @@ fn matmul(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 
 /// `alpha · a · b + beta · c`, of matrices that may be transposed.
 fn gemm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
-    let (mut a, mut b) = (lowering.tensor(call, 0)?, lowering.tensor(call, 1)?);
+    let (mut a, mut b) = lowering.factors(call)?;
     if a.dims.len() != 2 || b.dims.len() != 2 {
         return Err("its factors are no matrices".to_owned());
     }
@@ -75,6 +75,16 @@ struct Axis {
 }
 
 impl Lowering<'_> {
+    /// The operands of a product. A left one that all rows share the right one with is stored under its own name where it
+    /// is yet to be computed, so that others read it there.
+    fn factors(&mut self, call: &Call<'_>) -> Result<(Tensor, Tensor), Reason> {
+        let (a, b) = (self.tensor(call, 0)?, self.tensor(call, 1)?);
+        if self.work.expressions.stored(a.node).is_none() && b.dims.len() <= 2 && !b.by_rows {
+            return Ok((self.stored(call, 0)?.1, b));
+        }
+        Ok((a, b))
+    }
+
     /// The buffer of a constant vector of `length` elements, which a product can add.
     fn constant_vector(&self, tensor: &Tensor, length: usize) -> Option<usize> {
         let buffer = self.whole_buffer(tensor).filter(|_| tensor.elements() == length && !tensor.by_rows)?;

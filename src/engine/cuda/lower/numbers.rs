@@ -3,10 +3,10 @@
 
 use bytes::Bytes;
 
-use super::{
+use super::{Call, Reason};
+use crate::engine::cuda::{
     constants,
     ir::{Dims, Holder, Kind, Tensor, Work},
-    lower::Call,
 };
 
 /// Larger tensors are not followed.
@@ -149,7 +149,7 @@ fn sliced(call: &Call<'_>, known: &Known, operands: &[Option<Known>]) -> Option<
         Some(_) => *listed("steps", 4)?.first()?,
         None => 1,
     };
-    let range = super::lower::slice_range(*starts.first()?, *ends.first()?, step, known.elements.len());
+    let range = range(*starts.first()?, *ends.first()?, step, known.elements.len());
     let (start, step, count) = range.ok()?;
     let pick = |index: usize| known.elements.get(usize::try_from(start + index as i64 * step).ok()?).copied();
     let elements: Vec<Number> = (0..count).map(pick).collect::<Option<_>>()?;
@@ -198,6 +198,24 @@ fn number(op: &str, left: Number, right: Number) -> Option<Number> {
     Some(Number { factor, by_rows: left.by_rows || right.by_rows })
 }
 
+/// What a slice takes of an axis, as ONNX clamps it: its first entry, the step, how many.
+pub fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i64, i64, usize), Reason> {
+    let length = length as i64;
+    let place = |place: i64| if place < 0 { place.saturating_add(length) } else { place };
+    let (start, count) = match step {
+        0 => return Err("its step is 0".to_owned()),
+        1.. => {
+            let start = place(start).clamp(0, length);
+            (start, (place(end).clamp(0, length) - start).max(0))
+        }
+        _ => {
+            let start = place(start).clamp(0, (length - 1).max(0));
+            (start, (start - place(end).clamp(-1, length - 1)).max(0))
+        }
+    };
+    Ok((start, step, count.unsigned_abs().div_ceil(step.unsigned_abs()) as usize))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -222,5 +240,16 @@ mod tests {
         assert_eq!(computed("Mul", &list, &one), Some(Known::fixed_of(&[3], &[10, 20, 30])));
         assert_eq!(computed("Sub", &one, &list), Some(Known::fixed_of(&[3], &[9, 8, 7])));
         assert_eq!(computed("Div", &one, &Known::fixed_of(&[], &[0])), None);
+    }
+
+    #[test]
+    fn slices_are_clamped_as_onnx_says() {
+        assert_eq!(range(1, i64::MAX, 1, 5), Ok((1, 1, 4)));
+        assert_eq!(range(-2, 5, 1, 5), Ok((3, 1, 2)));
+        assert_eq!(range(0, 5, 2, 5), Ok((0, 2, 3)));
+        assert_eq!(range(-1, i64::MIN, -1, 5), Ok((4, -1, 5)), "backwards to the beginning");
+        assert_eq!(range(4, 0, -2, 5), Ok((4, -2, 2)));
+        assert_eq!(range(3, 2, 1, 5), Ok((3, 1, 0)));
+        assert!(range(0, 1, 0, 5).is_err());
     }
 }

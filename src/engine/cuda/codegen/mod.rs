@@ -1,0 +1,172 @@
+//! The source of a plan's kernels, in the vocabulary of `kernels/README.md`. Shapes are numbers in the text; memory, and
+//! how many rows there are, are arguments.
+
+mod reduction;
+mod space;
+mod writer;
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+};
+
+use self::writer::Writer;
+use super::{
+    fuse::Step,
+    ir::{BufferId, Count, Function, Kind, Node, NodeId, View, Work},
+};
+
+/// Threads of a block, at most.
+pub const THREADS: usize = 256;
+/// The head of a plan: counts of rows for the kernels that take them, and no faults.
+pub const HEAD: &str = "head";
+/// What every program begins with.
+const FUNCTIONS: &str = include_str!("functions.h");
+
+/// A kernel that was generated. Its arguments are `live`, `rows`, these buffers, and `faults` where it notes them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Generated {
+    /// Its name in the program.
+    pub name: String,
+    /// Its buffers, in the order of its parameters.
+    pub buffers: Vec<BufferId>,
+    /// Whether `faults` is its last parameter.
+    pub notes_faults: bool,
+    /// Whether it runs for each row.
+    pub by_rows: bool,
+    /// Blocks that a row has work for.
+    pub blocks: usize,
+    /// Threads of each.
+    pub threads: usize,
+}
+
+/// The kernels of a plan.
+#[derive(Debug)]
+pub struct Program {
+    /// Their source.
+    pub text: String,
+    /// By step; none where a step's kernel is not generated.
+    pub kernels: Vec<Option<Generated>>,
+    /// Whether [`HEAD`] runs before them.
+    pub has_head: bool,
+}
+
+/// Writes a plan's program: the head, where `counts` or faults need one, and a kernel for each step that has none of its
+/// own. Steps that do the same on other buffers, as layers of a network do, share one.
+pub fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: bool) -> Program {
+    let clears_faults = has_one_lookup(work, steps);
+    let mut text = FUNCTIONS.to_owned();
+    let mut names: HashMap<String, String> = HashMap::new();
+    let mut generated = Vec::new();
+    for step in steps {
+        let mut writer = Writer::new(work, has_batch, clears_faults);
+        let (body, mut kernel) = match step {
+            Step::Kernel(kernel) => writer.pointwise(kernel),
+            Step::Reduce(reduce) => writer.reduction(reduce),
+            Step::Product(_) | Step::Rowwise(_) => {
+                generated.push(None);
+                continue;
+            }
+        };
+        let next = names.len();
+        let name = names.entry(body).or_insert_with_key(|body| {
+            let name = format!("kernel_{next}");
+            let _ = write!(text, "\nKERNEL({name}, {THREADS}, {body}");
+            name
+        });
+        kernel.name.clone_from(name);
+        generated.push(Some(kernel));
+    }
+    let notes_faults = generated.iter().flatten().any(|kernel| kernel.notes_faults);
+    let has_head = !counts.is_empty() || notes_faults && !clears_faults;
+    if has_head {
+        text += &head(counts);
+    }
+    Program { text, kernels: generated, has_head }
+}
+
+/// Whether one kernel alone looks something up, by one index for each row, as the embedding of a token does. It then
+/// writes the row's fault either way, and nothing has to clear it before.
+fn has_one_lookup(work: &Work, steps: &[Step]) -> bool {
+    let mut found = HashSet::new();
+    for (at, step) in steps.iter().enumerate() {
+        let (by_rows, nodes): (bool, Vec<NodeId>) = match step {
+            Step::Kernel(kernel) => {
+                let stores = kernel.sections.iter().flat_map(|section| &section.stores);
+                (kernel.by_rows, stores.map(|(_, node)| *node).collect())
+            }
+            Step::Reduce(reduce) => (reduce.by_rows, vec![reduce.node]),
+            Step::Product(_) | Step::Rowwise(_) => continue,
+        };
+        let mut seen = HashSet::new();
+        for node in nodes {
+            work.expressions.visit(node, &mut seen, &mut |node| {
+                if let Node::Lookup(lookup) = work.expressions.node(node) {
+                    found.insert((at, by_rows, lookup.index, lookup.length));
+                }
+            });
+        }
+    }
+    let is_the_same = |view: &View| view.strides.iter().all(|&stride| stride == 0);
+    match found.iter().collect::<Vec<_>>().as_slice() {
+        &[&(_, true, index, _)] => work.expressions.views(index).iter().all(is_the_same),
+        _ => false,
+    }
+}
+
+/// One block: the counts of rows, and `faults`, unless it is null.
+fn head(counts: &[Count]) -> String {
+    let mut text =
+        format!("\nKERNEL({HEAD}, {THREADS}, const int* live, int rows, int* counts, unsigned* faults) {{\n");
+    text += "    int count = live_rows(live, rows);\n    EACH {\n";
+    text += "        for (int i = TID; faults && i < rows; i += THREADS) faults[i] = 0;\n";
+    for (index, Count { factor, by_rows }) in counts.iter().enumerate() {
+        let rows = if *by_rows { "count * " } else { "" };
+        let _ = writeln!(text, "        if (TID == 0) counts[{index}] = {rows}{factor};");
+    }
+    text += "        (void)count;\n    }\n}\n";
+    text
+}
+
+/// The counts of rows that kernels over rows are told, each once; `live` itself is none of them.
+pub fn counts(steps: &[Step]) -> Vec<Count> {
+    let mut counts = Vec::new();
+    for step in steps {
+        if let Step::Rowwise(rowwise) = step
+            && rowwise.rows != (Count { factor: 1, by_rows: true })
+            && !counts.contains(&rowwise.rows)
+        {
+            counts.push(rowwise.rows);
+        }
+    }
+    counts
+}
+
+/// What memory holds.
+fn stored_type(kind: Kind) -> &'static str {
+    match kind {
+        Kind::F32 => "float",
+        Kind::I64 => "i64",
+        Kind::I32 => "int",
+        Kind::Bool => "unsigned char",
+    }
+}
+
+/// What is computed with.
+fn computed_type(kind: Kind) -> &'static str {
+    if kind == Kind::Bool { "bool" } else { stored_type(kind) }
+}
+
+/// A number in the program, to the bit.
+fn literal(kind: Kind, bits: u64) -> String {
+    match kind {
+        Kind::F32 => format!("bits_float({:#x}u)", bits as u32),
+        Kind::I64 => format!("i64({bits:#x}ull)"),
+        Kind::I32 => format!("int({:#x}u)", bits as u32),
+        Kind::Bool => (bits != 0).to_string(),
+    }
+}
+
+fn call(function: Function, operands: &[&str]) -> String {
+    format!("{}({})", function.name(), operands.join(", "))
+}

@@ -1,0 +1,178 @@
+//! Writes one kernel: values, elements of buffers, sections.
+
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+};
+
+use super::{Generated, THREADS, call, computed_type, literal, space::Space, stored_type};
+use crate::engine::cuda::{
+    constants,
+    fuse::{Kernel, Section},
+    ir::{BufferId, Expressions, Holder, Kind, Lookup, Node, NodeId, Strides, View, Work},
+};
+
+/// Writes one kernel.
+pub struct Writer<'w> {
+    work: &'w Work,
+    /// What runs for each row.
+    pub text: String,
+    buffers: Vec<BufferId>,
+    notes_faults: bool,
+    has_batch: bool,
+    clears_faults: bool,
+}
+
+impl<'w> Writer<'w> {
+    /// Begins a kernel, which writes that a row has no fault where it `clears_faults`.
+    pub fn new(work: &'w Work, has_batch: bool, clears_faults: bool) -> Self {
+        Self { work, text: String::new(), buffers: Vec::new(), notes_faults: false, has_batch, clears_faults }
+    }
+
+    /// The expressions.
+    pub fn expressions(&self) -> &'w Expressions {
+        &self.work.expressions
+    }
+
+    /// Writes a line.
+    pub fn line(&mut self, depth: usize, line: &str) {
+        let _ = writeln!(self.text, "{:1$}{line}", "", 4 * depth);
+    }
+
+    /// The parameter of a buffer.
+    fn name(&mut self, buffer: BufferId) -> String {
+        let place = self.buffers.iter().position(|&known| known == buffer).unwrap_or_else(|| {
+            self.buffers.push(buffer);
+            self.buffers.len() - 1
+        });
+        format!("b{place}")
+    }
+
+    /// An element of a view, `more` elements further on.
+    pub fn element(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
+        let buffer = &self.work.buffers[view.buffer];
+        let row = buffer.by_rows.then(|| format!("i64(row) * {}", buffer.elements));
+        let offset = (view.offset != 0).then(|| view.offset.to_string());
+        let place: Vec<String> = row.into_iter().chain(more).chain(terms).chain(offset).collect();
+        let place = if place.is_empty() { "0".to_owned() } else { place.join(" + ") };
+        format!("{}[{place}]", self.name(view.buffer))
+    }
+
+    /// The constant of a view that has the same everywhere.
+    fn constant(&self, kind: Kind, view: &View) -> Option<String> {
+        let Holder::Constant(bytes) = &self.work.buffers[view.buffer].holder else { return None };
+        if view.strides.iter().any(|&stride| stride != 0) {
+            return None;
+        }
+        constants::bits(kind, bytes, usize::try_from(view.offset).ok()?).map(|bits| literal(kind, bits))
+    }
+
+    /// Computes expressions at a place; `offset` says how far into a view with these strides it is. Values are numbered as
+    /// they come, so that what computes the same has the same text. Gives their names.
+    pub fn compute(
+        &mut self,
+        depth: usize,
+        nodes: &[NodeId],
+        by_rows: bool,
+        offset: &dyn Fn(&Strides) -> Vec<String>,
+    ) -> Vec<String> {
+        let mut order = Vec::new();
+        let mut seen = HashSet::new();
+        for &node in nodes {
+            self.expressions().visit(node, &mut seen, &mut |node| order.push(node));
+        }
+        let mut names: HashMap<NodeId, String> = HashMap::new();
+        for node in order {
+            let kind = self.expressions().kind(node);
+            let declared = computed_type(kind);
+            let number = names.len();
+            let value = match self.expressions().node(node) {
+                Node::Number(bits) => literal(kind, *bits),
+                Node::Load(view) => match self.constant(kind, view) {
+                    Some(constant) => constant,
+                    None => {
+                        let element = self.element(view, offset(&view.strides), None);
+                        if kind == Kind::Bool { format!("{element} != 0") } else { element }
+                    }
+                },
+                Node::Lookup(Lookup { table, stride, length, index }) => {
+                    self.line(depth, &format!("i64 at{number} = entry_of({}, {length});", names[index]));
+                    if by_rows || !self.has_batch {
+                        self.notes_faults = true;
+                        let note = match self.clears_faults {
+                            true => format!("faults[row] = at{number} < 0 ? FAULT_ID : 0;"),
+                            false => format!("if (at{number} < 0) faults[row] = FAULT_ID;"),
+                        };
+                        self.line(depth, &note);
+                    }
+                    let element = self.element(table, offset(&table.strides), Some(format!("at{number} * {stride}")));
+                    format!("at{number} < 0 ? {declared}(0) : {declared}({element})")
+                }
+                Node::Apply(function, operands) => {
+                    let operands: Vec<&str> = operands.iter().map(|operand| names[operand].as_str()).collect();
+                    call(*function, &operands)
+                }
+            };
+            self.line(depth, &format!("{declared} v{number} = {value};"));
+            names.insert(node, format!("v{number}"));
+        }
+        nodes.iter().map(|node| names[node].clone()).collect()
+    }
+
+    /// The strides of all that expressions read.
+    pub fn strides(&self, nodes: impl Iterator<Item = NodeId>) -> Vec<Strides> {
+        nodes.flat_map(|node| self.expressions().views(node)).map(|view| view.strides).collect()
+    }
+
+    fn section(&mut self, section: &Section, by_rows: bool) -> usize {
+        let nodes: Vec<NodeId> = section.stores.iter().map(|(_, node)| *node).collect();
+        let mut strides = self.strides(nodes.iter().copied());
+        strides.extend(section.stores.iter().map(|(to, _)| to.strides.clone()));
+        let space = Space::new(&section.dims, &strides.iter().collect::<Vec<_>>());
+        let elements = space.elements();
+        self.line(2, "EACH {");
+        self.line(3, &format!("for (int i = blockIdx.y * THREADS + TID; i < {elements}; i += gridDim.y * THREADS) {{"));
+        self.line(4, &space.places("x", "i"));
+        let values = self.compute(4, &nodes, by_rows, &|strides| space.offset("x", strides));
+        for ((to, _), value) in section.stores.iter().zip(values) {
+            let element = self.element(to, space.offset("x", &to.strides), None);
+            self.line(4, &format!("{element} = {value};"));
+        }
+        self.line(3, "}");
+        self.line(2, "}");
+        elements
+    }
+
+    /// A kernel of stores: the text behind its name, and what it needs. A thread has one element at a time.
+    pub fn pointwise(&mut self, kernel: &Kernel) -> (String, Generated) {
+        let sections = kernel.sections.iter();
+        let most = sections.map(|section| self.section(section, kernel.by_rows)).max().unwrap_or(0);
+        let written: HashSet<BufferId> =
+            kernel.sections.iter().flat_map(|it| &it.stores).map(|(to, _)| to.buffer).collect();
+        let threads = most.next_multiple_of(32).clamp(32, THREADS);
+        self.finish(kernel.by_rows, &written, "", (most.div_ceil(threads), threads))
+    }
+
+    /// Puts the parameters before what was written.
+    pub fn finish(
+        &mut self,
+        by_rows: bool,
+        written: &HashSet<BufferId>,
+        registers: &str,
+        (blocks, threads): (usize, usize),
+    ) -> (String, Generated) {
+        let mut text = "const int* live, int rows".to_owned();
+        for (place, buffer) in self.buffers.iter().enumerate() {
+            let constness = if written.contains(buffer) { "" } else { "const " };
+            let _ = write!(text, ", {constness}{}* b{place}", stored_type(self.work.buffers[*buffer].kind));
+        }
+        text += if self.notes_faults { ", unsigned* faults) {\n" } else { ") {\n" };
+        text += if by_rows { "    int count = live_rows(live, rows);\n" } else { "    int count = 1;\n" };
+        text += registers;
+        text += "    for (int row = blockIdx.x; row < count; row += gridDim.x) {\n";
+        text += &self.text;
+        text += "    }\n}\n";
+        let (buffers, notes_faults) = (std::mem::take(&mut self.buffers), self.notes_faults);
+        (text, Generated { name: String::new(), buffers, notes_faults, by_rows, blocks, threads })
+    }
+}

@@ -1,0 +1,186 @@
+//! Expressions over the elements of buffers.
+
+use std::collections::{HashMap, HashSet};
+
+use smallvec::SmallVec;
+
+use super::{BufferId, Kind, NodeId, Strides};
+
+/// A tensor within a buffer. A view of a buffer by rows begins `elements` later for each row.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct View {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// Its first element.
+    pub offset: i64,
+    /// By axis of what is read or written through it.
+    pub strides: Strides,
+}
+
+/// An element of a tensor, as computed from the elements of others at the same place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Node {
+    /// The same everywhere: the bits of an f32, or an i64.
+    Number(u64),
+    /// What is stored.
+    Load(View),
+    /// The entry of a table's axis that an index names.
+    Lookup(Lookup),
+    /// A function of others.
+    Apply(Function, SmallVec<[NodeId; 3]>),
+}
+
+/// Reads one entry of an axis of `length` entries, by an index, which counts from the end where it is negative.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lookup {
+    /// The tensor at the entry 0.
+    pub table: View,
+    /// From one entry to the next.
+    pub stride: i64,
+    /// Entries.
+    pub length: i64,
+    /// The index.
+    pub index: NodeId,
+}
+
+macro_rules! functions {
+    ($($function:ident: $name:literal,)+) => {
+        /// What kernels compute of elements, by the names in `functions.h`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum Function {
+            $(#[doc = $name] $function,)+
+        }
+
+        impl Function {
+            /// Its name in `functions.h`.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$function => $name,)+
+                }
+            }
+        }
+    };
+}
+
+functions! {
+    Add: "plus", Sub: "minus", Mul: "times", Div: "over", Mod: "modulo", Remainder: "remainder_of", Pow: "power",
+    Max: "larger", Min: "smaller", Neg: "negative", Abs: "magnitude", Sign: "sign_of", Sqrt: "root", Exp: "exponential",
+    Log: "logarithm", Sin: "sine", Cos: "cosine", Floor: "rounded_down", Ceil: "rounded_up", Round: "rounded",
+    Sigmoid: "sigmoid", Tanh: "tanhf", Erf: "erff", Relu: "rectified", Not: "is_not", And: "both", Or: "either",
+    Xor: "one_of", Equal: "equals", Less: "is_less", AtMost: "is_at_most", Select: "select", ToF32: "to_f32", ToI64: "to_i64",
+    ToI32: "to_i32", ToBool: "to_bool",
+}
+
+/// The weight from which on an expression is computed once and stored. Most cells have a dozen operators.
+pub const WEIGHT_MAX: u32 = 192;
+
+/// Expressions, each once: equal ones have the same number.
+#[derive(Debug, Default)]
+pub struct Expressions {
+    nodes: Vec<(Kind, Node)>,
+    /// Operators that an expression computes, counted as often as they occur.
+    weights: Vec<u32>,
+    known: HashMap<(Kind, Node), NodeId>,
+}
+
+impl Expressions {
+    /// Adds an expression, unless it is there.
+    pub fn add(&mut self, kind: Kind, node: Node) -> NodeId {
+        if let Some(&known) = self.known.get(&(kind, node.clone())) {
+            return known;
+        }
+        let weight = match &node {
+            Node::Number(_) | Node::Load(_) => 0,
+            Node::Lookup(lookup) => self.weights[lookup.index].saturating_add(1),
+            Node::Apply(_, operands) => operands.iter().fold(1_u32, |sum, &it| sum.saturating_add(self.weights[it])),
+        };
+        self.nodes.push((kind, node.clone()));
+        self.weights.push(weight);
+        self.known.insert((kind, node), self.nodes.len() - 1);
+        self.nodes.len() - 1
+    }
+
+    /// What an expression gives.
+    pub fn kind(&self, node: NodeId) -> Kind {
+        self.nodes[node].0
+    }
+
+    /// An expression.
+    pub fn node(&self, node: NodeId) -> &Node {
+        &self.nodes[node].1
+    }
+
+    /// How many operators it computes, as if it were a tree.
+    pub fn weight(&self, node: NodeId) -> u32 {
+        self.weights[node]
+    }
+
+    /// The view, where an expression is no more than what is stored.
+    pub fn stored(&self, node: NodeId) -> Option<&View> {
+        match self.node(node) {
+            Node::Load(view) => Some(view),
+            _ => None,
+        }
+    }
+
+    /// Visits an expression and all that it is made of, each once and after what it is made of.
+    pub fn visit(&self, node: NodeId, seen: &mut HashSet<NodeId>, visit: &mut impl FnMut(NodeId)) {
+        if !seen.insert(node) {
+            return;
+        }
+        match self.node(node) {
+            Node::Number(_) | Node::Load(_) => {}
+            Node::Lookup(lookup) => self.visit(lookup.index, seen, visit),
+            Node::Apply(_, operands) => operands.iter().for_each(|&operand| self.visit(operand, seen, visit)),
+        }
+        visit(node);
+    }
+
+    /// The views that an expression reads.
+    pub fn views(&self, node: NodeId) -> Vec<View> {
+        let mut views = Vec::new();
+        self.visit(node, &mut HashSet::new(), &mut |node| match self.node(node) {
+            Node::Load(view) | Node::Lookup(Lookup { table: view, .. }) => views.push(view.clone()),
+            Node::Number(_) | Node::Apply(..) => {}
+        });
+        views
+    }
+
+    /// The same expression of other views; `None` where `change` has none for one of them.
+    pub fn with_views(&mut self, node: NodeId, change: &mut impl FnMut(&View) -> Option<View>) -> Option<NodeId> {
+        self.rewrite(node, &mut HashMap::new(), &mut |expressions, kind, view| {
+            change(view).map(|view| expressions.add(kind, Node::Load(view)))
+        })
+    }
+
+    /// The same expression with others in the place of what is loaded. Tables of lookups are given as loads, and stay
+    /// views.
+    pub fn rewrite(
+        &mut self,
+        node: NodeId,
+        done: &mut HashMap<NodeId, NodeId>,
+        change: &mut impl FnMut(&mut Self, Kind, &View) -> Option<NodeId>,
+    ) -> Option<NodeId> {
+        if let Some(&known) = done.get(&node) {
+            return Some(known);
+        }
+        let (kind, old) = self.nodes[node].clone();
+        let new = match old {
+            Node::Number(_) => node,
+            Node::Load(view) => change(self, kind, &view)?,
+            Node::Lookup(lookup) => {
+                let changed = change(self, kind, &lookup.table)?;
+                let table = self.stored(changed)?.clone();
+                let index = self.rewrite(lookup.index, done, change)?;
+                self.add(kind, Node::Lookup(Lookup { table, index, ..lookup }))
+            }
+            Node::Apply(function, operands) => {
+                let operands = operands.iter().map(|&operand| self.rewrite(operand, done, change));
+                let operands = operands.collect::<Option<_>>()?;
+                self.add(kind, Node::Apply(function, operands))
+            }
+        };
+        done.insert(node, new);
+        Some(new)
+    }
+}

@@ -1,0 +1,172 @@
+//! What a plan is made of: buffers, expressions over their elements, and operations in order.
+//!
+//! Everything is said of one row. Of a graph's tensor `[batch, …]`, axis 0 holds `k` entries a row (`k` is 1 but for
+//! graphs that merge axes), and the dims here are `[k, …]`; that there is such a row for each request's is `by_rows`. So
+//! no shape depends on how many rows there are, and an operation is the same for each of them.
+
+mod expressions;
+mod operations;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+pub use self::{
+    expressions::{Expressions, Function, Lookup, Node, View, WEIGHT_MAX},
+    operations::{Factor, Operation, Product, Reduce, Reduction, RowKernel, Rowwise, Store},
+};
+use crate::model::DataType;
+
+/// Lengths of a tensor's axes, of one row.
+pub type Dims = SmallVec<[usize; 4]>;
+/// Elements from one entry of an axis to the next.
+pub type Strides = SmallVec<[i64; 4]>;
+
+/// What elements are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// FP32.
+    F32,
+    /// INT64.
+    I64,
+    /// INT32.
+    I32,
+    /// BOOL, a byte each.
+    Bool,
+}
+
+impl Kind {
+    /// That of a datatype; `None` where no kernel knows it.
+    pub fn of(datatype: DataType) -> Option<Self> {
+        match datatype {
+            DataType::Fp32 => Some(Self::F32),
+            DataType::Int64 => Some(Self::I64),
+            DataType::Int32 => Some(Self::I32),
+            DataType::Bool => Some(Self::Bool),
+            _ => None,
+        }
+    }
+
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 | Self::I32 => 4,
+            Self::I64 => 8,
+            Self::Bool => 1,
+        }
+    }
+
+    /// Whether it is a whole number or a truth value.
+    pub fn is_whole(self) -> bool {
+        self != Self::F32
+    }
+}
+
+/// A buffer, by its place in [`Work::buffers`].
+pub type BufferId = usize;
+/// An expression, by its place in [`Expressions`].
+pub type NodeId = usize;
+
+/// Memory for a tensor, row-major without gaps.
+#[derive(Clone, Debug)]
+pub struct Buffer {
+    /// What it holds.
+    pub kind: Kind,
+    /// Whether there is one for each row.
+    pub by_rows: bool,
+    /// Elements of one row, or of all where it is not by rows.
+    pub elements: usize,
+    /// Where its contents come from.
+    pub holder: Holder,
+}
+
+/// Where a buffer's contents come from.
+#[derive(Clone, Debug)]
+pub enum Holder {
+    /// The caller's input of this number.
+    Input(usize),
+    /// An operation; the caller reads it as its output of this number.
+    Output(usize),
+    /// The graph.
+    Constant(Bytes),
+    /// An operation.
+    Scratch,
+}
+
+/// A tensor that a graph computes: an expression at each place of an index space.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// Whether there is one for each row.
+    pub by_rows: bool,
+    /// Of one row.
+    pub dims: Dims,
+    /// The expression of its elements.
+    pub node: NodeId,
+}
+
+impl Tensor {
+    /// Elements of one row.
+    pub fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+}
+
+/// A number that may count rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Count {
+    /// The number, or how many for each row.
+    pub factor: usize,
+    /// Whether it is for each row.
+    pub by_rows: bool,
+}
+
+impl Count {
+    /// The number for `rows` rows.
+    pub fn of(self, rows: usize) -> usize {
+        if self.by_rows { self.factor * rows } else { self.factor }
+    }
+}
+
+/// A graph as operations.
+#[derive(Debug, Default)]
+pub struct Work {
+    /// All memory.
+    pub buffers: Vec<Buffer>,
+    /// All expressions.
+    pub expressions: Expressions,
+    /// What is done, in order.
+    pub operations: Vec<Operation>,
+}
+
+impl Work {
+    /// A new buffer.
+    pub fn buffer(&mut self, kind: Kind, by_rows: bool, elements: usize, holder: Holder) -> BufferId {
+        self.buffers.push(Buffer { kind, by_rows, elements, holder });
+        self.buffers.len() - 1
+    }
+
+    /// A constant buffer.
+    pub fn constant(&mut self, kind: Kind, bytes: Bytes) -> BufferId {
+        self.buffer(kind, false, bytes.len() / kind.bytes(), Holder::Constant(bytes))
+    }
+
+    /// A tensor that fills a buffer.
+    pub fn whole(&mut self, buffer: BufferId, dims: &[usize]) -> Tensor {
+        let Buffer { kind, by_rows, .. } = self.buffers[buffer];
+        let view = View { buffer, offset: 0, strides: contiguous(dims) };
+        Tensor { by_rows, dims: Dims::from_slice(dims), node: self.expressions.add(kind, Node::Load(view)) }
+    }
+
+    /// What a tensor holds.
+    pub fn kind(&self, tensor: &Tensor) -> Kind {
+        self.expressions.kind(tensor.node)
+    }
+}
+
+/// The strides of a tensor without gaps.
+pub fn contiguous(dims: &[usize]) -> Strides {
+    let mut strides: Strides = SmallVec::from_elem(1, dims.len());
+    for axis in (1..dims.len()).rev() {
+        strides[axis - 1] = strides[axis] * dims[axis] as i64;
+    }
+    strides
+}

@@ -1,0 +1,203 @@
+//! What graphs are lowered to: how many launches, and what is refused.
+
+use super::{Plan, PlanError, fuse::Step, ir::RowKernel};
+use crate::{
+    model::{DataType, TensorSpec},
+    onnx::{
+        Model, PortDim, Signature,
+        build::{Graph, Value},
+        port::dims,
+        zoo::{Width, cells},
+    },
+};
+
+/// A plan of a model with these lengths where axes vary.
+fn plan(model: &Model, lengths: &[(&str, i64)]) -> Plan {
+    let signature = Signature::from_bytes("model", &model.to_bytes()).expect("it can be read");
+    let specs = |ports: &[crate::onnx::Port]| -> Vec<TensorSpec> {
+        let spec = |port: &crate::onnx::Port| {
+            let length = |dim: &PortDim| match dim {
+                PortDim::Fixed(length) => *length,
+                PortDim::Symbol(name) => lengths.iter().find(|(known, _)| known == name).expect("a length").1,
+                PortDim::Unknown => panic!("{port:?}"),
+            };
+            let dims: Vec<i64> = port.dims.as_deref().unwrap_or_default()[1..].iter().map(length).collect();
+            TensorSpec::new(port.name.clone(), port.datatype.expect("a datatype"), &dims)
+        };
+        ports.iter().map(spec).collect()
+    };
+    Plan::new(model, &specs(&signature.inputs), &specs(&signature.outputs), true).expect("it has a plan")
+}
+
+/// A plan's launches in short: a kernel's stores by section, or what else it is.
+fn shown(plan: &Plan) -> Vec<String> {
+    let step = |step: &Step| match step {
+        Step::Kernel(kernel) => {
+            let stores: Vec<usize> = kernel.sections.iter().map(|section| section.stores.len()).collect();
+            format!("kernel {stores:?}")
+        }
+        Step::Product(product) => format!("product{}", if product.bias.is_some() { " + bias" } else { "" }),
+        Step::Rowwise(rowwise) => match rowwise.kernel {
+            RowKernel::Softmax => "softmax".to_owned(),
+            RowKernel::LayerNorm { .. } => "layer_norm".to_owned(),
+            RowKernel::ArgMax { .. } => "argmax".to_owned(),
+        },
+        Step::Reduce(_) => "reduce".to_owned(),
+    };
+    plan.0.steps.iter().map(step).collect()
+}
+
+#[test]
+fn an_lstm_step_is_a_lookup_beside_its_state_a_product_and_one_kernel() {
+    let model = cells::lstm::step(Width::QUARTER).expect("sound");
+    // The vector of the token and h side by side; then c and h at once.
+    let step = plan(&model, &[]);
+    assert_eq!(shown(&step), ["kernel [2]", "product + bias", "kernel [2]"]);
+    assert!(!step.0.program.has_head, "the lookup writes the row's fault itself");
+    let model = cells::lstm::projected_step(Width::QUARTER).expect("sound");
+    assert_eq!(shown(&plan(&model, &[])), ["product", "kernel [2]"]);
+}
+
+#[test]
+fn a_decoder_step_gives_its_state_once() {
+    let model = cells::seq2seq::decoder(Width::QUARTER).expect("sound");
+    let launches = ["kernel [2]", "product + bias", "kernel [2]", "product + bias", "argmax"];
+    assert_eq!(shown(&plan(&model, &[])), launches);
+}
+
+#[test]
+fn cells_of_trees_and_gru_steps() {
+    let leaf = cells::tree_lstm::leaf(Width::QUARTER).expect("sound");
+    assert_eq!(shown(&plan(&leaf, &[])), ["kernel [1]", "product + bias", "kernel [2]"]);
+    let node = cells::tree_lstm::node(Width::QUARTER).expect("sound");
+    assert_eq!(shown(&plan(&node, &[])), ["kernel [2]", "product + bias", "kernel [2]"]);
+    let gru = cells::deepspeech2::forward(Width::QUARTER).expect("sound");
+    // x goes beside the state, and beside what the reset gate leaves of it, in the first kernel.
+    let launches = ["kernel [2, 1]", "product + bias", "kernel [1]", "product + bias", "kernel [1]"];
+    assert_eq!(shown(&plan(&gru, &[])), launches);
+}
+
+#[test]
+fn layers_that_do_the_same_share_their_kernels() {
+    let model = cells::transformer::encoder(Width::QUARTER).expect("sound");
+    let plan = plan(&model, &[("source", 6)]);
+    let kernels = plan.0.program.kernels.iter().flatten().count();
+    let written = plan.0.program.text.matches("KERNEL(").count();
+    assert!(written * 3 < kernels * 2, "{written} kernels in the source for {kernels} launches");
+}
+
+#[test]
+fn heads_are_put_in_order_by_one_kernel_beside_what_is_computed_anyway() {
+    let model = cells::transformer::encoder(Width::QUARTER).expect("sound");
+    let launches = shown(&plan(&model, &[("source", 6)]));
+    // The values go beside the scores, which are scaled.
+    let layer = ["product", "product", "product", "kernel [2]", "product", "kernel [1, 1]", "softmax", "product"];
+    assert_eq!(launches[1..=layer.len()], layer, "{launches:?}");
+}
+
+/// A graph of one node over `x` `[batch, 4, 6]`, which has a plan or not.
+fn of_one(op: &str, build: impl FnOnce(&mut Graph, &Value) -> Value) -> Result<Plan, PlanError> {
+    let mut graph = Graph::new(op);
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", 4, 6]);
+    let y = build(&mut graph, &x);
+    let y = graph.op("Identity", &[&y]).named("y").value();
+    graph.output(&y, DataType::Fp32, &dims!["batch", 4, 6]);
+    let model = graph.finish().expect("sound");
+    let (x, y) = (TensorSpec::new("x", DataType::Fp32, &[4, 6]), TensorSpec::new("y", DataType::Fp32, &[4, 6]));
+    Plan::new(&model, &[x], &[y], true)
+}
+
+#[test]
+fn all_operators_without_a_lowering_are_named() {
+    let refused = of_one("several", |graph, x| {
+        let one = graph.op("Einsum", &[x]).named("first").value();
+        let two = graph.op("Relu", &[&one]).value();
+        let three = graph.op("Conv", &[&two, x]).named("second").value();
+        let turned = graph.op("Transpose", &[x]).named("third").attr("perm", [1, 0, 2]).value();
+        graph.op("Add", &[&three, &turned]).value()
+    });
+    let error = refused.expect_err("three nodes have none").to_string();
+    assert_eq!(
+        error,
+        "operators without a plan: Einsum (node 'first'), Conv (node 'second'), Transpose (node 'third': it mixes or \
+         moves the rows of a batch)"
+    );
+}
+
+#[test]
+fn nodes_that_nothing_needs_are_left_out() {
+    let planned = of_one("unused", |graph, x| {
+        graph.op("Einsum", &[x]).value();
+        graph.op("Relu", &[x]).value()
+    });
+    assert_eq!(shown(&planned.expect("the other node has a plan")), ["kernel [1]"]);
+}
+
+#[test]
+fn what_mixes_the_rows_of_a_batch_is_refused() {
+    type Build = fn(&mut Graph, &Value) -> Value;
+    let builds: [(&str, Build); 6] = [
+        ("ReduceSum", |graph, x| {
+            let first = graph.literal(&[0_i64]);
+            graph.op("ReduceSum", &[x, &first]).value()
+        }),
+        ("Softmax", |graph, x| graph.op("Softmax", &[x]).attr("axis", 0).value()),
+        ("Concat", |graph, x| graph.op("Concat", &[x, x]).attr("axis", 0).value()),
+        ("Slice", |graph, x| {
+            let (zero, one) = (graph.literal(&[0_i64]), graph.literal(&[1_i64]));
+            graph.op("Slice", &[x, &zero, &one, &zero]).value()
+        }),
+        ("Reshape", |graph, x| {
+            let shape = graph.literal(&[4_i64, -1, 6]);
+            graph.op("Reshape", &[x, &shape]).value()
+        }),
+        ("Gather", |graph, x| {
+            let first = graph.scalar(0_i64);
+            graph.op("Gather", &[x, &first]).value()
+        }),
+    ];
+    for (op, build) in builds {
+        let error = of_one(op, build).expect_err("it reads across rows").to_string();
+        assert!(error.starts_with(&format!("operators without a plan: {op} (node '{op}")), "{error}");
+        assert!(error.contains("batch"), "{error}");
+    }
+}
+
+#[test]
+fn tensors_that_cannot_be_had_are_refused_by_name() {
+    let mut graph = Graph::new("ports");
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", "n"]);
+    let y = graph.op("Relu", &[&x]).named("y").value();
+    graph.output(&y, DataType::Fp32, &dims!["batch", "n"]);
+    let model = graph.finish().expect("sound");
+    let spec = |name: &str, datatype: DataType, dims: &[i64]| TensorSpec::new(name, datatype, dims);
+    let refused = |inputs: &[TensorSpec], outputs: &[TensorSpec]| {
+        Plan::new(&model, inputs, outputs, true).expect_err("it is refused").to_string()
+    };
+    let (x, y) = (spec("x", DataType::Fp32, &[3]), spec("y", DataType::Fp32, &[-1]));
+    let open = spec("x", DataType::Fp32, &[-1]);
+    let y_is = |dims: &[i64]| spec("y", DataType::Fp32, dims);
+    assert_eq!(refused(&[open], &[y.clone()]), "input 'x' has the dims [-1], expected lengths that do not vary");
+    assert_eq!(
+        refused(&[spec("x", DataType::Fp16, &[3])], &[y.clone()]),
+        "input 'x' is FP16, expected FP32, INT64, INT32 or BOOL"
+    );
+    assert_eq!(
+        refused(&[spec("x", DataType::Int64, &[3])], &[y.clone()]),
+        "input 'x' is FLOAT in the graph, expected INT64"
+    );
+    assert_eq!(refused(&[], &[y.clone()]), "the graph needs an input 'x', which is not given");
+    assert_eq!(refused(&[x.clone()], &[y_is(&[4])]), "output 'y' has the dims [3] a row, expected [4]");
+    assert_eq!(refused(&[x.clone()], &[spec("z", DataType::Fp32, &[3])]), "'z' is not an output of the graph");
+    let planned = Plan::new(&model, &[x], &[y], true).expect("it has a plan");
+    assert_eq!(planned.outputs()[0].dims.as_slice(), [3], "a length that was open is known");
+}
+
+#[test]
+fn an_output_that_no_row_changes_is_refused() {
+    let refused = of_one("constant", |graph, _| graph.constant("fixed", &[1, 4, 6], &[1.0_f32; 24]));
+    assert_eq!(
+        refused.expect_err("it is one for all").to_string(),
+        "output 'y' does not depend on the rows of a batch"
+    );
+}
