@@ -2,7 +2,11 @@
 
 use paternoster::model::DataType;
 
-use crate::{fake_cuda::with_fake_cuda, operators::Draft, rig::OnCard};
+use crate::{
+    fake_cuda::with_fake_cuda,
+    operators::Draft,
+    rig::{OnCard, floats},
+};
 
 #[test]
 fn a_row_with_an_index_beyond_its_table_is_noted_and_harms_no_other() {
@@ -18,9 +22,11 @@ fn a_row_with_an_index_beyond_its_table_is_noted_and_harms_no_other() {
         let bytes = |ids: &[i64]| vec![ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()];
         for huge in [3, -4, i64::MAX, i64::MIN] {
             let answer = on.run(&graph, 3, 4, &bytes(&[0, -1, 1, huge, 2, 0]));
-            let numbers: Vec<f32> =
-                answer[0].chunks(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect();
-            assert_eq!(numbers, [1.0, 2.0, 5.0, 6.0, 3.0, 4.0, 0.0, 0.0, 5.0, 6.0, 1.0, 2.0], "index {huge}");
+            assert_eq!(
+                floats(&answer[0]),
+                [1.0, 2.0, 5.0, 6.0, 3.0, 4.0, 0.0, 0.0, 5.0, 6.0, 1.0, 2.0],
+                "index {huge}"
+            );
             assert_eq!(on.faults(3), [0, 2, 0], "index {huge}");
         }
         on.run(&graph, 3, 4, &bytes(&[0, 1, 1, 2, 2, 0]));

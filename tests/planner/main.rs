@@ -2,9 +2,13 @@
 //!
 //! Each test runs in a process of its own that finds the stand-in (`common/fake_cuda.rs`).
 
+#[path = "../common/fake_control.rs"]
+#[expect(dead_code, reason = "other tests use the rest")]
+mod fake_control;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
 mod faults;
+mod loading;
 mod networks;
 mod operators;
 mod rig;

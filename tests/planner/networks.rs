@@ -40,7 +40,7 @@ fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i
         _ => tokens,
     };
     let most = inputs.iter().map(below).collect();
-    Case { model, inputs, outputs, most }
+    Case { model, inputs, outputs, most, has_batch_axis: true }
 }
 
 #[test]

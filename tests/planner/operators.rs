@@ -57,7 +57,7 @@ impl Draft {
 
     pub fn case(self) -> Case {
         let model = self.graph.finish().expect("the graph is sound");
-        Case { model, inputs: self.inputs, outputs: self.outputs, most: self.most }
+        Case { model, inputs: self.inputs, outputs: self.outputs, most: self.most, has_batch_axis: true }
     }
 }
 

@@ -4,7 +4,7 @@ use std::{rc::Rc, sync::Arc, thread, time::Instant};
 
 use paternoster::{
     device::{
-        BufferId, BufferPool, Device, Operation, StreamId,
+        BufferId, BufferPool, Device, DeviceError, Operation, StreamId,
         cuda::{Compiler, Cuda, CudaOptions, CudaWork, Told},
     },
     engine::{
@@ -42,6 +42,8 @@ pub struct Case {
     pub outputs: Vec<TensorSpec>,
     /// By input: whole numbers are from 0 to this, itself left out.
     pub most: Vec<i64>,
+    /// Axis 0 of the graph's tensors is the batch.
+    pub has_batch_axis: bool,
 }
 
 /// The elements of a tensor for some rows.
@@ -49,11 +51,16 @@ pub type Elements = Vec<u8>;
 
 impl Case {
     pub fn plan(&self) -> Plan {
-        Plan::new(&self.model, &self.inputs, &self.outputs, true).unwrap_or_else(|error| panic!("{error}"))
+        Plan::new(&self.model, &self.inputs, &self.outputs, self.has_batch_axis)
+            .unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn shape_of(&self, spec: &TensorSpec, rows: usize) -> Vec<i64> {
+        self.has_batch_axis.then_some(rows as i64).into_iter().chain(spec.dims.iter().copied()).collect()
     }
 
     /// Numbers that differ from each other and from those of other seeds.
-    fn elements(&self, input: usize, rows: usize, seed: usize) -> Elements {
+    pub fn elements(&self, input: usize, rows: usize, seed: usize) -> Elements {
         let spec = &self.inputs[input];
         let count = rows * count_of(spec);
         let number = |place: usize| ((place * 7919 + seed * 104_729 + input * 1299) % 10_007) as f32 / 5003.5 - 1.0;
@@ -71,7 +78,7 @@ impl Case {
 
     /// What ONNX Runtime answers, by output; `None` where it is not installed.
     fn expected(&self, program: &OnnxProgram, rows: usize, inputs: &[Elements]) -> Vec<Elements> {
-        let shapes: Vec<Vec<i64>> = self.inputs.iter().map(|spec| shape_of(spec, rows)).collect();
+        let shapes: Vec<Vec<i64>> = self.inputs.iter().map(|spec| self.shape_of(spec, rows)).collect();
         let given: Vec<BatchInput<'_>> =
             shapes.iter().zip(inputs).map(|(shape, data)| BatchInput::Dense { shape, data }).collect();
         let buffers = BufferPool::new(0);
@@ -98,7 +105,8 @@ impl Case {
         let program = OnnxProgram::compile_ports(runtime, "model", &self.model.to_bytes(), &inputs, &outputs);
         let program = program.unwrap_or_else(|error| panic!("{error}"));
         let mut on = OnCard::new(self, 8);
-        for (rows, bucket) in [(1, 1), (3, 4), (1, 4), (8, 8), (3, 8)] {
+        let batches = [(1, 1), (3, 4), (1, 4), (8, 8), (3, 8)];
+        for &(rows, bucket) in if self.has_batch_axis { &batches[..] } else { &batches[..1] } {
             let graph = on.graph(bucket);
             for seed in [1, 2] {
                 let inputs: Vec<Elements> =
@@ -123,11 +131,7 @@ fn row_bytes(spec: &TensorSpec) -> usize {
     count_of(spec) * spec.datatype.size_bytes().expect("it has a size")
 }
 
-fn shape_of(spec: &TensorSpec, rows: usize) -> Vec<i64> {
-    std::iter::once(rows as i64).chain(spec.dims.iter().copied()).collect()
-}
-
-fn floats(bytes: &[u8]) -> Vec<f32> {
+pub fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
 }
 
@@ -162,9 +166,13 @@ pub struct OnCard<'c> {
 
 impl<'c> OnCard<'c> {
     pub fn new(case: &'c Case, rows: u32) -> Self {
+        Self::with(case, rows, Precision::Ieee)
+    }
+
+    pub fn with(case: &'c Case, rows: u32, precision: Precision) -> Self {
         let mut cuda = card();
         let plan = case.plan();
-        let loaded = plan.load(&mut cuda, Precision::Ieee).unwrap_or_else(|error| panic!("{error}"));
+        let loaded = plan.load(&mut cuda, precision).unwrap_or_else(|error| panic!("{error}"));
         let workspace = loaded.reserve(&mut cuda, rows).expect("there is room");
         let mut buffers = |specs: &[TensorSpec]| -> Vec<BufferId> {
             specs.iter().map(|spec| cuda.allocate(rows, row_bytes(spec)).expect("there is room")).collect()
@@ -174,10 +182,15 @@ impl<'c> OnCard<'c> {
         Self { case, loaded, workspace, prepared: Vec::new(), inputs, outputs, faults, rows, cuda }
     }
 
+    /// Prepares launches of so many rows.
+    pub fn prepare(&mut self, rows: u32) -> Result<Prepared, DeviceError> {
+        self.loaded.prepare(&mut self.cuda, &self.workspace, rows)
+    }
+
     /// A graph for so many rows: the inputs come from buffers, the outputs go to others.
     pub fn graph(&mut self, bucket: u32) -> CudaWork {
-        let Self { case, loaded, workspace, inputs, outputs, faults, cuda, .. } = self;
-        let prepared = loaded.prepare(cuda, workspace, bucket).unwrap_or_else(|error| panic!("{error}"));
+        let prepared = self.prepare(bucket).unwrap_or_else(|error| panic!("{error}"));
+        let Self { case, workspace, inputs, outputs, faults, cuda, .. } = self;
         let at = |buffers: &[BufferId]| -> Vec<_> {
             buffers.iter().map(|&buffer| cuda.address(buffer).expect("it is there")).collect()
         };
