@@ -1,5 +1,5 @@
-"""Compiles every CUDA kernel (kernels/*.cu) with NVRTC, for each architecture and element type, and prints what it
-needs there: registers of a thread, shared memory of a block. A kernel that does not compile, that spills registers or
+"""Compiles every CUDA kernel (kernels/*.cu) with NVRTC, for each architecture and element type, and examples of what
+plans of graphs generate (tests/data/plans/*.cu, fp32), and prints what a kernel needs there: registers of a thread, shared memory of a block. A kernel that does not compile, that spills registers or
 that keeps an array of a thread in memory fails the check. Needs no GPU.
 
     python3 scripts/check_kernels.py
@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import fetch
 
 KERNELS = fetch.ROOT / "kernels"
+PLANS = fetch.ROOT / "tests" / "data" / "plans"
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90")
 ELEMENTS = ("f32", "f16", "bf16")
 #: In-memory headers. The first is read before each program.
@@ -164,6 +165,7 @@ def main():
         for architecture in ARCHITECTURES
         for element in ELEMENTS
     ]
+    programs += [(file, architecture, "f32") for file in sorted(PLANS.glob("*.cu")) for architecture in ARCHITECTURES]
     needs, failed = defaultdict(dict), 0
 
     def compiled(program):
@@ -179,7 +181,8 @@ def main():
                 failed += 1
                 print(f"{file.name} for {architecture}, {element}: refused\n{found}")
                 continue
-            for name, need in found.items():
+            # Generated kernels have numbers, and need no line each.
+            for name, need in found.items() if file.parent == KERNELS else ():
                 needs[name][architecture, element] = need
     if not failed:
         print_table(needs)

@@ -14,3 +14,4 @@ mod operators;
 mod rig;
 #[path = "../common/runtime.rs"]
 mod runtime;
+mod sources;

@@ -81,79 +81,83 @@ fn broadcasting() {
     });
 }
 
+/// Every function of numbers that needs no memory of a thread's own on a card.
+pub fn numbers() -> Case {
+    let mut draft = Draft::new();
+    let x = draft.floats("x", &[33]);
+    let (low, high) = (draft.graph.scalar(-0.25_f32), draft.graph.scalar(0.5_f32));
+    let (two, three) = (draft.graph.scalar(2.0_f32), draft.graph.scalar(3_i64));
+    let mut values = Vec::new();
+    for op in ["Sigmoid", "Tanh", "Relu", "Erf", "Exp", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round"] {
+        values.push(draft.graph.op(op, &[&x]).value());
+    }
+    let positive = draft.graph.op("Exp", &[&x]).value();
+    for op in ["Sqrt", "Log", "Reciprocal"] {
+        values.push(draft.graph.op(op, &[&positive]).value());
+    }
+    values.push(draft.graph.op("Clip", &[&x, &low, &high]).value());
+    values.push(draft.graph.op("Clip", &[&x]).skip().with(&high).value());
+    values.push(draft.graph.op("LeakyRelu", &[&x]).attr("alpha", 0.2_f32).value());
+    values.push(draft.graph.op("HardSigmoid", &[&x]).value());
+    values.push(draft.graph.op("Pow", &[&x, &two]).value());
+    values.push(draft.graph.op("Pow", &[&x, &three]).value());
+    values.push(draft.graph.op("Mod", &[&x, &high]).attr("fmod", 1).value());
+    for value in values {
+        draft.give(&value, &[33]);
+    }
+    draft.case()
+}
+
 #[test]
 fn functions_of_numbers() {
-    with_fake_cuda(&[], || {
-        let mut draft = Draft::new();
-        let x = draft.floats("x", &[33]);
-        let (low, high) = (draft.graph.scalar(-0.25_f32), draft.graph.scalar(0.5_f32));
-        let (two, three) = (draft.graph.scalar(2.0_f32), draft.graph.scalar(3_i64));
-        let mut values = Vec::new();
-        for op in
-            ["Sigmoid", "Tanh", "Relu", "Erf", "Exp", "Neg", "Abs", "Sign", "Floor", "Ceil", "Round", "Sin", "Cos"]
-        {
-            values.push(draft.graph.op(op, &[&x]).value());
-        }
-        let positive = draft.graph.op("Exp", &[&x]).value();
-        for op in ["Sqrt", "Log", "Reciprocal"] {
-            values.push(draft.graph.op(op, &[&positive]).value());
-        }
-        values.push(draft.graph.op("Clip", &[&x, &low, &high]).value());
-        values.push(draft.graph.op("Clip", &[&x]).skip().with(&high).value());
-        values.push(draft.graph.op("LeakyRelu", &[&x]).attr("alpha", 0.2_f32).value());
-        values.push(draft.graph.op("HardSigmoid", &[&x]).value());
-        values.push(draft.graph.op("Pow", &[&x, &two]).value());
-        values.push(draft.graph.op("Pow", &[&x, &three]).value());
-        values.push(draft.graph.op("Mod", &[&x, &high]).attr("fmod", 1).value());
-        for value in values {
-            draft.give(&value, &[33]);
-        }
-        draft.case().check();
-    });
+    with_fake_cuda(&[], || numbers().check());
+}
+
+/// Functions of whole numbers and truth values.
+pub fn whole_numbers() -> Case {
+    let mut draft = Draft::new();
+    let (x, y) = (draft.input("x", DataType::Int64, &[5], 9), draft.input("y", DataType::Int32, &[5], 7));
+    let (z, flag) = (draft.floats("z", &[5]), draft.input("flag", DataType::Bool, &[5], 2));
+    let (four, small) = (draft.graph.scalar(4_i64), draft.graph.scalar(4_i32));
+    for op in ["Add", "Sub", "Mul", "Div", "Mod", "Min", "Max"] {
+        let value = draft.graph.op(op, &[&x, &four]).value();
+        draft.output(&value, DataType::Int64, &[5]);
+        let value = draft.graph.op(op, &[&y, &small]).value();
+        draft.output(&value, DataType::Int32, &[5]);
+    }
+    let mut truths = Vec::new();
+    for op in ["Less", "LessOrEqual", "Equal", "Greater", "GreaterOrEqual"] {
+        truths.push(draft.graph.op(op, &[&x, &four]).value());
+    }
+    let zero = draft.graph.scalar(0.0_f32);
+    truths.push(draft.graph.op("Greater", &[&z, &zero]).value());
+    for op in ["And", "Or", "Xor"] {
+        truths.push(draft.graph.op(op, &[&truths[0], &flag]).value());
+    }
+    truths.push(draft.graph.op("Not", &[&flag]).value());
+    let chosen = draft.graph.op("Where", &[&flag, &z, &zero]).value();
+    draft.give(&chosen, &[5]);
+    let wide = draft.graph.op("Where", &[&truths[0], &x, &four]).value();
+    draft.output(&wide, DataType::Int64, &[5]);
+    for truth in truths {
+        draft.output(&truth, DataType::Bool, &[5]);
+    }
+    for (from, to, datatype) in [
+        (&x, 1, DataType::Fp32),
+        (&flag, 1, DataType::Fp32),
+        (&z, 7, DataType::Int64),
+        (&x, 6, DataType::Int32),
+        (&x, 9, DataType::Bool),
+    ] {
+        let cast = draft.graph.op("Cast", &[from]).attr("to", to).value();
+        draft.output(&cast, datatype, &[5]);
+    }
+    draft.case()
 }
 
 #[test]
 fn whole_numbers_and_truth_values() {
-    with_fake_cuda(&[], || {
-        let mut draft = Draft::new();
-        let (x, y) = (draft.input("x", DataType::Int64, &[5], 9), draft.input("y", DataType::Int32, &[5], 7));
-        let (z, flag) = (draft.floats("z", &[5]), draft.input("flag", DataType::Bool, &[5], 2));
-        let (four, small) = (draft.graph.scalar(4_i64), draft.graph.scalar(4_i32));
-        for op in ["Add", "Sub", "Mul", "Div", "Mod", "Min", "Max"] {
-            let value = draft.graph.op(op, &[&x, &four]).value();
-            draft.output(&value, DataType::Int64, &[5]);
-            let value = draft.graph.op(op, &[&y, &small]).value();
-            draft.output(&value, DataType::Int32, &[5]);
-        }
-        let mut truths = Vec::new();
-        for op in ["Less", "LessOrEqual", "Equal", "Greater", "GreaterOrEqual"] {
-            truths.push(draft.graph.op(op, &[&x, &four]).value());
-        }
-        let zero = draft.graph.scalar(0.0_f32);
-        truths.push(draft.graph.op("Greater", &[&z, &zero]).value());
-        for op in ["And", "Or", "Xor"] {
-            truths.push(draft.graph.op(op, &[&truths[0], &flag]).value());
-        }
-        truths.push(draft.graph.op("Not", &[&flag]).value());
-        let chosen = draft.graph.op("Where", &[&flag, &z, &zero]).value();
-        draft.give(&chosen, &[5]);
-        let wide = draft.graph.op("Where", &[&truths[0], &x, &four]).value();
-        draft.output(&wide, DataType::Int64, &[5]);
-        for truth in truths {
-            draft.output(&truth, DataType::Bool, &[5]);
-        }
-        for (from, to, datatype) in [
-            (&x, 1, DataType::Fp32),
-            (&flag, 1, DataType::Fp32),
-            (&z, 7, DataType::Int64),
-            (&x, 6, DataType::Int32),
-            (&x, 9, DataType::Bool),
-        ] {
-            let cast = draft.graph.op("Cast", &[from]).attr("to", to).value();
-            draft.output(&cast, datatype, &[5]);
-        }
-        draft.case().check();
-    });
+    with_fake_cuda(&[], || whole_numbers().check());
 }
 
 #[test]
@@ -301,76 +305,82 @@ fn attention_by_heads() {
     });
 }
 
-#[test]
-fn reductions() {
-    with_fake_cuda(&[], || {
-        let mut draft = Draft::new();
-        let x = draft.floats("x", &[3, 40]);
-        let whole = draft.input("whole", DataType::Int64, &[3, 4], 50);
-        let axes: [(&[i64], i64, &[i64]); 4] =
-            [(&[2], 1, &[3, 1]), (&[-1], 0, &[3]), (&[1], 0, &[40]), (&[1, 2], 1, &[1, 1])];
-        for op in ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare", "ReduceL1"] {
-            for (axes, keeps, dims) in axes {
-                let call = draft.graph.op(op, &[&x]).attr("keepdims", keeps);
-                let value = match *axes {
-                    [axis] => call.attr("axes", [axis]).value(),
-                    [one, other] => call.attr("axes", [one, other]).value(),
-                    _ => panic!("one axis or two"),
-                };
-                draft.give(&value, dims);
-            }
-        }
+/// Reductions over all kinds of axes.
+pub fn reductions_of() -> Case {
+    let mut draft = Draft::new();
+    let x = draft.floats("x", &[3, 40]);
+    let whole = draft.input("whole", DataType::Int64, &[3, 4], 50);
+    let axes: [(&[i64], i64, &[i64]); 4] =
+        [(&[2], 1, &[3, 1]), (&[-1], 0, &[3]), (&[1], 0, &[40]), (&[1, 2], 1, &[1, 1])];
+    for op in ["ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2", "ReduceSumSquare", "ReduceL1"] {
         for (axes, keeps, dims) in axes {
-            let axes = draft.graph.literal(axes);
-            let value = draft.graph.op("ReduceSum", &[&x, &axes]).attr("keepdims", keeps).value();
+            let call = draft.graph.op(op, &[&x]).attr("keepdims", keeps);
+            let value = match *axes {
+                [axis] => call.attr("axes", [axis]).value(),
+                [one, other] => call.attr("axes", [one, other]).value(),
+                _ => panic!("one axis or two"),
+            };
             draft.give(&value, dims);
         }
-        let one = draft.graph.literal(&[2_i64]);
-        let sum = draft.graph.op("ReduceSum", &[&whole, &one]).attr("keepdims", 0).value();
-        draft.output(&sum, DataType::Int64, &[3]);
-        let most = draft.graph.op("ReduceMax", &[&whole]).attr("axes", [1]).attr("keepdims", 0).value();
-        draft.output(&most, DataType::Int64, &[4]);
-        for axis in [1, 2, -1] {
-            let shares = draft.graph.op("Softmax", &[&x]).attr("axis", axis).value();
-            draft.give(&shares, &[3, 40]);
-            let place = draft.graph.op("ArgMax", &[&x]).attr("axis", axis).value();
-            draft.output(&place, DataType::Int64, if axis == 1 { &[1, 40] } else { &[3, 1] });
-        }
-        let (scale, shift) = (draft.numbers("scale", &[40]), draft.numbers("shift", &[40]));
-        let normal = draft.graph.op("LayerNormalization", &[&x, &scale, &shift]).attr("epsilon", 1e-5_f32).value();
-        draft.give(&normal, &[3, 40]);
-        let plain = draft.graph.op("LayerNormalization", &[&x, &scale]).attr("axis", -1).value();
-        draft.give(&plain, &[3, 40]);
-        draft.case().check();
-    });
+    }
+    for (axes, keeps, dims) in axes {
+        let axes = draft.graph.literal(axes);
+        let value = draft.graph.op("ReduceSum", &[&x, &axes]).attr("keepdims", keeps).value();
+        draft.give(&value, dims);
+    }
+    let one = draft.graph.literal(&[2_i64]);
+    let sum = draft.graph.op("ReduceSum", &[&whole, &one]).attr("keepdims", 0).value();
+    draft.output(&sum, DataType::Int64, &[3]);
+    let most = draft.graph.op("ReduceMax", &[&whole]).attr("axes", [1]).attr("keepdims", 0).value();
+    draft.output(&most, DataType::Int64, &[4]);
+    for axis in [1, 2, -1] {
+        let shares = draft.graph.op("Softmax", &[&x]).attr("axis", axis).value();
+        draft.give(&shares, &[3, 40]);
+        let place = draft.graph.op("ArgMax", &[&x]).attr("axis", axis).value();
+        draft.output(&place, DataType::Int64, if axis == 1 { &[1, 40] } else { &[3, 1] });
+    }
+    let (scale, shift) = (draft.numbers("scale", &[40]), draft.numbers("shift", &[40]));
+    let normal = draft.graph.op("LayerNormalization", &[&x, &scale, &shift]).attr("epsilon", 1e-5_f32).value();
+    draft.give(&normal, &[3, 40]);
+    let plain = draft.graph.op("LayerNormalization", &[&x, &scale]).attr("axis", -1).value();
+    draft.give(&plain, &[3, 40]);
+    draft.case()
+}
+
+#[test]
+fn reductions() {
+    with_fake_cuda(&[], || reductions_of().check());
+}
+
+/// Entries by index.
+pub fn lookups_of() -> Case {
+    let mut draft = Draft::new();
+    let (ids, small) = (draft.input("ids", DataType::Int64, &[3], 9), draft.input("id", DataType::Int32, &[], 9));
+    let table = draft.numbers("table", &[9, 5]);
+    let x = draft.floats("x", &[4, 6]);
+    let rows = draft.graph.op("Gather", &[&table, &ids]).value();
+    draft.give(&rows, &[3, 5]);
+    let row = draft.graph.op("Gather", &[&table, &small]).value();
+    draft.give(&row, &[5]);
+    let from_end = draft.graph.scalar(-9_i64);
+    let from_end = draft.graph.op("Add", &[&ids, &from_end]).value();
+    let rows = draft.graph.op("Gather", &[&table, &from_end]).value();
+    draft.give(&rows, &[3, 5]);
+    let picks = draft.graph.literal(&[2_i64, -1, 0]);
+    let picked = draft.graph.op("Gather", &[&x, &picks]).attr("axis", -1).value();
+    draft.give(&picked, &[4, 3]);
+    let one = draft.graph.scalar(-2_i64);
+    let column = draft.graph.op("Gather", &[&x, &one]).attr("axis", 1).value();
+    draft.give(&column, &[6]);
+    let computed = draft.graph.op("Tanh", &[&x]).value();
+    let picked = draft.graph.op("Gather", &[&computed, &picks]).attr("axis", 1).value();
+    draft.give(&picked, &[3, 6]);
+    draft.case()
 }
 
 #[test]
 fn lookups() {
-    with_fake_cuda(&[], || {
-        let mut draft = Draft::new();
-        let (ids, small) = (draft.input("ids", DataType::Int64, &[3], 9), draft.input("id", DataType::Int32, &[], 9));
-        let table = draft.numbers("table", &[9, 5]);
-        let x = draft.floats("x", &[4, 6]);
-        let rows = draft.graph.op("Gather", &[&table, &ids]).value();
-        draft.give(&rows, &[3, 5]);
-        let row = draft.graph.op("Gather", &[&table, &small]).value();
-        draft.give(&row, &[5]);
-        let from_end = draft.graph.scalar(-9_i64);
-        let from_end = draft.graph.op("Add", &[&ids, &from_end]).value();
-        let rows = draft.graph.op("Gather", &[&table, &from_end]).value();
-        draft.give(&rows, &[3, 5]);
-        let picks = draft.graph.literal(&[2_i64, -1, 0]);
-        let picked = draft.graph.op("Gather", &[&x, &picks]).attr("axis", -1).value();
-        draft.give(&picked, &[4, 3]);
-        let one = draft.graph.scalar(-2_i64);
-        let column = draft.graph.op("Gather", &[&x, &one]).attr("axis", 1).value();
-        draft.give(&column, &[6]);
-        let computed = draft.graph.op("Tanh", &[&x]).value();
-        let picked = draft.graph.op("Gather", &[&computed, &picks]).attr("axis", 1).value();
-        draft.give(&picked, &[3, 6]);
-        draft.case().check();
-    });
+    with_fake_cuda(&[], || lookups_of().check());
 }
 
 #[test]
@@ -390,6 +400,19 @@ fn an_output_that_is_an_input_or_another_output() {
             deep = draft.graph.op("Mul", &[&next, &half]).value();
         }
         draft.give(&deep, &[4]);
+        draft.case().check();
+    });
+}
+
+#[test]
+fn angles() {
+    with_fake_cuda(&[], || {
+        let mut draft = Draft::new();
+        let x = draft.floats("x", &[5]);
+        for op in ["Sin", "Cos"] {
+            let value = draft.graph.op(op, &[&x]).value();
+            draft.give(&value, &[5]);
+        }
         draft.case().check();
     });
 }

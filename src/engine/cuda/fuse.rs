@@ -14,6 +14,9 @@ use super::ir::{
 /// Kernels have a pointer for each buffer, and the driver takes 4 KB of arguments.
 const STORES_MAX: usize = 64;
 
+/// Launches that a store is moved before, at most: graphs may have as many nodes as they like.
+const STEPS_BACK_MAX: usize = 64;
+
 /// What is launched at once.
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -134,7 +137,7 @@ pub fn fused(work: &mut Work) -> Vec<Step> {
         };
         let reads: HashSet<BufferId> = work.expressions.views(store.node).into_iter().map(|view| view.buffer).collect();
         let mut is_taken = false;
-        for step in steps.iter_mut().rev() {
+        for step in steps.iter_mut().rev().take(STEPS_BACK_MAX) {
             if let Step::Kernel(kernel) = step
                 && kernel.take(&store, &mut work.expressions)
             {

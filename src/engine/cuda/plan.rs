@@ -9,16 +9,13 @@ use super::{
     codegen::{self, Program},
     constants,
     fuse::{self, Step},
-    ir::{Count, Dims, Holder, Kind, Work},
+    ir::{Count, Dims, ELEMENTS_MAX, Holder, Kind, Work, elements},
     lower::{Call, Lowering, Value},
 };
 use crate::{
     model::TensorSpec,
     onnx::{Model, Port, PortDim, pb},
 };
-
-/// A tensor's row has fewer elements than this, so that kernels count them in 32 bits.
-const ELEMENTS_MAX: usize = 1 << 31;
 
 /// Why a graph has no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -78,8 +75,11 @@ impl Plan {
             if values.contains_key(weight.name()) {
                 continue;
             }
-            let refused = |reason| PlanError::Tensor(format!("weight '{}': {reason}", weight.name()));
+            let refused = |reason: String| PlanError::Tensor(format!("weight '{}': {reason}", weight.name()));
             let (kind, dims, bytes) = constants::of(weight).map_err(refused)?;
+            if elements(&dims).is_none() {
+                return Err(refused(format!("its shape is {dims:?}, expected fewer than {ELEMENTS_MAX} elements")));
+            }
             let buffer = work.constant(kind, bytes);
             values.insert(weight.name(), Value::Tensor(work.whole(buffer, &dims)));
         }
@@ -104,9 +104,6 @@ impl Plan {
         let outputs =
             outputs.iter().zip(shapes).map(|(spec, (dims, by_rows))| given(spec, &dims, by_rows, has_batch_axis));
         let outputs = outputs.collect::<Result<_, _>>()?;
-        if work.buffers.iter().any(|buffer| buffer.elements >= ELEMENTS_MAX) {
-            return Err(PlanError::Tensor(format!("a row of a tensor has {ELEMENTS_MAX} elements or more")));
-        }
         let steps = fuse::fused(&mut work);
         let counts = codegen::counts(&steps);
         let program = codegen::program(&work, &steps, &counts, has_batch_axis);
@@ -122,6 +119,11 @@ impl Plan {
     /// The outputs; lengths that the specification left open are known here.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.0.outputs
+    }
+
+    /// The source of the plan's own kernels, in the vocabulary of `kernels/README.md`.
+    pub fn source(&self) -> &str {
+        &self.0.program.text
     }
 }
 
@@ -168,6 +170,9 @@ fn input_of<'m>(
     let lengths: Option<Dims> = lengths.collect();
     let open = || refused(format!("has the dims {:?}, expected lengths that do not vary", dims_of(spec)));
     let dims: Dims = has_batch_axis.then_some(1).into_iter().chain(lengths.ok_or_else(open)?).collect();
+    if elements(&dims).is_none() {
+        return Err(refused(format!("has the dims {:?}, expected fewer than {ELEMENTS_MAX} elements", dims_of(spec))));
+    }
     let port = Port::of(info);
     if port.datatype.is_some_and(|datatype| datatype != spec.datatype) {
         return Err(refused(format!("is {} in the graph, expected {}", port.type_name, spec.datatype)));

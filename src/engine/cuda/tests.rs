@@ -201,3 +201,42 @@ fn an_output_that_no_row_changes_is_refused() {
         "output 'y' does not depend on the rows of a batch"
     );
 }
+
+#[test]
+fn tensors_that_no_memory_holds_are_refused_before_they_are_counted() {
+    let huge = 1_i64 << 40;
+    let expanded = of_one("Expand", |graph, x| {
+        let shape = graph.literal(&[huge, huge, huge, 1, 4, 6]);
+        let scalar = graph.scalar(1.0_f32);
+        let wide = graph.op("Expand", &[&scalar, &shape]).value();
+        graph.op("Add", &[&wide, x]).value()
+    });
+    let error = expanded.expect_err("it has 2^120 elements").to_string();
+    assert!(error.contains("expected fewer than 2147483648 elements"), "{error}");
+    let reshaped = of_one("Reshape", |graph, x| {
+        let shape = graph.literal(&[-1, huge, huge, huge]);
+        graph.op("Reshape", &[x, &shape]).value()
+    });
+    let error = reshaped.expect_err("it does not fill that").to_string();
+    assert!(error.contains("24 elements a row do not fill the shape"), "{error}");
+    let sliced = of_one("Slice", |graph, x| {
+        let (first, last) = (graph.literal(&[0_i64]), graph.literal(&[i64::MAX]));
+        let one = graph.literal(&[1_i64]);
+        let first = graph.op("Slice", &[x, &first, &last, &one, &last]).value();
+        graph.op("Add", &[x, &first]).value()
+    });
+    assert_eq!(shown(&sliced.expect("a step beyond the end leaves one entry")), ["kernel [1]"]);
+    let spec = TensorSpec::new("x", DataType::Fp32, &[huge, huge]);
+    let mut graph = Graph::new("input");
+    let x = graph.input("x", DataType::Fp32, &dims!["batch", "n", "m"]);
+    graph.output(&x, DataType::Fp32, &dims!["batch", "n", "m"]);
+    let model = graph.finish().expect("sound");
+    let error = Plan::new(&model, std::slice::from_ref(&spec), &[spec.clone()], true).expect_err("it is too large");
+    assert!(error.to_string().starts_with("input 'x' has the dims [1099511627776, 1099511627776], expected fewer"));
+}
+
+#[test]
+fn a_plan_may_be_made_by_any_thread() {
+    fn is_shared<T: Send + Sync>() {}
+    is_shared::<Plan>();
+}

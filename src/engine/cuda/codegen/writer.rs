@@ -51,7 +51,10 @@ impl<'w> Writer<'w> {
     /// An element of a view, `more` elements further on.
     pub fn element(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
         let buffer = &self.work.buffers[view.buffer];
-        let row = buffer.by_rows.then(|| format!("i64(row) * {}", buffer.elements));
+        let row = buffer.by_rows.then(|| match buffer.elements {
+            1 => "row".to_owned(),
+            elements => format!("i64(row) * {elements}"),
+        });
         let offset = (view.offset != 0).then(|| view.offset.to_string());
         let place: Vec<String> = row.into_iter().chain(more).chain(terms).chain(offset).collect();
         let place = if place.is_empty() { "0".to_owned() } else { place.join(" + ") };

@@ -162,6 +162,16 @@ impl Work {
     }
 }
 
+/// A tensor's row has fewer elements than this, so that kernels count them in 32 bits.
+pub const ELEMENTS_MAX: usize = 1 << 31;
+
+/// How many elements a tensor has; `None` for [`ELEMENTS_MAX`] and more.
+pub fn elements(dims: &[usize]) -> Option<usize> {
+    // An axis of length 0 leaves none, however long the others are.
+    let count = dims.iter().try_fold(1_usize, |count, &length| count.checked_mul(length));
+    count.or(dims.contains(&0).then_some(0)).filter(|&count| count < ELEMENTS_MAX)
+}
+
 /// The strides of a tensor without gaps.
 pub fn contiguous(dims: &[usize]) -> Strides {
     let mut strides: Strides = SmallVec::from_elem(1, dims.len());

@@ -5,7 +5,7 @@ use super::{
     numbers::{Known, Number, range},
 };
 use crate::engine::cuda::{
-    ir::{Dims, Kind, Tensor, View, contiguous},
+    ir::{Dims, Kind, Tensor, View, contiguous, elements},
     views,
 };
 
@@ -98,7 +98,8 @@ fn reshape(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if tensor.by_rows && dims.is_empty() {
         return Err("it mixes or moves the rows of a batch".to_owned());
     }
-    let (all, others) = (tensor.elements(), dims.iter().product::<usize>());
+    let all = tensor.elements();
+    let others = elements(&dims).ok_or_else(|| format!("{all} elements a row do not fill the shape {dims:?}"))?;
     if let Some(axis) = open {
         if others == 0 || all % others != 0 {
             return Err(format!("{all} elements a row do not fill the shape {dims:?}"));
@@ -255,7 +256,8 @@ fn concat(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         }
         dims[axis] += tensor.dims[axis];
     }
-    let buffer = lowering.buffer_for(call.result(0), kind, by_rows, dims.iter().product());
+    let all = elements(&dims).ok_or("its result is too large")?;
+    let buffer = lowering.buffer_for(call.result(0), kind, by_rows, all);
     let strides = contiguous(&dims);
     let mut offset = 0;
     for tensor in &tensors {

@@ -17,7 +17,9 @@ use std::collections::{HashMap, HashSet};
 pub use self::call::Call;
 use self::numbers::Known;
 use super::{
-    ir::{Dims, Holder, Kind, Node, Operation, Store, Tensor, View, WEIGHT_MAX, Work, contiguous},
+    ir::{
+        Dims, ELEMENTS_MAX, Holder, Kind, Node, Operation, Store, Tensor, View, WEIGHT_MAX, Work, contiguous, elements,
+    },
     views,
 };
 
@@ -80,6 +82,7 @@ impl<'m> Lowering<'m> {
             Some(known) => Ok(vec![Value::Known(known)]),
             None => rule(self, call),
         };
+        let lowered = lowered.and_then(checked);
         match lowered {
             Ok(values) => {
                 let count = values.len();
@@ -239,6 +242,21 @@ impl<'m> Lowering<'m> {
         let node = self.work.expressions.add(kind, Node::Number(bits));
         Tensor { by_rows, dims: Dims::from_slice(dims), node }
     }
+}
+
+/// Refuses tensors that are too large to be counted. No operator makes more than the product of two of those before.
+fn checked(values: Vec<Value>) -> Outcome {
+    for value in &values {
+        if let Value::Tensor(tensor) = value
+            && elements(&tensor.dims).is_none()
+        {
+            return Err(format!(
+                "its result has the axes {:?}, expected fewer than {ELEMENTS_MAX} elements",
+                tensor.dims
+            ));
+        }
+    }
+    Ok(values)
 }
 
 /// The axis that a number means, counted from the end where it is negative.

@@ -110,7 +110,10 @@ pub fn folded(call: &Call<'_>, operands: &[Option<Known>]) -> Option<Known> {
         "Add" | "Sub" | "Mul" | "Div" | "Min" | "Max" if operands.len() == 2 => computed(call.op(), first, at(1)?),
         "Range" => {
             let (start, end, step) = (first.scalar()?, at(1)?.scalar()?, at(2)?.scalar()?);
-            let count = if step == 0 { 0 } else { (end.checked_sub(start)? + step - step.signum()) / step };
+            let count = match i128::from(step) {
+                0 => return None,
+                step => (i128::from(end) - i128::from(start) + step - step.signum()) / step,
+            };
             let count = usize::try_from(count.max(0)).ok().filter(|&count| count <= ELEMENTS_MAX)?;
             let numbers: Vec<i64> = (0..count as i64).map(|index| start + index * step).collect();
             Some(Known { kind: first.kind, ..Known::fixed_of(&[count], &numbers) })
@@ -213,7 +216,9 @@ pub fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i64, i64
             (start, (start - place(end).clamp(-1, length - 1)).max(0))
         }
     };
-    Ok((start, step, count.unsigned_abs().div_ceil(step.unsigned_abs()) as usize))
+    let count = count.unsigned_abs().div_ceil(step.unsigned_abs()) as usize;
+    // A step over the end is none.
+    Ok((start, if count > 1 { step } else { 1 }, count))
 }
 
 #[cfg(test)]
@@ -250,6 +255,7 @@ mod tests {
         assert_eq!(range(-1, i64::MIN, -1, 5), Ok((4, -1, 5)), "backwards to the beginning");
         assert_eq!(range(4, 0, -2, 5), Ok((4, -2, 2)));
         assert_eq!(range(3, 2, 1, 5), Ok((3, 1, 0)));
+        assert_eq!(range(3, i64::MAX, i64::MAX, 5), Ok((3, 1, 1)));
         assert!(range(0, 1, 0, 5).is_err());
     }
 }

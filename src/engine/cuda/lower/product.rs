@@ -2,7 +2,7 @@
 
 use super::{Call, Lowering, Outcome, Reason, Rule, Value};
 use crate::engine::cuda::{
-    ir::{Count, Dims, Factor, Function, Kind, Operation, Product, Tensor},
+    ir::{Count, Dims, Factor, Function, Kind, Operation, Product, Tensor, elements},
     views,
 };
 
@@ -117,9 +117,10 @@ impl Lowering<'_> {
         let mut dims = self.batch_dims(a, b, rank)?;
         dims.extend([m, n]);
         let by_rows = a.by_rows || b.by_rows;
+        let all = elements(&dims).ok_or("its result is too large")?;
         let is_shared = b.dims.iter().rev().skip(2).all(|&length| length == 1) && !b.by_rows;
         let product = if is_shared { self.by_one_matrix(a, b, &dims)? } else { self.by_batches(a, b, &dims, by_rows)? };
-        let d = self.buffer_for(name, Kind::F32, by_rows, dims.iter().product());
+        let d = self.buffer_for(name, Kind::F32, by_rows, all);
         self.work.operations.push(Operation::Product(Product { alpha, bias, d, ..product }));
         Ok(self.work.whole(d, &dims))
     }

@@ -1,0 +1,155 @@
+// What generated kernels compute of elements, by the names of ir::Function. They have a meaning for every operand: whole
+// numbers wrap around, and a quotient by zero is zero, since a padding row or an unused branch may hold anything.
+
+DEVICE float plus(float a, float b) { return a + b; }
+DEVICE i64 plus(i64 a, i64 b) { return i64(u64(a) + u64(b)); }
+DEVICE int plus(int a, int b) { return int(unsigned(a) + unsigned(b)); }
+
+DEVICE float minus(float a, float b) { return a - b; }
+DEVICE i64 minus(i64 a, i64 b) { return i64(u64(a) - u64(b)); }
+DEVICE int minus(int a, int b) { return int(unsigned(a) - unsigned(b)); }
+
+DEVICE float times(float a, float b) { return a * b; }
+DEVICE i64 times(i64 a, i64 b) { return i64(u64(a) * u64(b)); }
+DEVICE int times(int a, int b) { return int(unsigned(a) * unsigned(b)); }
+
+DEVICE float negative(float a) { return -a; }
+DEVICE i64 negative(i64 a) { return minus(i64(0), a); }
+DEVICE int negative(int a) { return minus(0, a); }
+
+DEVICE float over(float a, float b) { return a / b; }
+DEVICE i64 over(i64 a, i64 b) { return b == 0 ? 0 : b == -1 ? negative(a) : a / b; }
+DEVICE int over(int a, int b) { return b == 0 ? 0 : b == -1 ? negative(a) : a / b; }
+
+// The remainder of the dividend's sign, and that of the divisor's.
+DEVICE float remainder_of(float a, float b) { return fmodf(a, b); }
+DEVICE i64 remainder_of(i64 a, i64 b) { return b == 0 || b == -1 ? 0 : a % b; }
+DEVICE int remainder_of(int a, int b) { return b == 0 || b == -1 ? 0 : a % b; }
+template <class T> DEVICE T modulo(T a, T b) {
+    T rest = remainder_of(a, b);
+    return rest != 0 && (rest < 0) != (b < 0) ? rest + b : rest;
+}
+
+DEVICE float power(float a, float b) { return b == 2.0f ? a * a : powf(a, b); }
+template <class T> DEVICE T power(T a, T b) {
+    if (b < 0) return a == 1 ? 1 : a == -1 ? (b % 2 ? -1 : 1) : 0;
+    T result = 1;
+    for (; b > 0; b /= 2) {
+        if (b % 2) result = times(result, a);
+        a = times(a, a);
+    }
+    return result;
+}
+
+// NaN stays.
+template <class T> DEVICE T larger(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> DEVICE T smaller(T a, T b) { return a < b || a != a ? a : b; }
+template <class T> DEVICE T rectified(T a) { return a < 0 ? 0 : a; }
+
+DEVICE float magnitude(float a) { return fabsf(a); }
+template <class T> DEVICE T magnitude(T a) { return a < 0 ? negative(a) : a; }
+template <class T> DEVICE T sign_of(T a) { return a > 0 ? 1 : a < 0 ? -1 : a; }
+
+DEVICE float root(float a) { return sqrtf(a); }
+DEVICE float exponential(float a) { return expf(a); }
+DEVICE float logarithm(float a) { return logf(a); }
+DEVICE float sine(float a) { return sinf(a); }
+DEVICE float cosine(float a) { return cosf(a); }
+DEVICE float rounded_down(float a) { return floorf(a); }
+DEVICE float rounded_up(float a) { return ceilf(a); }
+DEVICE float rounded(float a) { return rintf(a); }
+
+DEVICE bool is_not(bool a) { return !a; }
+DEVICE bool both(bool a, bool b) { return a && b; }
+DEVICE bool either(bool a, bool b) { return a || b; }
+DEVICE bool one_of(bool a, bool b) { return a != b; }
+template <class T> DEVICE bool equals(T a, T b) { return a == b; }
+template <class T> DEVICE bool is_less(T a, T b) { return a < b; }
+template <class T> DEVICE bool is_at_most(T a, T b) { return a <= b; }
+template <class T> DEVICE T select(bool condition, T a, T b) { return condition ? a : b; }
+
+template <class T> DEVICE float to_f32(T a) { return float(a); }
+template <class T> DEVICE bool to_bool(T a) { return a != 0; }
+template <class T> DEVICE i64 to_i64(T a) { return i64(a); }
+DEVICE i64 to_i64(float a) {
+    if (a != a) return 0;
+    return a >= 9.2233720e18f ? 0x7fffffffffffffffll : a <= -9.2233720e18f ? -0x7fffffffffffffffll - 1 : i64(a);
+}
+template <class T> DEVICE int to_i32(T a) { return int(a); }
+DEVICE int to_i32(float a) { return int(to_i64(a)); }
+
+// The entry that an index names of so many, counted from the end where it is negative; -1 if there is none.
+DEVICE i64 entry_of(i64 index, i64 length) {
+    if (index < 0) index += length;
+    return index >= 0 && index < length ? index : -1;
+}
+
+// As kernels/rows.cu has it: an id that its table does not have. All threads that note it store the same.
+constexpr unsigned FAULT_ID = 2;
+
+KERNEL(kernel_0, 256, const int* live, int rows, const float* b0, float* b1, float* b2, float* b3, float* b4, float* b5, float* b6, float* b7, float* b8, float* b9, float* b10, float* b11, float* b12, float* b13, float* b14, float* b15, float* b16, float* b17, float* b18, float* b19, float* b20, float* b21) {
+    int count = live_rows(live, rows);
+    for (int row = blockIdx.x; row < count; row += gridDim.x) {
+        EACH {
+            for (int i = blockIdx.y * THREADS + TID; i < 33; i += gridDim.y * THREADS) {
+                int x0 = i;
+                float v0 = b0[i64(row) * 33 + x0];
+                float v1 = sigmoid(v0);
+                float v2 = tanhf(v0);
+                float v3 = rectified(v0);
+                float v4 = erff(v0);
+                float v5 = exponential(v0);
+                float v6 = negative(v0);
+                float v7 = magnitude(v0);
+                float v8 = sign_of(v0);
+                float v9 = rounded_down(v0);
+                float v10 = rounded_up(v0);
+                float v11 = rounded(v0);
+                float v12 = root(v5);
+                float v13 = logarithm(v5);
+                float v14 = bits_float(0x3f800000u);
+                float v15 = over(v14, v5);
+                float v16 = bits_float(0xbe800000u);
+                float v17 = larger(v0, v16);
+                float v18 = bits_float(0x3f000000u);
+                float v19 = smaller(v17, v18);
+                float v20 = smaller(v0, v18);
+                float v21 = bits_float(0x3e4ccccdu);
+                float v22 = times(v0, v21);
+                float v23 = larger(v0, v22);
+                float v24 = bits_float(0x3f000000u);
+                float v25 = plus(v22, v24);
+                float v26 = bits_float(0x0u);
+                float v27 = larger(v25, v26);
+                float v28 = smaller(v27, v14);
+                float v29 = bits_float(0x40000000u);
+                float v30 = power(v0, v29);
+                i64 v31 = i64(0x3ull);
+                float v32 = to_f32(v31);
+                float v33 = power(v0, v32);
+                float v34 = remainder_of(v0, v18);
+                b1[i64(row) * 33 + x0] = v1;
+                b2[i64(row) * 33 + x0] = v2;
+                b3[i64(row) * 33 + x0] = v3;
+                b4[i64(row) * 33 + x0] = v4;
+                b5[i64(row) * 33 + x0] = v5;
+                b6[i64(row) * 33 + x0] = v6;
+                b7[i64(row) * 33 + x0] = v7;
+                b8[i64(row) * 33 + x0] = v8;
+                b9[i64(row) * 33 + x0] = v9;
+                b10[i64(row) * 33 + x0] = v10;
+                b11[i64(row) * 33 + x0] = v11;
+                b12[i64(row) * 33 + x0] = v12;
+                b13[i64(row) * 33 + x0] = v13;
+                b14[i64(row) * 33 + x0] = v15;
+                b15[i64(row) * 33 + x0] = v19;
+                b16[i64(row) * 33 + x0] = v20;
+                b17[i64(row) * 33 + x0] = v23;
+                b18[i64(row) * 33 + x0] = v28;
+                b19[i64(row) * 33 + x0] = v30;
+                b20[i64(row) * 33 + x0] = v33;
+                b21[i64(row) * 33 + x0] = v34;
+            }
+        }
+    }
+}

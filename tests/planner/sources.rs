@@ -1,0 +1,38 @@
+//! The source of plans' kernels, as it is committed: `make kernels` compiles it for cards, which needs no GPU.
+
+use std::{env, fs, path::PathBuf};
+
+use paternoster::onnx::zoo::{Width, cells};
+
+use crate::{networks::network, operators, rig::Case};
+
+/// Writes the files in place of comparing with them.
+const WRITE: &str = "WRITE_PLANS";
+
+#[test]
+fn sources_are_the_committed_ones() {
+    let cases: [(&str, Case); 6] = [
+        ("lstm_step", network(cells::lstm::step(Width::QUARTER), &[], 2_000)),
+        (
+            "transformer_decoder",
+            network(cells::transformer::decoder(Width::QUARTER), &[("past", 5), ("memory", 7)], 4_000),
+        ),
+        ("numbers", operators::numbers()),
+        ("whole_numbers", operators::whole_numbers()),
+        ("reductions", operators::reductions_of()),
+        ("lookups", operators::lookups_of()),
+    ];
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/plans");
+    for (name, case) in cases {
+        let (path, plan) = (folder.join(format!("{name}.cu")), case.plan());
+        if env::var_os(WRITE).is_some() {
+            fs::create_dir_all(&folder).expect("the folder can be made");
+            fs::write(&path, plan.source()).expect("the file can be written");
+        }
+        let committed = fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            committed == plan.source(),
+            "{name}.cu is not what the plan has: run once with {WRITE}=1 and look at it"
+        );
+    }
+}
