@@ -7,6 +7,7 @@ mod auto;
 pub mod bench;
 mod flags;
 mod hooks;
+pub mod inspect;
 mod limits;
 pub mod models;
 mod options;
@@ -57,6 +58,8 @@ enum Command {
     Profile(profile::ProfileArgs),
     /// Show where a model would be cut into stages
     Slice(slice::SliceArgs),
+    /// Show what a model's operators become on a CUDA card
+    Inspect(inspect::InspectArgs),
     /// Draw a recorded timeline
     Timeline(timeline::TimelineArgs),
     /// Open one model, as the server asks for it on standard input
@@ -77,6 +80,7 @@ pub fn main() -> ExitCode {
         Ok(Command::Bench(args)) => exit_code(bench::run(&args)),
         Ok(Command::Profile(args)) => exit_code(profile::run(&args)),
         Ok(Command::Slice(args)) => exit_code(slice::run(&args)),
+        Ok(Command::Inspect(args)) => exit_code(inspect::run(&args)),
         Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
         Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
         Ok(Command::OpenAlone) => repository::open_alone(),

@@ -12,7 +12,7 @@ use crate::onnx::{
 };
 
 /// The program of a model directory's version.
-const PROGRAM: &str = "model.onnx";
+pub(super) const PROGRAM: &str = "model.onnx";
 
 /// Shows the stages of a model: where it would be cut, the share of its time that each stage takes, and what crosses.
 ///
@@ -74,7 +74,8 @@ pub fn run(args: &SliceArgs) -> Result<(), SliceError> {
 /// # Errors
 /// As [`run`].
 pub fn run_with(args: &SliceArgs, out: &mut dyn Write) -> Result<(), SliceError> {
-    let path = program(&args.model)?;
+    let missing = || SliceError::Missing { path: args.model.display().to_string() };
+    let path = program(&args.model).ok_or_else(missing)?;
     let sealed = SealedModel::read(&path)?;
     let model = sealed.model();
     let Some(count) = args.stages else {
@@ -158,18 +159,17 @@ fn places_json(places: &[LegalCut], out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// The file that is meant: itself, or that of a model directory's latest version.
-fn program(given: &Path) -> Result<PathBuf, SliceError> {
+/// The file that is meant: itself, or that of a model directory's latest version; `None` where there is neither.
+pub(super) fn program(given: &Path) -> Option<PathBuf> {
     if given.is_file() {
-        return Ok(given.to_owned());
+        return Some(given.to_owned());
     }
     let versions = given.read_dir().into_iter().flatten().flatten();
     let number = |name: std::ffi::OsString| name.to_str()?.parse::<u64>().ok();
     let latest = versions.filter_map(|entry| Some((number(entry.file_name())?, entry.path()))).max();
     // A model with external weights may be a directory that holds the program under its own name.
     let places = latest.map(|(_, version)| [version.join(PROGRAM), version.join(PROGRAM).join(PROGRAM)]);
-    let found = places.into_iter().flatten().find(|path| path.is_file());
-    found.ok_or_else(|| SliceError::Missing { path: given.display().to_string() })
+    places.into_iter().flatten().find(|path| path.is_file())
 }
 
 #[cfg(test)]

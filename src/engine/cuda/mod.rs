@@ -24,5 +24,6 @@ mod views;
 pub use self::{
     launch::{Prepared, Workspace},
     load::{Loaded, Precision},
+    lower::PlannedNode,
     plan::{Plan, PlanError},
 };

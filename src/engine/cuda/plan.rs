@@ -10,7 +10,7 @@ use super::{
     constants,
     fuse::{self, Step},
     ir::{Count, Dims, ELEMENTS_MAX, Holder, Kind, Work, elements},
-    lower::{Call, Lowering, Value},
+    lower::{Call, Lowering, PlannedNode, Value},
 };
 use crate::{
     model::TensorSpec,
@@ -58,48 +58,7 @@ impl Plan {
         outputs: &[TensorSpec],
         has_batch_axis: bool,
     ) -> Result<Self, PlanError> {
-        let graph = model.0.graph.as_ref().ok_or_else(|| PlanError::Tensor("the file holds no graph".to_owned()))?;
-        let mut work = Work::default();
-        let mut values = HashMap::new();
-        for (index, spec) in inputs.iter().enumerate() {
-            let (name, kind, dims) = input_of(graph, spec, has_batch_axis)?;
-            let buffer = work.buffer(kind, has_batch_axis, dims.iter().product(), Holder::Input(index));
-            values.insert(name, Value::Tensor(work.whole(buffer, &dims)));
-        }
-        let wanted: Vec<(&str, Kind)> = outputs
-            .iter()
-            .map(|spec| Ok((output_of(graph, spec)?, kind_of("output", spec)?)))
-            .collect::<Result<_, _>>()?;
-        let needed = needed(graph, wanted.iter().map(|(name, _)| *name));
-        for weight in graph.initializer.iter().filter(|weight| needed.contains(weight.name())) {
-            if values.contains_key(weight.name()) {
-                continue;
-            }
-            let refused = |reason: String| PlanError::Tensor(format!("weight '{}': {reason}", weight.name()));
-            let (kind, dims, bytes) = constants::of(weight).map_err(refused)?;
-            if elements(&dims).is_none() {
-                return Err(refused(format!("its shape is {dims:?}, expected fewer than {ELEMENTS_MAX} elements")));
-            }
-            let buffer = work.constant(kind, bytes);
-            values.insert(weight.name(), Value::Tensor(work.whole(buffer, &dims)));
-        }
-        for input in graph.input.iter().filter(|input| needed.contains(input.name())) {
-            if !values.contains_key(input.name()) {
-                return Err(PlanError::Tensor(format!(
-                    "the graph needs an input '{}', which is not given",
-                    input.name()
-                )));
-            }
-        }
-        let standard = model.0.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
-        let opset = standard.map_or(1, |set| set.version());
-        let names = wanted.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
-        let mut lowering = Lowering::new(work, values, names);
-        for node in &graph.node {
-            if node.output.iter().any(|name| needed.contains(name.as_str())) {
-                lowering.node(&Call { node, opset });
-            }
-        }
+        let (lowering, wanted) = lowered(model, inputs, outputs, has_batch_axis)?;
         let (mut work, shapes) = lowering.finish(&wanted).map_err(PlanError::Operators)?;
         let outputs =
             outputs.iter().zip(shapes).map(|(spec, (dims, by_rows))| given(spec, &dims, by_rows, has_batch_axis));
@@ -111,6 +70,19 @@ impl Plan {
         Ok(Self(Arc::new(parts)))
     }
 
+    /// What becomes of each node that the outputs need, whether or not all have a lowering; else as [`Self::new`].
+    ///
+    /// # Errors
+    /// When an input or output is not the graph's or has a length that varies, or a weight lies outside of the file.
+    pub fn nodes(
+        model: &Model,
+        inputs: &[TensorSpec],
+        outputs: &[TensorSpec],
+        has_batch_axis: bool,
+    ) -> Result<Vec<PlannedNode>, PlanError> {
+        lowered(model, inputs, outputs, has_batch_axis).map(|(lowering, _)| lowering.nodes)
+    }
+
     /// The inputs.
     pub fn inputs(&self) -> &[TensorSpec] {
         &self.0.inputs
@@ -119,6 +91,11 @@ impl Plan {
     /// The outputs; lengths that the specification left open are known here.
     pub fn outputs(&self) -> &[TensorSpec] {
         &self.0.outputs
+    }
+
+    /// How many launches run a batch.
+    pub fn launches(&self) -> usize {
+        self.0.steps.len() + usize::from(self.0.program.has_head)
     }
 
     /// The source of the plan's own kernels, in the vocabulary of `kernels/README.md`.
@@ -142,6 +119,56 @@ impl Parts {
     pub(super) fn notes_faults(&self) -> bool {
         self.program.kernels.iter().flatten().any(|kernel| kernel.notes_faults)
     }
+}
+
+/// Outputs that are wanted, by their names in the graph.
+type Wanted<'m> = Vec<(&'m str, Kind)>;
+
+/// Lowers the nodes that the outputs need.
+fn lowered<'m>(
+    model: &'m Model,
+    inputs: &[TensorSpec],
+    outputs: &[TensorSpec],
+    has_batch_axis: bool,
+) -> Result<(Lowering<'m>, Wanted<'m>), PlanError> {
+    let graph = model.0.graph.as_ref().ok_or_else(|| PlanError::Tensor("the file holds no graph".to_owned()))?;
+    let mut work = Work::default();
+    let mut values = HashMap::new();
+    for (index, spec) in inputs.iter().enumerate() {
+        let (name, kind, dims) = input_of(graph, spec, has_batch_axis)?;
+        let buffer = work.buffer(kind, has_batch_axis, dims.iter().product(), Holder::Input(index));
+        values.insert(name, Value::Tensor(work.whole(buffer, &dims)));
+    }
+    let wanted: Vec<(&str, Kind)> =
+        outputs.iter().map(|spec| Ok((output_of(graph, spec)?, kind_of("output", spec)?))).collect::<Result<_, _>>()?;
+    let needed = needed(graph, wanted.iter().map(|(name, _)| *name));
+    for weight in graph.initializer.iter().filter(|weight| needed.contains(weight.name())) {
+        if values.contains_key(weight.name()) {
+            continue;
+        }
+        let refused = |reason: String| PlanError::Tensor(format!("weight '{}': {reason}", weight.name()));
+        let (kind, dims, bytes) = constants::of(weight).map_err(refused)?;
+        if elements(&dims).is_none() {
+            return Err(refused(format!("its shape is {dims:?}, expected fewer than {ELEMENTS_MAX} elements")));
+        }
+        let buffer = work.constant(kind, bytes);
+        values.insert(weight.name(), Value::Tensor(work.whole(buffer, &dims)));
+    }
+    for input in graph.input.iter().filter(|input| needed.contains(input.name())) {
+        if !values.contains_key(input.name()) {
+            return Err(PlanError::Tensor(format!("the graph needs an input '{}', which is not given", input.name())));
+        }
+    }
+    let standard = model.0.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
+    let opset = standard.map_or(1, |set| set.version());
+    let names = wanted.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
+    let mut lowering = Lowering::new(work, values, names);
+    for node in &graph.node {
+        if node.output.iter().any(|name| needed.contains(name.as_str())) {
+            lowering.node(&Call { node, opset });
+        }
+    }
+    Ok((lowering, wanted))
 }
 
 /// The dims of a row as the graph sees them.

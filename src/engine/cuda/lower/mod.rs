@@ -18,7 +18,8 @@ pub use self::call::Call;
 use self::numbers::Known;
 use super::{
     ir::{
-        Dims, ELEMENTS_MAX, Holder, Kind, Node, Operation, Store, Tensor, View, WEIGHT_MAX, Work, contiguous, elements,
+        Dims, ELEMENTS_MAX, Holder, Kind, Node, Operation, RowKernel, Store, Tensor, View, WEIGHT_MAX, Work,
+        contiguous, elements,
     },
     views,
 };
@@ -30,6 +31,17 @@ pub enum Value {
     Known(Known),
     /// A tensor.
     Tensor(Tensor),
+}
+
+/// What becomes of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlannedNode {
+    /// Its name in the file; empty where it has none.
+    pub name: String,
+    /// Its operator.
+    pub operator: String,
+    /// What it is lowered to, or why it is not.
+    pub lowered: Result<String, Reason>,
 }
 
 /// Why a node has no lowering.
@@ -53,6 +65,8 @@ pub struct Lowering<'m> {
     outputs: HashMap<&'m str, usize>,
     /// Refused nodes.
     refused: Vec<String>,
+    /// All nodes so far.
+    pub nodes: Vec<PlannedNode>,
 }
 
 /// The rule of a standard operator.
@@ -64,19 +78,29 @@ fn rule(op: &str) -> Option<Rule> {
 impl<'m> Lowering<'m> {
     /// Begins with what the graph is given.
     pub fn new(work: Work, values: HashMap<&'m str, Value>, outputs: HashMap<&'m str, usize>) -> Self {
-        Self { work, values, missing: HashSet::new(), outputs, refused: Vec::new() }
+        Self { work, values, missing: HashSet::new(), outputs, refused: Vec::new(), nodes: Vec::new() }
     }
 
     /// Lowers a node; one that cannot be is noted.
     pub fn node(&mut self, call: &Call<'m>) {
+        let lowered = self.lower(call);
+        let (name, operator) = (call.node.name().to_owned(), call.op().to_owned());
+        self.nodes.push(PlannedNode { name, operator, lowered });
+    }
+
+    /// Lowers a node to what the answer says.
+    fn lower(&mut self, call: &Call<'m>) -> Result<String, Reason> {
         let results = || call.node.output.iter().map(String::as_str);
         let Some(rule) = call.is_standard().then(|| rule(call.op())).flatten() else {
             self.refused.push(call.named(None));
-            return self.missing.extend(results());
+            self.missing.extend(results());
+            return Err("the operator has no lowering".to_owned());
         };
         if call.operands().any(|operand| self.missing.contains(operand)) {
-            return self.missing.extend(results());
+            self.missing.extend(results());
+            return Err("a node before it has no lowering".to_owned());
         }
+        let before = self.work.operations.len();
         let known: Vec<Option<Known>> = call.node.input.iter().map(|name| self.known_of(name)).collect();
         let lowered = match numbers::folded(call, &known) {
             Some(known) => Ok(vec![Value::Known(known)]),
@@ -85,15 +109,46 @@ impl<'m> Lowering<'m> {
         let lowered = lowered.and_then(checked);
         match lowered {
             Ok(values) => {
+                let shown = self.shown(call, before, values.first());
                 let count = values.len();
                 self.values.extend(results().zip(values).filter(|(name, _)| !name.is_empty()));
                 self.missing.extend(results().skip(count));
+                Ok(shown)
             }
             Err(reason) => {
                 self.refused.push(call.named(Some(&reason)));
                 self.missing.extend(results());
+                Err(reason)
             }
         }
+    }
+
+    /// What a node was lowered to: the operations since `before`, or what its value is.
+    fn shown(&self, call: &Call<'_>, before: usize, value: Option<&Value>) -> String {
+        let operation = |operation: &Operation| match operation {
+            Operation::Store(_) => "store",
+            Operation::Product(_) => "matrix product",
+            Operation::Reduce(_) => "reduction",
+            Operation::Rowwise(rowwise) => match rowwise.kernel {
+                RowKernel::Softmax => "softmax",
+                RowKernel::LayerNorm { .. } => "layer_norm",
+                RowKernel::ArgMax { .. } => "argmax",
+            },
+        };
+        let mut operations: Vec<&str> = self.work.operations[before..].iter().map(operation).collect();
+        operations.dedup();
+        let is_lookup = |tensor: &Tensor| matches!(self.work.expressions.node(tensor.node), Node::Lookup(_));
+        let own = match value {
+            Some(Value::Known(_)) => Some("known beforehand"),
+            Some(Value::Tensor(tensor)) if is_lookup(tensor) => Some("lookup"),
+            Some(Value::Tensor(_)) if call.op() != "Identity" && pointwise::rule(call.op()).is_some() => {
+                Some("pointwise")
+            }
+            _ if operations.is_empty() => Some("view"),
+            _ => None,
+        };
+        operations.extend(own);
+        operations.join(", ")
     }
 
     /// Stores the graph's outputs, and gives all operations; or names the nodes that were refused.

@@ -1,0 +1,192 @@
+//! `paternoster inspect`: shows what a model's operators become on a CUDA card, and which have no lowering.
+
+use std::{
+    io::{self, Write},
+    path::PathBuf,
+};
+
+use super::{
+    slice::{PROGRAM, program},
+    table::Table,
+};
+use crate::{
+    engine::cuda::{Plan, PlanError},
+    model::TensorSpec,
+    onnx::{self, Port, PortDim, SealedModel, Signature},
+};
+
+/// Shows what a model's operators become on a CUDA card: matrix products, kernels, views, or nothing that there is.
+///
+/// Nothing is run, and no card is needed. Axis 0 is the batch where the file does not fix its length.
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = "Examples:
+  paternoster inspect --model model.onnx
+  paternoster inspect --model /models/bert --length tokens=128")]
+pub struct InspectArgs {
+    /// An ONNX file, or a model directory, of which the latest version is taken
+    #[arg(long, value_name = "FILE|DIR")]
+    pub model: PathBuf,
+    /// The length of an axis that varies, by its name in the file; may be given several times
+    #[arg(long = "length", value_name = "NAME=LENGTH", value_parser = length)]
+    pub lengths: Vec<(String, i64)>,
+}
+
+/// Why a model cannot be inspected.
+#[derive(Debug, thiserror::Error)]
+pub enum InspectError {
+    /// There is no such file, nor a directory of a model.
+    #[error(
+        "there is no model at '{path}': expected an ONNX file, or a directory with a version such as '1/{PROGRAM}'"
+    )]
+    Missing {
+        /// The path given.
+        path: String,
+    },
+    /// The file is no model.
+    #[error(transparent)]
+    Model(#[from] onnx::Error),
+    /// An input or output is none that a plan may have.
+    #[error("'{tensor}' {reason}")]
+    Tensor {
+        /// Its name.
+        tensor: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// The graph has no plan for another reason than its operators.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The table could not be printed.
+    #[error("cannot print the operators: {0}")]
+    Print(#[from] io::Error),
+}
+
+fn length(given: &str) -> Result<(String, i64), String> {
+    let (name, length) = given.split_once('=').ok_or("expected NAME=LENGTH, as in tokens=128")?;
+    match length.parse() {
+        Ok(length @ 1..) => Ok((name.to_owned(), length)),
+        _ => Err(format!("'{length}' is no length, expected a number from 1")),
+    }
+}
+
+/// Runs the subcommand: prints to standard output.
+///
+/// # Errors
+/// When there is no such model, or a length of its inputs is not known.
+pub fn run(args: &InspectArgs) -> Result<(), InspectError> {
+    run_with(args, &mut io::stdout().lock())
+}
+
+/// As [`run`], printing to `out`.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectError> {
+    let missing = || InspectError::Missing { path: args.model.display().to_string() };
+    let path = program(&args.model).ok_or_else(missing)?;
+    let sealed = SealedModel::read(&path)?;
+    let signature = Signature::from_bytes(&path.display().to_string(), &sealed.to_bytes())?;
+    let is_open = |port: &Port| {
+        matches!(port.dims.as_deref(), Some([PortDim::Symbol(_) | PortDim::Unknown, ..]))
+            && args.fixes(port, 0).is_none()
+    };
+    let has_batch_axis = !signature.inputs.is_empty() && signature.inputs.iter().all(is_open);
+    let inputs = signature.inputs.iter().map(|port| args.spec(port, has_batch_axis, true));
+    let inputs: Vec<TensorSpec> = inputs.collect::<Result<_, _>>()?;
+    let outputs = signature.outputs.iter().map(|port| args.spec(port, has_batch_axis, false));
+    let outputs: Vec<TensorSpec> = outputs.collect::<Result<_, _>>()?;
+
+    let nodes = Plan::nodes(sealed.model(), &inputs, &outputs, has_batch_axis)?;
+    let mut table = Table::new(&["Node", "Operator", "On a card"]);
+    for node in &nodes {
+        let lowered = node.lowered.as_ref().map_or_else(|reason| format!("NO PLAN: {reason}"), String::clone);
+        table.row([node.name.clone(), node.operator.clone(), lowered]);
+    }
+    writeln!(out, "{table}")?;
+    match Plan::new(sealed.model(), &inputs, &outputs, has_batch_axis) {
+        Ok(plan) => writeln!(out, "{} nodes, {} launches for a batch", nodes.len(), plan.launches())?,
+        Err(error) => writeln!(out, "{error}")?,
+    }
+    Ok(())
+}
+
+impl InspectArgs {
+    /// The length that was given for an axis.
+    fn fixes(&self, port: &Port, axis: usize) -> Option<i64> {
+        let Some(PortDim::Symbol(symbol)) = port.dims.as_ref()?.get(axis) else { return None };
+        self.lengths.iter().find(|(name, _)| name == symbol).map(|(_, length)| *length)
+    }
+
+    /// A port with the dims of one row. Lengths of outputs follow from the graph.
+    fn spec(&self, port: &Port, has_batch_axis: bool, is_input: bool) -> Result<TensorSpec, InspectError> {
+        let refused = |reason: String| InspectError::Tensor { tensor: port.name.clone(), reason };
+        let datatype = port.datatype.ok_or_else(|| refused(port.refusal()))?;
+        let dims = port.dims.as_deref().ok_or_else(|| refused("has a shape that the file does not say".to_owned()))?;
+        let length = |(axis, dim): (usize, &PortDim)| match (dim, self.fixes(port, axis)) {
+            (PortDim::Fixed(length), _) => Ok(*length),
+            (_, Some(length)) => Ok(length),
+            _ if !is_input => Ok(-1),
+            (PortDim::Symbol(name), None) => Err(refused(format!("varies along '{name}': give --length {name}=128"))),
+            (PortDim::Unknown, None) => Err(refused(format!("has an axis {axis} of unknown length"))),
+        };
+        let skipped = usize::from(has_batch_axis);
+        let dims = dims.iter().enumerate().skip(skipped).map(length).collect::<Result<Vec<i64>, _>>()?;
+        Ok(TensorSpec::new(port.name.clone(), datatype, &dims))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::onnx::{
+        Model,
+        zoo::{self, Width, cells},
+    };
+
+    fn shown(model: &Model, lengths: &[&str]) -> Result<String, String> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join(PROGRAM);
+        model.write(&path).expect("a file");
+        let lengths = lengths.iter().map(|given| length(given)).collect::<Result<_, _>>()?;
+        let mut out = Vec::new();
+        run_with(&InspectArgs { model: path, lengths }, &mut out).map_err(|error| error.to_string())?;
+        Ok(String::from_utf8(out).expect("it is text"))
+    }
+
+    /// The rows of a table by operator.
+    fn lowered(table: &str) -> Vec<(String, String)> {
+        let cells = |line: &str| -> Option<(String, String)> {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            (cells.len() == 5 && cells[1] != "Node").then(|| (cells[2].to_owned(), cells[3].to_owned()))
+        };
+        table.lines().filter_map(cells).collect()
+    }
+
+    #[test]
+    fn operators_are_shown_with_what_they_become() {
+        let table = shown(&cells::lstm::step(Width::QUARTER).expect("sound"), &[]).expect("it has a plan");
+        let pair = |operator: &str, lowered: &str| (operator.to_owned(), lowered.to_owned());
+        let rows = lowered(&table);
+        let first = [pair("Gather", "lookup"), pair("Concat", "store"), pair("Gemm", "matrix product")];
+        assert_eq!(rows[..3], first, "{table}");
+        assert_eq!(rows[3..5], [pair("Split", "view"), pair("Sigmoid", "pointwise")], "{table}");
+        assert!(table.ends_with("13 nodes, 3 launches for a batch\n"), "{table}");
+    }
+
+    #[test]
+    fn operators_without_a_lowering_are_marked_and_named() {
+        let table = shown(&zoo::mobilenet(Width::QUARTER).expect("sound"), &[]).expect("it is shown anyway");
+        let rows = lowered(&table);
+        assert!(rows.contains(&("Conv".to_owned(), "NO PLAN: the operator has no lowering".to_owned())), "{table}");
+        assert!(table.lines().last().expect("a line").starts_with("operators without a plan: Conv (node "), "{table}");
+    }
+
+    #[test]
+    fn a_length_that_varies_has_to_be_given() {
+        let model = cells::transformer::encoder(Width::QUARTER).expect("sound");
+        let refused = shown(&model, &[]).expect_err("the source has any length");
+        assert_eq!(refused, "'source' varies along 'source': give --length source=128");
+        assert!(shown(&model, &["source=6"]).expect("it has a plan").contains("launches for a batch"));
+        assert_eq!(shown(&model, &["source=0"]), Err("'0' is no length, expected a number from 1".to_owned()));
+    }
+}
