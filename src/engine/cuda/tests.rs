@@ -171,25 +171,22 @@ fn tensors_that_cannot_be_had_are_refused_by_name() {
     graph.output(&y, DataType::Fp32, &dims!["batch", "n"]);
     let model = graph.finish().expect("sound");
     let spec = |name: &str, datatype: DataType, dims: &[i64]| TensorSpec::new(name, datatype, dims);
-    let refused = |inputs: &[TensorSpec], outputs: &[TensorSpec]| {
-        Plan::new(&model, inputs, outputs, true).expect_err("it is refused").to_string()
+    let refused = |inputs: &[TensorSpec], output: TensorSpec| {
+        Plan::new(&model, inputs, &[output], true).expect_err("it is refused").to_string()
     };
-    let (x, y) = (spec("x", DataType::Fp32, &[3]), spec("y", DataType::Fp32, &[-1]));
-    let open = spec("x", DataType::Fp32, &[-1]);
-    let y_is = |dims: &[i64]| spec("y", DataType::Fp32, dims);
-    assert_eq!(refused(&[open], &[y.clone()]), "input 'x' has the dims [-1], expected lengths that do not vary");
+    let x = |datatype: DataType, length: i64| [spec("x", datatype, &[length])];
+    let y = |length: i64| spec("y", DataType::Fp32, &[length]);
+    let x_is_f32 = x(DataType::Fp32, 3);
     assert_eq!(
-        refused(&[spec("x", DataType::Fp16, &[3])], &[y.clone()]),
-        "input 'x' is FP16, expected FP32, INT64, INT32 or BOOL"
+        refused(&x(DataType::Fp32, -1), y(-1)),
+        "input 'x' has the dims [-1], expected lengths that do not vary"
     );
-    assert_eq!(
-        refused(&[spec("x", DataType::Int64, &[3])], &[y.clone()]),
-        "input 'x' is FLOAT in the graph, expected INT64"
-    );
-    assert_eq!(refused(&[], &[y.clone()]), "the graph needs an input 'x', which is not given");
-    assert_eq!(refused(&[x.clone()], &[y_is(&[4])]), "output 'y' has the dims [3] a row, expected [4]");
-    assert_eq!(refused(&[x.clone()], &[spec("z", DataType::Fp32, &[3])]), "'z' is not an output of the graph");
-    let planned = Plan::new(&model, &[x], &[y], true).expect("it has a plan");
+    assert_eq!(refused(&x(DataType::Fp16, 3), y(-1)), "input 'x' is FP16, expected FP32, INT64, INT32 or BOOL");
+    assert_eq!(refused(&x(DataType::Int64, 3), y(-1)), "input 'x' is FLOAT in the graph, expected INT64");
+    assert_eq!(refused(&[], y(-1)), "the graph needs an input 'x', which is not given");
+    assert_eq!(refused(&x_is_f32, y(4)), "output 'y' has the dims [3] a row, expected [4]");
+    assert_eq!(refused(&x_is_f32, spec("z", DataType::Fp32, &[3])), "'z' is not an output of the graph");
+    let planned = Plan::new(&model, &x_is_f32, &[y(-1)], true).expect("it has a plan");
     assert_eq!(planned.outputs()[0].dims.as_slice(), [3], "a length that was open is known");
 }
 
@@ -226,12 +223,12 @@ fn tensors_that_no_memory_holds_are_refused_before_they_are_counted() {
         graph.op("Add", &[x, &first]).value()
     });
     assert_eq!(shown(&sliced.expect("a step beyond the end leaves one entry")), ["kernel [1]"]);
-    let spec = TensorSpec::new("x", DataType::Fp32, &[huge, huge]);
+    let input = [TensorSpec::new("x", DataType::Fp32, &[huge, huge])];
     let mut graph = Graph::new("input");
     let x = graph.input("x", DataType::Fp32, &dims!["batch", "n", "m"]);
     graph.output(&x, DataType::Fp32, &dims!["batch", "n", "m"]);
     let model = graph.finish().expect("sound");
-    let error = Plan::new(&model, std::slice::from_ref(&spec), &[spec.clone()], true).expect_err("it is too large");
+    let error = Plan::new(&model, &input, &input, true).expect_err("it is too large");
     assert!(error.to_string().starts_with("input 'x' has the dims [1099511627776, 1099511627776], expected fewer"));
 }
 
