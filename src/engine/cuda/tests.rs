@@ -163,6 +163,41 @@ fn what_mixes_the_rows_of_a_batch_is_refused() {
     }
 }
 
+/// A kernel that took them for numbers would read beyond them.
+#[test]
+fn elements_of_another_type_than_a_kernel_has_are_refused() {
+    type Build = fn(&mut Graph, &Value) -> Value;
+    let builds: [(&str, &str, Build); 6] = [
+        ("Gemm", "its operands are of [F32, I64]", |graph, _| {
+            let ones = graph.constant("ones", &[1, 1], &[1.0_f32]);
+            let bias = graph.constant("bias", &[1], &[1_i64]);
+            graph.op("Gemm", &[&ones, &ones, &bias]).value()
+        }),
+        ("Softmax", "it has elements of Bool", |graph, truth| graph.op("Softmax", &[truth]).value()),
+        ("ArgMax", "it has elements of Bool", |graph, truth| graph.op("ArgMax", &[truth]).attr("axis", 1).value()),
+        ("LayerNormalization", "it has elements of Bool", |graph, truth| {
+            let scale = graph.constant("scale", &[6], &[1.0_f32; 6]);
+            graph.op("LayerNormalization", &[truth, &scale]).value()
+        }),
+        ("MatMul", "it multiplies Bool", |graph, truth| {
+            let weight = graph.constant("weight", &[6, 6], &[1.0_f32; 36]);
+            graph.op("MatMul", &[truth, &weight]).value()
+        }),
+        ("Pow", "it raises whole numbers to a power that may be none", |graph, truth| {
+            let (whole, half) = (graph.op("Cast", &[truth]).attr("to", 7).value(), graph.scalar(0.5_f32));
+            graph.op("Pow", &[&whole, &half]).value()
+        }),
+    ];
+    for (op, reason, build) in builds {
+        let refused = of_one(op, |graph, x| {
+            let truth = graph.op("Cast", &[x]).attr("to", 9).value();
+            build(graph, &truth)
+        });
+        let error = refused.expect_err("the kernels have no such elements").to_string();
+        assert_eq!(error, format!("operators without a plan: {op} (node '{op}': {reason})"));
+    }
+}
+
 #[test]
 fn tensors_that_cannot_be_had_are_refused_by_name() {
     let mut graph = Graph::new("ports");

@@ -118,6 +118,9 @@ fn several(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     for mut other in tensors {
         // An exponent may be of another type than its base.
         if function == Function::Pow && lowering.work.kind(&other) != kind {
+            if kind.is_whole() && !lowering.work.kind(&other).is_whole() {
+                return Err("it raises whole numbers to a power that may be none".to_owned());
+            }
             other = lowering.converted(&other, kind)?;
         }
         result = lowering.apply(function, kind, &[result, other])?;

@@ -87,7 +87,8 @@ impl Lowering<'_> {
 
     /// The buffer of a constant vector of `length` elements, which a product can add.
     fn constant_vector(&self, tensor: &Tensor, length: usize) -> Option<usize> {
-        let buffer = self.whole_buffer(tensor).filter(|_| tensor.elements() == length && !tensor.by_rows)?;
+        let fits = tensor.elements() == length && !tensor.by_rows && self.work.kind(tensor) == Kind::F32;
+        let buffer = self.whole_buffer(tensor).filter(|_| fits)?;
         tensor.dims.last().is_some_and(|&last| last == length).then_some(buffer)
     }
 

@@ -29,13 +29,13 @@ fn softmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let columns = if call.opset < 13 { tensor.dims[axis..].iter().product() } else { tensor.dims[axis] };
     if is_last {
         let (from, _) = lowering.stored(call, 0)?;
-        return given(lowering.rowwise(RowKernel::Softmax, &tensor, from, columns, call.result(0)));
+        return given(lowering.rowwise(RowKernel::Softmax, &tensor, from, columns, call.result(0))?);
     }
     let mut order: Vec<usize> = (0..rank).collect();
     order.swap(axis, rank - 1);
     let turned = views::transposed(&mut lowering.work.expressions, &tensor, &order);
     let (from, stored) = lowering.store(&turned, "");
-    let result = lowering.rowwise(RowKernel::Softmax, &stored, from, columns, "");
+    let result = lowering.rowwise(RowKernel::Softmax, &stored, from, columns, "")?;
     given(views::transposed(&mut lowering.work.expressions, &result, &order))
 }
 
@@ -56,12 +56,13 @@ fn layer_norm(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         if stored.by_rows || stored.elements() != columns {
             return Err(format!("its scale or bias has the axes {:?}, expected {columns} elements", stored.dims));
         }
+        lowering.check_f32(buffer)?;
         *vector = Some(buffer);
     }
     let [scale, bias] = vectors;
     let epsilon = call.float("epsilon").unwrap_or(1e-5);
     let kernel = RowKernel::LayerNorm { epsilon, scale: scale.ok_or("it has no scale")?, bias };
-    given(lowering.rowwise(kernel, &tensor, from, columns, call.result(0)))
+    given(lowering.rowwise(kernel, &tensor, from, columns, call.result(0))?)
 }
 
 fn argmax(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
@@ -144,11 +145,19 @@ impl Lowering<'_> {
     }
 
     /// Runs a kernel over the last elements of a stored tensor, `columns` at a time.
-    fn rowwise(&mut self, kernel: RowKernel, tensor: &Tensor, from: usize, columns: usize, name: &str) -> Tensor {
+    fn rowwise(
+        &mut self,
+        kernel: RowKernel,
+        tensor: &Tensor,
+        from: usize,
+        columns: usize,
+        name: &str,
+    ) -> Result<Tensor, Reason> {
+        self.check_f32(from)?;
         let rows = Count { factor: tensor.elements() / columns.max(1), by_rows: tensor.by_rows };
         let to = self.buffer_for(name, Kind::F32, tensor.by_rows, tensor.elements());
         self.work.operations.push(Operation::Rowwise(Rowwise { kernel, rows, columns, from, to }));
-        self.work.whole(to, &tensor.dims)
+        Ok(self.work.whole(to, &tensor.dims))
     }
 
     /// Reduces axes, which become axes of length 1.
