@@ -97,3 +97,20 @@ KERNEL(embedding_i64, 256, const int* live, int rows, int row_bytes, const i64* 
        char* out, int stride, unsigned* faults) {
     gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, stride, faults, FAULT_ID);
 }
+
+// Copies pieces of memory from one place to another: the states that requests begin with, to their slots. There are few
+// or none of them, hence addresses.
+// count: how many pieces, at most `most`; list: where the list of pieces lies: of each, where it is, where it goes and
+// its bytes (a multiple of 4), 64 bits each. The list and what it names may be in mapped host memory. Pieces do not
+// overlap.
+KERNEL(copy_pieces, 256, const int* count, int most, const u64* const* list) {
+    int pieces = live_rows(count, most);
+    for (int piece = blockIdx.x; piece < pieces; piece += gridDim.x) {
+        const u64* entry = *list + 3 * i64(piece);
+        const char* from = reinterpret_cast<const char*>(entry[0]);
+        char* to = reinterpret_cast<char*>(entry[1]);
+        int bytes = int(entry[2]);
+        bool chunks = in_chunks(from, to, bytes, 0);
+        EACH { copy_row(from, to, bytes, chunks); }
+    }
+}

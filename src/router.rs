@@ -3,6 +3,7 @@
 //!
 //! - A request goes to the device that is expected to have done its work first; one of a sequence to the sequence's own.
 //! - A device that idles takes requests that have not boarded from the one that has most to do.
+//! - Devices are in groups: those of one can stand in for each other.
 //! - A device that is lost, or has no lane in service, takes none.
 
 use std::{
@@ -34,6 +35,7 @@ pub struct Router {
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Published {
+    group: u16,
     /// Time after which a lane is expected to be through with what there is.
     backlog_ns: AtomicU64,
     may_leave: AtomicUsize,
@@ -43,9 +45,16 @@ struct Published {
 }
 
 impl Router {
-    /// For so many devices, which have published nothing: they have no lanes yet.
-    pub fn new(devices: usize) -> Self {
-        Self { devices: (0..devices).map(|_| Published::default()).collect() }
+    /// For devices of these groups, which have published nothing: they have no lanes yet.
+    pub fn new(groups: impl IntoIterator<Item = u16>) -> Self {
+        let devices = groups.into_iter().map(|group| Published { group, ..Published::default() });
+        Self { devices: devices.collect() }
+    }
+
+    /// The devices that can stand in for this one, itself among them.
+    pub fn group_of(&self, device: usize) -> impl Iterator<Item = usize> + '_ {
+        let group = self.devices.get(device).map(|device| device.group);
+        (0..self.devices()).filter(move |&other| Some(self.devices[other].group) == group)
     }
 
     /// How many devices there are, lost ones included.
@@ -99,7 +108,10 @@ impl Router {
     /// do than lanes to do it on.
     pub fn rebalance(&self, device: usize) -> Option<Move> {
         let own = self.devices.get(device)?;
-        let others = || (0..).zip(&self.devices).filter(move |(number, _)| *number != device);
+        let others = || {
+            let others = (0..).zip(&self.devices).filter(move |(number, _)| *number != device);
+            others.filter(|(_, other)| other.group == own.group)
+        };
         if own.idles() {
             let busy = others().filter(|(_, other)| other.is_behind());
             let (from, _) = busy.max_by_key(|(_, other)| other.backlog_ns.load(Ordering::Relaxed))?;
@@ -143,7 +155,7 @@ mod tests {
     }
 
     fn router(loads: &[Load]) -> Router {
-        let router = Router::new(loads.len());
+        let router = Router::new(loads.iter().map(|_| 0));
         loads.iter().enumerate().for_each(|(device, load)| router.publish(device, *load));
         router
     }
@@ -161,6 +173,17 @@ mod tests {
         assert_eq!(router.least(0..4), Some(0), "nothing runs without a lane");
         [0, 1, 2].into_iter().for_each(|device| router.lose(device));
         assert_eq!((router.least(0..4), router.lost()), (None, 4));
+    }
+
+    #[test]
+    fn nothing_moves_between_groups() {
+        let router = Router::new([0, 1, 0]);
+        let (busy, idle) = (load(50, 3, 0), load(0, 0, 2));
+        [busy, idle, busy].into_iter().enumerate().for_each(|(device, load)| router.publish(device, load));
+        assert_eq!((router.rebalance(0), router.rebalance(1)), (None, None));
+        router.publish(2, idle);
+        assert_eq!(router.rebalance(0), Some(Move { from: 0, to: 2 }));
+        assert_eq!(router.group_of(2).collect::<Vec<_>>(), [0, 2]);
     }
 
     #[test]

@@ -114,6 +114,7 @@ impl Twice {
                 default_max_batch_size: 4,
                 config_name: None,
                 start_unreadable: false,
+                has_cards: false,
                 load_threads: 1,
             };
             let loader = Arc::new(PoolLoader::new(pool, Ok(runtime.clone())));

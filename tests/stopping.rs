@@ -16,7 +16,7 @@ use paternoster::{
     batching::{Knobs, Policy, WindowKnobs},
     engine::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program},
     executor::{
-        InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
+        InferError, InferRequest, InputTensor, ModelHandle, Placement, Pool, PoolOptions, Response, ResponseFuture,
         Responsiveness, StagePrograms,
     },
     model::Dims,
@@ -88,8 +88,9 @@ impl Model {
     fn within(pool: &Arc<Pool>, limit: Option<Duration>) -> Self {
         let (program, begun, release) = listening();
         let weak = Arc::downgrade(&program);
-        let handle =
-            Arc::new(pool.bring_up_within(chain::spec(WIDTH), window(), program, limit).expect("the CPU has room"));
+        let handle = Arc::new(
+            pool.bring_up_on(chain::spec(WIDTH), window(), program, limit, &Placement::Auto).expect("the CPU has room"),
+        );
         Self { handle, begun, release, program: weak }
     }
 

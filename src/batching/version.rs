@@ -37,6 +37,8 @@ pub struct Knobs {
     pub queueing: QueueingKnobs,
     /// How batches are formed.
     pub policy: Policy,
+    /// Requests do not leave for another core: the version does not live wherever they could go.
+    pub stays: bool,
 }
 
 impl Default for Knobs {
@@ -53,6 +55,7 @@ impl Default for Knobs {
             weight: 1,
             queueing: QueueingKnobs::default(),
             policy: Policy::Serial,
+            stays: false,
         }
     }
 }
@@ -152,7 +155,7 @@ impl Version {
             0 => LengthBucketing::Any,
             width => LengthBucketing::Width(width),
         });
-        let may_leave = !knobs.is_bound() && sequences.is_none();
+        let may_leave = !knobs.is_bound() && !knobs.stays && sequences.is_none();
         Self {
             model,
             ix,

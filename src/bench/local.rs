@@ -227,6 +227,7 @@ impl Local {
             default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
             config_name: None,
             start_unreadable: false,
+            has_cards: false,
             load_threads: 1,
         };
         let loader = PoolLoader::new(pool, runtime);

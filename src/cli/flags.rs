@@ -18,7 +18,7 @@ pub use self::{
     settings::{BackendSetting, MetricsSetting},
 };
 use super::{
-    AutoArgs, LimitArgs, RecordArgs,
+    AutoArgs, CudaArgs, LimitArgs, RecordArgs,
     tritonserver::{BACKENDS, Ignored},
 };
 use crate::observe::{LatencyMetrics, LogFormat, MAX_VERBOSE_LEVEL};
@@ -60,6 +60,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cuda: CudaArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub auto: AutoArgs,

@@ -5,6 +5,7 @@
 
 mod auto;
 pub mod bench;
+mod cuda;
 mod flags;
 mod hooks;
 pub mod inspect;
@@ -30,6 +31,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind}
 use crate::repository;
 
 pub use auto::AutoArgs;
+pub use cuda::{CudaArgs, DeviceChoice};
 pub use flags::{
     BackendSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LifeArgs,
     LogArgs, MetricsSetting, RepositoryArgs, ServeArgs,

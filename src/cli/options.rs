@@ -27,7 +27,7 @@ pub(super) fn log(args: &LogArgs) -> LogOptions {
 }
 
 /// The repository's settings.
-pub(super) fn repository(args: &ServeArgs) -> repository::Options {
+pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Options {
     let models = &args.repository;
     let mode = match models.control_mode {
         ControlMode::None => repository::ControlMode::None,
@@ -40,6 +40,7 @@ pub(super) fn repository(args: &ServeArgs) -> repository::Options {
         strict_readiness: models.strict_readiness,
         auto_complete: args.auto_complete(),
         default_max_batch_size: args.default_max_batch_size(),
+        has_cards,
         config_name: models.config_name.clone(),
         start_unreadable: models.exit_on_error == Some(false),
         load_threads: models.load_threads as usize,
@@ -163,7 +164,7 @@ mod tests {
 
     #[test]
     fn control_modes_take_what_belongs_to_them() {
-        let mode = |flags: &[&str]| repository(&serve(flags)).mode;
+        let mode = |flags: &[&str]| repository(&serve(flags), false).mode;
         assert_eq!(mode(&[]), repository::ControlMode::None);
         let period = Duration::from_secs(3);
         assert_eq!(

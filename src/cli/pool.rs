@@ -4,22 +4,22 @@ use std::{io, sync::Arc, time::Instant};
 
 use tracing::{info, warn};
 
-use super::{DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
+use super::{CudaArgs, DeviceArgs, options, recording::TimelineRecording, server::StartedPool};
 use crate::{
     engine::onnxruntime::Runtime,
     executor::{BacklogLimits, Pool, PoolOptions},
     repository::PoolLoader,
 };
 
-/// Starts the executor pool on the CPU and gives what loads models into it, set up as `set_up` does.
+/// Starts the executor pool on the CPU and the cards, and gives what loads models into it, set up as `set_up` does.
 ///
 /// Without ONNX Runtime's library the server starts all the same: it answers probes, and shows why its models are not
-/// ready.
+/// ready. Where cards cannot be used and nobody asked for them, it serves on the CPU.
 ///
 /// # Errors
-/// When a thread cannot be started.
+/// When a thread cannot be started, or cards that were asked for cannot be used.
 pub(super) fn start_pool(
-    device: &DeviceArgs,
+    (device, cuda): (&DeviceArgs, &CudaArgs),
     backlog: BacklogLimits,
     recording: TimelineRecording,
     set_up: impl FnOnce(PoolLoader) -> PoolLoader,
@@ -31,7 +31,18 @@ pub(super) fn start_pool(
         Err(error) => warn!("models that need ONNX Runtime will not load: {error}"),
     }
     let timeline = Arc::clone(&recording.timeline);
-    let pool = Pool::start(&PoolOptions { timeline, backlog, ..options::pool(device) })?;
-    let loader = set_up(PoolLoader::new(Arc::clone(&pool), runtime));
+    let options = PoolOptions { timeline, backlog, ..options::pool(device) };
+    let (pool, no_cards) = match cuda.cards().map_err(io::Error::other)? {
+        Err(reason) => (Pool::start(&options)?, reason),
+        Ok(cards) => match Pool::start(&PoolOptions { cards, ..options.clone() }) {
+            Err(error) if cuda.leaves_open() => {
+                warn!("models run on the CPU: {error}");
+                (Pool::start(&options)?, error.to_string())
+            }
+            started => (started?, String::new()),
+        },
+    };
+    let loader = PoolLoader::new(Arc::clone(&pool), runtime).without_cards(no_cards, cuda.allow_cpu_fallback);
+    let loader = set_up(loader);
     Ok(StartedPool { loader: Arc::new(loader), pool, recording, began })
 }

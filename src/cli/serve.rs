@@ -74,7 +74,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 
     let recording = TimelineRecording::start(&args.timeline)?;
     let (isolation, backlog) = (options::isolation(&args.repository), options::backlog(&args.grpc));
-    let pool = start_pool(&args.device, backlog, recording, |loader| {
+    let pool = start_pool((&args.device, &args.cuda), backlog, recording, |loader| {
         let loader = loader.with_isolation(isolation).with_latencies(args.latency_metrics()).with_held_schedulers(hold);
         args.auto.apply(loader)
     });

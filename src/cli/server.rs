@@ -92,7 +92,7 @@ impl Server {
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let budgets = limits::budgets(&args.limits);
 
-        let repository = Repository::start(options::repository(args), loader).await?;
+        let repository = Repository::start(options::repository(args, pool.has_cards()), loader).await?;
         report::models(&repository, args.log.format);
         let failures = report::failures(&repository.index(false));
         if args.repository.exit_on_error == Some(true) && !failures.is_empty() {

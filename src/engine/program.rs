@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::StopSignal;
+use super::{CardProgram, StopSignal};
 use crate::{
     batching::RowOutcome,
     device::BufferPool,
@@ -155,6 +155,11 @@ pub trait Program: Send + Sync {
 
     /// What the program was made of: those of equal origins compute the same. `None`: nobody knows.
     fn origin(&self) -> Option<[u8; 32]> {
+        None
+    }
+
+    /// What it is on a CUDA card, if it runs there.
+    fn on_card(&self) -> Option<&dyn CardProgram> {
         None
     }
 }

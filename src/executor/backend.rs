@@ -82,6 +82,8 @@ pub(super) trait Reports: Send + Sync {
 
     /// The host has the outputs of a task that completed without them, or they are lost. The CPU's tasks complete with
     /// theirs.
-    #[cfg_attr(not(test), expect(dead_code, reason = "for devices that copy outputs out behind their tasks"))]
     fn taken(self: Arc<Self>, shard: usize, job: &Job, outputs: Result<Outputs, String>);
+
+    /// A shard's device is gone, and with it all that it had.
+    fn lost(self: Arc<Self>, shard: usize, reason: &str);
 }

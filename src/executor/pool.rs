@@ -18,7 +18,7 @@ use tokio::sync::watch;
 
 use self::shard::Shard;
 use super::{
-    Backlog, BacklogLimits, ModelHandle, StagePrograms,
+    Backlog, BacklogLimits, CardsOptions, DeviceKind, ModelHandle, Placement, StagePrograms,
     backend::{Backend, Order},
     clock::{Clock, duration_ns},
     host::Host,
@@ -56,6 +56,8 @@ pub struct PoolOptions {
     pub timeline: Arc<Timeline>,
     /// Bounds on replies that wait for their clients.
     pub backlog: BacklogLimits,
+    /// CUDA cards, each a device of its own, beside the CPU.
+    pub cards: CardsOptions,
 }
 
 impl Default for PoolOptions {
@@ -69,6 +71,7 @@ impl Default for PoolOptions {
             stop_grace: Duration::from_secs(5),
             timeline: Arc::default(),
             backlog: BacklogLimits::default(),
+            cards: CardsOptions::default(),
         }
     }
 }
@@ -76,6 +79,8 @@ impl Default for PoolOptions {
 /// The executor pool of one process.
 pub struct Pool {
     pub(super) shards: Box<[Shard]>,
+    /// By shard.
+    kinds: Box<[DeviceKind]>,
     router: Router,
     /// Host memory, which all parts of the CPU have in common.
     buffers: Arc<BufferPool>,
@@ -91,20 +96,21 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Starts the lanes and the timers of a pool on the CPU.
+    /// Starts the lanes and the timers of a pool: first the cards, then the CPU.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// When a thread cannot be started or a card not be opened.
     pub fn start(options: &PoolOptions) -> io::Result<Arc<Self>> {
         let lanes = options.cpu_lanes.max(1);
         let count = options.cpu_shards.clamp(1, lanes);
         let buffers = BufferPool::with_output_limit(options.retain_bytes, options.max_output_bytes);
-        let backends = (0..count).map(|shard| {
+        let mut backends = options.cards.open(buffers.max_output_bytes())?;
+        let cards = backends.len();
+        for shard in 0..count {
             let own = lanes / count + u16::from(shard < lanes % count);
-            let host = Host::start(usize::from(shard), own, &buffers)?;
-            Ok(Box::new(host) as Box<dyn Backend>)
-        });
-        let backends = backends.collect::<io::Result<Vec<_>>>()?;
+            let host = Host::start(cards + usize::from(shard), own, &buffers)?;
+            backends.push((DeviceKind::Cpu, Box::new(host)));
+        }
         let pool = Self::over(backends, options, buffers, Clock::start());
         for shard in 0..pool.shards.len() {
             Shard::keep_time(&pool, shard)?;
@@ -114,13 +120,14 @@ impl Pool {
 
     /// A pool on these devices, without threads that keep time.
     pub(super) fn over(
-        backends: Vec<Box<dyn Backend>>,
+        backends: Vec<(DeviceKind, Box<dyn Backend>)>,
         options: &PoolOptions,
         buffers: Arc<BufferPool>,
         clock: Clock,
     ) -> Arc<Self> {
         let count = backends.len();
-        let router = Router::new(count);
+        let (kinds, backends): (Vec<DeviceKind>, Vec<Box<dyn Backend>>) = backends.into_iter().unzip();
+        let router = Router::new(kinds.iter().map(|kind| u16::from(*kind != DeviceKind::Cpu)));
         let mut first_lane = 0;
         let shards = backends.into_iter().enumerate().map(|(shard, backend)| {
             let numbers = Numbers { shard, shards: count, first_lane };
@@ -134,6 +141,7 @@ impl Pool {
         let stats = Arc::default();
         Arc::new(Self {
             shards,
+            kinds: kinds.into(),
             router,
             buffers,
             backlog: Backlog::new(options.backlog, &stats),
@@ -158,20 +166,21 @@ impl Pool {
         knobs: Knobs,
         programs: impl Into<StagePrograms>,
     ) -> Result<ModelHandle, String> {
-        self.bring_up_within(spec, knobs, programs, None)
+        self.bring_up_on(spec, knobs, programs, None, &Placement::Auto)
     }
 
-    /// As [`Self::bring_up`], with a time limit of its own for the version's tasks, if there is one
-    /// ([`PoolOptions::task_time_limit`]).
+    /// As [`Self::bring_up`], on the devices that `placement` names, and with a time limit of its own for the version's
+    /// tasks, if there is one ([`PoolOptions::task_time_limit`]).
     ///
     /// # Errors
-    /// As [`Self::bring_up`].
-    pub fn bring_up_within(
+    /// As [`Self::bring_up`]; and when there is no such device, or it does not run the programs.
+    pub fn bring_up_on(
         self: &Arc<Self>,
         spec: ModelSpec,
         mut knobs: Knobs,
         programs: impl Into<StagePrograms>,
         task_time_limit: Option<Duration>,
+        placement: &Placement,
     ) -> Result<ModelHandle, String> {
         let task_time_limit = task_time_limit.unwrap_or(self.task_time_limit);
         let programs = programs.into();
@@ -184,7 +193,10 @@ impl Pool {
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
-        let homes = self.homes_of(id, &knobs);
+        let among = placement.devices(&self.kinds, &loaded.programs)?;
+        let homes = homes_of(id, &knobs, among);
+        let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
+        knobs.stays = homes.iter().any(stands_in);
         let own_knobs = self.load(id, &loaded, &homes, &knobs)?;
         self.timeline.model_up(id.0, &spec.name, spec.version);
         for (&home, knobs) in homes.iter().zip(own_knobs) {
@@ -232,10 +244,9 @@ impl Pool {
         Ok(own_knobs)
     }
 
-    /// The shards that a version lives on: all, or one where its requests must stay together; those in turn.
-    fn homes_of(&self, id: ModelId, knobs: &Knobs) -> Box<[usize]> {
-        let all = 0..self.shards.len();
-        if knobs.is_bound() { Box::new([id.0 as usize % all.len()]) } else { all.collect() }
+    /// Whether CUDA cards are among its devices.
+    pub fn has_cards(&self) -> bool {
+        self.kinds.iter().any(|kind| *kind != DeviceKind::Cpu)
     }
 
     /// Tasks that may run at the same time.
@@ -300,6 +311,11 @@ impl Pool {
     pub(super) fn now(&self) -> Ns {
         self.clock.now()
     }
+}
+
+/// The shards that a version lives on: all these, or one where its requests must stay together; those in turn.
+fn homes_of(id: ModelId, knobs: &Knobs, among: Vec<usize>) -> Box<[usize]> {
+    if knobs.is_bound() { Box::new([among[id.0 as usize % among.len()]]) } else { among.into() }
 }
 
 impl fmt::Debug for Pool {

@@ -28,6 +28,8 @@ pub(super) struct Outputs {
     pub(super) pieces: Vec<(usize, Piece)>,
     /// Responses of nodes that answer for themselves, each with its part's number.
     pub(super) streamed: Vec<(usize, Response)>,
+    /// Parts whose outputs cannot be kept, and why.
+    pub(super) failures: Vec<(usize, String)>,
 }
 
 impl Ran {

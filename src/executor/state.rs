@@ -344,7 +344,8 @@ impl State {
     fn ran(&mut self, started: Ns, now: Ns, job: &Job, ran: Ran, after: &mut After) {
         let Ran { outputs, mut outcomes, failures, delays, timings } = ran;
         let is_taken = outputs.is_some();
-        let Outputs { responses, pieces, streamed } = outputs.unwrap_or_default();
+        let Outputs { responses, pieces, streamed, failures: lost } = outputs.unwrap_or_default();
+        self.lose_outputs(job, lost);
         for failure in failures {
             if let Some(record) = job.member_of_row(failure.row).and_then(|req| self.record(req)) {
                 record.error = Some(failure.reason);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use tracing::info;
 
 use super::{
     LoadRequest, StageRequest,
@@ -11,13 +12,17 @@ use super::{
 };
 use crate::{
     batching::Policy,
-    engine::{Program, onnxruntime::OnnxProgram},
-    executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
+    engine::{
+        Program,
+        cuda::{OnCard, Plan, Precision},
+        onnxruntime::OnnxProgram,
+    },
+    executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp, check_cards},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
         unfold::{Nodes, Unfolding},
     },
-    onnx::{Port, PortDim, Signature},
+    onnx::{Model, Port, PortDim, Signature},
 };
 
 /// Length of what varies in the example.
@@ -52,15 +57,50 @@ pub(super) fn compile(
         let program = OnnxProgram::compile_sealed(opener.runtime, graph, &inputs, &outputs);
         programs.push(Arc::new(program.map_err(|error| format!("cell '{}': {error}", cell.name))?));
     }
+    let may_need_cards = pool.has_cards() && request.placement.may_need_cards();
+    let mut missing = None;
+    if may_need_cards {
+        let models = graphs.iter().map(|(_, graph)| graph.model());
+        match planned(&unfolding, models, &programs) {
+            Ok(planned) => programs = planned,
+            Err(reason) if request.placement.needs_cards() => return Err(reason),
+            Err(reason) => missing = Some(reason),
+        }
+    }
     let example = example(&request.spec, &unfolding)?;
     let programs = CellPrograms::new(&request.spec, unfolding, programs)?;
     if let Policy::Cellular(knobs) = &mut request.knobs.policy {
         (knobs.cells, knobs.segments) = programs.knobs();
     }
     let programs = StagePrograms::from(programs);
+    if let Some(reason) = missing.or_else(|| may_need_cards.then(|| check_cards(&programs).err()).flatten()) {
+        info!(model = %request.spec.name, "the model runs on the CPU: {reason}");
+    }
     let tried = pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[] });
     tried.map_err(|fault| format!("an example request failed: {fault}"))?;
     Ok(programs)
+}
+
+/// The programs with plans for cards.
+///
+/// # Errors
+/// When a cell has none; with all operators that are missing.
+fn planned<'a>(
+    unfolding: &Unfolding,
+    models: impl Iterator<Item = &'a Model>,
+    programs: &[Arc<dyn Program>],
+) -> Result<Vec<Arc<dyn Program>>, String> {
+    let cells = unfolding.cells.iter().zip(models).zip(programs);
+    let (planned, missing): (Vec<_>, Vec<_>) = cells
+        .map(|((cell, model), program)| match Plan::new(model, &cell.inputs, &cell.outputs, true) {
+            Ok(plan) => Ok(Arc::new(OnCard::new(Arc::clone(program), plan, Precision::Ieee)) as Arc<dyn Program>),
+            Err(reason) => Err(format!("cell '{}': {reason}", cell.name)),
+        })
+        .partition(Result::is_ok);
+    if missing.is_empty() {
+        return Ok(planned.into_iter().filter_map(Result::ok).collect());
+    }
+    Err(missing.into_iter().filter_map(Result::err).collect::<Vec<String>>().join("; "))
 }
 
 /// What a cell's program takes and gives, the batch left out.

@@ -17,7 +17,7 @@ use super::config::{
 };
 use crate::{
     batching::Knobs,
-    executor::{InputTensor, ModelHandle},
+    executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
     onnx::{ExternalFiles, Signature},
 };
@@ -79,6 +79,8 @@ pub struct LoadRequest {
     pub external: ExternalFiles,
     /// Requests to run before the version is ready.
     pub warmup: Vec<WarmupSample>,
+    /// The devices that it is to live on.
+    pub placement: Placement,
     /// The complete configuration.
     pub config: Arc<pb::ModelConfig>,
 }

@@ -16,6 +16,8 @@ pub struct Options {
     /// Largest batch of models that can batch and do not say; 0: they do not batch
     /// (`--backend-config=default-max-batch-size`).
     pub default_max_batch_size: i32,
+    /// Whether the server has CUDA cards, so that instances whose place is left to it may be there.
+    pub has_cards: bool,
     /// Name of the configuration to take, `configs/<name>.pbtxt`, where a model has it (`--model-config-name`).
     pub config_name: Option<String>,
     /// Whether a repository that cannot be read does not keep the others from being served; the server does not count as

@@ -4,6 +4,7 @@ use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tracing::warn;
 
 use super::{
     EngineKind, Isolation, LoadRequest, Loader, StageCuts, WarmupSample, cells,
@@ -20,7 +21,7 @@ use crate::{
         EngineError, Program, Repeat, RepeatElements,
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
-    executor::{ModelHandle, Pool, StagePrograms, WarmUp},
+    executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
     observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
@@ -42,6 +43,10 @@ pub struct PoolLoader {
     latencies: LatencyMetrics,
     /// Models with a scheduler run nothing before this many requests wait; 0: they run as requests come.
     hold_until_waiting: u32,
+    /// Why there are no CUDA cards.
+    no_cards: String,
+    /// Models that ask for cards run on the CPU where there are none.
+    allows_cpu_fallback: bool,
     /// What was measured in the background: not again, whatever becomes of its file.
     pub(super) measured: Mutex<HashSet<Key>>,
 }
@@ -57,6 +62,8 @@ impl PoolLoader {
             isolation: None,
             latencies: LatencyMetrics::default(),
             hold_until_waiting: 0,
+            no_cards: "the server was started without".to_owned(),
+            allows_cpu_fallback: false,
             measured: Mutex::default(),
         }
     }
@@ -90,6 +97,13 @@ impl PoolLoader {
         self
     }
 
+    /// Says why there are no CUDA cards, and whether models that ask for some run on the CPU then.
+    #[must_use]
+    pub fn without_cards(mut self, reason: String, allows_cpu_fallback: bool) -> Self {
+        (self.no_cards, self.allows_cpu_fallback) = (reason, allows_cpu_fallback);
+        self
+    }
+
     /// Opens models in a process of their own first, and only those here that survive it.
     #[must_use]
     pub fn with_isolation(mut self, isolation: Option<Isolation>) -> Self {
@@ -102,7 +116,25 @@ impl PoolLoader {
         Ok(Opener { runtime, isolation: self.isolation.as_ref() })
     }
 
+    /// Refuses a model that asks for cards where there are none, or lets it run on the CPU.
+    fn place(&self, request: &mut LoadRequest) -> Result<(), String> {
+        if !request.placement.needs_cards() || self.pool.has_cards() {
+            return Ok(());
+        }
+        let (model, reason) = (&request.spec.name, &self.no_cards);
+        if !self.allows_cpu_fallback {
+            return Err(format!(
+                "an instance group of model '{model}' has kind KIND_GPU but no GPU is available: {reason}; expected \
+                 KIND_CPU or KIND_AUTO, or a server with --allow-cpu-fallback"
+            ));
+        }
+        warn!(model, "its instances of kind KIND_GPU run on the CPU: {reason}");
+        request.placement = Placement::On(vec![Site::Cpu]);
+        Ok(())
+    }
+
     fn bring_up(&self, mut request: LoadRequest) -> Result<Arc<ModelHandle>, String> {
+        self.place(&mut request)?;
         let programs = match request.unfold.take() {
             Some(unfold) => {
                 let opener = self.opener()?;
@@ -119,7 +151,7 @@ impl PoolLoader {
                     .map_err(|reason| format!("warmup sample '{}' failed: {reason}", sample.name))?;
             }
         }
-        let LoadRequest { spec, mut knobs, task_time_limit, config, .. } = request;
+        let LoadRequest { spec, mut knobs, task_time_limit, config, placement, .. } = request;
         let has_batcher = matches!(
             config.scheduling_choice,
             Some(SchedulingChoice::DynamicBatching(_) | SchedulingChoice::SequenceBatching(_))
@@ -129,7 +161,7 @@ impl PoolLoader {
         }
         let bounds_ms = first_response_bounds(&config);
         let latencies = VersionLatencies::new(&self.latencies, spec.decoupled, bounds_ms);
-        let handle = self.pool.bring_up_within(spec, knobs, programs, task_time_limit)?;
+        let handle = self.pool.bring_up_on(spec, knobs, programs, task_time_limit, &placement)?;
         handle.stats().keep_latencies(latencies);
         Ok(Arc::new(handle))
     }
@@ -192,7 +224,7 @@ impl Loader for PoolLoader {
                 Ok(handle) => return Ok(handle),
                 Err(reason) => {
                     let model = request.spec.name.as_str();
-                    tracing::warn!(model, "cannot be served as its profile advises: {reason}");
+                    warn!(model, "cannot be served as its profile advises: {reason}");
                 }
             }
         }

@@ -21,7 +21,7 @@ use super::{
         knobs::{self, InConfig},
         latencies, pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt, sequences,
+        pbtxt, placement, sequences,
         unfold::{self, UnfoldRequest},
         yaml,
     },
@@ -49,16 +49,19 @@ pub(super) struct Completion {
     pub(super) default_max_batch_size: i32,
     /// Name of the directory's configurations to prefer.
     pub(super) config_name: Option<String>,
+    /// Whether the server has CUDA cards.
+    pub(super) has_cards: bool,
 }
 
 impl Completion {
     /// As the command line says.
     pub(super) fn of(options: &Options) -> Self {
-        let Options { auto_complete, default_max_batch_size, config_name, .. } = options;
+        let Options { auto_complete, default_max_batch_size, config_name, has_cards, .. } = options;
         Self {
             auto_complete: *auto_complete,
             default_max_batch_size: *default_max_batch_size,
             config_name: config_name.clone(),
+            has_cards: *has_cards,
         }
     }
 }
@@ -107,6 +110,7 @@ impl Plan {
         check::supported(&config, name, &origin).map_err(|fault| fault.to_string())?;
         let hints = check::hints(&config);
         complete::defaults(&mut config, name);
+        complete::kinds(&mut config, completion.has_cards);
         let mut available = match (overrides.versions(), &directory) {
             (Some(versions), _) => versions,
             (None, Some(directory)) => directory::versions(directory)
@@ -179,6 +183,7 @@ impl Plan {
         let task_time_limit = knobs::TASK_TIME_LIMIT.read(&config, origin).map_err(text)?;
         let task_time_limit = task_time_limit.map(|limit_ms| Duration::from_secs_f64(limit_ms / 1e3));
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
+        let placement = placement::placement(&config);
         let config = Arc::new(config);
         let CellProgram { file: program, bytes: override_bytes, external } = whole;
         Ok(LoadRequest {
@@ -194,6 +199,7 @@ impl Plan {
             override_bytes,
             external,
             warmup,
+            placement,
             config,
         })
     }

@@ -64,6 +64,7 @@ pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<
         return Err(format!("there is no model '{name}' in '{}'; it has {known}", repository.display()));
     };
     let completion = prepare::Completion {
+        has_cards: false,
         auto_complete: true,
         default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
         config_name: None,

@@ -111,7 +111,7 @@ impl<'s> Run<'s> {
             lanes: (devices.len() * lanes) as u64,
             ..Figures::default()
         };
-        let router = Router::new(devices.len());
+        let router = Router::new(devices.iter().map(|_| 0));
         (0..).zip(&devices).for_each(|(number, device): (usize, &Device)| router.publish(number, device.core.load()));
         let losses = setup.lost.iter().map(|&(at, device)| Reverse((at, Due::Loss(usize::from(device)))));
         Self {

@@ -189,3 +189,31 @@ fn parameter_blocks_are_fetched_in_turn() {
         assert_eq!(taken.values(), [turn as f64 + 1.0]);
     }
 }
+
+#[test]
+fn pieces_are_copied_to_their_places_and_no_more_than_there_are() {
+    const MOST: i32 = 8;
+    // Words of each piece: with vectors, and without.
+    const SIZES: [usize; 5] = [1, 4, 3, 260, 1000];
+    for (grid, threads) in LAUNCHES {
+        for count in [0, 3, SIZES.len()] {
+            let from: Vec<Array> =
+                SIZES.iter().map(|&words| Array::new(Kind::F32, (0..words).map(|word| word as f64))).collect();
+            let to: Vec<Array> = SIZES.iter().map(|&words| Array::untouched(Kind::F32, words)).collect();
+            let entry = |(at, words): (usize, &usize)| {
+                [from[at].address().addr() as f64, to[at].address().addr() as f64, 4.0 * *words as f64]
+            };
+            let list = Array::new(Kind::I64, SIZES.iter().enumerate().flat_map(entry));
+            let list_at = Array::new(Kind::I64, [list.address().addr() as f64]);
+            let pieces = Array::new(Kind::I32, [count as f64]);
+            let arguments = [Arg::Array(&pieces), Int(MOST), Arg::Array(&list_at)];
+            Library::of(Kind::F32)
+                .launch("copy_pieces", grid, threads, &arguments)
+                .expect("the launch keeps the rules");
+            for (at, (from, to)) in from.iter().zip(&to).enumerate() {
+                let expected = if at < count { from.values() } else { vec![UNTOUCHED; SIZES[at]] };
+                assert_eq!(to.values(), expected, "piece {at} of {count} on {grid:?}");
+            }
+        }
+    }
+}

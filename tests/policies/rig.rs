@@ -107,6 +107,7 @@ impl Place {
             default_max_batch_size: 4,
             config_name: None,
             start_unreadable: false,
+            has_cards: false,
             load_threads: 1,
         };
         let loader = Arc::new(PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone())));

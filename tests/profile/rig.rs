@@ -79,6 +79,7 @@ impl Place {
             default_max_batch_size: 4,
             config_name: None,
             start_unreadable: false,
+            has_cards: false,
             load_threads: 1,
         };
         let repository = Repository::start(options, loader).await.expect("the folder is readable");

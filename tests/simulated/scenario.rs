@@ -103,6 +103,7 @@ fn model(rng: &mut Rng) -> Model {
         weight: rng.within(1, 3) as u32,
         queueing: queueing(rng, whole),
         policy,
+        stays: false,
     };
     Model { knobs, skip, costs }
 }

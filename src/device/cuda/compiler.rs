@@ -62,6 +62,7 @@ macro_rules! kernels {
 
 kernels! {
     parameters: "What every operation begins with.",
+    rows: "Rows that are moved by their numbers.",
     signal: "What every operation ends with.",
     softmax: "Softmax over rows.",
     layer_norm: "Layer normalisation over rows.",

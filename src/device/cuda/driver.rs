@@ -12,7 +12,7 @@
 use std::{
     ffi::{CString, c_int, c_void},
     marker::PhantomData,
-    ptr::NonNull,
+    ptr::{self, NonNull},
     rc::Rc,
     sync::{Arc, OnceLock},
 };
@@ -299,6 +299,7 @@ impl Memory {
         let memory = Self { context: Arc::clone(context), address, bytes };
         // SAFETY: it is that large.
         context.check(unsafe { result::memset_d8_sync(address.0, 0, bytes) })?;
+        memory.settle()?;
         Ok(memory)
     }
 
@@ -314,7 +315,15 @@ impl Memory {
     pub fn upload(&self, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
         self.check_range(offset, data.len())?;
         // SAFETY: the range is within it.
-        self.context.check(unsafe { result::memcpy_htod_sync(self.address.0 + offset as u64, data) })
+        self.context.check(unsafe { result::memcpy_htod_sync(self.address.0 + offset as u64, data) })?;
+        self.settle()
+    }
+
+    /// Waits until what was written by the host is there. It goes by the context's own stream, for which others do not
+    /// wait, and is on its way still when the driver's call returns.
+    fn settle(&self) -> Result<(), DeviceError> {
+        // SAFETY: null is the context's own stream.
+        self.context.check(unsafe { result::stream::synchronize(ptr::null_mut()) })
     }
 
     /// Reads bytes from an offset on. For tests and for what runs seldom: it holds the thread.
@@ -397,9 +406,15 @@ impl Mapped<u8> {
     /// # Safety
     /// No work that is on the card reads or writes them.
     pub(super) unsafe fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
         // SAFETY: the range is within it, and borrowed from its only owner; the card leaves it alone.
-        unsafe { std::slice::from_raw_parts_mut(self.host.as_ptr().add(offset), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.part(offset, len).as_ptr(), len) }
+    }
+
+    /// Where a range begins.
+    pub(super) fn part(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
+        // SAFETY: the range is within it.
+        unsafe { self.host.add(offset) }
     }
 }
 
@@ -479,10 +494,10 @@ pub enum Argument {
 impl Argument {
     fn pointer(&self) -> *mut c_void {
         match self {
-            Self::Address(Address(value)) | Self::U64(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::I32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::U32(value) => std::ptr::from_ref(value).cast_mut().cast(),
-            Self::F32(value) => std::ptr::from_ref(value).cast_mut().cast(),
+            Self::Address(Address(value)) | Self::U64(value) => ptr::from_ref(value).cast_mut().cast(),
+            Self::I32(value) => ptr::from_ref(value).cast_mut().cast(),
+            Self::U32(value) => ptr::from_ref(value).cast_mut().cast(),
+            Self::F32(value) => ptr::from_ref(value).cast_mut().cast(),
         }
     }
 }

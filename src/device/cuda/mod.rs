@@ -17,6 +17,7 @@
 pub mod cards;
 mod compiler;
 mod driver;
+mod host_memory;
 pub mod libraries;
 pub mod products;
 mod queue;
@@ -36,10 +37,11 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 pub use self::{
     compiler::{Compiler, Element, KERNELS, Source},
     driver::{Address, Argument, Function, Memory, Shape},
+    host_memory::HostMemory,
     signals::Told,
 };
 use self::{
-    driver::{Context, GraphExec, Module, Stream},
+    driver::{Context, GraphExec, Mapped, Module, Stream},
     products::{Library, MatrixProduct, Product},
     queue::{Blocks, Frame, Queue},
     signals::Signals,
@@ -215,6 +217,18 @@ impl Cuda {
     pub fn download(&self, buffer: BufferId, row: u32, data: &mut [u8]) -> Result<(), DeviceError> {
         let rows = self.buffers.get(buffer)?;
         rows.memory.download(row as usize * rows.row_bytes, data)
+    }
+
+    /// Host memory that the card reads and writes where it is, in so many parts of `part_bytes` that follow one another.
+    /// They are dropped on this thread.
+    ///
+    /// # Errors
+    /// When there is not enough.
+    pub fn host_memory(&mut self, part_bytes: usize, count: usize) -> Result<Vec<HostMemory>, DeviceError> {
+        let bytes = part_bytes.checked_mul(count).filter(|&bytes| bytes <= LARGEST_BYTES);
+        let too_large = DeviceError::TooLarge { rows: count as u32, row_bytes: part_bytes, most_bytes: LARGEST_BYTES };
+        let mapped = Mapped::new(&self.context, bytes.ok_or(too_large)?)?;
+        Ok(HostMemory::parts(mapped, part_bytes, count))
     }
 
     /// Bytes of the card's memory: free, and all.

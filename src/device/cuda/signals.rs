@@ -26,7 +26,8 @@ const SPINS: u32 = 256;
 /// signals nothing.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Who is told how operations go. Called on the poller's thread, in order within a stream.
+/// Who is told how operations go. Called on the poller's thread, in order within a stream, and in the order of issue
+/// where one waited for another.
 pub trait Told: Send + Sync {
     /// A launch is complete. Copies are not told.
     fn ended(&self, operation: Operation);
@@ -53,8 +54,9 @@ pub(super) struct Signals {
 
 #[derive(Debug)]
 struct InFlight {
-    /// Positions of launches that have not been told, by stream.
-    launches: Box<[VecDeque<u64>]>,
+    /// Launches that have not been told, by stream: their positions, and how many launches of any stream went before.
+    launches: Box<[VecDeque<(u64, u64)>]>,
+    issued: u64,
     has_ended: bool,
 }
 
@@ -63,7 +65,7 @@ impl Signals {
         let launches = (0..streams).map(|_| VecDeque::new()).collect();
         Ok(Self {
             words: Mapped::new(context, usize::from(streams))?,
-            in_flight: Mutex::new(InFlight { launches, has_ended: false }),
+            in_flight: Mutex::new(InFlight { launches, issued: 0, has_ended: false }),
             changed: Condvar::new(),
         })
     }
@@ -82,7 +84,9 @@ impl Signals {
     pub(super) fn issued(&self, operation: Operation) {
         let mut in_flight = self.in_flight.lock();
         let was_idle = in_flight.launches.iter().all(VecDeque::is_empty);
-        in_flight.launches[operation.stream.index()].push_back(operation.position);
+        let serial = in_flight.issued;
+        in_flight.issued += 1;
+        in_flight.launches[operation.stream.index()].push_back((operation.position, serial));
         if was_idle {
             self.changed.notify_one();
         }
@@ -124,7 +128,9 @@ impl Signals {
         let mut asked = Instant::now();
         while self.collect(&mut ended) {
             if !ended.is_empty() {
-                ended.drain(..).for_each(|operation| told.ended(operation));
+                // Of launches that are complete by now, one that waited for another was issued after it.
+                ended.sort_unstable_by_key(|(serial, _)| *serial);
+                ended.drain(..).for_each(|(_, operation)| told.ended(operation));
                 spins = 0;
                 continue;
             }
@@ -144,7 +150,7 @@ impl Signals {
     }
 
     /// Takes the launches that are complete; sleeps while there are none to wait for. Whether to go on.
-    fn collect(&self, ended: &mut Vec<Operation>) -> bool {
+    fn collect(&self, ended: &mut Vec<(u64, Operation)>) -> bool {
         let mut in_flight = self.in_flight.lock();
         while !in_flight.has_ended && in_flight.launches.iter().all(VecDeque::is_empty) {
             self.changed.wait(&mut in_flight);
@@ -155,8 +161,8 @@ impl Signals {
         for (index, launches) in (0..).zip(&mut in_flight.launches) {
             let stream = StreamId(index);
             let complete = self.complete(stream);
-            while let Some(position) = launches.pop_front_if(|position| *position <= complete) {
-                ended.push(Operation { stream, position });
+            while let Some((position, serial)) = launches.pop_front_if(|(position, _)| *position <= complete) {
+                ended.push((serial, Operation { stream, position }));
             }
         }
         true

@@ -16,6 +16,7 @@ mod launch;
 mod load;
 mod lower;
 mod memory;
+mod on_card;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -25,5 +26,6 @@ pub use self::{
     launch::{Prepared, Workspace},
     load::{Loaded, Precision},
     lower::PlannedNode,
+    on_card::OnCard,
     plan::{Plan, PlanError},
 };

@@ -244,6 +244,11 @@ impl Journey {
         row.map(|row| (row.dims.clone(), row.bytes())).ok_or_else(name)
     }
 
+    /// Whether a node is the last of a tree that is nobody's child.
+    pub(in crate::executor) fn is_root(&self, place: Place) -> bool {
+        self.root(place.segment) == Some(place.node)
+    }
+
     /// The last node of a tree that is nobody's child.
     fn root(&self, segment: usize) -> Option<usize> {
         let topology = self.topologies[segment].as_ref()?;

@@ -7,12 +7,15 @@
 
 mod indices;
 mod journey;
+mod node;
 mod plan;
 mod row;
 mod sequence;
 
-pub(super) use journey::{Journey, Place};
+pub(super) use journey::Journey;
+pub(super) use node::{Node, fits};
 pub use plan::CellPrograms;
+pub(super) use plan::Keep;
 pub(super) use row::{ProgramInputs, Row};
 pub(super) use sequence::SequenceState;
 

@@ -3,7 +3,6 @@
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::{
@@ -16,14 +15,10 @@ use crate::{
     device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, RowFailure, StopSignal},
     executor::{
-        Response,
-        cells::{CellPrograms, Journey, Place, Row},
+        cells::{CellPrograms, Journey, Node, Row, fits},
         ran::{Outputs, Ran, nanos},
     },
-    model::{
-        DataType, Dims, TensorSpec, element_count,
-        unfold::{CellSpec, Nodes, Segment, Source, Start, Which},
-    },
+    model::{Dims, TensorSpec, unfold::CellSpec},
     observe::ExecutionTimings,
 };
 
@@ -36,12 +31,6 @@ pub(in crate::executor) struct CellTask<'a> {
     pub(in crate::executor) nodes: &'a [(&'a Journey, u32)],
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
     pub(in crate::executor) stop: &'a StopSignal,
-}
-
-/// A node that is to run.
-struct Node<'a> {
-    journey: &'a Journey,
-    place: Place,
 }
 
 /// A run of nodes whose inputs fit together.
@@ -58,8 +47,6 @@ struct Given<'a> {
     count: usize,
     /// Those of the node.
     at: Range<usize>,
-    /// Most bytes that all steps of a request may leave of one output.
-    max_bytes: usize,
 }
 
 impl Given<'_> {
@@ -89,7 +76,7 @@ impl<'a> CellTask<'a> {
     }
 
     fn run_cell(&self, cell: &CellSpec) -> Result<Ran, String> {
-        let nodes = self.nodes.iter().map(|&(journey, number)| self.node(journey, number));
+        let nodes = self.nodes.iter().map(|&(journey, number)| Node::of(journey, number, self.programs, self.cell));
         let nodes = nodes.collect::<Result<SmallVec<[Node<'_>; 32]>, String>>()?;
         let started = Instant::now();
         let mut rows: Vec<NodeRow> = Vec::with_capacity(nodes.len());
@@ -125,18 +112,9 @@ impl<'a> CellTask<'a> {
         Ok(ran)
     }
 
-    fn node(&self, journey: &'a Journey, number: u32) -> Result<Node<'a>, String> {
-        let place = journey.place(number).ok_or_else(|| format!("a request has no node {number}"))?;
-        let cell = journey.node_type(place).cell;
-        if !journey.programs.runs_as(cell, self.programs, self.cell) {
-            return Err(format!("node {number} of a request is of cell {cell}"));
-        }
-        Ok(Node { journey, place })
-    }
-
     /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
     fn rows(&self, cell: &CellSpec, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
-        let own = node.journey.node_type(node.place);
+        let own = node.node_type();
         let by_rows = own.goes_over_rows();
         let mut count = 1;
         let mut inputs: SmallVec<[Row; 4]> = SmallVec::new();
@@ -215,144 +193,24 @@ impl<'a> CellTask<'a> {
 fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, outputs: &mut Outputs, ran: &mut Ran) {
     let mut at = 0;
     for rows in run.nodes.chunk_by(|one, two| one == two) {
-        let given = Given { outputs: &run.outputs, count: run.nodes.len(), at: at..at + rows.len(), max_bytes };
+        let given = Given { outputs: &run.outputs, count: run.nodes.len(), at: at..at + rows.len() };
         at += rows.len();
         let number = rows[0];
-        ran.outcomes[number] = nodes[number].leave(number, &given, &mut outputs.streamed).unwrap_or_else(|fault| {
+        let node = nodes[number];
+        let by_rows = node.node_type().goes_over_rows();
+        let row = |output| Some(given.row(output, by_rows));
+        if let Err(fault) = node.keep(row, max_bytes) {
             ran.failures.push(failure(cell, number, &fault));
-            RowOutcome { next: Next::Failed, emitted: false }
-        });
+            ran.outcomes[number].next = Next::Failed;
+        } else {
+            outputs.streamed.extend(node.response(row).map(|response| (number, response)));
+            ran.outcomes[number] = node.outcome(row);
+        }
     }
 }
 
 fn failure(cell: &CellSpec, node: usize, fault: &str) -> RowFailure {
     RowFailure { row: node as u32, reason: format!("cell '{}': {fault}", cell.name) }
-}
-
-impl Node<'_> {
-    fn segment(&self) -> &Segment {
-        &self.journey.programs.unfolding.segments[self.place.segment]
-    }
-
-    /// What it reads.
-    fn input(&self, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
-        let Node { journey, place, .. } = *self;
-        let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
-        let whole = |tensor| journey.tensor(tensor).map(|(dims, data)| Row::alone(dims, data));
-        if let Some(row) = journey.given(&spec.name) {
-            return Ok(row);
-        }
-        match source {
-            Source::Whole(tensor) | Source::Rows(tensor) => whole(*tensor),
-            Source::Step { of, reversed } => {
-                let (dims, data) = journey.tensor(*of)?;
-                let number = if *reversed { place.nodes - 1 - place.node } else { place.node };
-                row_of(dims, data, number).map_err(|fault| format!("input '{}' {fault}", spec.name))
-            }
-            Source::Length(tensor) => {
-                let (dims, _) = journey.tensor(*tensor)?;
-                Ok(own(&length(spec, dims.first().copied().unwrap_or(1))))
-            }
-            Source::Grown { output } => {
-                let mut dims = Dims::from_slice(&[place.node as i64]);
-                dims.extend_from_slice(&spec.dims[1..]);
-                let steps = journey.steps(place.segment, *output);
-                let steps = steps.ok_or_else(|| format!("input '{}': it has no steps", spec.name))?;
-                Ok(Row::alone(dims, steps))
-            }
-            Source::GrownLength => Ok(own(&length(spec, place.node as i64))),
-            Source::Carried { output, .. } if place.node > 0 => {
-                let row = journey.carried(place.segment, *output);
-                row.ok_or_else(|| format!("input '{}': the step before has left nothing", spec.name))
-            }
-            Source::Carried { output, start, is_kept } => {
-                match (is_kept.then(|| journey.kept(place.segment, *output)).flatten(), start) {
-                    (Some(row), _) => Ok(row),
-                    (None, Start::Row(row)) => Ok(own(row)),
-                    (None, Start::Tensor(tensor)) => whole(*tensor),
-                }
-            }
-            Source::Control { control, no, yes } => Ok(own(if journey.is(*control) { yes } else { no })),
-            Source::CorrelationId => {
-                let bytes = journey.correlation_id(spec.datatype);
-                bytes.map(|bytes| own(&bytes)).ok_or_else(|| format!("input '{}': there is no sequence", spec.name))
-            }
-            Source::Child { child, output, none } => match journey.children(place).get(*child) {
-                None => Ok(own(none)),
-                Some(&child) => journey
-                    .of_node(place.segment, *output, child)
-                    .ok_or_else(|| format!("input '{}': node {child} has left nothing", spec.name)),
-            },
-        }
-    }
-
-    /// Keeps what the node gave, and says whether it was the last of its loop.
-    ///
-    /// # Errors
-    /// When it cannot be kept beside what was kept before.
-    fn leave(
-        &self,
-        number: usize,
-        given: &Given<'_>,
-        streamed: &mut Vec<(usize, Response)>,
-    ) -> Result<RowOutcome, String> {
-        if self.journey.is_past_the_end(self.place) {
-            return Ok(RowOutcome { next: Next::On, emitted: false });
-        }
-        let Node { journey, place } = *self;
-        let programs = &journey.programs;
-        let (segment, keeps) = (self.segment(), &programs.keeps[place.segment]);
-        let (role, by_rows) = (journey.role(place), journey.node_type(place).goes_over_rows());
-        for keep in keeps {
-            journey.keep(place, keep.outputs[0], given.row(keep.outputs[role], by_rows), given.max_bytes)?;
-        }
-        let mut outcome = RowOutcome { next: Next::On, emitted: segment.streams };
-        if segment.streams {
-            let own = programs.unfolding.outputs.iter().map(|emitted| {
-                let emit = &segment.emits[emitted.emit];
-                let keep = keeps.iter().find(|keep| keep.outputs[0] == emit.output);
-                let row = given.row(keep.map_or(emit.output, |keep| keep.outputs[role]), by_rows);
-                let mut dims = Dims::new();
-                if emit.which == Which::All {
-                    dims.push(1);
-                }
-                dims.extend_from_slice(&row.dims);
-                journey.output(&dims, Bytes::copy_from_slice(row.as_slice()))
-            });
-            streamed.push((number, Response { outputs: own.collect() }));
-        }
-        if let Nodes::Decode { until: Some((output, last)), .. } = segment.nodes
-            && integer(given.row(output, by_rows).as_slice()) == Some(last)
-        {
-            outcome.next = Next::Done;
-            journey.end(place);
-        }
-        Ok(outcome)
-    }
-}
-
-/// Whether a row is what the cell's input takes.
-fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
-    let fits = row.dims.len() == spec.dims.len()
-        && spec.dims.iter().zip(&row.dims).all(|(expected, found)| *expected < 0 || expected == found);
-    let bytes = element_count(&row.dims).zip(spec.datatype.size_bytes()).map(|(count, size)| count * size);
-    if fits && bytes == Some(row.len) {
-        return Ok(());
-    }
-    let (expected, found) = (spec.dims.as_slice(), row.dims.as_slice());
-    Err(format!(
-        "input '{}': expected {} {expected:?}, but found {found:?} in {} bytes",
-        spec.name, spec.datatype, row.len
-    ))
-}
-
-/// A row of a tensor along its first axis.
-fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
-    let rows = dims.first().and_then(|&rows| usize::try_from(rows).ok()).unwrap_or(0);
-    if number >= rows {
-        return Err(format!("has no row {number}, but {rows}"));
-    }
-    Ok(Row::alone(dims, data).part(number, rows))
 }
 
 /// Whether an output has a row for each node, of the dims that the cell promises.
@@ -366,21 +224,4 @@ fn promised(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<(),
     }
     let expected = spec.dims.as_slice();
     Err(format!("output '{}' has the shape {:?}, expected {count} rows of {expected:?}", spec.name, output.shape))
-}
-
-/// A length as the cell takes it.
-fn length(spec: &TensorSpec, length: i64) -> Bytes {
-    match spec.datatype {
-        DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
-        _ => Bytes::copy_from_slice(&length.to_le_bytes()),
-    }
-}
-
-/// One INT32 or INT64.
-fn integer(bytes: &[u8]) -> Option<i64> {
-    match bytes.len() {
-        4 => Some(i64::from(i32::from_le_bytes(bytes.try_into().ok()?))),
-        8 => Some(i64::from_le_bytes(bytes.try_into().ok()?)),
-        _ => None,
-    }
 }

@@ -144,7 +144,7 @@ impl Pool {
             if refused.is_empty() {
                 return;
             }
-            match self.router.least(0..self.shards.len()).filter(|_| !self.is_stopped()) {
+            match self.router.least(self.router.group_of(to.number)).filter(|_| !self.is_stopped()) {
                 Some(least) => next = Some((&self.shards[least], refused)),
                 None => self.refuse_all(refused),
             }
@@ -170,7 +170,7 @@ impl Pool {
             known.changes += 1;
             known.lost_devices = self.router.lost() as u64;
         });
-        match self.router.least(0..self.shards.len()) {
+        match self.router.least(self.router.group_of(device)) {
             _ if recalled.is_empty() => {}
             Some(least) => self.take_in(&self.shards[least], recalled),
             None => {
@@ -220,6 +220,11 @@ impl Reports for Pool {
                 state.finish(began.unwrap_or(now), now, job, finished, after);
             });
         });
+    }
+
+    fn lost(self: Arc<Self>, shard: usize, reason: &str) {
+        error!(device = shard, "the device does not answer any more: {reason}");
+        self.guarded(|| self.lose_device(shard));
     }
 
     fn taken(self: Arc<Self>, shard: usize, job: &Job, outputs: Result<Outputs, String>) {

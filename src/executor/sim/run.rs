@@ -26,7 +26,8 @@ use crate::{
     batching::Ns,
     device::{BufferPool, StreamId},
     executor::{
-        BacklogLimits, InferError, ModelHandle, Pool, PoolOptions, Response, ResponseFuture, ResponseStream,
+        BacklogLimits, DeviceKind, InferError, ModelHandle, Pool, PoolOptions, Response, ResponseFuture,
+        ResponseStream,
         backend::{Backend, Reports},
         clock::Clock,
     },
@@ -148,7 +149,7 @@ impl Run {
         let devices = (0..world.shards).map(|shard| {
             let behaviour = Behaviour::new(&world, shard, &noted);
             let (device, floor) = Simulated::new(shard, world.lanes, world.lane_knobs, behaviour, planted);
-            (Box::new(device) as Box<dyn Backend>, floor)
+            ((DeviceKind::Cpu, Box::new(device) as Box<dyn Backend>), floor)
         });
         let (backends, floors): (Vec<_>, Vec<_>) = devices.unzip();
         // A stream that leaves two responses unread pauses.

@@ -35,15 +35,11 @@ impl State {
         outputs: Result<Outputs, String>,
         after: &mut After,
     ) {
-        let Outputs { responses, pieces, streamed } = outputs.unwrap_or_else(|fault| {
-            for member in &job.members {
-                if let Some(record) = self.record(member.span.req) {
-                    record.error.get_or_insert_with(|| fault.clone());
-                    record.is_lost = true;
-                }
-            }
-            Outputs::default()
+        let Outputs { responses, pieces, streamed, failures } = outputs.unwrap_or_else(|fault| {
+            let failures = (0..job.members.len()).map(|part| (part, fault.clone())).collect();
+            Outputs { failures, ..Outputs::default() }
         });
+        self.lose_outputs(job, failures);
         self.take_pieces(job, pieces);
         for (part, response) in streamed {
             if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
@@ -62,6 +58,16 @@ impl State {
             }
             record.emit_due(now);
             self.taken_of(now, member.span.req, after);
+        }
+    }
+
+    /// Outputs of these parts of a task cannot be had: their requests fail.
+    pub(super) fn lose_outputs(&mut self, job: &Job, failures: Vec<(usize, String)>) {
+        for (part, fault) in failures {
+            if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
+                record.error.get_or_insert(fault);
+                record.is_lost = true;
+            }
         }
     }
 

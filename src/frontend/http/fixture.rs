@@ -54,6 +54,7 @@ impl Fixture {
             default_max_batch_size: 4,
             config_name: None,
             start_unreadable: false,
+            has_cards: false,
             load_threads: 2,
         };
         let loader = Arc::new(EchoLoader(Arc::clone(&pool)));

@@ -69,9 +69,13 @@ pub fn defaults(config: &mut pb::ModelConfig, model: &str) {
         if group.count == 0 {
             group.count = count;
         }
-        if group.kind == i32::from(Kind::Auto) {
-            group.kind = Kind::Cpu.into();
-        }
+    }
+}
+
+/// Where there are no cards, instances whose place is left to the server are on the CPU.
+pub fn kinds(config: &mut pb::ModelConfig, has_cards: bool) {
+    for group in config.instance_group.iter_mut().filter(|group| !has_cards && group.kind == i32::from(Kind::Auto)) {
+        group.kind = Kind::Cpu.into();
     }
 }
 

@@ -170,6 +170,7 @@ fn knobs(
         weight: knobs::WEIGHT.read(config, origin)?.map_or(default.weight, narrow),
         queueing,
         policy,
+        stays: false,
     })
 }
 

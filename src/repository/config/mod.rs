@@ -21,6 +21,7 @@ mod nearest;
 mod origin;
 pub mod params;
 pub mod pbtxt;
+pub mod placement;
 pub mod policies;
 pub mod policy_text;
 mod schema;

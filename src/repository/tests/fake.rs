@@ -180,6 +180,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
         default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
         config_name: None,
         start_unreadable: false,
+        has_cards: false,
         load_threads: 4,
     }
 }

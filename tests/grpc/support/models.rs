@@ -64,6 +64,7 @@ impl Models {
             default_max_batch_size: 4,
             config_name: None,
             start_unreadable: false,
+            has_cards: false,
             load_threads: 2,
         };
         let repository = Repository::start(options, Arc::new(loader)).await.expect("a repository");

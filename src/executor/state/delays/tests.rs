@@ -9,7 +9,7 @@ use crate::{
     batching::{Knobs, Policy, WindowKnobs},
     device::BufferPool,
     engine::{Batch, BatchOutput, EngineError, Execution, Program, RepeatElements},
-    executor::{InferError, InferRequest, InputTensor, ModelHandle, Pool, PoolOptions, Response},
+    executor::{InferError, InferRequest, InputTensor, ModelHandle, Placement, Pool, PoolOptions, Response},
     model::{DataType, Dims, ModelSpec, TensorSpec},
 };
 
@@ -29,7 +29,7 @@ impl Program for Zero {
 
 fn up(pool: &Arc<Pool>, spec: ModelSpec, program: Arc<dyn Program>, limit: Duration) -> Arc<ModelHandle> {
     let knobs = Knobs { max_batch_rows: 1, policy: Policy::Window(WindowKnobs::default()), ..Knobs::default() };
-    Arc::new(pool.bring_up_within(spec, knobs, program, Some(limit)).expect("the CPU has room"))
+    Arc::new(pool.bring_up_on(spec, knobs, program, Some(limit), &Placement::Auto).expect("the CPU has room"))
 }
 
 fn spec(inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>, decoupled: bool) -> ModelSpec {

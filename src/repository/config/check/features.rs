@@ -158,9 +158,9 @@ pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
     }
     for (number, group) in config.instance_group.iter().enumerate() {
         let key = |name: &str| format!("instance_group[{number}].{name}");
-        let gpu = group.kind == i32::from(Kind::Gpu) || !group.gpus.is_empty();
-        hint(gpu, &key("kind"), "there is no GPU: its instances run on the CPU");
-        hint(group.kind == i32::from(Kind::Model), &key("kind"), "its instances run on the CPU");
+        hint(group.kind == i32::from(Kind::Model), &key("kind"), "the server decides, as with KIND_AUTO");
+        let unnamed = group.kind == i32::from(Kind::Auto) && !group.gpus.is_empty();
+        hint(unnamed, &key("gpus"), "they count with KIND_GPU alone");
         hint(group.rate_limiter.is_some(), &key("rate_limiter"), "there is no rate limiter");
         hint(!group.host_policy.is_empty(), &key("host_policy"), "there are no host policies");
         hint(!group.secondary_devices.is_empty(), &key("secondary_devices"), "there are none");

@@ -87,7 +87,6 @@ fn hints_are_listed_and_nothing_else() {
     let expected = [
         "response_cache",
         "optimization.graph",
-        "instance_group[0].kind",
         "instance_group[0].rate_limiter",
         "instance_group[0].host_policy",
         "parameters[intra_op_thread_count]",

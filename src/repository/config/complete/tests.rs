@@ -19,6 +19,7 @@ fn identity(dims: &[PortDim]) -> Signature {
 fn completed(model: &str, text: &str, signature: &Signature) -> serde_json::Value {
     let (mut config, origin) = pbtxt::parse("config.pbtxt", text.as_bytes()).unwrap();
     defaults(&mut config, model);
+    kinds(&mut config, false);
     from_graph(&mut config, signature, DEFAULT_MAX_BATCH_SIZE, &origin).unwrap();
     name_axes(&mut config, signature);
     scheduler(&mut config);

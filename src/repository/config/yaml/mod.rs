@@ -159,18 +159,32 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
 
 fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
     let section = reader.section(value, &["devices", "count"])?;
-    if let Some(devices) = section.get("devices") {
-        for device in reader.list(devices)? {
-            let name = reader.text(&device)?;
-            if name != "cpu" {
-                let message = format!("the device '{name}' is not supported by this version; expected cpu");
+    let count = section.get("count").map(|count| reader.int(count, 1..=i128::from(i32::MAX))).transpose()?;
+    let group = |kind: Kind| pb::ModelInstanceGroup {
+        kind: kind.into(),
+        count: count.unwrap_or(0),
+        ..pb::ModelInstanceGroup::default()
+    };
+    let Some(devices) = section.get("devices") else { return Ok(vec![group(Kind::Auto)]) };
+    let mut groups: Vec<pb::ModelInstanceGroup> = Vec::new();
+    for device in reader.list(devices)? {
+        let name = reader.text(&device)?;
+        let named = |number: &str| number.parse().ok().filter(|number: &i32| *number >= 0);
+        let (kind, gpu) = match (name.as_str(), name.strip_prefix("cuda:").map(named)) {
+            ("cpu", _) => (Kind::Cpu, None),
+            ("cuda", _) => (Kind::Gpu, None),
+            (_, Some(gpu @ Some(_))) => (Kind::Gpu, gpu),
+            _ => {
+                let message = format!("expected cpu, cuda or cuda:<number>, but found '{name}'");
                 return Err(reader.error(&device, message));
             }
+        };
+        match groups.iter_mut().find(|group| group.kind == i32::from(kind)) {
+            Some(group) => group.gpus.extend(gpu),
+            None => groups.push(pb::ModelInstanceGroup { gpus: gpu.into_iter().collect(), ..group(kind) }),
         }
     }
-    let count = section.get("count").map(|count| reader.int(count, 1..=i128::from(i32::MAX))).transpose()?;
-    let group = pb::ModelInstanceGroup { kind: Kind::Cpu.into(), count: count.unwrap_or(0), ..Default::default() };
-    Ok(vec![group])
+    Ok(groups)
 }
 
 fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {

@@ -41,6 +41,20 @@ fn every_key_ends_in_the_model_config() {
 }
 
 #[test]
+fn devices_are_instance_groups() {
+    let groups = |devices: &str| {
+        let config = read(&format!("instance: {{ devices: [{devices}], count: 2 }}"));
+        let groups = config.instance_group.into_iter();
+        groups.map(|group| (group.kind(), group.gpus, group.count)).collect::<Vec<_>>()
+    };
+    assert_eq!(groups("cpu"), [(Kind::Cpu, vec![], 2)]);
+    assert_eq!(groups("cuda, cpu"), [(Kind::Gpu, vec![], 2), (Kind::Cpu, vec![], 2)]);
+    assert_eq!(groups("'cuda:0', 'cuda:3'"), [(Kind::Gpu, vec![0, 3], 2)]);
+    let left_open = read("instance: { count: 2 }").instance_group.remove(0);
+    assert_eq!((left_open.kind(), left_open.count), (Kind::Auto, 2));
+}
+
+#[test]
 fn an_empty_file_says_nothing_but_auto() {
     let config = read("");
     assert_eq!(config.parameters[params::POLICY].string_value, "auto");
@@ -79,7 +93,10 @@ fn repeated_keys_are_named_with_both_lines() {
 
 #[test]
 fn what_a_later_version_will_know_is_refused_by_name() {
-    assert!(refusal_of("instance: { devices: [cuda] }").contains("'cuda' is not supported by this version"));
+    let device = "model.yaml:1:23: instance.devices[0]: expected cpu, cuda or cuda:<number>, but found";
+    for wrong in ["tpu", "cuda:", "cuda:-1", "cuda:x"] {
+        assert_eq!(refusal_of(&format!("instance: {{ devices: ['{wrong}'] }}")), format!("{device} '{wrong}'"));
+    }
 }
 
 #[test]

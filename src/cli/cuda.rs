@@ -1,0 +1,181 @@
+//! The flags of `paternoster serve` about CUDA cards, and which cards are used.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use tracing::{info, warn};
+
+use super::flags::boolean;
+use crate::{
+    device::cuda::{
+        Compiler,
+        cards::{self, Card},
+        libraries,
+    },
+    executor::CardsOptions,
+    profile::default_directory,
+};
+
+/// Tasks on a stream at once, where some are launched ahead.
+const DEPTH: u16 = 2;
+
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "CUDA cards")]
+#[allow(missing_docs)]
+pub struct CudaArgs {
+    /// What models run on that leave it to the server: auto (all CUDA cards that there are, else the CPU), cpu, cuda, or
+    /// cuda: with the numbers of cards, as in cuda:0,1
+    #[arg(long = "device", value_name = "DEVICE", default_value = "auto", value_parser = DeviceChoice::parse)]
+    pub device: DeviceChoice,
+
+    /// Let models that ask for a CUDA card run on the CPU where there is none; they are refused without
+    #[arg(long = "allow-cpu-fallback", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub allow_cpu_fallback: bool,
+
+    /// Directory of NVRTC, cuBLASLt and cuDNN; looked for in the Python wheels of the environment and in the system's
+    /// paths where not given
+    #[arg(long = "cuda-libraries", value_name = "DIR")]
+    pub libraries: Option<PathBuf>,
+
+    /// Directory where compiled kernels are kept; beside the profiles where not given
+    #[arg(long = "cuda-kernel-directory", value_name = "DIR")]
+    pub kernel_directory: Option<PathBuf>,
+
+    /// Streams of each card, whose batches run side by side
+    #[arg(long = "cuda-streams", value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=32))]
+    pub streams: u16,
+
+    /// Microseconds before the expected end of a stream's batch at which the next is launched behind it; 0: when it has
+    /// ended
+    #[arg(long = "cuda-horizon-us", value_name = "MICROSECONDS", default_value_t = 100)]
+    #[arg(value_parser = clap::value_parser!(u64).range(..=1_000_000))]
+    pub horizon_us: u64,
+}
+
+/// What `--device` says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// All cards that there are; the CPU alone where there is none.
+    Auto,
+    /// No cards.
+    Cpu,
+    /// These cards, which must be there; all where none is named.
+    Cuda(Vec<u16>),
+}
+
+impl DeviceChoice {
+    fn parse(text: &str) -> Result<Self, String> {
+        let expected = || format!("expected auto, cpu, cuda or cuda:<number>,<number>, but found '{text}'");
+        match text {
+            "auto" => Ok(Self::Auto),
+            "cpu" => Ok(Self::Cpu),
+            "cuda" => Ok(Self::Cuda(Vec::new())),
+            _ => {
+                let numbers = text.strip_prefix("cuda:").ok_or_else(expected)?;
+                let numbers = numbers.split(',').map(|number| number.parse().map_err(|_| expected()));
+                numbers.collect::<Result<_, _>>().map(Self::Cuda)
+            }
+        }
+    }
+}
+
+impl CudaArgs {
+    /// The cards to open, or why there are none.
+    ///
+    /// # Errors
+    /// When cards that were asked for are not there.
+    pub(super) fn cards(&self) -> Result<Result<CardsOptions, String>, String> {
+        if self.device == DeviceChoice::Cpu {
+            return Ok(Err("the server was started with --device cpu".to_owned()));
+        }
+        let there = match (cards::cards(), &self.device) {
+            (Ok(there), _) => there,
+            (Err(reason), DeviceChoice::Cuda(_)) => return Err(format!("--device: {reason}")),
+            (Err(reason), _) => {
+                info!("models run on the CPU: {reason}");
+                return Ok(Err(reason.to_string()));
+            }
+        };
+        let found = libraries::preload(self.libraries.as_deref());
+        for (path, reason) in &found.broken {
+            warn!("the CUDA library '{}' cannot be loaded: {reason}", path.display());
+        }
+        for path in &found.loaded {
+            info!("the CUDA library '{}' is used", path.display());
+        }
+        let ordinals = self.chosen(&there)?;
+        for card in there.iter().filter(|card| ordinals.contains(&card.ordinal)) {
+            info!("CUDA card {}: {card}", card.ordinal);
+        }
+        Ok(Ok(CardsOptions {
+            ordinals,
+            lanes: self.streams,
+            horizon_ns: self.horizon_us * 1000,
+            depth: if self.horizon_us == 0 { 1 } else { DEPTH },
+            compiler: Compiler::new(self.kernels()),
+        }))
+    }
+
+    /// The cards that are meant, of those that there are.
+    fn chosen(&self, there: &[Card]) -> Result<Vec<u16>, String> {
+        let all = || there.iter().map(|card| card.ordinal).collect::<Vec<u16>>();
+        let DeviceChoice::Cuda(named) = &self.device else { return Ok(all()) };
+        if named.is_empty() {
+            return Ok(all());
+        }
+        if let Some(missing) = named.iter().find(|named| !all().contains(named)) {
+            return Err(format!("--device: there is no CUDA card {missing}, expected one of {:?}", all()));
+        }
+        let mut named = named.clone();
+        named.sort_unstable();
+        named.dedup();
+        Ok(named)
+    }
+
+    /// Where compiled kernels are kept, if there is a place.
+    fn kernels(&self) -> Option<PathBuf> {
+        self.kernel_directory.clone().or_else(|| Some(default_directory()?.join("kernels")))
+    }
+
+    /// Whether the server does without cards that cannot be used.
+    pub(super) fn leaves_open(&self) -> bool {
+        self.device == DeviceChoice::Auto
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::tests::serve, *};
+
+    #[test]
+    fn a_device_is_named() {
+        let device = |text: &str| serve(&["--device", text]).cuda.device;
+        assert_eq!(serve(&[]).cuda.device, DeviceChoice::Auto);
+        assert_eq!(device("cpu"), DeviceChoice::Cpu);
+        assert_eq!(device("cuda"), DeviceChoice::Cuda(vec![]));
+        assert_eq!(device("cuda:1,0"), DeviceChoice::Cuda(vec![1, 0]));
+        for wrong in ["gpu", "cuda:", "cuda:x", "cuda:0,", "cuda:-1", "cuda:70000"] {
+            let refusal = DeviceChoice::parse(wrong).expect_err("it names no device");
+            assert!(refusal.contains("expected auto, cpu, cuda") && refusal.contains(wrong), "{refusal}");
+        }
+    }
+
+    #[test]
+    fn cards_are_chosen_among_those_that_there_are() {
+        let there = [0, 1, 2].map(|ordinal| Card {
+            ordinal,
+            name: "Card X".to_owned(),
+            capability: (9, 0),
+            memory_bytes: 1 << 30,
+            uuid: "GPU-0".to_owned(),
+        });
+        let chosen = |text: &str| serve(&["--device", text]).cuda.chosen(&there);
+        assert_eq!(chosen("auto"), Ok(vec![0, 1, 2]));
+        assert_eq!(chosen("cuda"), Ok(vec![0, 1, 2]));
+        assert_eq!(chosen("cuda:2,0,2"), Ok(vec![0, 2]));
+        let refusal = "--device: there is no CUDA card 3, expected one of [0, 1, 2]";
+        assert_eq!(chosen("cuda:0,3"), Err(refusal.to_owned()));
+    }
+}

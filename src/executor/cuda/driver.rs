@@ -1,0 +1,310 @@
+//! The thread that owns a card: it loads versions, launches tasks in the order in which the core gave them, and takes
+//! back what tasks had.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use crossbeam_channel::{Receiver, Sender};
+use tracing::error;
+
+use super::{
+    cells::{Cells, KernelsOfRows, Loading},
+    flights::{Flight, Flights},
+    launch::nodes,
+};
+use crate::{
+    batching::{Knobs, ModelId, Policy, ReqId, TaskId},
+    device::{
+        Device, DeviceError,
+        cuda::{Compiler, Cuda, CudaOptions, CudaWork},
+    },
+    executor::{
+        StagePrograms,
+        backend::{Order, Reports},
+        dispatch::{Tickets, issue},
+        job::{Finished, Job},
+    },
+};
+
+/// What the thread is told.
+pub(super) enum Message {
+    /// Load a version and say how it went, with the knobs that it has on the card.
+    Load { model: ModelId, programs: StagePrograms, knobs: Box<Knobs>, reply: Sender<Result<Box<Knobs>, String>> },
+    /// Carry an order out.
+    Order(Arc<dyn Reports>, Order),
+    /// Nobody needs the memory of a task any more.
+    Back { task: TaskId, flight: Flight },
+    /// Carry nothing out any more, and say whether all that ran had ended.
+    Stop { patience: Duration, reply: Sender<bool> },
+}
+
+/// What the thread is started with.
+pub(super) struct Driver {
+    pub(super) shard: usize,
+    pub(super) options: CudaOptions,
+    pub(super) compiler: Compiler,
+    pub(super) messages: Receiver<Message>,
+    pub(super) flights: Arc<Flights>,
+}
+
+/// Most rows of a task.
+const MOST_ROWS: u32 = 1 << 16;
+
+impl Driver {
+    /// Opens the card, tells how that went, and serves until it is told to stop.
+    pub(super) fn run(self, opened: &Sender<Result<(), DeviceError>>) {
+        let told = Arc::clone(&self.flights);
+        let card = Cuda::open(&self.options, &self.compiler, told).and_then(|mut card| {
+            let kernels = KernelsOfRows::new(&mut card, MOST_ROWS)?;
+            Ok((card, kernels))
+        });
+        let (card, kernels) = match card {
+            Ok(card) => card,
+            Err(error) => return drop(opened.send(Err(error))),
+        };
+        let _ = opened.send(Ok(()));
+        let Self { shard, options, messages, flights, .. } = self;
+        let mut serving = Serving {
+            shard,
+            parameter_bytes: options.parameter_bytes,
+            card,
+            kernels,
+            flights,
+            tickets: Tickets::default(),
+            versions: BTreeMap::new(),
+            leaving: Vec::new(),
+            waiting: VecDeque::new(),
+            untaken: HashMap::new(),
+        };
+        for message in messages {
+            if let Some(reply) = serving.hear(message) {
+                let _ = reply.0.send(reply.1);
+                return;
+            }
+        }
+    }
+}
+
+struct Serving {
+    shard: usize,
+    parameter_bytes: usize,
+    card: Cuda,
+    kernels: KernelsOfRows,
+    flights: Arc<Flights>,
+    tickets: Tickets,
+    versions: BTreeMap<ModelId, Cells>,
+    /// Versions that have gone, some of whose tasks have not come back.
+    leaving: Vec<(ModelId, Cells)>,
+    /// Orders behind one that waits for outputs or memory.
+    waiting: VecDeque<(Arc<dyn Reports>, Order)>,
+    /// By request: tasks whose outputs the host has yet to take.
+    untaken: HashMap<ReqId, u32>,
+}
+
+/// What became of a task that was to be launched.
+enum Launch {
+    Launched,
+    /// An earlier task has to come back first.
+    Waits(Job),
+    /// It cannot be.
+    Fails(Job, String),
+    /// Nothing can be any more.
+    Lost(String),
+}
+
+impl Serving {
+    /// Does what it is told; at the end, whom to tell what.
+    fn hear(&mut self, message: Message) -> Option<(Sender<bool>, bool)> {
+        match message {
+            Message::Load { model, programs, knobs, reply } => {
+                let _ = reply.send(self.load(model, &programs, knobs));
+            }
+            Message::Order(pool, order) => {
+                self.waiting.push_back((pool, order));
+                if self.waiting.len() == 1 {
+                    self.go_on();
+                }
+            }
+            Message::Back { task, flight } => {
+                self.back(task, flight);
+                self.go_on();
+            }
+            Message::Stop { patience, reply } => {
+                self.waiting.clear();
+                return Some((reply, self.card.stop(patience)));
+            }
+        }
+        None
+    }
+
+    fn load(&mut self, model: ModelId, programs: &StagePrograms, mut knobs: Box<Knobs>) -> Result<Box<Knobs>, String> {
+        let cells = programs.cells().ok_or("cards run models of cells, and this is none")?;
+        let Policy::Cellular(cellular) = &mut knobs.policy else {
+            return Err("its cells have no policy of cells".to_owned());
+        };
+        let loading = Loading {
+            card: &mut self.card,
+            kernels: &self.kernels,
+            knobs: cellular,
+            parameter_bytes: self.parameter_bytes,
+        };
+        let loaded = loading.load(cells)?;
+        self.versions.insert(model, loaded);
+        Ok(knobs)
+    }
+
+    /// Carries out what waits, in order, as far as that can be.
+    fn go_on(&mut self) {
+        while let Some((pool, order)) = self.waiting.pop_front() {
+            match order {
+                Order::Run(job) => {
+                    if let Some(job) = self.run(&pool, job) {
+                        self.waiting.push_front((pool, Order::Run(job)));
+                        return;
+                    }
+                }
+                Order::Rest(_) => {}
+                Order::Unload(model) => {
+                    if let Some(cells) = self.versions.remove(&model) {
+                        self.leaving.push((model, cells));
+                        self.free_those_that_left();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Launches a task. Gives back one that has to wait.
+    fn run(&mut self, pool: &Arc<dyn Reports>, job: Job) -> Option<Job> {
+        match self.launch(pool, job) {
+            Launch::Launched => None,
+            Launch::Waits(job) => Some(job),
+            Launch::Fails(job, reason) => {
+                Arc::clone(pool).completed(self.shard, None, &job, Finished::Failed(reason));
+                None
+            }
+            Launch::Lost(reason) => {
+                self.flights.lose(&reason);
+                None
+            }
+        }
+    }
+
+    fn launch(&mut self, pool: &Arc<dyn Reports>, job: Job) -> Launch {
+        if self.flights.is_lost() {
+            return Launch::Lost("the card is lost".to_owned());
+        }
+        let (model, cell, lane) = (job.task.model, usize::from(job.task.cell.0), usize::from(job.task.lane.0));
+        let Some(cells) = self.versions.get_mut(&model) else {
+            return Launch::Fails(job, format!("{model:?} is not on the card"));
+        };
+        let nodes = match nodes(cells, &job) {
+            Ok(nodes) => nodes,
+            Err(reason) => return Launch::Fails(job, reason),
+        };
+        let untaken = &self.untaken;
+        let reads_untaken = job.members.iter().zip(&nodes).any(|(member, node)| {
+            cells.reads_emitted(node) && untaken.get(&member.span.req).is_some_and(|count| *count > 0)
+        });
+        let on_lane = &mut cells.cells[cell].lanes[lane];
+        let graph = on_lane.graphs.iter().find(|(rows, _)| *rows == job.task.bucket.rows);
+        let Some(graph) = graph.map(|(_, graph)| graph.clone()) else {
+            let reason = format!("there is no graph for {} rows", job.task.bucket.rows);
+            drop(nodes);
+            return Launch::Fails(job, reason);
+        };
+        let section = if reads_untaken { None } else { on_lane.free.pop() };
+        let Some(mut section) = section else {
+            drop(nodes);
+            return Launch::Waits(job);
+        };
+        let filled = cells.fill(&job, &nodes, &mut section);
+        drop(nodes);
+        let filled = match filled {
+            Ok(filled) => filled,
+            Err(reason) => {
+                cells.cells[cell].lanes[lane].free.push(section);
+                return Launch::Fails(job, reason);
+            }
+        };
+        let order = (&job.task).into();
+        let lane = job.task.lane.0;
+        let task = job.task.clone();
+        let requests: Vec<ReqId> = task.rows.iter().map(|span| span.req).collect();
+        self.flights.begin(Flight {
+            pool: Arc::clone(pool),
+            job,
+            section,
+            programs: Arc::clone(&cells.programs),
+            layout: Arc::clone(&cells.layout),
+            failures: filled.failures,
+            is_taken: filled.is_taken,
+            issued_ns: pool.begins(),
+            issued_at: Instant::now(),
+        });
+        let work = CudaWork { graph, parameters: filled.parameters };
+        match issue(&mut self.card, &mut self.tickets, &order, &filled.accesses, work) {
+            Ok(_) => {
+                cells.sections_out += 1;
+                cells.issued(&task);
+                if filled.is_taken {
+                    requests.iter().for_each(|req| *self.untaken.entry(*req).or_default() += 1);
+                }
+                Launch::Launched
+            }
+            Err(error) => {
+                let Some(Flight { job, section, .. }) = self.flights.take_back(lane) else { return Launch::Launched };
+                cells.cells[cell].lanes[usize::from(lane)].free.push(section);
+                match error {
+                    DeviceError::Lost(reason) => Launch::Lost(reason),
+                    error => Launch::Fails(job, error.to_string()),
+                }
+            }
+        }
+    }
+
+    /// A task has come back: its memory is free, and what it left for the host has been taken.
+    fn back(&mut self, task: TaskId, flight: Flight) {
+        self.tickets.landed(task);
+        let Flight { job, section, is_taken, .. } = flight;
+        let model = job.task.model;
+        if is_taken {
+            for span in &job.task.rows {
+                if let Some(count) = self.untaken.get_mut(&span.req) {
+                    *count -= 1;
+                    if *count == 0 {
+                        self.untaken.remove(&span.req);
+                    }
+                }
+            }
+        }
+        let left = self.leaving.iter_mut().find(|(own, _)| *own == model).map(|(_, cells)| cells);
+        let Some(cells) = self.versions.get_mut(&model).or(left) else { return };
+        cells.sections_out -= 1;
+        cells.cells[usize::from(job.task.cell.0)].lanes[usize::from(job.task.lane.0)].free.push(section);
+        self.free_those_that_left();
+    }
+
+    fn free_those_that_left(&mut self) {
+        if self.flights.is_lost() {
+            return;
+        }
+        for (_, cells) in self.leaving.extract_if(.., |(_, cells)| cells.sections_out == 0) {
+            if let Err(fault) = cells.free(&mut self.card) {
+                error!(device = self.shard, "the memory of a version cannot be freed: {fault}");
+            }
+        }
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        // What is in them is dropped here, on the card's thread.
+        self.waiting.clear();
+        self.versions.clear();
+        self.leaving.clear();
+    }
+}

@@ -1,0 +1,157 @@
+//! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the card.
+//!
+//! - **State lies in slots** (BatchMaker section 5): a table for each tensor that nodes hand on, with a row for each
+//!   slot. A task's graph gathers its rows from there, runs the cell, and scatters what it leaves (`cells`); which
+//!   tensor lies where follows from how requests unfold (`layout`).
+//! - **What requests bring** is written to host memory that the graph reads, a section of it for each task in flight;
+//!   what replies need is written to the like (`launch`).
+//! - **A task that is complete** is told by the card's poller, which reads what decides how its rows go on. What
+//!   replies need is taken by another thread (`flights`).
+//! - **Tasks that cannot run fail** before they are launched, and so do those that need what they should have left:
+//!   each slot knows which node wrote it last (`slots`). What a row alone lacks fails its request alone.
+
+mod cells;
+mod driver;
+mod flights;
+mod launch;
+mod layout;
+mod slots;
+
+use std::{io, sync::Arc, thread, time::Instant};
+
+use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
+use parking_lot::Mutex;
+
+use self::{
+    driver::{Driver, Message},
+    flights::{Flights, take_outputs},
+    layout::Layout,
+};
+use super::{
+    StagePrograms,
+    backend::{Backend, Order, Reports},
+    loaded::Loaded,
+};
+use crate::{
+    batching::{Knobs, LaneId, LaneKnobs, ModelId, TaskId},
+    device::{
+        DeviceError,
+        cuda::{Compiler, CudaOptions},
+    },
+};
+
+/// How many operations of a stream may be in flight.
+const DEPTH: u32 = 64;
+
+/// Most bytes of a task's parameters.
+const PARAMETER_BYTES: usize = 64 << 10;
+
+/// Whether CUDA cards run a version.
+///
+/// # Errors
+/// When they do not; says what is missing.
+pub fn check_cards(programs: &StagePrograms) -> Result<(), String> {
+    let cells = programs.cells().ok_or("only models of cells run on CUDA cards")?;
+    let mut with_programs = cells.unfolding.cells.iter().zip(&cells.cells);
+    if let Some((cell, _)) = with_programs.find(|(_, cell)| cell.program.on_card().is_none()) {
+        return Err(format!("cell '{}' has no plan for CUDA cards", cell.name));
+    }
+    Layout::new(cells).map(drop)
+}
+
+/// How a card is used.
+#[derive(Clone, Debug)]
+pub(super) struct CardOptions {
+    /// Which card: its number among those of the driver.
+    pub(super) ordinal: u16,
+    /// Streams, at least one.
+    pub(super) lanes: u16,
+    /// How far ahead of its completions a stream takes tasks.
+    pub(super) lane_knobs: LaneKnobs,
+    /// Most bytes that a request may leave of one tensor on the host.
+    pub(super) most_bytes: usize,
+}
+
+/// A card, as one shard's device.
+pub(super) struct Card {
+    lanes: u16,
+    lane_knobs: LaneKnobs,
+    /// Locked so that orders go in the order in which they are taken.
+    messages: Mutex<Sender<Message>>,
+}
+
+impl Card {
+    /// Opens a card and starts its threads.
+    ///
+    /// # Errors
+    /// When the card cannot be opened or a thread not be started.
+    pub(super) fn open(shard: usize, options: &CardOptions, compiler: Compiler) -> Result<Self, DeviceError> {
+        let (sender, messages) = unbounded();
+        let (taker, taken) = unbounded();
+        let lanes = options.lanes.max(1);
+        let flights = Arc::new(Flights::new(shard, lanes, taker, sender.clone()));
+        let cuda =
+            CudaOptions { ordinal: options.ordinal, streams: lanes, depth: DEPTH, parameter_bytes: PARAMETER_BYTES };
+        let driver = Driver { shard, options: cuda, compiler, messages, flights };
+        let cannot_start = |error: io::Error| DeviceError::Driver(format!("a thread cannot be started: {error}"));
+        let (opening, opened) = crossbeam_channel::bounded(1);
+        thread::Builder::new()
+            .name(format!("cuda-{}", options.ordinal))
+            .spawn(move || driver.run(&opening))
+            .map_err(cannot_start)?;
+        let (back, most_bytes) = (sender.clone(), options.most_bytes);
+        thread::Builder::new()
+            .name(format!("cuda-taker-{}", options.ordinal))
+            .spawn(move || take_outputs(&taken, &back, shard, most_bytes))
+            .map_err(cannot_start)?;
+        opened.recv().unwrap_or(Err(DeviceError::Stopped))?;
+        Ok(Self { lanes, lane_knobs: options.lane_knobs, messages: Mutex::new(sender) })
+    }
+}
+
+impl Backend for Card {
+    fn lanes(&self) -> u16 {
+        self.lanes
+    }
+
+    fn lane_knobs(&self) -> LaneKnobs {
+        self.lane_knobs
+    }
+
+    fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        let (programs, mut own) = (version.programs.clone(), Box::new(knobs.clone()));
+        // Instances run side by side; what is launched ahead of one runs behind it.
+        own.max_in_flight = own.max_in_flight.saturating_mul(u32::from(self.lane_knobs.depth));
+        let gone = || "the card is gone".to_owned();
+        let message = Message::Load { model, programs, knobs: own, reply };
+        self.messages.lock().send(message).map_err(|_| gone())?;
+        *knobs = *answer.recv().map_err(|_| gone())??;
+        Ok(())
+    }
+
+    fn issue(&self, pool: &Arc<dyn Reports>, next: &mut dyn FnMut() -> Option<Order>) {
+        let messages = self.messages.lock();
+        while let Some(order) = next() {
+            // A card that has stopped has no use for orders.
+            let _ = messages.send(Message::Order(Arc::clone(pool), order));
+        }
+    }
+
+    fn leave_behind(&self, lane: LaneId, _: TaskId) -> io::Result<()> {
+        Err(io::Error::other(format!("a card cannot be told to leave a task, and lane {} waits for it", lane.0)))
+    }
+
+    fn stop(&self, deadline: Instant) -> bool {
+        let (reply, answer) = crossbeam_channel::bounded(1);
+        let patience = deadline.saturating_duration_since(Instant::now());
+        if self.messages.lock().send(Message::Stop { patience, reply }).is_err() {
+            return true;
+        }
+        match answer.recv_timeout(patience) {
+            Ok(has_ended) => has_ended,
+            Err(RecvTimeoutError::Disconnected) => true,
+            Err(RecvTimeoutError::Timeout) => false,
+        }
+    }
+}

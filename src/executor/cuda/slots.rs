@@ -1,0 +1,64 @@
+//! Whose state lies in which slot of a version's tables.
+
+use std::collections::HashMap;
+
+use crate::batching::ReqId;
+
+/// Whose state each slot holds, as far as tasks have been issued.
+#[derive(Debug)]
+pub(super) struct Slots {
+    /// By slot: the node that wrote it last.
+    written_by: Vec<Option<(ReqId, u32)>>,
+    /// The slot of each node, the latest of those that wrote there.
+    of_node: HashMap<(ReqId, u32), u32>,
+}
+
+impl Slots {
+    pub(super) fn new(count: u32) -> Self {
+        Self { written_by: vec![None; count as usize], of_node: HashMap::new() }
+    }
+
+    /// Whether a slot exists.
+    pub(super) fn has(&self, slot: u32) -> bool {
+        (slot as usize) < self.written_by.len()
+    }
+
+    /// Whether a slot holds what this node left, and no later one.
+    pub(super) fn holds(&self, slot: u32, req: ReqId, node: u32) -> bool {
+        self.written_by.get(slot as usize) == Some(&Some((req, node)))
+    }
+
+    /// The slot that holds what a node left.
+    pub(super) fn of(&self, req: ReqId, node: u32) -> Option<u32> {
+        self.of_node.get(&(req, node)).copied()
+    }
+
+    /// A node writes a slot.
+    pub(super) fn write(&mut self, slot: u32, req: ReqId, node: u32) {
+        let Some(holder) = self.written_by.get_mut(slot as usize) else { return };
+        if let Some(before) = holder.replace((req, node)) {
+            self.of_node.remove(&before);
+        }
+        self.of_node.insert((req, node), slot);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_holds_what_was_written_last() {
+        let (one, two) = (ReqId(1), ReqId(2));
+        let mut slots = Slots::new(2);
+        assert!(slots.has(1) && !slots.has(2));
+        slots.write(0, one, 0);
+        slots.write(1, two, 0);
+        assert!(slots.holds(0, one, 0) && !slots.holds(0, one, 1));
+        slots.write(0, one, 1);
+        assert!(slots.holds(0, one, 1) && !slots.holds(0, one, 0));
+        assert_eq!((slots.of(one, 0), slots.of(one, 1), slots.of(two, 0)), (None, Some(0), Some(1)));
+        slots.write(0, two, 1);
+        assert_eq!((slots.of(one, 1), slots.of(two, 0), slots.of(two, 1)), (None, Some(1), Some(0)));
+    }
+}

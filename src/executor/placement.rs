@@ -1,0 +1,124 @@
+//! Which devices a pool has, and on which of them a version lives.
+
+use std::io;
+
+use super::{
+    backend::Backend,
+    cuda::{Card, CardOptions, check_cards},
+    stages::StagePrograms,
+};
+use crate::{
+    batching::{LaneKnobs, Ns},
+    device::cuda::Compiler,
+};
+
+/// What a shard's device is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// The CPU, or a part of it.
+    Cpu,
+    /// A CUDA card: its number among those of the driver.
+    Card(u16),
+}
+
+/// The cards of a pool.
+#[derive(Clone, Debug, Default)]
+pub struct CardsOptions {
+    /// Which: their numbers among those of the driver.
+    pub ordinals: Vec<u16>,
+    /// Streams of each, which run tasks side by side; at least 1.
+    pub lanes: u16,
+    /// A task is launched behind others on its stream while they are expected to end within this time; 0: only when the
+    /// stream is idle.
+    pub horizon_ns: Ns,
+    /// Most tasks on a stream at once, at least 1.
+    pub depth: u16,
+    /// Makes the kernels.
+    pub compiler: Compiler,
+}
+
+impl CardsOptions {
+    /// Opens the cards.
+    ///
+    /// # Errors
+    /// When one cannot be opened; says which.
+    pub(super) fn open(&self, most_bytes: usize) -> io::Result<Vec<(DeviceKind, Box<dyn Backend>)>> {
+        let cards = self.ordinals.iter().enumerate().map(|(shard, &ordinal)| {
+            let lane_knobs = LaneKnobs { horizon_ns: self.horizon_ns, depth: self.depth.max(1) };
+            let options = CardOptions { ordinal, lanes: self.lanes.max(1), lane_knobs, most_bytes };
+            let card = Card::open(shard, &options, self.compiler.clone());
+            let card = card.map_err(|error| io::Error::other(format!("CUDA card {ordinal}: {error}")))?;
+            Ok((DeviceKind::Card(ordinal), Box::new(card) as Box<dyn Backend>))
+        });
+        cards.collect()
+    }
+}
+
+/// Where a version lives (Triton's instance groups).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Placement {
+    /// On all cards if its programs run there, else on the CPU (KIND_AUTO).
+    #[default]
+    Auto,
+    /// On all of these; at least one.
+    On(Vec<Site>),
+}
+
+/// Devices that a version is to live on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// The CPU (KIND_CPU).
+    Cpu,
+    /// All cards (KIND_GPU).
+    Cards,
+    /// One card, by its number among those of the driver (KIND_GPU with `gpus`).
+    Card(u16),
+}
+
+impl Placement {
+    /// Whether it names cards.
+    pub fn needs_cards(&self) -> bool {
+        matches!(self, Self::On(sites) if sites.iter().any(|site| *site != Site::Cpu))
+    }
+
+    /// Whether cards may be among the devices.
+    pub fn may_need_cards(&self) -> bool {
+        *self == Self::Auto || self.needs_cards()
+    }
+
+    /// The devices, by their numbers in the pool; at least one.
+    ///
+    /// # Errors
+    /// When there is none of them, or the programs do not run there.
+    pub(super) fn devices(&self, kinds: &[DeviceKind], programs: &StagePrograms) -> Result<Vec<usize>, String> {
+        let has_cards = kinds.iter().any(|kind| *kind != DeviceKind::Cpu);
+        let sites = match self {
+            Self::Auto if has_cards && check_cards(programs).is_ok() => &[Site::Cards][..],
+            Self::Auto => &[Site::Cpu],
+            Self::On(sites) => sites,
+        };
+        if self.needs_cards() && has_cards {
+            check_cards(programs)?;
+        }
+        let mut devices: Vec<usize> = Vec::new();
+        for site in sites {
+            let before = devices.len();
+            let meant = kinds.iter().enumerate().filter(|(_, kind)| match (site, kind) {
+                (Site::Cpu, kind) => **kind == DeviceKind::Cpu,
+                (Site::Cards, kind) => **kind != DeviceKind::Cpu,
+                (Site::Card(named), kind) => **kind == DeviceKind::Card(*named),
+            });
+            devices.extend(meant.map(|(device, _)| device));
+            if devices.len() == before {
+                return Err(match site {
+                    Site::Cpu => "the pool does not have the CPU".to_owned(),
+                    Site::Cards => "there is no CUDA card".to_owned(),
+                    Site::Card(named) => format!("there is no CUDA card {named}"),
+                });
+            }
+        }
+        devices.sort_unstable();
+        devices.dedup();
+        Ok(devices)
+    }
+}

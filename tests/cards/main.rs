@@ -1,0 +1,14 @@
+//! The pool on CUDA cards: requests of cells, with values that tell every node that they went through, on the libraries
+//! that stand in for CUDA's.
+
+#[path = "../common/fake_control.rs"]
+#[expect(dead_code, reason = "single calls are the device's own tests' matter")]
+mod fake_control;
+#[path = "../common/fake_cuda.rs"]
+mod fake_cuda;
+mod mixing;
+mod models;
+#[path = "../simulated/rng.rs"]
+#[expect(dead_code, reason = "what is drawn here is uniform")]
+mod rng;
+mod running;

@@ -1,0 +1,99 @@
+//! The cell of these tests: its output is a hash of its inputs.
+
+use paternoster::{
+    device::{
+        BufferId, Device, DeviceError,
+        cuda::{Address, Argument, Capture, Cuda, Element, Function, Shape, Source},
+    },
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program},
+};
+
+const KERNELS: Source = Source { name: "mixing.cu", text: include_str!("mixing.cu") };
+
+/// What the kernel computes.
+pub fn mixing(one: u64, two: u64, modulus: u64) -> u64 {
+    let mixed = one.wrapping_mul(6_364_136_223_846_793_005);
+    let mixed = mixed.wrapping_add(two.wrapping_mul(1_442_695_040_888_963_407)).wrapping_add(1);
+    (mixed ^ (mixed >> 29)) % modulus
+}
+
+/// A cell of one or two inputs, of one 64-bit number each.
+#[derive(Clone, Copy, Debug)]
+pub struct Mixing {
+    pub inputs: usize,
+    pub modulus: u64,
+}
+
+impl Program for Mixing {
+    fn run(&self, _: &Batch<'_>) -> Result<Execution, EngineError> {
+        Err(EngineError("it runs on cards alone".to_owned()))
+    }
+
+    fn on_card(&self) -> Option<&dyn CardProgram> {
+        Some(self)
+    }
+}
+
+impl CardProgram for Mixing {
+    fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError> {
+        let kernel = card.kernels(KERNELS, Element::F32)?.function("mixing")?;
+        Ok(Box::new(OnCard { of: *self, kernel }))
+    }
+}
+
+struct OnCard {
+    of: Mixing,
+    kernel: Function,
+}
+
+impl CardWeights for OnCard {
+    fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
+        let mut column = |bytes: usize| {
+            let buffer = card.allocate(max_rows, bytes)?;
+            Ok::<_, DeviceError>((buffer, card.address(buffer)?))
+        };
+        let inputs = (0..self.of.inputs).map(|_| column(8)).collect::<Result<_, _>>()?;
+        let (output, faults) = (column(8)?, column(4)?);
+        Ok(Box::new(Workspace { of: self.of, kernel: self.kernel.clone(), inputs, output, faults }))
+    }
+}
+
+struct Workspace {
+    of: Mixing,
+    kernel: Function,
+    inputs: Vec<(BufferId, Address)>,
+    output: (BufferId, Address),
+    faults: (BufferId, Address),
+}
+
+impl CardWorkspace for Workspace {
+    fn input(&self, index: usize) -> Address {
+        self.inputs[index].1
+    }
+
+    fn output(&self, _: usize) -> Address {
+        self.output.1
+    }
+
+    fn faults(&self) -> Option<Address> {
+        Some(self.faults.1)
+    }
+
+    fn prepare(&mut self, _: &mut Cuda, _: u32) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn issue(&self, capture: &mut Capture<'_>, rows: u32, live: Address) -> Result<(), DeviceError> {
+        let input = |index| self.inputs.get(index).map_or(Argument::U64(0), |(_, address)| Argument::Address(*address));
+        let arguments = [
+            Argument::Address(live),
+            Argument::I32(rows as i32),
+            input(0),
+            input(1),
+            Argument::Address(self.output.1),
+            Argument::U64(self.of.modulus),
+            Argument::Address(self.faults.1),
+        ];
+        capture.kernel(&self.kernel, Shape { grid: [rows, 1, 1], threads: 32, shared_bytes: 0 }, &arguments)
+    }
+}

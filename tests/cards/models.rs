@@ -1,0 +1,234 @@
+//! Models of such cells, and what their requests must be answered with.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use paternoster::{
+    batching::{CellularKnobs, Knobs, Policy},
+    engine::Program,
+    executor::{CellPrograms, InferRequest, InputTensor, StagePrograms},
+    model::{
+        DataType, Dims, ModelSpec, TensorSpec,
+        unfold::{
+            CellSpec, Emit, Emitted, Expression, NodeType, Nodes, Segment, Source, Start, Tensor, Unfolding, Which,
+        },
+    },
+};
+use smallvec::smallvec;
+
+use crate::{
+    mixing::{Mixing, mixing},
+    rng::Rng,
+};
+
+/// Before the first step, and where a node has no such child.
+const START: u64 = 77;
+
+/// Ends a loop.
+const LAST: u64 = 3;
+
+/// Outputs of loops are below this: some end early, some do not.
+const FEW: u64 = 24;
+
+const MANY: u64 = 1_000_000_007;
+
+/// What a model's requests unfold into.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// Steps, of which the last answers.
+    Chain,
+    /// Steps, all of which answer.
+    AllSteps,
+    /// Steps until one ends it.
+    Loop,
+    /// A chain whose last step begins a loop of another cell.
+    TwoChains,
+    /// A chain over what all steps of another left.
+    TwoLayers,
+    /// A tree, whose root answers.
+    Tree,
+}
+
+pub const FORMS: [Form; 6] = [Form::Chain, Form::AllSteps, Form::Loop, Form::TwoChains, Form::TwoLayers, Form::Tree];
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    pub tokens: Vec<u64>,
+    /// By node of a tree.
+    pub children: Vec<[i64; 2]>,
+}
+
+fn tensor(name: &str, dims: &[i64]) -> TensorSpec {
+    TensorSpec::new(name, DataType::Int64, dims)
+}
+
+fn bytes(values: impl IntoIterator<Item = u64>) -> Bytes {
+    values.into_iter().flat_map(u64::to_le_bytes).collect()
+}
+
+impl Form {
+    /// What a version is brought up with, in tasks of up to `max_rows` nodes.
+    pub fn version(self, max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
+        let mut inputs = vec![tensor("x", &[-1])];
+        if self == Self::Tree {
+            inputs.push(tensor("children", &[-1, 2]));
+        }
+        let all = matches!(self, Self::AllSteps | Self::TwoLayers);
+        let spec = ModelSpec {
+            name: format!("{self:?}"),
+            version: 1,
+            max_batch_size: 1,
+            inputs,
+            outputs: vec![tensor("y", if all { &[-1, 1] } else { &[1] })],
+            symbols: vec![],
+            decoupled: false,
+        };
+        let (unfolding, programs) = self.unfolding(max_rows);
+        let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
+        let (cell_knobs, segments) = cells.knobs();
+        let cellular = CellularKnobs { cells: cell_knobs, segments, slots, ..CellularKnobs::default() };
+        let knobs = Knobs {
+            max_batch_rows: max_rows,
+            max_in_flight: 2,
+            policy: Policy::Cellular(cellular),
+            ..Knobs::default()
+        };
+        (spec, knobs, cells.into())
+    }
+
+    fn unfolding(self, max_rows: u32) -> (Unfolding, Vec<Arc<dyn Program>>) {
+        let cell = |name: &str, inputs: Vec<TensorSpec>, priority| CellSpec {
+            name: name.to_owned(),
+            inputs,
+            outputs: vec![tensor("v", &[1])],
+            max_rows,
+            min_followup: 1,
+            priority,
+        };
+        let program = |inputs, modulus| Arc::new(Mixing { inputs, modulus }) as Arc<dyn Program>;
+        let start = bytes([START]);
+        let token = Source::Step { of: Tensor::Input(0), reversed: false };
+        let carried = |start| Source::Carried { output: 0, start, is_kept: false };
+        let child = |child| Source::Child { child, output: 0, none: start.clone() };
+        let emit = |which| vec![Emit { name: "v".to_owned(), output: 0, which }];
+        let emitted = |segment| Emitted { segment, emit: 0 };
+        let length = || Expression::Length(0);
+        let step = |name, priority| cell(name, vec![tensor("x", &[]), tensor("h", &[1])], priority);
+        let segment = |name: &str, types, nodes, which| Segment {
+            name: name.to_owned(),
+            types,
+            nodes,
+            emits: emit(which),
+            streams: false,
+        };
+        let first = || smallvec![NodeType { cell: 0, inputs: vec![token.clone(), carried(Start::Row(start.clone()))] }];
+        let chain = || Nodes::Chain { steps: length() };
+        let decode = || Nodes::Decode { max_steps: length(), until: Some((0, LAST as i64)) };
+        let one = |nodes, which, modulus| {
+            let segments = vec![segment("only", first(), nodes, which)];
+            (vec![step("step", 1)], segments, vec![program(2, modulus)])
+        };
+        let (cells, segments, programs) = match self {
+            Self::Chain => one(chain(), Which::Last, MANY),
+            Self::AllSteps => one(chain(), Which::All, MANY),
+            Self::Loop => one(decode(), Which::Last, FEW),
+            Self::TwoChains => {
+                let begins = carried(Start::Tensor(Tensor::Emitted(emitted(0))));
+                let second = smallvec![NodeType { cell: 1, inputs: vec![token.clone(), begins] }];
+                let segments = vec![
+                    segment("encode", first(), chain(), Which::Last),
+                    segment("decode", second, decode(), Which::Last),
+                ];
+                (vec![step("encoder", 2), step("decoder", 1)], segments, vec![program(2, MANY), program(2, FEW)])
+            }
+            Self::TwoLayers => {
+                let below = Source::Step { of: Tensor::Emitted(emitted(0)), reversed: false };
+                let second = smallvec![NodeType { cell: 1, inputs: vec![below, carried(Start::Row(start.clone()))] }];
+                let segments =
+                    vec![segment("lower", first(), chain(), Which::All), segment("upper", second, chain(), Which::All)];
+                let upper = cell("upper", vec![tensor("x", &[1]), tensor("h", &[1])], 1);
+                (vec![step("lower", 2), upper], segments, vec![program(2, MANY), program(2, MANY)])
+            }
+            Self::Tree => {
+                let leaf = cell("leaf", vec![tensor("x", &[])], 2);
+                let inner = cell("inner", vec![tensor("left", &[1]), tensor("right", &[1])], 1);
+                let types = smallvec![
+                    NodeType { cell: 0, inputs: vec![token.clone()] },
+                    NodeType { cell: 1, inputs: vec![child(0), child(1)] },
+                ];
+                let nodes = Nodes::Tree { children: 1, max_nodes: 64 };
+                let segments = vec![segment("tree", types, nodes, Which::Last)];
+                (vec![leaf, inner], segments, vec![program(1, MANY), program(2, MANY)])
+            }
+        };
+        let outputs = vec![emitted(segments.len() - 1)];
+        (Unfolding { cells, segments, outputs }, programs)
+    }
+
+    /// A request of up to `most` tokens.
+    pub fn ask(self, rng: &mut Rng, most: u64) -> Asked {
+        let count = rng.within(1, most);
+        let tokens = (0..count).map(|_| rng.below(1 << 40)).collect();
+        let mut children: Vec<[i64; 2]> = Vec::new();
+        for node in 0..count as i64 {
+            // Children come before their parents. Some nodes have one child.
+            let leaf = [-1, -1];
+            let open: Vec<i64> = (0..node).filter(|at| !children.iter().flatten().any(|own| own == at)).collect();
+            let is_last = node + 1 == count as i64;
+            children.push(match open[..] {
+                [.., left, right] if is_last || rng.coin() => [left, right],
+                [only] if is_last || rng.permille(100) => [only, -1],
+                _ => leaf,
+            });
+        }
+        Asked { tokens, children }
+    }
+
+    /// What a request must be answered with.
+    pub fn answer(self, asked: &Asked) -> Vec<u64> {
+        let steps = |tokens: &[u64], start: u64, modulus: u64| {
+            let mut states: Vec<u64> = Vec::with_capacity(tokens.len());
+            for &token in tokens {
+                states.push(mixing(token, states.last().copied().unwrap_or(start), modulus));
+            }
+            states
+        };
+        let until_last = |start: u64| {
+            let states = steps(&asked.tokens, start, FEW);
+            let end = states.iter().position(|state| *state == LAST).unwrap_or(states.len() - 1);
+            vec![states[end]]
+        };
+        let last = |states: Vec<u64>| states.last().copied().into_iter().collect::<Vec<u64>>();
+        match self {
+            Self::Chain => last(steps(&asked.tokens, START, MANY)),
+            Self::AllSteps => steps(&asked.tokens, START, MANY),
+            Self::Loop => until_last(START),
+            Self::TwoChains => until_last(last(steps(&asked.tokens, START, MANY))[0]),
+            Self::TwoLayers => steps(&steps(&asked.tokens, START, MANY), START, MANY),
+            Self::Tree => {
+                let mut values: Vec<u64> = Vec::new();
+                for (token, children) in asked.tokens.iter().zip(&asked.children) {
+                    let of = |child: i64| usize::try_from(child).map_or(START, |child| values[child]);
+                    values.push(match children {
+                        [-1, -1] => mixing(*token, 0, MANY),
+                        [left, right] => mixing(of(*left), of(*right), MANY),
+                    });
+                }
+                last(values)
+            }
+        }
+    }
+
+    /// A request as it is submitted.
+    pub fn request(self, asked: &Asked) -> InferRequest {
+        let count = asked.tokens.len() as i64;
+        let mut inputs =
+            vec![Some(InputTensor { shape: Dims::from_slice(&[1, count]), data: bytes(asked.tokens.iter().copied()) })];
+        if self == Self::Tree {
+            let data = bytes(asked.children.iter().flatten().map(|child| *child as u64));
+            inputs.push(Some(InputTensor { shape: Dims::from_slice(&[1, count, 2]), data }));
+        }
+        InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None, sequence: None }
+    }
+}

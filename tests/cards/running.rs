@@ -1,0 +1,213 @@
+//! Requests at random on one card and on several, with cancellations, errors and losses.
+
+use std::{sync::Arc, time::Duration};
+
+use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
+use paternoster::executor::{CardsOptions, InferError, ModelHandle, Pool, PoolOptions, Response};
+
+use crate::{
+    fake_control::{fail_calls, fail_none, traced},
+    fake_cuda::with_fake_cuda,
+    models::{Asked, FORMS, Form},
+    rng::Rng,
+};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const MAX_ROWS: u32 = 5;
+const MOST_TOKENS: u64 = 12;
+
+fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
+    let horizon_ns = if depth > 1 { 1_000_000_000 } else { 0 };
+    let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, ..CardsOptions::default() };
+    Pool::start(&PoolOptions { cards, cpu_lanes: 1, ..PoolOptions::default() }).expect("there is a card")
+}
+
+fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
+    let (spec, knobs, programs) = form.version(MAX_ROWS, slots);
+    Arc::new(pool.bring_up(spec, knobs, programs).expect("the card has room"))
+}
+
+fn values(response: &Response) -> Vec<u64> {
+    let data = &response.outputs[0].data;
+    data.chunks_exact(8).map(|value| u64::from_le_bytes(value.try_into().expect("8 bytes"))).collect()
+}
+
+fn block_on<F: Future>(future: F) -> F::Output {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+    runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("every request is answered") })
+}
+
+/// Submits requests at once, and holds what they are answered with to what is right. Those that are given up are not
+/// asked for.
+fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, given_up: u64) {
+    let mut waiting = Vec::new();
+    for _ in 0..count {
+        let asked = form.ask(rng, MOST_TOKENS);
+        let answer = handle.submit(form.request(&asked));
+        if !rng.permille(given_up) {
+            waiting.push((asked, answer));
+        }
+    }
+    block_on(async {
+        for (asked, answer) in waiting {
+            let response = answer.await.unwrap_or_else(|error| panic!("{form:?} {asked:?}: {error}"));
+            assert_eq!(values(&response), form.answer(&asked), "{form:?} {asked:?}");
+        }
+    });
+}
+
+#[test]
+fn requests_of_every_form_are_answered_with_what_their_nodes_make() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(1);
+        for (lanes, depth) in [(1, 1), (2, 1), (2, 3)] {
+            let pool = pool(lanes, depth);
+            for form in FORMS {
+                let handle = bring_up(&pool, form, 64);
+                run(&handle, form, &mut rng, 60, 0);
+            }
+            assert!(pool.stop(PATIENCE));
+        }
+    });
+}
+
+#[test]
+fn few_slots_go_round() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(2);
+        let pool = pool(2, 2);
+        for form in FORMS {
+            let slots = if form == Form::Tree { MOST_TOKENS as u32 } else { 3 };
+            let handle = bring_up(&pool, form, slots);
+            run(&handle, form, &mut rng, 40, 0);
+        }
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
+fn requests_that_are_given_up_leave_nothing_behind() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(3);
+        let pool = pool(2, 2);
+        for form in FORMS {
+            let handle = bring_up(&pool, form, 16);
+            for _ in 0..4 {
+                run(&handle, form, &mut rng, 20, 400);
+            }
+        }
+        assert!(pool.stop(PATIENCE));
+        assert_eq!(pool.in_flight(), 0);
+    });
+}
+
+#[test]
+fn launches_that_are_refused_are_made_again_and_every_answer_is_right() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(4);
+        let pool = pool(2, 2);
+        for form in FORMS {
+            let handle = bring_up(&pool, form, 64);
+            for nth in 1..12 {
+                fail_calls(c"cuGraphLaunch", nth, CUDA_ERROR_OUT_OF_MEMORY);
+                // A request that is alone when it is refused fails. So no request is.
+                let asked: Vec<Asked> = (0..6).map(|_| form.ask(&mut rng, MOST_TOKENS)).collect();
+                let answers: Vec<_> = asked.iter().map(|asked| handle.submit(form.request(asked))).collect();
+                block_on(async {
+                    for (asked, answer) in asked.iter().zip(answers) {
+                        match answer.await {
+                            Ok(response) => assert_eq!(values(&response), form.answer(asked), "{form:?} {asked:?}"),
+                            Err(error) => {
+                                assert!(error.to_string().contains("OUT_OF_MEMORY"), "{form:?} {asked:?}: {error}");
+                            }
+                        }
+                    }
+                });
+                fail_none();
+            }
+        }
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
+fn an_index_beyond_its_table_fails_its_request_alone() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(5);
+        let pool = pool(1, 2);
+        let handle = bring_up(&pool, Form::Chain, 64);
+        let mut bad = Form::Chain.ask(&mut rng, MOST_TOKENS);
+        bad.tokens[0] = u64::MAX;
+        let good: Vec<Asked> = (0..8).map(|_| Form::Chain.ask(&mut rng, MOST_TOKENS)).collect();
+        let refused = handle.submit(Form::Chain.request(&bad));
+        let answers: Vec<_> = good.iter().map(|asked| handle.submit(Form::Chain.request(asked))).collect();
+        block_on(async {
+            let error = refused.await.expect_err("no table has such a row").to_string();
+            assert!(error.contains("beyond its table"), "{error}");
+            for (asked, answer) in good.iter().zip(answers) {
+                let response = answer.await.expect("the others go on");
+                assert_eq!(values(&response), Form::Chain.answer(asked));
+            }
+        });
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
+fn a_lost_card_ends_its_requests_and_takes_no_more() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(6);
+        let pool = pool(2, 2);
+        let handle = bring_up(&pool, Form::Chain, 64);
+        run(&handle, Form::Chain, &mut rng, 10, 0);
+        fail_calls(c"cuGraphLaunch", 9, CUDA_ERROR_ILLEGAL_ADDRESS);
+        let asked: Vec<Asked> = (0..40).map(|_| Form::Chain.ask(&mut rng, MOST_TOKENS)).collect();
+        let answers: Vec<_> = asked.iter().map(|asked| handle.submit(Form::Chain.request(asked))).collect();
+        let mut lost = 0;
+        block_on(async {
+            for (asked, answer) in asked.iter().zip(answers) {
+                match answer.await {
+                    Ok(response) => assert_eq!(values(&response), Form::Chain.answer(asked)),
+                    Err(InferError::DeviceLost) => lost += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            let late = handle.submit(Form::Chain.request(&asked[0])).await;
+            assert!(matches!(late, Err(InferError::DeviceLost)), "{late:?}");
+        });
+        assert!(lost > 0);
+        assert_eq!(pool.responsiveness().borrow().lost_devices, 1);
+        pool.stop(PATIENCE);
+    });
+}
+
+/// The functions of the driver that are called while `body` runs, but for the poller's looks at whether the card is
+/// still there.
+fn functions_called(body: impl FnOnce()) -> Vec<String> {
+    let function = |line: &str| line.split_whitespace().nth(1)?.split('(').next().map(str::to_owned);
+    let calls = traced(body);
+    calls.lines().filter_map(function).filter(|call| call != "cuStreamQuery").collect()
+}
+
+#[test]
+fn a_task_is_one_call_on_a_card_of_one_stream_and_never_more_than_two() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(7);
+        for (lanes, depth, allowed) in [(1, 2, &["cuGraphLaunch"][..]), (2, 2, &["cuGraphLaunch", "cuEventRecord"])] {
+            let pool = pool(lanes, depth);
+            let handles: Vec<_> = FORMS.iter().map(|form| bring_up(&pool, *form, 64)).collect();
+            let calls = functions_called(|| {
+                for (form, handle) in FORMS.iter().zip(&handles) {
+                    run(handle, *form, &mut rng, 30, 0);
+                }
+            });
+            let launches = calls.iter().filter(|call| *call == "cuGraphLaunch").count();
+            let others: Vec<&String> = calls.iter().filter(|call| !allowed.contains(&call.as_str())).collect();
+            assert!(launches > 100 && calls.len() <= 2 * launches, "{launches} launches in {} calls", calls.len());
+            assert!(others.is_empty(), "nothing allocates, synchronises or waits: {others:?}");
+            assert!(pool.stop(PATIENCE));
+        }
+    });
+}
