@@ -101,6 +101,7 @@ fn request(rows: usize) -> InferRequest {
         queue_timeout: None,
         deadline: None,
         sequence: None,
+        trace: None,
     }
 }
 

@@ -114,6 +114,7 @@ fn request(values: &[f32]) -> InferRequest {
         queue_timeout: None,
         deadline: None,
         sequence: None,
+        trace: None,
     }
 }
 

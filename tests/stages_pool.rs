@@ -110,6 +110,7 @@ fn submit(handle: &Arc<ModelHandle>, values: &[f32]) -> ResponseFuture {
         queue_timeout: None,
         deadline: None,
         sequence: None,
+        trace: None,
     })
 }
 

@@ -102,7 +102,15 @@ impl Model {
         let data = Bytes::copy_from_slice(bytemuck::cast_slice(&[first, 0.5]));
         let input = InputTensor { shape: Dims::from_slice(&[1, 2]), data };
         let inputs = vec![Some(input)];
-        self.handle.submit(InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline, sequence: None })
+        self.handle.submit(InferRequest {
+            rows: 1,
+            inputs,
+            priority: 0,
+            queue_timeout: None,
+            deadline,
+            sequence: None,
+            trace: None,
+        })
     }
 
     /// Waits for a run to begin; its rows.

@@ -49,6 +49,7 @@ impl Target {
                     queue_timeout: None,
                     deadline: None,
                     sequence: None,
+                    trace: None,
                 });
                 Box::pin(
                     async move { future.await.map(|response| response.outputs).map_err(|error| error.to_string()) },

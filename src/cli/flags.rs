@@ -3,6 +3,7 @@
 mod grpc;
 mod http;
 mod settings;
+mod tracing;
 
 use std::{
     fmt,
@@ -16,6 +17,7 @@ pub use self::{
     grpc::{Compression, GrpcArgs},
     http::HttpArgs,
     settings::{BackendSetting, MetricsSetting},
+    tracing::TraceArgs,
 };
 use super::{
     AutoArgs, CudaArgs, LimitArgs, RecordArgs,
@@ -72,6 +74,9 @@ pub struct ServeArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub timeline: RecordArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub traces: TraceArgs,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub life: LifeArgs,
@@ -314,7 +319,7 @@ impl ServeArgs {
             MetricsSetting::Other(given) => Some((format!("--metrics-config={given}"), "there is no such setting")),
             _ => None,
         });
-        backends.chain(metrics).collect()
+        backends.chain(metrics).chain(self.traces.idle()).collect()
     }
 
     /// What the server calls itself in its log.

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write as _,
+    io,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -18,7 +19,7 @@ use crate::{
         grpc::{self, GrpcServer},
         http::{HttpServer, HttpStartError, loaded_versions},
     },
-    observe::{Logging, Metrics},
+    observe::{Logging, Metrics, trace::Tracer},
     repository::{self, Loader, Repository},
     wire::SharedMemory,
 };
@@ -63,6 +64,8 @@ pub(super) enum StartError {
     MetricsServer(HttpStartError),
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
+    #[error("--trace-config: {0}")]
+    Tracing(io::Error),
 }
 
 fn plural(count: usize, noun: &str) -> String {
@@ -79,6 +82,7 @@ pub(super) struct Server {
     http: Option<HttpServer>,
     metrics: Option<HttpServer>,
     recording: TimelineRecording,
+    tracer: Option<Arc<Tracer>>,
     drain_delay: Duration,
     exit_timeout: Duration,
 }
@@ -108,9 +112,12 @@ impl Server {
             http: None,
             metrics: None,
             recording,
+            tracer: None,
             drain_delay: Duration::from_secs(u64::from(args.life.drain_delay_secs)),
             exit_timeout: Duration::from_secs(u64::from(args.life.exit_timeout_secs)),
         };
+        let tracer = Arc::new(Tracer::start(args.traces.options()).map_err(StartError::Tracing)?);
+        server.tracer = Some(Arc::clone(&tracer));
         let services = Services {
             server_name: args.server_name().to_owned(),
             repository: Arc::clone(&repository),
@@ -121,6 +128,7 @@ impl Server {
             ),
             backlog: Arc::clone(pool.backlog()),
             log,
+            tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),
         };
         if args.grpc.allow_grpc {
@@ -134,7 +142,7 @@ impl Server {
                 loaded_versions(&loaded)
             };
             let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
-            let metrics = metrics.with_repository(repository.stats())?;
+            let metrics = metrics.with_repository(repository.stats())?.with_traces(tracer.stats())?;
             let started = HttpServer::start_metrics(address, Arc::new(metrics), budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
@@ -217,9 +225,12 @@ impl Server {
             metrics.shutdown(LAST_SCRAPE).await;
         }
         self.repository.shutdown();
-        let (pool, recording) = (self.pool, self.recording);
+        let (pool, recording, tracer) = (self.pool, self.recording, self.tracer);
         let stop = move || {
             let ended = pool.stop(LAST_TASKS);
+            if let Some(tracer) = tracer {
+                tracer.flush();
+            }
             match recording.finish() {
                 Ok(Some(file)) => info!("the timeline is in '{}'", file.display()),
                 Ok(None) => {}

@@ -22,7 +22,6 @@ const PINGS: &str = "the HTTP/2 library has its own rule for pings";
 const PORTS: &str = "ports are not shared between servers";
 const RATES: &str = "there is no rate limiter";
 const THREADS: &str = "one pool of threads serves everything";
-const TRACES: &str = "tracing of requests is not there yet";
 
 /// Every flag of tritonserver that `serve` does not act on.
 pub const IGNORED: &[Ignored] = &[
@@ -62,12 +61,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "sagemaker-port", why: OTHER_FRONTS },
     Ignored { name: "sagemaker-safe-port-range", why: OTHER_FRONTS },
     Ignored { name: "sagemaker-thread-count", why: OTHER_FRONTS },
-    Ignored { name: "trace-config", why: TRACES },
-    Ignored { name: "trace-count", why: TRACES },
-    Ignored { name: "trace-file", why: TRACES },
-    Ignored { name: "trace-level", why: TRACES },
-    Ignored { name: "trace-log-frequency", why: TRACES },
-    Ignored { name: "trace-rate", why: TRACES },
     Ignored { name: "vertex-ai-default-model", why: OTHER_FRONTS },
     Ignored { name: "vertex-ai-port", why: OTHER_FRONTS },
     Ignored { name: "vertex-ai-thread-count", why: OTHER_FRONTS },

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     batching::{End, Lengths, Next, Ns, Rejection, ReqId, RowOutcome},
-    observe::{ExecutionTimings, FailureReason, RequestTimings},
+    observe::{ExecutionTimings, FailureReason, RequestTimings, trace::RequestTrace},
 };
 
 /// What a client hears of its request.
@@ -97,6 +97,8 @@ pub(super) struct Record {
     pub(super) delayed_until: Option<Ns>,
     /// How long it was told to pause so far.
     pub(super) delayed_ns: Ns,
+    /// What is recorded of it, where it is traced.
+    pub(super) trace: Option<Arc<RequestTrace>>,
 }
 
 impl Sink {
@@ -256,7 +258,7 @@ impl Record {
     }
 
     /// Counts and answers a request that the pool gives up.
-    pub(super) fn refuse(self, error: InferError, now: Ns) {
+    pub(super) fn refuse(mut self, error: InferError, now: Ns) {
         self.count(Some(&error), now);
         self.sink.refuse(error);
     }
@@ -281,7 +283,11 @@ impl Record {
         ))
     }
 
-    fn count(&self, error: Option<&InferError>, now: Ns) {
+    fn count(&mut self, error: Option<&InferError>, now: Ns) {
+        // Let go before the reply leaves, so that whoever sends it ends the trace.
+        if let Some(trace) = self.trace.take() {
+            trace.ended(self.arrived, now);
+        }
         let stats = &self.handle.stats;
         if self.queued {
             stats.left_queue();

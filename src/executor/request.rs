@@ -1,11 +1,17 @@
 //! What goes into the pool and what comes out, free of any protocol.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 
 use super::Unread;
-use crate::model::{Dims, InSequence};
+use crate::{
+    model::{Dims, InSequence},
+    observe::trace::RequestTrace,
+};
 
 /// One admitted request, already checked against the model's specification.
 #[derive(Clone, Debug)]
@@ -22,6 +28,8 @@ pub struct InferRequest {
     pub deadline: Option<Instant>,
     /// Its sequence, if the client named one; of no account to versions without sequences.
     pub sequence: Option<InSequence>,
+    /// What is recorded of it, where it is traced.
+    pub trace: Option<Arc<RequestTrace>>,
 }
 
 /// One input of a request in wire form.

@@ -37,6 +37,7 @@ use crate::{
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
         timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},
+        trace::TaskRan,
     },
 };
 
@@ -233,6 +234,7 @@ impl State {
             awaits_client: false,
             delayed_until: None,
             delayed_ns: 0,
+            trace: request.trace,
         });
         let arrival = Arrival {
             req,
@@ -375,6 +377,9 @@ impl State {
                 let Some(record) = self.record(member.span.req) else { continue };
                 queue_ns += started.saturating_sub(record.waiting_since) * Ns::from(member.span.count);
                 record.ran(started, now, &timings);
+                if let Some(trace) = &record.trace {
+                    trace.ran(&task_ran(cell, (started, now), &timings, job.task.row_count()));
+                }
                 let outcomes = outcomes.get_mut(rows).unwrap_or_default();
                 let emitted = outcomes.iter().any(|row| row.emitted);
                 if !is_taken {
@@ -543,6 +548,12 @@ pub(super) fn find(requests: &Slab<Record>, req: ReqId) -> Option<&Record> {
 
 fn place(req: ReqId) -> usize {
     (req.0 & u64::from(u32::MAX)) as usize
+}
+
+fn task_ran(cell: u16, (started_ns, ended_ns): (Ns, Ns), timings: &ExecutionTimings, batch_rows: u32) -> TaskRan {
+    let &ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = timings;
+    let (input_ns, infer_ns, output_ns) = (compute_input_ns, compute_infer_ns, compute_output_ns);
+    TaskRan { cell, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows }
 }
 
 fn request_end(end: End) -> RequestEnd {

@@ -8,6 +8,7 @@ mod methods;
 mod readiness;
 mod restricted;
 mod services;
+mod trace;
 mod turn_away;
 mod unsent;
 

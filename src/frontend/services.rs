@@ -6,7 +6,7 @@ use super::Readiness;
 use crate::{
     budget::{Budget, Budgets},
     executor::Backlog,
-    observe::Logging,
+    observe::{Logging, trace::Tracer},
     repository::Repository,
     wire::SharedMemory,
 };
@@ -26,6 +26,8 @@ pub struct Services {
     pub backlog: Arc<Backlog>,
     /// The process's log.
     pub log: Logging,
+    /// Decides which requests are traced.
+    pub tracer: Arc<Tracer>,
     /// What all clients together may hold.
     pub budgets: Budgets,
 }

@@ -1,8 +1,9 @@
 //! Statistics, Prometheus metrics and logging. May be used anywhere but in `batching`.
 //!
 //! Here lives what the server says about itself: [`ModelStats`] counts what happens to one loaded version,
-//! [`PoolStats`] what the scheduler does, [`RepositoryStats`] what the repository's disk does, [`Metrics`] renders both as Prometheus text at scrape time, [`timeline`] records
-//! requests and tasks one by one, and [`Logging`] installs the log and changes its settings while the server runs. Here
+//! [`PoolStats`] what the scheduler does, [`RepositoryStats`] what the repository's disk does, [`Metrics`] renders them as
+//! Prometheus text at scrape time, [`timeline`] records requests and tasks one by one, [`trace`] what happens to single
+//! requests, and [`Logging`] installs the log and changes its settings while the server runs. Here
 //! must not live: anything that decides, and anything that knows the wire, the repository or the executor. The list of
 //! loaded versions comes in as a closure.
 
@@ -18,6 +19,7 @@ mod snapshot;
 mod stages;
 mod stats;
 pub mod timeline;
+pub mod trace;
 
 pub use histogram::Histogram;
 pub use latencies::{FirstResponseReading, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};

@@ -15,3 +15,4 @@ mod shutdown;
 mod stream;
 mod support;
 mod tls;
+mod traces;

@@ -171,9 +171,9 @@ async fn trace_settings_show_that_tracing_is_off() {
     assert_eq!(status.code(), Code::InvalidArgument);
     let value = trace_setting_request::SettingValue { value: vec!["TIMESTAMPS".to_owned()] };
     let change = TraceSettingRequest { settings: [("trace_level".to_owned(), value)].into(), ..of("") };
-    let status = soon(client.trace_setting(change)).await.expect_err("not yet");
-    assert_eq!(status.code(), Code::Unimplemented);
-    assert!(status.message().contains("trace_level"), "{}", status.message());
+    let status = soon(client.trace_setting(change)).await.expect_err("there is no file");
+    assert_eq!(status.code(), Code::InvalidArgument);
+    assert!(status.message().contains("trace file name is not given"), "{}", status.message());
 }
 
 #[tokio::test(flavor = "multi_thread")]

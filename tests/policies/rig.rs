@@ -231,6 +231,7 @@ impl Client {
             queue_timeout: None,
             deadline: None,
             sequence: None,
+            trace: None,
         })
     }
 

@@ -129,8 +129,15 @@ impl Served {
 
     async fn send(&self, input: InputTensor) -> Result<Response, InferError> {
         let inputs = vec![Some(input)];
-        let request =
-            InferRequest { rows: 1, inputs, priority: 0, queue_timeout: None, deadline: None, sequence: None };
+        let request = InferRequest {
+            rows: 1,
+            inputs,
+            priority: 0,
+            queue_timeout: None,
+            deadline: None,
+            sequence: None,
+            trace: None,
+        };
         self.handle().submit(request).await
     }
 }

@@ -232,8 +232,8 @@ def test_log_and_trace_settings(http):
     http.update_log_settings({"log_verbose_level": before["log_verbose_level"]})
     assert http.get_log_settings() == before
     assert http.get_trace_settings()["trace_level"] == ["OFF"]
-    with refused(501, "trace_level"):
-        http.update_trace_settings(settings={"trace_level": ["TIMESTAMPS"]})
+    with refused(501, "trace file location"):
+        http.update_trace_settings(settings={"trace_file": "elsewhere.json"})
 
 
 def posted(server, path, body, headers=()):

@@ -242,13 +242,6 @@ def test_a_refused_call_is_logged_with_its_reason(empty, form):
         assert line.endswith(f'] call refused code=NotFound reason="{reason}"')
 
 
-def test_traces_are_off_and_stay_off(client):
-    settings = client.get_trace_settings().settings
-    assert list(settings["trace_level"].value) == ["OFF"]
-    with refused("UNIMPLEMENTED"):
-        client.update_trace_settings("identity", {"trace_level": ["TIMESTAMPS"]})
-
-
 def test_cuda_shared_memory_is_not_there_yet(client):
     assert not client.get_cuda_shared_memory_status().regions
     client.unregister_cuda_shared_memory()

@@ -129,6 +129,7 @@ fn request(values: [f32; 2]) -> InferRequest {
         queue_timeout: None,
         deadline: None,
         sequence: None,
+        trace: None,
     }
 }
 

@@ -91,6 +91,7 @@ fn request() -> InferRequest {
         queue_timeout: None,
         deadline: None,
         sequence: None,
+        trace: None,
     }
 }
 

@@ -39,6 +39,9 @@ impl Pool {
         let timeout = request.queue_timeout.filter(|timeout: &Duration| !timeout.is_zero());
         let expiry = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         handle.stats().admitted();
+        if let Some(trace) = &request.trace {
+            trace.submitted(self.clock.instant_of(0));
+        }
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         let whereabouts = may_move.then(Whereabouts::new);
         let mut asked = Asked { request, graph, backlog, sink, whereabouts };

@@ -82,6 +82,7 @@ impl Served {
             queue_timeout: None,
             deadline: None,
             sequence: None,
+            trace: None,
         })
     }
 

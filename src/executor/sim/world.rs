@@ -232,6 +232,7 @@ impl World {
             queue_timeout: request.board_by.map(|by| Duration::from_nanos(by.saturating_sub(request.at))),
             deadline: request.expiry.map(at),
             sequence: None,
+            trace: None,
         }
     }
 }

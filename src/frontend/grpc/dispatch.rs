@@ -195,9 +195,18 @@ impl Dispatch {
         }
         match method {
             Method::ModelInfer => {
+                let head = self.services.tracer.head(&parts.headers);
                 drop(parts);
-                let answer = infer(&self.services, &mut call.reader, call.writer, call.deadline).await;
-                answered(call.writer, &call.backlog, answer)
+                let answer = infer(&self.services, &mut call.reader, call.writer, call.deadline, head).await;
+                let (answer, trace) = match answer {
+                    Ok((reply, trace)) => (Ok(reply), trace),
+                    Err(status) => (Err(status), None),
+                };
+                let response = answered(call.writer, &call.backlog, answer);
+                match trace {
+                    Some(trace) => response.map(|body| body.traced(trace.sending())),
+                    None => response,
+                }
             }
             Method::ModelStreamInfer => {
                 let errors_end_stream =
@@ -205,7 +214,8 @@ impl Dispatch {
                 let writer = call.writer;
                 let services = Arc::clone(&self.services);
                 let closing = self.closing.clone();
-                let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing);
+                let parent = services.tracer.parent(&parts.headers);
+                let stream = InferStream::new(services, call, self.stream_bounds, errors_end_stream, closing, parent);
                 streaming(writer, Box::pin(stream))
             }
             other => Box::pin(self.manage(other, call)).await,

@@ -25,6 +25,7 @@ use super::{Problem, infer::JSON_LENGTH};
 use crate::{
     executor::Backlog,
     frontend::{intake::Encoding, unsent::admitted},
+    observe::trace::{RequestTrace, Sending},
     wire::json,
 };
 
@@ -35,6 +36,8 @@ pub(super) struct Answer {
     json_bytes: Option<usize>,
     encoding: Option<Encoding>,
     parts: VecDeque<Bytes>,
+    /// Of its request, where that is traced.
+    trace: Option<Arc<RequestTrace>>,
 }
 
 impl Answer {
@@ -46,7 +49,7 @@ impl Answer {
         };
         let mut parts = VecDeque::from(binary);
         parts.push_front(json.into());
-        Self { kind, json_bytes, encoding: None, parts }
+        Self { kind, json_bytes, encoding: None, parts, trace: None }
     }
 
     /// JSON and nothing else.
@@ -65,6 +68,11 @@ impl Answer {
         }
     }
 
+    /// The same, whose leaving is noted in the trace of its request.
+    pub(super) fn traced(self, trace: Option<Arc<RequestTrace>>) -> Self {
+        Self { trace, ..self }
+    }
+
     /// The response, whose parts count among the replies that wait for the client until they have left.
     ///
     /// # Errors
@@ -73,7 +81,8 @@ impl Answer {
         let parts = self.parts.into_iter().filter(|part| !part.is_empty()).map(|part| admitted(part, backlog));
         let parts = parts.collect::<Result<VecDeque<Bytes>, _>>();
         let parts = parts.map_err(|unread| Problem::new(StatusCode::SERVICE_UNAVAILABLE, unread.to_string()))?;
-        let mut response = Response::new(Body::new(Parts(parts)));
+        let sending = self.trace.as_ref().map(RequestTrace::sending);
+        let mut response = Response::new(Body::new(Parts { parts, _sending: sending }));
         let headers = response.headers_mut();
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
         if let Some(bytes) = self.json_bytes {
@@ -98,21 +107,25 @@ fn pack(encoding: Encoding, parts: &VecDeque<Bytes>) -> io::Result<Vec<u8>> {
     }
 }
 
-struct Parts(VecDeque<Bytes>);
+struct Parts {
+    parts: VecDeque<Bytes>,
+    /// Notes that the last part has left.
+    _sending: Option<Sending>,
+}
 
 impl http_body::Body for Parts {
     type Data = Bytes;
     type Error = Infallible;
 
     fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        Poll::Ready(self.0.pop_front().map(|part| Ok(Frame::data(part))))
+        Poll::Ready(self.parts.pop_front().map(|part| Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_empty()
+        self.parts.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.0.iter().map(|part| part.len() as u64).sum())
+        SizeHint::with_exact(self.parts.iter().map(|part| part.len() as u64).sum())
     }
 }

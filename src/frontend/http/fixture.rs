@@ -11,7 +11,10 @@ use crate::{
     executor::{ModelHandle, Pool, PoolOptions},
     frontend::{Readiness, Services},
     model::{DataType, Dims},
-    observe::{LogOptions, Logging},
+    observe::{
+        LogOptions, Logging,
+        trace::{TraceOptions, Tracer},
+    },
     onnx::{Port, PortDim, Signature},
     repository::{ControlMode, LoadRequest, Loader, Options, Repository},
     wire::SharedMemory,
@@ -66,6 +69,7 @@ impl Fixture {
             shared_memory: Arc::new(SharedMemory::new(false)),
             backlog: Arc::clone(pool.backlog()),
             log: Logging::detached(LogOptions::default()).0,
+            tracer: Arc::new(Tracer::start(TraceOptions::default()).expect("no thread is needed")),
             budgets,
         };
         Self { services, _folder: folder }

@@ -25,8 +25,10 @@ use crate::{
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
         methods::unresolved,
         services::ConnectionHolds,
+        trace::{Received, begin},
         unsent::counted,
     },
+    observe::trace::{RequestTrace, Transport},
     repository::ModelVersion,
     wire::{
         Kind, ReplyPlan, RequestError, encode,
@@ -50,7 +52,7 @@ pub(super) async fn generate(State(api): State<Api>, path: ModelPath, request: R
         second?;
         return Err(exactly_one());
     }
-    Answer::json(json).into_response(&holds.backlog)
+    Answer::json(json).traced(responses.trace.take()).into_response(&holds.backlog)
 }
 
 /// Answers `POST …/generate_stream`: each response of the model as an event. As on Triton, the status is that of the
@@ -92,6 +94,7 @@ struct Responses {
     version: Arc<ModelVersion>,
     plan: ReplyPlan,
     source: Source,
+    trace: Option<Arc<RequestTrace>>,
     _held: Held,
 }
 
@@ -114,6 +117,10 @@ impl Responses {
     }
 
     fn written(&self, response: Result<executor::Response, InferError>) -> Result<Vec<u8>, RequestError> {
+        let _sending = self.trace.as_ref().map(|trace| {
+            trace.responded();
+            trace.sending()
+        });
         let response = response.map_err(|error| RequestError::from_infer(&error, &self.plan.id))?;
         json::generated(encode::encode(self.version.spec(), &self.plan, response)?)
     }
@@ -121,9 +128,11 @@ impl Responses {
 
 async fn submit(api: &Api, path: ModelPath, request: Request) -> Result<(Responses, ConnectionHolds), Problem> {
     let (parts, body) = request.into_parts();
+    let head = api.services.tracer.head(&parts.headers);
     let holds = api.holds(&parts.extensions);
     let limit = api.max_receive_bytes;
     let mut message = body::read(body, &parts.headers, limit, &holds.share, &api.workers).await?;
+    let received = Received::now(head);
     let place = pending_place(api)?;
     let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
 
@@ -136,15 +145,17 @@ async fn submit(api: &Api, path: ModelPath, request: Request) -> Result<(Respons
         admit(&services, version, (request, Forms::default()), length, message.held, place)
     };
     let here = length <= LONGEST_JSON_HERE_BYTES && built <= MOST_BUILT_HERE_BYTES;
-    let (admitted, _) = if here { build()? } else { api.workers.run(built, build).await?? };
-    Ok((start(admitted, &holds.backlog), holds))
+    let (mut admitted, _) = if here { build()? } else { api.workers.run(built, build).await?? };
+    let trace = begin(&api.services, Transport::Http, received, &mut admitted);
+    Ok((start(admitted, trace, &holds.backlog), holds))
 }
 
-fn start(Admitted { version, decoded, held }: Admitted, backlog: &Arc<Backlog>) -> Responses {
+fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, backlog: &Arc<Backlog>) -> Responses {
+    let Admitted { version, decoded, held } = admitted;
     let handle = version.handle();
     let source = match version.spec().decoupled {
         true => Source::Many(handle.submit_stream(decoded.request, &backlog.stream())),
         false => Source::One(Some(handle.submit(decoded.request))),
     };
-    Responses { version, plan: decoded.reply, source, _held: held }
+    Responses { version, plan: decoded.reply, source, trace, _held: held }
 }

@@ -20,7 +20,9 @@ use crate::{
             Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
         },
         methods::unresolved,
+        trace::{Received, begin},
     },
+    observe::trace::Transport,
     repository::ModelVersion,
     wire::{
         Kind, ReplyPlan, RequestError, decode, encode,
@@ -42,13 +44,19 @@ const LARGE_JSON_REPLY_BYTES: usize = 16 << 10;
 pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
+    let head = api.services.tracer.head(&parts.headers);
     let json_bytes = json_length(&parts.headers)?;
     let packing = body::accepted(&parts.headers);
     let message = body::read(body, &parts.headers, api.max_receive_bytes, &holds.share, &api.workers).await?;
-    let (admitted, forms) = take_in(&api, path, message, json_bytes).await?;
+    let received = Received::now(head);
+    let (mut admitted, forms) = take_in(&api, path, message, json_bytes).await?;
+    let trace = begin(&api.services, Transport::Http, received, &mut admitted);
 
     let Admitted { version, decoded, held } = admitted;
     let answer = version.handle().submit(decoded.request).await;
+    if let Some(trace) = &trace {
+        trace.responded();
+    }
     let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
     drop(held);
 
@@ -64,7 +72,7 @@ pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Requ
         None => write()?,
         Some(bytes) => api.workers.run(bytes, write).await??,
     };
-    answer.into_response(&holds.backlog)
+    answer.traced(trace).into_response(&holds.backlog)
 }
 
 /// The bytes of outputs that would hold up an I/O thread; `None` where they do not.

@@ -1,36 +1,43 @@
-//! TraceSetting: tracing of requests is off and cannot be turned on yet.
+//! TraceSetting: which requests are traced, of the server and of single models.
 
 use tonic::Status;
 
 use crate::frontend::Services;
-use crate::wire::pb::{self, trace_setting_response::SettingValue};
+use crate::{
+    observe::trace::TraceSettingError,
+    wire::pb::{self, trace_setting_response::SettingValue},
+};
 
-/// The settings of a server that does not trace, as Triton shows them.
-const OFF: [(&str, &str); 6] = [
-    ("trace_file", ""),
-    ("trace_level", "OFF"),
-    ("trace_rate", "1000"),
-    ("trace_count", "-1"),
-    ("log_frequency", "0"),
-    ("trace_mode", "triton"),
-];
-
-/// Answers TraceSetting: reads show that tracing is off.
+/// Answers TraceSetting with all settings of the server, or of the model that is named, after the changes of the request,
+/// which take place all or none. A setting without a value falls back.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a model without a ready version, UNIMPLEMENTED for a change.
+/// INVALID_ARGUMENT for a model without a ready version, and for settings that are not there or cannot be so;
+/// UNIMPLEMENTED for the file and the mode; RESOURCE_EXHAUSTED where too many models have settings of their own.
 pub(in crate::frontend) fn trace_setting(
     services: &Services,
     request: pb::TraceSettingRequest,
 ) -> Result<pb::TraceSettingResponse, Status> {
-    let model = &request.model_name;
-    if !model.is_empty() && services.repository.ready_versions(model).is_empty() {
+    let model = Some(&*request.model_name).filter(|name| !name.is_empty());
+    if let Some(model) = model.filter(|model| services.repository.ready_versions(model).is_empty()) {
         return Err(Status::invalid_argument(format!("Request for unknown model : {model}")));
     }
-    if let Some(setting) = request.settings.keys().min() {
-        let message = format!("trace setting '{setting}' cannot be changed: this server does not trace requests yet");
-        return Err(Status::unimplemented(message));
+    if !request.settings.is_empty() {
+        let changes = request.settings.iter().map(|(name, setting)| (&**name, &*setting.value));
+        services.tracer.change(model, changes).map_err(|error| refused(&error))?;
     }
-    let settings = OFF.map(|(name, value)| (name.to_owned(), SettingValue { value: vec![value.to_owned()] }));
-    Ok(pb::TraceSettingResponse { settings: settings.into() })
+    let shown = services.tracer.settings(model).into_iter();
+    let settings = shown.map(|(name, value)| (name.to_owned(), SettingValue { value }));
+    Ok(pb::TraceSettingResponse { settings: settings.collect() })
+}
+
+fn refused(error: &TraceSettingError) -> Status {
+    let message = error.to_string();
+    match error {
+        TraceSettingError::Fixed(_) => Status::unimplemented(message),
+        TraceSettingError::TooMany(_) => Status::resource_exhausted(message),
+        TraceSettingError::Unknown(_) | TraceSettingError::Value { .. } | TraceSettingError::Inconsistent(_) => {
+            Status::invalid_argument(message)
+        }
+    }
 }

@@ -2,7 +2,7 @@
 
 use prometheus::proto::MetricType;
 
-use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading};
+use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading, trace::TraceStats};
 use crate::budget::{Budget, Budgets};
 
 const NS_PER_US: u64 = 1_000;
@@ -177,6 +177,24 @@ pub(super) const REASONS: [Reason; 4] = [
     Reason { label: "CANCELED", value: |read| read.canceled },
     Reason { label: "OTHER", value: |read| read.other },
     Reason { label: "REJECTED", value: |read| read.rejected },
+];
+
+/// A family of one number about tracing.
+pub(super) struct PerTracer {
+    pub family: Family,
+    pub value: fn(&TraceStats) -> u64,
+}
+
+/// All families about tracing.
+pub(super) const PER_TRACER: [PerTracer; 2] = [
+    PerTracer {
+        family: counter("paternoster_traces_total", "Requests that were traced"),
+        value: TraceStats::sampled_requests,
+    },
+    PerTracer {
+        family: counter("paternoster_traces_dropped_total", "Traces that were lost on their way to a file"),
+        value: TraceStats::dropped_traces,
+    },
 ];
 
 /// Summaries of latencies, where they are shown, in the order of [`RequestTimings`](super::super::RequestTimings).

@@ -23,8 +23,8 @@ use prometheus::{
 use self::{
     families::{
         BATCH_ROWS, CPU_UTILIZATION, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, MEMORY_TOTAL, MEMORY_USED, META,
-        NS_PER_SECOND, PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_VERSION, PINNED_TOTAL, PINNED_USED, PORTS,
-        QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
+        NS_PER_SECOND, PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PINNED_TOTAL, PINNED_USED,
+        PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
     },
     samples::{distribution, family_of, first_responses, label, labels, number, quantiles, single},
 };
@@ -32,6 +32,7 @@ use super::{
     ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading,
     histogram::Histogram,
     machine::{Machine, Memory},
+    trace::TraceStats,
 };
 use crate::budget::Budgets;
 
@@ -78,6 +79,19 @@ impl Metrics {
         let Family { name, help, .. } = FAILED_SCANS;
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())?;
         self.registry.register(Box::new(RepositoryCollector { stats, desc }))?;
+        Ok(self)
+    }
+
+    /// The same with the counters of tracing.
+    ///
+    /// # Errors
+    /// When it has them already.
+    pub fn with_traces(self, stats: &Arc<TraceStats>) -> Result<Self, prometheus::Error> {
+        let descs = PER_TRACER.iter().map(|PerTracer { family: Family { name, help, .. }, .. }| {
+            Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), Default::default())
+        });
+        let descs = descs.collect::<Result<_, _>>()?;
+        self.registry.register(Box::new(TraceCollector { stats: Arc::clone(stats), descs }))?;
         Ok(self)
     }
 
@@ -243,6 +257,22 @@ impl Collector for RepositoryCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         vec![single(&FAILED_SCANS, self.stats.failed_scans.load(Ordering::Relaxed) as f64)]
+    }
+}
+
+/// Reads the counters of tracing at collection.
+struct TraceCollector {
+    stats: Arc<TraceStats>,
+    descs: Vec<Desc>,
+}
+
+impl Collector for TraceCollector {
+    fn desc(&self) -> Vec<&Desc> {
+        self.descs.iter().collect()
+    }
+
+    fn collect(&self) -> Vec<MetricFamily> {
+        PER_TRACER.iter().map(|one| single(&one.family, (one.value)(&self.stats) as f64)).collect()
     }
 }
 

@@ -69,6 +69,7 @@ pub fn decode(
         queue_timeout: parameters.queue_timeout,
         deadline: None,
         sequence: parameters.sequence,
+        trace: None,
     };
     let enable_empty_final_response = parameters.enable_empty_final_response;
     Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })

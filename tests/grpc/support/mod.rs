@@ -18,7 +18,11 @@ use paternoster::{
         grpc::{GrpcConfig, GrpcServer},
         http::{HttpConfig, HttpServer},
     },
-    observe::{LogOptions, Logging, timeline::Timeline},
+    observe::{
+        LogOptions, Logging,
+        timeline::Timeline,
+        trace::{TraceOptions, Tracer},
+    },
     repository::Repository,
     wire::{
         SharedMemory,
@@ -48,6 +52,7 @@ pub struct Server {
     pub pool: Arc<Pool>,
     pub gate: Gate,
     pub budgets: Budgets,
+    pub tracer: Arc<Tracer>,
     _folder: TempDir,
 }
 
@@ -64,23 +69,30 @@ impl Server {
 
     /// All models, and clients that hold no more than the given budgets.
     pub async fn start_within(budgets: Budgets, change: impl FnOnce(&mut GrpcConfig)) -> Self {
-        Self::start_with_all(&PoolOptions::default(), Models::all(), budgets, change).await
+        Self::start_with_all(&PoolOptions::default(), Models::all(), budgets, TraceOptions::default(), change).await
+    }
+
+    /// All models, whose requests are traced.
+    pub async fn start_traced(traces: TraceOptions) -> Self {
+        Self::start_with_all(&PoolOptions::default(), Models::all(), Budgets::default(), traces, |_| {}).await
     }
 
     /// The given models on a pool of the given options.
     pub async fn start_on(options: &PoolOptions, models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
-        Self::start_with_all(options, models, Budgets::default(), change).await
+        Self::start_with_all(options, models, Budgets::default(), TraceOptions::default(), change).await
     }
 
     async fn start_with_all(
         options: &PoolOptions,
         models: Models,
         budgets: Budgets,
+        traces: TraceOptions,
         change: impl FnOnce(&mut GrpcConfig),
     ) -> Self {
         let pool = Pool::start(options).expect("threads");
         let (repository, gate, folder) = models.start(&pool).await;
         let readiness = Readiness::new(Arc::clone(&repository), pool.responsiveness());
+        let tracer = Arc::new(Tracer::start(traces).expect("a thread"));
         let services = Services {
             server_name: "triton".to_owned(),
             repository: Arc::clone(&repository),
@@ -88,6 +100,7 @@ impl Server {
             shared_memory: Arc::new(SharedMemory::new(true)),
             backlog: Arc::clone(pool.backlog()),
             log: log(),
+            tracer: Arc::clone(&tracer),
             budgets: budgets.clone(),
         };
         let mut config = GrpcConfig { address: IpAddr::V4(Ipv4Addr::LOCALHOST), port: 0, ..GrpcConfig::default() };
@@ -97,7 +110,7 @@ impl Server {
         let http = HttpServer::start(address, services.clone(), HttpConfig::default(), timeline).await;
         let http = http.expect("a free port");
         let grpc = GrpcServer::start(config, services).await.expect("a free port");
-        Self { grpc, http, repository, readiness, pool, gate, budgets, _folder: folder }
+        Self { grpc, http, repository, readiness, pool, gate, budgets, tracer, _folder: folder }
     }
 
     pub fn address(&self) -> SocketAddr {

@@ -93,6 +93,7 @@ fn request(digits: &[i64]) -> InferRequest {
         queue_timeout: None,
         deadline: None,
         sequence: None,
+        trace: None,
     }
 }
 

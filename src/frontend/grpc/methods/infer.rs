@@ -14,10 +14,15 @@ use crate::{
         grpc::framing::{Deadline, MessageReader, Writer, before},
         intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
         methods::unresolved,
+        trace::{Received, begin},
     },
+    observe::trace::{RequestTrace, TraceHead, Transport},
     repository::ModelVersion,
     wire::{Decoded, Kind, ReplyPlan, RequestError, decode, encode, pb},
 };
+
+/// An encoded reply, and the trace of its request where it is traced.
+pub(in crate::frontend::grpc) type TracedReply = (Bytes, Option<Arc<RequestTrace>>);
 
 /// Answers ModelInfer with an encoded message. Dropping the future cancels the request.
 ///
@@ -29,25 +34,31 @@ pub(in crate::frontend::grpc) async fn infer(
     reader: &mut MessageReader<Incoming>,
     writer: Writer,
     deadline: Deadline,
-) -> Result<Bytes, Status> {
+    head: Option<TraceHead>,
+) -> Result<TracedReply, Status> {
     let message = before(deadline, reader.only()).await?;
-    let admitted = match take_in(services, reader.workers(), message, admit) {
+    let received = Received::now(head);
+    let mut admitted = match take_in(services, reader.workers(), message, admit) {
         Intake::Done(outcome) => outcome??,
         Intake::Apart(outcome) => before(deadline, outcome).await??,
     };
+    let trace = begin(services, Transport::Grpc, received, &mut admitted);
     let Admitted { version, mut decoded, held } = admitted;
     decoded.request.deadline = deadline;
     let answer = version.handle().submit(decoded.request).await;
+    if let Some(trace) = &trace {
+        trace.responded();
+    }
     let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
     drop(held);
 
     let bytes = response.outputs.iter().map(|output| output.data.len()).sum::<usize>();
     let large = if writer.packs() { LARGE_PACKED_REPLY_BYTES } else { LARGE_REPLY_BYTES };
     if bytes < large {
-        return encode_reply(&version, &decoded.reply, response, writer);
+        return Ok((encode_reply(&version, &decoded.reply, response, writer)?, trace));
     }
     let work = move || encode_reply(&version, &decoded.reply, response, writer);
-    reader.workers().run(bytes, work).await?
+    Ok((reader.workers().run(bytes, work).await??, trace))
 }
 
 fn encode_reply(version: &ModelVersion, plan: &ReplyPlan, response: Response, writer: Writer) -> Result<Bytes, Status> {

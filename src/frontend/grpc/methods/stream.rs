@@ -27,8 +27,10 @@ use crate::{
         },
         intake::{Admitted, Held},
         methods::unresolved,
+        trace::{Received, begin},
         unsent::counted,
     },
+    observe::trace::{Parent, RequestTrace, Transport},
     repository::ModelVersion,
     wire::{Kind, ReplyPlan, RequestError, decode, encode, pb, stream},
 };
@@ -77,8 +79,11 @@ pub(in crate::frontend::grpc) struct InferStream {
     /// Whether an ordinary answer left last; the other kind is looked at first then.
     ordinary_last: bool,
     in_flight_bytes: usize,
-    /// A large request that workers decode, and its bytes. None is read behind it, so that requests keep their order.
-    decoding: Option<(Apart, usize)>,
+    /// A large request that workers decode, its bytes, and its trace's beginning. None is read behind it, so that
+    /// requests keep their order.
+    decoding: Option<(Apart, usize, Option<Received>)>,
+    /// The client's span that all requests belong to.
+    parent: Option<Parent>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
     expiry: Option<Pin<Box<Sleep>>>,
 }
@@ -102,6 +107,7 @@ struct Running {
     version: Arc<ModelVersion>,
     reply: ReplyPlan,
     bytes: usize,
+    trace: Option<Arc<RequestTrace>>,
     _held: Held,
 }
 
@@ -119,6 +125,7 @@ impl InferStream {
         bounds: StreamBounds,
         errors_end_stream: bool,
         closing: CancellationToken,
+        parent: Option<Parent>,
     ) -> Self {
         let Call { reader, writer, backlog: of_connection, deadline } = call;
         Self {
@@ -137,6 +144,7 @@ impl InferStream {
             ordinary_last: false,
             in_flight_bytes: 0,
             decoding: None,
+            parent,
             closing: Box::pin(closing.cancelled_owned()),
             expiry: deadline.map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into()))),
         }
@@ -145,11 +153,11 @@ impl InferStream {
     /// Reads and starts requests as far as the bounds go.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         loop {
-            if let Some((decoding, bytes)) = &mut self.decoding {
+            if let Some((decoding, bytes, received)) = &mut self.decoding {
                 let Poll::Ready(outcome) = decoding.as_mut().poll(context) else { return Ok(()) };
-                let bytes = *bytes;
+                let (bytes, received) = (*bytes, *received);
                 self.decoding = None;
-                self.start(outcome?, bytes);
+                self.start(outcome?, bytes, received);
             }
             if self.phase != Phase::Open || !self.has_room() || self.poll_room(context).is_pending() {
                 return Ok(());
@@ -160,9 +168,10 @@ impl InferStream {
                 Poll::Ready(Some(message)) => {
                     let message = message?;
                     let bytes = message.bytes.len();
+                    let received = Received::now(self.services.tracer.head_of(self.parent));
                     match take_in(&self.services, self.reader.workers(), message, admit) {
-                        Intake::Done(outcome) => self.start(outcome?, bytes),
-                        Intake::Apart(outcome) => self.decoding = Some((outcome, bytes)),
+                        Intake::Done(outcome) => self.start(outcome?, bytes, received),
+                        Intake::Apart(outcome) => self.decoding = Some((outcome, bytes, received)),
                     }
                 }
             }
@@ -189,21 +198,23 @@ impl InferStream {
         Poll::Ready(())
     }
 
-    fn start(&mut self, admitted: Result<Admitted, RequestError>, bytes: usize) {
-        let Admitted { version, mut decoded, held } = match admitted {
+    fn start(&mut self, admitted: Result<Admitted, RequestError>, bytes: usize, received: Option<Received>) {
+        let mut admitted = match admitted {
             Ok(admitted) => admitted,
             Err(error) => return self.turns.push_back(Turn::Refused(error)),
         };
+        let trace = begin(&self.services, Transport::Grpc, received, &mut admitted);
+        let Admitted { version, mut decoded, held } = admitted;
         decoded.request.deadline = self.deadline;
         if version.spec().decoupled {
             let responses = version.handle().submit_stream(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
             let (reply, state) = (decoded.reply, DecoupledState::Running);
-            self.decoupled.push(Decoupled { version, responses, reply, bytes, state, _held: held });
+            self.decoupled.push(Decoupled { version, responses, reply, bytes, state, trace, _held: held });
         } else {
             let response = version.handle().submit_counted(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
-            let running = Running { response, version, reply: decoded.reply, bytes, _held: held };
+            let running = Running { response, version, reply: decoded.reply, bytes, trace, _held: held };
             self.turns.push_back(Turn::Running(Box::new(running)));
         }
     }
@@ -232,7 +243,7 @@ impl InferStream {
         match (self.turns.pop_front(), result) {
             (Some(Turn::Running(running)), Some(result)) => {
                 self.in_flight_bytes -= running.bytes;
-                Poll::Ready(conclude(&running.version, &running.reply, result, true))
+                Poll::Ready(conclude(&running.version, &running.reply, running.trace.as_ref(), result, true))
             }
             (Some(Turn::Refused(error)), _) => Poll::Ready(Answer::Refused(error)),
             _ => Poll::Pending,
@@ -339,6 +350,7 @@ struct Decoupled {
     /// Those of the request.
     bytes: usize,
     state: DecoupledState,
+    trace: Option<Arc<RequestTrace>>,
     _held: Held,
 }
 
@@ -368,7 +380,8 @@ impl Stream for Decoupled {
                     if result.is_err() {
                         self.state = DecoupledState::Over;
                     }
-                    return Poll::Ready(Some(Said::Answer(conclude(&self.version, &self.reply, result, false))));
+                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), result, false);
+                    return Poll::Ready(Some(Said::Answer(answer)));
                 }
                 None => self.state = DecoupledState::Over,
             }
@@ -388,9 +401,14 @@ impl Stream for Decoupled {
 fn conclude(
     version: &Arc<ModelVersion>,
     reply: &ReplyPlan,
+    trace: Option<&Arc<RequestTrace>>,
     result: Result<Response, InferError>,
     last: bool,
 ) -> Answer {
+    let _sending = trace.map(|trace| {
+        trace.responded();
+        trace.sending()
+    });
     if let Err(refused) = &result
         && refused.is_refusal()
     {

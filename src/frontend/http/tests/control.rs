@@ -71,13 +71,23 @@ async fn the_log_is_read_and_changed() {
 }
 
 #[tokio::test]
-async fn trace_settings_are_read() {
+async fn trace_settings_are_read_and_changed() {
     let server = start().await;
     for path in ["/v2/trace/setting", "/v2/models/ident/trace/setting"] {
         let (status, settings) = json_of(server.address(), path).await;
         assert_eq!(status, 200);
         assert_eq!((&settings["trace_level"], &settings["trace_rate"]), (&json!(["OFF"]), &json!("1000")));
-        assert_eq!(ask(&server, path, "{\"trace_rate\":\"1\"}").await.0, 501);
+        let (status, settings) = ask(&server, path, "{\"trace_rate\":\"7\",\"trace_count\":9}").await;
+        assert_eq!((status, &settings["trace_rate"], &settings["trace_count"]), (200, &json!("7"), &json!("9")));
+        let (status, settings) = ask(&server, path, "{\"trace_rate\":null,\"trace_count\":null}").await;
+        assert_eq!((status, &settings["trace_rate"], &settings["trace_count"]), (200, &json!("1000"), &json!("-1")));
+
+        assert_eq!(ask(&server, path, "{\"trace_file\":\"/etc/passwd\"}").await.0, 501, "clients name no files");
+        for refused in ["{\"trace_rate\":\"often\"}", "{\"colour\":\"red\"}", "{\"trace_level\":[\"TIMESTAMPS\"]}"] {
+            let (status, answer) = ask(&server, path, refused).await;
+            assert_eq!(status, 400, "{refused}: {answer}");
+        }
+        assert_eq!(json_of(server.address(), path).await.1["trace_rate"], "1000");
     }
     assert_eq!(json_of(server.address(), "/v2/models/nope/trace/setting").await.0, 400);
 }

@@ -1,0 +1,258 @@
+//! The flags of tracing: `--trace-config`, and the older flags that it stands for.
+
+use std::{path::PathBuf, str::FromStr};
+
+use clap::Args;
+
+use crate::observe::trace::{
+    TraceLevel, TraceMode, TraceOptions, TraceSettingError, TraceSettings, parse_count, parse_number,
+};
+
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Traces")]
+#[allow(missing_docs)]
+pub struct TraceArgs {
+    /// Settings of tracing; may be given several times: level (OFF, TIMESTAMPS, TENSORS; may be given several times),
+    /// rate (every so many requests one is traced; 1000), count (so many requests are; -1: without end), mode (triton);
+    /// file (of mode triton), log-frequency (traces of one numbered file; 0: all in one)
+    #[arg(id = "trace-config", long, value_name = "[MODE,]SETTING=VALUE,...")]
+    pub config: Vec<TraceConfig>,
+
+    /// Older form of --trace-config=triton,file=FILE
+    #[arg(id = "trace-file", long, value_name = "FILE", hide = true)]
+    pub file: Option<PathBuf>,
+
+    /// Older form of --trace-config=level=LEVEL
+    #[arg(id = "trace-level", long, value_name = "LEVEL", value_parser = level, hide = true)]
+    pub levels: Vec<String>,
+
+    /// Older form of --trace-config=rate=N
+    #[arg(id = "trace-rate", long, value_name = "N", value_parser = rate, hide = true)]
+    pub rate: Option<u32>,
+
+    /// Older form of --trace-config=count=N
+    #[arg(id = "trace-count", long, value_name = "N", value_parser = count, allow_negative_numbers = true, hide = true)]
+    pub count: Option<TraceCount>,
+
+    /// Older form of --trace-config=triton,log-frequency=N
+    #[arg(id = "trace-log-frequency", long, value_name = "N", value_parser = log_frequency, hide = true)]
+    pub log_frequency: Option<u32>,
+}
+
+/// The settings of one `--trace-config`, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceConfig(Vec<TraceFlag>);
+
+/// Requests that are traced; `None`: without end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TraceCount(Option<u32>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum TraceFlag {
+    Level(String),
+    Rate(u32),
+    Count(Option<u32>),
+    Mode(TraceMode),
+    File(PathBuf),
+    LogFrequency(u32),
+}
+
+impl FromStr for TraceConfig {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Self, String> {
+        let (first, rest) = given.split_once(',').unwrap_or((given, ""));
+        let (scope, settings) = if first.contains('=') { (None, given) } else { (Some(mode(first)?), rest) };
+        let settings = settings.split(',').map(|setting| setting_of(scope, setting));
+        settings.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+fn setting_of(scope: Option<TraceMode>, setting: &str) -> Result<TraceFlag, String> {
+    let expected = || "expected MODE,SETTING=VALUE, or SETTING=VALUE".to_owned();
+    let (key, value) = setting.split_once('=').ok_or_else(expected)?;
+    if value.is_empty() {
+        return Err(format!("{key}: expected a value"));
+    }
+    let (flag, of_mode) = match key {
+        "level" => (TraceFlag::Level(level(value)?), None),
+        "rate" => (TraceFlag::Rate(rate(value)?), None),
+        "count" => (TraceFlag::Count(count(value)?.0), None),
+        "mode" => (TraceFlag::Mode(mode(value)?), None),
+        "file" => (TraceFlag::File(value.into()), Some(TraceMode::Triton)),
+        "log-frequency" => (TraceFlag::LogFrequency(log_frequency(value)?), Some(TraceMode::Triton)),
+        _ => return Err(format!("unknown setting '{key}', expected level, rate, count, mode, file or log-frequency")),
+    };
+    match (scope, of_mode) {
+        (Some(scope), Some(mode)) if scope != mode => {
+            Err(format!("'{key}' is a setting of mode {}, not of {}", mode.name(), scope.name()))
+        }
+        _ => Ok(flag),
+    }
+}
+
+fn mode(given: &str) -> Result<TraceMode, String> {
+    match given {
+        "triton" => Ok(TraceMode::Triton),
+        _ => Err(format!("mode: expected triton, got '{given}'")),
+    }
+}
+
+fn level(given: &str) -> Result<String, String> {
+    TraceLevel::default().add(given).map_err(said).map(|()| given.to_owned())
+}
+
+fn rate(given: &str) -> Result<u32, String> {
+    parse_number("trace_rate", given).map_err(said)
+}
+
+fn log_frequency(given: &str) -> Result<u32, String> {
+    parse_number("log_frequency", given).map_err(said)
+}
+
+fn count(given: &str) -> Result<TraceCount, String> {
+    parse_count(given).map_err(said).map(TraceCount)
+}
+
+#[allow(clippy::needless_pass_by_value, reason = "it maps errors")]
+fn said(error: TraceSettingError) -> String {
+    error.to_string()
+}
+
+impl TraceArgs {
+    /// How the server traces: the older flags first, then each `--trace-config`; of single values the last one counts.
+    pub fn options(&self) -> TraceOptions {
+        let Self { config, file, levels, rate, count, log_frequency } = self;
+        let older = levels.iter().map(|name| TraceFlag::Level(name.clone()));
+        let older = older.chain(rate.map(TraceFlag::Rate)).chain(count.map(|count| TraceFlag::Count(count.0)));
+        let older = older.chain(log_frequency.map(TraceFlag::LogFrequency)).chain(file.clone().map(TraceFlag::File));
+        let flags = older.chain(config.iter().flat_map(|config| config.0.iter().cloned()));
+
+        let mut options = TraceOptions::default();
+        let mut is_off = false;
+        for flag in flags {
+            let TraceSettings { level, rate, count, log_frequency } = &mut options.settings;
+            match flag {
+                TraceFlag::Level(name) => {
+                    is_off |= name == "OFF";
+                    // It was checked as it was read.
+                    let _ = level.add(&name);
+                }
+                TraceFlag::Rate(given) => *rate = given,
+                TraceFlag::Count(given) => *count = given,
+                TraceFlag::LogFrequency(given) => *log_frequency = given,
+                TraceFlag::Mode(given) => options.mode = given,
+                TraceFlag::File(given) => options.file = Some(given),
+            }
+        }
+        if is_off {
+            options.settings.level = TraceLevel::OFF;
+        }
+        options
+    }
+
+    /// Settings that have no effect: each with its flag, and why.
+    pub(super) fn idle(&self) -> Vec<(String, &'static str)> {
+        let TraceOptions { mode, settings, file } = self.options();
+        let mut idle = Vec::new();
+        if mode == TraceMode::Triton && !settings.level.is_off() && file.is_none() {
+            idle.push(("--trace-config=level".to_owned(), "there is no triton,file=FILE to write traces to"));
+        }
+        if mode == TraceMode::Triton && !settings.level.is_off() && settings.rate == 0 {
+            idle.push(("--trace-config=rate=0".to_owned(), "no request is traced"));
+        }
+        idle
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Flags {
+        #[command(flatten)]
+        args: TraceArgs,
+    }
+
+    fn options(given: &[&str]) -> TraceOptions {
+        let flags = Flags::try_parse_from([&["test"], given].concat()).unwrap_or_else(|error| panic!("{error}"));
+        flags.args.options()
+    }
+
+    fn refusal(given: &str) -> String {
+        Flags::try_parse_from(["test", given]).err().map(|error| error.to_string()).unwrap_or_default()
+    }
+
+    #[test]
+    fn one_flag_may_hold_all_settings_and_each_may_have_its_own() {
+        let expected = TraceOptions {
+            mode: TraceMode::Triton,
+            settings: TraceSettings {
+                level: TraceLevel { timestamps: true, tensors: true },
+                rate: 100,
+                count: Some(7),
+                log_frequency: 50,
+            },
+            file: Some("/tmp/trace.json".into()),
+        };
+        let together = "--trace-config=level=TIMESTAMPS,level=TENSORS,rate=100,count=7,file=/tmp/trace.json,\
+                        log-frequency=50,mode=triton";
+        assert_eq!(options(&[together]), expected);
+        let apart = [
+            "--trace-config",
+            "triton,file=/tmp/trace.json",
+            "--trace-config=triton,log-frequency=50",
+            "--trace-config=level=TIMESTAMPS",
+            "--trace-config=level=TENSORS",
+            "--trace-config=rate=100",
+            "--trace-config=count=7",
+        ];
+        assert_eq!(options(&apart), expected);
+        let older = [
+            "--trace-file=/tmp/trace.json",
+            "--trace-level=TIMESTAMPS",
+            "--trace-level=TENSORS",
+            "--trace-rate=100",
+            "--trace-count=7",
+            "--trace-log-frequency=50",
+        ];
+        assert_eq!(options(&older), expected);
+        assert_eq!(options(&["--trace-count", "-1"]).settings.count, None);
+        assert_eq!(
+            options(&["--trace-config=level=OFF", "--trace-config=level=TENSORS"]).settings.level,
+            TraceLevel::OFF
+        );
+        assert_eq!(options(&[]), TraceOptions::default());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused_by_name() {
+        for (given, expected) in [
+            ("--trace-config=level=LOUD", "expected OFF, TIMESTAMPS or TENSORS"),
+            ("--trace-config=rate=often", "expected a number"),
+            ("--trace-config=count=-2", "expected a number from -1"),
+            ("--trace-config=colour=red", "unknown setting 'colour'"),
+            ("--trace-config=zipkin,url=x", "mode: expected triton"),
+            ("--trace-config=triton", "SETTING=VALUE"),
+            ("--trace-config=file=", "file: expected a value"),
+        ] {
+            let refusal = refusal(given);
+            assert!(refusal.contains(expected), "{given}: {refusal}");
+        }
+    }
+
+    #[test]
+    fn settings_that_trace_nothing_are_named() {
+        let idle = |given: &[&str]| {
+            let flags = Flags::try_parse_from([&["test"], given].concat()).unwrap_or_else(|error| panic!("{error}"));
+            flags.args.idle().len()
+        };
+        assert_eq!(idle(&["--trace-config=level=TIMESTAMPS"]), 1);
+        assert_eq!(idle(&["--trace-config=level=TIMESTAMPS,file=t.json,rate=0"]), 1);
+        assert_eq!(idle(&["--trace-config=level=TIMESTAMPS,file=t.json"]), 0);
+        assert_eq!(idle(&["--trace-config=file=t.json"]), 0, "clients may turn it on");
+    }
+}

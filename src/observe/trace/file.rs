@@ -1,0 +1,164 @@
+//! Files of traces, written by a thread of their own: requests never wait for a disk.
+
+use std::{
+    fs::File,
+    io::{self, Seek, SeekFrom, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread::{Builder, JoinHandle},
+};
+
+use parking_lot::Mutex;
+use tracing::error;
+
+use super::stats::TraceStats;
+
+/// Traces that may wait to be written.
+const MOST_WAITING: usize = 1024;
+
+/// What the thread is told.
+enum Order {
+    /// Write the objects of one trace.
+    Write { objects: Vec<u8>, log_frequency: u32 },
+    /// Say when everything before is written.
+    Flush(SyncSender<()>),
+    /// Nothing follows.
+    End,
+}
+
+/// The way to the files.
+#[derive(Debug)]
+pub(super) struct TraceFiles {
+    orders: SyncSender<Order>,
+    stats: Arc<TraceStats>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl TraceFiles {
+    /// Starts the thread. No file is made before there is a trace for it.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub(super) fn start(path: PathBuf, stats: Arc<TraceStats>) -> io::Result<Self> {
+        let (orders, received) = sync_channel(MOST_WAITING);
+        let mut writer = Writer { path, whole: None, numbered: None, next_number: 0, has_failed: false };
+        let counted = Arc::clone(&stats);
+        let thread = Builder::new().name("paternoster-traces".to_owned());
+        let thread = thread.spawn(move || writer.run(&received, &counted))?;
+        Ok(Self { orders, stats, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Lets a trace be written; drops it where too many wait.
+    pub(super) fn write(&self, objects: Vec<u8>, log_frequency: u32) {
+        if self.orders.try_send(Order::Write { objects, log_frequency }).is_err() {
+            self.stats.dropped(1);
+        }
+    }
+
+    /// Returns once all traces so far are written, or could not be.
+    pub(super) fn flush(&self) {
+        let (done, is_done) = sync_channel(1);
+        if self.orders.send(Order::Flush(done)).is_ok() {
+            // The thread ends only with its orders.
+            let _ = is_done.recv();
+        }
+    }
+}
+
+impl Drop for TraceFiles {
+    fn drop(&mut self) {
+        // Fails where the thread has panicked, which has been reported.
+        let _ = self.orders.send(Order::End);
+        if let Some(thread) = self.thread.lock().take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The files that are open.
+struct Writer {
+    path: PathBuf,
+    /// That of all traces.
+    whole: Option<List>,
+    /// The latest that holds so many of them.
+    numbered: Option<List>,
+    next_number: u64,
+    /// Whether it was said that nothing can be written.
+    has_failed: bool,
+}
+
+impl Writer {
+    fn run(&mut self, orders: &Receiver<Order>, stats: &TraceStats) {
+        while let Ok(order) = orders.recv() {
+            match order {
+                Order::Write { objects, log_frequency } => match self.write(&objects, log_frequency) {
+                    Ok(()) => self.has_failed = false,
+                    Err(error) => {
+                        stats.dropped(1);
+                        if !std::mem::replace(&mut self.has_failed, true) {
+                            error!(file = %self.path.display(), %error, "cannot write traces");
+                        }
+                    }
+                },
+                // It may have stopped waiting.
+                Order::Flush(done) => drop(done.send(())),
+                Order::End => return,
+            }
+        }
+    }
+
+    fn write(&mut self, objects: &[u8], log_frequency: u32) -> io::Result<()> {
+        if log_frequency == 0 {
+            return opened(&mut self.whole, &self.path)?.push(objects);
+        }
+        if self.numbered.is_none() {
+            let mut name = self.path.clone().into_os_string();
+            name.push(format!(".{}", self.next_number));
+            opened(&mut self.numbered, Path::new(&name))?;
+            self.next_number += 1;
+        }
+        if let Some(list) = &mut self.numbered {
+            list.push(objects)?;
+            if list.traces >= u64::from(log_frequency) {
+                self.numbered = None;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn opened<'a>(list: &'a mut Option<List>, path: &Path) -> io::Result<&'a mut List> {
+    match list {
+        Some(list) => Ok(list),
+        None => Ok(list.insert(List::create(path)?)),
+    }
+}
+
+/// A file with one JSON list, which is whole after every trace.
+struct List {
+    file: File,
+    /// Where the next object goes: the list's end is behind it.
+    end: u64,
+    traces: u64,
+}
+
+const LIST_END: &[u8] = b"\n]\n";
+
+impl List {
+    fn create(path: &Path) -> io::Result<Self> {
+        Ok(Self { file: File::create(path)?, end: 0, traces: 0 })
+    }
+
+    /// Adds objects. Where that fails, the next ones take their place.
+    fn push(&mut self, objects: &[u8]) -> io::Result<()> {
+        let before: &[u8] = if self.traces == 0 { b"[\n" } else { b",\n" };
+        self.file.seek(SeekFrom::Start(self.end))?;
+        self.file.write_all(&[before, objects, LIST_END].concat())?;
+        self.end += (before.len() + objects.len()) as u64;
+        self.traces += 1;
+        Ok(())
+    }
+}

@@ -1,0 +1,269 @@
+//! The settings of tracing: what they are, how clients write them, and how a model's fall back to those of the server.
+
+/// How much of a traced request is recorded (`trace_level`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TraceLevel {
+    /// When it came, waited, ran and left.
+    pub timestamps: bool,
+    /// Its inputs and outputs. Only files hold them.
+    pub tensors: bool,
+}
+
+impl TraceLevel {
+    /// Nothing: no request is traced.
+    pub const OFF: Self = Self { timestamps: false, tensors: false };
+
+    /// Whether no request is traced.
+    pub fn is_off(self) -> bool {
+        self == Self::OFF
+    }
+
+    /// Adds what a name stands for.
+    ///
+    /// # Errors
+    /// When there is no such level.
+    pub fn add(&mut self, name: &str) -> Result<(), TraceSettingError> {
+        match name {
+            "OFF" => {}
+            "TIMESTAMPS" => self.timestamps = true,
+            "TENSORS" => self.tensors = true,
+            // Older names of TIMESTAMPS.
+            "MIN" | "MAX" => self.timestamps = true,
+            _ => return Err(wrong("trace_level", "OFF, TIMESTAMPS or TENSORS", name)),
+        }
+        Ok(())
+    }
+
+    fn names(self) -> Vec<String> {
+        let names = [(self.timestamps, "TIMESTAMPS"), (self.tensors, "TENSORS"), (self.is_off(), "OFF")];
+        names.into_iter().filter(|(is_on, _)| *is_on).map(|(_, name)| name.to_owned()).collect()
+    }
+}
+
+/// Where traces go (`trace_mode`); fixed for the life of the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TraceMode {
+    /// Triton's JSON in a file.
+    #[default]
+    Triton,
+    /// Spans, exported over OTLP.
+    OpenTelemetry,
+}
+
+impl TraceMode {
+    /// The name in flags and settings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Triton => "triton",
+            Self::OpenTelemetry => "opentelemetry",
+        }
+    }
+}
+
+/// The settings that clients read and change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceSettings {
+    /// How much is recorded.
+    pub level: TraceLevel,
+    /// Every `rate`-th request is traced; 0: none but those whose client asks for it.
+    pub rate: u32,
+    /// Requests that are still traced; `None`: without end.
+    pub count: Option<u32>,
+    /// Traces of one numbered file; 0: all traces are in one file.
+    pub log_frequency: u32,
+}
+
+impl Default for TraceSettings {
+    /// Triton's: off, every thousandth request, without end, one file.
+    fn default() -> Self {
+        Self { level: TraceLevel::OFF, rate: 1000, count: None, log_frequency: 0 }
+    }
+}
+
+/// A setting that cannot be what is asked for.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TraceSettingError {
+    /// There is no such setting.
+    #[error("unknown trace setting '{0}', expected trace_level, trace_rate, trace_count or log_frequency")]
+    Unknown(String),
+    /// The value does not belong to the setting.
+    #[error("invalid value for '{setting}': expected {expected}, got '{given}'")]
+    Value {
+        /// The setting.
+        setting: &'static str,
+        /// What it may be.
+        expected: &'static str,
+        /// What it was to be.
+        given: String,
+    },
+    /// Clients do not say which files the server writes, nor where it sends spans.
+    #[error("{0} can not be updated through network protocol")]
+    Fixed(&'static str),
+    /// The settings together trace nothing although they are on.
+    #[error("attempting to set invalid trace setting: {0}")]
+    Inconsistent(&'static str),
+    /// Too many models have settings of their own.
+    #[error("{0} models have trace settings of their own, the limit")]
+    TooMany(usize),
+}
+
+fn wrong(setting: &'static str, expected: &'static str, given: &str) -> TraceSettingError {
+    TraceSettingError::Value { setting, expected, given: given.chars().take(64).collect() }
+}
+
+/// What is specified of the settings, of a model or of the server; what is not falls back.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Specified {
+    level: Option<TraceLevel>,
+    rate: Option<u32>,
+    pub(super) count: Option<Option<u32>>,
+    log_frequency: Option<u32>,
+}
+
+impl Specified {
+    /// Whether everything falls back.
+    pub(super) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// The settings, as far as they are specified, over those that they fall back to.
+    pub(super) fn over(&self, fallback: &TraceSettings) -> TraceSettings {
+        TraceSettings {
+            level: self.level.unwrap_or(fallback.level),
+            rate: self.rate.unwrap_or(fallback.rate),
+            count: self.count.unwrap_or(fallback.count),
+            log_frequency: self.log_frequency.unwrap_or(fallback.log_frequency),
+        }
+    }
+
+    /// Changes one setting: no value clears it.
+    ///
+    /// # Errors
+    /// When there is no such setting, or it cannot have that value.
+    pub(super) fn change(&mut self, name: &str, values: &[String], mode: TraceMode) -> Result<(), TraceSettingError> {
+        match name {
+            "trace_level" => self.level = level_of(values)?,
+            "trace_rate" => self.rate = number("trace_rate", values)?,
+            "trace_count" => self.count = count_of(values)?,
+            "log_frequency" => self.log_frequency = number("log_frequency", values)?,
+            "trace_file" => return Err(TraceSettingError::Fixed("trace file location")),
+            "trace_mode" if values == [mode.name()] => {}
+            "trace_mode" => return Err(TraceSettingError::Fixed("trace mode")),
+            _ => return Err(TraceSettingError::Unknown(name.chars().take(64).collect())),
+        }
+        Ok(())
+    }
+}
+
+fn level_of(values: &[String]) -> Result<Option<TraceLevel>, TraceSettingError> {
+    if values.is_empty() {
+        return Ok(None);
+    }
+    let mut level = TraceLevel::OFF;
+    values.iter().try_for_each(|name| level.add(name))?;
+    if values.len() > 1 && values.iter().any(|name| name == "OFF") {
+        return Err(wrong("trace_level", "OFF alone, or levels without it", &values.join(",")));
+    }
+    Ok(Some(level))
+}
+
+fn only<'a>(setting: &'static str, values: &'a [String]) -> Result<Option<&'a str>, TraceSettingError> {
+    match values {
+        [] => Ok(None),
+        [value] => Ok(Some(value)),
+        _ => Err(wrong(setting, "only 1 value", &values.join(","))),
+    }
+}
+
+fn number(setting: &'static str, values: &[String]) -> Result<Option<u32>, TraceSettingError> {
+    let Some(given) = only(setting, values)? else { return Ok(None) };
+    parse_number(setting, given).map(Some)
+}
+
+fn count_of(values: &[String]) -> Result<Option<Option<u32>>, TraceSettingError> {
+    let Some(given) = only("trace_count", values)? else { return Ok(None) };
+    parse_count(given).map(Some)
+}
+
+/// A number of requests or traces.
+///
+/// # Errors
+/// When it is none.
+pub fn parse_number(setting: &'static str, given: &str) -> Result<u32, TraceSettingError> {
+    given.parse().map_err(|_| wrong(setting, "a number from 0 to 4294967295", given))
+}
+
+/// A number of traces; −1 is without end.
+///
+/// # Errors
+/// When it is none.
+pub fn parse_count(given: &str) -> Result<Option<u32>, TraceSettingError> {
+    let number = given.parse::<i32>().ok().filter(|&count| count >= -1);
+    let number = number.ok_or_else(|| wrong("trace_count", "a number from -1 to 2147483647", given))?;
+    Ok(u32::try_from(number).ok())
+}
+
+impl TraceSettings {
+    /// All settings with their values, as the protocol shows them.
+    pub(super) fn shown(&self, mode: TraceMode, file: &str) -> Vec<(&'static str, Vec<String>)> {
+        let count = self.count.map_or_else(|| "-1".to_owned(), |count| count.to_string());
+        vec![
+            ("trace_file", vec![file.to_owned()]),
+            ("trace_level", self.level.names()),
+            ("trace_rate", vec![self.rate.to_string()]),
+            ("trace_count", vec![count]),
+            ("log_frequency", vec![self.log_frequency.to_string()]),
+            ("trace_mode", vec![mode.name().to_owned()]),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn changed(name: &str, values: &[&str]) -> Result<TraceSettings, TraceSettingError> {
+        let values: Vec<String> = values.iter().map(|&value| value.to_owned()).collect();
+        let mut specified = Specified::default();
+        specified.change(name, &values, TraceMode::Triton)?;
+        Ok(specified.over(&TraceSettings::default()))
+    }
+
+    #[test]
+    fn each_setting_is_read_and_nothing_clears_it() {
+        let level = TraceLevel { timestamps: true, tensors: true };
+        assert_eq!(changed("trace_level", &["TIMESTAMPS", "TENSORS"]).map(|settings| settings.level), Ok(level));
+        assert_eq!(changed("trace_rate", &["7"]).map(|settings| settings.rate), Ok(7));
+        assert_eq!(changed("trace_count", &["3"]).map(|settings| settings.count), Ok(Some(3)));
+        assert_eq!(changed("trace_count", &["-1"]).map(|settings| settings.count), Ok(None));
+        assert_eq!(changed("log_frequency", &["9"]).map(|settings| settings.log_frequency), Ok(9));
+        for name in ["trace_level", "trace_rate", "trace_count", "log_frequency"] {
+            assert_eq!(changed(name, &[]), Ok(TraceSettings::default()), "{name} falls back");
+        }
+        assert_eq!(changed("trace_mode", &["triton"]), Ok(TraceSettings::default()), "it is that already");
+    }
+
+    #[test]
+    fn values_that_do_not_belong_are_refused_by_name() {
+        let cases: [(&str, &[&str]); 9] = [
+            ("trace_level", &["LOUD"]),
+            ("trace_level", &["OFF", "TENSORS"]),
+            ("trace_rate", &["-1"]),
+            ("trace_rate", &["1", "2"]),
+            ("trace_rate", &["4294967296"]),
+            ("trace_count", &["-2"]),
+            ("trace_count", &["2147483648"]),
+            ("log_frequency", &["often"]),
+            ("colour", &["red"]),
+        ];
+        for (name, values) in cases {
+            let error = changed(name, values).expect_err(name).to_string();
+            assert!(error.contains(name) && error.contains("expected"), "{error}");
+        }
+        for (name, fixed) in [("trace_file", "trace file location"), ("trace_mode", "trace mode")] {
+            assert_eq!(changed(name, &["x"]), Err(TraceSettingError::Fixed(fixed)));
+        }
+        let long = changed("trace_rate", &["9".repeat(60_000).as_str()]).expect_err("too large").to_string();
+        assert!(long.len() < 256, "what a client sends is not echoed whole");
+    }
+}

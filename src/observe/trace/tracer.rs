@@ -1,0 +1,329 @@
+//! Which requests are traced, and where their traces go.
+
+use std::{
+    collections::HashMap,
+    io,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use arc_swap::ArcSwap;
+use http::HeaderMap;
+use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{
+    context::{self, Parent, TraceHead},
+    file::TraceFiles,
+    request::{RequestTrace, TracedRequest},
+    settings::{Specified, TraceMode, TraceSettingError, TraceSettings},
+    stats::TraceStats,
+    triton,
+};
+
+/// Models that may have settings of their own.
+const MOST_MODELS: usize = 1024;
+
+/// How a server traces.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceOptions {
+    /// Where traces go.
+    pub mode: TraceMode,
+    /// The settings that everything falls back to.
+    pub settings: TraceSettings,
+    /// The file of mode `triton`; no trace is recorded without one.
+    pub file: Option<PathBuf>,
+}
+
+/// Decides which requests are traced.
+#[derive(Debug)]
+pub struct Tracer {
+    mode: TraceMode,
+    file: String,
+    /// What the server was started with.
+    default: TraceSettings,
+    current: ArcSwap<Samplers>,
+    /// Held by whoever changes settings.
+    changing: Mutex<()>,
+    /// `None` where there is nothing that traces could go to.
+    sink: Option<Arc<Sink>>,
+    stats: Arc<TraceStats>,
+    ids: AtomicU64,
+}
+
+/// Where the traces of a server go.
+#[derive(Debug)]
+pub(super) enum Sink {
+    /// Triton's JSON.
+    Files {
+        /// Writes them.
+        files: TraceFiles,
+        /// An instant, and what the monotonic clock showed then.
+        clock: (Instant, u64),
+    },
+}
+
+impl Sink {
+    /// Takes a trace that has ended.
+    pub(super) fn take(&self, trace: &mut RequestTrace) {
+        match self {
+            Self::Files { files, clock: (instant, ns) } => {
+                let ns_of = |at: Instant| match at.checked_duration_since(*instant) {
+                    Some(since) => ns.saturating_add(nanos(since)),
+                    None => ns.saturating_sub(nanos(instant.duration_since(at))),
+                };
+                let objects = triton::objects(trace, &trace.progress.lock(), ns_of);
+                files.write(objects, trace.log_frequency);
+            }
+        }
+    }
+}
+
+fn nanos(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// All settings in force.
+#[derive(Debug)]
+struct Samplers {
+    global: Scope,
+    models: HashMap<String, Scope>,
+    /// Whether any request may be traced.
+    is_on: bool,
+}
+
+/// The settings of the server or of a model.
+#[derive(Clone, Debug)]
+struct Scope {
+    specified: Specified,
+    sampler: Arc<Sampler>,
+}
+
+/// Counts requests under one set of settings.
+#[derive(Debug)]
+struct Sampler {
+    settings: TraceSettings,
+    seen: AtomicU64,
+    /// Traces to come, where they are limited.
+    left: AtomicU32,
+}
+
+impl Sampler {
+    fn new(settings: TraceSettings) -> Self {
+        let left = AtomicU32::new(settings.count.unwrap_or(0));
+        Self { settings, seen: AtomicU64::new(0), left }
+    }
+
+    /// The settings, with the number of traces that are left.
+    fn now(&self) -> TraceSettings {
+        let count = self.settings.count.map(|_| self.left.load(Ordering::Relaxed));
+        TraceSettings { count, ..self.settings.clone() }
+    }
+
+    /// Whether the next request is traced. A client that names a span decides itself: neither rate nor count matters.
+    fn samples(&self, parent: Option<Parent>) -> bool {
+        if self.settings.level.is_off() {
+            return false;
+        }
+        if let Some(parent) = parent {
+            return parent.is_sampled;
+        }
+        let rate = u64::from(self.settings.rate);
+        if rate == 0 || !(self.seen.fetch_add(1, Ordering::Relaxed) + 1).is_multiple_of(rate) {
+            return false;
+        }
+        let one_less = |left: u32| left.checked_sub(1);
+        self.settings.count.is_none() || self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_less).is_ok()
+    }
+}
+
+impl Tracer {
+    /// A tracer that traces nothing before its settings are changed, and nothing then unless there is a file.
+    ///
+    /// # Errors
+    /// When there is no thread to be had.
+    pub fn start(options: TraceOptions) -> io::Result<Self> {
+        let TraceOptions { mode, settings, file } = options;
+        let stats = Arc::new(TraceStats::default());
+        let sink = match (mode, &file) {
+            (TraceMode::Triton, Some(file)) => {
+                let files = TraceFiles::start(file.clone(), Arc::clone(&stats))?;
+                Some(Arc::new(Sink::Files { files, clock: (Instant::now(), monotonic_ns()) }))
+            }
+            _ => None,
+        };
+        let global = Scope { specified: Specified::default(), sampler: Arc::new(Sampler::new(settings.clone())) };
+        let samplers = Samplers::new(global, HashMap::new(), sink.is_some());
+        Ok(Self {
+            mode,
+            file: file.map_or_else(String::new, |file| file.display().to_string()),
+            default: settings,
+            current: ArcSwap::from_pointee(samplers),
+            changing: Mutex::new(()),
+            sink,
+            stats,
+            ids: AtomicU64::new(1),
+        })
+    }
+
+    /// What became of the traces.
+    pub fn stats(&self) -> &Arc<TraceStats> {
+        &self.stats
+    }
+
+    /// The settings of a model, or of the server, as the protocol shows them.
+    pub fn settings(&self, model: Option<&str>) -> Vec<(&'static str, Vec<String>)> {
+        self.current.load().of(model).sampler.now().shown(self.mode, &self.file)
+    }
+
+    /// Changes settings of a model, or of the server, all or none; one without a value falls back, a model's to the
+    /// server's, the server's to what it was started with.
+    ///
+    /// # Errors
+    /// When there is no such setting, it cannot have that value, or the settings would be on and trace nothing.
+    pub fn change<'a>(
+        &self,
+        model: Option<&str>,
+        changes: impl IntoIterator<Item = (&'a str, &'a [String])>,
+    ) -> Result<(), TraceSettingError> {
+        let _changing = self.changing.lock();
+        let current = self.current.load();
+        let scope = match model {
+            None => Some(&current.global),
+            Some(model) => current.models.get(model),
+        };
+        let mut specified = scope.map(Scope::remaining).unwrap_or_default();
+        for (name, values) in changes {
+            specified.change(name, values, self.mode)?;
+        }
+        let (mut global, mut models) = (current.global.clone(), current.models.clone());
+        match model {
+            None => {
+                global = self.scope(specified, &self.default, Some(&current.global))?;
+                let fallback = global.sampler.now();
+                for scope in models.values_mut() {
+                    *scope = self.scope(scope.remaining(), &fallback, Some(scope))?;
+                }
+            }
+            Some(model) if specified.is_empty() => drop(models.remove(model)),
+            Some(model) => {
+                if models.len() >= MOST_MODELS && !models.contains_key(model) {
+                    return Err(TraceSettingError::TooMany(MOST_MODELS));
+                }
+                let scope = self.scope(specified, &current.global.sampler.now(), models.get(model))?;
+                models.insert(model.to_owned(), scope);
+            }
+        }
+        self.current.store(Arc::new(Samplers::new(global, models, self.sink.is_some())));
+        Ok(())
+    }
+
+    /// Settings over those that they fall back to. Where they are as before, requests are counted on.
+    fn scope(
+        &self,
+        specified: Specified,
+        fallback: &TraceSettings,
+        before: Option<&Scope>,
+    ) -> Result<Scope, TraceSettingError> {
+        let settings = specified.over(fallback);
+        if !settings.level.is_off() {
+            self.check(&settings)?;
+        }
+        let sampler = match before {
+            Some(before) if before.sampler.now() == settings => Arc::clone(&before.sampler),
+            _ => Arc::new(Sampler::new(settings)),
+        };
+        Ok(Scope { specified, sampler })
+    }
+
+    fn check(&self, settings: &TraceSettings) -> Result<(), TraceSettingError> {
+        match self.mode {
+            TraceMode::Triton if settings.rate == 0 => {
+                Err(TraceSettingError::Inconsistent("sample rate must be non-zero"))
+            }
+            TraceMode::Triton if self.file.is_empty() => {
+                Err(TraceSettingError::Inconsistent("trace file name is not given"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What is kept of a request before its message is read; nothing where no request is traced.
+    pub fn head(&self, headers: &HeaderMap) -> Option<TraceHead> {
+        let is_on = self.current.load().is_on;
+        is_on.then(|| TraceHead { came: Instant::now(), parent: self.parent(headers) })
+    }
+
+    /// As [`Self::head`], of one of several requests that came with the same headers.
+    pub fn head_of(&self, parent: Option<Parent>) -> Option<TraceHead> {
+        let is_on = self.current.load().is_on;
+        is_on.then(|| TraceHead { came: Instant::now(), parent })
+    }
+
+    /// The client's span that headers name.
+    pub fn parent(&self, headers: &HeaderMap) -> Option<Parent> {
+        match self.mode {
+            TraceMode::Triton => None,
+            TraceMode::OpenTelemetry => context::parent(headers),
+        }
+    }
+
+    /// Decides whether a request is traced.
+    pub fn begin(&self, request: &TracedRequest<'_>) -> Option<Arc<RequestTrace>> {
+        let sink = self.sink.as_ref()?;
+        let current = self.current.load();
+        let sampler = &current.of(Some(request.model)).sampler;
+        if !sampler.samples(request.head.parent) {
+            return None;
+        }
+        self.stats.sampled();
+        let id = self.ids.fetch_add(1, Ordering::Relaxed);
+        let TraceSettings { level, log_frequency, .. } = sampler.settings;
+        Some(Arc::new(RequestTrace::new(Arc::clone(sink), id, (level, log_frequency), request)))
+    }
+
+    /// Returns once everything traced so far is where it goes, or is lost.
+    pub fn flush(&self) {
+        match self.sink.as_deref() {
+            Some(Sink::Files { files, .. }) => files.flush(),
+            None => {}
+        }
+    }
+}
+
+impl Samplers {
+    fn new(global: Scope, models: HashMap<String, Scope>, has_sink: bool) -> Self {
+        let any = |scope: &Scope| !scope.sampler.settings.level.is_off();
+        let is_on = has_sink && (any(&global) || models.values().any(any));
+        Self { global, models, is_on }
+    }
+
+    fn of(&self, model: Option<&str>) -> &Scope {
+        model.filter(|_| !self.models.is_empty()).and_then(|model| self.models.get(model)).unwrap_or(&self.global)
+    }
+}
+
+impl Scope {
+    /// What is specified, with the number of traces that are left.
+    fn remaining(&self) -> Specified {
+        let mut specified = self.specified.clone();
+        if specified.count.is_some() {
+            specified.count = Some(self.sampler.now().count);
+        }
+        specified
+    }
+}
+
+/// The clock that Triton's timestamps are of.
+fn monotonic_ns() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    let (seconds, rest) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
+    seconds.saturating_mul(1_000_000_000).saturating_add(rest)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+"""Traces of requests as Triton's tools read them, and the settings as its clients change them."""
+
+import json
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.http as triton_http
+from clients import ROW, eventually, refused, scrape, tensor
+from conftest import serving
+from onnx_bytes import identity
+from repository_on_disk import config, write_model
+from tritonclient.utils import InferenceServerException
+
+OFF = {
+    "trace_file": "",
+    "trace_level": ["OFF"],
+    "trace_rate": "1000",
+    "trace_count": "-1",
+    "log_frequency": "0",
+    "trace_mode": "triton",
+}
+
+#: Pairs of timestamps of a frontend that Triton's summary takes apart: all of it, its beginning, its end.
+FRONTENDS = {
+    "GRPC": [("WAITREAD_START", "SEND_END"), ("WAITREAD_START", "WAITREAD_END"), ("SEND_START", "SEND_END")],
+    "HTTP": [("RECV_START", "SEND_END"), ("RECV_START", "RECV_END"), ("SEND_START", "SEND_END")],
+}
+
+#: Pairs that it takes apart whatever the frontend is.
+HANDLER = [
+    ("REQUEST_START", "REQUEST_END"),
+    ("QUEUE_START", "COMPUTE_START"),
+    ("COMPUTE_START", "COMPUTE_END"),
+    ("COMPUTE_START", "COMPUTE_INPUT_END"),
+    ("COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START"),
+    ("COMPUTE_OUTPUT_START", "COMPUTE_END"),
+]
+
+
+@pytest.fixture
+def models(tmp_path):
+    for name in ("identity", "other"):
+        write_model(tmp_path / "models", name, identity(), config(name, {"INPUT0": ("FP32", [16])}))
+    return tmp_path / "models"
+
+
+def grouped(objects):
+    """Objects by their ids, merged as Triton's summary merges them: (model, version), and timestamps by name."""
+    traces = {}
+    for one in sorted(objects, key=lambda one: one.get("id", -1)):
+        trace = traces.setdefault(one["id"], {"timestamps": {}})
+        trace.update({key: one[key] for key in ("model_name", "model_version", "request_id") if key in one})
+        trace["timestamps"].update({stamp["name"]: stamp["ns"] for stamp in one.get("timestamps", [])})
+    return traces
+
+
+def summed(traces, frontend):
+    """Time between the pairs of each trace of a frontend; none may be negative or absent."""
+    pairs = [(f"{frontend}_{start}", f"{frontend}_{end}") for start, end in FRONTENDS[frontend]] + HANDLER
+    of_frontend = [one for one in traces.values() if any(name.startswith(frontend) for name in one["timestamps"])]
+    for one in of_frontend:
+        for start, end in pairs:
+            assert one["timestamps"][start] <= one["timestamps"][end], (start, end, one)
+    return len(of_frontend)
+
+
+def clients(server):
+    return triton.InferenceServerClient(server.grpc), triton_http.InferenceServerClient(server.http)
+
+
+def http_tensor():
+    one = triton_http.InferInput("INPUT0", [1, 16], "FP32")
+    one.set_data_from_numpy(np.array([ROW]))
+    return one
+
+
+def read(path):
+    return json.loads(path.read_text()) if path.exists() else []
+
+
+def test_a_trace_file_is_read_as_tritons_summary_reads_it(program, models, tmp_path):
+    file = tmp_path / "trace.json"
+    flag = f"--trace-config=level=TIMESTAMPS,rate=2,count=-1,file={file},mode=triton"
+    with serving(models, flag, program=program) as server:
+        over_grpc, over_http = clients(server)
+        for number in range(8):
+            over_grpc.infer("identity", [tensor("INPUT0", [ROW])], request_id=f"g{number}")
+        for number in range(6):
+            over_http.infer("identity", [http_tensor()], request_id=f"h{number}")
+        eventually("seven traces are in the file", lambda: len(grouped(read(file))) == 7)
+        page = scrape(server)
+        assert "paternoster_traces_total 7" in page and "paternoster_traces_dropped_total 0" in page
+    traces = grouped(read(file))
+    assert {(one["model_name"], one["model_version"]) for one in traces.values()} == {("identity", 1)}
+    assert [one["request_id"] for one in traces.values()] == ["g1", "g3", "g5", "g7", "h1", "h3", "h5"]
+    assert (summed(traces, "GRPC"), summed(traces, "HTTP")) == (4, 3)
+
+
+def test_numbered_files_hold_as_many_traces_as_the_frequency_says(program, models, tmp_path):
+    file = tmp_path / "trace.json"
+    flags = [
+        f"--trace-config=triton,file={file}",
+        "--trace-config",
+        "triton,log-frequency=2",
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config=rate=1",
+        "--trace-config",
+        "count=5",
+    ]
+    with serving(models, *flags, program=program) as server, triton.InferenceServerClient(server.grpc) as client:
+        for _ in range(9):
+            client.infer("identity", [tensor("INPUT0", [ROW])])
+        assert client.get_trace_settings(as_json=True)["settings"]["trace_count"]["value"] == ["0"]
+    assert [len(grouped(read(tmp_path / f"trace.json.{number}"))) for number in range(4)] == [2, 2, 1, 0]
+    assert not file.exists()
+
+
+def over(client, protocol):
+    """Reading and changing settings by a client; both give name → value as HTTP shows it."""
+
+    def plain(answer):
+        if protocol == "http":
+            return answer
+        values = {name: list(setting.value) for name, setting in answer.settings.items()}
+        return {name: value if name == "trace_level" else value[0] for name, value in values.items()}
+
+    return (
+        lambda model=None: plain(client.get_trace_settings(model)),
+        lambda model=None, **settings: plain(client.update_trace_settings(model, settings)),
+    )
+
+
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_clients_change_the_settings_of_the_server_and_of_models(program, models, tmp_path, protocol):
+    file = tmp_path / "trace.json"
+    with serving(models, f"--trace-config=triton,file={file}", program=program) as server:
+        get, update = over(dict(zip(("grpc", "http"), clients(server)))[protocol], protocol)
+        assert get() == get("identity") == {**OFF, "trace_file": str(file)}
+
+        changed = update("identity", trace_level=["TIMESTAMPS", "TENSORS"], trace_rate="1", trace_count="3")
+        assert changed == get("identity") != get("other")
+        assert changed["trace_level"] == ["TIMESTAMPS", "TENSORS"]
+        assert (changed["trace_rate"], changed["trace_count"], changed["log_frequency"]) == ("1", "3", "0")
+
+        update(log_frequency="50", trace_rate="9")
+        assert (get("identity")["log_frequency"], get("identity")["trace_rate"]) == ("50", "1")
+        assert (get("other")["log_frequency"], get("other")["trace_rate"]) == ("50", "9")
+        update("identity", trace_rate=None)
+        assert get("identity")["trace_rate"] == "9", "cleared, it is the server's"
+        update(log_frequency=None, trace_rate=None)
+        update("identity", trace_level=None, trace_count=None)
+        assert get() == get("identity") == {**OFF, "trace_file": str(file)}
+
+        for model, settings in [
+            ("identity", {"trace_file": "elsewhere.json"}),
+            (None, {"trace_rate": "often"}),
+            (None, {"trace_level": ["TIMESTAMPS"], "trace_rate": "0"}),
+            ("nope", {"trace_rate": "1"}),
+        ]:
+            with pytest.raises(InferenceServerException):
+                update(model, **settings)
+        assert get() == {**OFF, "trace_file": str(file)}
+
+
+def test_the_file_cannot_be_named_by_a_client(client):
+    with refused("UNIMPLEMENTED", "trace file location"):
+        client.update_trace_settings(settings={"trace_file": "/tmp/elsewhere.json"})
+    with refused("INVALID_ARGUMENT", "trace file name is not given"):
+        client.update_trace_settings("identity", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
+    assert client.get_trace_settings(as_json=True)["settings"]["trace_level"]["value"] == ["OFF"]
