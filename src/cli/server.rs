@@ -2,7 +2,6 @@
 
 use std::{
     fmt::Write as _,
-    io,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -19,7 +18,10 @@ use crate::{
         grpc::{self, GrpcServer},
         http::{HttpServer, HttpStartError, loaded_versions},
     },
-    observe::{Logging, Metrics, trace::Tracer},
+    observe::{
+        Logging, Metrics,
+        trace::{TraceStartError, Tracer},
+    },
     repository::{self, Loader, Repository},
     wire::SharedMemory,
 };
@@ -65,7 +67,7 @@ pub(super) enum StartError {
     #[error("metrics: {0}")]
     Metrics(#[from] prometheus::Error),
     #[error("--trace-config: {0}")]
-    Tracing(io::Error),
+    Tracing(TraceStartError),
 }
 
 fn plural(count: usize, noun: &str) -> String {

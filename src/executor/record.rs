@@ -286,7 +286,7 @@ impl Record {
     fn count(&mut self, error: Option<&InferError>, now: Ns) {
         // Let go before the reply leaves, so that whoever sends it ends the trace.
         if let Some(trace) = self.trace.take() {
-            trace.ended(self.arrived, now);
+            trace.ended(self.arrived, now, error.map(|error| failure_reason(error).name()));
         }
         let stats = &self.handle.stats;
         if self.queued {

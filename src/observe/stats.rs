@@ -64,6 +64,19 @@ pub enum FailureReason {
     Other,
 }
 
+impl FailureReason {
+    /// Its name, as Triton's counters have it, but for a deadline, which they count as CANCELED.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Rejected => "REJECTED",
+            Self::Canceled => "CANCELED",
+            Self::Expired => "EXPIRED",
+            Self::Backend => "BACKEND",
+            Self::Other => "OTHER",
+        }
+    }
+}
+
 /// Counters of one loaded version; a reload starts anew. All methods are cheap and may be called from any thread.
 ///
 /// The totals share one short lock instead of an atomic each: a dozen plain additions under an uncontended lock cost

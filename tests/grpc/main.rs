@@ -12,6 +12,7 @@ mod management;
 mod reflection;
 mod repository;
 mod shutdown;
+mod spans;
 mod stream;
 mod support;
 mod tls;

@@ -1,6 +1,9 @@
 """Traces of requests as Triton's tools read them, and the settings as its clients change them."""
 
 import json
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -169,3 +172,51 @@ def test_the_file_cannot_be_named_by_a_client(client):
     with refused("INVALID_ARGUMENT", "trace file name is not given"):
         client.update_trace_settings("identity", {"trace_level": ["TIMESTAMPS"], "trace_rate": "1"})
     assert client.get_trace_settings(as_json=True)["settings"]["trace_level"]["value"] == ["OFF"]
+
+
+@contextmanager
+def collector():
+    """A collector: its URL, and (path, content type, body) of each export."""
+    exports = []
+
+    class Export(BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            exports.append((self.path, self.headers["content-type"], body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Export) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1/traces", exports
+        finally:
+            server.shutdown()
+
+
+def test_spans_that_wait_are_exported_when_the_server_ends(program, models):
+    trace, span = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+    with collector() as (url, exports):
+        flags = [
+            "--trace-config=mode=opentelemetry,level=TIMESTAMPS,rate=0",
+            f"--trace-config=opentelemetry,url={url}",
+            "--trace-config",
+            "opentelemetry,resource=service.name=under test",
+            "--trace-config=opentelemetry,bsp_schedule_delay=3600000",
+        ]
+        with serving(models, *flags, program=program) as server, triton.InferenceServerClient(server.grpc) as client:
+            assert client.get_trace_settings(as_json=True)["settings"]["trace_mode"]["value"] == ["opentelemetry"]
+            client.infer("identity", [tensor("INPUT0", [ROW])], request_id="without a context")
+            headers = {"traceparent": f"00-{trace}-{span}-01"}
+            client.infer("identity", [tensor("INPUT0", [ROW])], request_id="within a span", headers=headers)
+            eventually("one is traced", lambda: "paternoster_traces_total 1" in scrape(server))
+            assert exports == [], "the hour is not over"
+        [(path, content_type, body)] = exports
+    assert (path, content_type) == ("/v1/traces", "application/x-protobuf")
+    for part in (bytes.fromhex(trace), bytes.fromhex(span), b"under test", b"InferRequest", b"within a span"):
+        assert part in body, part
+    assert b"without a context" not in body

@@ -1,11 +1,13 @@
 //! The flags of tracing: `--trace-config`, and the older flags that it stands for.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::Args;
+use http::Uri;
 
 use crate::observe::trace::{
-    TraceLevel, TraceMode, TraceOptions, TraceSettingError, TraceSettings, parse_count, parse_number,
+    OtlpOptions, TraceLevel, TraceMode, TraceOptions, TraceSettingError, TraceSettings, collector_url, parse_count,
+    parse_number,
 };
 
 #[derive(Clone, Debug, Default, Args)]
@@ -13,8 +15,10 @@ use crate::observe::trace::{
 #[allow(missing_docs)]
 pub struct TraceArgs {
     /// Settings of tracing; may be given several times: level (OFF, TIMESTAMPS, TENSORS; may be given several times),
-    /// rate (every so many requests one is traced; 1000), count (so many requests are; -1: without end), mode (triton);
-    /// file (of mode triton), log-frequency (traces of one numbered file; 0: all in one)
+    /// rate (every so many requests one is traced; 1000), count (so many requests are; -1: without end), mode (triton or
+    /// opentelemetry). Of mode triton: file, log-frequency (traces of one numbered file; 0: all in one). Of mode
+    /// opentelemetry: url (of the collector), resource (KEY=VALUE, of all spans; may be given several times),
+    /// bsp_max_queue_size (2048), bsp_schedule_delay (ms; 5000), bsp_max_export_batch_size (512)
     #[arg(id = "trace-config", long, value_name = "[MODE,]SETTING=VALUE,...")]
     pub config: Vec<TraceConfig>,
 
@@ -55,7 +59,15 @@ enum TraceFlag {
     Mode(TraceMode),
     File(PathBuf),
     LogFrequency(u32),
+    Url(Uri),
+    Resource(String, String),
+    MaxQueueSize(usize),
+    ScheduleDelay(Duration),
+    MaxExportBatchSize(usize),
 }
+
+/// Most spans that can be asked to wait: a place is kept for each.
+const MOST_SPANS: usize = 1 << 20;
 
 impl FromStr for TraceConfig {
     type Err = String;
@@ -81,7 +93,14 @@ fn setting_of(scope: Option<TraceMode>, setting: &str) -> Result<TraceFlag, Stri
         "mode" => (TraceFlag::Mode(mode(value)?), None),
         "file" => (TraceFlag::File(value.into()), Some(TraceMode::Triton)),
         "log-frequency" => (TraceFlag::LogFrequency(log_frequency(value)?), Some(TraceMode::Triton)),
-        _ => return Err(format!("unknown setting '{key}', expected level, rate, count, mode, file or log-frequency")),
+        "url" => (TraceFlag::Url(collector_url(value)?), Some(TraceMode::OpenTelemetry)),
+        "resource" => (resource(value)?, Some(TraceMode::OpenTelemetry)),
+        "bsp_max_queue_size" => (TraceFlag::MaxQueueSize(spans(key, value)?), Some(TraceMode::OpenTelemetry)),
+        "bsp_schedule_delay" => (TraceFlag::ScheduleDelay(delay(value)?), Some(TraceMode::OpenTelemetry)),
+        "bsp_max_export_batch_size" => {
+            (TraceFlag::MaxExportBatchSize(spans(key, value)?), Some(TraceMode::OpenTelemetry))
+        }
+        _ => return Err(format!("unknown setting '{key}', expected one of {SETTINGS}")),
     };
     match (scope, of_mode) {
         (Some(scope), Some(mode)) if scope != mode => {
@@ -91,11 +110,30 @@ fn setting_of(scope: Option<TraceMode>, setting: &str) -> Result<TraceFlag, Stri
     }
 }
 
+const SETTINGS: &str = "level, rate, count, mode, file, log-frequency, url, resource, bsp_max_queue_size, \
+                        bsp_schedule_delay, bsp_max_export_batch_size";
+
 fn mode(given: &str) -> Result<TraceMode, String> {
-    match given {
-        "triton" => Ok(TraceMode::Triton),
-        _ => Err(format!("mode: expected triton, got '{given}'")),
-    }
+    let modes = [TraceMode::Triton, TraceMode::OpenTelemetry];
+    let expected = || format!("mode: expected triton or opentelemetry, got '{given}'");
+    modes.into_iter().find(|mode| mode.name() == given).ok_or_else(expected)
+}
+
+fn resource(given: &str) -> Result<TraceFlag, String> {
+    let (key, value) =
+        given.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or("resource: expected KEY=VALUE")?;
+    Ok(TraceFlag::Resource(key.to_owned(), value.to_owned()))
+}
+
+fn spans(key: &str, given: &str) -> Result<usize, String> {
+    let number = given.parse().ok().filter(|number| (1..=MOST_SPANS).contains(number));
+    number.ok_or_else(|| format!("{key}: expected a number from 1 to {MOST_SPANS}, got '{given}'"))
+}
+
+fn delay(given: &str) -> Result<Duration, String> {
+    let ms = given.parse().ok().filter(|&ms: &u32| ms > 0);
+    let ms = ms.ok_or_else(|| format!("bsp_schedule_delay: expected milliseconds from 1, got '{given}'"))?;
+    Ok(Duration::from_millis(u64::from(ms)))
 }
 
 fn level(given: &str) -> Result<String, String> {
@@ -143,6 +181,11 @@ impl TraceArgs {
                 TraceFlag::LogFrequency(given) => *log_frequency = given,
                 TraceFlag::Mode(given) => options.mode = given,
                 TraceFlag::File(given) => options.file = Some(given),
+                TraceFlag::Url(given) => options.otlp.url = Some(given),
+                TraceFlag::Resource(key, value) => options.otlp.resource.push((key, value)),
+                TraceFlag::MaxQueueSize(given) => options.otlp.max_queue_size = Some(given),
+                TraceFlag::ScheduleDelay(given) => options.otlp.schedule_delay = Some(given),
+                TraceFlag::MaxExportBatchSize(given) => options.otlp.max_export_batch_size = Some(given),
             }
         }
         if is_off {
@@ -153,7 +196,7 @@ impl TraceArgs {
 
     /// Settings that have no effect: each with its flag, and why.
     pub(super) fn idle(&self) -> Vec<(String, &'static str)> {
-        let TraceOptions { mode, settings, file } = self.options();
+        let TraceOptions { mode, settings, file, otlp } = self.options();
         let mut idle = Vec::new();
         if mode == TraceMode::Triton && !settings.level.is_off() && file.is_none() {
             idle.push(("--trace-config=level".to_owned(), "there is no triton,file=FILE to write traces to"));
@@ -161,6 +204,12 @@ impl TraceArgs {
         if mode == TraceMode::Triton && !settings.level.is_off() && settings.rate == 0 {
             idle.push(("--trace-config=rate=0".to_owned(), "no request is traced"));
         }
+        let of_other = match mode {
+            TraceMode::Triton => (otlp != OtlpOptions::default()).then_some("mode is not opentelemetry"),
+            TraceMode::OpenTelemetry => (file.is_some() || settings.log_frequency != 0 || settings.level.tensors)
+                .then_some("mode is not triton"),
+        };
+        idle.extend(of_other.map(|why| ("--trace-config: a setting of the other mode".to_owned(), why)));
         idle
     }
 }
@@ -197,6 +246,7 @@ mod tests {
                 log_frequency: 50,
             },
             file: Some("/tmp/trace.json".into()),
+            otlp: OtlpOptions::default(),
         };
         let together = "--trace-config=level=TIMESTAMPS,level=TENSORS,rate=100,count=7,file=/tmp/trace.json,\
                         log-frequency=50,mode=triton";
@@ -229,13 +279,42 @@ mod tests {
     }
 
     #[test]
+    fn where_spans_go_is_said_as_on_triton() {
+        let given = [
+            "--trace-config=mode=opentelemetry",
+            "--trace-config",
+            "opentelemetry,url=http://host:4318/v1/traces",
+            "--trace-config=opentelemetry,resource=service.name=x",
+            "--trace-config=opentelemetry,resource=service.version=1=2",
+            "--trace-config=opentelemetry,bsp_max_queue_size=9,bsp_schedule_delay=100,bsp_max_export_batch_size=3",
+        ];
+        let options = options(&given);
+        assert_eq!(options.mode, TraceMode::OpenTelemetry);
+        let expected = OtlpOptions {
+            url: Some(Uri::from_static("http://host:4318/v1/traces")),
+            resource: vec![("service.name".into(), "x".into()), ("service.version".into(), "1=2".into())],
+            max_queue_size: Some(9),
+            schedule_delay: Some(Duration::from_millis(100)),
+            max_export_batch_size: Some(3),
+        };
+        assert_eq!(options.otlp, expected);
+    }
+
+    #[test]
     fn what_cannot_be_is_refused_by_name() {
         for (given, expected) in [
             ("--trace-config=level=LOUD", "expected OFF, TIMESTAMPS or TENSORS"),
             ("--trace-config=rate=often", "expected a number"),
             ("--trace-config=count=-2", "expected a number from -1"),
             ("--trace-config=colour=red", "unknown setting 'colour'"),
-            ("--trace-config=zipkin,url=x", "mode: expected triton"),
+            ("--trace-config=zipkin,url=x", "mode: expected triton or opentelemetry"),
+            ("--trace-config=triton,url=http://host/", "'url' is a setting of mode opentelemetry"),
+            ("--trace-config=opentelemetry,file=t.json", "'file' is a setting of mode triton"),
+            ("--trace-config=opentelemetry,url=https://host/v1/traces", "https is not supported"),
+            ("--trace-config=opentelemetry,url=host", "expected a URL such as http://"),
+            ("--trace-config=opentelemetry,resource=x", "KEY=VALUE"),
+            ("--trace-config=opentelemetry,bsp_max_queue_size=0", "from 1"),
+            ("--trace-config=opentelemetry,bsp_schedule_delay=soon", "milliseconds"),
             ("--trace-config=triton", "SETTING=VALUE"),
             ("--trace-config=file=", "file: expected a value"),
         ] {
@@ -254,5 +333,8 @@ mod tests {
         assert_eq!(idle(&["--trace-config=level=TIMESTAMPS,file=t.json,rate=0"]), 1);
         assert_eq!(idle(&["--trace-config=level=TIMESTAMPS,file=t.json"]), 0);
         assert_eq!(idle(&["--trace-config=file=t.json"]), 0, "clients may turn it on");
+        assert_eq!(idle(&["--trace-config=url=http://host/"]), 1);
+        assert_eq!(idle(&["--trace-config=mode=opentelemetry,file=t.json"]), 1);
+        assert_eq!(idle(&["--trace-config=mode=opentelemetry,level=TIMESTAMPS,rate=0"]), 0, "clients decide");
     }
 }

@@ -15,6 +15,7 @@ use crate::{
         state::{Asked, Due},
     },
     model::unfold::Unfolded,
+    observe::trace::Parts,
 };
 
 impl Pool {
@@ -40,7 +41,7 @@ impl Pool {
         let expiry = request.deadline.map(|deadline| self.clock.ns_at(deadline));
         handle.stats().admitted();
         if let Some(trace) = &request.trace {
-            trace.submitted(self.clock.instant_of(0));
+            trace.submitted(self.clock.instant_of(0), parts_of(handle));
         }
         let may_move = handle.homes.len() > 1 && !handle.has_sequences;
         let whereabouts = may_move.then(Whereabouts::new);
@@ -110,6 +111,15 @@ impl Pool {
         for &home in homes {
             self.drive(&self.shards[home], |state, now, after| state.step(now, Event::ModelDraining(model), after));
         }
+    }
+}
+
+/// What tasks of a version run.
+fn parts_of(handle: &ModelHandle) -> Parts {
+    match &handle.cells {
+        Some(cells) => Parts::Cells(cells.unfolding().cells.iter().map(|cell| cell.name.clone()).collect()),
+        None if handle.stats.stage(0).is_some() => Parts::Stages,
+        None => Parts::Whole,
     }
 }
 

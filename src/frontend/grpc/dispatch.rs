@@ -22,6 +22,7 @@ use crate::{
     budget::Reservation,
     executor::Backlog,
     frontend::{Protocol, Services, intake::Workers, methods, restricted::Restrictions, services::ConnectionHolds},
+    observe::trace::{RequestTrace, TRACE_RESPONSE},
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -204,7 +205,7 @@ impl Dispatch {
                 };
                 let response = answered(call.writer, &call.backlog, answer);
                 match trace {
-                    Some(trace) => response.map(|body| body.traced(trace.sending())),
+                    Some(trace) => traced(response, &trace),
                     None => response,
                 }
             }
@@ -321,6 +322,14 @@ impl Dispatch {
         let requests = UntilClosing::new(body, self.closing.clone());
         service(Request::from_parts(parts, requests)).await.map(ReplyBody::Foreign)
     }
+}
+
+/// A reply that names the span of its request, and whose leaving is noted in its trace.
+fn traced(mut response: Response<ReplyBody>, trace: &Arc<RequestTrace>) -> Response<ReplyBody> {
+    if let Some(span) = trace.response_header() {
+        response.headers_mut().insert(TRACE_RESPONSE, span);
+    }
+    response.map(|body| body.traced(trace.sending()))
 }
 
 /// A call of one request and one answer.

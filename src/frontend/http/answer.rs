@@ -25,7 +25,7 @@ use super::{Problem, infer::JSON_LENGTH};
 use crate::{
     executor::Backlog,
     frontend::{intake::Encoding, unsent::admitted},
-    observe::trace::{RequestTrace, Sending},
+    observe::trace::{RequestTrace, Sending, TRACE_RESPONSE},
     wire::json,
 };
 
@@ -84,6 +84,9 @@ impl Answer {
         let sending = self.trace.as_ref().map(RequestTrace::sending);
         let mut response = Response::new(Body::new(Parts { parts, _sending: sending }));
         let headers = response.headers_mut();
+        if let Some(span) = self.trace.as_ref().and_then(|trace| trace.response_header()) {
+            headers.insert(TRACE_RESPONSE, span);
+        }
         headers.insert(CONTENT_TYPE, HeaderValue::from_static(self.kind));
         if let Some(bytes) = self.json_bytes {
             headers.insert(JSON_LENGTH, HeaderValue::from(bytes));

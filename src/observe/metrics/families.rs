@@ -186,7 +186,7 @@ pub(super) struct PerTracer {
 }
 
 /// All families about tracing.
-pub(super) const PER_TRACER: [PerTracer; 2] = [
+pub(super) const PER_TRACER: [PerTracer; 3] = [
     PerTracer {
         family: counter("paternoster_traces_total", "Requests that were traced"),
         value: TraceStats::sampled_requests,
@@ -194,6 +194,10 @@ pub(super) const PER_TRACER: [PerTracer; 2] = [
     PerTracer {
         family: counter("paternoster_traces_dropped_total", "Traces that were lost on their way to a file"),
         value: TraceStats::dropped_traces,
+    },
+    PerTracer {
+        family: counter("paternoster_trace_spans_dropped_total", "Spans that were lost on their way to the collector"),
+        value: TraceStats::spans_dropped,
     },
 ];
 

@@ -24,6 +24,9 @@ pub struct TraceHead {
     pub parent: Option<Parent>,
 }
 
+/// The header by which a reply names the span of its request, as the drafts of W3C Trace Context have it.
+pub const TRACE_RESPONSE: &str = "traceresponse";
+
 /// Length of a header of version 00. Later versions may add to it behind a dash.
 const LENGTH: usize = 55;
 

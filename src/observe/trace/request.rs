@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use parking_lot::Mutex;
 
-use super::{context::TraceHead, settings::TraceLevel, tracer::Sink};
+use super::{context::TraceHead, otlp::RootSpan, settings::TraceLevel, tracer::Sink};
 
 /// Spells of tasks that are kept apart. What runs beyond them is added to the last of the same cell, or to the last.
 const MOST_SPELLS: usize = 64;
@@ -78,6 +78,20 @@ impl Spell {
 pub(super) struct End {
     pub(super) arrived_ns: u64,
     pub(super) ended_ns: u64,
+    /// Why it has no response; `None` where it completed.
+    pub(super) failure: Option<&'static str>,
+}
+
+/// What tasks of a version run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Parts {
+    /// The whole model.
+    #[default]
+    Whole,
+    /// One of its stages.
+    Stages,
+    /// One of its cells, which have these names.
+    Cells(Vec<String>),
 }
 
 /// What has happened so far.
@@ -85,6 +99,7 @@ pub(super) struct End {
 pub(super) struct Progress {
     /// Since when the executor's times count.
     pub(super) epoch: Option<Instant>,
+    pub(super) parts: Parts,
     pub(super) spells: Vec<Spell>,
     /// The task that began first, and the one that ended last.
     pub(super) first: Option<TaskRan>,
@@ -111,6 +126,8 @@ pub struct RequestTrace {
     pub(super) model: String,
     pub(super) version: i64,
     pub(super) request_id: String,
+    /// Its span, where it is exported as spans.
+    pub(super) root: Option<RootSpan>,
     pub(super) progress: Mutex<Progress>,
 }
 
@@ -139,6 +156,7 @@ impl RequestTrace {
         of: &TracedRequest<'_>,
     ) -> Self {
         let &TracedRequest { transport, head, received, model, version, id: request_id } = of;
+        let root = sink.begin(&head, transport);
         let end = request_id.floor_char_boundary(MOST_ID_BYTES);
         Self {
             sink,
@@ -152,13 +170,16 @@ impl RequestTrace {
             model: model.to_owned(),
             version,
             request_id: request_id[..end].to_owned(),
+            root,
             progress: Mutex::default(),
         }
     }
 
-    /// The executor has the request; its times count from an epoch of its own.
-    pub fn submitted(&self, epoch: Instant) {
-        self.progress.lock().epoch = Some(epoch);
+    /// The executor has the request, whose tasks run these parts; its times count from an epoch of its own.
+    pub fn submitted(&self, epoch: Instant, parts: Parts) {
+        let mut progress = self.progress.lock();
+        progress.epoch = Some(epoch);
+        progress.parts = parts;
     }
 
     /// A task ran rows of it.
@@ -180,14 +201,22 @@ impl RequestTrace {
         spells[at].add(task);
     }
 
-    /// The executor lets it go.
-    pub fn ended(&self, arrived_ns: u64, ended_ns: u64) {
-        self.progress.lock().end = Some(End { arrived_ns, ended_ns });
+    /// The executor lets it go; `failure` names in a word why it has no response.
+    pub fn ended(&self, arrived_ns: u64, ended_ns: u64, failure: Option<&'static str>) {
+        self.progress.lock().end = Some(End { arrived_ns, ended_ns, failure });
     }
 
     /// A response of it is there.
     pub fn responded(&self) {
         self.progress.lock().responded = Some(Instant::now());
+    }
+
+    /// The cells whose tasks ran, in order, with how many ran one after the other.
+    #[cfg(test)]
+    pub(crate) fn spells(&self) -> Vec<(String, u32)> {
+        let progress = self.progress.lock();
+        let Parts::Cells(names) = &progress.parts else { return Vec::new() };
+        progress.spells.iter().map(|spell| (names[usize::from(spell.cell)].clone(), spell.tasks)).collect()
     }
 
     /// Its reply leaves, and has left when what is returned is dropped.

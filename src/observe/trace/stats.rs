@@ -9,6 +9,8 @@ pub struct TraceStats {
     sampled: AtomicU64,
     /// Traces that no file holds: too many waited to be written, or the file could not be.
     dropped: AtomicU64,
+    /// Spans that no collector has: too many waited to be exported, or an export failed.
+    dropped_spans: AtomicU64,
 }
 
 impl TraceStats {
@@ -18,6 +20,15 @@ impl TraceStats {
 
     pub(super) fn dropped(&self, traces: u64) {
         self.dropped.fetch_add(traces, Ordering::Relaxed);
+    }
+
+    pub(super) fn dropped_spans(&self, spans: u64) {
+        self.dropped_spans.fetch_add(spans, Ordering::Relaxed);
+    }
+
+    /// Spans that were lost on their way to the collector so far.
+    pub fn spans_dropped(&self) -> u64 {
+        self.dropped_spans.load(Ordering::Relaxed)
     }
 
     /// Requests that were traced so far.

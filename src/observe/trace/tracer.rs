@@ -19,7 +19,8 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{
     context::{self, Parent, TraceHead},
     file::TraceFiles,
-    request::{RequestTrace, TracedRequest},
+    otlp::{OtlpOptions, RootSpan, SpanExport},
+    request::{RequestTrace, TracedRequest, Transport},
     settings::{Specified, TraceMode, TraceSettingError, TraceSettings},
     stats::TraceStats,
     triton,
@@ -37,6 +38,19 @@ pub struct TraceOptions {
     pub settings: TraceSettings,
     /// The file of mode `triton`; no trace is recorded without one.
     pub file: Option<PathBuf>,
+    /// How spans of mode `opentelemetry` are exported.
+    pub otlp: OtlpOptions,
+}
+
+/// Why a server cannot trace.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceStartError {
+    /// There is no thread to be had.
+    #[error("cannot start the thread that writes traces: {0}")]
+    Thread(#[from] io::Error),
+    /// Spans cannot be exported.
+    #[error("cannot export spans: {0}")]
+    Export(String),
 }
 
 /// Decides which requests are traced.
@@ -65,9 +79,19 @@ pub(super) enum Sink {
         /// An instant, and what the monotonic clock showed then.
         clock: (Instant, u64),
     },
+    /// Spans for a collector.
+    Spans(SpanExport),
 }
 
 impl Sink {
+    /// Begins the span of a request, where requests are spans.
+    pub(super) fn begin(&self, head: &TraceHead, transport: Transport) -> Option<RootSpan> {
+        match self {
+            Self::Files { .. } => None,
+            Self::Spans(spans) => Some(spans.begin(head, transport)),
+        }
+    }
+
     /// Takes a trace that has ended.
     pub(super) fn take(&self, trace: &mut RequestTrace) {
         match self {
@@ -79,6 +103,7 @@ impl Sink {
                 let objects = triton::objects(trace, &trace.progress.lock(), ns_of);
                 files.write(objects, trace.log_frequency);
             }
+            Self::Spans(spans) => spans.take(trace),
         }
     }
 }
@@ -142,22 +167,27 @@ impl Sampler {
 }
 
 impl Tracer {
-    /// A tracer that traces nothing before its settings are changed, and nothing then unless there is a file.
+    /// A tracer by its options. That of mode `triton` traces nothing unless there is a file; that of mode `opentelemetry`
+    /// is to be started in the runtime that its connections are to run on.
     ///
     /// # Errors
-    /// When there is no thread to be had.
-    pub fn start(options: TraceOptions) -> io::Result<Self> {
-        let TraceOptions { mode, settings, file } = options;
+    /// When there is no thread to be had, or spans cannot be exported so.
+    pub fn start(options: TraceOptions) -> Result<Self, TraceStartError> {
+        let TraceOptions { mode, settings, file, otlp } = options;
         let stats = Arc::new(TraceStats::default());
         let sink = match (mode, &file) {
             (TraceMode::Triton, Some(file)) => {
                 let files = TraceFiles::start(file.clone(), Arc::clone(&stats))?;
                 Some(Arc::new(Sink::Files { files, clock: (Instant::now(), monotonic_ns()) }))
             }
-            _ => None,
+            (TraceMode::Triton, None) => None,
+            (TraceMode::OpenTelemetry, _) => {
+                let spans = SpanExport::start(otlp, &stats).map_err(TraceStartError::Export)?;
+                Some(Arc::new(Sink::Spans(spans)))
+            }
         };
         let global = Scope { specified: Specified::default(), sampler: Arc::new(Sampler::new(settings.clone())) };
-        let samplers = Samplers::new(global, HashMap::new(), sink.is_some());
+        let samplers = Samplers::new(global, HashMap::new(), sink.as_deref());
         Ok(Self {
             mode,
             file: file.map_or_else(String::new, |file| file.display().to_string()),
@@ -218,7 +248,7 @@ impl Tracer {
                 models.insert(model.to_owned(), scope);
             }
         }
-        self.current.store(Arc::new(Samplers::new(global, models, self.sink.is_some())));
+        self.current.store(Arc::new(Samplers::new(global, models, self.sink.as_deref())));
         Ok(())
     }
 
@@ -290,15 +320,16 @@ impl Tracer {
     pub fn flush(&self) {
         match self.sink.as_deref() {
             Some(Sink::Files { files, .. }) => files.flush(),
+            Some(Sink::Spans(spans)) => spans.flush(),
             None => {}
         }
     }
 }
 
 impl Samplers {
-    fn new(global: Scope, models: HashMap<String, Scope>, has_sink: bool) -> Self {
+    fn new(global: Scope, models: HashMap<String, Scope>, sink: Option<&Sink>) -> Self {
         let any = |scope: &Scope| !scope.sampler.settings.level.is_off();
-        let is_on = has_sink && (any(&global) || models.values().any(any));
+        let is_on = sink.is_some() && (any(&global) || models.values().any(any));
         Self { global, models, is_on }
     }
 

@@ -8,6 +8,7 @@ use super::*;
 use crate::{
     batching::{CellularKnobs, Knobs, Policy},
     executor::{InferRequest, ModelHandle, Pool, PoolOptions},
+    observe::trace::{TraceLevel, TraceOptions, TraceSettings, TracedRequest, Tracer, Transport},
 };
 
 /// A version whose digits come in this order, and whose cell is this program.
@@ -167,6 +168,32 @@ fn two_cells_of_one_kind_of_one_version_share_tasks_although_it_runs_one_at_a_ti
     assert_eq!(stats.batch_stats.iter().map(|own| own.batch_size).max(), Some(2));
     let rows_of = |cell: u16| handle.stats().stage(cell).expect("it has two").reading().rows;
     assert_eq!((rows_of(0), rows_of(1)), (3, 3), "each cell's own");
+}
+
+#[test]
+fn the_trace_of_a_request_has_one_spell_for_the_steps_of_each_cell() {
+    let folder = tempfile::TempDir::new().expect("a folder");
+    let level = TraceLevel { timestamps: true, tensors: false };
+    let settings = TraceSettings { level, rate: 1, ..TraceSettings::default() };
+    let file = Some(folder.path().join("trace.json"));
+    let tracer = Tracer::start(TraceOptions { settings, file, ..TraceOptions::default() }).expect("a thread");
+    let head = tracer.head(&http::HeaderMap::new()).expect("it is on");
+    let (transport, received) = (Transport::Grpc, head.came);
+    let of = TracedRequest { transport, head, received, model: "twice", version: 1, id: "" };
+    let trace = tracer.begin(&of).expect("every request is traced");
+
+    let pool = Pool::start(&PoolOptions { cpu_lanes: 1, ..PoolOptions::default() }).expect("threads start");
+    let program: Arc<dyn Program> = rows(digits);
+    let (spec, programs) = twice(&program);
+    let (cells, segments) = programs.knobs();
+    let policy = Policy::Cellular(CellularKnobs { cells, segments, ..CellularKnobs::default() });
+    let knobs = Knobs { policy, ..Knobs::default() };
+    let handle = Arc::new(pool.bring_up(spec, knobs, programs).expect("the CPU has room"));
+    let runtime = Builder::new_current_thread().build().expect("a runtime");
+    let asked = InferRequest { trace: Some(Arc::clone(&trace)), ..request(&[1, 2, 3]) };
+    runtime.block_on(handle.submit(asked)).expect("it runs");
+
+    assert_eq!(trace.spells(), [("step".to_owned(), 3), ("again".to_owned(), 3)], "three digits, through each cell");
 }
 
 /// A program whose first run waits, and whose later ones run until they are told to stop.

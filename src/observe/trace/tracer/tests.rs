@@ -6,7 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::observe::trace::{TaskRan, TraceLevel, Transport};
+use crate::observe::trace::{Parts, TaskRan, TraceLevel};
 
 const TIMESTAMPS: TraceLevel = TraceLevel { timestamps: true, tensors: false };
 
@@ -16,7 +16,8 @@ fn settings(rate: u32, count: Option<u32>, log_frequency: u32) -> TraceSettings 
 
 fn to_file(folder: &TempDir, settings: TraceSettings) -> Tracer {
     let file = Some(folder.path().join("trace.json"));
-    Tracer::start(TraceOptions { mode: TraceMode::Triton, settings, file }).expect("a thread")
+    Tracer::start(TraceOptions { mode: TraceMode::Triton, settings, file, otlp: OtlpOptions::default() })
+        .expect("a thread")
 }
 
 /// One request of a model, if it is traced.
@@ -70,7 +71,7 @@ fn a_tracer_that_is_off_keeps_nothing_of_a_request() {
     let folder = TempDir::new().expect("a folder");
     let off = to_file(&folder, TraceSettings { level: TraceLevel::OFF, ..settings(1, None, 0) });
     assert!(off.head(&HeaderMap::new()).is_none());
-    let nowhere = TraceOptions { mode: TraceMode::Triton, settings: settings(1, None, 0), file: None };
+    let nowhere = TraceOptions { mode: TraceMode::Triton, settings: settings(1, None, 0), ..TraceOptions::default() };
     let nowhere = Tracer::start(nowhere).expect("no thread is needed");
     assert!(nowhere.head(&HeaderMap::new()).is_none(), "there is no file");
     assert_eq!(
@@ -135,12 +136,12 @@ fn a_trace_says_when_its_request_was_where() {
     let folder = TempDir::new().expect("a folder");
     let tracer = to_file(&folder, settings(1, None, 0));
     let trace = ask(&tracer, "m").expect("it is traced");
-    trace.submitted(trace.admitted);
+    trace.submitted(trace.admitted, Parts::Whole);
     let task =
         TaskRan { cell: 0, started_ns: 200, ended_ns: 300, input_ns: 10, infer_ns: 70, output_ns: 20, batch_rows: 4 };
     trace.ran(&task);
     trace.ran(&TaskRan { cell: 1, started_ns: 400, ended_ns: 500, output_ns: 30, ..task });
-    trace.ended(100, 600);
+    trace.ended(100, 600, None);
     drop(trace.sending());
     drop(trace);
     tracer.flush();
@@ -218,7 +219,8 @@ fn traces_that_cannot_be_written_are_counted_and_the_next_ones_are_tried() {
     let folder = TempDir::new().expect("a folder");
     let directory = folder.path().join("not there yet");
     let file = Some(directory.join("trace.json"));
-    let options = TraceOptions { mode: TraceMode::Triton, settings: settings(1, None, 0), file };
+    let options =
+        TraceOptions { mode: TraceMode::Triton, settings: settings(1, None, 0), file, otlp: OtlpOptions::default() };
     let tracer = Tracer::start(options).expect("a thread");
     assert_eq!(traced(&tracer, "m", 3), 3);
     tracer.flush();
