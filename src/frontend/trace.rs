@@ -3,7 +3,16 @@
 use std::{sync::Arc, time::Instant};
 
 use super::{Services, intake::Admitted};
-use crate::observe::trace::{RequestTrace, TraceHead, TracedRequest, Transport};
+use crate::{
+    executor::{InferError, InputTensor, OutputTensor, Response},
+    model::TensorSpec,
+    observe::trace::{RequestTrace, TraceHead, TracedRequest, TracedTensor, Transport},
+    repository::ModelVersion,
+    wire::json,
+};
+
+/// Longest text of a tensor's elements in a trace: well below a millisecond's work.
+const MOST_TENSOR_TEXT_BYTES: usize = 16 << 10;
 
 /// What is known of a request once its message is read; nothing where no request is traced.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +39,35 @@ pub(super) fn begin(
     let Admitted { version, decoded, .. } = admitted;
     let (model, version, id) = (&*version.spec().name, version.spec().version, &*decoded.reply.id);
     let trace = services.tracer.begin(&TracedRequest { transport, head, received, model, version, id });
+    if let Some(trace) = trace.as_ref().filter(|trace| trace.has_tensors()) {
+        for (given, spec) in decoded.request.inputs.iter().zip(&admitted.version.spec().inputs) {
+            if let Some(InputTensor { shape, data }) = given {
+                trace.tensor(traced(true, spec, shape, data));
+            }
+        }
+    }
     decoded.request.trace.clone_from(&trace);
     trace
+}
+
+/// A response to a request is there, or why there is none.
+pub(super) fn responded(trace: &RequestTrace, version: &ModelVersion, answer: &Result<Response, InferError>) {
+    trace.responded();
+    if let Ok(response) = answer
+        && trace.has_tensors()
+    {
+        for (OutputTensor { shape, data }, spec) in response.outputs.iter().zip(&version.spec().outputs) {
+            trace.tensor(traced(false, spec, shape, data));
+        }
+    }
+}
+
+fn traced(is_input: bool, spec: &TensorSpec, shape: &[i64], data: &[u8]) -> TracedTensor {
+    TracedTensor {
+        is_input,
+        name: spec.name.clone(),
+        datatype: spec.datatype.as_str(),
+        shape: shape.to_vec(),
+        data: json::listed(data, spec.datatype, MOST_TENSOR_TEXT_BYTES).unwrap_or_default(),
+    }
 }

@@ -11,7 +11,7 @@ import tritonclient.grpc as triton
 import tritonclient.http as triton_http
 from clients import ROW, eventually, refused, scrape, tensor
 from conftest import serving
-from onnx_bytes import identity
+from onnx_bytes import identity, model, node, port
 from repository_on_disk import config, write_model
 from tritonclient.utils import InferenceServerException
 
@@ -117,6 +117,55 @@ def test_numbered_files_hold_as_many_traces_as_the_frequency_says(program, model
         assert client.get_trace_settings(as_json=True)["settings"]["trace_count"]["value"] == ["0"]
     assert [len(grouped(read(tmp_path / f"trace.json.{number}"))) for number in range(4)] == [2, 2, 1, 0]
     assert not file.exists()
+
+
+def identities(inputs):
+    """Each output is the input of its number."""
+    pairs = [(name, name.replace("INPUT", "OUTPUT"), kind, ("batch", *dims)) for name, (kind, dims) in inputs.items()]
+    return model(
+        [node("Identity", [given], [made]) for given, made, _, _ in pairs],
+        [port(given, kind, dims) for given, _, kind, dims in pairs],
+        [port(made, kind, dims) for _, made, kind, dims in pairs],
+    )
+
+
+def array_of(traced):
+    """The elements of a traced tensor, as Triton's summary makes them."""
+    types = {"FP32": np.float32, "BOOL": bool, "INT64": np.int64, "BYTES": np.object_}
+    if traced["dtype"] == "BYTES":
+        values = json.loads(f"[{traced['data']}]")
+    else:
+        values = [float(value) for value in traced["data"].split(",")]
+    return np.array(values, dtype=types[traced["dtype"]]).reshape([int(size) for size in traced["shape"].split(",")])
+
+
+def test_the_level_tensors_holds_inputs_and_outputs(program, models, tmp_path):
+    kinds = {"INPUT0": ("FP32", [3]), "INPUT1": ("BOOL", [2]), "INPUT2": ("INT64", [1]), "INPUT3": ("BYTES", [2])}
+    write_model(models, "kinds", identities(kinds), config("kinds", kinds))
+    write_model(models, "large", identity(dims=("batch", "n")), config("large", {"INPUT0": ("FP32", [-1])}))
+    file = tmp_path / "trace.json"
+    flags = [f"--trace-config=triton,file={file}", "--trace-config=level=TENSORS,rate=1"]
+    given = {
+        "INPUT0": np.array([[1.5, -2, np.inf]], np.float32),
+        "INPUT1": np.array([[True, False]]),
+        "INPUT2": np.array([[2**40]], np.int64),
+        "INPUT3": np.array([['say "hello"', "a,b"]], np.object_),
+    }
+    with serving(models, *flags, program=program) as server, triton.InferenceServerClient(server.grpc) as client:
+        client.infer("kinds", [tensor(name, values) for name, values in given.items()])
+        client.infer("large", [tensor("INPUT0", np.zeros((1, 100_000), np.float32))])
+    objects = read(file)
+    assert all("timestamps" not in one for one in objects), "that is another level"
+    kinds, large = (
+        [one for one in objects if one["id"] == named["id"] and "activity" in one]
+        for named in objects
+        if "model_name" in named
+    )
+    assert [one["activity"] for one in kinds] == ["TENSOR_QUEUE_INPUT"] * 4 + ["TENSOR_BACKEND_OUTPUT"] * 4
+    for one in kinds:
+        name = one["tensor"]["name"].replace("OUTPUT", "INPUT")
+        np.testing.assert_array_equal(array_of(one["tensor"]), given[name])
+    assert [(one["tensor"]["shape"], one["tensor"]["data"]) for one in large] == [("1,100000", "")] * 2
 
 
 def over(client, protocol):

@@ -25,7 +25,7 @@ use crate::{
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
         methods::unresolved,
         services::ConnectionHolds,
-        trace::{Received, begin},
+        trace::{Received, begin, responded},
         unsent::counted,
     },
     observe::trace::{RequestTrace, Transport},
@@ -118,7 +118,7 @@ impl Responses {
 
     fn written(&self, response: Result<executor::Response, InferError>) -> Result<Vec<u8>, RequestError> {
         let _sending = self.trace.as_ref().map(|trace| {
-            trace.responded();
+            responded(trace, &self.version, &response);
             trace.sending()
         });
         let response = response.map_err(|error| RequestError::from_infer(&error, &self.plan.id))?;

@@ -20,7 +20,7 @@ use crate::{
             Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
         },
         methods::unresolved,
-        trace::{Received, begin},
+        trace::{Received, begin, responded},
     },
     observe::trace::Transport,
     repository::ModelVersion,
@@ -55,7 +55,7 @@ pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Requ
     let Admitted { version, decoded, held } = admitted;
     let answer = version.handle().submit(decoded.request).await;
     if let Some(trace) = &trace {
-        trace.responded();
+        responded(trace, &version, &answer);
     }
     let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
     drop(held);

@@ -6,6 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
+        atomic::{AtomicUsize, Ordering},
         mpsc::{Receiver, SyncSender, sync_channel},
     },
     thread::{Builder, JoinHandle},
@@ -18,6 +19,9 @@ use super::stats::TraceStats;
 
 /// Traces that may wait to be written.
 const MOST_WAITING: usize = 1024;
+
+/// Bytes of them.
+const MOST_WAITING_BYTES: usize = 16 << 20;
 
 /// What the thread is told.
 enum Order {
@@ -33,6 +37,8 @@ enum Order {
 #[derive(Debug)]
 pub(super) struct TraceFiles {
     orders: SyncSender<Order>,
+    /// Bytes that wait to be written.
+    waiting: Arc<AtomicUsize>,
     stats: Arc<TraceStats>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -45,15 +51,22 @@ impl TraceFiles {
     pub(super) fn start(path: PathBuf, stats: Arc<TraceStats>) -> io::Result<Self> {
         let (orders, received) = sync_channel(MOST_WAITING);
         let mut writer = Writer { path, whole: None, numbered: None, next_number: 0, has_failed: false };
-        let counted = Arc::clone(&stats);
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (counted, written) = (Arc::clone(&stats), Arc::clone(&waiting));
         let thread = Builder::new().name("paternoster-traces".to_owned());
-        let thread = thread.spawn(move || writer.run(&received, &counted))?;
-        Ok(Self { orders, stats, thread: Mutex::new(Some(thread)) })
+        let thread = thread.spawn(move || writer.run(&received, &written, &counted))?;
+        Ok(Self { orders, waiting, stats, thread: Mutex::new(Some(thread)) })
     }
 
     /// Lets a trace be written; drops it where too many wait.
     pub(super) fn write(&self, objects: Vec<u8>, log_frequency: u32) {
+        let bytes = objects.len();
+        let room = |waiting: usize| waiting.checked_add(bytes).filter(|&waiting| waiting <= MOST_WAITING_BYTES);
+        if self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_err() {
+            return self.stats.dropped(1);
+        }
         if self.orders.try_send(Order::Write { objects, log_frequency }).is_err() {
+            self.waiting.fetch_sub(bytes, Ordering::Relaxed);
             self.stats.dropped(1);
         }
     }
@@ -91,18 +104,20 @@ struct Writer {
 }
 
 impl Writer {
-    fn run(&mut self, orders: &Receiver<Order>, stats: &TraceStats) {
+    fn run(&mut self, orders: &Receiver<Order>, waiting: &AtomicUsize, stats: &TraceStats) {
         while let Ok(order) = orders.recv() {
             match order {
-                Order::Write { objects, log_frequency } => match self.write(&objects, log_frequency) {
-                    Ok(()) => self.has_failed = false,
-                    Err(error) => {
+                Order::Write { objects, log_frequency } => {
+                    let written = self.write(&objects, log_frequency);
+                    waiting.fetch_sub(objects.len(), Ordering::Relaxed);
+                    let had_failed = std::mem::replace(&mut self.has_failed, written.is_err());
+                    if let Err(error) = written {
                         stats.dropped(1);
-                        if !std::mem::replace(&mut self.has_failed, true) {
+                        if !had_failed {
                             error!(file = %self.path.display(), %error, "cannot write traces");
                         }
                     }
-                },
+                }
                 // It may have stopped waiting.
                 Order::Flush(done) => drop(done.send(())),
                 Order::End => return,

@@ -17,7 +17,7 @@ mod triton;
 
 pub use context::{Parent, TRACE_RESPONSE, TraceHead};
 pub use otlp::{OtlpOptions, collector_url};
-pub use request::{Parts, RequestTrace, Sending, TaskRan, TracedRequest, Transport};
+pub use request::{Parts, RequestTrace, Sending, TaskRan, TracedRequest, TracedTensor, Transport};
 pub use settings::{TraceLevel, TraceMode, TraceSettingError, TraceSettings, parse_count, parse_number};
 pub use stats::TraceStats;
 pub use tracer::{TraceOptions, TraceStartError, Tracer};

@@ -94,6 +94,27 @@ pub enum Parts {
     Cells(Vec<String>),
 }
 
+/// Most tensors of a request that are recorded: a stream may have any number of responses.
+const MOST_TENSORS: usize = 256;
+
+/// Most text of the tensors of a request, in bytes; those beyond it are recorded without their elements.
+const MOST_TENSOR_BYTES: usize = 64 << 10;
+
+/// An input or output of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedTensor {
+    /// Whether it is an input.
+    pub is_input: bool,
+    /// Its name.
+    pub name: String,
+    /// Its datatype, as the protocol names it.
+    pub datatype: &'static str,
+    /// Its shape, batch dimension included.
+    pub shape: Vec<i64>,
+    /// Its elements, parted by commas; empty where they are left out.
+    pub data: String,
+}
+
 /// What has happened so far.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
@@ -107,6 +128,8 @@ pub(super) struct Progress {
     pub(super) end: Option<End>,
     pub(super) responded: Option<Instant>,
     pub(super) sent: Option<(Instant, Instant)>,
+    pub(super) tensors: Vec<TracedTensor>,
+    tensor_bytes: usize,
 }
 
 /// The record of a request that is traced. The last holder's letting go ends it.
@@ -204,6 +227,25 @@ impl RequestTrace {
     /// The executor lets it go; `failure` names in a word why it has no response.
     pub fn ended(&self, arrived_ns: u64, ended_ns: u64, failure: Option<&'static str>) {
         self.progress.lock().end = Some(End { arrived_ns, ended_ns, failure });
+    }
+
+    /// Whether its tensors are recorded.
+    pub fn has_tensors(&self) -> bool {
+        self.level.tensors && self.root.is_none()
+    }
+
+    /// It has this input or output.
+    pub fn tensor(&self, mut tensor: TracedTensor) {
+        let mut progress = self.progress.lock();
+        let bytes = progress.tensor_bytes + tensor.data.len();
+        if bytes > MOST_TENSOR_BYTES {
+            tensor.data = String::new();
+        } else {
+            progress.tensor_bytes = bytes;
+        }
+        if progress.tensors.len() < MOST_TENSORS {
+            progress.tensors.push(tensor);
+        }
     }
 
     /// A response of it is there.

@@ -307,7 +307,9 @@ impl Tracer {
         let sink = self.sink.as_ref()?;
         let current = self.current.load();
         let sampler = &current.of(Some(request.model)).sampler;
-        if !sampler.samples(request.head.parent) {
+        // Spans hold no tensors.
+        let is_empty = self.mode == TraceMode::OpenTelemetry && !sampler.settings.level.timestamps;
+        if is_empty || !sampler.samples(request.head.parent) {
             return None;
         }
         self.stats.sampled();

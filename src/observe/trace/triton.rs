@@ -29,6 +29,22 @@ struct Timestamp {
     ns: u64,
 }
 
+/// An input or output of it.
+#[derive(Serialize)]
+struct Activity<'a> {
+    id: u64,
+    activity: &'static str,
+    tensor: Tensor<'a>,
+}
+
+#[derive(Serialize)]
+struct Tensor<'a> {
+    name: &'a str,
+    data: &'a str,
+    shape: String,
+    dtype: &'a str,
+}
+
 /// The objects of one trace, parted by commas, without the list around them. `ns_of` tells an instant in nanoseconds of
 /// the monotonic clock.
 pub(super) fn objects(trace: &RequestTrace, progress: &Progress, ns_of: impl Fn(Instant) -> u64) -> Vec<u8> {
@@ -42,6 +58,12 @@ pub(super) fn objects(trace: &RequestTrace, progress: &Progress, ns_of: impl Fn(
             let timestamps = [Timestamp { name, ns: ns_of(instant) }];
             write(&mut text, &Timestamps { id, timestamps });
         }
+    }
+    for tensor in &progress.tensors {
+        let activity = if tensor.is_input { "TENSOR_QUEUE_INPUT" } else { "TENSOR_BACKEND_OUTPUT" };
+        let shape: Vec<String> = tensor.shape.iter().map(i64::to_string).collect();
+        let tensor = Tensor { name: &tensor.name, data: &tensor.data, shape: shape.join(","), dtype: tensor.datatype };
+        write(&mut text, &Activity { id, activity, tensor });
     }
     text
 }

@@ -324,6 +324,15 @@ pub(super) fn write(data: &[u8], datatype: DataType, json: &mut Vec<u8>, limit: 
     if !whole? { Err(inconsistent()) } else { Ok(()) }
 }
 
+/// Elements in wire form as text, parted by commas: booleans as 0 and 1, strings in quotes. `None` where that has more
+/// than `limit` bytes, or elements have no such form.
+pub fn listed(data: &[u8], datatype: DataType, limit: usize) -> Option<String> {
+    let mut text = Vec::new();
+    let datatype = if datatype == DataType::Bool { DataType::Uint8 } else { datatype };
+    write(data, datatype, &mut text, limit).ok()?;
+    String::from_utf8(text).ok()
+}
+
 /// False where the data does not end with an element.
 fn write_each<const SIZE: usize>(
     data: &[u8],

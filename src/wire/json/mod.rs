@@ -19,6 +19,7 @@ mod raw;
 mod reply;
 mod request;
 
+pub use elements::listed;
 pub use forms::Forms;
 pub use generate::{generate, generate_built_bytes, generated};
 pub use raw::raw;

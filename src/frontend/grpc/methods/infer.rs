@@ -14,7 +14,7 @@ use crate::{
         grpc::framing::{Deadline, MessageReader, Writer, before},
         intake::{Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES},
         methods::unresolved,
-        trace::{Received, begin},
+        trace::{Received, begin, responded},
     },
     observe::trace::{RequestTrace, TraceHead, Transport},
     repository::ModelVersion,
@@ -47,7 +47,7 @@ pub(in crate::frontend::grpc) async fn infer(
     decoded.request.deadline = deadline;
     let answer = version.handle().submit(decoded.request).await;
     if let Some(trace) = &trace {
-        trace.responded();
+        responded(trace, &version, &answer);
     }
     let response = answer.map_err(|error| RequestError::from_infer(&error, &decoded.reply.id))?;
     drop(held);

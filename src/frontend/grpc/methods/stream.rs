@@ -27,7 +27,7 @@ use crate::{
         },
         intake::{Admitted, Held},
         methods::unresolved,
-        trace::{Received, begin},
+        trace::{Received, begin, responded},
         unsent::counted,
     },
     observe::trace::{Parent, RequestTrace, Transport},
@@ -406,7 +406,7 @@ fn conclude(
     last: bool,
 ) -> Answer {
     let _sending = trace.map(|trace| {
-        trace.responded();
+        responded(trace, version, &result);
         trace.sending()
     });
     if let Err(refused) = &result

@@ -6,7 +6,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::observe::trace::{Parts, TaskRan, TraceLevel};
+use crate::observe::trace::{Parts, TaskRan, TraceLevel, TracedTensor};
 
 const TIMESTAMPS: TraceLevel = TraceLevel { timestamps: true, tensors: false };
 
@@ -239,4 +239,64 @@ fn a_request_that_is_not_traced_allocates_nothing() {
     assert!(ask(&tracer, "m").is_none());
     let allocated = allocation_counter::measure(|| assert_eq!(traced(&tracer, "m", 100), 0));
     assert_eq!(allocated.count_total, 0);
+}
+
+/// A file whose writer waits until the test reads: a pipe.
+fn pipe(folder: &TempDir) -> std::path::PathBuf {
+    let path = folder.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo is there");
+    assert!(made.success());
+    path
+}
+
+#[test]
+fn a_disk_that_takes_nothing_costs_traces_and_no_request_waits_for_it() {
+    // 1,024 traces wait, or 16 MiB of them, and the writer may have one more.
+    for (level, tensor_bytes, waiting) in
+        [(TIMESTAMPS, 0, 1024), (TraceLevel { tensors: true, ..TIMESTAMPS }, 60_000, 270)]
+    {
+        let folder = TempDir::new().expect("a folder");
+        let file = pipe(&folder);
+        let settings = TraceSettings { level, ..settings(1, None, 0) };
+        let options =
+            TraceOptions { settings, file: Some(file.clone()), mode: TraceMode::Triton, otlp: OtlpOptions::default() };
+        let tracer = Tracer::start(options).expect("a thread");
+        for _ in 0..waiting + 100 {
+            let trace = ask(&tracer, "m").expect("every request is traced");
+            let (name, shape, data) = ("INPUT0".to_owned(), vec![1], "1".repeat(tensor_bytes));
+            trace.tensor(TracedTensor { is_input: true, name, datatype: "UINT64", shape, data });
+        }
+        assert!(tracer.stats().dropped_traces() >= 90, "{} traces", tracer.stats().dropped_traces());
+        let reader = std::thread::spawn(move || fs::File::open(file).map(drop));
+        // It can be written to now, but is no file to go back in.
+        tracer.flush();
+        drop(tracer);
+        reader.join().expect("no panic").expect("it opens");
+    }
+}
+
+#[test]
+fn tensors_beyond_the_bound_are_recorded_without_their_elements() {
+    let folder = TempDir::new().expect("a folder");
+    let level = TraceLevel { tensors: true, timestamps: false };
+    let tracer = to_file(&folder, TraceSettings { level, ..settings(1, None, 0) });
+    let trace = ask(&tracer, "m").expect("it is traced");
+    assert!(trace.has_tensors());
+    for number in 0..1000 {
+        let (name, shape, data) = (number.to_string(), vec![2, 3], "1".repeat(10_000));
+        trace.tensor(TracedTensor { is_input: number == 0, name, datatype: "UINT64", shape, data });
+    }
+    drop(trace);
+    tracer.flush();
+    let objects = list(&folder.path().join("trace.json"));
+    assert_eq!(objects.len(), 1 + 256, "the model's name, and as many tensors as are kept");
+    assert!(objects.iter().all(|object| object.get("timestamps").is_none()), "the level has none");
+    let tensors: Vec<&Value> = objects[1..].iter().collect();
+    assert_eq!(
+        (&tensors[0]["activity"], &tensors[1]["activity"]),
+        (&"TENSOR_QUEUE_INPUT".into(), &"TENSOR_BACKEND_OUTPUT".into())
+    );
+    assert_eq!((&tensors[0]["tensor"]["shape"], &tensors[0]["tensor"]["dtype"]), (&"2,3".into(), &"UINT64".into()));
+    let whole = tensors.iter().filter(|object| object["tensor"]["data"] != "").count();
+    assert_eq!(whole, 6, "of 64 KiB");
 }
