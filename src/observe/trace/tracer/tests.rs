@@ -231,16 +231,6 @@ fn traces_that_cannot_be_written_are_counted_and_the_next_ones_are_tried() {
     assert_eq!(ids(&directory.join("trace.json")), [4]);
 }
 
-#[test]
-fn a_request_that_is_not_traced_allocates_nothing() {
-    let folder = TempDir::new().expect("a folder");
-    let tracer = to_file(&folder, settings(u32::MAX, None, 0));
-    change(&tracer, Some("other"), "trace_rate", &["9"]).expect("a rate");
-    assert!(ask(&tracer, "m").is_none());
-    let allocated = allocation_counter::measure(|| assert_eq!(traced(&tracer, "m", 100), 0));
-    assert_eq!(allocated.count_total, 0);
-}
-
 /// A file whose writer waits until the test reads: a pipe.
 fn pipe(folder: &TempDir) -> std::path::PathBuf {
     let path = folder.path().join("pipe");
