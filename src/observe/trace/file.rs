@@ -7,12 +7,12 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
-        mpsc::{Receiver, SyncSender, sync_channel},
     },
-    thread::{Builder, JoinHandle},
+    thread::Builder,
+    time::Duration,
 };
 
-use parking_lot::Mutex;
+use crossbeam_channel::{Receiver, Sender, bounded};
 use tracing::error;
 
 use super::stats::TraceStats;
@@ -23,24 +23,24 @@ const MOST_WAITING: usize = 1024;
 /// Bytes of them.
 const MOST_WAITING_BYTES: usize = 16 << 20;
 
+/// Time that a disk has, at the end, to take what waits.
+const LAST_WRITES: Duration = Duration::from_secs(5);
+
 /// What the thread is told.
 enum Order {
     /// Write the objects of one trace.
     Write { objects: Vec<u8>, log_frequency: u32 },
     /// Say when everything before is written.
-    Flush(SyncSender<()>),
-    /// Nothing follows.
-    End,
+    Flush(Sender<()>),
 }
 
 /// The way to the files.
 #[derive(Debug)]
 pub(super) struct TraceFiles {
-    orders: SyncSender<Order>,
+    orders: Sender<Order>,
     /// Bytes that wait to be written.
     waiting: Arc<AtomicUsize>,
     stats: Arc<TraceStats>,
-    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl TraceFiles {
@@ -49,13 +49,13 @@ impl TraceFiles {
     /// # Errors
     /// When there is no thread to be had.
     pub(super) fn start(path: PathBuf, stats: Arc<TraceStats>) -> io::Result<Self> {
-        let (orders, received) = sync_channel(MOST_WAITING);
+        let (orders, received) = bounded(MOST_WAITING);
         let mut writer = Writer { path, whole: None, numbered: None, next_number: 0, has_failed: false };
         let waiting = Arc::new(AtomicUsize::new(0));
         let (counted, written) = (Arc::clone(&stats), Arc::clone(&waiting));
         let thread = Builder::new().name("paternoster-traces".to_owned());
-        let thread = thread.spawn(move || writer.run(&received, &written, &counted))?;
-        Ok(Self { orders, waiting, stats, thread: Mutex::new(Some(thread)) })
+        thread.spawn(move || writer.run(&received, &written, &counted))?;
+        Ok(Self { orders, waiting, stats })
     }
 
     /// Lets a trace be written; drops it where too many wait.
@@ -71,23 +71,19 @@ impl TraceFiles {
         }
     }
 
-    /// Returns once all traces so far are written, or could not be.
+    /// Returns once all traces so far are written, or could not be; or after [`LAST_WRITES`], where the disk hangs.
     pub(super) fn flush(&self) {
-        let (done, is_done) = sync_channel(1);
-        if self.orders.send(Order::Flush(done)).is_ok() {
-            // The thread ends only with its orders.
-            let _ = is_done.recv();
+        let (done, is_done) = bounded(1);
+        if self.orders.send_timeout(Order::Flush(done), LAST_WRITES).is_ok() {
+            let _ = is_done.recv_timeout(LAST_WRITES);
         }
     }
 }
 
 impl Drop for TraceFiles {
     fn drop(&mut self) {
-        // Fails where the thread has panicked, which has been reported.
-        let _ = self.orders.send(Order::End);
-        if let Some(thread) = self.thread.lock().take() {
-            let _ = thread.join();
-        }
+        // The thread ends by itself, with what it is told. One whose disk hangs is left behind.
+        self.flush();
     }
 }
 
@@ -120,7 +116,6 @@ impl Writer {
                 }
                 // It may have stopped waiting.
                 Order::Flush(done) => drop(done.send(())),
-                Order::End => return,
             }
         }
     }
