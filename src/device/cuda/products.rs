@@ -48,7 +48,8 @@ pub struct Operand {
     pub batch_stride: usize,
 }
 
-/// `d = alpha · a · b + bias`, `batches` times. a: [m, k], b: [k, n], bias: [n], d: [m, n], by rows and without gaps.
+/// `d = alpha · a · b + bias`, `batches` times. a: `[m, k]`, b: `[k, n]`, bias: `[n]`, d: `[m, n]`, by rows and without
+/// gaps.
 #[derive(Clone, Copy, Debug)]
 pub struct MatrixProduct {
     /// Rows of `a` and `d`.

@@ -341,48 +341,56 @@ impl Moves<'_> {
         }
     }
 
+    /// Brings rows of a table, or of a ring, to follow one another.
     fn gather(
         &self,
         capture: &mut Capture<'_>,
-        (live, list): (Address, Address),
+        rows: (Address, Address),
         row_bytes: usize,
         (from, from_rows): (Address, u32),
         to: Address,
     ) -> Result<(), DeviceError> {
-        let arguments = [
-            Argument::Address(live),
-            Argument::I32(self.rows as i32),
-            Argument::I32(row_bytes as i32),
-            Argument::Address(list),
+        let places = [
             Argument::Address(from),
             Argument::I32(from_rows as i32),
             Argument::Address(to),
             Argument::I32(row_bytes as i32),
-            Argument::Address(self.unread),
         ];
-        capture.kernel(&self.kernels.gather, self.shape(row_bytes), &arguments)
+        self.launch(capture, &self.kernels.gather, rows, row_bytes, places)
     }
 
+    /// Brings rows that follow one another to those of a table, or of a ring.
     fn scatter(
         &self,
         capture: &mut Capture<'_>,
-        (live, list): (Address, Address),
+        rows: (Address, Address),
         row_bytes: usize,
         from: Address,
         (to, to_rows): (Address, u32),
     ) -> Result<(), DeviceError> {
-        let arguments = [
-            Argument::Address(live),
-            Argument::I32(self.rows as i32),
-            Argument::I32(row_bytes as i32),
-            Argument::Address(list),
+        let places = [
             Argument::Address(from),
             Argument::I32(row_bytes as i32),
             Argument::Address(to),
             Argument::I32(to_rows as i32),
-            Argument::Address(self.unread),
         ];
-        capture.kernel(&self.kernels.scatter, self.shape(row_bytes), &arguments)
+        self.launch(capture, &self.kernels.scatter, rows, row_bytes, places)
+    }
+
+    /// Moves rows: which, and how many of them are live, lies on the card.
+    fn launch(
+        &self,
+        capture: &mut Capture<'_>,
+        kernel: &Function,
+        (live, list): (Address, Address),
+        row_bytes: usize,
+        [first, second, third, fourth]: [Argument; 4],
+    ) -> Result<(), DeviceError> {
+        let live = Argument::Address(live);
+        let (rows, bytes) = (Argument::I32(self.rows as i32), Argument::I32(row_bytes as i32));
+        let (list, unread) = (Argument::Address(list), Argument::Address(self.unread));
+        let arguments = [live, rows, bytes, list, first, second, third, fourth, unread];
+        capture.kernel(kernel, self.shape(row_bytes), &arguments)
     }
 
     /// A block a row, with a thread for each chunk of it.

@@ -16,7 +16,7 @@ use super::{
     launch::nodes,
 };
 use crate::{
-    batching::{Knobs, ModelId, Policy, ReqId, TaskId},
+    batching::{Knobs, ModelId, Policy, ReqId},
     device::{
         Device, DeviceError,
         cuda::{Compiler, Cuda, CudaOptions, CudaWork},
@@ -36,7 +36,7 @@ pub(super) enum Message {
     /// Carry an order out.
     Order(Arc<dyn Reports>, Order),
     /// Nobody needs the memory of a task any more.
-    Back { task: TaskId, flight: Flight },
+    Back(Flight),
     /// Carry nothing out any more, and say whether all that ran had ended.
     Stop { patience: Duration, reply: Sender<bool> },
 }
@@ -128,8 +128,8 @@ impl Serving {
                     self.go_on();
                 }
             }
-            Message::Back { task, flight } => {
-                self.back(task, flight);
+            Message::Back(flight) => {
+                self.back(flight);
                 self.go_on();
             }
             Message::Stop { patience, reply } => {
@@ -267,8 +267,8 @@ impl Serving {
     }
 
     /// A task has come back: its memory is free, and what it left for the host has been taken.
-    fn back(&mut self, task: TaskId, flight: Flight) {
-        self.tickets.landed(task);
+    fn back(&mut self, flight: Flight) {
+        self.tickets.landed(flight.job.task.id);
         let Flight { job, section, is_taken, .. } = flight;
         let model = job.task.model;
         if is_taken {

@@ -18,7 +18,6 @@ use parking_lot::Mutex;
 
 use super::{
     cells::Section,
-    driver::Message,
     launch::is_last,
     layout::{CellLayout, Layout, is_taken},
 };
@@ -50,12 +49,15 @@ pub(super) struct Flight {
     pub(super) issued_at: Instant,
 }
 
+/// Takes a task that nobody needs any more: its memory is the driver's again.
+pub(super) type GiveBack = Arc<dyn Fn(Flight) + Send + Sync>;
+
 /// The tasks of a card, as the poller sees them.
 pub(super) struct Flights {
     shard: usize,
     lanes: Box<[Mutex<Lane>]>,
     taker: Sender<Flight>,
-    driver: Sender<Message>,
+    give_back: GiveBack,
     /// The pool, once there was a task.
     reports: OnceLock<Weak<dyn Reports>>,
     is_lost: AtomicBool,
@@ -70,9 +72,9 @@ struct Lane {
 }
 
 impl Flights {
-    pub(super) fn new(shard: usize, lanes: u16, taker: Sender<Flight>, driver: Sender<Message>) -> Self {
+    pub(super) fn new(shard: usize, lanes: u16, taker: Sender<Flight>, give_back: GiveBack) -> Self {
         let lanes = (0..lanes).map(|_| Mutex::default()).collect();
-        Self { shard, lanes, taker, driver, reports: OnceLock::new(), is_lost: AtomicBool::new(false) }
+        Self { shard, lanes, taker, give_back, reports: OnceLock::new(), is_lost: AtomicBool::new(false) }
     }
 
     /// A task is about to be launched.
@@ -95,9 +97,7 @@ impl Flights {
         for lane in &self.lanes {
             let lost = std::mem::take(&mut lane.lock().flights);
             // The card may still write to their memory: it is the driver's to keep.
-            for flight in lost {
-                let _ = self.driver.send(Message::Back { task: flight.job.task.id, flight });
-            }
+            lost.into_iter().for_each(|flight| (self.give_back)(flight));
         }
         if let Some(pool) = self.reports.get().and_then(Weak::upgrade) {
             pool.lost(self.shard, reason);
@@ -123,11 +123,12 @@ impl Told for Flights {
         let ran = flight.ran(took_ns);
         let pool = Arc::clone(&flight.pool);
         pool.completed(self.shard, Some(began), &flight.job, Finished::Ran(ran));
-        let _ = if flight.is_taken {
-            self.taker.send(flight).map_err(drop)
+        if flight.is_taken {
+            // Whoever takes lives as long as this.
+            let _ = self.taker.send(flight);
         } else {
-            self.driver.send(Message::Back { task: flight.job.task.id, flight }).map_err(drop)
-        };
+            (self.give_back)(flight);
+        }
     }
 
     fn lost(&self, reason: &str) {
@@ -203,11 +204,11 @@ impl Flight {
 }
 
 /// Takes the outputs of tasks one by one, until no more come.
-pub(super) fn take_outputs(flights: &Receiver<Flight>, driver: &Sender<Message>, shard: usize, most_bytes: usize) {
+pub(super) fn take_outputs(flights: &Receiver<Flight>, give_back: &GiveBack, shard: usize, most_bytes: usize) {
     for flight in flights {
         let outputs = flight.take(most_bytes);
         let pool = Arc::clone(&flight.pool);
         pool.taken(shard, &flight.job, Ok(outputs));
-        let _ = driver.send(Message::Back { task: flight.job.task.id, flight });
+        give_back(flight);
     }
 }

@@ -17,14 +17,19 @@ mod launch;
 mod layout;
 mod slots;
 
-use std::{io, sync::Arc, thread, time::Instant};
+use std::{
+    io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use parking_lot::Mutex;
 
 use self::{
     driver::{Driver, Message},
-    flights::{Flights, take_outputs},
+    flights::{Flights, GiveBack, take_outputs},
     layout::Layout,
 };
 use super::{
@@ -89,7 +94,10 @@ impl Card {
         let (sender, messages) = unbounded();
         let (taker, taken) = unbounded();
         let lanes = options.lanes.max(1);
-        let flights = Arc::new(Flights::new(shard, lanes, taker, sender.clone()));
+        let to_driver = sender.clone();
+        // A driver that has stopped has no use for what comes back.
+        let give_back: GiveBack = Arc::new(move |flight| _ = to_driver.send(Message::Back(flight)));
+        let flights = Arc::new(Flights::new(shard, lanes, taker, Arc::clone(&give_back)));
         let cuda =
             CudaOptions { ordinal: options.ordinal, streams: lanes, depth: DEPTH, parameter_bytes: PARAMETER_BYTES };
         let driver = Driver { shard, options: cuda, compiler, messages, flights };
@@ -99,10 +107,10 @@ impl Card {
             .name(format!("cuda-{}", options.ordinal))
             .spawn(move || driver.run(&opening))
             .map_err(cannot_start)?;
-        let (back, most_bytes) = (sender.clone(), options.most_bytes);
+        let most_bytes = options.most_bytes;
         thread::Builder::new()
             .name(format!("cuda-taker-{}", options.ordinal))
-            .spawn(move || take_outputs(&taken, &back, shard, most_bytes))
+            .spawn(move || take_outputs(&taken, &give_back, shard, most_bytes))
             .map_err(cannot_start)?;
         opened.recv().unwrap_or(Err(DeviceError::Stopped))?;
         Ok(Self { lanes, lane_knobs: options.lane_knobs, messages: Mutex::new(sender) })
@@ -153,5 +161,13 @@ impl Backend for Card {
             Err(RecvTimeoutError::Disconnected) => true,
             Err(RecvTimeoutError::Timeout) => false,
         }
+    }
+}
+
+impl Drop for Card {
+    fn drop(&mut self) {
+        let (reply, _) = crossbeam_channel::bounded(1);
+        // One that has stopped does not listen.
+        let _ = self.messages.lock().send(Message::Stop { patience: Duration::ZERO, reply });
     }
 }
