@@ -155,7 +155,7 @@ impl OnCuda {
         assert!(!work.fails, "a kernel cannot fail by itself");
         let gate = self.cuda.address(self.gate)?;
         let (hold, symbolic) = (self.hold.clone(), self.symbolic.clone());
-        let graph = self.cuda.capture(stream, |capture| {
+        let graph = self.cuda.capture(stream, PARAMETER_BYTES, |capture| {
             if is_held {
                 capture.kernel(&hold, ONE_BLOCK, &[Argument::Address(gate)])?;
             }

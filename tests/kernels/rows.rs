@@ -177,16 +177,22 @@ fn the_completion_signal_stores_all_64_bits_of_the_tasks_number() {
 
 #[test]
 fn parameter_blocks_are_fetched_in_turn() {
-    const WORDS: usize = 300;
-    let (count, words) = (3, WORDS as i32);
-    let blocks = Array::new(Kind::I32, (0..3 * WORDS).map(|place| place as f64));
-    let (taken, block) = (Array::zeros(Kind::I64, 1), Array::zeros(Kind::I32, WORDS));
-    let arguments = [Arg::Array(&blocks), Int(count), Int(words), Arg::Array(&taken), Arg::Array(&block)];
-    for turn in 0..5 {
-        Library::of(Kind::F32).launch("fetch_parameters", [1, 1], 256, &arguments).expect("the launch keeps the rules");
-        let first = (turn % 3 * WORDS) as f64;
-        assert_eq!(block.values(), (0..WORDS).map(|place| first + place as f64).collect::<Vec<f64>>(), "turn {turn}");
-        assert_eq!(taken.values(), [turn as f64 + 1.0]);
+    const STRIDE: usize = 300;
+    for words in [2, 257, STRIDE] {
+        let blocks = Array::new(Kind::I32, (0..3 * STRIDE).map(|place| place as f64));
+        let (taken, block) = (Array::zeros(Kind::I64, 1), Array::untouched(Kind::I32, STRIDE));
+        let (blocks, taken_at, to) = (Arg::Array(&blocks), Arg::Array(&taken), Arg::Array(&block));
+        let arguments = [blocks, Int(3), Int(STRIDE as i32), Int(words as i32), taken_at, to];
+        let untouched = block.values();
+        for turn in 0..5 {
+            let library = Library::of(Kind::F32);
+            library.launch("fetch_parameters", [1, 1], 256, &arguments).expect("the launch keeps the rules");
+            let first = turn % 3 * STRIDE;
+            let fetched = (first..first + words).map(|place| place as f64);
+            let expected: Vec<f64> = fetched.chain(untouched[words..].iter().copied()).collect();
+            assert_eq!(block.values(), expected, "turn {turn}, {words} words");
+            assert_eq!(taken.values(), [turn as f64 + 1.0]);
+        }
     }
 }
 

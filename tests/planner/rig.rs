@@ -196,7 +196,7 @@ impl<'c> OnCard<'c> {
         };
         let (from, to, seen) = (at(inputs), at(outputs), cuda.address(*faults).expect("it is there"));
         let rows = bucket as usize;
-        let graph = cuda.capture(STREAM, |capture| {
+        let graph = cuda.capture(STREAM, size_of::<i32>(), |capture| {
             for (index, spec) in case.inputs.iter().enumerate() {
                 assert_eq!(workspace.input(index).to_bits() % 256, 0, "inputs are aligned");
                 capture.copy(from[index], workspace.input(index), rows * row_bytes(spec))?;

@@ -96,6 +96,7 @@ struct Rows {
 #[derive(Debug)]
 pub struct Graph {
     stream: StreamId,
+    parameter_bytes: usize,
     executable: GraphExec,
 }
 
@@ -178,19 +179,22 @@ impl Cuda {
         Ok(prepared)
     }
 
-    /// Captures what `issue` issues, as a graph for one stream. Not for the hot path.
+    /// Captures what `issue` issues, as a graph for one stream whose launches have up to `parameter_bytes` of parameters:
+    /// as many are fetched from the host each time. Not for the hot path.
     ///
     /// # Errors
-    /// When there is no such stream, or the driver refuses something.
+    /// When there is no such stream, a launch cannot have as many parameters, or the driver refuses something.
     pub fn capture(
         &mut self,
         stream: StreamId,
+        parameter_bytes: usize,
         issue: impl FnOnce(&mut Capture<'_>) -> Result<(), DeviceError>,
     ) -> Result<Graph, DeviceError> {
         let queue = self.queue(stream)?;
-        let executable =
-            queue.capture(&self.capturing, |raw, parameters| issue(&mut Capture { stream: raw, parameters }))?;
-        Ok(Graph { stream, executable })
+        let executable = queue.capture(&self.capturing, parameter_bytes, |raw, parameters| {
+            issue(&mut Capture { stream: raw, parameters })
+        })?;
+        Ok(Graph { stream, parameter_bytes, executable })
     }
 
     /// Where a buffer's rows begin.
@@ -358,6 +362,10 @@ impl Device for Cuda {
         check_named_once(accesses)?;
         if work.graph.stream != stream {
             return Err(DeviceError::MalformedWork("the graph was captured for another stream"));
+        }
+        let (bytes, most_bytes) = (work.parameters.len(), work.graph.parameter_bytes);
+        if bytes > most_bytes {
+            return Err(DeviceError::TooManyParameters { bytes, most_bytes });
         }
         let operation = self.queue_mut(stream)?.launch(&work.graph.executable, &work.parameters)?;
         self.signals.issued(operation);

@@ -88,7 +88,7 @@ impl Queue {
             block: Memory::new(context, shape.bytes as usize)?,
             mark: None,
         };
-        queue.mark = Some(queue.capture(capturing, |_, _| Ok(()))?);
+        queue.mark = Some(queue.capture(capturing, 0, |_, _| Ok(()))?);
         Ok(queue)
     }
 
@@ -97,13 +97,17 @@ impl Queue {
     pub(super) fn capture(
         &self,
         capturing: &Stream,
+        parameter_bytes: usize,
         issue: impl FnOnce(&Stream, Address) -> Result<(), DeviceError>,
     ) -> Result<GraphExec, DeviceError> {
         let Frame { fetch, signal } = &self.frame;
-        let words = self.shape.bytes / size_of::<u32>() as u32;
+        self.check_parameters(parameter_bytes)?;
+        let word = size_of::<u32>();
+        let words = (HEAD_BYTES + parameter_bytes).div_ceil(word) as u32;
         let fetch_arguments = [
             Argument::Address(self.blocks.address()),
             Argument::U32(self.shape.depth),
+            Argument::U32(self.shape.bytes / word as u32),
             Argument::U32(words),
             Argument::Address(self.fetched.address()),
             Argument::Address(self.block.address()),
@@ -152,13 +156,15 @@ impl Queue {
         Operation { stream: self.id, position: self.position }
     }
 
+    fn check_parameters(&self, bytes: usize) -> Result<(), DeviceError> {
+        let most_bytes = self.shape.bytes as usize - HEAD_BYTES;
+        if bytes > most_bytes { Err(DeviceError::TooManyParameters { bytes, most_bytes }) } else { Ok(()) }
+    }
+
     /// Writes the next operation's block.
     fn write_block(&mut self, parameters: &[u8]) -> Result<(), DeviceError> {
         let Blocks { depth, bytes } = self.shape;
-        let most_bytes = bytes as usize - HEAD_BYTES;
-        if parameters.len() > most_bytes {
-            return Err(DeviceError::TooManyParameters { bytes: parameters.len(), most_bytes });
-        }
+        self.check_parameters(parameters.len())?;
         if self.position - self.signals.complete(self.id) >= u64::from(depth) {
             return Err(DeviceError::Full { stream: self.id, depth });
         }

@@ -236,8 +236,9 @@ impl Loading<'_> {
         for &rows in buckets {
             workspace.prepare(self.card, rows)?;
             let unread = self.card.address(self.kernels.unread)?;
-            let moves = Moves { kernels: self.kernels, rows, parameters: Parameters::new(cell, rows), unread };
-            let graph = self.card.capture(stream, |capture| {
+            let parameters = Parameters::new(cell, rows);
+            let moves = Moves { kernels: self.kernels, rows, parameters, unread };
+            let graph = self.card.capture(stream, parameters.bytes(), |capture| {
                 moves.issue(capture, cell, tables, &sections[0], (&*workspace, largest * SECTIONS as u32))
             })?;
             graphs.push((rows, Rc::new(graph)));
