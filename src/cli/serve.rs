@@ -30,6 +30,8 @@ enum ServeError {
     Timeline(#[from] UnwritableTimeline),
     #[error(transparent)]
     Hook(#[from] InvalidHook),
+    #[error("cannot start the devices: {0}")]
+    Devices(io::Error),
     #[error("cannot start threads: {0}")]
     Threads(io::Error),
     #[error("cannot listen for signals: {0}")]
@@ -78,7 +80,7 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
         let loader = loader.with_isolation(isolation).with_latencies(args.latency_metrics()).with_held_schedulers(hold);
         args.auto.apply(loader)
     });
-    let pool = pool.map_err(ServeError::Threads)?;
+    let pool = pool.map_err(ServeError::Devices)?;
     let runtime = runtime::Builder::new_multi_thread().enable_all().thread_name("paternoster-io").build();
     let runtime = runtime.map_err(ServeError::Threads)?;
     let ended = runtime.block_on(until_ended(args, log, pool));

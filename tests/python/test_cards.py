@@ -143,7 +143,7 @@ def test_a_card_that_is_asked_for_and_missing_ends_the_server(program, repositor
     environment = {**os.environ, **stand_in}
     ended = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0
-    assert "--device: there is no CUDA card 7, expected one of [0]" in ended.stdout + ended.stderr
+    assert "cannot start the devices: --device: there is no CUDA card 7, expected one of [0]" in ended.stdout + ended.stderr
 
 
 def test_a_server_without_a_driver_says_so_in_one_line(program, repository):
