@@ -10,7 +10,7 @@ use crate::{
     batching::{ReqId, RowSpan, Task},
     device::WorkFailure,
     engine::StopSignal,
-    observe::ModelStats,
+    observe::{ExecutionTimings, ModelStats},
 };
 
 /// A task with what it needs to run.
@@ -89,7 +89,7 @@ impl Job {
     }
 
     /// Rows of each version, whatever cells they are of, with its counters.
-    pub(super) fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
+    fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
         let mut versions: SmallVec<[(&ModelStats, u32); 2]> = SmallVec::new();
         for (stats, _, members) in self.by_cell() {
             let own = members.iter().map(|member| member.span.count).sum();
@@ -99,6 +99,14 @@ impl Job {
             }
         }
         versions
+    }
+
+    /// Requests may leave with it: it counts as an execution of the versions in it. Batch sizes tell of the batches that
+    /// requests leave in.
+    pub(super) fn count_execution(&self, timings: &ExecutionTimings) {
+        for (stats, rows) in self.by_version() {
+            stats.execution(rows, timings);
+        }
     }
 
     /// What is said of a task that failed.

@@ -67,6 +67,11 @@ fn requests_of_every_form_are_answered_with_what_their_nodes_make() {
             for form in FORMS {
                 let handle = bring_up(&pool, form, 64);
                 run(&handle, form, &mut rng, 60, 0);
+                let counted = handle.stats().snapshot();
+                let (requests, executions) = (counted.inference_count, counted.execution_count);
+                assert_eq!(requests, 60, "{form:?}");
+                let batches: u64 = counted.batch_stats.iter().map(|batch| batch.compute_infer.count).sum();
+                assert!(executions > 0 && executions == batches, "{executions} executions in {batches} batches");
             }
             assert!(pool.stop(PATIENCE));
         }

@@ -121,6 +121,7 @@ impl Told for Flights {
         let began = flight.issued_ns + waited.as_nanos() as u64;
         let took_ns = now.saturating_duration_since(began_at).as_nanos() as u64;
         let ran = flight.ran(took_ns);
+        flight.job.count_execution(&ran.timings);
         let pool = Arc::clone(&flight.pool);
         pool.completed(self.shard, Some(began), &flight.job, Finished::Ran(ran));
         if flight.is_taken {

@@ -57,11 +57,8 @@ impl HostTask {
             }
         };
         job.detach_replies(&mut ran);
-        // Batch sizes tell of the batches that requests leave in.
         if ends_rows {
-            for (stats, rows) in job.by_version() {
-                stats.execution(rows, &ran.timings);
-            }
+            job.count_execution(&ran.timings);
         }
         model.short_runs.ran(|| job.size(), ran.took_ns());
         Ok(ran)
