@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 
 import cells_reference
 import numpy as np
@@ -121,8 +122,8 @@ def asking_for_a_card(repository, folder):
 
 def test_a_model_that_asks_for_a_card_is_refused_without_one(program, repository, tmp_path):
     asking = asking_for_a_card(repository, tmp_path / "models")
-    running = Server(asking, "--device=cpu", "--strict-readiness=false", program=program)
-    with running.start(until="live"), triton.InferenceServerClient(running.grpc) as client:
+    flags = ("--device=cpu", "--strict-readiness=false")
+    with Server(asking, *flags, program=program) as running, triton.InferenceServerClient(running.grpc) as client:
         assert not client.is_model_ready("lstm")
         [model] = client.get_model_repository_index().models
         assert model.reason.startswith(
@@ -144,6 +145,31 @@ def test_a_card_that_is_asked_for_and_missing_ends_the_server(program, repositor
     ended = subprocess.run([str(part) for part in command], env=environment, capture_output=True, text=True, timeout=60)
     assert ended.returncode != 0
     assert "cannot start the devices: --device: there is no CUDA card 7, expected one of [0]" in ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("missing", "said", "of"),
+    [
+        ("libnvrtc", "models run on the CPU: CUDA card 0: NVRTC is not found (libnvrtc.so.13)", "log"),
+        ("libcublasLt", "cuBLASLt is not found (libcublasLt.so.13): matrices cannot be multiplied", "index"),
+    ],
+)
+def test_a_library_that_is_missing_is_one_clear_line(program, repository, stand_in, tmp_path, missing, said, of):
+    libraries, models = tmp_path / "libraries", tmp_path / "models"
+    libraries.mkdir()
+    for link in Path(stand_in["LD_LIBRARY_PATH"]).glob("lib*"):
+        if not link.name.startswith(missing):
+            (libraries / link.name).symlink_to(link.resolve())
+    shutil.copytree(repository / "lstm", models / "lstm")
+    environment = {**stand_in, "LD_LIBRARY_PATH": str(libraries), "XDG_CACHE_HOME": str(libraries)}
+    with Server(models, "--strict-readiness=false", program=program, environment=environment) as running:
+        with triton.InferenceServerClient(running.grpc) as client:
+            if of == "log":
+                client.infer("lstm", inputs_of({"tokens": np.array([1, 2], np.int64)}))
+                lines = [line for line in running.log.read_text().splitlines() if "NVRTC" in line]
+            else:
+                lines = [model.reason for model in client.get_model_repository_index().models]
+    assert len(lines) == 1 and said in lines[0], lines
 
 
 def test_a_server_without_a_driver_says_so_in_one_line(program, repository):
