@@ -184,6 +184,8 @@ async fn no_more_versions_load_at_once_than_there_are_loader_threads() {
         tasks.spawn(async move { load(&repository, name).await.unwrap() });
     }
     until(&repository, |repository| index(repository).iter().all(|entry| entry[2] == "LOADING")).await;
+    let began = loader.clone();
+    tokio::task::spawn_blocking(move || began.until_at_once(4)).await.unwrap();
     // Other work for the threads that block, so that a load which does not wait for its turn has begun by now.
     for _ in 0..20 {
         load(&repository, "nope").await.unwrap_err();

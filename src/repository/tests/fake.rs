@@ -55,6 +55,7 @@ pub(super) struct FakeLoader {
     held: Mutex<Vec<String>>,
     released: Condvar,
     running: Mutex<BTreeMap<String, usize>>,
+    began: Condvar,
     pub(super) most_at_once: AtomicUsize,
     pub(super) most_of_one_version: AtomicUsize,
     /// How many loads are followed by a profile that advises something else.
@@ -65,6 +66,15 @@ pub(super) struct FakeLoader {
 }
 
 impl FakeLoader {
+    /// Waits until so many loads have run at once; holds the thread.
+    pub(super) fn until_at_once(&self, count: usize) {
+        let mut running = self.running.lock();
+        while self.most_at_once.load(Ordering::SeqCst) < count {
+            let waited = self.began.wait_for(&mut running, Duration::from_secs(60));
+            assert!(!waited.timed_out(), "{count} loads run at once within a minute");
+        }
+    }
+
     pub(super) fn hold(&self, name: &str) {
         self.held.lock().push(name.to_owned());
     }
@@ -111,6 +121,7 @@ impl Loader for FakeLoader {
             *own += 1;
             self.most_of_one_version.fetch_max(*own, Ordering::SeqCst);
             self.most_at_once.fetch_max(running.values().sum(), Ordering::SeqCst);
+            self.began.notify_all();
         }
         self.until_released(&request.spec.name)?;
         let handle = bring_up(request.spec.clone(), request.knobs.clone());
