@@ -47,7 +47,8 @@ impl Tickets {
 /// as tasks wait for each other: one that was not issued yet is not waited for.
 ///
 /// # Errors
-/// When the device refuses, as it does once it is stopped. The task then has no ticket.
+/// When the device refuses, as it does once it is stopped. The task then has no ticket, and has not been launched unless
+/// the device is lost. A device that launches a task and has no ticket for it is lost: nothing can be ordered behind it.
 pub fn issue<D: Device>(
     device: &mut D,
     tickets: &mut Tickets,
@@ -59,7 +60,10 @@ pub fn issue<D: Device>(
         device.wait(order.stream, ticket)?;
     }
     let operation = device.launch(order.stream, accesses, work)?;
-    let ticket = device.record(order.stream)?;
+    let ticket = device.record(order.stream).map_err(|error| match error {
+        DeviceError::Lost(_) => error,
+        error => DeviceError::Lost(format!("{:?} is on it without a ticket: {error}", order.task)),
+    })?;
     tickets.in_flight.push((order.task, ticket));
     Ok(operation)
 }

@@ -2,8 +2,8 @@
 
 use paternoster::{
     device::{
-        BufferId, Device, DeviceError,
-        cuda::{Address, Argument, Capture, Cuda, Element, Function, Shape, Source},
+        DeviceError,
+        cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
     },
     engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program},
 };
@@ -48,10 +48,7 @@ struct OnCard {
 
 impl CardWeights for OnCard {
     fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
-        let mut column = |bytes: usize| {
-            let buffer = card.allocate(max_rows, bytes)?;
-            Ok::<_, DeviceError>((buffer, card.address(buffer)?))
-        };
+        let column = |bytes: usize| card.memory(max_rows as usize * bytes);
         let inputs = (0..self.of.inputs).map(|_| column(8)).collect::<Result<_, _>>()?;
         let (output, faults) = (column(8)?, column(4)?);
         Ok(Box::new(Workspace { of: self.of, kernel: self.kernel.clone(), inputs, output, faults }))
@@ -61,22 +58,22 @@ impl CardWeights for OnCard {
 struct Workspace {
     of: Mixing,
     kernel: Function,
-    inputs: Vec<(BufferId, Address)>,
-    output: (BufferId, Address),
-    faults: (BufferId, Address),
+    inputs: Vec<Memory>,
+    output: Memory,
+    faults: Memory,
 }
 
 impl CardWorkspace for Workspace {
     fn input(&self, index: usize) -> Address {
-        self.inputs[index].1
+        self.inputs[index].address()
     }
 
     fn output(&self, _: usize) -> Address {
-        self.output.1
+        self.output.address()
     }
 
     fn faults(&self) -> Option<Address> {
-        Some(self.faults.1)
+        Some(self.faults.address())
     }
 
     fn prepare(&mut self, _: &mut Cuda, _: u32) -> Result<(), DeviceError> {
@@ -84,15 +81,17 @@ impl CardWorkspace for Workspace {
     }
 
     fn issue(&self, capture: &mut Capture<'_>, rows: u32, live: Address) -> Result<(), DeviceError> {
-        let input = |index| self.inputs.get(index).map_or(Argument::U64(0), |(_, address)| Argument::Address(*address));
+        let input = |index: usize| {
+            self.inputs.get(index).map_or(Argument::U64(0), |memory| Argument::Address(memory.address()))
+        };
         let arguments = [
             Argument::Address(live),
             Argument::I32(rows as i32),
             input(0),
             input(1),
-            Argument::Address(self.output.1),
+            Argument::Address(self.output.address()),
             Argument::U64(self.of.modulus),
-            Argument::Address(self.faults.1),
+            Argument::Address(self.faults.address()),
         ];
         capture.kernel(&self.kernel, Shape { grid: [rows, 1, 1], threads: 32, shared_bytes: 0 }, &arguments)
     }

@@ -68,14 +68,13 @@ fn bytes(values: impl IntoIterator<Item = u64>) -> Bytes {
 }
 
 impl Form {
-    /// What a version is brought up with, in tasks of up to `max_rows` nodes.
-    pub fn version(self, max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
+    fn spec(self) -> ModelSpec {
         let mut inputs = vec![tensor("x", &[-1])];
         if self == Self::Tree {
             inputs.push(tensor("children", &[-1, 2]));
         }
         let all = matches!(self, Self::AllSteps | Self::TwoLayers);
-        let spec = ModelSpec {
+        ModelSpec {
             name: format!("{self:?}"),
             version: 1,
             max_batch_size: 1,
@@ -83,7 +82,12 @@ impl Form {
             outputs: vec![tensor("y", if all { &[-1, 1] } else { &[1] })],
             symbols: vec![],
             decoupled: false,
-        };
+        }
+    }
+
+    /// What a version is brought up with, in tasks of up to `max_rows` nodes.
+    pub fn version(self, max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
+        let spec = self.spec();
         let (unfolding, programs) = self.unfolding(max_rows);
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
         let (cell_knobs, segments) = cells.knobs();
@@ -95,6 +99,16 @@ impl Form {
             ..Knobs::default()
         };
         (spec, knobs, cells.into())
+    }
+
+    /// What a chain runs whose state lives on from one request of a sequence to the next.
+    pub fn kept_chain() -> StagePrograms {
+        let (mut unfolding, programs) = Self::Chain.unfolding(1);
+        match &mut unfolding.segments[0].types[0].inputs[1] {
+            Source::Carried { is_kept, .. } => *is_kept = true,
+            other => panic!("{other:?} carries nothing"),
+        }
+        CellPrograms::new(&Self::Chain.spec(), unfolding, programs).expect("the unfolding is sound").into()
     }
 
     fn unfolding(self, max_rows: u32) -> (Unfolding, Vec<Arc<dyn Program>>) {

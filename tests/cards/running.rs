@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
-use paternoster::executor::{CardsOptions, InferError, ModelHandle, Pool, PoolOptions, Response};
+use paternoster::executor::{CardsOptions, InferError, ModelHandle, Pool, PoolOptions, Response, check_cards};
 
 use crate::{
     fake_control::{fail_calls, fail_none, traced},
@@ -133,8 +133,56 @@ fn launches_that_are_refused_are_made_again_and_every_answer_is_right() {
                 fail_none();
             }
         }
+        assert_eq!(pool.stats().snapshot().tasks_running, 0);
         assert!(pool.stop(PATIENCE));
     });
+}
+
+#[test]
+fn a_version_that_is_refused_leaves_nothing_on_the_card() {
+    const RESERVING: [(&str, &str); 3] = [
+        ("cuMemAlloc_v2", "cuMemFree_v2"),
+        ("cuMemHostAlloc", "cuMemFreeHost"),
+        ("cuGraphInstantiateWithFlags", "cuGraphExecDestroy"),
+    ];
+    with_fake_cuda(&[], || {
+        let pool = pool(2, 2);
+        // What goes is freed later than it is dropped: nothing goes here.
+        let mut loaded = Vec::new();
+        for form in [Form::TwoChains, Form::Tree] {
+            for (reserve, _) in RESERVING {
+                let mut refused = 0;
+                for nth in 1.. {
+                    let mut handle = None;
+                    let name = std::ffi::CString::new(reserve).expect("a name");
+                    let calls = functions_called(|| {
+                        fail_calls(&name, nth, CUDA_ERROR_OUT_OF_MEMORY);
+                        let (spec, knobs, programs) = form.version(MAX_ROWS, 64);
+                        handle = pool.bring_up(spec, knobs, programs).ok();
+                        fail_none();
+                    });
+                    if let Some(handle) = handle {
+                        loaded.push(handle);
+                        break;
+                    }
+                    refused += 1;
+                    let count = |function: &str| calls.iter().filter(|call| *call == function).count();
+                    for (own, free) in RESERVING {
+                        let reserved = count(own) - usize::from(own == reserve);
+                        assert_eq!(reserved, count(free), "{form:?}: {own}, when {reserve} {nth} fails");
+                    }
+                }
+                assert!(refused > 4, "{reserve} fails {refused} times");
+            }
+        }
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
+fn cells_that_keep_state_between_requests_are_refused() {
+    let refused = check_cards(&Form::kept_chain()).expect_err("its state is known too late");
+    assert!(refused.contains("keeps state between the requests of a sequence"), "{refused}");
 }
 
 #[test]
@@ -185,6 +233,32 @@ fn a_lost_card_ends_its_requests_and_takes_no_more() {
         assert!(lost > 0);
         assert_eq!(pool.responsiveness().borrow().lost_devices, 1);
         pool.stop(PATIENCE);
+        assert_eq!(pool.stats().snapshot().tasks_running, 0);
+    });
+}
+
+#[test]
+fn a_card_with_no_ticket_for_what_runs_is_lost() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(8);
+        let pool = pool(2, 2);
+        let handle = bring_up(&pool, Form::Chain, 64);
+        fail_calls(c"cuEventRecord", 9, CUDA_ERROR_OUT_OF_MEMORY);
+        let asked: Vec<Asked> = (0..40).map(|_| Form::Chain.ask(&mut rng, MOST_TOKENS)).collect();
+        let answers: Vec<_> = asked.iter().map(|asked| handle.submit(Form::Chain.request(asked))).collect();
+        let mut lost = 0;
+        block_on(async {
+            for (asked, answer) in asked.iter().zip(answers) {
+                match answer.await {
+                    Ok(response) => assert_eq!(values(&response), Form::Chain.answer(asked)),
+                    Err(InferError::DeviceLost) => lost += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+        });
+        assert!(lost > 0);
+        pool.stop(PATIENCE);
+        assert_eq!(pool.stats().snapshot().tasks_running, 0);
     });
 }
 

@@ -183,7 +183,21 @@ impl Loading<'_> {
             }
         }
         self.knobs.slots = self.slots(&layout).map_err(|error| error.to_string())?;
-        let tables = self.tables(&layout).map_err(|error| format!("its slot tables: {error}"))?;
+        let mut tables = Vec::with_capacity(layout.tables.len());
+        let reserved = self.tables(&layout, &mut tables).map_err(|error| format!("its slot tables: {error}"));
+        let cells = match reserved.and_then(|()| self.cells(programs, &layout, &tables)) {
+            Ok(cells) => cells,
+            Err(reason) => {
+                // Why it is refused says more than that the card is lost, which is all that can hinder this.
+                let _ = free(self.card, tables);
+                return Err(reason);
+            }
+        };
+        let slots = Slots::new(self.knobs.slots);
+        Ok(Cells { programs: Arc::clone(programs), layout, slots, tables, cells, sections_out: 0 })
+    }
+
+    fn cells(&mut self, programs: &CellPrograms, layout: &Layout, tables: &[SlotTable]) -> Result<Vec<Cell>, String> {
         let mut cells = Vec::with_capacity(programs.cells.len());
         for (number, (spec, cell)) in programs.unfolding.cells.iter().zip(&programs.cells).enumerate() {
             let program =
@@ -192,14 +206,13 @@ impl Loading<'_> {
                 let streams = (0..self.card.streams()).map(StreamId);
                 let lanes = streams.map(|stream| {
                     let buckets = self.knobs.cells[number].buckets.clone();
-                    self.lane(&*weights, &layout.cells[number], &tables, stream, &buckets)
+                    self.lane(&*weights, &layout.cells[number], tables, stream, &buckets)
                 });
                 Ok(Cell { lanes: lanes.collect::<Result<_, _>>()?, _weights: weights })
             });
             cells.push(loaded.map_err(|error| format!("cell '{}': {error}", spec.name))?);
         }
-        let slots = Slots::new(self.knobs.slots);
-        Ok(Cells { programs: Arc::clone(programs), layout, slots, tables, cells, sections_out: 0 })
+        Ok(cells)
     }
 
     /// As many slots as were asked for, as far as they fit into a part of the free memory.
@@ -209,16 +222,17 @@ impl Loading<'_> {
         Ok(self.knobs.slots.min(u32::try_from(most).unwrap_or(u32::MAX)).max(1))
     }
 
-    fn tables(&mut self, layout: &Layout) -> Result<Vec<SlotTable>, DeviceError> {
-        let tables = layout.tables.iter().map(|table| {
+    /// Reserves slot tables one by one: those that there are if one fails are the caller's.
+    fn tables(&mut self, layout: &Layout, tables: &mut Vec<SlotTable>) -> Result<(), DeviceError> {
+        for table in &layout.tables {
             let rows = self.knobs.slots + table.constants.len() as u32;
             let buffer = self.card.allocate(rows, table.row_bytes)?;
+            tables.push(SlotTable { buffer, address: self.card.address(buffer)?, row_bytes: table.row_bytes, rows });
             for (row, constant) in (self.knobs.slots..).zip(&table.constants) {
                 self.card.upload(buffer, row, constant)?;
             }
-            Ok(SlotTable { buffer, address: self.card.address(buffer)?, row_bytes: table.row_bytes, rows })
-        });
-        tables.collect()
+        }
+        Ok(())
     }
 
     fn lane(
@@ -416,6 +430,10 @@ impl SlotTable {
 impl Cells {
     /// Frees what is not freed by being dropped. On the card's thread.
     pub(super) fn free(self, card: &mut Cuda) -> Result<(), DeviceError> {
-        self.tables.into_iter().try_for_each(|table| card.free(table.buffer))
+        free(card, self.tables)
     }
+}
+
+fn free(card: &mut Cuda, tables: Vec<SlotTable>) -> Result<(), DeviceError> {
+    tables.into_iter().try_for_each(|table| card.free(table.buffer))
 }

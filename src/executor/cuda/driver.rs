@@ -16,7 +16,7 @@ use super::{
     launch::nodes,
 };
 use crate::{
-    batching::{Knobs, ModelId, Policy, ReqId},
+    batching::{Knobs, ModelId, Ns, Policy, ReqId},
     device::{
         Device, DeviceError,
         cuda::{Compiler, Cuda, CudaOptions, CudaWork},
@@ -109,10 +109,21 @@ enum Launch {
     Launched,
     /// An earlier task has to come back first.
     Waits(Job),
-    /// It cannot be.
-    Fails(Job, String),
+    /// It cannot be; when the pool was told that it begins, if it was.
+    Fails {
+        job: Job,
+        began: Option<Ns>,
+        reason: String,
+    },
     /// Nothing can be any more.
     Lost(String),
+}
+
+impl Launch {
+    /// Of what cannot begin.
+    fn fails(job: Job, reason: String) -> Self {
+        Self::Fails { job, began: None, reason }
+    }
 }
 
 impl Serving {
@@ -182,8 +193,8 @@ impl Serving {
         match self.launch(pool, job) {
             Launch::Launched => None,
             Launch::Waits(job) => Some(job),
-            Launch::Fails(job, reason) => {
-                Arc::clone(pool).completed(self.shard, None, &job, Finished::Failed(reason));
+            Launch::Fails { job, began, reason } => {
+                Arc::clone(pool).completed(self.shard, began, &job, Finished::Failed(reason));
                 None
             }
             Launch::Lost(reason) => {
@@ -199,11 +210,11 @@ impl Serving {
         }
         let (model, cell, lane) = (job.task.model, usize::from(job.task.cell.0), usize::from(job.task.lane.0));
         let Some(cells) = self.versions.get_mut(&model) else {
-            return Launch::Fails(job, format!("{model:?} is not on the card"));
+            return Launch::fails(job, format!("{model:?} is not on the card"));
         };
         let nodes = match nodes(cells, &job) {
             Ok(nodes) => nodes,
-            Err(reason) => return Launch::Fails(job, reason),
+            Err(reason) => return Launch::fails(job, reason),
         };
         let untaken = &self.untaken;
         let reads_untaken = job.members.iter().zip(&nodes).any(|(member, node)| {
@@ -214,7 +225,7 @@ impl Serving {
         let Some(graph) = graph.map(|(_, graph)| graph.clone()) else {
             let reason = format!("there is no graph for {} rows", job.task.bucket.rows);
             drop(nodes);
-            return Launch::Fails(job, reason);
+            return Launch::fails(job, reason);
         };
         let section = if reads_untaken { None } else { on_lane.free.pop() };
         let Some(mut section) = section else {
@@ -227,13 +238,14 @@ impl Serving {
             Ok(filled) => filled,
             Err(reason) => {
                 cells.cells[cell].lanes[lane].free.push(section);
-                return Launch::Fails(job, reason);
+                return Launch::fails(job, reason);
             }
         };
-        let order = (&job.task).into();
-        let lane = job.task.lane.0;
+        cells.sections_out += 1;
         let task = job.task.clone();
-        let requests: Vec<ReqId> = task.rows.iter().map(|span| span.req).collect();
+        if filled.is_taken {
+            task.rows.iter().for_each(|span| *self.untaken.entry(span.req).or_default() += 1);
+        }
         self.flights.begin(Flight {
             pool: Arc::clone(pool),
             job,
@@ -246,22 +258,17 @@ impl Serving {
             issued_at: Instant::now(),
         });
         let work = CudaWork { graph, parameters: filled.parameters };
-        match issue(&mut self.card, &mut self.tickets, &order, &filled.accesses, work) {
+        match issue(&mut self.card, &mut self.tickets, &(&task).into(), &filled.accesses, work) {
             Ok(_) => {
-                cells.sections_out += 1;
                 cells.issued(&task);
-                if filled.is_taken {
-                    requests.iter().for_each(|req| *self.untaken.entry(*req).or_default() += 1);
-                }
                 Launch::Launched
             }
+            // It may be on the card, and stays among those that are.
+            Err(DeviceError::Lost(reason)) => Launch::Lost(reason),
             Err(error) => {
-                let Some(Flight { job, section, .. }) = self.flights.take_back(lane) else { return Launch::Launched };
-                cells.cells[cell].lanes[usize::from(lane)].free.push(section);
-                match error {
-                    DeviceError::Lost(reason) => Launch::Lost(reason),
-                    error => Launch::Fails(job, error.to_string()),
-                }
+                let Some(flight) = self.flights.take_back(task.lane.0) else { return Launch::Launched };
+                let began = Some(flight.issued_ns);
+                Launch::Fails { job: self.release(flight), began, reason: error.to_string() }
             }
         }
     }
@@ -269,6 +276,12 @@ impl Serving {
     /// A task has come back: its memory is free, and what it left for the host has been taken.
     fn back(&mut self, flight: Flight) {
         self.tickets.landed(flight.job.task.id);
+        self.release(flight);
+        self.free_those_that_left();
+    }
+
+    /// Takes the memory that a task had.
+    fn release(&mut self, flight: Flight) -> Job {
         let Flight { job, section, is_taken, .. } = flight;
         let model = job.task.model;
         if is_taken {
@@ -282,10 +295,11 @@ impl Serving {
             }
         }
         let left = self.leaving.iter_mut().find(|(own, _)| *own == model).map(|(_, cells)| cells);
-        let Some(cells) = self.versions.get_mut(&model).or(left) else { return };
-        cells.sections_out -= 1;
-        cells.cells[usize::from(job.task.cell.0)].lanes[usize::from(job.task.lane.0)].free.push(section);
-        self.free_those_that_left();
+        if let Some(cells) = self.versions.get_mut(&model).or(left) {
+            cells.sections_out -= 1;
+            cells.cells[usize::from(job.task.cell.0)].lanes[usize::from(job.task.lane.0)].free.push(section);
+        }
+        job
     }
 
     fn free_those_that_left(&mut self) {

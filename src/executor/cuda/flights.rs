@@ -94,13 +94,15 @@ impl Flights {
         if self.is_lost.swap(true, Ordering::AcqRel) {
             return;
         }
-        for lane in &self.lanes {
-            let lost = std::mem::take(&mut lane.lock().flights);
-            // The card may still write to their memory: it is the driver's to keep.
-            lost.into_iter().for_each(|flight| (self.give_back)(flight));
-        }
+        let lost: Vec<Flight> = self.lanes.iter().flat_map(|lane| std::mem::take(&mut lane.lock().flights)).collect();
         if let Some(pool) = self.reports.get().and_then(Weak::upgrade) {
             pool.lost(self.shard, reason);
+        }
+        for flight in lost {
+            let pool = Arc::clone(&flight.pool);
+            pool.completed(self.shard, Some(flight.issued_ns), &flight.job, Finished::Failed(reason.to_owned()));
+            // The card may still write to its memory: it is the driver's to keep.
+            (self.give_back)(flight);
         }
     }
 

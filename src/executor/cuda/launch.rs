@@ -103,11 +103,10 @@ impl Cells {
                         };
                         block.list(parameters.children(list), row, at as i32);
                     }
-                    (ReadFrom::Own { table }, Source::Carried { start, is_kept, .. }) if node.place.node == 0 => {
+                    (ReadFrom::Own { table }, Source::Carried { start, .. }) if node.place.node == 0 => {
                         goes_on = false;
                         let to = self.tables[table].row(slot);
-                        let begins_in = self.layout.begins_in(&self.programs, start).filter(|_| !is_kept);
-                        let from = match begins_in {
+                        let from = match self.layout.begins_in(&self.programs, start) {
                             Some(other) if other == table => continue,
                             Some(other) => {
                                 touched.read(other, slot);

@@ -159,6 +159,10 @@ impl Layout {
             table
         };
         Ok(match source {
+            // What a sequence keeps is known once replies are taken, and the next request may be launched before.
+            Source::Carried { is_kept: true, .. } => {
+                return Err("keeps state between the requests of a sequence, which cells on a card do not".to_owned());
+            }
             Source::Carried { output, .. } => ReadFrom::Own { table: table(*output) },
             Source::Child { output, none, .. } => {
                 let table = table(*output);
@@ -231,7 +235,7 @@ fn tables_of(programs: &CellPrograms) -> BTreeMap<(usize, usize), usize> {
 /// Whether the host takes an output of some nodes of a segment's type.
 fn is_fetched(programs: &CellPrograms, segment: usize, role: usize, output: usize) -> bool {
     let own = &programs.unfolding.segments[segment];
-    ends_loop(own, output) || keeps_of(programs, segment, role, output).any(|keep| keep.lives_on || emits(own, keep))
+    ends_loop(own, output) || keeps_of(programs, segment, role, output).any(|keep| emits(own, keep))
 }
 
 fn ends_loop(segment: &Segment, output: usize) -> bool {
@@ -253,8 +257,7 @@ pub(super) fn is_taken(programs: &CellPrograms, (segment, role): (usize, usize),
         let mut emits = own.emits.iter().filter(|emit| emit.output == keep.outputs[0]);
         emits.any(|emit| is_last || own.streams || emit.which == Which::All)
     };
-    ends_loop(own, output)
-        || keeps_of(programs, segment, role, output).any(|keep| keep.lives_on && is_last || of_emits(keep))
+    ends_loop(own, output) || keeps_of(programs, segment, role, output).any(of_emits)
 }
 
 /// Bytes of a row of a tensor.
