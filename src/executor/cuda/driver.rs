@@ -2,7 +2,7 @@
 //! back what tasks had.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -11,12 +11,13 @@ use crossbeam_channel::{Receiver, Sender};
 use tracing::error;
 
 use super::{
-    cells::{Cells, KernelsOfRows, Loading},
+    cells::Cells,
     flights::{Flight, Flights},
-    launch::nodes,
+    graph::{Kernels, Loader},
+    version::{Reader, Untaken, Version},
 };
 use crate::{
-    batching::{Knobs, ModelId, Ns, Policy, ReqId},
+    batching::{Knobs, ModelId, Ns, Policy},
     device::{
         Device, DeviceError,
         cuda::{Compiler, Cuda, CudaOptions, CudaWork},
@@ -58,7 +59,7 @@ impl Driver {
     pub(super) fn run(self, opened: &Sender<Result<(), DeviceError>>) {
         let told = Arc::clone(&self.flights);
         let card = Cuda::open(&self.options, &self.compiler, told).and_then(|mut card| {
-            let kernels = KernelsOfRows::new(&mut card, MOST_ROWS)?;
+            let kernels = Kernels::new(&mut card, MOST_ROWS)?;
             Ok((card, kernels))
         });
         let (card, kernels) = match card {
@@ -77,7 +78,7 @@ impl Driver {
             versions: BTreeMap::new(),
             leaving: Vec::new(),
             waiting: VecDeque::new(),
-            untaken: HashMap::new(),
+            untaken: Untaken::default(),
         };
         for message in messages {
             if let Some(reply) = serving.hear(message) {
@@ -92,16 +93,23 @@ struct Serving {
     shard: usize,
     parameter_bytes: usize,
     card: Cuda,
-    kernels: KernelsOfRows,
+    kernels: Kernels,
     flights: Arc<Flights>,
     tickets: Tickets,
-    versions: BTreeMap<ModelId, Cells>,
+    versions: BTreeMap<ModelId, Loaded>,
     /// Versions that have gone, some of whose tasks have not come back.
-    leaving: Vec<(ModelId, Cells)>,
+    leaving: Vec<(ModelId, Loaded)>,
     /// Orders behind one that waits for outputs or memory.
     waiting: VecDeque<(Arc<dyn Reports>, Order)>,
-    /// By request: tasks whose outputs the host has yet to take.
-    untaken: HashMap<ReqId, u32>,
+    untaken: Untaken,
+}
+
+/// A version on the card.
+struct Loaded {
+    version: Box<dyn Version>,
+    reader: Arc<dyn Reader>,
+    /// Sections that tasks have.
+    sections_out: usize,
 }
 
 /// What became of a task that was to be launched.
@@ -156,14 +164,10 @@ impl Serving {
         let Policy::Cellular(cellular) = &mut knobs.policy else {
             return Err("its cells have no policy of cells".to_owned());
         };
-        let loading = Loading {
-            card: &mut self.card,
-            kernels: &self.kernels,
-            knobs: cellular,
-            parameter_bytes: self.parameter_bytes,
-        };
-        let loaded = loading.load(cells)?;
-        self.versions.insert(model, loaded);
+        let loader = Loader { card: &mut self.card, kernels: &self.kernels, parameter_bytes: self.parameter_bytes };
+        let version: Box<dyn Version> = Box::new(Cells::load(loader, cells, cellular)?);
+        let reader = version.reader();
+        self.versions.insert(model, Loaded { version, reader, sections_out: 0 });
         Ok(knobs)
     }
 
@@ -179,8 +183,8 @@ impl Serving {
                 }
                 Order::Rest(_) => {}
                 Order::Unload(model) => {
-                    if let Some(cells) = self.versions.remove(&model) {
-                        self.leaving.push((model, cells));
+                    if let Some(loaded) = self.versions.remove(&model) {
+                        self.leaving.push((model, loaded));
                         self.free_those_that_left();
                     }
                 }
@@ -208,50 +212,37 @@ impl Serving {
         if self.flights.is_lost() {
             return Launch::Lost("the card is lost".to_owned());
         }
-        let (model, cell, lane) = (job.task.model, usize::from(job.task.cell.0), usize::from(job.task.lane.0));
-        let Some(cells) = self.versions.get_mut(&model) else {
+        let (model, part, lane) = (job.task.model, usize::from(job.task.cell.0), usize::from(job.task.lane.0));
+        let Some(loaded) = self.versions.get_mut(&model) else {
             return Launch::fails(job, format!("{model:?} is not on the card"));
         };
-        let nodes = match nodes(cells, &job) {
-            Ok(nodes) => nodes,
-            Err(reason) => return Launch::fails(job, reason),
-        };
-        let untaken = &self.untaken;
-        let reads_untaken = job.members.iter().zip(&nodes).any(|(member, node)| {
-            cells.reads_emitted(node) && untaken.get(&member.span.req).is_some_and(|count| *count > 0)
-        });
-        let on_lane = &mut cells.cells[cell].lanes[lane];
+        if loaded.version.must_wait(&job, &self.untaken) {
+            return Launch::Waits(job);
+        }
+        let on_lane = &mut loaded.version.programs()[part].lanes[lane];
         let graph = on_lane.graphs.iter().find(|(rows, _)| *rows == job.task.bucket.rows);
         let Some(graph) = graph.map(|(_, graph)| graph.clone()) else {
             let reason = format!("there is no graph for {} rows", job.task.bucket.rows);
-            drop(nodes);
             return Launch::fails(job, reason);
         };
-        let section = if reads_untaken { None } else { on_lane.free.pop() };
-        let Some(mut section) = section else {
-            drop(nodes);
-            return Launch::Waits(job);
-        };
-        let filled = cells.fill(&job, &nodes, &mut section);
-        drop(nodes);
-        let filled = match filled {
+        let Some(mut section) = on_lane.free.pop() else { return Launch::Waits(job) };
+        let filled = match loaded.version.fill(&job, &mut section) {
             Ok(filled) => filled,
             Err(reason) => {
-                cells.cells[cell].lanes[lane].free.push(section);
+                loaded.version.programs()[part].lanes[lane].free.push(section);
                 return Launch::fails(job, reason);
             }
         };
-        cells.sections_out += 1;
+        loaded.sections_out += 1;
         let task = job.task.clone();
         if filled.is_taken {
-            task.rows.iter().for_each(|span| *self.untaken.entry(span.req).or_default() += 1);
+            self.untaken.add(&task);
         }
         self.flights.begin(Flight {
             pool: Arc::clone(pool),
             job,
             section,
-            programs: Arc::clone(&cells.programs),
-            layout: Arc::clone(&cells.layout),
+            reader: Arc::clone(&loaded.reader),
             failures: filled.failures,
             is_taken: filled.is_taken,
             issued_ns: pool.begins(),
@@ -260,7 +251,7 @@ impl Serving {
         let work = CudaWork { graph, parameters: filled.parameters };
         match issue(&mut self.card, &mut self.tickets, &(&task).into(), &filled.accesses, work) {
             Ok(_) => {
-                cells.issued(&task);
+                loaded.version.issued(&task);
                 Launch::Launched
             }
             // It may be on the card, and stays among those that are.
@@ -285,19 +276,13 @@ impl Serving {
         let Flight { job, section, is_taken, .. } = flight;
         let model = job.task.model;
         if is_taken {
-            for span in &job.task.rows {
-                if let Some(count) = self.untaken.get_mut(&span.req) {
-                    *count -= 1;
-                    if *count == 0 {
-                        self.untaken.remove(&span.req);
-                    }
-                }
-            }
+            self.untaken.remove(&job.task);
         }
-        let left = self.leaving.iter_mut().find(|(own, _)| *own == model).map(|(_, cells)| cells);
-        if let Some(cells) = self.versions.get_mut(&model).or(left) {
-            cells.sections_out -= 1;
-            cells.cells[usize::from(job.task.cell.0)].lanes[usize::from(job.task.lane.0)].free.push(section);
+        let left = self.leaving.iter_mut().find(|(own, _)| *own == model).map(|(_, loaded)| loaded);
+        if let Some(loaded) = self.versions.get_mut(&model).or(left) {
+            loaded.sections_out -= 1;
+            let program = &mut loaded.version.programs()[usize::from(job.task.cell.0)];
+            program.lanes[usize::from(job.task.lane.0)].free.push(section);
         }
         job
     }
@@ -306,8 +291,8 @@ impl Serving {
         if self.flights.is_lost() {
             return;
         }
-        for (_, cells) in self.leaving.extract_if(.., |(_, cells)| cells.sections_out == 0) {
-            if let Err(fault) = cells.free(&mut self.card) {
+        for (_, loaded) in self.leaving.extract_if(.., |(_, loaded)| loaded.sections_out == 0) {
+            if let Err(fault) = loaded.version.free(&mut self.card) {
                 error!(device = self.shard, "the memory of a version cannot be freed: {fault}");
             }
         }

@@ -12,22 +12,19 @@ use std::{
     time::Instant,
 };
 
-use bytes::Bytes;
 use crossbeam_channel::{Receiver, Sender};
 use parking_lot::Mutex;
 
 use super::{
-    cells::Section,
-    launch::is_last,
-    layout::{CellLayout, Layout, is_taken},
+    graph::Section,
+    version::{Ended, Reader},
 };
 use crate::{
-    batching::{Next, Ns, RowOutcome},
+    batching::Ns,
     device::{Operation, cuda::Told},
     engine::RowFailure,
     executor::{
         backend::Reports,
-        cells::{CellPrograms, Node, Row},
         job::{Finished, Job},
         ran::{Outputs, Ran},
     },
@@ -39,8 +36,7 @@ pub(super) struct Flight {
     pub(super) pool: Arc<dyn Reports>,
     pub(super) job: Job,
     pub(super) section: Section,
-    pub(super) programs: Arc<CellPrograms>,
-    pub(super) layout: Arc<Layout>,
+    pub(super) reader: Arc<dyn Reader>,
     /// Rows that lack something of their own requests.
     pub(super) failures: Vec<RowFailure>,
     /// Whether the host takes something of it.
@@ -122,8 +118,14 @@ impl Told for Flights {
         let began_at = flight.issued_at + waited;
         let began = flight.issued_ns + waited.as_nanos() as u64;
         let took_ns = now.saturating_duration_since(began_at).as_nanos() as u64;
-        let ran = flight.ran(took_ns);
-        flight.job.count_execution(&ran.timings);
+        let timings = ExecutionTimings { compute_infer_ns: took_ns, ..ExecutionTimings::default() };
+        let Ended { outcomes, failures, ends_rows } =
+            flight.reader.ran(&flight.job, &flight.section, flight.failures.clone());
+        if ends_rows {
+            flight.job.count_execution(&timings);
+        }
+        let outputs = (!flight.is_taken).then(Outputs::default);
+        let ran = Ran { outputs, outcomes, failures, delays: Vec::new(), timings };
         let pool = Arc::clone(&flight.pool);
         pool.completed(self.shard, Some(began), &flight.job, Finished::Ran(ran));
         if flight.is_taken {
@@ -139,79 +141,12 @@ impl Told for Flights {
     }
 }
 
-impl Flight {
-    fn cell(&self) -> (usize, &CellLayout) {
-        let cell = usize::from(self.job.task.cell.0);
-        (cell, &self.layout.cells[cell])
-    }
-
-    fn node(&self, row: usize) -> Option<Node<'_>> {
-        let member = self.job.members.get(row)?;
-        Node::of(member.journey.as_ref()?, member.span.start, &self.programs, self.cell().0).ok()
-    }
-
-    /// A row of an output that the host takes.
-    fn row(&self, row: usize, output: usize) -> Option<Row> {
-        let (cell, layout) = self.cell();
-        let place = layout.fetched.iter().position(|fetched| fetched.output == output)?;
-        let row_bytes = layout.fetched[place].row_bytes;
-        let bytes = &self.section.fetched[place].bytes()[row * row_bytes..][..row_bytes];
-        let spec = &self.programs.unfolding.cells[cell].outputs[output];
-        Some(Row::alone(spec.dims.clone(), Bytes::copy_from_slice(bytes)))
-    }
-
-    /// Whether a row names what a table does not have.
-    fn is_faulty(&self, row: usize) -> bool {
-        let word = size_of::<u32>();
-        self.section.faults.bytes()[row * word..][..word].iter().any(|byte| *byte != 0)
-    }
-
-    /// How its rows go on.
-    fn ran(&self, took_ns: Ns) -> Ran {
-        let mut failures = self.failures.clone();
-        let (cell, _) = self.cell();
-        let mut outcomes = Vec::with_capacity(self.job.members.len());
-        for row in 0..self.job.members.len() {
-            let is_refused = failures.iter().any(|failure| failure.row as usize == row);
-            if !is_refused && self.is_faulty(row) {
-                let name = &self.programs.unfolding.cells[cell].name;
-                let reason = format!("cell '{name}': an index is beyond its table");
-                failures.push(RowFailure { row: row as u32, reason });
-            }
-            let fails = is_refused || self.is_faulty(row);
-            outcomes.push(match self.node(row).filter(|_| !fails) {
-                Some(node) => node.outcome(|output| self.row(row, output)),
-                None => RowOutcome { next: Next::Failed, emitted: false },
-            });
-        }
-        let outputs = (!self.is_taken).then(Outputs::default);
-        let timings = ExecutionTimings { compute_infer_ns: took_ns, ..ExecutionTimings::default() };
-        Ran { outputs, outcomes, failures, delays: Vec::new(), timings }
-    }
-
-    /// Takes what replies need, of which a request may have so many bytes.
-    fn take(&self, most_bytes: usize) -> Outputs {
-        let mut outputs = Outputs::default();
-        for part in 0..self.job.members.len() {
-            let Some(node) = self.node(part) else { continue };
-            let at = (node.place.segment, node.journey.role(node.place));
-            let is_last = is_last(&node);
-            let row = |output| is_taken(&self.programs, at, output, is_last).then(|| self.row(part, output)).flatten();
-            match node.keep(row, most_bytes) {
-                Ok(()) => outputs.streamed.extend(node.response(row).map(|response| (part, response))),
-                Err(fault) => outputs.failures.push((part, fault)),
-            }
-        }
-        outputs
-    }
-}
-
 /// Takes the outputs of tasks one by one, until no more come.
 pub(super) fn take_outputs(flights: &Receiver<Flight>, give_back: &GiveBack, shard: usize, most_bytes: usize) {
     for flight in flights {
-        let outputs = flight.take(most_bytes);
+        let outputs = flight.reader.take(&flight.job, &flight.section, most_bytes);
         let pool = Arc::clone(&flight.pool);
-        pool.taken(shard, &flight.job, Ok(outputs));
+        pool.taken(shard, &flight.job, outputs);
         give_back(flight);
     }
 }

@@ -13,9 +13,8 @@
 mod cells;
 mod driver;
 mod flights;
-mod launch;
-mod layout;
-mod slots;
+mod graph;
+mod version;
 
 use std::{
     io,
@@ -30,7 +29,6 @@ use parking_lot::Mutex;
 use self::{
     driver::{Driver, Message},
     flights::{Flights, GiveBack, take_outputs},
-    layout::Layout,
 };
 use super::{
     StagePrograms,
@@ -56,12 +54,7 @@ const PARAMETER_BYTES: usize = 64 << 10;
 /// # Errors
 /// When they do not; says what is missing.
 pub fn check_cards(programs: &StagePrograms) -> Result<(), String> {
-    let cells = programs.cells().ok_or("only models of cells run on CUDA cards")?;
-    let mut with_programs = cells.unfolding.cells.iter().zip(&cells.cells);
-    if let Some((cell, _)) = with_programs.find(|(_, cell)| cell.program.on_card().is_none()) {
-        return Err(format!("cell '{}' has no plan for CUDA cards", cell.name));
-    }
-    Layout::new(cells).map(drop)
+    cells::check(programs.cells().ok_or("only models of cells run on CUDA cards")?)
 }
 
 /// How a card is used.

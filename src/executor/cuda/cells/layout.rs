@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
+use super::HOST_ROWS;
 use crate::{
     executor::cells::{CellPrograms, Keep},
     model::{
@@ -179,9 +180,15 @@ impl Layout {
 }
 
 impl CellLayout {
-    /// How many inputs read the slots of children.
-    pub(super) fn child_lists(&self) -> usize {
-        self.inputs.iter().filter(|input| matches!(input.from, ReadFrom::Child { .. })).count()
+    /// The list that names the slots of children, by its number among such lists.
+    pub(super) fn children(&self, list: usize) -> usize {
+        HOST_ROWS + 1 + list
+    }
+
+    /// The list that names the rows of a fetched output, by its ring: -1 where the host does not take it.
+    pub(super) fn fetched(&self, ring: usize) -> usize {
+        let children = self.inputs.iter().filter(|input| matches!(input.from, ReadFrom::Child { .. })).count();
+        self.children(children) + ring
     }
 }
 

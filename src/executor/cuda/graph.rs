@@ -1,0 +1,370 @@
+//! A program on one stream of a card: its graphs, what they do around it, and the host memory of its tasks.
+
+use std::rc::Rc;
+
+use crate::{
+    device::{
+        BufferId, Device, DeviceError, StreamId,
+        cuda::{Address, Argument, Capture, Cuda, Element, Function, Graph, HostMemory, KERNELS, Shape},
+    },
+    engine::{CardProgram, CardWeights, CardWorkspace},
+};
+
+/// Tasks of one program and stream whose rows may lie in host memory: those on the card, and those whose outputs the
+/// host has yet to take.
+const SECTIONS: usize = 4;
+
+/// Threads of a block that moves rows, at most.
+const MOST_THREADS: u32 = 256;
+
+/// Bytes that one thread moves at once.
+const CHUNK_BYTES: usize = 16;
+
+/// Bytes of a piece in the list that [`copy_pieces`](Kernels) takes.
+const PIECE_BYTES: usize = 24;
+
+/// What a graph does around its program: rows are brought to its inputs, and its outputs to where they are read.
+#[derive(Debug, Default)]
+pub(super) struct Around {
+    /// How many lists of row numbers a task has.
+    pub(super) lists: usize,
+    /// Most pieces that are copied for each row before any is read; 0: none.
+    pub(super) pieces: usize,
+    /// By input of the program.
+    pub(super) gathers: Vec<Move>,
+    /// Outputs of the program that are moved.
+    pub(super) scatters: Vec<(usize, Move)>,
+    /// The list of where each row's fault goes.
+    pub(super) faults: usize,
+    /// Rings that the host writes: the bytes of a row of each.
+    pub(super) brought: Vec<usize>,
+    /// Rings that the host reads.
+    pub(super) fetched: Vec<usize>,
+}
+
+/// Rows that a list names.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move {
+    pub(super) list: usize,
+    pub(super) row_bytes: usize,
+    pub(super) place: Place,
+}
+
+/// Where rows lie.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    /// In this ring of those that the host writes.
+    Brought(usize),
+    /// In this ring of those that the host reads.
+    Fetched(usize),
+    /// In so many rows of the card's memory.
+    Rows(Address, u32),
+}
+
+/// Host memory of one task.
+#[derive(Debug)]
+pub(super) struct Section {
+    /// The number of its first row among those of all sections.
+    pub(super) first_row: u32,
+    /// By ring that the host writes.
+    pub(super) brought: Vec<HostMemory>,
+    /// By ring that the host reads.
+    pub(super) fetched: Vec<HostMemory>,
+    /// A word a row.
+    faults: HostMemory,
+    pieces: HostMemory,
+}
+
+impl Section {
+    /// Whether a row names what a table does not have.
+    pub(super) fn is_faulty(&self, row: usize) -> bool {
+        let word = size_of::<u32>();
+        self.faults.bytes()[row * word..][..word].iter().any(|byte| *byte != 0)
+    }
+}
+
+/// Where the parts of a task's parameters lie, in bytes.
+#[derive(Clone, Copy, Debug)]
+struct Places {
+    /// Rows of a list.
+    bucket: u32,
+    lists: usize,
+}
+
+impl Places {
+    const LIVE: usize = 0;
+    const PIECES: usize = 4;
+    const PIECE_LIST: usize = 8;
+    const LISTS: usize = 16;
+
+    fn list(self, number: usize) -> usize {
+        Self::LISTS + number * self.bucket as usize * size_of::<i32>()
+    }
+
+    fn bytes(self) -> usize {
+        self.list(self.lists)
+    }
+}
+
+/// The parameters of a task.
+#[derive(Debug)]
+pub(super) struct Parameters {
+    bytes: Vec<u8>,
+    places: Places,
+    pieces: Vec<[u64; 3]>,
+}
+
+impl Parameters {
+    /// Of a task of so many rows, in a graph for `bucket` rows.
+    pub(super) fn new(around: &Around, bucket: u32, rows: usize) -> Self {
+        let places = Places { bucket, lists: around.lists };
+        let mut parameters = Self { bytes: vec![0; places.bytes()], places, pieces: Vec::new() };
+        parameters.number(Places::LIVE, rows as u32);
+        parameters
+    }
+
+    /// Names a row in a list; −1: none.
+    pub(super) fn name(&mut self, list: usize, row: usize, value: i32) {
+        let at = self.places.list(list) + row * size_of::<i32>();
+        self.bytes[at..][..size_of::<i32>()].copy_from_slice(&value.to_ne_bytes());
+    }
+
+    /// Has bytes copied before any row is read.
+    pub(super) fn copy(&mut self, from: Address, to: Address, bytes: usize) {
+        self.pieces.push([from.to_bits(), to.to_bits(), bytes as u64]);
+    }
+
+    /// The parameters as the graph takes them; pieces are listed in the task's section.
+    pub(super) fn finish(mut self, section: &mut Section) -> Box<[u8]> {
+        self.number(Places::PIECES, self.pieces.len() as u32);
+        let list = section.pieces.address().to_bits();
+        self.bytes[Places::PIECE_LIST..][..size_of::<u64>()].copy_from_slice(&list.to_ne_bytes());
+        for (piece, to) in self.pieces.iter().zip(section.pieces.bytes_mut().chunks_exact_mut(PIECE_BYTES)) {
+            for (word, to) in piece.iter().zip(to.chunks_exact_mut(size_of::<u64>())) {
+                to.copy_from_slice(&word.to_ne_bytes());
+            }
+        }
+        self.bytes.into()
+    }
+
+    fn number(&mut self, at: usize, value: u32) {
+        self.bytes[at..][..size_of::<u32>()].copy_from_slice(&value.to_ne_bytes());
+    }
+}
+
+/// Kernels that move rows.
+pub(super) struct Kernels {
+    gather: Function,
+    scatter: Function,
+    pieces: Function,
+    /// Where faults are noted that cannot be: the host names rows that exist.
+    unread: BufferId,
+}
+
+impl Kernels {
+    pub(super) fn new(card: &mut Cuda, most_rows: u32) -> Result<Self, DeviceError> {
+        let kernels = card.kernels(KERNELS.rows, Element::F32)?;
+        Ok(Self {
+            gather: kernels.function("gather_rows")?,
+            scatter: kernels.function("scatter_rows")?,
+            pieces: kernels.function("copy_pieces")?,
+            unread: card.allocate(most_rows, size_of::<u32>())?,
+        })
+    }
+}
+
+/// What programs are loaded onto.
+pub(super) struct Loader<'a> {
+    pub(super) card: &'a mut Cuda,
+    pub(super) kernels: &'a Kernels,
+    /// Most bytes of a task's parameters.
+    pub(super) parameter_bytes: usize,
+}
+
+/// A program on a card.
+pub(super) struct OnCard {
+    pub(super) around: Around,
+    /// By stream.
+    pub(super) lanes: Vec<OnLane>,
+    _weights: Box<dyn CardWeights>,
+}
+
+/// A program on one stream.
+pub(super) struct OnLane {
+    /// By bucket.
+    pub(super) graphs: Vec<(u32, Rc<Graph>)>,
+    /// Sections that no task has.
+    pub(super) free: Vec<Section>,
+    _workspace: Box<dyn CardWorkspace>,
+}
+
+impl Loader<'_> {
+    /// Reserves what a program needs on each stream, and captures its graphs.
+    ///
+    /// # Errors
+    /// When the card has not enough, or tasks have more parameters than they may.
+    pub(super) fn load(
+        &mut self,
+        program: &dyn CardProgram,
+        around: Around,
+        buckets: &[u32],
+    ) -> Result<OnCard, String> {
+        let largest = buckets.iter().copied().max().unwrap_or(1);
+        let bytes = Places { bucket: largest, lists: around.lists }.bytes();
+        if bytes > self.parameter_bytes {
+            let most = self.parameter_bytes;
+            return Err(format!("tasks of {largest} rows take {bytes} bytes of parameters, expected at most {most}"));
+        }
+        let weights = program.load(self.card).map_err(|error| error.to_string())?;
+        let streams = (0..self.card.streams()).map(StreamId);
+        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, buckets, largest));
+        let lanes = lanes.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
+        Ok(OnCard { around, lanes, _weights: weights })
+    }
+
+    fn lane(
+        &mut self,
+        weights: &dyn CardWeights,
+        around: &Around,
+        stream: StreamId,
+        buckets: &[u32],
+        largest: u32,
+    ) -> Result<OnLane, DeviceError> {
+        let mut workspace = weights.reserve(self.card, largest)?;
+        let sections = self.sections(around, largest)?;
+        let mut graphs = Vec::with_capacity(buckets.len());
+        for &rows in buckets {
+            workspace.prepare(self.card, rows)?;
+            let unread = self.card.address(self.kernels.unread)?;
+            let places = Places { bucket: rows, lists: around.lists };
+            let moves = Moves {
+                kernels: self.kernels,
+                around,
+                places,
+                unread,
+                first: &sections[0],
+                ring_rows: largest * SECTIONS as u32,
+            };
+            let graph = self.card.capture(stream, places.bytes(), |capture| moves.issue(capture, &*workspace))?;
+            graphs.push((rows, Rc::new(graph)));
+        }
+        Ok(OnLane { graphs, free: sections, _workspace: workspace })
+    }
+
+    fn sections(&mut self, around: &Around, rows: u32) -> Result<Vec<Section>, DeviceError> {
+        let mut ring = |row_bytes: usize| {
+            let parts = self.card.host_memory(row_bytes * rows as usize, SECTIONS)?;
+            Ok::<_, DeviceError>(parts.into_iter())
+        };
+        let mut brought = around.brought.iter().map(|&bytes| ring(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let mut fetched = around.fetched.iter().map(|&bytes| ring(bytes)).collect::<Result<Vec<_>, _>>()?;
+        let mut faults = ring(size_of::<u32>())?;
+        let mut pieces = ring(PIECE_BYTES * around.pieces.max(1))?;
+        let sections = (0..SECTIONS as u32).map_while(|section| {
+            Some(Section {
+                first_row: section * rows,
+                brought: brought.iter_mut().map_while(Iterator::next).collect(),
+                fetched: fetched.iter_mut().map_while(Iterator::next).collect(),
+                faults: faults.next()?,
+                pieces: pieces.next()?,
+            })
+        });
+        Ok(sections.collect())
+    }
+}
+
+/// The powers of two up to a size, and that size.
+pub(super) fn buckets(most: u32) -> Box<[u32]> {
+    let most = most.max(1);
+    let powers = (0..u32::BITS).map(|power| 1 << power).take_while(|&rows| rows < most);
+    powers.chain([most]).collect()
+}
+
+/// Issues what a graph does.
+struct Moves<'a> {
+    kernels: &'a Kernels,
+    around: &'a Around,
+    places: Places,
+    unread: Address,
+    /// Where the rings begin, each of which has so many rows.
+    first: &'a Section,
+    ring_rows: u32,
+}
+
+impl Moves<'_> {
+    fn issue(&self, capture: &mut Capture<'_>, program: &dyn CardWorkspace) -> Result<(), DeviceError> {
+        let base = capture.parameters();
+        let live = base.offset(Places::LIVE);
+        let rows = self.places.bucket;
+        if self.around.pieces > 0 {
+            let arguments = [
+                Argument::Address(base.offset(Places::PIECES)),
+                Argument::I32((rows as usize * self.around.pieces) as i32),
+                Argument::Address(base.offset(Places::PIECE_LIST)),
+            ];
+            let shape = Shape { grid: [rows.min(64), 1, 1], threads: MOST_THREADS, shared_bytes: 0 };
+            capture.kernel(&self.kernels.pieces, shape, &arguments)?;
+        }
+        for (number, from) in self.around.gathers.iter().enumerate() {
+            self.gather(capture, from, program.input(number))?;
+        }
+        program.issue(capture, rows, live)?;
+        for (output, to) in &self.around.scatters {
+            self.scatter(capture, to, program.output(*output))?;
+        }
+        match program.faults() {
+            Some(faults) => {
+                let place = Place::Rows(self.first.faults.address(), self.ring_rows);
+                let to = Move { list: self.around.faults, row_bytes: size_of::<u32>(), place };
+                self.scatter(capture, &to, faults)
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn region(&self, place: Place) -> (Argument, Argument) {
+        let (address, rows) = match place {
+            Place::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows),
+            Place::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows),
+            Place::Rows(address, rows) => (address, rows),
+        };
+        (Argument::Address(address), Argument::I32(rows as i32))
+    }
+
+    /// Brings rows to follow one another.
+    fn gather(&self, capture: &mut Capture<'_>, from: &Move, to: Address) -> Result<(), DeviceError> {
+        let (address, rows) = self.region(from.place);
+        let places = [address, rows, Argument::Address(to), Argument::I32(from.row_bytes as i32)];
+        self.launch(capture, &self.kernels.gather, from, places)
+    }
+
+    /// Brings rows that follow one another to where they are read.
+    fn scatter(&self, capture: &mut Capture<'_>, to: &Move, from: Address) -> Result<(), DeviceError> {
+        let (address, rows) = self.region(to.place);
+        let places = [Argument::Address(from), Argument::I32(to.row_bytes as i32), address, rows];
+        self.launch(capture, &self.kernels.scatter, to, places)
+    }
+
+    /// Moves rows: which, and how many of them are live, lies on the card.
+    fn launch(
+        &self,
+        capture: &mut Capture<'_>,
+        kernel: &Function,
+        of: &Move,
+        [first, second, third, fourth]: [Argument; 4],
+    ) -> Result<(), DeviceError> {
+        let base = capture.parameters();
+        let live = Argument::Address(base.offset(Places::LIVE));
+        let list = Argument::Address(base.offset(self.places.list(of.list)));
+        let (rows, bytes) = (Argument::I32(self.places.bucket as i32), Argument::I32(of.row_bytes as i32));
+        let arguments = [live, rows, bytes, list, first, second, third, fourth, Argument::Address(self.unread)];
+        capture.kernel(kernel, self.shape(of.row_bytes), &arguments)
+    }
+
+    /// A block a row, with a thread for each chunk of it.
+    fn shape(&self, row_bytes: usize) -> Shape {
+        let chunks = row_bytes.div_ceil(CHUNK_BYTES).next_multiple_of(32);
+        let threads = u32::try_from(chunks).unwrap_or(MOST_THREADS).min(MOST_THREADS);
+        Shape { grid: [self.places.bucket, 1, 1], threads, shared_bytes: 0 }
+    }
+}
