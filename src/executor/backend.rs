@@ -74,6 +74,9 @@ pub(super) enum Order {
 
 /// The pool, as a backend sees it. Shards go by their numbers.
 pub(super) trait Reports: Send + Sync {
+    /// The time on the pool's clock.
+    fn now(&self) -> Ns;
+
     /// A task begins on the calling thread; now.
     fn begins(&self) -> Ns;
 

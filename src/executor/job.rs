@@ -5,13 +5,22 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use tracing::{debug, error};
 
-use super::{cells::Journey, host::short_runs::Size, loaded::Loaded, ran::Ran, record::Payload};
+use super::{
+    cells::Journey,
+    host::{gather::Part, short_runs::Size},
+    loaded::Loaded,
+    ran::{Outputs, Ran},
+    record::Payload,
+};
 use crate::{
     batching::{ReqId, RowSpan, Task},
     device::WorkFailure,
     engine::StopSignal,
     observe::{ExecutionTimings, ModelStats},
 };
+
+/// A part of this share of a batch, or a smaller one, is copied when its reply has to wait.
+const SMALL_PART: u32 = 2;
 
 /// A task with what it needs to run.
 pub(super) struct Job {
@@ -52,6 +61,13 @@ impl Guest {
 pub(super) enum Finished {
     Ran(Ran),
     Failed(String),
+}
+
+impl Member {
+    /// The rows of its request's inputs.
+    pub(super) fn part(&self) -> Part<'_> {
+        Part { inputs: &self.payload.inputs, rows: self.payload.rows, start: self.span.start, count: self.span.count }
+    }
 }
 
 impl Job {
@@ -106,6 +122,23 @@ impl Job {
     pub(super) fn count_execution(&self, timings: &ExecutionTimings) {
         for (stats, rows) in self.by_version() {
             stats.execution(rows, timings);
+        }
+    }
+
+    /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the
+    /// whole batch.
+    pub(super) fn detach_replies(&self, outputs: &mut Outputs) {
+        let rows = self.task.row_count();
+        let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();
+        for (member, response) in self.members.iter().zip(&mut outputs.responses) {
+            if is_kept(member) {
+                response.detach();
+            }
+        }
+        for (part, piece) in &mut outputs.pieces {
+            if self.members.get(*part).is_some_and(is_kept) {
+                piece.tensor.detach();
+            }
         }
     }
 

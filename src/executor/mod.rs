@@ -12,6 +12,7 @@
 //! counted in a `backlog`, which bounds them.
 
 mod admit;
+mod answers;
 mod backend;
 mod backlog;
 mod cells;
@@ -32,6 +33,7 @@ mod pool;
 mod ran;
 mod record;
 mod request;
+mod scatter;
 #[cfg(test)]
 mod sim;
 mod stages;

@@ -10,6 +10,7 @@ use super::{
 use crate::{
     batching::{LaneKnobs, Ns},
     device::cuda::Compiler,
+    model::ModelSpec,
 };
 
 /// What a shard's device is.
@@ -90,15 +91,20 @@ impl Placement {
     ///
     /// # Errors
     /// When there is none of them, or the programs do not run there.
-    pub(super) fn devices(&self, kinds: &[DeviceKind], programs: &StagePrograms) -> Result<Vec<usize>, String> {
+    pub(super) fn devices(
+        &self,
+        kinds: &[DeviceKind],
+        spec: &ModelSpec,
+        programs: &StagePrograms,
+    ) -> Result<Vec<usize>, String> {
         let has_cards = kinds.iter().any(|kind| *kind != DeviceKind::Cpu);
         let sites = match self {
-            Self::Auto if has_cards && check_cards(programs).is_ok() => &[Site::Cards][..],
+            Self::Auto if has_cards && check_cards(spec, programs).is_ok() => &[Site::Cards][..],
             Self::Auto => &[Site::Cpu],
             Self::On(sites) => sites,
         };
         if self.needs_cards() && has_cards {
-            check_cards(programs)?;
+            check_cards(spec, programs)?;
         }
         let mut devices: Vec<usize> = Vec::new();
         for site in sites {

@@ -193,7 +193,7 @@ impl Pool {
         let indices = IndexChecks::new(&loaded.programs);
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
-        let among = placement.devices(&self.kinds, &loaded.programs)?;
+        let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
         let homes = homes_of(id, &knobs, among);
         let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
         knobs.stays = homes.iter().any(stands_in);

@@ -66,15 +66,21 @@ impl StagePrograms {
     }
 
     /// What the program of a stage takes and gives, in order. A tensor with two uses is one output of the program.
-    pub fn ports(stage: &StageSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
-        let inputs = stage.inputs.iter().map(|(tensor, _)| ProgramPort::from(tensor)).collect();
-        let mut outputs: Vec<ProgramPort<'_>> = Vec::with_capacity(stage.outputs.len());
+    pub fn tensors(stage: &StageSpec) -> (Vec<&TensorSpec>, Vec<&TensorSpec>) {
+        let inputs = stage.inputs.iter().map(|(tensor, _)| tensor).collect();
+        let mut outputs: Vec<&TensorSpec> = Vec::with_capacity(stage.outputs.len());
         for (tensor, _) in &stage.outputs {
-            if outputs.iter().all(|port| port.name != tensor.name) {
-                outputs.push(ProgramPort::from(tensor));
+            if outputs.iter().all(|output| output.name != tensor.name) {
+                outputs.push(tensor);
             }
         }
         (inputs, outputs)
+    }
+
+    /// The same as ports of a program.
+    pub fn ports(stage: &StageSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
+        let (inputs, outputs) = Self::tensors(stage);
+        (inputs.into_iter().map(ProgramPort::from).collect(), outputs.into_iter().map(ProgramPort::from).collect())
     }
 
     /// How many stages, or cell types, there are.
@@ -181,6 +187,11 @@ impl Stage {
         }
         Self { program, inputs: stage.inputs, outputs, exits }
     }
+}
+
+/// A fault of something of a stage.
+pub(super) fn fault_of(spec: &ModelSpec, stage: usize, what: &str, fault: &str) -> String {
+    format!("{what} of stage {stage} of model '{}': {fault}", spec.name)
 }
 
 fn read_from(source: Source) -> Option<u16> {

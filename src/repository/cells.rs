@@ -3,26 +3,22 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use tracing::info;
 
 use super::{
     LoadRequest, StageRequest,
     config::unfold::{CellPorts, UnfoldRequest},
     opening::Opener,
+    plans::{Compiled, Plans},
 };
 use crate::{
     batching::Policy,
-    engine::{
-        Program,
-        cuda::{OnCard, Plan, Precision},
-        onnxruntime::OnnxProgram,
-    },
-    executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp, check_cards},
+    engine::onnxruntime::OnnxProgram,
+    executor::{CellPrograms, InputTensor, Pool, StagePrograms, WarmUp},
     model::{
         DataType, Dims, ModelSpec, TensorSpec, element_count,
         unfold::{Nodes, Unfolding},
     },
-    onnx::{Model, Port, PortDim, Signature},
+    onnx::{Port, PortDim, Signature},
 };
 
 /// Length of what varies in the example.
@@ -51,56 +47,26 @@ pub(super) fn compile(
     }
     let all_ports: Vec<CellPorts> = graphs.iter().map(|(ports, _)| ports.clone()).collect();
     let unfolding = unfold.resolve(&request.spec, &all_ports)?;
-    let mut programs: Vec<Arc<dyn Program>> = Vec::with_capacity(graphs.len());
+    let mut compiled = Vec::with_capacity(graphs.len());
     for (cell, (_, graph)) in unfolding.cells.iter().zip(&graphs) {
         let (inputs, outputs) = CellPrograms::ports(cell);
+        let name = format!("cell '{}'", cell.name);
         let program = OnnxProgram::compile_sealed(opener.runtime, graph, &inputs, &outputs);
-        programs.push(Arc::new(program.map_err(|error| format!("cell '{}': {error}", cell.name))?));
+        let program = Arc::new(program.map_err(|error| format!("{name}: {error}"))?);
+        let (inputs, outputs) = (cell.inputs.clone(), cell.outputs.clone());
+        compiled.push(Compiled { name, program, model: graph.model(), inputs, outputs, has_batch_axis: true });
     }
-    let may_need_cards = pool.has_cards() && request.placement.may_need_cards();
-    let mut missing = None;
-    if may_need_cards {
-        let models = graphs.iter().map(|(_, graph)| graph.model());
-        match planned(&unfolding, models, &programs) {
-            Ok(planned) => programs = planned,
-            Err(reason) if request.placement.needs_cards() => return Err(reason),
-            Err(reason) => missing = Some(reason),
-        }
-    }
+    let (plans, programs) = Plans::of(pool, request, compiled)?;
     let example = example(&request.spec, &unfolding)?;
     let programs = CellPrograms::new(&request.spec, unfolding, programs)?;
     if let Policy::Cellular(knobs) = &mut request.knobs.policy {
         (knobs.cells, knobs.segments) = programs.knobs();
     }
     let programs = StagePrograms::from(programs);
-    if let Some(reason) = missing.or_else(|| may_need_cards.then(|| check_cards(&programs).err()).flatten()) {
-        info!(model = %request.spec.name, "the model runs on the CPU: {reason}");
-    }
+    plans.explain(&request.spec, &programs);
     let tried = pool.warm_up(&request.spec, &programs, WarmUp { rows: 1, inputs: &example, program_inputs: &[] });
     tried.map_err(|fault| format!("an example request failed: {fault}"))?;
     Ok(programs)
-}
-
-/// The programs with plans for cards.
-///
-/// # Errors
-/// When a cell has none; with all operators that are missing.
-fn planned<'a>(
-    unfolding: &Unfolding,
-    models: impl Iterator<Item = &'a Model>,
-    programs: &[Arc<dyn Program>],
-) -> Result<Vec<Arc<dyn Program>>, String> {
-    let cells = unfolding.cells.iter().zip(models).zip(programs);
-    let (planned, missing): (Vec<_>, Vec<_>) = cells
-        .map(|((cell, model), program)| match Plan::new(model, &cell.inputs, &cell.outputs, true) {
-            Ok(plan) => Ok(Arc::new(OnCard::new(Arc::clone(program), plan, Precision::Ieee)) as Arc<dyn Program>),
-            Err(reason) => Err(format!("cell '{}': {reason}", cell.name)),
-        })
-        .partition(Result::is_ok);
-    if missing.is_empty() {
-        return Ok(planned.into_iter().filter_map(Result::ok).collect());
-    }
-    Err(missing.into_iter().filter_map(Result::err).collect::<Vec<String>>().join("; "))
 }
 
 /// What a cell's program takes and gives, the batch left out.

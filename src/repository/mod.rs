@@ -18,6 +18,7 @@ mod looks;
 mod opening;
 mod options;
 mod overrides;
+mod plans;
 mod polling;
 mod pool_loader;
 mod prepare;

@@ -14,6 +14,7 @@ use super::{
         model_metrics::{MetricControl, metric_control::MetricOptions},
     },
     opening::Opener,
+    plans::{Compiled, Plans},
     staging,
 };
 use crate::{
@@ -22,6 +23,7 @@ use crate::{
         onnxruntime::{LibraryError, OnnxProgram, Runtime},
     },
     executor::{ModelHandle, Placement, Pool, Site, StagePrograms, WarmUp},
+    model::TensorSpec,
     observe::{FIRST_RESPONSE_HISTOGRAM, LatencyMetrics, VersionLatencies},
     onnx::{SealedModel, Signature},
     profile::{Key, Store},
@@ -183,11 +185,9 @@ impl PoolLoader {
                 let model = opener.open(&program, program.read()?, &request.stages)?;
                 let refused = |error: String| format!("cannot load '{}': {error}", request.program.display());
                 if request.stages.cuts == StageCuts::Whole {
-                    let (inputs, outputs) = OnnxProgram::ports_of(&request.spec);
-                    let program = OnnxProgram::compile_sealed(opener.runtime, &model, &inputs, &outputs);
-                    return Ok(Arc::new(program.map_err(|error| refused(error.to_string()))?).into());
+                    return whole(&self.pool, opener.runtime, &model, request).map_err(refused);
                 }
-                stages(opener.runtime, &model, request).map_err(refused)
+                stages(&self.pool, opener.runtime, &model, request).map_err(refused)
             }
         }
     }
@@ -204,17 +204,45 @@ fn first_response_bounds(config: &pb::ModelConfig) -> Option<&[f64]> {
     })
 }
 
+/// Compiles a model as it is.
+fn whole(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequest) -> Result<StagePrograms, String> {
+    let spec = &request.spec;
+    let (inputs, outputs) = OnnxProgram::ports_of(spec);
+    let program = OnnxProgram::compile_sealed(runtime, model, &inputs, &outputs).map_err(|error| error.to_string())?;
+    let compiled = Compiled {
+        name: String::new(),
+        program: Arc::new(program),
+        model: model.model(),
+        inputs: spec.inputs.clone(),
+        outputs: spec.outputs.clone(),
+        has_batch_axis: spec.has_batch_axis(),
+    };
+    let (plans, mut programs) = Plans::of(pool, request, vec![compiled])?;
+    let program = programs.pop().ok_or("there is no program")?;
+    let programs = StagePrograms::from(program);
+    plans.explain(spec, &programs);
+    Ok(programs)
+}
+
 /// Cuts a model and compiles its stages.
-fn stages(runtime: &Runtime, model: &SealedModel, request: &LoadRequest) -> Result<StagePrograms, String> {
+fn stages(pool: &Pool, runtime: &Runtime, model: &SealedModel, request: &LoadRequest) -> Result<StagePrograms, String> {
     let (plan, graphs) = staging::cut_into_stages(model.model(), &request.spec, &request.stages)?;
-    let mut programs: Vec<Arc<dyn Program>> = Vec::with_capacity(graphs.len());
-    for (number, (stage, graph)) in plan.stages.iter().zip(graphs).enumerate() {
+    let parts: Vec<SealedModel> = graphs.into_iter().map(|graph| model.part(graph)).collect();
+    let mut compiled = Vec::with_capacity(parts.len());
+    for (number, (stage, part)) in plan.stages.iter().zip(&parts).enumerate() {
+        let name = format!("stage {number}");
         let (inputs, outputs) = StagePrograms::ports(stage);
-        let program = OnnxProgram::compile_sealed(runtime, &model.part(graph), &inputs, &outputs)
-            .map_err(|error| format!("stage {number}: {error}"))?;
-        programs.push(Arc::new(program));
+        let program = OnnxProgram::compile_sealed(runtime, part, &inputs, &outputs);
+        let program = Arc::new(program.map_err(|error| format!("{name}: {error}"))?);
+        let (inputs, outputs) = StagePrograms::tensors(stage);
+        let owned = |tensors: Vec<&TensorSpec>| tensors.into_iter().cloned().collect();
+        let (inputs, outputs) = (owned(inputs), owned(outputs));
+        compiled.push(Compiled { name, program, model: part.model(), inputs, outputs, has_batch_axis: true });
     }
-    StagePrograms::cut(&request.spec, plan, programs)
+    let (plans, programs) = Plans::of(pool, request, compiled)?;
+    let programs = StagePrograms::cut(&request.spec, plan, programs)?;
+    plans.explain(&request.spec, &programs);
+    Ok(programs)
 }
 
 impl Loader for PoolLoader {

@@ -12,3 +12,5 @@ mod models;
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;
 mod running;
+mod staged;
+mod stages;

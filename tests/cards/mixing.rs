@@ -1,4 +1,4 @@
-//! The cell of these tests: its output is a hash of its inputs.
+//! The program of these tests: its output is a hash of its inputs. A second output decides by it.
 
 use paternoster::{
     device::{
@@ -17,7 +17,12 @@ pub fn mixing(one: u64, two: u64, modulus: u64) -> u64 {
     (mixed ^ (mixed >> 29)) % modulus
 }
 
-/// A cell of one or two inputs, of one 64-bit number each.
+/// Whether rows with this value leave, where that is decided.
+pub fn leaves(value: u64) -> bool {
+    value.is_multiple_of(4)
+}
+
+/// A program of one or two inputs, of one 64-bit number each.
 #[derive(Clone, Copy, Debug)]
 pub struct Mixing {
     pub inputs: usize,
@@ -50,8 +55,9 @@ impl CardWeights for OnCard {
     fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
         let column = |bytes: usize| card.memory(max_rows as usize * bytes);
         let inputs = (0..self.of.inputs).map(|_| column(8)).collect::<Result<_, _>>()?;
-        let (output, faults) = (column(8)?, column(4)?);
-        Ok(Box::new(Workspace { of: self.of, kernel: self.kernel.clone(), inputs, output, faults }))
+        let outputs = [column(8)?, column(4)?];
+        let faults = column(4)?;
+        Ok(Box::new(Workspace { of: self.of, kernel: self.kernel.clone(), inputs, outputs, faults }))
     }
 }
 
@@ -59,7 +65,7 @@ struct Workspace {
     of: Mixing,
     kernel: Function,
     inputs: Vec<Memory>,
-    output: Memory,
+    outputs: [Memory; 2],
     faults: Memory,
 }
 
@@ -68,8 +74,8 @@ impl CardWorkspace for Workspace {
         self.inputs[index].address()
     }
 
-    fn output(&self, _: usize) -> Address {
-        self.output.address()
+    fn output(&self, index: usize) -> Address {
+        self.outputs[index].address()
     }
 
     fn faults(&self) -> Option<Address> {
@@ -89,7 +95,8 @@ impl CardWorkspace for Workspace {
             Argument::I32(rows as i32),
             input(0),
             input(1),
-            Argument::Address(self.output.address()),
+            Argument::Address(self.outputs[0].address()),
+            Argument::Address(self.outputs[1].address()),
             Argument::U64(self.of.modulus),
             Argument::Address(self.faults.address()),
         ];

@@ -1,4 +1,4 @@
-//! Models of such cells, and what their requests must be answered with.
+//! Models of cells that mix, and what their requests must be answered with.
 
 use std::sync::Arc;
 
@@ -102,13 +102,15 @@ impl Form {
     }
 
     /// What a chain runs whose state lives on from one request of a sequence to the next.
-    pub fn kept_chain() -> StagePrograms {
+    pub fn kept_chain() -> (ModelSpec, StagePrograms) {
         let (mut unfolding, programs) = Self::Chain.unfolding(1);
         match &mut unfolding.segments[0].types[0].inputs[1] {
             Source::Carried { is_kept, .. } => *is_kept = true,
             other => panic!("{other:?} carries nothing"),
         }
-        CellPrograms::new(&Self::Chain.spec(), unfolding, programs).expect("the unfolding is sound").into()
+        let spec = Self::Chain.spec();
+        let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
+        (spec, cells.into())
     }
 
     fn unfolding(self, max_rows: u32) -> (Unfolding, Vec<Arc<dyn Program>>) {

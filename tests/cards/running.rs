@@ -13,12 +13,12 @@ use crate::{
 };
 
 /// Longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
-const MAX_ROWS: u32 = 5;
+pub const MAX_ROWS: u32 = 5;
 const MOST_TOKENS: u64 = 12;
 
-fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
+pub fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
     let horizon_ns = if depth > 1 { 1_000_000_000 } else { 0 };
     let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, ..CardsOptions::default() };
     Pool::start(&PoolOptions { cards, cpu_lanes: 1, ..PoolOptions::default() }).expect("there is a card")
@@ -29,12 +29,12 @@ fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
     Arc::new(pool.bring_up(spec, knobs, programs).expect("the card has room"))
 }
 
-fn values(response: &Response) -> Vec<u64> {
+pub fn values(response: &Response) -> Vec<u64> {
     let data = &response.outputs[0].data;
     data.chunks_exact(8).map(|value| u64::from_le_bytes(value.try_into().expect("8 bytes"))).collect()
 }
 
-fn block_on<F: Future>(future: F) -> F::Output {
+pub fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("every request is answered") })
 }
@@ -181,7 +181,8 @@ fn a_version_that_is_refused_leaves_nothing_on_the_card() {
 
 #[test]
 fn cells_that_keep_state_between_requests_are_refused() {
-    let refused = check_cards(&Form::kept_chain()).expect_err("its state is known too late");
+    let (spec, programs) = Form::kept_chain();
+    let refused = check_cards(&spec, &programs).expect_err("its state is known too late");
     assert!(refused.contains("keeps state between the requests of a sequence"), "{refused}");
 }
 
@@ -264,7 +265,7 @@ fn a_card_with_no_ticket_for_what_runs_is_lost() {
 
 /// The functions of the driver that are called while `body` runs, but for the poller's looks at whether the card is
 /// still there.
-fn functions_called(body: impl FnOnce()) -> Vec<String> {
+pub fn functions_called(body: impl FnOnce()) -> Vec<String> {
     let function = |line: &str| line.split_whitespace().nth(1)?.split('(').next().map(str::to_owned);
     let calls = traced(body);
     calls.lines().filter_map(function).filter(|call| call != "cuStreamQuery").collect()

@@ -2,6 +2,7 @@
 other flags or models start their own, which takes a fraction of a second."""
 
 import os
+import shutil
 import subprocess
 import sys
 from contextlib import contextmanager
@@ -15,10 +16,16 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import fetch  # noqa: E402
 import tritonclient.grpc as triton  # noqa: E402
 from manifests import Schemas  # noqa: E402
-from server import Server, binary  # noqa: E402
+from server import Server, binary, target_directory  # noqa: E402
 
 #: Tests add (heading, lines) that the end of the run prints.
 NOTES = []
+
+#: What a stand-in for CUDA is found as.
+CUDA_LIBRARIES = (
+    "libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.13", "libcublasLt.so", "libcublasLt.so.13", "libcudnn.so",
+    "libcudnn.so.9",
+)  # fmt: skip
 
 
 def pytest_addoption(parser):
@@ -52,6 +59,26 @@ def helm():
 def schemas():
     """What manifests are held against."""
     return Schemas(fetched(fetch.kubernetes_schemas), fetched(fetch.extension_clients))
+
+
+@pytest.fixture(scope="session")
+def stand_in(tmp_path_factory):
+    """The environment of a server that finds the stand-in."""
+    if shutil.which("c++") is None:
+        assert not os.environ.get("CI"), "the stand-in for CUDA compiles kernels with c++, which is not installed"
+        pytest.skip("the stand-in for CUDA compiles kernels with c++, which is not installed")
+    command = ["cargo", "build", "--example", "fake_cuda"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
+    examples = target_directory() / "debug" / "examples"
+    folder = tmp_path_factory.mktemp("cuda")
+    for name in CUDA_LIBRARIES:
+        (folder / name).symlink_to(examples / "libfake_cuda.so")
+    return {
+        "LD_LIBRARY_PATH": str(folder),
+        "FAKE_CUDA_CACHE": str(examples / "fake_cuda_kernels"),
+        "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=65536",
+        "XDG_CACHE_HOME": str(folder),
+    }
 
 
 @pytest.fixture(scope="session")

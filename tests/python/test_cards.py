@@ -11,8 +11,7 @@ import cells_reference
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
-from conftest import ROOT, Server
-from server import target_directory
+from conftest import Server
 from test_cells import TOLERANCE, inputs_of
 from tritonclient.utils import InferenceServerException
 
@@ -21,31 +20,7 @@ REQUESTS = 80
 CANCELLED = 20
 #: These run on cards; "las" has a cell whose input varies in its length.
 ON_CARDS = ("lstm", "seq2seq", "tree-lstm")
-LIBRARIES = (
-    "libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.13", "libcublasLt.so", "libcublasLt.so.13", "libcudnn.so",
-    "libcudnn.so.9",
-)  # fmt: skip
 GPU = "instance_group [ { kind: KIND_GPU } ]\n"
-
-
-@pytest.fixture(scope="module")
-def stand_in(tmp_path_factory):
-    """The environment of a server that finds the stand-in."""
-    if shutil.which("c++") is None:
-        assert not os.environ.get("CI"), "the stand-in for CUDA compiles kernels with c++, which is not installed"
-        pytest.skip("the stand-in for CUDA compiles kernels with c++, which is not installed")
-    command = ["cargo", "build", "--example", "fake_cuda"]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=1200)
-    examples = target_directory() / "debug" / "examples"
-    folder = tmp_path_factory.mktemp("cuda")
-    for name in LIBRARIES:
-        (folder / name).symlink_to(examples / "libfake_cuda.so")
-    return {
-        "LD_LIBRARY_PATH": str(folder),
-        "FAKE_CUDA_CACHE": str(examples / "fake_cuda_kernels"),
-        "GLIBC_TUNABLES": "glibc.rtld.optional_static_tls=65536",
-        "XDG_CACHE_HOME": str(folder),
-    }
 
 
 @pytest.fixture(scope="module")

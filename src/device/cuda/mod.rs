@@ -28,11 +28,12 @@ use std::{
     marker::PhantomData,
     rc::Rc,
     sync::Arc,
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
+use tracing::error;
 
 pub use self::{
     compiler::{Compiler, Element, KERNELS, Source},
@@ -80,6 +81,8 @@ pub struct Cuda {
     capturing: Stream,
     buffers: Registry<Rows>,
     signals: Arc<Signals>,
+    /// None once it has told all that there was.
+    poller: Option<JoinHandle<()>>,
     is_stopped: bool,
     /// The context is current on one thread.
     thread_bound: PhantomData<Rc<()>>,
@@ -131,7 +134,7 @@ impl Cuda {
         let queue = |index| Queue::new(&context, StreamId(index), blocks, &signals, &frame, &capturing);
         let queues: Vec<Queue> = (0..streams).map(queue).collect::<Result<_, _>>()?;
         let polled = queues.iter().map(|queue| Arc::clone(&queue.stream)).collect();
-        signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, told)?;
+        let poller = signals::poll(Arc::clone(&signals), Arc::clone(&context), polled, told)?;
         let buffers = Registry::default();
         Ok(Self {
             context,
@@ -141,6 +144,7 @@ impl Cuda {
             capturing,
             buffers,
             signals,
+            poller: Some(poller),
             is_stopped: false,
             thread_bound: PhantomData,
         })
@@ -396,12 +400,14 @@ impl Device for Cuda {
         self.queue(ticket.stream).is_ok_and(|queue| queue.is_complete(ticket.position) == Some(true))
     }
 
-    /// What was issued cannot be taken back from the card: it runs, as far as `patience` goes.
+    /// What was issued cannot be taken back from the card: it runs, as far as `patience` goes. All that has ended by then
+    /// has been told.
     fn stop(&mut self, patience: Duration) -> bool {
         self.is_stopped = true;
         let deadline = Instant::now() + patience;
         loop {
             if self.queues.iter().all(Queue::is_idle) {
+                self.tell_the_rest();
                 return true;
             }
             let is_healthy = self.queues.iter().all(|queue| queue.stream.is_healthy().is_ok());
@@ -409,6 +415,17 @@ impl Device for Cuda {
                 return false;
             }
             thread::sleep(STOP_INTERVAL);
+        }
+    }
+}
+
+impl Cuda {
+    /// Everything is complete: ends the poller once it has told so.
+    fn tell_the_rest(&mut self) {
+        self.signals.end();
+        let Some(poller) = self.poller.take() else { return };
+        if poller.join().is_err() {
+            error!("the poller of a card panicked");
         }
     }
 }

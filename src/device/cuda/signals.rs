@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicU64, Ordering},
         mpsc,
     },
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
@@ -92,7 +92,7 @@ impl Signals {
         }
     }
 
-    /// Nothing is told any more.
+    /// Nothing is told any more but what is complete.
     pub(super) fn end(&self) {
         self.in_flight.lock().has_ended = true;
         self.changed.notify_one();
@@ -105,7 +105,7 @@ pub(super) fn poll(
     context: Arc<Context>,
     streams: Vec<Arc<Stream>>,
     told: Arc<dyn Told>,
-) -> Result<(), DeviceError> {
+) -> Result<JoinHandle<()>, DeviceError> {
     let (entering, entered) = mpsc::sync_channel(1);
     let poller = move || {
         let has_context = context.enter();
@@ -117,8 +117,9 @@ pub(super) fn poll(
         }
     };
     let cannot_start = |error| DeviceError::Driver(format!("the poller cannot be started: {error}"));
-    thread::Builder::new().name("cuda-poller".to_owned()).spawn(poller).map_err(cannot_start)?;
-    entered.recv().unwrap_or(Err(DeviceError::Stopped))
+    let poller = thread::Builder::new().name("cuda-poller".to_owned()).spawn(poller).map_err(cannot_start)?;
+    entered.recv().unwrap_or(Err(DeviceError::Stopped))?;
+    Ok(poller)
 }
 
 impl Signals {
@@ -155,9 +156,6 @@ impl Signals {
         while !in_flight.has_ended && in_flight.launches.iter().all(VecDeque::is_empty) {
             self.changed.wait(&mut in_flight);
         }
-        if in_flight.has_ended {
-            return false;
-        }
         for (index, launches) in (0..).zip(&mut in_flight.launches) {
             let stream = StreamId(index);
             let complete = self.complete(stream);
@@ -165,6 +163,6 @@ impl Signals {
                 ended.push((serial, Operation { stream, position }));
             }
         }
-        true
+        !in_flight.has_ended || !ended.is_empty()
     }
 }

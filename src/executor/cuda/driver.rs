@@ -4,7 +4,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crossbeam_channel::{Receiver, Sender};
@@ -14,6 +14,7 @@ use super::{
     cells::Cells,
     flights::{Flight, Flights},
     graph::{Kernels, Loader},
+    stages::Stages,
     version::{Reader, Untaken, Version},
 };
 use crate::{
@@ -28,12 +29,19 @@ use crate::{
         dispatch::{Tickets, issue},
         job::{Finished, Job},
     },
+    model::ModelSpec,
 };
 
 /// What the thread is told.
 pub(super) enum Message {
     /// Load a version and say how it went, with the knobs that it has on the card.
-    Load { model: ModelId, programs: StagePrograms, knobs: Box<Knobs>, reply: Sender<Result<Box<Knobs>, String>> },
+    Load {
+        model: ModelId,
+        spec: Arc<ModelSpec>,
+        programs: StagePrograms,
+        knobs: Box<Knobs>,
+        reply: Sender<Result<Box<Knobs>, String>>,
+    },
     /// Carry an order out.
     Order(Arc<dyn Reports>, Order),
     /// Nobody needs the memory of a task any more.
@@ -138,8 +146,8 @@ impl Serving {
     /// Does what it is told; at the end, whom to tell what.
     fn hear(&mut self, message: Message) -> Option<(Sender<bool>, bool)> {
         match message {
-            Message::Load { model, programs, knobs, reply } => {
-                let _ = reply.send(self.load(model, &programs, knobs));
+            Message::Load { model, spec, programs, knobs, reply } => {
+                let _ = reply.send(self.load(model, &spec, &programs, knobs));
             }
             Message::Order(pool, order) => {
                 self.waiting.push_back((pool, order));
@@ -159,13 +167,19 @@ impl Serving {
         None
     }
 
-    fn load(&mut self, model: ModelId, programs: &StagePrograms, mut knobs: Box<Knobs>) -> Result<Box<Knobs>, String> {
-        let cells = programs.cells().ok_or("cards run models of cells, and this is none")?;
-        let Policy::Cellular(cellular) = &mut knobs.policy else {
-            return Err("its cells have no policy of cells".to_owned());
-        };
+    fn load(
+        &mut self,
+        model: ModelId,
+        spec: &Arc<ModelSpec>,
+        programs: &StagePrograms,
+        mut knobs: Box<Knobs>,
+    ) -> Result<Box<Knobs>, String> {
         let loader = Loader { card: &mut self.card, kernels: &self.kernels, parameter_bytes: self.parameter_bytes };
-        let version: Box<dyn Version> = Box::new(Cells::load(loader, cells, cellular)?);
+        let version: Box<dyn Version> = match (programs.cells(), &mut knobs.policy) {
+            (Some(cells), Policy::Cellular(cellular)) => Box::new(Cells::load(loader, cells, cellular)?),
+            (Some(_), _) => return Err("its cells have no policy of cells".to_owned()),
+            (None, _) => Box::new(Stages::load(loader, spec, programs, &mut knobs)?),
+        };
         let reader = version.reader();
         self.versions.insert(model, Loaded { version, reader, sections_out: 0 });
         Ok(knobs)
@@ -226,6 +240,7 @@ impl Serving {
             return Launch::fails(job, reason);
         };
         let Some(mut section) = on_lane.free.pop() else { return Launch::Waits(job) };
+        let filling_ns = pool.now();
         let filled = match loaded.version.fill(&job, &mut section) {
             Ok(filled) => filled,
             Err(reason) => {
@@ -245,8 +260,8 @@ impl Serving {
             reader: Arc::clone(&loaded.reader),
             failures: filled.failures,
             is_taken: filled.is_taken,
+            filling_ns,
             issued_ns: pool.begins(),
-            issued_at: Instant::now(),
         });
         let work = CudaWork { graph, parameters: filled.parameters };
         match issue(&mut self.card, &mut self.tickets, &(&task).into(), &filled.accesses, work) {

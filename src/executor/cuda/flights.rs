@@ -9,7 +9,6 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::Instant,
 };
 
 use crossbeam_channel::{Receiver, Sender};
@@ -20,7 +19,7 @@ use super::{
     version::{Ended, Reader},
 };
 use crate::{
-    batching::Ns,
+    batching::{Ns, TaskId},
     device::{Operation, cuda::Told},
     engine::RowFailure,
     executor::{
@@ -41,8 +40,9 @@ pub(super) struct Flight {
     pub(super) failures: Vec<RowFailure>,
     /// Whether the host takes something of it.
     pub(super) is_taken: bool,
+    /// When the host began to bring what its rows need.
+    pub(super) filling_ns: Ns,
     pub(super) issued_ns: Ns,
-    pub(super) issued_at: Instant,
 }
 
 /// Takes a task that nobody needs any more: its memory is the driver's again.
@@ -63,9 +63,12 @@ pub(super) struct Flights {
 struct Lane {
     /// In the order of their launches.
     flights: VecDeque<Flight>,
-    /// When the last of them that ended did.
-    last_end: Option<Instant>,
+    /// The latest that have been told, and when.
+    told: VecDeque<(TaskId, Ns)>,
 }
+
+/// Tasks that a lane remembers when they were told: more than what another may have waited for.
+const REMEMBERED: usize = 64;
 
 impl Flights {
     pub(super) fn new(shard: usize, lanes: u16, taker: Sender<Flight>, give_back: GiveBack) -> Self {
@@ -107,27 +110,50 @@ impl Flights {
     }
 }
 
+impl Flights {
+    /// When a task began: once what its stream ran before, and what it waited for on others, had been told. So the times
+    /// of tasks that were launched ahead of one another do not overlap.
+    fn began(&self, flight: &Flight) -> Ns {
+        let task = &flight.job.task;
+        let before = self.lanes[usize::from(task.lane.0)].lock().told.back().map(|(_, at)| *at);
+        let awaited = task.after.iter().filter_map(|after| {
+            let told = |lane: &Mutex<Lane>| lane.lock().told.iter().find(|(own, _)| own == after).map(|(_, at)| *at);
+            self.lanes.iter().find_map(told)
+        });
+        before.into_iter().chain(awaited).fold(flight.filling_ns, Ns::max)
+    }
+}
+
+impl Lane {
+    fn has_told(&mut self, task: TaskId, now: Ns) {
+        if self.told.len() == REMEMBERED {
+            self.told.pop_front();
+        }
+        self.told.push_back((task, now));
+    }
+}
+
 impl Told for Flights {
     fn ended(&self, operation: Operation) {
-        let now = Instant::now();
-        let mut lane = self.lanes[usize::from(operation.stream.0)].lock();
-        let Some(flight) = lane.flights.pop_front() else { return };
-        let waited = lane.last_end.and_then(|end| end.checked_duration_since(flight.issued_at)).unwrap_or_default();
-        lane.last_end = Some(now);
-        drop(lane);
-        let began_at = flight.issued_at + waited;
-        let began = flight.issued_ns + waited.as_nanos() as u64;
-        let took_ns = now.saturating_duration_since(began_at).as_nanos() as u64;
-        let timings = ExecutionTimings { compute_infer_ns: took_ns, ..ExecutionTimings::default() };
+        let lane = &self.lanes[usize::from(operation.stream.0)];
+        let Some(flight) = lane.lock().flights.pop_front() else { return };
+        let pool = Arc::clone(&flight.pool);
+        let ended_ns = pool.now();
         let Ended { outcomes, failures, ends_rows } =
             flight.reader.ran(&flight.job, &flight.section, flight.failures.clone());
+        let began_ns = self.began(&flight);
+        let timings = ExecutionTimings {
+            compute_input_ns: flight.issued_ns.saturating_sub(began_ns),
+            compute_infer_ns: ended_ns.saturating_sub(began_ns.max(flight.issued_ns)),
+            compute_output_ns: pool.now() - ended_ns,
+        };
         if ends_rows {
             flight.job.count_execution(&timings);
         }
         let outputs = (!flight.is_taken).then(Outputs::default);
         let ran = Ran { outputs, outcomes, failures, delays: Vec::new(), timings };
-        let pool = Arc::clone(&flight.pool);
-        pool.completed(self.shard, Some(began), &flight.job, Finished::Ran(ran));
+        Arc::clone(&pool).completed(self.shard, Some(began_ns), &flight.job, Finished::Ran(ran));
+        lane.lock().has_told(flight.job.task.id, pool.now());
         if flight.is_taken {
             // Whoever takes lives as long as this.
             let _ = self.taker.send(flight);

@@ -8,6 +8,7 @@ use crate::{
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Graph, HostMemory, KERNELS, Shape},
     },
     engine::{CardProgram, CardWeights, CardWorkspace},
+    model::{TensorSpec, element_count},
 };
 
 /// Tasks of one program and stream whose rows may lie in host memory: those on the card, and those whose outputs the
@@ -19,6 +20,9 @@ const MOST_THREADS: u32 = 256;
 
 /// Bytes that one thread moves at once.
 const CHUNK_BYTES: usize = 16;
+
+/// Rows are moved in words of so many bytes.
+const WORD_BYTES: usize = 4;
 
 /// Bytes of a piece in the list that [`copy_pieces`](Kernels) takes.
 const PIECE_BYTES: usize = 24;
@@ -271,6 +275,22 @@ impl Loader<'_> {
         });
         Ok(sections.collect())
     }
+}
+
+/// Bytes of a row of a tensor, which are moved together.
+///
+/// # Errors
+/// When its rows have no fixed size, or none that is moved.
+pub(super) fn row_bytes(spec: &TensorSpec) -> Result<usize, String> {
+    let size = spec.datatype.size_bytes().ok_or_else(|| format!("'{}' holds strings", spec.name))?;
+    let is_fixed = spec.dims.iter().all(|&dim| dim >= 0);
+    let bytes = element_count(&spec.dims).filter(|_| is_fixed).and_then(|count| count.checked_mul(size));
+    let bytes = bytes.ok_or_else(|| format!("'{}' has dims {:?} that vary", spec.name, spec.dims.as_slice()))?;
+    if !bytes.is_multiple_of(WORD_BYTES) || bytes == 0 {
+        let name = &spec.name;
+        return Err(format!("'{name}' has rows of {bytes} bytes, expected a multiple of {WORD_BYTES}"));
+    }
+    Ok(bytes)
 }
 
 /// The powers of two up to a size, and that size.

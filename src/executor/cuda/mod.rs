@@ -1,19 +1,19 @@
 //! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the card.
 //!
-//! - **State lies in slots** (BatchMaker section 5): a table for each tensor that nodes hand on, with a row for each
-//!   slot. A task's graph gathers its rows from there, runs the cell, and scatters what it leaves (`cells`); which
-//!   tensor lies where follows from how requests unfold (`layout`).
+//! - **What goes on lies on the card**: of cells in slots (`cells`), of stages in the rows of buffer pairs (`stages`). A
+//!   task's graph gathers its rows from there, runs the program, and scatters what it leaves (`graph`).
 //! - **What requests bring** is written to host memory that the graph reads, a section of it for each task in flight;
-//!   what replies need is written to the like (`launch`).
+//!   what replies need is written to the like.
 //! - **A task that is complete** is told by the card's poller, which reads what decides how its rows go on. What
 //!   replies need is taken by another thread (`flights`).
 //! - **Tasks that cannot run fail** before they are launched, and so do those that need what they should have left:
-//!   each slot knows which node wrote it last (`slots`). What a row alone lacks fails its request alone.
+//!   each slot and each row knows what was written to it last. What a row alone lacks fails its request alone.
 
 mod cells;
 mod driver;
 mod flights;
 mod graph;
+mod stages;
 mod version;
 
 use std::{
@@ -41,6 +41,7 @@ use crate::{
         DeviceError,
         cuda::{Compiler, CudaOptions},
     },
+    model::ModelSpec,
 };
 
 /// How many operations of a stream may be in flight.
@@ -53,8 +54,11 @@ const PARAMETER_BYTES: usize = 64 << 10;
 ///
 /// # Errors
 /// When they do not; says what is missing.
-pub fn check_cards(programs: &StagePrograms) -> Result<(), String> {
-    cells::check(programs.cells().ok_or("only models of cells run on CUDA cards")?)
+pub fn check_cards(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), String> {
+    match programs.cells() {
+        Some(cells) => cells::check(cells),
+        None => stages::check(spec, programs),
+    }
 }
 
 /// How a card is used.
@@ -121,11 +125,11 @@ impl Backend for Card {
 
     fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
         let (reply, answer) = crossbeam_channel::bounded(1);
-        let (programs, mut own) = (version.programs.clone(), Box::new(knobs.clone()));
+        let (spec, programs, mut own) = (Arc::clone(&version.spec), version.programs.clone(), Box::new(knobs.clone()));
         // Instances run side by side; what is launched ahead of one runs behind it.
         own.max_in_flight = own.max_in_flight.saturating_mul(u32::from(self.lane_knobs.depth));
         let gone = || "the card is gone".to_owned();
-        let message = Message::Load { model, programs, knobs: own, reply };
+        let message = Message::Load { model, spec, programs, knobs: own, reply };
         self.messages.lock().send(message).map_err(|_| gone())?;
         *knobs = *answer.recv().map_err(|_| gone())??;
         Ok(())

@@ -12,7 +12,6 @@ mod node_rows;
 mod output_bytes;
 mod pairs;
 mod run;
-mod scatter;
 pub(super) mod short_runs;
 mod stage_task;
 pub(super) mod trial;

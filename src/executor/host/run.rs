@@ -9,7 +9,6 @@ use super::{
     cell_task::CellTask,
     gather::{Part, gather},
     output_bytes::{check_declared, check_made},
-    scatter::{expected_shapes, scatter},
     stage_task::StageTask,
     work::HostTask,
 };
@@ -19,16 +18,14 @@ use crate::{
     engine::{Batch, BatchInput, Execution, Program, StopSignal},
     executor::{
         cells::{CellPrograms, Journey},
-        job::{Job, Member},
+        job::Member,
         ran::{Outputs, Ran, nanos},
+        scatter::{expected_shapes, scatter},
         stages::{Programs, Stages},
     },
     model::ModelSpec,
     observe::ExecutionTimings,
 };
-
-/// A part of this share of a batch, or a smaller one, is copied when its reply has to wait.
-const SMALL_PART: u32 = 2;
 
 impl HostTask {
     /// Runs the task on the calling thread.
@@ -56,7 +53,9 @@ impl HostTask {
                 (ran, done || usize::from(job.task.cell.0) + 1 == stages.stages.len())
             }
         };
-        job.detach_replies(&mut ran);
+        if let Some(outputs) = &mut ran.outputs {
+            job.detach_replies(outputs);
+        }
         if ends_rows {
             job.count_execution(&ran.timings);
         }
@@ -148,30 +147,4 @@ pub(in crate::executor) fn run_parts(
     let Execution { outcomes, failures, delays, .. } = execution;
     let outputs = Some(Outputs { responses, ..Outputs::default() });
     Ok(Ran { outputs, outcomes, failures, delays, timings })
-}
-
-impl Member {
-    fn part(&self) -> Part<'_> {
-        Part { inputs: &self.payload.inputs, rows: self.payload.rows, start: self.span.start, count: self.span.count }
-    }
-}
-
-impl Job {
-    /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the
-    /// whole batch.
-    fn detach_replies(&self, ran: &mut Ran) {
-        let rows = self.task.row_count();
-        let is_kept = |member: &Member| member.span.count * SMALL_PART <= rows && member.payload.waits_behind_others();
-        let Some(outputs) = &mut ran.outputs else { return };
-        for (member, response) in self.members.iter().zip(&mut outputs.responses) {
-            if is_kept(member) {
-                response.detach();
-            }
-        }
-        for (part, piece) in &mut outputs.pieces {
-            if self.members.get(*part).is_some_and(is_kept) {
-                piece.tensor.detach();
-            }
-        }
-    }
 }

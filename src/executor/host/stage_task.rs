@@ -1,5 +1,5 @@
 //! A task of one stage of a version that was cut: its inputs from the requests and from earlier stages, its outputs to
-//! the next boundary and into the requests' replies, and which of its rows leave the order of stages.
+//! the next boundary and into the requests' replies.
 
 use std::{sync::Arc, time::Instant};
 
@@ -9,18 +9,18 @@ use super::{
     boundary::{BoundaryRows, Places, WriteRows, row_dims},
     gather::{Gathered, Part, gather_input, with_rows},
     output_bytes::{check_declared, check_made},
-    scatter::{expected_shape, scatter_output},
 };
 use crate::{
-    batching::{CellId, Lengths, Next, RowOutcome, ShapeClass},
+    batching::{Lengths, ShapeClass},
     device::BufferPool,
     engine::{Batch, BatchInput, BatchOutput, StopSignal},
     executor::{
-        pieces::Piece,
+        answers::Answers,
         ran::{Outputs, Ran, nanos},
-        stages::{Output, Stages},
+        scatter::expected_shape,
+        stages::{Output, Stages, fault_of},
     },
-    model::{Dims, Exit, ExitTo, ModelSpec, Source},
+    model::{Dims, ModelSpec, Source},
     observe::ExecutionTimings,
 };
 
@@ -41,19 +41,6 @@ pub(in crate::executor) struct StageTask<'a> {
     pub(in crate::executor) writes: Option<&'a Arc<BoundaryRows>>,
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
     pub(in crate::executor) stop: &'a StopSignal,
-}
-
-/// Pieces of replies, by the member that they are for, and what became of each row.
-type PiecesAndOutcomes = (Vec<(usize, Piece)>, Vec<RowOutcome>);
-
-/// Rows of one part that share a fate.
-struct Fate {
-    part: usize,
-    /// Within the part's request.
-    start: u32,
-    count: u32,
-    /// The exit that they take.
-    exit: Option<usize>,
 }
 
 impl<'a> StageTask<'a> {
@@ -102,7 +89,11 @@ impl<'a> StageTask<'a> {
                 None => self.leave(output, made)?,
             }
         }
-        let (pieces, outcomes) = self.answer(&execution.outputs, execution.outcomes)?;
+        let Self { spec, stages, number, parts, lengths, .. } = *self;
+        let answers = Answers { spec, stages, number, parts, lengths };
+        let taken = answers.exits_taken(|output| execution.outputs.get(output).map(|made| &*made.data))?;
+        let pieces = answers.pieces(&taken, &execution.outputs)?;
+        let outcomes = answers.outcomes(&taken, execution.outcomes);
         let timings = ExecutionTimings {
             compute_input_ns: nanos(started, gathered_at),
             compute_infer_ns: nanos(gathered_at, ran_at),
@@ -113,7 +104,7 @@ impl<'a> StageTask<'a> {
     }
 
     fn fault(&self, what: &str, fault: &str) -> String {
-        format!("{what} of stage {} of model '{}': {fault}", self.number, self.spec.name)
+        fault_of(self.spec, self.number, what, fault)
     }
 
     fn read(&self, boundary: u16, tensor: usize) -> Result<Gathered<'a>, String> {
@@ -167,111 +158,6 @@ impl<'a> StageTask<'a> {
         into.copy_from_slice(&made.data);
         room.commit();
         Ok(())
-    }
-
-    /// The parts' pieces of their replies, each with the part's number; and what becomes of the rows.
-    fn answer(&self, outputs: &[BatchOutput], outcomes: Vec<RowOutcome>) -> Result<PiecesAndOutcomes, String> {
-        let stage = &self.stages.stages[self.number];
-        let mut pieces = Vec::new();
-        for (output, made) in stage.outputs.iter().zip(outputs) {
-            for &reply in &output.replies {
-                scatter_output(
-                    self.spec,
-                    &self.spec.outputs[reply],
-                    self.parts,
-                    self.lengths,
-                    made,
-                    |part, tensor| {
-                        let start = self.parts[part].start;
-                        let rows = start..start + self.parts[part].count;
-                        pieces.push((part, Piece { output: reply, rows, tensor }));
-                    },
-                )?;
-            }
-        }
-        if stage.exits.is_empty() {
-            return Ok((pieces, outcomes));
-        }
-        let taken = self.exits_taken(&stage.exits, outputs)?;
-        let outcomes = taken.iter().enumerate().map(|(row, exit)| {
-            let own = outcomes.get(row).copied().unwrap_or(RowOutcome { next: Next::On, emitted: false });
-            match exit.map(|exit| &stage.exits[exit].to) {
-                Some(to) if own.next == Next::On => RowOutcome { next: next(to), ..own },
-                _ => own,
-            }
-        });
-        let outcomes = outcomes.collect();
-        self.answer_exits(&self.fates(&taken), outputs, &mut pieces)?;
-        Ok((pieces, outcomes))
-    }
-
-    /// By row: the first exit whose threshold its value meets.
-    fn exits_taken(&self, exits: &[Exit], outputs: &[BatchOutput]) -> Result<Vec<Option<usize>>, String> {
-        let rows = self.places.rows() as usize;
-        let mut taken = vec![None; rows];
-        for (number, exit) in exits.iter().enumerate() {
-            let data = outputs.get(exit.value).map_or(&[][..], |output| &output.data);
-            let (values, rest) = data.as_chunks::<4>();
-            if values.len() != rows || !rest.is_empty() {
-                let name = &self.stages.stages[self.number].outputs[exit.value].tensor.name;
-                let fault = format!("decides over {rows} rows with {} bytes, expected one FP32 a row", data.len());
-                return Err(self.fault(&format!("output '{name}'"), &fault));
-            }
-            for (taken, value) in taken.iter_mut().zip(values) {
-                if taken.is_none() && f32::from_le_bytes(*value) >= exit.at_least {
-                    *taken = Some(number);
-                }
-            }
-        }
-        Ok(taken)
-    }
-
-    /// Cuts the parts where neighbouring rows take different exits.
-    fn fates(&self, taken: &[Option<usize>]) -> Vec<Fate> {
-        let mut fates: Vec<Fate> = Vec::new();
-        let rows = self.parts.iter().enumerate().flat_map(|(part, rows)| (0..rows.count).map(move |row| (part, row)));
-        for ((part, row), &exit) in rows.zip(taken) {
-            match fates.last_mut() {
-                Some(last) if last.part == part && last.exit == exit => last.count += 1,
-                _ => fates.push(Fate { part, start: self.parts[part].start + row, count: 1, exit }),
-            }
-        }
-        fates
-    }
-
-    /// Answers rows that are done with the outputs that their exit names.
-    fn answer_exits(
-        &self,
-        fates: &[Fate],
-        outputs: &[BatchOutput],
-        pieces: &mut Vec<(usize, Piece)>,
-    ) -> Result<(), String> {
-        let part_of = |fate: &Fate| Part { start: fate.start, count: fate.count, ..self.parts[fate.part] };
-        let parts: Vec<Part<'_>> = fates.iter().map(part_of).collect();
-        let lengths: Vec<&Lengths> = fates.iter().map(|fate| self.lengths[fate.part]).collect();
-        for (number, exit) in self.stages.stages[self.number].exits.iter().enumerate() {
-            let ExitTo::Done(answers) = &exit.to else { continue };
-            if fates.iter().all(|fate| fate.exit != Some(number)) {
-                continue;
-            }
-            for (reply, answer) in answers.iter().enumerate() {
-                let Some(made) = answer.and_then(|answer| outputs.get(answer)) else { continue };
-                scatter_output(self.spec, &self.spec.outputs[reply], &parts, &lengths, made, |fate, tensor| {
-                    let Fate { part, start, count, exit } = fates[fate];
-                    if exit == Some(number) {
-                        pieces.push((part, Piece { output: reply, rows: start..start + count, tensor }));
-                    }
-                })?;
-            }
-        }
-        Ok(())
-    }
-}
-
-fn next(to: &ExitTo) -> Next {
-    match to {
-        ExitTo::Done(_) => Next::Done,
-        ExitTo::Stage(stage) => Next::Skip(CellId(*stage)),
     }
 }
 

@@ -206,6 +206,10 @@ impl Pool {
 }
 
 impl Reports for Pool {
+    fn now(&self) -> Ns {
+        Self::now(self)
+    }
+
     fn begins(&self) -> Ns {
         self.stats.task_started();
         self.now()

@@ -7,15 +7,12 @@ use bytes::Bytes;
 
 use super::HOST_ROWS;
 use crate::{
-    executor::cells::{CellPrograms, Keep},
-    model::{
-        TensorSpec, element_count,
-        unfold::{NodeType, Nodes, Segment, Source, Start, Tensor, Which},
+    executor::{
+        cells::{CellPrograms, Keep},
+        cuda::graph::row_bytes,
     },
+    model::unfold::{NodeType, Nodes, Segment, Source, Start, Tensor, Which},
 };
-
-/// Rows are moved in words of so many bytes.
-const WORD_BYTES: usize = 4;
 
 /// Where a version's cells read and write.
 #[derive(Debug)]
@@ -265,17 +262,4 @@ pub(super) fn is_taken(programs: &CellPrograms, (segment, role): (usize, usize),
         emits.any(|emit| is_last || own.streams || emit.which == Which::All)
     };
     ends_loop(own, output) || keeps_of(programs, segment, role, output).any(of_emits)
-}
-
-/// Bytes of a row of a tensor.
-fn row_bytes(spec: &TensorSpec) -> Result<usize, String> {
-    let size = spec.datatype.size_bytes().ok_or_else(|| format!("'{}' holds strings", spec.name))?;
-    let is_fixed = spec.dims.iter().all(|&dim| dim >= 0);
-    let bytes = element_count(&spec.dims).filter(|_| is_fixed).and_then(|count| count.checked_mul(size));
-    let bytes = bytes.ok_or_else(|| format!("'{}' has dims {:?} that vary", spec.name, spec.dims.as_slice()))?;
-    if !bytes.is_multiple_of(WORD_BYTES) || bytes == 0 {
-        let name = &spec.name;
-        return Err(format!("'{name}' has rows of {bytes} bytes, expected a multiple of {WORD_BYTES}"));
-    }
-    Ok(bytes)
 }

@@ -4,12 +4,13 @@ use bytes::Bytes;
 
 use super::*;
 use crate::{
+    batching::{CellId, Next},
     engine::{EngineError, Execution, Program},
     executor::{
         InputTensor,
         stages::{Programs, StagePrograms},
     },
-    model::{BoundaryDim, BoundaryTensor, DataType, Sink, StagePlan, StageSpec, SymbolId, TensorSpec},
+    model::{BoundaryDim, BoundaryTensor, DataType, Exit, ExitTo, Sink, StagePlan, StageSpec, SymbolId, TensorSpec},
 };
 
 /// Every output is the sum of all inputs, plus one for each output before it. Notes where it was to write.

@@ -3,26 +3,23 @@
 
 use bytes::Bytes;
 
-use super::gather::{Elements, Part, cut_block, substitute};
+use super::{
+    OutputTensor, Response,
+    host::gather::{Elements, Part, cut_block, substitute},
+};
 use crate::{
     batching::{Lengths, ShapeClass},
     engine::BatchOutput,
-    executor::{OutputTensor, Response},
     model::{Dims, ModelSpec, TensorSpec, element_count},
 };
 
 /// The full shapes of a batch's outputs, as the graph gives them, where they follow from the batch.
-pub(in crate::executor) fn expected_shapes(spec: &ModelSpec, class: &ShapeClass, rows: u32) -> Vec<Option<Dims>> {
+pub(super) fn expected_shapes(spec: &ModelSpec, class: &ShapeClass, rows: u32) -> Vec<Option<Dims>> {
     spec.outputs.iter().map(|output| expected_shape(spec, output, class, rows)).collect()
 }
 
 /// The full shape of one output; `None` where it does not follow from the batch.
-pub(in crate::executor) fn expected_shape(
-    spec: &ModelSpec,
-    output: &TensorSpec,
-    class: &ShapeClass,
-    rows: u32,
-) -> Option<Dims> {
+pub(super) fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &ShapeClass, rows: u32) -> Option<Dims> {
     output.datatype.size_bytes()?;
     let mut shape = Dims::new();
     if spec.has_batch_axis() {
@@ -43,7 +40,7 @@ pub(in crate::executor) fn expected_shape(
 ///
 /// # Errors
 /// As [`scatter_output`].
-pub(in crate::executor) fn scatter(
+pub(super) fn scatter(
     spec: &ModelSpec,
     parts: &[Part<'_>],
     lengths: &[&Lengths],
@@ -61,7 +58,7 @@ pub(in crate::executor) fn scatter(
 ///
 /// # Errors
 /// When the output does not have the batch's rows on axis 0, or not the dimensions that the specification promises.
-pub(in crate::executor) fn scatter_output(
+pub(super) fn scatter_output(
     spec: &ModelSpec,
     output: &TensorSpec,
     parts: &[Part<'_>],

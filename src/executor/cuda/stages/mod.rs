@@ -1,0 +1,178 @@
+//! Stages on a card: what a batch keeps at a boundary lies in the rows of its buffer pair (DVABatch section 6.1), which
+//! are reserved when the version is loaded.
+
+mod launch;
+mod layout;
+mod outputs;
+
+use std::sync::Arc;
+
+use self::layout::{Layout, ReadFrom, StageLayout};
+use super::{
+    graph::{Around, Loader, Move, OnCard, Place, buckets},
+    version::free,
+};
+use crate::{
+    batching::{Knobs, Lease, ReqId},
+    device::{BufferId, Device, DeviceError, cuda::Cuda},
+    engine::CardProgram,
+    executor::{StagePrograms, stages::Programs},
+    model::ModelSpec,
+};
+
+/// By row: its number in the rings of host memory.
+const HOST_ROWS: usize = 0;
+
+/// What a version has on the card.
+pub(super) struct Stages {
+    spec: Arc<ModelSpec>,
+    programs: StagePrograms,
+    layout: Arc<Layout>,
+    stages: Vec<OnCard>,
+    boundaries: Vec<Boundary>,
+    max_rows: u32,
+}
+
+/// What batches keep behind one stage.
+#[derive(Default)]
+struct Boundary {
+    tensors: Vec<Kept>,
+    /// By row: whose it is, as far as tasks have been issued: the batch, the request and the request's row.
+    written_by: Vec<Option<(u64, ReqId, u32)>>,
+}
+
+/// A tensor at a boundary: a row for each place of each pair.
+struct Kept {
+    buffer: BufferId,
+    place: Place,
+}
+
+/// Whether cards run a version that is whole or cut into stages.
+///
+/// # Errors
+/// When they do not; says what is missing.
+pub(super) fn check(spec: &ModelSpec, programs: &StagePrograms) -> Result<(), String> {
+    Layout::new(spec, programs).map(drop)
+}
+
+impl Stages {
+    /// Reserves all that a version's stages need, captures their graphs, and tells the core of their buckets.
+    ///
+    /// # Errors
+    /// When the card has not enough, or does not run what a stage needs; with the stage.
+    pub(super) fn load(
+        mut loader: Loader<'_>,
+        spec: &Arc<ModelSpec>,
+        programs: &StagePrograms,
+        knobs: &mut Knobs,
+    ) -> Result<Self, String> {
+        let layout = Arc::new(Layout::new(spec, programs)?);
+        let max_rows = knobs.max_batch_rows.max(1);
+        for stage in &mut knobs.stages {
+            if stage.buckets.is_empty() {
+                stage.buckets = buckets(max_rows);
+            }
+        }
+        let rows = max_rows.checked_mul(u32::from(knobs.buffer_pairs.max(1)));
+        let rows = rows.ok_or("its buffer pairs have more rows than can be counted")?;
+        let mut boundaries = Vec::with_capacity(layout.boundaries.len());
+        let reserved = reserve(loader.card, &layout, rows, &mut boundaries);
+        let reserved = reserved.map_err(|error| format!("its buffer pairs: {error}"));
+        match reserved.and_then(|()| load(&mut loader, programs, &layout, &boundaries, knobs)) {
+            Ok(stages) => {
+                let (spec, programs) = (Arc::clone(spec), programs.clone());
+                Ok(Self { spec, programs, layout, stages, boundaries, max_rows })
+            }
+            Err(reason) => {
+                // Why it is refused says more than that the card is lost, which is all that can hinder this.
+                let _ = free(loader.card, buffers(&boundaries));
+                Err(reason)
+            }
+        }
+    }
+
+    /// The first of so many rows from a place in a lease on; none where the pair has no such rows.
+    fn rows(&self, lease: Lease, at: u32, count: u32) -> Option<u32> {
+        let first = u32::from(lease.pair).checked_mul(self.max_rows)?;
+        let rows = self.boundaries.get(usize::from(lease.boundary))?.written_by.len();
+        let is_within = at.checked_add(count)? <= self.max_rows && first as usize + self.max_rows as usize <= rows;
+        is_within.then_some(first + at)
+    }
+}
+
+/// Reserves boundaries one by one: those that there are if one fails are the caller's.
+fn reserve(card: &mut Cuda, layout: &Layout, rows: u32, boundaries: &mut Vec<Boundary>) -> Result<(), DeviceError> {
+    for tensors in &layout.boundaries {
+        boundaries.push(Boundary { tensors: Vec::new(), written_by: vec![None; rows as usize] });
+        for &row_bytes in tensors {
+            let buffer = card.allocate(rows, row_bytes)?;
+            let place = Place::Rows(card.address(buffer)?, rows);
+            if let Some(boundary) = boundaries.last_mut() {
+                boundary.tensors.push(Kept { buffer, place });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn buffers(boundaries: &[Boundary]) -> impl Iterator<Item = BufferId> {
+    boundaries.iter().flat_map(|boundary| &boundary.tensors).map(|kept| kept.buffer)
+}
+
+fn load(
+    loader: &mut Loader<'_>,
+    programs: &StagePrograms,
+    layout: &Layout,
+    boundaries: &[Boundary],
+    knobs: &Knobs,
+) -> Result<Vec<OnCard>, String> {
+    let stages = layout.stages.iter().enumerate().map(|(number, stage)| {
+        let program = program(programs, number).ok_or("has no plan for CUDA cards".to_owned());
+        let around = stage.around(number, boundaries);
+        let buckets = knobs.stages.get(number).map_or(&[][..], |stage| &stage.buckets);
+        let loaded = program.and_then(|program| loader.load(program, around, buckets));
+        loaded.map_err(|fault| format!("stage {number}: {fault}"))
+    });
+    stages.collect()
+}
+
+/// What a stage is on a card.
+fn program(programs: &StagePrograms, stage: usize) -> Option<&dyn CardProgram> {
+    match &programs.0 {
+        Programs::Whole(program) => program.on_card(),
+        Programs::Cut(cut) => cut.stages.get(stage)?.program.on_card(),
+        Programs::Cells(_) => None,
+    }
+}
+
+impl StageLayout {
+    /// What the stage's graphs do around its program.
+    fn around(&self, number: usize, boundaries: &[Boundary]) -> Around {
+        let mut around = Around { lists: self.writes() + 1, faults: HOST_ROWS, ..Around::default() };
+        for input in &self.inputs {
+            let (list, place) = match input.from {
+                ReadFrom::Request(_) => {
+                    around.brought.push(input.row_bytes);
+                    (HOST_ROWS, Place::Brought(around.brought.len() - 1))
+                }
+                ReadFrom::Boundary { boundary, tensor } => {
+                    (self.reads(boundary), boundaries[usize::from(boundary)].tensors[tensor].place)
+                }
+            };
+            around.gathers.push(Move { list, row_bytes: input.row_bytes, place });
+        }
+        for (port, output) in self.outputs.iter().enumerate() {
+            let row_bytes = output.row_bytes;
+            if let Some(tensor) = output.boundary {
+                let place = boundaries[number].tensors[tensor].place;
+                around.scatters.push((port, Move { list: self.writes(), row_bytes, place }));
+            }
+            if output.is_fetched {
+                around.fetched.push(row_bytes);
+                let place = Place::Fetched(around.fetched.len() - 1);
+                around.scatters.push((port, Move { list: HOST_ROWS, row_bytes, place }));
+            }
+        }
+        around
+    }
+}

@@ -1,0 +1,93 @@
+//! What tasks of stages leave for the host.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+use super::layout::Layout;
+use crate::{
+    batching::{Lengths, Next, RowOutcome},
+    engine::{BatchOutput, RowFailure},
+    executor::{
+        StagePrograms,
+        answers::Answers,
+        cuda::{
+            graph::Section,
+            version::{Ended, Reader},
+        },
+        host::gather::{Part, with_rows},
+        job::{Job, Member},
+        ran::Outputs,
+        scatter::scatter,
+        stages::Programs,
+    },
+    model::ModelSpec,
+};
+
+/// Reads what tasks of a version have left.
+pub(super) struct StageReader {
+    pub(super) spec: Arc<ModelSpec>,
+    pub(super) programs: StagePrograms,
+    pub(super) layout: Arc<Layout>,
+}
+
+impl Reader for StageReader {
+    fn ran(&self, job: &Job, section: &Section, mut failures: Vec<RowFailure>) -> Ended {
+        let rows = job.task.row_count() as usize;
+        let mut outcomes = Vec::new();
+        for row in (0..rows).filter(|&row| section.is_faulty(row)) {
+            outcomes.resize(rows, RowOutcome { next: Next::On, emitted: false });
+            outcomes[row].next = Next::Failed;
+            failures.push(RowFailure { row: row as u32, reason: "an index is beyond its table".to_owned() });
+        }
+        let Programs::Cut(stages) = &self.programs.0 else { return Ended { outcomes, failures, ends_rows: true } };
+        let number = usize::from(job.task.cell.0);
+        let (parts, lengths) = parts_of(job);
+        let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths: &lengths };
+        // That each value has one FP32 was seen when the version was loaded.
+        let taken = answers.exits_taken(|output| self.values(job, section, output)).unwrap_or_default();
+        let outcomes = answers.outcomes(&taken, outcomes);
+        let is_last = number + 1 == stages.stages.len();
+        let ends_rows = is_last || outcomes.iter().any(|outcome| outcome.next == Next::Done);
+        Ended { outcomes, failures, ends_rows }
+    }
+
+    fn take(&self, job: &Job, section: &Section, _: usize) -> Result<Outputs, String> {
+        let (parts, lengths) = parts_of(job);
+        let rows = job.task.row_count() as usize;
+        let number = usize::from(job.task.cell.0);
+        let made = self.layout.stages[number].outputs.iter().enumerate().map(|(output, own)| {
+            let data = self.values(job, section, output).map(Bytes::copy_from_slice).unwrap_or_default();
+            let shape = if self.spec.has_batch_axis() { with_rows(rows, &own.dims) } else { own.dims.clone() };
+            BatchOutput { shape, data }
+        });
+        let made: Vec<BatchOutput> = made.collect();
+        let mut outputs = Outputs::default();
+        match &self.programs.0 {
+            Programs::Cut(stages) => {
+                let answers = Answers { spec: &self.spec, stages, number, parts: &parts, lengths: &lengths };
+                let taken = answers.exits_taken(|output| self.values(job, section, output))?;
+                outputs.pieces = answers.pieces(&taken, &made)?;
+            }
+            _ => outputs.responses = scatter(&self.spec, &parts, &lengths, &made)?,
+        }
+        job.detach_replies(&mut outputs);
+        Ok(outputs)
+    }
+}
+
+impl StageReader {
+    /// The rows of an output that the host reads.
+    fn values<'s>(&self, job: &Job, section: &'s Section, output: usize) -> Option<&'s [u8]> {
+        let outputs = &self.layout.stages[usize::from(job.task.cell.0)].outputs;
+        let own = outputs.get(output).filter(|own| own.is_fetched)?;
+        let ring = outputs[..output].iter().filter(|other| other.is_fetched).count();
+        section.fetched[ring].bytes().get(..job.task.row_count() as usize * own.row_bytes)
+    }
+}
+
+fn parts_of(job: &Job) -> (SmallVec<[Part<'_>; 8]>, SmallVec<[&Lengths; 8]>) {
+    let lengths = job.members.iter().map(|member| &member.payload.lengths);
+    (job.members.iter().map(Member::part).collect(), lengths.collect())
+}
