@@ -115,6 +115,7 @@ impl CudaArgs {
             horizon_ns: self.horizon_us * 1000,
             depth: if self.horizon_us == 0 { 1 } else { DEPTH },
             compiler: Compiler::new(self.kernels()),
+            journal: None,
         }))
     }
 

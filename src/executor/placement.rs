@@ -1,10 +1,10 @@
 //! Which devices a pool has, and on which of them a version lives.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use super::{
     backend::Backend,
-    cuda::{Card, CardOptions, check_cards},
+    cuda::{Card, CardOptions, Journal, check_cards},
     stages::StagePrograms,
 };
 use crate::{
@@ -36,6 +36,8 @@ pub struct CardsOptions {
     pub depth: u16,
     /// Makes the kernels.
     pub compiler: Compiler,
+    /// Keeps what is issued to the card, of which there is one then, and what ends.
+    pub journal: Option<Arc<Journal>>,
 }
 
 impl CardsOptions {
@@ -46,7 +48,8 @@ impl CardsOptions {
     pub(super) fn open(&self, most_bytes: usize) -> io::Result<Vec<(DeviceKind, Box<dyn Backend>)>> {
         let cards = self.ordinals.iter().enumerate().map(|(shard, &ordinal)| {
             let lane_knobs = LaneKnobs { horizon_ns: self.horizon_ns, depth: self.depth.max(1) };
-            let options = CardOptions { ordinal, lanes: self.lanes.max(1), lane_knobs, most_bytes };
+            let journal = self.journal.clone();
+            let options = CardOptions { ordinal, lanes: self.lanes.max(1), lane_knobs, most_bytes, journal };
             let card = Card::open(shard, &options, self.compiler.clone());
             let card = card.map_err(|error| io::Error::other(format!("CUDA card {ordinal}: {error}")))?;
             Ok((DeviceKind::Card(ordinal), Box::new(card) as Box<dyn Backend>))

@@ -8,6 +8,7 @@ mod fake_control;
 mod fake_cuda;
 mod mixing;
 mod models;
+mod order;
 #[path = "../simulated/rng.rs"]
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;

@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
-use paternoster::executor::{CardsOptions, InferError, ModelHandle, Pool, PoolOptions, Response, check_cards};
+use paternoster::executor::{CardsOptions, InferError, Journal, ModelHandle, Pool, PoolOptions, Response, check_cards};
 
 use crate::{
     fake_control::{fail_calls, fail_none, traced},
@@ -19,12 +19,17 @@ pub const MAX_ROWS: u32 = 5;
 const MOST_TOKENS: u64 = 12;
 
 pub fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
+    journaled(lanes, depth, None)
+}
+
+/// A pool whose card keeps a journal, if there is one.
+pub fn journaled(lanes: u16, depth: u16, journal: Option<Arc<Journal>>) -> Arc<Pool> {
     let horizon_ns = if depth > 1 { 1_000_000_000 } else { 0 };
-    let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, ..CardsOptions::default() };
+    let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, journal, ..CardsOptions::default() };
     Pool::start(&PoolOptions { cards, cpu_lanes: 1, ..PoolOptions::default() }).expect("there is a card")
 }
 
-fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
+pub fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
     let (spec, knobs, programs) = form.version(MAX_ROWS, slots);
     Arc::new(pool.bring_up(spec, knobs, programs).expect("the card has room"))
 }
@@ -41,7 +46,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
 
 /// Submits requests at once, and holds what they are answered with to what is right. Those that are given up are not
 /// asked for.
-fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, given_up: u64) {
+pub fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, given_up: u64) {
     let mut waiting = Vec::new();
     for _ in 0..count {
         let asked = form.ask(rng, MOST_TOKENS);

@@ -14,6 +14,7 @@ use super::{
     cells::Cells,
     flights::{Flight, Flights},
     graph::{Kernels, Loader},
+    journal::Noted,
     stages::Stages,
     version::{Reader, Untaken, Version},
 };
@@ -263,8 +264,9 @@ impl Serving {
             filling_ns,
             issued_ns: pool.begins(),
         });
-        let work = CudaWork { graph, parameters: filled.parameters };
-        match issue(&mut self.card, &mut self.tickets, &(&task).into(), &filled.accesses, work) {
+        let (work, accesses) = (CudaWork { graph, parameters: filled.parameters }, filled.accesses);
+        self.flights.note(|| Noted::Issued { task: Box::new(task.clone()), accesses: accesses.clone() });
+        match issue(&mut self.card, &mut self.tickets, &(&task).into(), &accesses, work) {
             Ok(_) => {
                 loaded.version.issued(&task);
                 Launch::Launched
@@ -272,6 +274,7 @@ impl Serving {
             // It may be on the card, and stays among those that are.
             Err(DeviceError::Lost(reason)) => Launch::Lost(reason),
             Err(error) => {
+                self.flights.note(|| Noted::Refused(task.id));
                 let Some(flight) = self.flights.take_back(task.lane.0) else { return Launch::Launched };
                 let began = Some(flight.issued_ns);
                 Launch::Fails { job: self.release(flight), began, reason: error.to_string() }

@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 
 use super::{
     graph::Section,
+    journal::{Journal, Noted},
     version::{Ended, Reader},
 };
 use crate::{
@@ -57,6 +58,7 @@ pub(super) struct Flights {
     /// The pool, once there was a task.
     reports: OnceLock<Weak<dyn Reports>>,
     is_lost: AtomicBool,
+    journal: Option<Arc<Journal>>,
 }
 
 #[derive(Default)]
@@ -71,9 +73,22 @@ struct Lane {
 const REMEMBERED: usize = 64;
 
 impl Flights {
-    pub(super) fn new(shard: usize, lanes: u16, taker: Sender<Flight>, give_back: GiveBack) -> Self {
+    pub(super) fn new(
+        shard: usize,
+        lanes: u16,
+        taker: Sender<Flight>,
+        give_back: GiveBack,
+        journal: Option<Arc<Journal>>,
+    ) -> Self {
         let lanes = (0..lanes).map(|_| Mutex::default()).collect();
-        Self { shard, lanes, taker, give_back, reports: OnceLock::new(), is_lost: AtomicBool::new(false) }
+        Self { shard, lanes, taker, give_back, reports: OnceLock::new(), is_lost: AtomicBool::new(false), journal }
+    }
+
+    /// Keeps what becomes of a task, if somebody asks for it.
+    pub(super) fn note(&self, noted: impl FnOnce() -> Noted) {
+        if let Some(journal) = &self.journal {
+            journal.note(noted());
+        }
     }
 
     /// A task is about to be launched.
@@ -137,6 +152,7 @@ impl Told for Flights {
     fn ended(&self, operation: Operation) {
         let lane = &self.lanes[usize::from(operation.stream.0)];
         let Some(flight) = lane.lock().flights.pop_front() else { return };
+        self.note(|| Noted::Ended(flight.job.task.id));
         let pool = Arc::clone(&flight.pool);
         let ended_ns = pool.now();
         let Ended { outcomes, failures, ends_rows } =

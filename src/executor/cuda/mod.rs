@@ -13,6 +13,7 @@ mod cells;
 mod driver;
 mod flights;
 mod graph;
+mod journal;
 mod stages;
 mod version;
 
@@ -26,6 +27,7 @@ use std::{
 use crossbeam_channel::{RecvTimeoutError, Sender, unbounded};
 use parking_lot::Mutex;
 
+pub use self::journal::{Journal, Noted};
 use self::{
     driver::{Driver, Message},
     flights::{Flights, GiveBack, take_outputs},
@@ -72,6 +74,7 @@ pub(super) struct CardOptions {
     pub(super) lane_knobs: LaneKnobs,
     /// Most bytes that a request may leave of one tensor on the host.
     pub(super) most_bytes: usize,
+    pub(super) journal: Option<Arc<Journal>>,
 }
 
 /// A card, as one shard's device.
@@ -94,7 +97,7 @@ impl Card {
         let to_driver = sender.clone();
         // A driver that has stopped has no use for what comes back.
         let give_back: GiveBack = Arc::new(move |flight| _ = to_driver.send(Message::Back(flight)));
-        let flights = Arc::new(Flights::new(shard, lanes, taker, Arc::clone(&give_back)));
+        let flights = Arc::new(Flights::new(shard, lanes, taker, Arc::clone(&give_back), options.journal.clone()));
         let cuda =
             CudaOptions { ordinal: options.ordinal, streams: lanes, depth: DEPTH, parameter_bytes: PARAMETER_BYTES };
         let driver = Driver { shard, options: cuda, compiler, messages, flights };

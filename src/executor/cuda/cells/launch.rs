@@ -116,7 +116,8 @@ impl Filling<'_> {
             return Err(format!("{:?} names slot {slot}, which does not exist", job.task.id));
         }
         let mut fault = None;
-        let mut goes_on = true;
+        // Tables whose row of its slot it reads as it is.
+        let mut read: SmallVec<[usize; 4]> = SmallVec::new();
         for (number, (input, source)) in layout.inputs.iter().zip(&node.node_type().inputs).enumerate() {
             let mut bring = |section: &mut Section| {
                 let (spec, row_bytes) = (&spec.inputs[number], input.row_bytes);
@@ -147,9 +148,11 @@ impl Filling<'_> {
                     self.parameters.name(layout.children(list), row, at as i32);
                 }
                 (ReadFrom::Own { table }, Source::Carried { start, .. }) if node.place.node == 0 => {
-                    goes_on = false;
                     let from = match of.layout.begins_in(&of.programs, start) {
-                        Some(other) if other == table => continue,
+                        Some(other) if other == table => {
+                            read.push(table);
+                            continue;
+                        }
                         Some(other) => {
                             self.touched.read(other, slot);
                             of.tables[other].row(slot)
@@ -161,7 +164,8 @@ impl Filling<'_> {
                     };
                     self.parameters.copy(from, of.tables[table].row(slot), input.row_bytes);
                 }
-                (ReadFrom::Own { .. }, _) => {
+                (ReadFrom::Own { table }, _) => {
+                    read.push(table);
                     let before = span.start - 1;
                     if !of.slots.holds(slot, span.req, before) {
                         return Err(format!("node {before} of {:?} has not run", span.req));
@@ -181,7 +185,7 @@ impl Filling<'_> {
             self.filled.is_taken |= is_taken;
         }
         for &(_, table) in &layout.kept {
-            self.touched.write(table, slot, goes_on);
+            self.touched.write(table, slot, read.contains(&table));
         }
         if let Some(reason) = fault {
             let reason = format!("cell '{}': {reason}", spec.name);
@@ -215,9 +219,9 @@ impl Touched {
         self.of(table).read.push(slot);
     }
 
-    fn write(&mut self, table: usize, slot: u32, goes_on: bool) {
+    fn write(&mut self, table: usize, slot: u32, is_read: bool) {
         let of = self.of(table);
-        if goes_on { of.updated.push(slot) } else { of.written.push(slot) }
+        if is_read { of.updated.push(slot) } else { of.written.push(slot) }
     }
 
     fn accesses(self, cells: &Cells) -> Vec<Access> {

@@ -1,0 +1,210 @@
+//! Tasks on several streams wait for what they must: what was issued to a card is issued again to the simulated device,
+//! which finds every two accesses that nothing orders. It finds some without any one of the waits, unless that one is
+//! behind others.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::Arc,
+};
+
+use cudarc::driver::sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY;
+use paternoster::{
+    batching::{Policy, Task, TaskId},
+    device::{
+        Access, AccessKind, BufferId, Device, DeviceError, Region, StreamId,
+        sim::{Sim, Source, Work},
+    },
+    executor::{Journal, Noted, Order, Tickets, issue},
+};
+
+use crate::{
+    fake_control::{fail_calls, fail_none},
+    fake_cuda::with_fake_cuda,
+    models::{FORMS, Form},
+    rng::Rng,
+    running::{self, MAX_ROWS, PATIENCE, journaled},
+    staged::{STAGED, Staged},
+    stages::{self, knobs, policies},
+};
+
+const LANES: u16 = 3;
+
+/// Rows of a buffer in the simulator: as many as any here has.
+const ROWS: u32 = 1 << 10;
+
+/// The simulated card.
+struct Replay {
+    sim: Sim,
+    tickets: Tickets,
+    buffers: BTreeMap<BufferId, BufferId>,
+}
+
+impl Replay {
+    /// Issues what a journal has, but for one wait: that of a task for another.
+    fn run(journal: &[Noted], without: Option<(TaskId, TaskId)>) -> Result<(), DeviceError> {
+        let mut replay = Self { sim: Sim::new(LANES), tickets: Tickets::default(), buffers: BTreeMap::new() };
+        let refused: HashSet<TaskId> = journal.iter().filter_map(refused).collect();
+        let mut streams = BTreeMap::new();
+        for noted in journal {
+            match noted {
+                Noted::Issued { task, accesses } if !refused.contains(&task.id) => {
+                    streams.insert(task.id, task.lane);
+                    let mut task = Task::clone(task);
+                    task.after.retain(|after| without != Some((task.id, *after)));
+                    replay.issue(&task, accesses)?;
+                }
+                Noted::Issued { .. } | Noted::Refused(_) => {}
+                Noted::Ended(task) => {
+                    let told = replay.sim.poll(StreamId(streams[task].0))?;
+                    assert!(told.is_some(), "{task:?} takes no time");
+                    replay.tickets.landed(*task);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn issue(&mut self, task: &Task, accesses: &[Access]) -> Result<(), DeviceError> {
+        let mut own = Vec::with_capacity(accesses.len());
+        let mut work = Work::new(0, 0, 1);
+        for access in accesses {
+            let buffer = match self.buffers.get(&access.region.buffer) {
+                Some(buffer) => *buffer,
+                None => *self.buffers.entry(access.region.buffer).or_insert(self.sim.allocate(ROWS, 8)?),
+            };
+            if access.kind != AccessKind::Read {
+                work.sources.extend(access.region.rows.iter().map(|row| Source::External(u64::from(row))));
+            }
+            own.push(Access { region: Region { buffer, rows: access.region.rows.clone() }, kind: access.kind });
+        }
+        issue(&mut self.sim, &mut self.tickets, &Order::from(task), &own, work).map(drop)
+    }
+}
+
+fn refused(noted: &Noted) -> Option<TaskId> {
+    match noted {
+        Noted::Refused(task) => Some(*task),
+        Noted::Issued { .. } | Noted::Ended(_) => None,
+    }
+}
+
+/// The waits of a journal that are for tasks which have not ended by then.
+fn waits(journal: &[Noted]) -> Vec<(TaskId, TaskId)> {
+    let refused: HashSet<TaskId> = journal.iter().filter_map(refused).collect();
+    let (mut ended, mut waits) = (HashSet::new(), Vec::new());
+    for noted in journal {
+        match noted {
+            Noted::Issued { task, .. } if !refused.contains(&task.id) => {
+                let open = task.after.iter().filter(|after| !ended.contains(*after) && !refused.contains(*after));
+                waits.extend(open.map(|after| (task.id, *after)));
+            }
+            Noted::Issued { .. } | Noted::Refused(_) => {}
+            Noted::Ended(task) => _ = ended.insert(*task),
+        }
+    }
+    waits
+}
+
+/// Nothing that was issued races. How many of the waits nothing else stands for, and how many others there are.
+fn check(journal: &Journal, what: &str) -> (usize, usize) {
+    let journal = journal.take();
+    assert_eq!(Replay::run(&journal, None), Ok(()), "{what}");
+    let waits = waits(&journal);
+    let is_needed = |wait: &&(TaskId, TaskId)| match Replay::run(&journal, Some(**wait)) {
+        Ok(()) => false,
+        Err(DeviceError::Violation(_)) => true,
+        Err(error) => panic!("{what}: {error}"),
+    };
+    let needed = waits.iter().filter(is_needed).count();
+    (needed, waits.len() - needed)
+}
+
+/// Batches of as many rows as there may be: each touches all rows of its pairs.
+#[test]
+fn stages_race_without_any_one_of_their_waits() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(21);
+        let (mut needed, mut not_needed) = (0, 0);
+        for staged in [Staged::Chain, Staged::Exits, Staged::Skips] {
+            for pairs in [1, 2, 3] {
+                let journal = Arc::new(Journal::default());
+                let pool = journaled(LANES, 3, Some(Arc::clone(&journal)));
+                let handle = stages::bring_up(&pool, staged, knobs(Policy::Window(Default::default()), pairs, 3));
+                let full = |rng: &mut Rng| (0..MAX_ROWS).map(|_| rng.below(1 << 40)).collect::<Vec<u64>>();
+                let answers: Vec<_> = (0..40).map(|_| handle.submit(Staged::request(&full(&mut rng)))).collect();
+                running::block_on(async {
+                    for answer in answers {
+                        answer.await.expect("nothing fails");
+                    }
+                });
+                assert!(pool.stop(PATIENCE));
+                let (own, others) = check(&journal, &format!("{staged:?} {pairs} pairs"));
+                (needed, not_needed) = (needed + own, not_needed + others);
+            }
+        }
+        // Now and then what a task waits for is behind something else that it waits for.
+        assert!(needed > 20 + 3 * not_needed, "{needed} waits are needed, {not_needed} are not");
+    });
+}
+
+#[test]
+fn nothing_races_in_stages_under_any_policy() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(22);
+        let mut needed = 0;
+        for policy in policies() {
+            for staged in STAGED {
+                for pairs in [1, 2] {
+                    let journal = Arc::new(Journal::default());
+                    let pool = journaled(LANES, 3, Some(Arc::clone(&journal)));
+                    let handle = stages::bring_up(&pool, staged, knobs(policy.clone(), pairs, 3));
+                    stages::run(&handle, staged, &mut rng, 40, 100);
+                    assert!(pool.stop(PATIENCE));
+                    needed += check(&journal, &format!("{staged:?} {policy:?} {pairs} pairs")).0;
+                }
+            }
+        }
+        assert!(needed > 50, "{needed} waits");
+    });
+}
+
+/// Nodes wait for those before them on the host, so that there are no waits on the card.
+#[test]
+fn nothing_races_in_cells() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(23);
+        for form in FORMS {
+            let journal = Arc::new(Journal::default());
+            let pool = journaled(LANES, 3, Some(Arc::clone(&journal)));
+            let handle = running::bring_up(&pool, form, if form == Form::Tree { 64 } else { 8 });
+            running::run(&handle, form, &mut rng, 60, 100);
+            assert!(pool.stop(PATIENCE));
+            assert_eq!(check(&journal, &format!("{form:?}")), (0, 0));
+        }
+    });
+}
+
+#[test]
+fn what_runs_behind_a_refused_launch_waits_for_what_it_must() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(23);
+        for staged in STAGED {
+            let journal = Arc::new(Journal::default());
+            let pool = journaled(LANES, 3, Some(Arc::clone(&journal)));
+            let handle = stages::bring_up(&pool, staged, knobs(Policy::Window(Default::default()), 2, 3));
+            for nth in 1..20 {
+                fail_calls(c"cuGraphLaunch", nth, CUDA_ERROR_OUT_OF_MEMORY);
+                // A request that is alone when it is refused fails; no answer is asked for.
+                let asked: Vec<_> = (0..6).map(|_| stages::submit(&handle, &mut rng)).collect();
+                running::block_on(async {
+                    for answer in asked {
+                        let _ = answer.await;
+                    }
+                });
+                fail_none();
+            }
+            assert!(pool.stop(PATIENCE));
+            check(&journal, &format!("{staged:?}"));
+        }
+    });
+}
