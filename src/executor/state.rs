@@ -1,6 +1,8 @@
 //! What is behind the pool's lock: the core, the records of its requests, the loaded versions; and how the core's
 //! actions are carried out on them.
 
+mod after;
+mod asked;
 mod delays;
 mod lanes;
 mod outputs;
@@ -14,14 +16,18 @@ use slab::Slab;
 
 use self::delays::Delays;
 pub use self::lanes::Responsiveness;
-pub(super) use self::lanes::{Incident, Replacement};
+pub(super) use self::{
+    after::{After, Recalled},
+    asked::{Asked, Due},
+    lanes::{Incident, Replacement},
+};
 use super::{
-    Backlog, InferError, InferRequest, ModelHandle,
+    ModelHandle,
     backend::Order,
-    cells::{Journey, SequenceState},
+    cells::Journey,
     job::{Finished, Guest, Job, Member},
     loaded::{Loaded, Version, longer},
-    location::{Location, Whereabouts},
+    location::Location,
     pieces::Piece,
     ran::{Outputs, Ran},
     record::{Payload, Record, Sink},
@@ -33,54 +39,12 @@ use crate::{
         Action, Arrival, Core, End, Event, Knobs, LaneId, LaneKnobs, Load, ModelId, Next, Ns, ReqId, RowOutcome,
         RowSpan, Task, TaskId,
     },
-    model::unfold::Unfolded,
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
         timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},
         trace::TaskRan,
     },
 };
-
-/// What is left to do once the lock is free again: everything that may wake, drop or block.
-#[derive(Default)]
-pub(super) struct After {
-    /// What the device is to do, in order.
-    pub(super) orders: Vec<Order>,
-    /// Whether there was anything.
-    pub(super) has_ordered: bool,
-    pub(super) ended: Vec<(Record, End)>,
-    /// Requests that a lost device held.
-    pub(super) refused: Vec<(Record, InferError)>,
-    /// Requests that leave for another device.
-    pub(super) recalled: Vec<Recalled>,
-    pub(super) dropped: Vec<Version>,
-    /// State of sequences that are over.
-    pub(super) forgotten: Vec<Arc<SequenceState>>,
-    pub(super) wake_at: Option<Ns>,
-    /// When to look for tasks that do not end.
-    pub(super) watch_at: Option<Ns>,
-    /// When the delay of a request is over.
-    pub(super) resume_at: Option<Ns>,
-    /// What happened to tasks that were told to stop.
-    pub(super) incidents: Vec<Incident>,
-    /// Lanes that go on without their tasks.
-    pub(super) replacements: Vec<Replacement>,
-    /// Whether the lanes' counts changed besides.
-    pub(super) lanes_changed: bool,
-}
-
-/// Times of a request that count from its submission, in the pool's time.
-#[derive(Clone, Copy)]
-pub(super) struct Due {
-    pub(super) board_by: Option<Ns>,
-    pub(super) expiry: Option<Ns>,
-}
-
-/// A request that has left the core of a device before it boarded.
-pub(super) struct Recalled {
-    pub(super) record: Record,
-    arrival: Box<Arrival>,
-}
 
 /// How a shard's numbers become those of the pool.
 #[derive(Clone, Copy, Debug)]
@@ -91,18 +55,6 @@ pub(super) struct Numbers {
     pub(super) shards: usize,
     /// Its first lane among those of the pool.
     pub(super) first_lane: u16,
-}
-
-/// A request as it is submitted.
-pub(super) struct Asked {
-    pub(super) request: InferRequest,
-    /// What it unfolds into; nothing where requests travel in batches.
-    pub(super) graph: Box<[Unfolded]>,
-    /// Where its responses count while they wait for the client.
-    pub(super) backlog: Option<Arc<Backlog>>,
-    pub(super) sink: Sink,
-    /// Where its sender finds it, if it may move to another device.
-    pub(super) whereabouts: Option<Arc<Whereabouts>>,
 }
 
 pub(super) struct State {

@@ -165,7 +165,7 @@ fn alarms_of_requests_that_leave_and_come_back_go_off_once() {
         core.step(0, Event::Arrived(Arrival { expiry: Some(1_000), ..arrival(req) }));
     }
     for _ in 0..8 {
-        // Whoever left last gets the place that became free last: each has its own again.
+        // Places are reused last in, first out, so each request gets its own place back.
         let back: Vec<Arrival> = recalled(core.step(0, Event::Recall)).into_iter().rev().collect();
         assert_eq!(back.len(), 100, "half of those that wait");
         core.step(0, Event::TakenIn(back));

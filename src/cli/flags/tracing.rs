@@ -15,8 +15,8 @@ use crate::observe::trace::{
 #[allow(missing_docs)]
 pub struct TraceArgs {
     /// Settings of tracing; may be given several times: level (OFF, TIMESTAMPS, TENSORS; may be given several times),
-    /// rate (every so many requests one is traced; 1000), count (so many requests are; -1: without end), mode (triton or
-    /// opentelemetry). Of mode triton: file, log-frequency (traces of one numbered file; 0: all in one). Of mode
+    /// rate (every n-th request is traced; 1000), count (requests traced in all; -1: no limit), mode (triton or
+    /// opentelemetry). Of mode triton: file, log-frequency (traces per numbered file; 0: all in one). Of mode
     /// opentelemetry: url (of the collector), resource (KEY=VALUE, of all spans; may be given several times),
     /// bsp_max_queue_size (2048), bsp_schedule_delay (ms; 5000), bsp_max_export_batch_size (512)
     #[arg(id = "trace-config", long, value_name = "[MODE,]SETTING=VALUE,...")]
