@@ -13,5 +13,6 @@ mod order;
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;
 mod running;
+mod several;
 mod staged;
 mod stages;

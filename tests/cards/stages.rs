@@ -58,7 +58,7 @@ pub fn submit(handle: &Arc<ModelHandle>, rng: &mut Rng) -> ResponseFuture {
     handle.submit(Staged::request(&Staged::ask(rng, 3)))
 }
 
-fn expected(staged: Staged, rows: &[u64]) -> Vec<u64> {
+pub fn expected(staged: Staged, rows: &[u64]) -> Vec<u64> {
     rows.iter().map(|row| staged.answer(*row)).collect()
 }
 
