@@ -267,7 +267,7 @@ def external_weights(given):
     """Weights beside the model and outside of its directory, with a decoy in the working directory."""
     for what, (repository, model, expected) in attack_models.external(given.folder).items():
         started = given.server(repository)
-        started.start(until="live")
+        started.start(until="settled")
         try:
             with triton.InferenceServerClient(started.grpc) as client:
                 try:

@@ -119,8 +119,8 @@ class Server:
         return self.process.pid
 
     def start(self, until="ready", timeout_s=120):
-        """Starts the process and returns when it is "ready", "live" where models are known to be broken, or "started" where
-        there is no repository."""
+        """Starts the process and returns when it is "ready", "settled" (every model was tried) where models are known to
+        be broken, "live" where they are still loading, or "started" where there is no repository."""
         for attempt in range(3):
             self.ports = free_ports(3)
             self.launch()
@@ -158,17 +158,24 @@ class Server:
 
     def wait(self, until, timeout_s):
         deadline = time.monotonic() + timeout_s
-        path = "/v2" if until == "started" else f"/v2/health/{until}"
+        path = {"started": "/v2", "settled": "/v2/health/live"}.get(until, f"/v2/health/{until}")
         while True:
             status = self.process.poll()
             if status is not None:
                 raise ServerFailed(f"the server ended with status {status} before it was {until}\n{self.log_tail()}")
             # The metrics have a port of their own, which opens a moment later.
             if self.get(path)[0] == 200 and self.get("/metrics", port="metrics")[0] == 200:
-                return
+                if until != "settled" or not self.is_loading():
+                    return
             if time.monotonic() > deadline:
                 raise ServerFailed(f"the server was not {until} after {timeout_s} s\n{self.log_tail()}")
             time.sleep(0.02)
+
+    def is_loading(self):
+        """Whether models are still being loaded."""
+        request = urllib.request.Request(f"http://{self.http}/v2/repository/index", data=b"{}")
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return any(model.get("state") == "LOADING" for model in json.load(answer))
 
     def get(self, path, port="http", timeout_s=10):
         """GET on the HTTP or the metrics port; returns (status, body), or (None, reason) where nobody answers."""

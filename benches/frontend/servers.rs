@@ -110,9 +110,9 @@ pub fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Err
     Ok(used.as_secs_f64() / watched.as_secs_f64())
 }
 
-/// The address in the server's line "… gRPC … 127.0.0.1:PORT …".
+/// The address in the server's line "… is ready after … GRPCInferenceService 127.0.0.1:PORT …".
 fn grpc_address(line: &str) -> Option<String> {
-    if !line.to_lowercase().contains("grpc") {
+    if !line.contains("is ready after") {
         return None;
     }
     let start = line.find("127.0.0.1:")?;

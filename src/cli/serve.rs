@@ -19,6 +19,7 @@ use super::{
 use crate::{
     executor::Pool,
     observe::{LogStartError, Logging},
+    repository::Startup,
 };
 
 /// Why the process ends without having served.
@@ -45,7 +46,7 @@ pub(super) const EXIT_FAULT: u8 = 70;
 
 /// Runs the server until a signal ends it, or a fault of its own.
 ///
-/// The exit code is 0 when everything in flight ended in time, or the signal came before the server was up; 1 when it
+/// The exit code is 0 when everything in flight ended in time, or the signal came before the ports were open; 1 when it
 /// could not start, was cut off at the exit timeout, or was told twice; 70 when the scheduler panicked.
 pub(super) fn run(args: ServeArgs) -> ExitCode {
     let log_goes_elsewhere = args.log.file.is_some() || !args.log.error;
@@ -92,16 +93,38 @@ fn serve(args: &ServeArgs) -> Result<ExitCode, ServeError> {
 async fn until_ended(args: &ServeArgs, log: Logging, pool: StartedPool) -> Result<ExitCode, ServeError> {
     let executor = Arc::clone(&pool.pool);
     let mut signals = Signals::listen().map_err(ServeError::Signals)?;
-    let server = tokio::select! {
-        started = Server::start(args, log, pool) => started?,
+    let (server, startup) = tokio::select! {
+        opened = Server::open(args, log, pool) => opened?,
         name = signals.next() => {
-            info!("{name} came while models were loading");
+            info!("{name} came before the ports were open");
             return Ok(ExitCode::SUCCESS);
         }
         () = executor.failed() => return Ok(ExitCode::from(EXIT_FAULT)),
     };
+    Ok(load_and_serve(server, startup, &executor, args, async || signals.next().await).await?)
+}
 
-    Ok(serve_until_ended(server, &executor, &args.life, async || signals.next().await).await)
+/// Loads the models of a server whose ports are open, and serves until a signal has ended it, or a fault of its own.
+///
+/// # Errors
+/// When a model fails that has to be there.
+pub(super) async fn load_and_serve(
+    server: Server,
+    startup: Startup,
+    executor: &Pool,
+    args: &ServeArgs,
+    mut next_signal: impl AsyncFnMut() -> &'static str,
+) -> Result<ExitCode, StartError> {
+    tokio::select! {
+        loaded = server.load_models(args, startup) => loaded?,
+        () = executor.failed() => {}
+        name = next_signal() => {
+            let exit_timeout_secs = args.life.exit_timeout_secs;
+            info!("{name} came while models were loading; finishing what is in flight within {exit_timeout_secs} s");
+            return Ok(finish(server.shutdown_early(), executor, next_signal).await);
+        }
+    }
+    Ok(serve_until_ended(server, executor, &args.life, next_signal).await)
 }
 
 /// Serves until a signal has ended the server, or a fault of its own.
@@ -123,8 +146,17 @@ pub(super) async fn serve_until_ended(
         "{name}: readiness is off; serving on for {} s, then finishing what is in flight within {} s",
         life.drain_delay_secs, life.exit_timeout_secs
     );
+    finish(server.shutdown(), executor, next_signal).await
+}
+
+/// Waits for the end of a server that was told to end, or for a second signal.
+async fn finish(
+    shutdown: impl Future<Output = bool>,
+    executor: &Pool,
+    mut next_signal: impl AsyncFnMut() -> &'static str,
+) -> ExitCode {
     tokio::select! {
-        finished = server.shutdown() => match executor.has_failed() {
+        finished = shutdown => match executor.has_failed() {
             true => ExitCode::from(EXIT_FAULT),
             false => ended(finished),
         },

@@ -1,7 +1,7 @@
-//! The whole server: repository, front ends and metrics started in order and ended in order.
+//! The whole server: repository, front ends and metrics started in order, models loaded behind open ports, and all of
+//! it ended in order.
 
 use std::{
-    fmt::Write as _,
     net::SocketAddr,
     sync::Arc,
     time::{Duration, Instant},
@@ -22,7 +22,7 @@ use crate::{
         Logging, Metrics,
         trace::{TraceStartError, Tracer},
     },
-    repository::{self, Loader, Repository},
+    repository::{self, Loader, Repository, Startup},
     wire::SharedMemory,
 };
 
@@ -87,28 +87,29 @@ pub(super) struct Server {
     tracer: Option<Arc<Tracer>>,
     drain_delay: Duration,
     exit_timeout: Duration,
+    began: Instant,
 }
 
 impl Server {
-    /// Loads the models, then opens the ports.
-    pub(super) async fn start(args: &ServeArgs, log: Logging, started: StartedPool) -> Result<Self, StartError> {
+    /// Opens the ports. From here on the server is live; it is ready once [`Self::load_models`] has loaded what it is
+    /// to serve.
+    pub(super) async fn open(
+        args: &ServeArgs,
+        log: Logging,
+        started: StartedPool,
+    ) -> Result<(Self, Startup), StartError> {
         let StartedPool { pool, loader, recording, began } = started;
         // Mistakes in the flags show before anything is loaded.
         let grpc_config = options::grpc(&args.grpc).map_err(StartError::GrpcRestriction)?;
         let http_config = options::http(&args.http).map_err(StartError::HttpRestriction)?;
         let budgets = limits::budgets(&args.limits);
 
-        let repository = Repository::start(options::repository(args, pool.has_cards()), loader).await?;
-        report::models(&repository, args.log.format);
-        let failures = report::failures(&repository.index(false));
-        if args.repository.exit_on_error == Some(true) && !failures.is_empty() {
-            return Err(StartError::Models(failures));
-        }
-
-        let readiness = Readiness::new(Arc::clone(&repository), pool.responsiveness());
+        let startup = Repository::open(options::repository(args, pool.has_cards()), loader).await?;
+        let repository = startup.repository();
+        let readiness = Readiness::new(Arc::clone(repository), pool.responsiveness());
         let mut server = Self {
             pool: Arc::clone(&pool),
-            repository: Arc::clone(&repository),
+            repository: Arc::clone(repository),
             readiness: Arc::clone(&readiness),
             grpc: None,
             http: None,
@@ -117,12 +118,13 @@ impl Server {
             tracer: None,
             drain_delay: Duration::from_secs(u64::from(args.life.drain_delay_secs)),
             exit_timeout: Duration::from_secs(u64::from(args.life.exit_timeout_secs)),
+            began,
         };
         let tracer = Arc::new(Tracer::start(args.traces.options()).map_err(StartError::Tracing)?);
         server.tracer = Some(Arc::clone(&tracer));
         let services = Services {
             server_name: args.server_name().to_owned(),
-            repository: Arc::clone(&repository),
+            repository: Arc::clone(repository),
             readiness: Arc::clone(&readiness),
             shared_memory: Arc::new(
                 SharedMemory::new(args.grpc.allow_client_shm)
@@ -138,7 +140,7 @@ impl Server {
         }
         if args.http.allow_metrics {
             let address = SocketAddr::new(args.metrics_address(), args.http.metrics_port);
-            let (loaded, counting) = (Arc::clone(&repository), Arc::clone(&pool));
+            let (loaded, counting) = (Arc::clone(repository), Arc::clone(&pool));
             let versions = move || {
                 counting.count_meta_operations();
                 loaded_versions(&loaded)
@@ -155,27 +157,45 @@ impl Server {
             let started = HttpServer::start(address, services, http_config, timeline).await;
             server.http = Some(started.map_err(StartError::Http)?);
         }
-        server.announce(args.log_name(), began.elapsed());
-        Ok(server)
+        server.announce_ports();
+        Ok((server, startup))
+    }
+
+    /// Loads what the server is to serve, while it answers already.
+    ///
+    /// # Errors
+    /// With `--exit-on-error`, when a model failed.
+    pub(super) async fn load_models(&self, args: &ServeArgs, startup: Startup) -> Result<(), StartError> {
+        startup.load().await;
+        report::models(&self.repository, args.log.format);
+        let failures = report::failures(&self.repository.index(false));
+        if args.repository.exit_on_error == Some(true) && !failures.is_empty() {
+            return Err(StartError::Models(failures));
+        }
+        self.announce_readiness(args.log_name());
+        Ok(())
     }
 
     /// Says where the server listens, in words that people's scripts know from Triton.
-    fn announce(&self, id: &str, took: Duration) {
+    fn announce_ports(&self) {
+        for (name, address) in self.endpoints() {
+            info!("Started {name} at {address}");
+        }
+    }
+
+    /// Names and addresses of the ports that are open.
+    fn endpoints(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
         let endpoints = [
             ("GRPCInferenceService", self.grpc.as_ref().map(GrpcServer::address)),
             ("HTTPService", self.http_address()),
             ("Metrics Service", self.metrics_address()),
         ];
-        let mut listening = String::new();
-        for (name, address) in endpoints {
-            if let Some(address) = address {
-                info!("Started {name} at {address}");
-                let separator = if listening.is_empty() { "" } else { ", " };
-                // Writing into a string cannot fail.
-                let _ = write!(listening, "{separator}{name} {address}");
-            }
-        }
-        let seconds = took.as_secs_f64();
+        endpoints.into_iter().filter_map(|(name, address)| Some((name, address?)))
+    }
+
+    fn announce_readiness(&self, id: &str) {
+        let listening: Vec<String> = self.endpoints().map(|(name, address)| format!("{name} {address}")).collect();
+        let (listening, seconds) = (listening.join(", "), self.began.elapsed().as_secs_f64());
         if self.readiness.ready() {
             info!("{id} is ready after {seconds:.2} s: {listening}");
         } else {
@@ -200,6 +220,13 @@ impl Server {
     pub(super) async fn shutdown(self) -> bool {
         let (drain_delay, exit_timeout) = (self.drain_delay, self.exit_timeout);
         self.end(drain_delay, exit_timeout).await
+    }
+
+    /// Ends a server that was not ready yet: as [`Self::shutdown`], but no load balancer has to notice, so that there
+    /// is no drain delay.
+    pub(super) async fn shutdown_early(self) -> bool {
+        let exit_timeout = self.exit_timeout;
+        self.end(Duration::ZERO, exit_timeout).await
     }
 
     /// Ends a server whose scheduler has failed: all requests are answered, the answers have a few seconds to leave.

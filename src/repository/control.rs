@@ -286,6 +286,18 @@ impl Control {
         retired
     }
 
+    /// Notes which models are to be loaded at the start.
+    pub(super) fn begin_start<'n>(&self, names: impl IntoIterator<Item = &'n str>) {
+        self.table.lock().begin_start(names);
+        self.publish();
+    }
+
+    /// Notes that every model of the start was tried.
+    pub(super) fn end_start(&self) {
+        self.table.lock().end_start();
+        self.publish();
+    }
+
     /// Notes that every repository could be read.
     pub(super) fn open(&self) {
         if !self.opened.swap(true, Ordering::Relaxed) {

@@ -36,6 +36,13 @@ pub enum ResolveError {
         /// As the request has it.
         name: String,
     },
+    /// The server is starting and the model is still being loaded. UNAVAILABLE, in Triton's words for a server that
+    /// initializes.
+    #[error("Server not ready: model '{name}' is still being loaded")]
+    Loading {
+        /// The model.
+        name: String,
+    },
     /// The model failed to load or was unloaded. NOT_FOUND.
     #[error("Request for unknown model: '{name}' has no available versions")]
     NoAvailableVersion {
@@ -74,6 +81,9 @@ pub enum ControlError {
     /// Clients do not decide in this control mode. UNAVAILABLE.
     #[error("explicit model load / unload is not allowed if the model control mode is not explicit")]
     NotExplicit,
+    /// The server is starting. UNAVAILABLE, in Triton's words.
+    #[error("Server not ready: its models are still being loaded")]
+    NotReady,
     /// The server is shutting down. UNAVAILABLE.
     #[error("the server is shutting down")]
     ShuttingDown,

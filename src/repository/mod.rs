@@ -2,8 +2,8 @@
 //!
 //! [`config`] turns texts and graph signatures into one checked configuration; `scan` and `directory` look at the disk,
 //! `looks` says what follows;
-//! `prepare` joins both into [`LoadRequest`]s; `control` and `polling` run loads; `table` holds every state and
-//! `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
+//! `prepare` joins both into [`LoadRequest`]s; `startup`, `control` and `polling` run loads; `table` holds every state
+//! and `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
 
 mod background;
@@ -28,6 +28,7 @@ mod repository;
 mod scan;
 mod serving;
 mod staging;
+mod startup;
 mod table;
 mod version;
 mod warmup;
@@ -43,6 +44,7 @@ pub use overrides::Overrides;
 pub use pool_loader::PoolLoader;
 pub use profiling::{STAGE_COUNTS, Trials, joining_pays, read_model};
 pub use repository::Repository;
+pub use startup::Startup;
 pub use table::IndexEntry;
 pub use version::ModelVersion;
 

@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -18,9 +18,9 @@ use tokio::{
 use super::{
     ControlError, ControlMode, IndexEntry, Loader, ModelVersion, Options, Overrides, ResolveError, StartError,
     control::{Control, blocking},
-    looks::Looks,
-    polling, scan,
+    scan,
     serving::Serving,
+    startup::Startup,
 };
 use crate::observe::RepositoryStats;
 
@@ -29,19 +29,31 @@ use crate::observe::RepositoryStats;
 /// Requests read it without a lock; loading, unloading and polling run beside them and replace the picture they read.
 pub struct Repository {
     pub(super) control: Arc<Control>,
-    poller: Option<AbortHandle>,
+    /// Set once the start is over, in poll mode.
+    pub(super) poller: OnceLock<AbortHandle>,
 }
 
 impl Repository {
-    /// Opens the repositories and loads what the mode says, models and versions in parallel. A model that fails is
-    /// unavailable with its reason and stops nothing.
+    /// Opens the repositories and loads what the mode says: [`Self::open`] and [`Startup::load`].
+    ///
+    /// # Errors
+    /// As [`Self::open`].
+    pub async fn start(options: Options, loader: Arc<dyn Loader>) -> Result<Arc<Self>, StartError> {
+        let startup = Self::open(options, loader).await?;
+        let repository = Arc::clone(startup.repository());
+        startup.load().await;
+        Ok(repository)
+    }
+
+    /// Opens the repositories and notes which models the mode says to load. Until they are loaded, which
+    /// [`Startup::load`] does, the repository is not ready and takes no loads or unloads.
     ///
     /// Must be called within a tokio runtime, which runs loads and the poller from here on.
     ///
     /// # Errors
     /// When no directory, or one that can never be a repository, is named; and when one cannot be read, unless the options
     /// let the server start without it.
-    pub async fn start(options: Options, loader: Arc<dyn Loader>) -> Result<Arc<Self>, StartError> {
+    pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
         scan::check_roots(&options.repositories)?;
         let roots = options.repositories.clone();
         let scanned = blocking(move || scan::scan(&roots)).await.unwrap_or_default();
@@ -79,24 +91,7 @@ impl Repository {
             warned: Mutex::default(),
             profiling: Arc::default(),
         });
-        let poller = match control.options.mode.clone() {
-            ControlMode::None => {
-                control.load_all(None, found).await;
-                None
-            }
-            ControlMode::Explicit { startup } => {
-                let all = startup.iter().any(|name| name == "*");
-                control.load_all((!all).then_some(startup), found).await;
-                None
-            }
-            ControlMode::Poll { period } => {
-                let mut looks = Looks::default();
-                polling::first_look(&control, &mut looks).await;
-                let task = tokio::spawn(polling::run(Arc::downgrade(&control), looks, period));
-                Some(task.abort_handle())
-            }
-        };
-        Ok(Arc::new(Self { control, poller }))
+        Ok(Startup::begin(Arc::new(Self { control, poller: OnceLock::new() }), found))
     }
 
     /// The version that serves a request: `version` as the request has it, "" for the latest ready one.
@@ -126,11 +121,11 @@ impl Repository {
         self.control.opened.load(Ordering::Relaxed)
     }
 
-    /// Whether the repository is live and every model that should be loaded is, and responds. Without strict readiness no
-    /// model counts. Never after shutdown.
+    /// Whether the repository is live, the models of the start were tried, and every model that should be loaded is,
+    /// and responds. Without strict readiness it does not matter which models are loaded. Never after shutdown.
     pub fn ready(&self) -> bool {
         let table = self.control.table.lock();
-        let complete = if self.control.options.strict_readiness { table.complete() } else { !table.is_closed() };
+        let complete = if self.control.options.strict_readiness { table.complete() } else { table.is_open() };
         complete && self.live()
     }
 
@@ -162,9 +157,10 @@ impl Repository {
     /// Whether clients may load and unload.
     ///
     /// # Errors
-    /// In any mode but explicit.
+    /// In any mode but explicit, and while the models of the start are being loaded.
     pub fn control_allowed(&self) -> Result<(), ControlError> {
         match self.control.options.mode {
+            ControlMode::Explicit { .. } if self.control.table.lock().is_starting() => Err(ControlError::NotReady),
             ControlMode::Explicit { .. } => Ok(()),
             ControlMode::None | ControlMode::Poll { .. } => Err(ControlError::NotExplicit),
         }
@@ -174,7 +170,8 @@ impl Repository {
     /// Loads and unloads of one model run one after another. Dropping the future does not stop the load.
     ///
     /// # Errors
-    /// When clients do not decide here, nothing has that name, the overrides cannot be used, or a version fails.
+    /// When clients do not decide here, or not yet; when nothing has that name, the overrides cannot be used, or a
+    /// version fails.
     pub async fn load(&self, name: &str, overrides: Overrides) -> Result<(), ControlError> {
         self.control_allowed()?;
         let (control, model) = (self.control.clone(), name.to_owned());
@@ -186,7 +183,7 @@ impl Repository {
     /// known, is no error. No model depends on another here, so `dependents` changes nothing.
     ///
     /// # Errors
-    /// When clients do not decide here.
+    /// When clients do not decide here, or not yet.
     pub async fn unload(&self, name: &str, dependents: bool) -> Result<(), ControlError> {
         let _ = dependents;
         self.control_allowed()?;
@@ -204,7 +201,7 @@ impl Repository {
 
     /// Stops polling and lets go of all versions; loads that are under way are dropped when they are done.
     pub fn shutdown(&self) {
-        if let Some(poller) = &self.poller {
+        if let Some(poller) = self.poller.get() {
             poller.abort();
         }
         drop(self.control.close());

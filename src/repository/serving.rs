@@ -17,23 +17,30 @@ pub(super) struct Served {
     pub(super) ready: Vec<Arc<ModelVersion>>,
     /// Numbers of those that are not: they load, failed to, or were unloaded.
     pub(super) unready: Vec<i64>,
+    /// Whether it is being loaded at the start. Which versions it has may not be known yet.
+    pub(super) is_loading: bool,
 }
 
 impl Serving {
     /// The version that a request names; an empty string stands for the latest.
     pub(super) fn resolve(&self, name: &str, version: &str) -> Result<&Arc<ModelVersion>, ResolveError> {
         let wanted = parse_version(version)?;
-        let Some(Served { ready, unready }) = self.models.get(name) else {
+        let Some(Served { ready, unready, is_loading }) = self.models.get(name) else {
             return Err(ResolveError::UnknownModel { name: name.to_owned() });
         };
         let Some(wanted) = wanted else {
-            return ready.last().ok_or_else(|| ResolveError::NoAvailableVersion { name: name.to_owned() });
+            return ready.last().ok_or_else(|| match is_loading {
+                true => ResolveError::Loading { name: name.to_owned() },
+                false => ResolveError::NoAvailableVersion { name: name.to_owned() },
+            });
         };
+        let are_versions_known = !(*is_loading && ready.is_empty() && unready.is_empty());
         let found = ready.iter().find(|version| version.spec().version == wanted);
         found.ok_or_else(|| {
             let name = name.to_owned();
             match unready.contains(&wanted) {
                 true => ResolveError::UnreadyVersion { name, version: wanted },
+                false if !are_versions_known => ResolveError::Loading { name },
                 false => ResolveError::UnknownVersion { name, version: wanted },
             }
         })

@@ -34,6 +34,8 @@ pub struct IndexEntry {
 #[derive(Debug, Default)]
 pub(super) struct Table {
     models: BTreeMap<String, Model>,
+    /// Whether models of the start are still being loaded.
+    starting: bool,
     closed: bool,
 }
 
@@ -41,6 +43,8 @@ pub(super) struct Table {
 struct Model {
     /// Whether readiness counts it: it was asked for or a version of it was tried, and no unload came since.
     wanted: bool,
+    /// Whether it is to be loaded at the start and was not tried yet, so that its versions are not known.
+    expected: bool,
     versions: BTreeMap<i64, State>,
     /// Why no version could be tried at all.
     fault: Option<String>,
@@ -73,19 +77,42 @@ impl Model {
         self.versions.values().any(|state| matches!(state, State::Ready { .. }))
     }
 
+    fn is_loading(&self) -> bool {
+        self.expected || self.versions.values().any(|state| matches!(state, State::Loading))
+    }
+
     fn complete(&self) -> bool {
         self.fault.is_none() && self.serves() && self.versions.values().all(State::is_well)
     }
 }
 
 impl Table {
+    /// Notes which models are to be loaded at the start. None of them counts as unknown from here on, and the server is
+    /// not ready before [`Self::end_start`].
+    pub(super) fn begin_start<'n>(&mut self, names: impl IntoIterator<Item = &'n str>) {
+        self.starting = true;
+        for name in names {
+            self.models.entry(name.to_owned()).or_default().expected = true;
+        }
+    }
+
+    /// Notes that every model of the start was tried. One that is not there any more is forgotten.
+    pub(super) fn end_start(&mut self) {
+        self.starting = false;
+        self.models.retain(|_, model| !std::mem::take(&mut model.expected));
+    }
+
+    pub(super) fn is_starting(&self) -> bool {
+        self.starting
+    }
+
     /// ## (any) => Loading, but what is Ready stays so until its successor is
     pub(super) fn begin(&mut self, name: &str, versions: &[i64]) {
         if self.models.len() >= MAX_MODELS {
             self.models.retain(|_, model| !model.is_idle());
         }
         let model = self.models.entry(name.to_owned()).or_default();
-        (model.wanted, model.fault) = (true, None);
+        (model.wanted, model.expected, model.fault) = (true, false, None);
         for version in versions {
             let state = model.versions.entry(*version).or_insert(State::Loading);
             if !matches!(state, State::Ready { .. }) {
@@ -144,6 +171,7 @@ impl Table {
     pub(super) fn refuse(&mut self, name: &str, reason: &str, asked: bool) {
         let model = self.models.entry(name.to_owned()).or_default();
         model.wanted |= asked;
+        model.expected = false;
         if !model.serves() {
             // None of them is ready, so nothing retires.
             model.versions.values_mut().for_each(|state| state.retire(&mut Retired::new()));
@@ -161,7 +189,7 @@ impl Table {
     pub(super) fn conflict(&mut self, name: &str, reason: &str, asked: bool) -> Retired {
         let retired = self.unload(name);
         let model = self.models.entry(name.to_owned()).or_default();
-        (model.wanted, model.fault) = (asked, Some(reason.to_owned()));
+        (model.wanted, model.expected, model.fault) = (asked, false, Some(reason.to_owned()));
         retired
     }
 
@@ -169,7 +197,7 @@ impl Table {
     pub(super) fn unload(&mut self, name: &str) -> Retired {
         let mut retired = Retired::new();
         if let Some(model) = self.models.get_mut(name) {
-            (model.wanted, model.fault) = (false, None);
+            (model.wanted, model.expected, model.fault) = (false, false, None);
             for state in model.versions.values_mut() {
                 state.retire(&mut retired);
             }
@@ -194,14 +222,20 @@ impl Table {
         self.models.contains_key(name)
     }
 
+    /// Whether the models of the start were tried, and nothing was closed since.
+    pub(super) fn is_open(&self) -> bool {
+        !self.starting && !self.closed
+    }
+
     /// Whether every model that should be loaded is, with all its versions, and responds.
     pub(super) fn complete(&self) -> bool {
-        !self.closed && self.models.values().all(|model| !model.wanted || model.complete())
+        self.is_open() && self.models.values().all(|model| !model.wanted || model.complete())
     }
 
     pub(super) fn serving(&self) -> Serving {
         let models = self.models.iter().map(|(name, model)| {
-            let mut served = Served::default();
+            let is_loading = self.starting && model.is_loading();
+            let mut served = Served { is_loading, ..Served::default() };
             for (number, state) in &model.versions {
                 match state {
                     State::Ready { version, .. } => served.ready.push(version.clone()),
@@ -229,6 +263,8 @@ impl Table {
             };
             if let Some(fault) = &model.fault {
                 entries.push(entry(String::new(), "UNAVAILABLE", fault));
+            } else if model.expected {
+                entries.push(entry(String::new(), "LOADING", ""));
             } else if model.versions.is_empty() {
                 entries.push(entry(String::new(), "", ""));
             }
@@ -261,7 +297,7 @@ impl Table {
 impl Model {
     /// Whether nothing of it is loaded, failed or expected.
     fn is_idle(&self) -> bool {
-        !self.wanted && self.fault.is_none() && self.versions.values().all(State::is_idle)
+        !self.wanted && !self.expected && self.fault.is_none() && self.versions.values().all(State::is_idle)
     }
 
     /// Bounds how many unloaded versions are remembered.

@@ -127,6 +127,12 @@ def test_services_select_the_servers_and_reach_ports_that_they_open(rendered, va
     assert [one["httpGet"]["port"] for one in probes] == ["http"] * 3
 
 
+def test_only_the_readiness_probe_waits_for_models(rendered):
+    """Ports are open while models load: a pod that takes long to load them is not restarted for it."""
+    probes = {"startup": "/v2/health/live", "liveness": "/v2/health/live", "readiness": "/v2/health/ready"}
+    assert {probe: container(rendered("pvc"))[f"{probe}Probe"]["httpGet"]["path"] for probe in probes} == probes
+
+
 def test_grpc_says_which_protocol_it_is(rendered):
     def of(name):
         (port,) = [one for one in only(rendered(name), "Service", "demo-paternoster")["spec"]["ports"] if one["name"] == "grpc"]

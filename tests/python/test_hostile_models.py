@@ -19,7 +19,7 @@ def test_hostile_files_are_refused_by_name(start, tmp_path, name, flags):
     file, fact = HOSTILE[name]
     write_model(tmp_path, name, file, config(name, PORTS))
     write_model(tmp_path, "good", identity(), config("good", PORTS))
-    running = start(tmp_path, "--model-control-mode=explicit", "--load-model=*", *flags, until="live")
+    running = start(tmp_path, "--model-control-mode=explicit", "--load-model=*", *flags, until="settled")
     with triton.InferenceServerClient(running.grpc) as client:
         for _ in range(5):
             with refused("INVALID_ARGUMENT", name, fact):
@@ -34,7 +34,7 @@ def test_a_server_starts_and_polls_over_hostile_files(start, tmp_path):
     for name, (file, _) in HOSTILE.items():
         write_model(tmp_path, name, file, config(name, PORTS))
     write_model(tmp_path, "good", identity(), config("good", PORTS))
-    running = start(tmp_path, "--model-control-mode=poll", "--repository-poll-secs=1", until="live")
+    running = start(tmp_path, "--model-control-mode=poll", "--repository-poll-secs=1", until="settled")
     with triton.InferenceServerClient(running.grpc) as client:
         index = {model.name: (model.state, model.reason) for model in client.get_model_repository_index().models}
         assert index["good"][0] == "READY"

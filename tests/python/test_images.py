@@ -96,7 +96,7 @@ def test_the_health_check_tells_ready_from_not_ready(start, made_models, tmp_pat
     broken = tmp_path / "broken" / "1"
     broken.mkdir(parents=True)
     (broken / "model.onnx").write_bytes(b"no model")
-    server = start(tmp_path, until="live")
+    server = start(tmp_path, until="settled")
     host, port = server.http.split(":")
     assert check(host, port, "/v2/health/live") == (0, "")
     assert check(host, port, "/v2/health/ready") == (

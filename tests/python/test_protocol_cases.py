@@ -32,7 +32,6 @@ from tritonclient.utils import InferenceServerException
 CASES = cases()
 HEALTH = "/grpc.health.v1.Health"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
-SETTLED = {"READY", "UNAVAILABLE", ""}
 
 
 def health_check(channel, service):
@@ -61,19 +60,13 @@ def measured(program, repository):
     from server import Server
 
     running = Server(repository, program=program)
-    running.start(until="live")
+    running.start(until="settled")
     try:
         with raw_channel(running) as channel, triton.InferenceServerClient(running.grpc) as client:
-            eventually("an end of loading", lambda: is_settled(client))
             yield running, channel, client
     finally:
         assert running.stop() == 0, running.log_tail()
         running.log.unlink()
-
-
-def is_settled(client):
-    states = {model.state for model in client.get_model_repository_index().models}
-    return bool(states) and states <= SETTLED
 
 
 # Scripted cases of the server in mode none ---------------------------------------------------------------------------

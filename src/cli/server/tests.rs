@@ -1,8 +1,9 @@
 //! A whole server over repositories whose models no engine can run: what does not need a model works.
 
-use std::{fs, path::Path, process::ExitCode};
+use std::{fs, path::Path, process::ExitCode, sync::mpsc};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 use tempfile::TempDir;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -11,7 +12,7 @@ use tokio::{
 
 use super::{
     super::{
-        serve::{EXIT_FAULT, serve_until_ended},
+        serve::{EXIT_FAULT, load_and_serve, serve_until_ended},
         tests::serve,
     },
     *,
@@ -23,8 +24,11 @@ use crate::{
     repository::LoadRequest,
 };
 
-/// Refuses every model.
-struct NoEngine;
+/// Refuses every model, once it is let to where a test holds it.
+#[derive(Default)]
+struct NoEngine {
+    gate: Option<Mutex<mpsc::Receiver<()>>>,
+}
 
 impl Loader for NoEngine {
     fn load(&self, _: LoadRequest) -> Result<Arc<ModelHandle>, String> {
@@ -32,13 +36,27 @@ impl Loader for NoEngine {
     }
 
     fn signature(&self, _: &Path, _: Option<&Bytes>) -> Result<Signature, String> {
+        if let Some(gate) = &self.gate {
+            // Ends with a message, or with the test.
+            let _ = gate.lock().recv();
+        }
         Err("there is no engine".to_owned())
     }
 }
 
 fn pool() -> StartedPool {
+    pool_with(NoEngine::default())
+}
+
+fn pool_with(engine: NoEngine) -> StartedPool {
     let pool = Pool::start(&PoolOptions::default()).expect("threads for the pool");
-    StartedPool { pool, loader: Arc::new(NoEngine), recording: TimelineRecording::default(), began: Instant::now() }
+    StartedPool { pool, loader: Arc::new(engine), recording: TimelineRecording::default(), began: Instant::now() }
+}
+
+/// A pool whose loads wait for a message, or for the end of its sender.
+fn held_pool() -> (mpsc::Sender<()>, StartedPool) {
+    let (release, gate) = mpsc::channel();
+    (release, pool_with(NoEngine { gate: Some(Mutex::new(gate)) }))
 }
 
 /// A repository with one model directory for each name.
@@ -58,12 +76,24 @@ async fn start(directory: &TempDir, flags: &[&str]) -> Result<Server, StartError
 }
 
 async fn start_with(directory: &TempDir, flags: &[&str], pool: StartedPool) -> Result<Server, StartError> {
+    let (args, server, startup) = open_with(directory, flags, pool).await?;
+    server.load_models(&args, startup).await?;
+    Ok(server)
+}
+
+/// Opens the ports of a server whose models are not loaded yet.
+async fn open_with(
+    directory: &TempDir,
+    flags: &[&str],
+    pool: StartedPool,
+) -> Result<(ServeArgs, Server, Startup), StartError> {
     let local =
         ["--grpc-address=127.0.0.1", "--http-address=127.0.0.1", "--grpc-port=0", "--http-port=0", "--metrics-port=0"];
     let mut args = serve(&[&local[..], flags].concat());
     args.repository.directories = vec![directory.path().display().to_string()];
     let (log, _) = Logging::detached(LogOptions::default());
-    Server::start(&args, log, pool).await
+    let (server, startup) = Server::open(&args, log, pool).await?;
+    Ok((args, server, startup))
 }
 
 async fn get(address: Option<SocketAddr>, path: &str) -> String {
@@ -131,6 +161,53 @@ async fn with_exit_on_error_a_bad_model_is_named_and_nothing_is_served() {
 }
 
 #[tokio::test]
+async fn while_models_load_the_server_is_live_and_says_so_of_the_models() {
+    let directory = repository(&["slow"]);
+    let (release, pool) = held_pool();
+    let (args, server, startup) = open_with(&directory, &[], pool).await.expect("nothing stands in the way");
+    let http = server.http_address();
+    let asked = async {
+        assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"));
+        assert!(get(http, "/v2/health/ready").await.starts_with("HTTP/1.1 400"));
+        assert!(get(http, "/v2/models/slow/ready").await.starts_with("HTTP/1.1 400"));
+        for path in ["/v2/models/slow", "/v2/models/slow/config", "/v2/models/slow/stats"] {
+            let answer = get(http, path).await;
+            assert!(answer.starts_with("HTTP/1.1 503"), "{path}: {answer}");
+            assert!(answer.contains("Server not ready: model 'slow' is still being loaded"), "{path}: {answer}");
+        }
+        assert!(get(http, "/v2/models/other").await.starts_with("HTTP/1.1 404"), "not every name is of a model");
+        release.send(()).expect("the load waits");
+    };
+    let (loaded, ()) = tokio::join!(server.load_models(&args, startup), asked);
+    loaded.expect("a bad model does not end the server");
+    assert!(get(http, "/v2/models/slow").await.starts_with("HTTP/1.1 404"), "it failed to load");
+}
+
+#[tokio::test]
+async fn a_signal_while_models_load_ends_the_server_in_order() {
+    let directory = repository(&["slow"]);
+    let (release, pool) = held_pool();
+    let executor = Arc::clone(&pool.pool);
+    // Nobody was told to send requests here, so that nobody has to be told otherwise first.
+    let flags = ["--drain-delay-secs=3600"];
+    let (args, server, startup) = open_with(&directory, &flags, pool).await.expect("nothing stands in the way");
+    let http = server.http_address();
+    let (tell, mut told) = tokio::sync::mpsc::channel(1);
+    let served = load_and_serve(server, startup, &executor, &args, async || {
+        told.recv().await.expect("a second signal would end the server at once, and none comes")
+    });
+    let asked = async {
+        assert!(get(http, "/v2/health/live").await.starts_with("HTTP/1.1 200"), "it serves while it loads");
+        tell.send("SIGTERM").await.expect("it listens");
+    };
+    let (code, ()) = tokio::join!(served, asked);
+    let code = code.expect("no model has to be there");
+    assert_eq!(format!("{code:?}"), format!("{:?}", ExitCode::SUCCESS));
+    assert!(TcpStream::connect(http.expect("HTTP is on")).await.is_err(), "the port is closed");
+    drop(release);
+}
+
+#[tokio::test]
 async fn endpoints_that_are_off_do_not_listen() {
     let directory = repository(&[]);
     let flags = ["--allow-grpc=false", "--allow-metrics=false"];
@@ -191,7 +268,7 @@ async fn a_remote_repository_is_refused_in_words() {
     let mut args = serve(&[]);
     args.repository.directories = vec!["s3://bucket/models".to_owned()];
     let (log, _) = Logging::detached(LogOptions::default());
-    let error = Server::start(&args, log, pool()).await.expect_err("remote storage is not read").to_string();
+    let error = Server::open(&args, log, pool()).await.expect_err("remote storage is not read").to_string();
     assert!(error.contains("s3://bucket/models") && error.contains("init container"), "{error}");
 }
 

@@ -15,7 +15,8 @@ use crate::{
 /// Answers ModelStatistics: of all ready models, of one model's ready versions, or of one version.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a model or version that is not ready.
+/// INVALID_ARGUMENT for a model or version that is not ready, UNAVAILABLE for a model that is being loaded at the
+/// start.
 pub(in crate::frontend) fn model_statistics(
     services: &Services,
     request: pb::ModelStatisticsRequest,
@@ -40,7 +41,8 @@ pub(in crate::frontend) fn versions(
     let mut loaded = services.repository.loaded();
     loaded.retain(|loaded| name.is_empty() || loaded.spec().name == name);
     if loaded.is_empty() && !name.is_empty() {
-        return Err(unknown_model(name));
+        let error = services.repository.resolve(name, "").err();
+        return Err(error.map_or_else(|| unknown_model(name), |error| unavailable(name, &error)));
     }
     Ok(loaded)
 }
@@ -53,7 +55,7 @@ fn unavailable(name: &str, error: &ResolveError) -> Status {
                 "requested model version is not available for model '{name}', got version {version}"
             ))
         }
-        ResolveError::BadVersion { .. } => unresolved(error).into(),
+        ResolveError::Loading { .. } | ResolveError::BadVersion { .. } => unresolved(error).into(),
     }
 }
 

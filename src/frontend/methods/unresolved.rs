@@ -11,7 +11,7 @@ pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
         ResolveError::UnknownModel { .. }
         | ResolveError::NoAvailableVersion { .. }
         | ResolveError::UnknownVersion { .. } => Kind::NotFound,
-        ResolveError::UnreadyVersion { .. } => Kind::Unavailable,
+        ResolveError::Loading { .. } | ResolveError::UnreadyVersion { .. } => Kind::Unavailable,
         ResolveError::BadVersion { .. } => Kind::InvalidArgument,
     };
     RequestError::new(kind, error.to_string())
@@ -20,7 +20,7 @@ pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
 /// The error for a load or unload that did not come about.
 pub(super) fn uncontrolled(error: &ControlError) -> RequestError {
     let kind = match error {
-        ControlError::NotExplicit | ControlError::ShuttingDown => Kind::Unavailable,
+        ControlError::NotExplicit | ControlError::NotReady | ControlError::ShuttingDown => Kind::Unavailable,
         ControlError::UnknownModel { .. }
         | ControlError::BadConfig { .. }
         | ControlError::FilesWithoutConfig { .. }

@@ -6,3 +6,4 @@ mod fake;
 mod modes;
 mod preparing;
 mod scans;
+mod startup;
