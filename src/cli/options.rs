@@ -13,7 +13,7 @@ use crate::{
     executor::{BacklogLimits, PoolOptions},
     frontend::{
         RestrictedProtocol, RestrictionError,
-        grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, TlsConfig},
+        grpc::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits},
         http::HttpConfig,
     },
     observe::{LogOptions, memory_bytes},
@@ -108,6 +108,8 @@ pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
     let restricted = args.restricted_api.iter().map(|given| RestrictedProtocol::of_http(given));
     Ok(HttpConfig {
         max_receive_bytes: args.max_input_bytes as usize,
+        // Which files must be there was checked with the flags.
+        tls: args.tls().unwrap_or_default(),
         restricted: restricted.collect::<Result<_, _>>()?,
     })
 }
@@ -122,7 +124,8 @@ pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
     Ok(GrpcConfig {
         address: args.grpc_address,
         port: args.grpc_port,
-        tls: tls(args),
+        // Which files must be there was checked with the flags.
+        tls: args.tls().unwrap_or_default(),
         connection: ConnectionLimits {
             keepalive_time: some_ms(args.keepalive_time_ms),
             keepalive_timeout: Duration::from_millis(args.keepalive_timeout_ms),
@@ -143,15 +146,6 @@ pub(super) fn grpc(args: &GrpcArgs) -> Result<GrpcConfig, RestrictionError> {
         },
         restricted,
     })
-}
-
-/// Which files must be there was checked with the flags.
-fn tls(args: &GrpcArgs) -> Option<TlsConfig> {
-    if !args.use_ssl && !args.use_ssl_mutual {
-        return None;
-    }
-    let client_ca = if args.use_ssl_mutual { args.root_cert.clone() } else { None };
-    Some(TlsConfig { cert: args.server_cert.clone()?, key: args.server_key.clone()?, client_ca })
 }
 
 fn some_ms(ms: u64) -> Option<Duration> {
@@ -185,15 +179,6 @@ mod tests {
         assert_eq!(most(&[]), quarter.min(8 << 30));
         let all = |flags: &[&str]| runtime(&serve(flags).device).max_memory_bytes as u64;
         assert_eq!((all(&["--onnxruntime-memory-bytes=0"]), all(&[])), (0, 3 * quarter));
-    }
-
-    #[test]
-    fn a_client_certificate_is_asked_for_only_by_the_mutual_flag() {
-        let files = ["--grpc-server-cert=c", "--grpc-server-key=k", "--grpc-root-cert=r"];
-        let tls = |flag: &[&str]| grpc(&serve(&[&files[..], flag].concat()).grpc).expect("no restrictions").tls;
-        assert!(tls(&[]).is_none(), "files alone do not switch TLS on");
-        assert_eq!(tls(&["--grpc-use-ssl"]).map(|tls| tls.client_ca), Some(None));
-        assert_eq!(tls(&["--grpc-use-ssl-mutual"]).map(|tls| tls.client_ca), Some(Some(PathBuf::from("r"))));
     }
 
     #[test]

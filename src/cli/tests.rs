@@ -213,7 +213,7 @@ fn an_unknown_flag_suggests_the_nearest() {
 
 #[test]
 fn combinations_that_cannot_work_name_their_flags() {
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 12] = [
         (&["--timeline-events=9"], "--timeline-file <FILE>"),
         (&["--load-model=a"], "--load-model needs --model-control-mode=explicit"),
         (
@@ -225,6 +225,11 @@ fn combinations_that_cannot_work_name_their_flags() {
         (
             &["--grpc-use-ssl-mutual", "--grpc-server-cert=c", "--grpc-server-key=k"],
             "--grpc-use-ssl-mutual needs --grpc-root-cert",
+        ),
+        (&["--http-use-ssl", "--http-server-cert=c"], "--http-use-ssl needs --http-server-key"),
+        (
+            &["--http-use-ssl-mutual", "--http-server-cert=c", "--http-server-key=k"],
+            "--http-use-ssl-mutual needs --http-root-cert",
         ),
         (&["--http-port=8001"], "--grpc-port and --http-port are both 8001 on 0.0.0.0"),
         (&["--metrics-port=8000"], "--http-port and --metrics-port are both 8000 on 0.0.0.0"),

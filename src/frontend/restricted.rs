@@ -2,6 +2,7 @@
 //! `--http-restricted-api`).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use sha2::{Digest, Sha256};
 
 /// What the name of every such header begins with over gRPC.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
@@ -50,8 +51,8 @@ pub struct RestrictedProtocol {
 /// Why a restriction could not be read.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RestrictionError {
-    /// No `:` or `=` where one belongs.
-    #[error("restriction '{0}' is not of the form <group>[,<group>]:<key>=<value>")]
+    /// No `:` or `=` where one belongs. Of the text only what comes before the first of them: the rest may be a secret.
+    #[error("the restriction that begins with '{0}' is not of the form <group>[,<group>]:<key>=<value>")]
     Form(String),
     /// Not the name of a group.
     #[error("restriction names the unknown group '{0}'")]
@@ -85,7 +86,7 @@ impl RestrictedProtocol {
     }
 
     fn read(text: &str, prefix: &str) -> Result<Self, RestrictionError> {
-        let form = || RestrictionError::Form(text.to_owned());
+        let form = || RestrictionError::Form(text.split([':', '=']).next().unwrap_or_default().to_owned());
         let (groups, pair) = text.split_once(':').ok_or_else(form)?;
         let (key, value) = pair.split_once('=').ok_or_else(form)?;
         if key.is_empty() {
@@ -100,15 +101,24 @@ impl RestrictedProtocol {
             .collect::<Result<_, _>>()?;
         let bad_header = || RestrictionError::Header { key: key.to_owned() };
         let header = HeaderName::try_from(format!("{prefix}{key}")).map_err(|_| bad_header())?;
-        let value = HeaderValue::try_from(value).map_err(|_| bad_header())?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| bad_header())?;
+        // It is left out wherever headers are shown.
+        value.set_sensitive(true);
         Ok(Self { protocols, header, value })
     }
+}
+
+/// A secret value by its digest, so that the time of a comparison does not tell how much of a guess is right.
+type Digested = [u8; 32];
+
+fn digested(value: &HeaderValue) -> Digested {
+    Sha256::digest(value.as_bytes()).into()
 }
 
 /// The header that each group asks for, if any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Restrictions {
-    headers: [Option<(HeaderName, HeaderValue)>; Protocol::ALL.len()],
+    headers: [Option<(HeaderName, Digested)>; Protocol::ALL.len()],
 }
 
 impl Restrictions {
@@ -124,7 +134,7 @@ impl Restrictions {
                 if slot.is_some() {
                     return Err(RestrictionError::Twice(Protocol::ALL[protocol as usize].1));
                 }
-                *slot = Some((restriction.header.clone(), restriction.value.clone()));
+                *slot = Some((restriction.header.clone(), digested(&restriction.value)));
             }
         }
         Ok(restrictions)
@@ -141,7 +151,7 @@ impl Restrictions {
     /// The name of the header that is expected.
     pub(super) fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), &HeaderName> {
         match &self.headers[protocol as usize] {
-            Some((name, value)) if headers.get(name) != Some(value) => Err(name),
+            Some((name, value)) if headers.get(name).map(digested) != Some(*value) => Err(name),
             _ => Ok(()),
         }
     }
@@ -173,10 +183,22 @@ mod tests {
     fn a_malformed_restriction_is_refused_by_name() {
         let parse = RestrictedProtocol::of_grpc;
         assert_eq!(parse("health"), Err(RestrictionError::Form("health".into())));
-        assert_eq!(parse("health:key"), Err(RestrictionError::Form("health:key".into())));
-        assert_eq!(parse("health:=v"), Err(RestrictionError::Form("health:=v".into())));
+        assert_eq!(parse("health:key"), Err(RestrictionError::Form("health".into())));
+        assert_eq!(parse("health:=v"), Err(RestrictionError::Form("health".into())));
         assert_eq!(parse("helth:k=v"), Err(RestrictionError::UnknownGroup("helth".into())));
         assert_eq!(parse("health:k k=v"), Err(RestrictionError::Header { key: "k k".into() }));
+    }
+
+    #[test]
+    fn a_secret_is_shown_neither_in_errors_nor_in_debug_texts() {
+        for mistyped in
+            ["health=key:secret", "health:secret", "helth:key=secret", "health:k k=secret", "health:k=secret\n"]
+        {
+            let error = RestrictedProtocol::of_http(mistyped).expect_err("it is mistyped");
+            assert!(!format!("{error} {error:?}").contains("secret"), "{error:?}");
+        }
+        let restriction = RestrictedProtocol::of_http("health:key=secret").expect("a well-formed flag");
+        assert!(!format!("{restriction:?}").contains("secret"), "{restriction:?}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use paternoster::{
 };
 use tonic::{Code, Request};
 use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+use tonic_reflection::pb::v1::{ServerReflectionRequest, server_reflection_client::ServerReflectionClient};
 
 use crate::support::{
     Server, eventually,
@@ -38,6 +39,22 @@ async fn a_restricted_group_asks_for_its_header() {
     soon(health.check(HealthCheckRequest::default())).await.expect_err("as is the health service");
     let metadata = ModelMetadataRequest { name: "identity".to_owned(), version: String::new() };
     soon(client.model_metadata(metadata)).await.expect("other groups are open");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn reflection_is_restricted_with_the_metadata() {
+    let server = Server::start(|config| {
+        config.restricted = vec![RestrictedProtocol::of_grpc("metadata:key=secret").expect("a restriction")];
+    })
+    .await;
+    let mut reflection = ServerReflectionClient::new(server.channel().await);
+    let ask = || tokio_stream::once(ServerReflectionRequest::default());
+    let status = soon(reflection.server_reflection_info(ask())).await.expect_err("no header");
+    assert_eq!(status.code(), Code::Unavailable);
+    assert!(status.message().contains("triton-grpc-protocol-key"), "{}", status.message());
+    let mut call = Request::new(ask());
+    call.metadata_mut().insert("triton-grpc-protocol-key", "secret".parse().expect("ASCII"));
+    soon(reflection.server_reflection_info(call)).await.expect("the right value");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use paternoster::{
-    frontend::grpc::TlsConfig,
+    frontend::TlsConfig,
     wire::pb::{ServerLiveRequest, grpc_inference_service_client::GrpcInferenceServiceClient},
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};

@@ -142,6 +142,27 @@ def test_grpc_says_which_protocol_it_is(rendered):
     assert of("image-gpu") == "https", "with TLS it is no clear text"
 
 
+def test_http_is_secured_as_grpc_is_unless_it_is_told_otherwise(helm, rendered):
+    def seen(manifests):
+        (port,) = [one for one in only(manifests, "Service", "demo-paternoster")["spec"]["ports"] if one["name"] == "http"]
+        probes = {container(manifests)[f"{probe}Probe"]["httpGet"]["scheme"] for probe in ("startup", "liveness", "readiness")}
+        (tester,) = only(manifests, "Pod")["spec"]["containers"]
+        tls = sorted(one for one in container(manifests)["args"] if re.match("--http-(use|server-cert|server-key|root)", one))
+        return port["appProtocol"], probes, tester["command"][2:], tls
+
+    assert seen(rendered("pvc")) == ("http", {"HTTP"}, ["8000", "/v2/health/ready"], [])
+    secured = [
+        "--http-root-cert=/etc/paternoster/tls/ca.crt",
+        "--http-server-cert=/etc/paternoster/tls/tls.crt",
+        "--http-server-key=/etc/paternoster/tls/tls.key",
+        "--http-use-ssl-mutual=true",
+        "--http-use-ssl=true",
+    ]
+    assert seen(rendered("image-gpu")) == ("https", {"HTTPS"}, ["8002", "/metrics"], secured)
+    settings = [PVC, "tls.secretName=certificate", "tls.http=false"]
+    assert seen(render(helm, settings=settings)) == ("http", {"HTTP"}, ["8000", "/v2/health/ready"], [])
+
+
 def test_the_headless_service_is_not_scraped_too(rendered):
     manifests = rendered("init-container")
     wanted = only(manifests, "ServiceMonitor")["spec"]["selector"]

@@ -1,6 +1,6 @@
 //! The flags of the HTTP port and of the metrics.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, path::PathBuf};
 
 use clap::Args;
 
@@ -22,6 +22,28 @@ pub struct HttpArgs {
     /// Port to listen on; 0: any free one
     #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
     pub http_port: u16,
+
+    /// Serve over TLS; needs --http-server-cert and --http-server-key
+    #[arg(id = "http-use-ssl", long, value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub use_ssl: bool,
+
+    /// Serve over TLS and refuse clients without a certificate, but for health; needs --http-root-cert too
+    #[arg(id = "http-use-ssl-mutual", long, value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]
+    pub use_ssl_mutual: bool,
+
+    /// PEM file of the server's certificate chain
+    #[arg(id = "http-server-cert", long, value_name = "FILE")]
+    pub server_cert: Option<PathBuf>,
+
+    /// PEM file of the server's private key
+    #[arg(id = "http-server-key", long, value_name = "FILE")]
+    pub server_key: Option<PathBuf>,
+
+    /// PEM file of the authorities that sign clients' certificates
+    #[arg(id = "http-root-cert", long, value_name = "FILE")]
+    pub root_cert: Option<PathBuf>,
 
     /// Longest body of a request in bytes, uncompressed
     #[arg(long = "http-max-input-size", value_name = "BYTES", default_value_t = i32::MAX as u32)]

@@ -1,8 +1,8 @@
 //! Settings of the gRPC front end, as the command line fills them in.
 
-use std::{net::IpAddr, net::Ipv4Addr, path::PathBuf, str::FromStr, time::Duration};
+use std::{net::IpAddr, net::Ipv4Addr, str::FromStr, time::Duration};
 
-use crate::frontend::RestrictedProtocol;
+use crate::frontend::{RestrictedProtocol, TlsConfig};
 
 /// Everything that can be set about the gRPC front end. Triton's flag is named at each field.
 #[derive(Clone, Debug)]
@@ -36,18 +36,6 @@ impl Default for GrpcConfig {
             restricted: Vec::new(),
         }
     }
-}
-
-/// PEM files of the TLS side.
-#[derive(Clone, Debug)]
-pub struct TlsConfig {
-    /// The server's certificate chain (`--grpc-server-cert`).
-    pub cert: PathBuf,
-    /// The certificate's private key (`--grpc-server-key`).
-    pub key: PathBuf,
-    /// Authorities that must have signed a client's certificate; absent: clients need none (`--grpc-root-cert` with
-    /// `--grpc-use-ssl-mutual`).
-    pub client_ca: Option<PathBuf>,
 }
 
 /// Bounds on one connection. A duration of `None` means never.

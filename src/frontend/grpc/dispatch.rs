@@ -231,9 +231,7 @@ impl Dispatch {
         ConnectionHolds { share, backlog }: ConnectionHolds,
     ) -> Result<Call, Status> {
         let protocol = method.protocol();
-        self.restrictions.check(protocol, headers).map_err(|header| {
-            Status::unavailable(format!("This protocol is restricted, expecting header '{header}'"))
-        })?;
+        self.check(protocol, headers)?;
         let packing = match protocol {
             Protocol::Inference => Packing::negotiate(self.compression, headers),
             _ => None,
@@ -251,6 +249,12 @@ impl Dispatch {
             backlog,
             deadline: deadline(headers)?,
         })
+    }
+
+    fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), Status> {
+        self.restrictions
+            .check(protocol, headers)
+            .map_err(|header| Status::unavailable(format!("This protocol is restricted, expecting header '{header}'")))
     }
 
     /// Everything but inference.
@@ -319,6 +323,10 @@ impl Dispatch {
         let Some(service) = self.reflection.service(parts.uri.path()) else {
             return refused(&Status::unimplemented(format!("unknown method '{}'", parts.uri.path())));
         };
+        // It describes the server's methods, as metadata describe the server.
+        if let Err(status) = self.check(Protocol::Metadata, &parts.headers) {
+            return refused(&status);
+        }
         let requests = UntilClosing::new(body, self.closing.clone());
         service(Request::from_parts(parts, requests)).await.map(ReplyBody::Foreign)
     }

@@ -17,8 +17,7 @@ mod reflection;
 mod server;
 mod transport;
 
-pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits, TlsConfig};
+pub use config::{CompressionLevel, ConnectionLimits, GrpcConfig, MessageLimits};
 #[cfg(any(test, feature = "fuzzing"))]
 pub use framing::frames;
 pub use server::{GrpcServer, StartError};
-pub use transport::TlsError;

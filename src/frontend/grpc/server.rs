@@ -16,9 +16,13 @@ use super::{
     GrpcConfig,
     dispatch::Dispatch,
     reflection::Reflection,
-    transport::{self, Acceptor, Host, TlsError},
+    transport::{self, Acceptor, Host},
 };
-use crate::frontend::{Readiness, RestrictionError, Services, restricted::Restrictions};
+use crate::frontend::{
+    Readiness, RestrictionError, Services, TlsError,
+    restricted::Restrictions,
+    tls::{self, Uncertified},
+};
 
 /// Why the front end cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +64,7 @@ impl GrpcServer {
     /// When the address, the certificates or the restrictions cannot be used.
     pub async fn start(config: GrpcConfig, services: Services) -> Result<Self, StartError> {
         let address = SocketAddr::new(config.address, config.port);
-        let tls = config.tls.as_ref().map(transport::acceptor).transpose()?;
+        let tls = config.tls.as_ref().map(|files| tls::acceptor(files, b"h2", Uncertified::Refused)).transpose()?;
         let restrictions = Restrictions::new(&config.restricted)?;
         let reflection = Reflection::new()?;
         let listener = TcpListener::bind(address).await.map_err(|error| StartError::Bind { address, error })?;

@@ -61,7 +61,7 @@ async fn exchange(sent: &[u8]) -> Vec<u8> {
         let _ = to_server.write_all(sent).await;
         let _ = to_server.shutdown().await;
     };
-    let serve = listener::serve(server, ROUTES.clone(), None, CancellationToken::new());
+    let serve = listener::serve(server, ROUTES.clone(), listener::Peer::default(), CancellationToken::new());
     let (received, (), ()) = tokio::join!(from_server.read_to_end(&mut answers), send, serve);
     received.expect("a pipe does not fail");
     answers

@@ -26,18 +26,25 @@ mod timeline;
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use tokio::net::TcpListener;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub use fuzz::http;
 
 use self::{config_json::ConfigSchemaError, problem::Problem};
-use super::{RestrictedProtocol, RestrictionError, Services};
+use super::{
+    RestrictedProtocol, RestrictionError, Services, TlsConfig, TlsError,
+    tls::{self, Uncertified},
+};
 use crate::{
     budget::Budget,
     observe::{LoadedVersion, Metrics, timeline::Timeline},
     repository::{ModelVersion, Repository},
 };
+
+/// The protocol by its name in ALPN.
+const HTTP_1: &[u8] = b"http/1.1";
 
 /// Why an HTTP endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -50,6 +57,9 @@ pub enum HttpStartError {
         /// What the system says.
         error: io::Error,
     },
+    /// Certificates or keys cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// Restrictions contradict each other.
     #[error(transparent)]
     Restriction(#[from] RestrictionError),
@@ -63,14 +73,17 @@ pub enum HttpStartError {
 pub struct HttpConfig {
     /// Longest body of a request in bytes, uncompressed (`--http-max-input-size`).
     pub max_receive_bytes: usize,
+    /// Certificate and key; plain text where absent (`--http-use-ssl`). Where there are authorities for clients,
+    /// requests of clients without a certificate are refused, but for health: the probes of Kubernetes have none.
+    pub tls: Option<TlsConfig>,
     /// Groups of routes that ask for a header (`--http-restricted-api`, repeatable).
     pub restricted: Vec<RestrictedProtocol>,
 }
 
 impl Default for HttpConfig {
-    /// Messages as over gRPC, and all routes open.
+    /// Messages as over gRPC, plain text, and all routes open.
     fn default() -> Self {
-        Self { max_receive_bytes: i32::MAX as usize, restricted: Vec::new() }
+        Self { max_receive_bytes: i32::MAX as usize, tls: None, restricted: Vec::new() }
     }
 }
 
@@ -97,7 +110,7 @@ impl HttpServer {
     /// Serves the protocol and the timeline, on as many connections as the services' budget has.
     ///
     /// # Errors
-    /// When the address cannot be listened on, or restrictions contradict each other.
+    /// When the address cannot be listened on, certificates cannot be used, or restrictions contradict each other.
     pub async fn start(
         address: SocketAddr,
         services: Services,
@@ -105,8 +118,10 @@ impl HttpServer {
         timeline: Arc<Timeline>,
     ) -> Result<Self, HttpStartError> {
         let (services, places) = (Arc::new(services.clone()), services.budgets.http_connections);
+        let tls = config.tls.as_ref();
+        let tls = tls.map(|files| tls::acceptor(files, HTTP_1, Uncertified::Accepted)).transpose()?;
         let routes = routes::api(Arc::clone(&services), config, timeline)?;
-        Self::listen(address, routes, Some(services), places).await
+        Self::listen(address, routes, tls, Some(services), places).await
     }
 
     /// Serves `GET /metrics` and nothing else, on as many connections as the budget has.
@@ -118,12 +133,13 @@ impl HttpServer {
         metrics: Arc<Metrics>,
         connections: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
-        Self::listen(address, routes::metrics(metrics), None, connections).await
+        Self::listen(address, routes::metrics(metrics), None, None, connections).await
     }
 
     async fn listen(
         address: SocketAddr,
         routes: axum::Router,
+        tls: Option<TlsAcceptor>,
         services: Option<Arc<Services>>,
         places: Arc<Budget>,
     ) -> Result<Self, HttpStartError> {
@@ -139,6 +155,7 @@ impl HttpServer {
         let acceptor = listener::Acceptor {
             listener,
             routes,
+            tls,
             services,
             places,
             connections: server.connections.clone(),

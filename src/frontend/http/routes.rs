@@ -19,6 +19,7 @@ use super::{
     control,
     generate::{generate, generate_stream},
     infer::infer,
+    listener::Certified,
     openapi,
     timeline::TimelineRoute,
 };
@@ -65,13 +66,15 @@ pub(super) fn api(
     timeline: Arc<Timeline>,
 ) -> Result<Router, HttpStartError> {
     let restrictions = Restrictions::new(&config.restricted)?;
+    let asks_for_certificates = config.tls.is_some_and(|tls| tls.client_ca.is_some());
     let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
     let state =
         Api { services, workers: Workers::new(), max_receive_bytes: config.max_receive_bytes, config_json, timeline };
     let mut router = Router::new();
     for (path, group, methods) in table() {
-        let restriction = Restriction { restrictions: restrictions.clone(), group };
-        let methods = match restrictions.restricts(group) {
+        let needs_certificate = asks_for_certificates && group != Protocol::Health;
+        let restriction = Restriction { restrictions: restrictions.clone(), group, needs_certificate };
+        let methods = match needs_certificate || restrictions.restricts(group) {
             true => methods.layer(from_fn_with_state(restriction, check)),
             false => methods,
         };
@@ -80,15 +83,21 @@ pub(super) fn api(
     Ok(otherwise(router).with_state(state))
 }
 
-/// A group of routes that asks for a header.
+/// A group of routes that asks for a header, a certificate or both.
 #[derive(Clone)]
 struct Restriction {
     restrictions: Restrictions,
     group: Protocol,
+    needs_certificate: bool,
 }
 
-/// Lets a request pass that carries the header of its group.
+/// Lets a request pass whose client showed a certificate, and that carries the header of its group, where they are
+/// asked for.
 async fn check(State(restriction): State<Restriction>, request: Request, next: Next) -> Result<Response, Problem> {
+    if restriction.needs_certificate && request.extensions().get::<Certified>().is_none() {
+        let message = "This API is restricted, expecting a client certificate";
+        return Err(Problem::new(StatusCode::FORBIDDEN, message));
+    }
     match restriction.restrictions.check(restriction.group, request.headers()) {
         Ok(()) => Ok(next.run(request).await),
         Err(header) => {

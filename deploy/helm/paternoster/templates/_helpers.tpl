@@ -43,6 +43,11 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- ternary "https" "kubernetes.io/h2c" (not (empty .Values.tls.secretName)) -}}
 {{- end }}
 
+{{/* "https" or "http" */}}
+{{- define "paternoster.httpProtocol" -}}
+{{- ternary "https" "http" (and (not (empty .Values.tls.secretName)) .Values.tls.http) -}}
+{{- end }}
+
 {{/*
 Seconds from SIGTERM to SIGKILL. The server serves on for the drain delay, then gives requests in flight the exit
 timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
@@ -79,6 +84,15 @@ timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
 {{- if .Values.tls.mutual }}
 - --grpc-use-ssl-mutual=true
 - --grpc-root-cert=/etc/paternoster/tls/ca.crt
+{{- end }}
+{{- end }}
+{{- if eq (include "paternoster.httpProtocol" .) "https" }}
+- --http-use-ssl=true
+- --http-server-cert=/etc/paternoster/tls/tls.crt
+- --http-server-key=/etc/paternoster/tls/tls.key
+{{- if .Values.tls.mutual }}
+- --http-use-ssl-mutual=true
+- --http-root-cert=/etc/paternoster/tls/ca.crt
 {{- end }}
 {{- end }}
 {{- end }}

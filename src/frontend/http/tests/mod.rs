@@ -19,6 +19,7 @@ mod control;
 mod generate;
 mod infer;
 mod restricted;
+mod tls;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 

@@ -1,0 +1,244 @@
+"""TLS and client certificates over HTTP and gRPC, and groups of calls that ask for a key, with Triton's own clients."""
+
+import http.client
+import json
+import socket
+import ssl
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import fetch
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+import tritonclient.http as over_http
+from clients import ROW, raw_channel, rows, tensor
+from conftest import fetched
+from onnx_bytes import identity
+from repository_on_disk import config, write_model
+from server import Server
+from tritonclient.grpc import service_pb2
+from tritonclient.utils import InferenceServerException
+
+#: Every group but health.
+GROUPS = "metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging"
+HEALTH_METHODS = {"ServerLive", "ServerReady", "ModelReady"}
+
+
+#: For openssl: what an authority's certificate says, and those that it signs.
+EXTENSIONS = """
+[req]
+distinguished_name = name
+prompt = no
+[name]
+CN = paternoster
+[authority]
+basicConstraints = critical, CA:TRUE
+[signed]
+basicConstraints = critical, CA:FALSE
+subjectAltName = IP:127.0.0.1, DNS:localhost
+"""
+
+
+class Certificates:
+    """An authority, and certificates that it signed, as PEM files made by openssl."""
+
+    def __init__(self, folder):
+        self.openssl = fetched(fetch.openssl)
+        self.folder = folder
+        Path(self.file("openssl.cnf")).write_text(EXTENSIONS)
+        self.authority, _ = self.make("authority", "authority")
+
+    def file(self, name):
+        return str(self.folder / name)
+
+    def make(self, name, extensions, *arguments):
+        """The files of a certificate and its key."""
+        certificate, key = self.file(f"{name}.pem"), self.file(f"{name}.key")
+        command = [
+            self.openssl, "req", "-x509", "-config", self.file("openssl.cnf"), "-extensions", extensions, "-days", "2",
+            "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
+            "-keyout", key, "-out", certificate, *arguments,
+        ]  # fmt: skip
+        made = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert made.returncode == 0, made.stderr
+        return certificate, key
+
+    def sign(self, name):
+        return self.make(name, "signed", "-CA", self.authority, "-CAkey", self.file("authority.key"))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory):
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def served_files(certificates):
+    return certificates.sign("server")
+
+
+def context(certificates, certified_by=None):
+    """What a client of the standard library needs to trust the server, and to show a certificate."""
+    trusting = ssl.create_default_context(cafile=certificates.authority)
+    if certified_by:
+        trusting.load_cert_chain(*certified_by)
+    return trusting
+
+
+@pytest.fixture(scope="module", params=["one-sided", "mutual"])
+def secured(request, program, tmp_path_factory, certificates, served_files):
+    """A server over TLS on both ports, without and with certificates of clients: (server, is mutual)."""
+    is_mutual = request.param == "mutual"
+    repository = tmp_path_factory.mktemp("secured")
+    write_model(repository, "identity", identity(), config("identity", {"INPUT0": ("FP32", [16])}))
+    cert, key = served_files
+    flags = [f"--{port}-{flag}" for port in ("grpc", "http") for flag in (
+        f"use-ssl{'-mutual' if is_mutual else ''}", f"server-cert={cert}", f"server-key={key}",
+        f"root-cert={certificates.authority}",
+    )]  # fmt: skip
+    with Server(repository, *flags, program=program, tls=context(certificates)) as running:
+        yield running, is_mutual
+
+
+def http_client(server, certificates, certified_by=None):
+    options = {"ca_certs": certificates.authority}
+    if certified_by:
+        options |= {"certfile": certified_by[0], "keyfile": certified_by[1]}
+    return over_http.InferenceServerClient(server.http, ssl=True, ssl_options=options)
+
+
+def given(values):
+    return over_http.InferInput("INPUT0", list(values.shape), "FP32").set_data_from_numpy(values)
+
+
+def test_tritons_http_client_is_served_over_tls(secured, certificates):
+    server, is_mutual = secured
+    with http_client(server, certificates, certificates.sign("client")) as client:
+        assert client.is_server_ready()
+        np.testing.assert_array_equal(client.infer("identity", [given(rows(2))]).as_numpy("OUTPUT0"), rows(2))
+    with http_client(server, certificates) as client:
+        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("identity"), "as probes ask"
+        if is_mutual:
+            with pytest.raises(InferenceServerException, match="expecting a client certificate") as refusal:
+                client.infer("identity", [given(rows(2))])
+            assert refusal.value.status() == "403"
+        else:
+            np.testing.assert_array_equal(client.infer("identity", [given(rows(2))]).as_numpy("OUTPUT0"), rows(2))
+
+
+def test_tritons_grpc_client_is_served_over_tls(secured, certificates):
+    server, is_mutual = secured
+    cert, key = certificates.sign("client")
+    own = {"private_key": key, "certificate_chain": cert} if is_mutual else {}
+    with triton.InferenceServerClient(server.grpc, ssl=True, root_certificates=certificates.authority, **own) as client:
+        assert client.infer("identity", [tensor("INPUT0", [ROW])]).as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
+    if is_mutual:
+        with triton.InferenceServerClient(server.grpc, ssl=True, root_certificates=certificates.authority) as client:
+            with pytest.raises(InferenceServerException, match="UNAVAILABLE"):
+                client.is_server_live()
+
+
+def test_what_is_sent_in_plain_text_is_not_answered(secured):
+    server, _ = secured
+    with pytest.raises((http.client.HTTPException, OSError)):
+        urllib.request.urlopen(f"http://{server.http}/v2/health/live", timeout=60)
+
+
+def test_http_1_is_chosen_in_the_handshake(secured, certificates):
+    server, _ = secured
+    offering = context(certificates)
+    offering.set_alpn_protocols(["h2", "http/1.1"])
+    with socket.create_connection(server.http.split(":"), timeout=60) as plain:
+        with offering.wrap_socket(plain, server_hostname="127.0.0.1") as stream:
+            assert stream.selected_alpn_protocol() == "http/1.1"
+
+
+def test_a_certificate_that_cannot_be_used_ends_the_start_and_is_named(program, tmp_path, certificates, served_files):
+    cert, key = served_files
+    _, other_key = certificates.sign("other")
+    empty = tmp_path / "empty.pem"
+    empty.touch()
+    repository = tmp_path / "repository"
+    repository.mkdir()
+    for port in ("grpc", "http"):
+        for files, fact in [
+            ((cert, other_key), f"the private key in '{other_key}' does not belong to the certificate in '{cert}'"),
+            ((empty, key), f"'{empty}' holds no certificate"),
+            ((cert, tmp_path / "nowhere"), f"cannot read a private key from '{tmp_path / 'nowhere'}'"),
+        ]:
+            flags = [f"--{port}-use-ssl", f"--{port}-server-cert={files[0]}", f"--{port}-server-key={files[1]}"]
+            ports = ["--grpc-port=0", "--http-port=0", "--metrics-port=0"]
+            command = [str(program), "serve", f"--model-repository={repository}", *ports, *flags]
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+            assert ended.returncode == 1 and fact in ended.stderr, ended.stderr
+
+
+# Keys ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def locked(program, tmp_path_factory):
+    """A server whose groups all ask for a key, but for health."""
+    repository = tmp_path_factory.mktemp("locked")
+    write_model(repository, "identity", identity(), config("identity", {"INPUT0": ("FP32", [16])}))
+    flags = [f"--grpc-restricted-protocol={GROUPS}:key=secret", f"--http-restricted-api={GROUPS}:key=secret"]
+    with Server(repository, *flags, program=program) as running:
+        yield running
+
+
+def asked(server, method, path):
+    """The status of a request without a key."""
+    request = urllib.request.Request(f"http://{server.http}{path}", method=method, data=b"{}" if method == "POST" else None)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.status
+    except urllib.error.HTTPError as refusal:
+        with refusal:
+            return refusal.code
+
+
+def test_without_the_key_nothing_answers_over_http_but_health(locked):
+    status, text = locked.get("/v2/openapi.json", headers={"key": "secret"})
+    assert status == 200, "with the key it answers"
+    described = [(path, method.upper()) for path, methods in json.loads(text)["paths"].items() for method in methods]
+    described = [(path, method) for path, method in described if method in {"GET", "POST"}]
+    assert len(described) > 40
+    names = {"{model}": "identity", "{version}": "1", "{region}": "region", "{repository}": "repository"}
+    for path, method in described:
+        for placeholder, name in names.items():
+            path = path.replace(placeholder, name)
+        is_health = path.endswith("/ready") or path == "/v2/health/live"
+        assert asked(locked, method, path) == (200 if is_health else 403), f"{method} {path}"
+    with over_http.InferenceServerClient(locked.http) as client:
+        found = client.infer("identity", [given(rows(1))], headers={"key": "secret"}).as_numpy("OUTPUT0")
+        np.testing.assert_array_equal(found, rows(1))
+
+
+def test_without_the_key_nothing_answers_over_grpc_but_health(locked):
+    (service,) = service_pb2.DESCRIPTOR.services_by_name.values()
+    methods = {f"/inference.GRPCInferenceService/{method.name}": method.name for method in service.methods}
+    methods["/grpc.health.v1.Health/Check"] = "ServerLive"
+    for version in ("v1", "v1alpha"):
+        methods[f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo"] = "reflection"
+    assert len(methods) > 20
+    with raw_channel(locked) as channel:
+        for path, name in methods.items():
+            status = grpc.StatusCode.OK
+            try:
+                list(channel.stream_stream(path)(iter([b""]), timeout=60))
+            except grpc.RpcError as refusal:
+                status = refusal.code()
+                if name not in HEALTH_METHODS:
+                    assert "triton-grpc-protocol-key" in refusal.details(), path
+            assert (status == grpc.StatusCode.OK) == (name in HEALTH_METHODS), f"{path}: {status}"
+    with triton.InferenceServerClient(locked.grpc) as client:
+        found = client.infer("identity", [tensor("INPUT0", [ROW])], headers={"triton-grpc-protocol-key": "secret"})
+        assert found.as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
+
+
+def test_the_log_holds_no_key(locked):
+    assert "secret" not in locked.log.read_text()
