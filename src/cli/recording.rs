@@ -89,7 +89,7 @@ mod tests {
     #[test]
     fn without_a_file_nothing_is_recorded() {
         let recording = recording(None).expect("nothing to write");
-        assert!(!recording.timeline.is_on());
+        assert!(!recording.timeline.is_kept());
         assert!(matches!(recording.finish(), Ok(None)));
     }
 

@@ -280,6 +280,11 @@ impl ModelStats {
         }
     }
 
+    /// Requests admitted and neither launched nor ended.
+    pub fn pending(&self) -> u64 {
+        u64::try_from(self.pending.load(Ordering::Relaxed)).unwrap_or(0)
+    }
+
     /// What ModelStatistics answers, as of one instant.
     pub fn snapshot(&self) -> StatsSnapshot {
         self.totals.lock().stats.clone()
@@ -289,7 +294,7 @@ impl ModelStats {
     pub fn reading(&self) -> VersionReading {
         let Totals { stats, rejected, canceled, backend, other, expired, request_duration, queue_duration } =
             self.totals.lock().clone();
-        let pending = u64::try_from(self.pending.load(Ordering::Relaxed)).unwrap_or(0);
+        let pending = self.pending();
         VersionReading {
             stats,
             pending,

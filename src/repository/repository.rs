@@ -1,6 +1,7 @@
 //! The repository as the front ends see it.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     sync::{
         Arc, OnceLock,
@@ -135,6 +136,11 @@ impl Repository {
         let scan = if ready_only { Vec::new() } else { scan::scan(&self.control.options.repositories) };
         let all_seen = !ready_only && scan.iter().all(|(_, listed)| listed.is_ok());
         self.control.table.lock().index(ready_only, &scan::names(&scan), all_seen)
+    }
+
+    /// As [`Self::index`], without those that were never loaded: the disk is not looked at.
+    pub fn states(&self) -> Vec<IndexEntry> {
+        self.control.table.lock().index(false, &BTreeSet::new(), false)
     }
 
     /// What goes on between the repository and its disk.

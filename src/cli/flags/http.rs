@@ -23,6 +23,11 @@ pub struct HttpArgs {
     #[arg(long = "http-port", value_name = "PORT", default_value_t = 8000)]
     pub http_port: u16,
 
+    /// Serve a page for people at '/', which shows models, load and the last batches
+    #[arg(long = "allow-web", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_web: bool,
+
     /// Serve over TLS; needs --http-server-cert and --http-server-key
     #[arg(id = "http-use-ssl", long, value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "false")]

@@ -1,8 +1,9 @@
-//! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, and the timeline, on one port; Prometheus
-//! metrics on another.
+//! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, the timeline, and a page for people, on
+//! one port; Prometheus metrics on another.
 //!
 //! `listener` accepts connections and bounds what a peer may hold; `body` reads requests, `routes` finds who answers
 //! them, `answer` sends what they say. `infer` and `generate` run models; `control` asks the methods that gRPC asks.
+//! `page` is what a browser shows, and `overview` what it shows there.
 //! Here must not live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is
 //! counted (`observe`).
 
@@ -19,6 +20,8 @@ mod guard;
 mod infer;
 mod listener;
 mod openapi;
+mod overview;
+mod page;
 mod problem;
 mod routes;
 mod timeline;
@@ -76,14 +79,16 @@ pub struct HttpConfig {
     /// Certificate and key; plain text where absent (`--http-use-ssl`). Where there are authorities for clients,
     /// requests of clients without a certificate are refused, but for health: the probes of Kubernetes have none.
     pub tls: Option<TlsConfig>,
+    /// Whether there is a page for people, and the overview that it asks for (`--allow-web`).
+    pub allow_web: bool,
     /// Groups of routes that ask for a header (`--http-restricted-api`, repeatable).
     pub restricted: Vec<RestrictedProtocol>,
 }
 
 impl Default for HttpConfig {
-    /// Messages as over gRPC, plain text, and all routes open.
+    /// Messages as over gRPC, plain text, with the page, and all routes open.
     fn default() -> Self {
-        Self { max_receive_bytes: i32::MAX as usize, tls: None, restricted: Vec::new() }
+        Self { max_receive_bytes: i32::MAX as usize, tls: None, allow_web: true, restricted: Vec::new() }
     }
 }
 

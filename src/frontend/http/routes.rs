@@ -21,6 +21,8 @@ use super::{
     infer::infer,
     listener::Certified,
     openapi,
+    overview::Overview,
+    page::page,
     timeline::TimelineRoute,
 };
 use crate::{
@@ -50,6 +52,7 @@ pub(super) struct Api {
     pub(super) max_receive_bytes: usize,
     config_json: ConfigJson,
     timeline: TimelineRoute,
+    overview: Overview,
 }
 
 impl Api {
@@ -67,11 +70,13 @@ pub(super) fn api(
 ) -> Result<Router, HttpStartError> {
     let restrictions = Restrictions::new(&config.restricted)?;
     let asks_for_certificates = config.tls.is_some_and(|tls| tls.client_ca.is_some());
+    let overview = Overview::new(Arc::clone(&services), Arc::clone(&timeline));
     let (timeline, config_json) = (TimelineRoute::new(timeline), ConfigJson::new()?);
-    let state =
-        Api { services, workers: Workers::new(), max_receive_bytes: config.max_receive_bytes, config_json, timeline };
+    let (workers, max_receive_bytes) = (Workers::new(), config.max_receive_bytes);
+    let state = Api { services, workers, max_receive_bytes, config_json, timeline, overview };
     let mut router = Router::new();
-    for (path, group, methods) in table() {
+    let web = if config.allow_web { web() } else { Vec::new() };
+    for (path, group, methods) in table().into_iter().chain(web) {
         let needs_certificate = asks_for_certificates && group != Protocol::Health;
         let restriction = Restriction { restrictions: restrictions.clone(), group, needs_certificate };
         let methods = match needs_certificate || restrictions.restricts(group) {
@@ -107,7 +112,13 @@ async fn check(State(restriction): State<Restriction>, request: Request, next: N
     }
 }
 
-/// Every path with its group and its methods.
+/// The page for people, and what it shows: statistics.
+pub(super) fn web() -> Vec<(String, Protocol, MethodRouter<Api>)> {
+    let overview = get(|State(api): State<Api>| async move { api.overview.answer().await });
+    vec![("/".to_owned(), Protocol::Statistics, get(page)), ("/v2/overview".to_owned(), Protocol::Statistics, overview)]
+}
+
+/// Every path of the protocol with its group and its methods.
 pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
     use Protocol::{
         Health, Inference, Logging, Metadata, ModelConfig, ModelRepository, SharedMemory, Statistics, Trace,

@@ -48,7 +48,7 @@ impl TimelineRoute {
     /// # Errors
     /// When none is recorded, or it cannot be written.
     pub(super) async fn answer(self) -> Result<Response, Problem> {
-        if !self.timeline.is_on() {
+        if !self.timeline.is_kept() {
             let reason = "no timeline is recorded: start the server with --timeline-file";
             return Err(Problem::new(StatusCode::NOT_FOUND, reason));
         }

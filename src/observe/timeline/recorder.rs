@@ -1,6 +1,9 @@
 //! Recording while the server runs.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use parking_lot::Mutex;
 
@@ -15,13 +18,18 @@ const MOST_NAMES: usize = 1024;
 
 /// Records what happens to requests, or nothing. All methods may be called from any thread.
 ///
-/// Off, a call costs a branch; on, an uncontended lock and 40 bytes written for each event and for each request of a task:
-/// about 40 ns for a task of eight requests. Nothing is allocated. Times are nanoseconds since an epoch of the caller's choosing, the same for all calls; they may
-/// come slightly out of order.
+/// Off, a call costs a branch; on, an uncontended lock and 40 bytes written for each event and for each request of a
+/// task: about 40 ns for a task of eight requests. Nothing is allocated. Times are nanoseconds since an epoch of the
+/// caller's choosing, the same for all calls; they may come slightly out of order.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// `None` while off.
-    ring: Option<Mutex<Ring>>,
+    /// Whether there is a ring: all that is looked at while there is none.
+    is_recording: AtomicBool,
+    ring: Mutex<Option<Ring>>,
+    /// Of all versions that came up, since they come up before somebody looks.
+    names: Mutex<BTreeMap<u32, VersionName>>,
+    /// Whether it records from its beginning to its end.
+    is_kept: bool,
 }
 
 /// The latest records.
@@ -31,7 +39,6 @@ struct Ring {
     most: usize,
     dropped: u64,
     arrivals: u64,
-    names: BTreeMap<u32, VersionName>,
 }
 
 /// Name and version of a loaded version.
@@ -55,54 +62,75 @@ pub struct Recording {
 }
 
 impl Timeline {
-    /// A timeline that records nothing.
+    /// A timeline that records nothing unless it is [watched](Self::watch).
     pub fn off() -> Self {
-        Self { ring: None }
+        Self::default()
     }
 
-    /// A timeline that keeps the latest `most_events` events, at least 1: an arrival, an end, a completion, a launch, and each
-    /// request of a launch and each of its padded lengths count one. Reserves about 40 bytes for each.
+    /// A timeline that keeps the latest `most_events` events, at least 1: an arrival, an end, a completion, a launch,
+    /// and each request of a launch and each of its padded lengths count one. Reserves about 40 bytes for each.
     pub fn on(most_events: usize) -> Self {
-        let most = most_events.max(1);
-        let ring =
-            Ring { records: VecDeque::with_capacity(most), most, dropped: 0, arrivals: 0, names: BTreeMap::new() };
-        Self { ring: Some(Mutex::new(ring)) }
+        let ring = Mutex::new(Some(Ring::new(most_events)));
+        Self { is_recording: AtomicBool::new(true), ring, is_kept: true, ..Self::default() }
     }
 
-    /// Whether anything is recorded.
-    pub fn is_on(&self) -> bool {
-        self.ring.is_some()
+    /// Whether it records from its beginning to its end, whoever watches.
+    pub fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// Records from now on until [`Self::unwatch`], for somebody who looks: keeps the latest `most_events` events, as
+    /// [`Self::on`]. Changes nothing where something is recorded already.
+    pub fn watch(&self, most_events: usize) {
+        let mut ring = self.ring.lock();
+        ring.get_or_insert_with(|| Ring::new(most_events));
+        self.is_recording.store(true, Ordering::Relaxed);
+    }
+
+    /// Ends what [`Self::watch`] began, and gives its memory back.
+    pub fn unwatch(&self) {
+        if !self.is_kept {
+            let mut ring = self.ring.lock();
+            self.is_recording.store(false, Ordering::Relaxed);
+            *ring = None;
+        }
     }
 
     /// A version came up under the number that requests and tasks will name it by, which is never given to another.
     pub fn model_up(&self, model: u32, name: &str, version: i64) {
-        if let Some(ring) = &self.ring {
-            let named = VersionName { name: name.to_owned(), version };
-            let mut ring = ring.lock();
-            ring.names.insert(model, named);
-            if ring.names.len() > MOST_NAMES {
-                ring.names.pop_first();
-            }
+        let named = VersionName { name: name.to_owned(), version };
+        let mut names = self.names.lock();
+        names.insert(model, named);
+        if names.len() > MOST_NAMES {
+            names.pop_first();
+        }
+    }
+
+    /// Records, where anything is recorded. The lock is uncontended but for a look now and then.
+    #[inline]
+    fn record(&self, write: impl FnOnce(&mut Ring)) {
+        if self.is_recording.load(Ordering::Relaxed)
+            && let Some(ring) = self.ring.lock().as_mut()
+        {
+            write(ring);
         }
     }
 
     /// A request of `rows` rows was admitted. Its number is never given to another.
     #[inline]
     pub fn arrived(&self, now_ns: u64, req: u64, model: u32, rows: u32) {
-        if let Some(ring) = &self.ring {
-            let mut ring = ring.lock();
+        self.record(|ring| {
             ring.arrivals += 1;
             let number = ring.arrivals;
             ring.push(Record::Arrived { at_ns: now_ns, req, number, model, rows });
-        }
+        });
     }
 
     /// A task went to its lane with these rows, in the order of their places.
     #[inline]
     pub fn launched(&self, now_ns: u64, task: &TaskLaunch<'_>, rows: impl IntoIterator<Item = TaskRows>) {
-        if let Some(ring) = &self.ring {
+        self.record(|ring| {
             let &TaskLaunch { task, model, stage, lane, batch, bucket_rows, lengths } = task;
-            let mut ring = ring.lock();
             ring.push(Record::Launched { at_ns: now_ns, task, batch, model, bucket_rows, stage, lane });
             for &length in lengths {
                 ring.push(Record::Length(length));
@@ -110,37 +138,48 @@ impl Timeline {
             for rows in rows {
                 ring.push(Record::Rows(rows));
             }
-        }
+        });
     }
 
     /// A task ended.
     #[inline]
     pub fn completed(&self, now_ns: u64, task: u64, failed: bool) {
-        if let Some(ring) = &self.ring {
-            ring.lock().push(Record::Completed { at_ns: now_ns, task, failed });
-        }
+        self.record(|ring| ring.push(Record::Completed { at_ns: now_ns, task, failed }));
     }
 
     /// A request ended.
     #[inline]
     pub fn ended(&self, now_ns: u64, req: u64, how: RequestEnd) {
-        if let Some(ring) = &self.ring {
-            ring.lock().push(Record::Ended { at_ns: now_ns, req, how });
-        }
+        self.record(|ring| ring.push(Record::Ended { at_ns: now_ns, req, how }));
     }
 
-    /// What is recorded now; `None` while off. Recording waits while it is copied, about two milliseconds for 100,000 events.
+    /// What is recorded now; `None` while off. Recording waits while it is copied, about two milliseconds for 100,000
+    /// events.
     pub fn recording(&self) -> Option<Recording> {
-        let ring = self.ring.as_ref()?.lock();
-        let (front, back) = ring.records.as_slices();
-        let records = [front, back].concat();
-        let (dropped, names) = (ring.dropped, ring.names.clone());
-        drop(ring);
-        Some(Recording::new(records, dropped, names))
+        self.latest(usize::MAX)
+    }
+
+    /// As [`Self::recording`], of the latest events alone, so that recording waits no longer than they take.
+    pub fn latest(&self, most_events: usize) -> Option<Recording> {
+        let (records, dropped) = {
+            let ring = self.ring.lock();
+            let ring = ring.as_ref()?;
+            let left_out = ring.records.len().saturating_sub(most_events);
+            let (front, back) = ring.records.as_slices();
+            let in_front = left_out.min(front.len());
+            let records = [&front[in_front..], &back[left_out - in_front..]].concat();
+            (records, ring.dropped + left_out as u64)
+        };
+        Some(Recording::new(records, dropped, self.names.lock().clone()))
     }
 }
 
 impl Ring {
+    fn new(most_events: usize) -> Self {
+        let most = most_events.max(1);
+        Self { records: VecDeque::with_capacity(most), most, dropped: 0, arrivals: 0 }
+    }
+
     fn push(&mut self, record: Record) {
         if self.records.len() == self.most {
             self.records.pop_front();
@@ -179,8 +218,48 @@ mod tests {
     fn a_timeline_that_is_off_holds_nothing() {
         let timeline = Timeline::off();
         timeline.arrived(1, 7, 0, 1);
-        assert!(!timeline.is_on());
+        assert!(!timeline.is_kept());
         assert!(timeline.recording().is_none());
+    }
+
+    #[test]
+    fn a_timeline_records_while_it_is_watched_and_knows_versions_from_before() {
+        let timeline = Timeline::off();
+        timeline.model_up(0, "minilm", 2);
+        timeline.arrived(1, 7, 0, 1);
+        timeline.watch(10);
+        timeline.arrived(2, 8, 0, 1);
+        timeline.watch(10);
+        let recording = timeline.recording().expect("it is watched");
+        assert_eq!(recording.records, [Record::Arrived { at_ns: 2, req: 8, number: 1, model: 0, rows: 1 }]);
+        assert_eq!(recording.names[&0].name, "minilm");
+        timeline.unwatch();
+        timeline.arrived(3, 9, 0, 1);
+        assert!(timeline.recording().is_none());
+        timeline.watch(10);
+        assert_eq!(timeline.recording().map(|recording| recording.records.len()), Some(0), "it begins anew");
+    }
+
+    #[test]
+    fn watching_changes_nothing_about_a_timeline_that_is_kept() {
+        let timeline = Timeline::on(10);
+        timeline.watch(1);
+        timeline.arrived(1, 7, 0, 1);
+        timeline.arrived(2, 8, 0, 1);
+        timeline.unwatch();
+        timeline.arrived(3, 9, 0, 1);
+        assert_eq!(timeline.recording().map(|recording| recording.records.len()), Some(3));
+    }
+
+    #[test]
+    fn the_latest_events_are_copied_without_rows_of_a_launch_before_them() {
+        let timeline = Timeline::on(100);
+        timeline.arrived(1, 70, 0, 1);
+        timeline.launched(2, &LAUNCH, [rows(70, 0), rows(80, 1)]);
+        timeline.completed(3, 5, false);
+        let latest = timeline.latest(3).expect("it is on");
+        assert_eq!(latest.records, [Record::Completed { at_ns: 3, task: 5, failed: false }]);
+        assert_eq!(latest.dropped, 5);
     }
 
     #[test]

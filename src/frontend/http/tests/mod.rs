@@ -20,6 +20,7 @@ mod generate;
 mod infer;
 mod restricted;
 mod tls;
+mod web;
 
 const ANY_PORT: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
@@ -193,7 +194,8 @@ async fn statistics_are_of_all_versions_of_one_or_of_one_version() {
 async fn what_no_route_answers_is_a_json_error() {
     let server = start().await;
     let cases = [
-        ("GET", "/", 404),
+        ("GET", "/nothing", 404),
+        ("POST", "/", 405),
         ("GET", "/metrics", 404),
         ("GET", "/v2/models/ident/infer", 405),
         ("POST", "/v2/health/live", 405),

@@ -128,7 +128,7 @@ async fn without_a_certificate_nothing_answers_but_health() {
     let clients = Authority::new();
     let server = secured(Some(&clients), Budgets::default()).await;
     let certified = || Client { certificate: Some(clients.sign("client")), ..Client::default() };
-    for (path, group, _) in routes::table() {
+    for (path, group, _) in routes::table().into_iter().chain(routes::web()) {
         let path = path.replace("{model}", "ident").replace("{version}", "1");
         for method in ["GET", "POST"] {
             let answer = server.ask(certified(), method, &path).await.expect("an answer");

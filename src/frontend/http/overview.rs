@@ -1,0 +1,246 @@
+//! `GET /v2/overview`: models, load and the last batches, for a page that follows them.
+//!
+//! However many clients ask, it is made at most twice a second, apart from the threads that do I/O, and of bounded
+//! size. Batches are recorded while somebody asks, and for a few seconds after.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use axum::{
+    body::Body,
+    response::{IntoResponse, Response},
+};
+use bytes::Bytes;
+use http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use parking_lot::Mutex;
+use serde::Serialize;
+use tokio::{
+    task::spawn_blocking,
+    time::{Instant, sleep_until},
+};
+
+use super::Problem;
+use crate::{
+    budget::Budget,
+    frontend::Services,
+    observe::{
+        BatchStats,
+        timeline::{Bounds, Excerpt, Recording, Timeline},
+    },
+    repository::{IndexEntry, ModelVersion},
+};
+
+/// How old an answer may be that is given again.
+const FRESH: Duration = Duration::from_millis(500);
+
+/// How long batches are recorded after the last client asked.
+pub(super) const WATCH: Duration = Duration::from_secs(5);
+
+/// Events of batches that are kept: 320 KiB, which take a fifth of a millisecond to copy.
+const MOST_EVENTS: usize = 8192;
+
+/// What is shown of them.
+const BOUNDS: Bounds = Bounds { length_ns: 5_000_000_000, rows: 24, spans: 600 };
+
+/// Most model versions that are shown.
+const MOST_MODELS: usize = 256;
+
+/// Most sizes of batches of a version that are shown, those that ran most often.
+const MOST_SIZES: usize = 32;
+
+/// Most characters of a reason.
+const MOST_REASON: usize = 300;
+
+/// Makes and keeps the answer.
+#[derive(Clone)]
+pub(super) struct Overview(Arc<Shared>);
+
+struct Shared {
+    services: Arc<Services>,
+    timeline: Arc<Timeline>,
+    /// The last answer, and when it was made. Held while one is made, so that others wait for the same.
+    last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+    watch: Mutex<Watch>,
+}
+
+/// Whether batches are recorded for somebody.
+#[derive(Default)]
+struct Watch {
+    /// When they are no more, unless somebody asks again; none while they are not.
+    until: Option<Instant>,
+}
+
+impl Overview {
+    pub(super) fn new(services: Arc<Services>, timeline: Arc<Timeline>) -> Self {
+        Self(Arc::new(Shared { services, timeline, last: tokio::sync::Mutex::default(), watch: Mutex::default() }))
+    }
+
+    /// What is known now.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) async fn answer(self) -> Result<Response, Problem> {
+        self.watch();
+        let json = self.json().await?;
+        let headers = [(CONTENT_TYPE, "application/json"), (CACHE_CONTROL, "no-store")];
+        Ok((headers, Body::from(json)).into_response())
+    }
+
+    async fn json(&self) -> Result<Bytes, Problem> {
+        let mut last = self.0.last.lock().await;
+        if let Some((_, json)) = last.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
+            return Ok(json.clone());
+        }
+        let shared = Arc::clone(&self.0);
+        let made = spawn_blocking(move || shared.write()).await.map_err(|error| Problem::internal(&error))?;
+        let json = Bytes::from(made.map_err(|error| Problem::internal(&error))?);
+        *last = Some((Instant::now(), json.clone()));
+        Ok(json)
+    }
+
+    /// Records batches from now on, until nobody has asked for [`WATCH`].
+    fn watch(&self) {
+        let until = Instant::now() + WATCH;
+        if self.0.watch.lock().until.replace(until).is_some() {
+            return;
+        }
+        self.0.timeline.watch(MOST_EVENTS);
+        let shared = Arc::clone(&self.0);
+        tokio::spawn(async move {
+            let mut until = until;
+            loop {
+                sleep_until(until).await;
+                let mut watch = shared.watch.lock();
+                match watch.until {
+                    Some(later) if later > until => until = later,
+                    _ => {
+                        watch.until = None;
+                        shared.timeline.unwatch();
+                        return;
+                    }
+                }
+            }
+        });
+    }
+}
+
+impl Shared {
+    fn write(&self) -> serde_json::Result<Vec<u8>> {
+        let Services { server_name, repository, readiness, budgets, .. } = &*self.services;
+        let loaded = repository.loaded();
+        let (models, models_left_out) = models(repository.states(), &loaded);
+        let picture = self.timeline.latest(MOST_EVENTS).as_ref().map(Recording::picture);
+        let picture = picture.unwrap_or_default();
+        let written = Written {
+            server: Server {
+                name: server_name,
+                version: env!("CARGO_PKG_VERSION"),
+                live: readiness.live(),
+                ready: readiness.ready(),
+            },
+            load: Load {
+                pending_requests: Used::of(&budgets.requests),
+                pending_bytes: Used::of(&budgets.bytes),
+                grpc_connections: Used::of(&budgets.grpc_connections),
+                http_connections: Used::of(&budgets.http_connections),
+            },
+            models,
+            models_left_out,
+            timeline: picture.excerpt(BOUNDS),
+        };
+        serde_json::to_vec(&written)
+    }
+}
+
+#[derive(Serialize)]
+struct Written<'a> {
+    server: Server<'a>,
+    load: Load,
+    models: Vec<Model>,
+    models_left_out: usize,
+    timeline: Excerpt<'a>,
+}
+
+#[derive(Serialize)]
+struct Server<'a> {
+    name: &'a str,
+    version: &'a str,
+    live: bool,
+    ready: bool,
+}
+
+#[derive(Serialize)]
+struct Load {
+    pending_requests: Used,
+    pending_bytes: Used,
+    grpc_connections: Used,
+    http_connections: Used,
+}
+
+#[derive(Serialize)]
+struct Used {
+    used: usize,
+    limit: usize,
+}
+
+impl Used {
+    fn of(budget: &Budget) -> Self {
+        Self { used: budget.used(), limit: budget.capacity() }
+    }
+}
+
+/// A version, or a model of which none could be tried. Counts are of what is loaded, since it was.
+#[derive(Debug, PartialEq, Serialize)]
+struct Model {
+    name: String,
+    version: String,
+    state: &'static str,
+    reason: String,
+    waiting: u64,
+    succeeded: u64,
+    failed: u64,
+    executions: u64,
+    executed_rows: u64,
+    batch_sizes: Vec<Size>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct Size {
+    rows: u64,
+    executions: u64,
+}
+
+/// The first of them, and how many more there are.
+fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>, usize) {
+    let key = |version: &ModelVersion| (version.spec().name.clone(), version.spec().version.to_string());
+    let mut loaded: HashMap<_, _> = loaded.iter().map(|version| (key(version), version)).collect();
+    let left_out = states.len().saturating_sub(MOST_MODELS);
+    let shown = states.into_iter().take(MOST_MODELS).map(|IndexEntry { name, version, state, reason }| {
+        let serving = loaded.remove(&(name.clone(), version.clone()));
+        let counted = serving.map(|serving| serving.handle().stats());
+        let (waiting, stats) = counted.map(|counted| (counted.pending(), counted.snapshot())).unwrap_or_default();
+        Model {
+            name,
+            version,
+            state,
+            reason: reason.chars().take(MOST_REASON).collect(),
+            waiting,
+            succeeded: stats.inference_stats.success.count,
+            failed: stats.inference_stats.fail.count,
+            executions: stats.execution_count,
+            executed_rows: stats.batch_stats.iter().map(|size| size.batch_size * size.compute_infer.count).sum(),
+            batch_sizes: sizes(stats.batch_stats),
+        }
+    });
+    (shown.collect(), left_out)
+}
+
+/// Those that ran most often, ascending by size.
+fn sizes(mut ran: Vec<BatchStats>) -> Vec<Size> {
+    ran.sort_by_key(|size| std::cmp::Reverse(size.compute_infer.count));
+    ran.truncate(MOST_SIZES);
+    ran.sort_by_key(|size| size.batch_size);
+    ran.iter().map(|size| Size { rows: size.batch_size, executions: size.compute_infer.count }).collect()
+}
+
+#[cfg(test)]
+mod tests;

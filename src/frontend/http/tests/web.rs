@@ -1,0 +1,48 @@
+//! The page for people, and who may see it.
+
+use super::*;
+
+async fn with(config: HttpConfig) -> Started {
+    start_with(Budgets::default(), config, Timeline::off()).await
+}
+
+#[tokio::test]
+async fn the_page_comes_with_a_policy_that_lets_it_do_little() {
+    let server = start().await;
+    let (status, head, body) = call(server.address(), "GET", "/").await;
+    assert_eq!(status, 200);
+    assert!(body.starts_with("<!DOCTYPE html>"), "{body}");
+    for header in [
+        "content-type: text/html; charset=utf-8",
+        "content-security-policy: default-src 'none'; style-src 'sha256-",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(head.contains(header), "{header}: {head}");
+    }
+    let (status, overview) = json_of(server.address(), "/v2/overview").await;
+    assert_eq!((status, &overview["server"]["name"]), (200, &json!("paternoster")));
+    let (_, head, _) = call(server.address(), "GET", "/v2/overview").await;
+    assert!(!head.contains("access-control"), "no other site may read it: {head}");
+}
+
+#[tokio::test]
+async fn without_the_page_neither_it_nor_its_figures_are_there() {
+    let server = with(HttpConfig { allow_web: false, ..HttpConfig::default() }).await;
+    for path in ["/", "/v2/overview"] {
+        assert_eq!(call(server.address(), "GET", path).await.0, 404, "{path}");
+    }
+    assert_eq!(call(server.address(), "GET", "/v2/models/stats").await.0, 200);
+}
+
+#[tokio::test]
+async fn the_page_is_restricted_with_the_statistics() {
+    let restriction = RestrictedProtocol::of_http("statistics:key=secret").expect("a well-formed flag");
+    let server = with(HttpConfig { restricted: vec![restriction], ..HttpConfig::default() }).await;
+    for path in ["/", "/v2/overview", "/v2/models/stats"] {
+        assert_eq!(call(server.address(), "GET", path).await.0, 403, "{path}");
+        let request = format!("GET {path} HTTP/1.1\r\nhost: test\r\nkey: secret\r\nconnection: close\r\n\r\n");
+        let answer = exchange(server.address(), request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{path}: {answer}");
+    }
+}
