@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -16,7 +17,7 @@ import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as over_http
 from clients import ROW, raw_channel, rows, tensor
-from conftest import fetched
+from conftest import ROOT, fetched
 from onnx_bytes import identity
 from repository_on_disk import config, write_model
 from server import Server
@@ -121,7 +122,8 @@ def test_tritons_http_client_is_served_over_tls(secured, certificates):
         assert client.is_server_ready()
         np.testing.assert_array_equal(client.infer("identity", [given(rows(2))]).as_numpy("OUTPUT0"), rows(2))
     with http_client(server, certificates) as client:
-        assert client.is_server_live() and client.is_server_ready() and client.is_model_ready("identity"), "as probes ask"
+        assert client.is_server_live() and client.is_server_ready(), "as probes ask"
+        assert client.is_model_ready("identity")
         if is_mutual:
             with pytest.raises(InferenceServerException, match="expecting a client certificate") as refusal:
                 client.infer("identity", [given(rows(2))])
@@ -192,7 +194,8 @@ def locked(program, tmp_path_factory):
 
 def asked(server, method, path):
     """The status of a request without a key."""
-    request = urllib.request.Request(f"http://{server.http}{path}", method=method, data=b"{}" if method == "POST" else None)
+    body = b"{}" if method == "POST" else None
+    request = urllib.request.Request(f"http://{server.http}{path}", method=method, data=body)
     try:
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.status
@@ -242,3 +245,19 @@ def test_without_the_key_nothing_answers_over_grpc_but_health(locked):
 
 def test_the_log_holds_no_key(locked):
     assert "secret" not in locked.log.read_text()
+
+
+# The page about it ---------------------------------------------------------------------------------------------------
+
+
+def test_what_holds_each_promise_is_there():
+    page = (ROOT / "docs" / "security.md").read_text()
+    named = re.findall(r"`((?:src|tests|deploy)/[\w./-]+)(?:::(\w+))?`", page)
+    assert len(named) > 35
+    for path, function in named:
+        text = (ROOT / path).read_text()
+        assert not function or re.search(rf"\b(?:fn|def) {function}\(", text), f"{path} has no {function}"
+    rows = [line for line in page.splitlines() if line.startswith("| ") and not line.startswith("|---")]
+    unheld = [row for row in rows if row.count("|") == 4 and "`" not in row.rsplit("|", 2)[1] and "held by" not in row]
+    of_trust = page.partition("## What an attacker finds")[0]
+    assert [row for row in unheld if row not in of_trust] == [], "each row says what holds it"

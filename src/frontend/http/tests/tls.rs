@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf};
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use tempfile::TempDir;
 use tokio_rustls::{
     TlsConnector,
@@ -30,8 +30,14 @@ impl Authority {
 
     /// A certificate and its key, in PEM.
     fn sign(&self, name: &str) -> (String, String) {
+        self.sign_until(name, 4000)
+    }
+
+    /// As [`Self::sign`], with the year in which it expires.
+    fn sign_until(&self, name: &str, year: i32) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
+        params.not_after = date_time_ymd(year, 1, 1);
         (params.signed_by(&key, &self.0).expect("signed").pem(), key.serialize_pem())
     }
 }
@@ -144,6 +150,16 @@ async fn without_a_certificate_nothing_answers_but_health() {
     let stranger = Client { certificate: Some(Authority::new().sign("client")), ..Client::default() };
     // With TLS 1.3 the refusal may come after the client's own side of the handshake.
     server.ask(stranger, "GET", "/v2/health/live").await.expect_err("a certificate of another authority");
+}
+
+#[tokio::test]
+async fn a_certificate_that_has_expired_is_refused() {
+    let clients = Authority::new();
+    let server = secured(Some(&clients), Budgets::default()).await;
+    let client =
+        |until_year| Client { certificate: Some(clients.sign_until("client", until_year)), ..Client::default() };
+    server.ask(client(4000), "GET", "/v2/health/live").await.expect("an answer");
+    server.ask(client(2000), "GET", "/v2/health/live").await.expect_err("it has expired");
 }
 
 #[tokio::test(start_paused = true)]

@@ -27,6 +27,25 @@ async fn the_page_comes_with_a_policy_that_lets_it_do_little() {
 }
 
 #[tokio::test]
+async fn no_answer_is_for_pages_of_other_sites() {
+    let server = start().await;
+    let ask = async |method: &str, path: &str| {
+        let origin = "origin: http://elsewhere\r\naccess-control-request-method: POST";
+        let request = format!("{method} {path} HTTP/1.1\r\nhost: test\r\n{origin}\r\nconnection: close\r\n\r\n");
+        exchange(server.address(), request.as_bytes()).await.to_lowercase()
+    };
+    for (path, ..) in routes::table().into_iter().chain(routes::web()) {
+        let path = path.replace("{model}", "ident").replace("{version}", "1");
+        for method in ["GET", "POST", "OPTIONS"] {
+            let answer = ask(method, &path).await;
+            assert!(!answer.contains("access-control-"), "{method} {path}: {answer}");
+            let is_preflight = method == "OPTIONS";
+            assert!(!is_preflight || answer.starts_with("http/1.1 405 "), "{path}: {answer}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn without_the_page_neither_it_nor_its_figures_are_there() {
     let server = with(HttpConfig { allow_web: false, ..HttpConfig::default() }).await;
     for path in ["/", "/v2/overview"] {
