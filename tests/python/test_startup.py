@@ -8,7 +8,7 @@ import signal
 
 import pytest
 import tritonclient.grpc as triton
-from clients import ROW, eventually, refused, tensor
+from clients import ROW, eventually, raw_channel, refused, tensor
 from onnx_bytes import identity
 from repository_on_disk import config, write_model
 from server import Server
@@ -72,6 +72,17 @@ def test_ports_are_open_and_the_server_is_live_before_its_models_are_loaded(star
         eventually("a ready server", client.is_server_ready)
         assert probes(server) == [200, 200]
         assert client.infer("late", [tensor("INPUT0", [ROW])]).as_numpy("OUTPUT0").tolist() == [ROW.tolist()]
+
+
+def test_who_watches_health_is_told_when_loading_ends(start, held):
+    repository, configuration = held
+    server = start(repository, until="live")
+    with raw_channel(server) as channel:
+        watching = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"", timeout=60)
+        assert next(watching) == b"\x08\x02", "NOT_SERVING"
+        configuration.release(config("late", PORTS))
+        assert next(watching) == b"\x08\x01", "SERVING"
+        watching.cancel()
 
 
 def test_clients_load_nothing_before_the_models_of_the_start_are_loaded(start, held):
