@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels fuzz soak lint bench bench-frontend compare-policies figures timelines overload attacks clean
+.PHONY: help build setup tools models demo serve test kernels fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -23,6 +23,7 @@ help:
 	@echo "make bench     the benchmarks; bench-frontend writes its table and plot"
 	@echo "make compare-policies  auto beside the best window of a sweep, and the simulator beside both; make timelines draws policies"
 	@echo "make figures   the papers' figures from the simulator, which every machine draws alike"
+	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
@@ -100,6 +101,10 @@ figures:
 
 timelines: build
 	@$(VENV) scripts/timelines.py
+
+# The picture of the page in docs/timeline.md.
+page: build
+	@$(VENV) scripts/page.py
 
 # Generated models are ignored by git, so git knows which they are.
 clean:
