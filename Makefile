@@ -8,12 +8,13 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks clean
+.PHONY: help build setup tools models demo serve test kernels gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
+	@echo "make gpu-test  the tests of CUDA cards on a card; gpu-kit puts them into .cache/gpu-kit, for a machine with a card alone"
 	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
 	@echo "make soak      random clients for MINUTES=60; counters must add up"
 	@echo "make serve     keep the example repository running on ports 8000 to 8002"
@@ -53,6 +54,12 @@ test:
 
 kernels:
 	@$(PYTHON) scripts/test.py --only kernels
+
+gpu-test: setup
+	@$(PYTHON) scripts/gpu.py test
+
+gpu-kit: setup
+	@$(PYTHON) scripts/gpu.py kit .cache/gpu-kit
 
 # Coverage-guided, on stable Rust: needs a C++ compiler. What it finds is kept in the target directory.
 SECONDS = 60

@@ -19,7 +19,7 @@ use paternoster::{
 
 use crate::{
     fake_control::{fail_calls, fail_none},
-    fake_cuda::with_fake_cuda,
+    fake_cuda::{with_card, with_fake_cuda},
     models::{FORMS, Form},
     rng::Rng,
     running::{self, MAX_ROWS, PATIENCE, journaled},
@@ -122,7 +122,7 @@ fn check(journal: &Journal, what: &str) -> (usize, usize) {
 /// Batches of as many rows as there may be: each touches all rows of its pairs.
 #[test]
 fn stages_race_without_any_one_of_their_waits() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(21);
         let (mut needed, mut not_needed) = (0, 0);
         for staged in [Staged::Chain, Staged::Exits, Staged::Skips] {
@@ -149,7 +149,7 @@ fn stages_race_without_any_one_of_their_waits() {
 
 #[test]
 fn nothing_races_in_stages_under_any_policy() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(22);
         let mut needed = 0;
         for policy in policies() {
@@ -171,7 +171,7 @@ fn nothing_races_in_stages_under_any_policy() {
 /// Nodes wait for those before them on the host, so that there are no waits on the card.
 #[test]
 fn nothing_races_in_cells() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(23);
         for form in FORMS {
             let journal = Arc::new(Journal::default());

@@ -7,7 +7,7 @@ use paternoster::executor::{CardsOptions, InferError, Journal, ModelHandle, Pool
 
 use crate::{
     fake_control::{fail_calls, fail_none, traced},
-    fake_cuda::with_fake_cuda,
+    fake_cuda::{with_card, with_fake_cuda},
     models::{Asked, FORMS, Form},
     rng::Rng,
 };
@@ -65,7 +65,7 @@ pub fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, g
 
 #[test]
 fn requests_of_every_form_are_answered_with_what_their_nodes_make() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(1);
         for (lanes, depth) in [(1, 1), (2, 1), (2, 3)] {
             let pool = pool(lanes, depth);
@@ -85,7 +85,7 @@ fn requests_of_every_form_are_answered_with_what_their_nodes_make() {
 
 #[test]
 fn few_slots_go_round() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(2);
         let pool = pool(2, 2);
         for form in FORMS {
@@ -99,7 +99,7 @@ fn few_slots_go_round() {
 
 #[test]
 fn requests_that_are_given_up_leave_nothing_behind() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(3);
         let pool = pool(2, 2);
         for form in FORMS {
@@ -193,7 +193,7 @@ fn cells_that_keep_state_between_requests_are_refused() {
 
 #[test]
 fn an_index_beyond_its_table_fails_its_request_alone() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(5);
         let pool = pool(1, 2);
         let handle = bring_up(&pool, Form::Chain, 64);

@@ -10,7 +10,7 @@ use paternoster::{
 
 use crate::{
     fake_control::{fail_calls, fail_none},
-    fake_cuda::with_fake_cuda,
+    fake_cuda::{with_card, with_fake_cuda},
     rng::Rng,
     running::{MAX_ROWS, PATIENCE, block_on, functions_called, pool, values},
     staged::{STAGED, Staged},
@@ -64,7 +64,7 @@ pub fn expected(staged: Staged, rows: &[u64]) -> Vec<u64> {
 
 #[test]
 fn rows_are_answered_with_what_their_stages_make_under_every_policy() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(11);
         for (lanes, depth, pairs, max_in_flight) in [(1, 1, 1, 1), (2, 1, 2, 2), (3, 3, 2, 3), (2, 2, 3, 2)] {
             for policy in policies() {
@@ -117,7 +117,7 @@ fn stages_whose_launch_is_refused_fail_no_other_request_and_leave_no_wrong_answe
 
 #[test]
 fn a_row_with_a_bad_index_fails_its_request_alone() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut rng = Rng::new(13);
         for staged in STAGED {
             let pool = pool(2, 2);

@@ -11,6 +11,8 @@ use std::{
 
 /// Says that this process is a child, which has the stand-in.
 const CHILD: &str = "FAKE_CUDA_CHILD";
+/// Says that tests are to run on the card that is there.
+const CARD: &str = "CUDA_TESTS_ON_CARD";
 /// With and without versions: a machine may have the real libraries under either.
 const NAMES: [&str; 8] = [
     "libcuda.so",
@@ -28,11 +30,21 @@ const OF_THE_PACKAGE: [&str; 7] =
 /// Each kernel library keeps a few words in the memory that the loader sets aside for threads at the start.
 const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
 
+/// Runs `body` with a card: as [`with_fake_cuda`], or with the libraries and the card that are there, if the environment
+/// says so.
+#[allow(dead_code, reason = "some tests need the stand-in")]
+pub fn with_card<F: FnOnce()>(body: F) {
+    if env::var_os(CARD).is_some() { body() } else { with_fake_cuda(&[], body) }
+}
+
 /// Runs `body` with the stand-in: the calling test runs again in a process of its own, where `body` is run, with
 /// `environment` added. Fails if that process fails. Without a C++ compiler nothing is run.
 pub fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
     if env::var_os(CHILD).is_some() {
         return body();
+    }
+    if env::var_os(CARD).is_some() {
+        return eprintln!("skipped: it needs the stand-in for CUDA");
     }
     if Command::new("c++").arg("--version").output().is_err() {
         assert!(env::var_os("CI").is_none(), "the stand-in for CUDA needs c++, which is not installed");
