@@ -1,4 +1,7 @@
-//! cuDNN, as far as programs look for it: its version, and handles that belong to a stream. It computes nothing.
+//! cuDNN's version, and its handles, which belong to a stream. `descriptors` are what its calls are told, and
+//! `convolve` is what it computes.
+
+use std::sync::Arc;
 
 use cudarc::{
     cudnn::sys::cudnnStatus_t::{self, *},
@@ -8,9 +11,9 @@ use parking_lot::Mutex;
 
 use crate::{
     calls::{Status, entries_of},
-    capture, context,
+    capture, context, convolution,
     handles::{Handle, Kind, Table, name},
-    stream,
+    stream::{self, Stream},
 };
 
 /// 9.19.0.
@@ -25,13 +28,22 @@ impl Status for cudnnStatus_t {
     fn of(code: CUresult) -> Self {
         match code {
             CUresult::CUDA_ERROR_INVALID_VALUE | CUresult::CUDA_ERROR_INVALID_HANDLE => CUDNN_STATUS_BAD_PARAM,
+            CUresult::CUDA_ERROR_OUT_OF_MEMORY => CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED,
+            CUresult::CUDA_ERROR_NOT_SUPPORTED => CUDNN_STATUS_NOT_SUPPORTED,
             _ => CUDNN_STATUS_INTERNAL_ERROR,
         }
     }
 }
 
-fn of(code: CUresult) -> cudnnStatus_t {
+/// cuDNN's word for an answer of the driver's.
+pub fn of(code: CUresult) -> cudnnStatus_t {
     Status::of(code)
+}
+
+/// The stream that a handle's work goes to.
+pub fn stream_of(handle: Handle) -> Result<Arc<Stream>, cudnnStatus_t> {
+    let on = *HANDLES.get(handle).map_err(of)?.lock();
+    stream::get(on).map_err(of)
 }
 
 /// The library's version.
@@ -46,6 +58,7 @@ entries_of! {
     fn cudnnCreate(handle: *mut Handle) |call| {
         context::current().map_err(|_| CUDNN_STATUS_NOT_INITIALIZED)?;
         capture::refuse_unsafe_call().map_err(of)?;
+        convolution::prepare()?;
         *handle = HANDLES.insert(Mutex::new(0));
         call.note(|| format!("-> {}", name(*handle)));
         Ok(())

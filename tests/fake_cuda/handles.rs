@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 pub type Handle = usize;
 
 /// The kinds of objects, as traces call them.
-const KINDS: [&str; 14] = [
+const KINDS: [&str; 18] = [
     "none",
     "context",
     "stream",
@@ -24,6 +24,10 @@ const KINDS: [&str; 14] = [
     "preference",
     "cublaslt",
     "cudnn",
+    "tensor",
+    "filter",
+    "convolution",
+    "activation",
 ];
 const KIND_SHIFT: u32 = 40;
 const NUMBER_SHIFT: u32 = 4;
@@ -43,6 +47,10 @@ pub enum Kind {
     Preference,
     Blas,
     Dnn,
+    DnnTensor,
+    DnnFilter,
+    DnnConvolution,
+    DnnActivation,
 }
 
 /// What traces call a handle: the kind and the number in the order of creation.

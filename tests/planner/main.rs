@@ -8,6 +8,7 @@ mod fake_control;
 #[path = "../common/fake_cuda.rs"]
 mod fake_cuda;
 mod faults;
+mod images;
 mod loading;
 mod networks;
 mod operators;

@@ -11,11 +11,13 @@
 //!   [`DeviceError::Lost`].
 //!
 //! A [`Cuda`] belongs to the thread that opened it. `driver` calls the driver and owns its handles, `queue` is a
-//! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, `products` multiplies matrices, and
-//! [`cards`](mod@cards) says what there is.
+//! stream, `libraries` finds CUDA's libraries, `compiler` makes kernels, `products` multiplies matrices, `convolutions`
+//! convolves images, `capture` is what graphs are made of, and [`cards`](mod@cards) says what there is.
 
+mod capture;
 pub mod cards;
 mod compiler;
+pub mod convolutions;
 mod driver;
 mod host_memory;
 pub mod libraries;
@@ -36,14 +38,16 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use tracing::error;
 
 pub use self::{
+    capture::Capture,
     compiler::{Compiler, Element, KERNELS, Source},
     driver::{Address, Argument, Function, Memory, Shape},
     host_memory::HostMemory,
     signals::Told,
 };
 use self::{
+    convolutions::{Convolution, Geometry, ImageConvolution},
     driver::{Context, GraphExec, Mapped, Module, Stream},
-    products::{Library, MatrixProduct, Product},
+    products::{MatrixProduct, Product},
     queue::{Blocks, Frame, Queue},
     signals::Signals,
 };
@@ -75,7 +79,9 @@ pub struct Cuda {
     context: Arc<Context>,
     compiler: Compiler,
     /// cuBLASLt, once something has asked for products.
-    library: Option<Rc<Library>>,
+    multiplying: Option<Rc<products::Library>>,
+    /// cuDNN, once something has asked for convolutions.
+    convolving: Option<Rc<convolutions::Library>>,
     queues: Vec<Queue>,
     /// Runs nothing: graphs are captured on it.
     capturing: Stream,
@@ -139,7 +145,8 @@ impl Cuda {
         Ok(Self {
             context,
             compiler,
-            library: None,
+            multiplying: None,
+            convolving: None,
             queues,
             capturing,
             buffers,
@@ -173,14 +180,40 @@ impl Cuda {
     /// # Errors
     /// When cuBLASLt is not found, or has no algorithm for the product.
     pub fn product(&mut self, product: &MatrixProduct) -> Result<Product, DeviceError> {
-        let library = match &self.library {
+        let library = match &self.multiplying {
             Some(library) => Rc::clone(library),
-            None => Rc::clone(self.library.insert(Rc::new(Library::open(&self.context)?))),
+            None => Rc::clone(self.multiplying.insert(Rc::new(products::Library::open(&self.context)?))),
         };
         let prepared = Product::new(&library, product)?;
         prepared.issue(&self.capturing)?;
         self.capturing.synchronize()?;
         Ok(prepared)
+    }
+
+    /// The bytes that a convolution is best given beside its images.
+    ///
+    /// # Errors
+    /// When cuDNN is not found, or computes no convolution of this shape.
+    pub fn convolution_workspace_bytes(&mut self, geometry: &Geometry) -> Result<usize, DeviceError> {
+        convolutions::workspace_bytes(&*self.convolving()?, geometry)
+    }
+
+    /// Makes a convolution ready to be captured, as [`Self::product`] does.
+    ///
+    /// # Errors
+    /// When cuDNN is not found, or has no algorithm for the convolution with the workspace that it is given.
+    pub fn convolution(&mut self, convolution: &ImageConvolution) -> Result<Convolution, DeviceError> {
+        let library = self.convolving()?;
+        let prepared = Convolution::new(&library, convolution, &self.capturing)?;
+        self.capturing.synchronize()?;
+        Ok(prepared)
+    }
+
+    fn convolving(&mut self) -> Result<Rc<convolutions::Library>, DeviceError> {
+        if let Some(library) = &self.convolving {
+            return Ok(Rc::clone(library));
+        }
+        Ok(Rc::clone(self.convolving.insert(Rc::new(convolutions::Library::open(&self.context)?))))
     }
 
     /// Captures what `issue` issues, as a graph for one stream whose launches have up to `parameter_bytes` of parameters:
@@ -287,44 +320,6 @@ impl Kernels {
     /// When there is none.
     pub fn function(&self, name: &str) -> Result<Function, DeviceError> {
         self.0.function(name)
-    }
-}
-
-/// What a graph is made of, as it is issued. There is nothing here that allocates or waits, which a capture forbids.
-pub struct Capture<'c> {
-    stream: &'c Stream,
-    parameters: Address,
-}
-
-impl Capture<'_> {
-    /// Where the parameters of a launch lie, on the card, when it runs.
-    pub fn parameters(&self) -> Address {
-        self.parameters
-    }
-
-    /// Launches a kernel behind what was issued before. Its arguments must be of its parameters' types, in their
-    /// order, and what they point to must live as long as the graph.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn kernel(&mut self, kernel: &Function, shape: Shape, arguments: &[Argument]) -> Result<(), DeviceError> {
-        self.stream.launch(kernel, shape, arguments)
-    }
-
-    /// Computes a matrix product behind what was issued before.
-    ///
-    /// # Errors
-    /// When the library refuses.
-    pub fn product(&mut self, product: &Product) -> Result<(), DeviceError> {
-        product.issue(self.stream)
-    }
-
-    /// Copies bytes from one place on the card to another.
-    ///
-    /// # Errors
-    /// When the driver refuses.
-    pub fn copy(&mut self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError> {
-        self.stream.copy(from, to, bytes)
     }
 }
 

@@ -4,11 +4,10 @@
 //! kernel's values, so that what another store of it has computed is not loaded again; over another space it becomes a
 //! section of its own, which saves a launch. Sections of a kernel run in no order, so none reads what another writes.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::ir::{
-    BufferId, Dims, Expressions, Lookup, Node, NodeId, Operation, Product, Reduce, RowKernel, Rowwise, Store, View,
-    Work,
+    BufferId, Convolution, Dims, Expressions, Node, NodeId, Operation, Product, Reduce, Rowwise, Store, View, Work,
 };
 
 /// Kernels have a pointer for each buffer, and the driver takes 4 KB of arguments.
@@ -24,6 +23,8 @@ pub enum Step {
     Kernel(Kernel),
     /// A matrix product.
     Product(Product),
+    /// A convolution.
+    Convolution(Convolution),
     /// A written kernel over rows.
     Rowwise(Rowwise),
     /// A generated reduction.
@@ -54,25 +55,20 @@ impl Step {
         match self {
             Self::Kernel(kernel) => kernel.stores().map(|(to, _)| to.buffer).collect(),
             Self::Product(product) => vec![product.d],
-            Self::Rowwise(Rowwise { kernel: RowKernel::ArgMax { done }, to, .. }) => vec![*to, *done],
-            Self::Rowwise(Rowwise { to, .. }) | Self::Reduce(Reduce { to, .. }) => vec![*to],
+            Self::Convolution(convolution) => vec![convolution.y],
+            Self::Rowwise(rowwise) => rowwise.writes(),
+            Self::Reduce(reduce) => vec![reduce.to],
         }
     }
 
     /// The buffers that it reads.
     pub fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
-        let of = |node: NodeId| expressions.views(node).into_iter().map(|view| view.buffer);
         match self {
-            Self::Kernel(kernel) => kernel.stores().flat_map(|(_, node)| of(*node)).collect(),
-            Self::Product(product) => [product.a.buffer, product.b.buffer].into_iter().chain(product.bias).collect(),
-            Self::Rowwise(Rowwise { kernel, from, .. }) => {
-                let more = match kernel {
-                    RowKernel::LayerNorm { scale, bias, .. } => [Some(*scale), *bias],
-                    RowKernel::Softmax | RowKernel::ArgMax { .. } => [None; 2],
-                };
-                more.into_iter().flatten().chain([*from]).collect()
-            }
-            Self::Reduce(reduce) => of(reduce.node).collect(),
+            Self::Kernel(kernel) => kernel.stores().flat_map(|(_, node)| expressions.buffers(*node)).collect(),
+            Self::Product(product) => product.reads(),
+            Self::Convolution(convolution) => convolution.reads(),
+            Self::Rowwise(rowwise) => rowwise.reads(),
+            Self::Reduce(reduce) => expressions.buffers(reduce.node),
         }
     }
 }
@@ -90,17 +86,11 @@ impl Kernel {
         }
         let section = self.sections.iter().position(|section| section.dims == store.dims);
         // What this place of the index space has just computed is in registers; what other places do is nowhere yet.
-        let mut tables = HashSet::new();
-        expressions.visit(store.node, &mut HashSet::new(), &mut |node| {
-            if let Node::Lookup(Lookup { table, .. }) = expressions.node(node) {
-                tables.insert(table.buffer);
-            }
-        });
-        if !tables.is_disjoint(&written) {
+        if !expressions.tables(store.node).is_disjoint(&written) {
             return false;
         }
         let computed = section.map(|section| self.sections[section].stores.clone()).unwrap_or_default();
-        let node = expressions.rewrite(store.node, &mut HashMap::new(), &mut |expressions, kind, view| {
+        let node = expressions.rewrite(store.node, &mut |expressions, kind, view| {
             if !written.contains(&view.buffer) {
                 return Some(expressions.add(kind, Node::Load(view.clone())));
             }
@@ -126,6 +116,10 @@ pub fn fused(work: &mut Work) -> Vec<Step> {
                 steps.push(Step::Product(product));
                 continue;
             }
+            Operation::Convolution(convolution) => {
+                steps.push(Step::Convolution(convolution));
+                continue;
+            }
             Operation::Rowwise(rowwise) => {
                 steps.push(Step::Rowwise(rowwise));
                 continue;
@@ -135,7 +129,7 @@ pub fn fused(work: &mut Work) -> Vec<Step> {
                 continue;
             }
         };
-        let reads: HashSet<BufferId> = work.expressions.views(store.node).into_iter().map(|view| view.buffer).collect();
+        let reads: HashSet<BufferId> = work.expressions.buffers(store.node).into_iter().collect();
         let mut is_taken = false;
         for step in steps.iter_mut().rev().take(STEPS_BACK_MAX) {
             if let Step::Kernel(kernel) = step

@@ -3,14 +3,15 @@
 use super::{
     codegen::Generated,
     fuse::Step,
-    ir::{Count, Factor, Holder, Product, RowKernel, Rowwise},
-    load::Loaded,
+    ir::{Convolution, Count, Factor, Holder, Product, RowKernel, Rowwise},
+    load::{Loaded, Precision},
     memory::{self, ALIGNMENT},
 };
 use crate::device::{
     DeviceError,
     cuda::{
         Address, Argument, Capture, Cuda, Function, Memory, Shape,
+        convolutions::{self, Direction, Geometry, ImageConvolution},
         products::{self, MatrixProduct, Operand},
     },
 };
@@ -26,16 +27,16 @@ impl Loaded {
     /// Takes memory for inputs, outputs and what lies between, for up to `max_rows` rows. One stream may use it at a time.
     ///
     /// # Errors
-    /// When there is not as much memory, or the device is lost.
+    /// When there is not as much memory, a library that the plan needs is missing, or the device is lost.
     pub fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Workspace, DeviceError> {
         Workspace::new(self, card, max_rows)
     }
 
     /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
-    /// Products run once, so nothing else may use the workspace meanwhile.
+    /// Products and convolutions run once, so nothing else may use the workspace meanwhile.
     ///
     /// # Errors
-    /// When the workspace has fewer rows, or a library refuses a product.
+    /// When the workspace has fewer rows, or a library refuses a product or a convolution.
     pub fn prepare(&self, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Prepared, DeviceError> {
         Prepared::new(self, card, workspace, rows)
     }
@@ -52,12 +53,13 @@ pub struct Workspace {
     outputs: Vec<Address>,
     counts: Address,
     faults: Option<Address>,
-    /// What products use beside their matrices.
+    /// What products and convolutions use beside their matrices and images, one after another.
     beside: Option<Memory>,
+    beside_bytes: usize,
 }
 
 impl Workspace {
-    fn new(loaded: &Loaded, card: &Cuda, max_rows: u32) -> Result<Self, DeviceError> {
+    fn new(loaded: &Loaded, card: &mut Cuda, max_rows: u32) -> Result<Self, DeviceError> {
         let plan = &loaded.plan;
         let rows = max_rows.max(1) as usize;
         let too_large = || DeviceError::Driver(format!("a plan for {rows} rows needs more memory than can be counted"));
@@ -67,8 +69,18 @@ impl Workspace {
         let counts = places.bytes;
         let faults = counts + (plan.counts.len() * size_of::<i32>()).next_multiple_of(ALIGNMENT);
         let memory = card.memory(faults + rows * size_of::<u32>())?;
-        let has_products = plan.steps.iter().any(|step| matches!(step, Step::Product(_)));
-        let beside = has_products.then(|| card.memory(products::WORKSPACE_BYTES)).transpose()?;
+        let mut beside_bytes = 0;
+        for step in &plan.steps {
+            let bytes = match step {
+                Step::Product(_) => products::WORKSPACE_BYTES,
+                Step::Convolution(convolution) => {
+                    card.convolution_workspace_bytes(&geometry(convolution, rows, loaded.precision))?
+                }
+                _ => 0,
+            };
+            beside_bytes = beside_bytes.max(bytes);
+        }
+        let beside = (beside_bytes > 0).then(|| card.memory(beside_bytes)).transpose()?;
         let at = |offset: usize| memory.address().offset(offset);
         let placed = |wanted: Holding, count: usize| -> Vec<Address> {
             let find = |index| {
@@ -89,6 +101,7 @@ impl Workspace {
             max_rows,
             memory,
             beside,
+            beside_bytes,
         })
     }
 
@@ -146,6 +159,7 @@ pub struct Prepared {
 enum Launch {
     Kernel { function: Function, shape: Shape, arguments: Vec<Told> },
     Product(products::Product),
+    Convolution(convolutions::Convolution),
 }
 
 impl Prepared {
@@ -170,6 +184,9 @@ impl Prepared {
                 (_, Some(generated), Some(function)) => builder.generated(generated, function),
                 (Step::Rowwise(rowwise), _, Some(function)) => builder.rowwise(rowwise, function),
                 (Step::Product(product), ..) => Launch::Product(card.product(&builder.product(product))?),
+                (Step::Convolution(convolution), ..) => {
+                    Launch::Convolution(card.convolution(&builder.convolution(convolution))?)
+                }
                 _ => return Err(DeviceError::Driver("a step of the plan has no kernel".to_owned())),
             });
         }
@@ -184,6 +201,7 @@ impl Prepared {
         for launch in &self.launches {
             match launch {
                 Launch::Product(product) => capture.product(product)?,
+                Launch::Convolution(convolution) => capture.convolution(convolution)?,
                 Launch::Kernel { function, shape, arguments } => {
                     let told = |argument: &Told| match argument {
                         Told::Live => Argument::Address(live),
@@ -286,7 +304,47 @@ impl Builder<'_> {
             bias: bias.map(|bias| self.address(bias)),
             alpha: *alpha,
             multiplication: self.loaded.precision.multiplication(),
-            workspace: self.workspace.beside.as_ref().map_or(self.workspace.counts, Memory::address),
+            workspace: self.beside(),
         }
+    }
+
+    /// What libraries may use beside what they compute.
+    fn beside(&self) -> Address {
+        self.workspace.beside.as_ref().map_or(self.workspace.counts, Memory::address)
+    }
+
+    fn convolution(&self, convolution: &Convolution) -> ImageConvolution {
+        let rectified = convolution.rectified.map(|rectified| convolutions::Rectified {
+            bias: self.address(rectified.bias),
+            addend: rectified.addend.map(|addend| self.address(addend)),
+        });
+        ImageConvolution {
+            geometry: geometry(convolution, self.rows, self.loaded.precision),
+            x: self.address(convolution.x),
+            w: self.address(convolution.w),
+            y: self.address(convolution.y),
+            rectified,
+            workspace: self.beside(),
+            workspace_bytes: self.workspace.beside_bytes,
+        }
+    }
+}
+
+/// The shape of a convolution for a number of rows.
+fn geometry(convolution: &Convolution, rows: usize, precision: Precision) -> Geometry {
+    let Convolution { is_transposed, images, inputs, outputs, groups, size, out, kernel, .. } = *convolution;
+    Geometry {
+        direction: if is_transposed { Direction::Transposed } else { Direction::Forward },
+        images: images.of(rows),
+        inputs,
+        outputs,
+        groups,
+        size,
+        out,
+        kernel,
+        pads: convolution.pads,
+        strides: convolution.strides,
+        dilations: convolution.dilations,
+        multiplication: precision.multiplication(),
     }
 }

@@ -14,7 +14,7 @@ use crate::device::{
     cuda::{Address, Cuda, Element, Function, KERNELS, Memory, Source, products::Multiplication},
 };
 
-/// Of matrix products; tensors are fp32.
+/// Of matrix products and convolutions; tensors are fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// IEEE single precision.
@@ -41,7 +41,7 @@ pub struct Loaded {
     _weights: Memory,
     /// Constants, by buffer.
     pub(super) constants: HashMap<usize, Address>,
-    /// Kernels, by step; none for products.
+    /// Kernels, by step; none for products and convolutions.
     pub(super) kernels: Vec<Option<Function>>,
     /// What counts rows and clears faults, where that is needed.
     pub(super) head: Option<Function>,

@@ -1,10 +1,11 @@
 //! An ONNX graph as work of a CUDA card.
 //!
-//! A [`Plan`] is made without a card: the graph's nodes are lowered to matrix products, kernels over rows, reductions and
-//! pointwise expressions (`lower`), these are merged into few kernels (`fuse`) and written as source (`codegen`). Nothing
-//! of it depends on how many rows a batch has. [`Plan::load`] puts weights and kernels on a card, [`Loaded::reserve`]
-//! takes memory for batches, [`Loaded::prepare`] does all that may allocate or ask a library for batches of one size, and
-//! [`Prepared::issue`] issues the launches into a capture.
+//! A [`Plan`] is made without a card: the graph's nodes are lowered to matrix products, convolutions, kernels over
+//! rows, reductions and pointwise expressions (`lower`), what follows a convolution goes into its call (`rectify`), and
+//! the rest is merged into few kernels (`fuse`) and written as source (`codegen`). Nothing of it depends on how many
+//! rows a batch has. [`Plan::load`] puts weights and kernels on a card, [`Loaded::reserve`] takes memory for batches,
+//! [`Loaded::prepare`] does all that may allocate or ask a library for batches of one size, and [`Prepared::issue`]
+//! issues the launches into a capture.
 //!
 //! Knows nothing of requests, slots or scheduling. `ir` says what a plan is made of.
 
@@ -18,6 +19,7 @@ mod lower;
 mod memory;
 mod on_card;
 mod plan;
+mod rectify;
 #[cfg(test)]
 mod tests;
 mod views;

@@ -11,6 +11,7 @@ use super::{
     fuse::{self, Step},
     ir::{Count, Dims, ELEMENTS_MAX, Holder, Kind, Work, elements},
     lower::{Call, Lowering, PlannedNode, Value},
+    rectify,
 };
 use crate::{
     model::TensorSpec,
@@ -63,6 +64,7 @@ impl Plan {
         let outputs =
             outputs.iter().zip(shapes).map(|(spec, (dims, by_rows))| given(spec, &dims, by_rows, has_batch_axis));
         let outputs = outputs.collect::<Result<_, _>>()?;
+        rectify::rectified(&mut work);
         let steps = fuse::fused(&mut work);
         let counts = codegen::counts(&steps);
         let program = codegen::program(&work, &steps, &counts, has_batch_axis);

@@ -1,13 +1,17 @@
 //! What graphs are lowered to: how many launches, and what is refused.
 
-use super::{Plan, PlanError, fuse::Step, ir::RowKernel};
+use super::{
+    Plan, PlanError,
+    fuse::Step,
+    ir::{Rectified, RowKernel},
+};
 use crate::{
     model::{DataType, TensorSpec},
     onnx::{
         Model, PortDim, Signature,
         build::{Graph, Value},
         port::dims,
-        zoo::{Width, cells},
+        zoo::{self, Width, cells},
     },
 };
 
@@ -37,6 +41,11 @@ fn shown(plan: &Plan) -> Vec<String> {
             format!("kernel {stores:?}")
         }
         Step::Product(product) => format!("product{}", if product.bias.is_some() { " + bias" } else { "" }),
+        Step::Convolution(convolution) => match convolution.rectified {
+            None => "convolution".to_owned(),
+            Some(Rectified { addend: None, .. }) => "convolution + relu".to_owned(),
+            Some(Rectified { addend: Some(_), .. }) => "convolution + sum + relu".to_owned(),
+        },
         Step::Rowwise(rowwise) => match rowwise.kernel {
             RowKernel::Softmax => "softmax".to_owned(),
             RowKernel::LayerNorm { .. } => "layer_norm".to_owned(),
@@ -78,6 +87,19 @@ fn cells_of_trees_and_gru_steps() {
 }
 
 #[test]
+fn a_residual_block_is_its_convolutions() {
+    let model = zoo::resnet50(Width::QUARTER).expect("sound");
+    let launches = shown(&plan(&model, &[]));
+    let (plain, joined) = ("convolution + relu", "convolution + sum + relu");
+    // The stem and its pooling; a block whose shortcut is a convolution, and one whose shortcut is its input.
+    let first = [plain, "reduce", plain, plain, "convolution", joined, plain, plain, joined];
+    assert_eq!(launches[..first.len()], first, "{launches:?}");
+    // The last copies what has another name as an output.
+    assert_eq!(launches[launches.len() - 4..], [joined, "reduce", "product + bias", "kernel [1]"], "{launches:?}");
+    assert_eq!(launches.len(), 53 + 4);
+}
+
+#[test]
 fn layers_that_do_the_same_share_their_kernels() {
     let model = cells::transformer::encoder(Width::QUARTER).expect("sound");
     let plan = plan(&model, &[("source", 6)]);
@@ -112,14 +134,14 @@ fn all_operators_without_a_lowering_are_named() {
     let refused = of_one("several", |graph, x| {
         let one = graph.op("Einsum", &[x]).named("first").value();
         let two = graph.op("Relu", &[&one]).value();
-        let three = graph.op("Conv", &[&two, x]).named("second").value();
+        let three = graph.op("Einsum", &[&two, x]).named("second").value();
         let turned = graph.op("Transpose", &[x]).named("third").attr("perm", [1, 0, 2]).value();
         graph.op("Add", &[&three, &turned]).value()
     });
     let error = refused.expect_err("three nodes have none").to_string();
     assert_eq!(
         error,
-        "operators without a plan: Einsum (node 'first'), Conv (node 'second'), Transpose (node 'third': it mixes or \
+        "operators without a plan: Einsum (node 'first'), Einsum (node 'second'), Transpose (node 'third': it mixes or \
          moves the rows of a batch)"
     );
 }

@@ -1,7 +1,7 @@
 //! Views of tensors: other axes over the same elements. Nothing is moved; a tensor that is yet to be computed is computed
 //! at the places that the view names.
 
-use super::ir::{Dims, Expressions, NodeId, Strides, Tensor, View};
+use super::ir::{Dims, Expressions, NodeId, Strides, Tensor};
 
 /// The tensor with its axes in another order.
 pub fn transposed(expressions: &mut Expressions, tensor: &Tensor, order: &[usize]) -> Tensor {
@@ -65,19 +65,12 @@ pub fn expanded(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize], 
 /// strides could say it.
 pub fn reshaped(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize]) -> Option<Tensor> {
     let own = &tensor.dims;
-    let node = expressions.with_views(tensor.node, &mut |view: &View| {
-        let strides = split_strides(own, &view.strides, dims)?;
-        Some(View { strides, ..view.clone() })
-    })?;
+    let node = expressions.with_strides(tensor.node, &|strides, _| split_strides(own, strides, dims))?;
     Some(Tensor { by_rows: tensor.by_rows, dims: Dims::from_slice(dims), node })
 }
 
 fn changed(expressions: &mut Expressions, node: NodeId, change: impl Fn(&[i64], &mut i64) -> Strides) -> NodeId {
-    let changed = expressions.with_views(node, &mut |view: &View| {
-        let mut offset = view.offset;
-        let strides = change(&view.strides, &mut offset);
-        Some(View { buffer: view.buffer, offset, strides })
-    });
+    let changed = expressions.with_strides(node, &|strides, offset| Some(change(strides, offset)));
     // Every view has a change.
     changed.unwrap_or(node)
 }

@@ -13,7 +13,7 @@ use std::{
 use self::writer::Writer;
 use super::{
     fuse::Step,
-    ir::{BufferId, Count, Function, Kind, Node, NodeId, View, Work},
+    ir::{BufferId, Count, Function, Kind, Node, NodeId, Strides, Work},
 };
 
 /// Threads of a block, at most.
@@ -63,7 +63,7 @@ pub fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: bool) -
         let (body, mut kernel) = match step {
             Step::Kernel(kernel) => writer.pointwise(kernel),
             Step::Reduce(reduce) => writer.reduction(reduce),
-            Step::Product(_) | Step::Rowwise(_) => {
+            Step::Product(_) | Step::Convolution(_) | Step::Rowwise(_) => {
                 generated.push(None);
                 continue;
             }
@@ -96,7 +96,7 @@ fn has_one_lookup(work: &Work, steps: &[Step]) -> bool {
                 (kernel.by_rows, stores.map(|(_, node)| *node).collect())
             }
             Step::Reduce(reduce) => (reduce.by_rows, vec![reduce.node]),
-            Step::Product(_) | Step::Rowwise(_) => continue,
+            Step::Product(_) | Step::Convolution(_) | Step::Rowwise(_) => continue,
         };
         let mut seen = HashSet::new();
         for node in nodes {
@@ -107,9 +107,9 @@ fn has_one_lookup(work: &Work, steps: &[Step]) -> bool {
             });
         }
     }
-    let is_the_same = |view: &View| view.strides.iter().all(|&stride| stride == 0);
+    let is_the_same = |strides: &Strides| strides.iter().all(|&stride| stride == 0);
     match found.iter().collect::<Vec<_>>().as_slice() {
-        &[&(_, true, index, _)] => work.expressions.views(index).iter().all(is_the_same),
+        &[&(_, true, index, _)] => work.expressions.strides(index).iter().all(is_the_same),
         _ => false,
     }
 }

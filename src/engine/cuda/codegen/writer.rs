@@ -9,7 +9,7 @@ use super::{Generated, THREADS, call, computed_type, literal, space::Space, stor
 use crate::engine::cuda::{
     constants,
     fuse::{Kernel, Section},
-    ir::{BufferId, Expressions, Holder, Kind, Lookup, Node, NodeId, Strides, View, Work},
+    ir::{BufferId, Expressions, Fetch, Holder, Index, Kind, Lookup, Node, NodeId, Place, Strides, View, Work},
 };
 
 /// Writes one kernel.
@@ -111,6 +111,23 @@ impl<'w> Writer<'w> {
                     let element = self.element(table, offset(&table.strides), Some(format!("at{number} * {stride}")));
                     format!("at{number} < 0 ? {declared}(0) : {declared}({element})")
                 }
+                Node::Place(Place { offset: first, strides }) => {
+                    let mut terms = offset(strides);
+                    if *first != 0 || terms.is_empty() {
+                        terms.push(first.to_string());
+                    }
+                    terms.join(" + ")
+                }
+                Node::Fetch(Fetch { from, indices, outside }) => {
+                    let name = |index: &Index| &names[&index.node];
+                    let inside = indices.iter().map(|it| format!("unsigned({}) < {}u", name(it), it.length));
+                    let inside: Vec<String> = inside.collect();
+                    let mut terms: Vec<String> =
+                        indices.iter().map(|it| format!("{} * {}", name(it), it.stride)).collect();
+                    terms.extend(offset(&from.strides));
+                    let element = self.element(from, terms, None);
+                    format!("{} ? {declared}({element}) : {}", inside.join(" && "), literal(kind, *outside))
+                }
                 Node::Apply(function, operands) => {
                     let operands: Vec<&str> = operands.iter().map(|operand| names[operand].as_str()).collect();
                     call(*function, &operands)
@@ -122,9 +139,9 @@ impl<'w> Writer<'w> {
         nodes.iter().map(|node| names[node].clone()).collect()
     }
 
-    /// The strides of all that expressions read.
+    /// The strides of all that expressions depend on.
     pub fn strides(&self, nodes: impl Iterator<Item = NodeId>) -> Vec<Strides> {
-        nodes.flat_map(|node| self.expressions().views(node)).map(|view| view.strides).collect()
+        nodes.flat_map(|node| self.expressions().strides(node)).collect()
     }
 
     fn section(&mut self, section: &Section, by_rows: bool) -> usize {

@@ -26,6 +26,10 @@ pub enum Node {
     Load(View),
     /// The entry of a table's axis that an index names.
     Lookup(Lookup),
+    /// Where in the index space it is, an i32.
+    Place(Place),
+    /// What is stored where indices name it.
+    Fetch(Fetch),
     /// A function of others.
     Apply(Function, SmallVec<[NodeId; 3]>),
 }
@@ -41,6 +45,37 @@ pub struct Lookup {
     pub length: i64,
     /// The index.
     pub index: NodeId,
+}
+
+/// How far along something a place of the index space is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// At the first place.
+    pub offset: i64,
+    /// By axis.
+    pub strides: Strides,
+}
+
+/// Reads the entries that indices of the plan's own making name, and a number where one is outside of its axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Fetch {
+    /// The tensor at the entry 0 of each axis that has an index.
+    pub from: View,
+    /// By axis.
+    pub indices: SmallVec<[Index; 2]>,
+    /// The bits of what is read outside, as of [`Node::Number`].
+    pub outside: u64,
+}
+
+/// An index along an axis.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Index {
+    /// An i32.
+    pub node: NodeId,
+    /// From one entry to the next.
+    pub stride: i64,
+    /// Entries.
+    pub length: i64,
 }
 
 macro_rules! functions {
@@ -90,7 +125,8 @@ impl Expressions {
             return known;
         }
         let weight = match &node {
-            Node::Number(_) | Node::Load(_) => 0,
+            Node::Number(_) | Node::Load(_) | Node::Place(_) => 0,
+            Node::Fetch(fetch) => fetch.indices.iter().fold(1_u32, |sum, it| sum.saturating_add(self.weights[it.node])),
             Node::Lookup(lookup) => self.weights[lookup.index].saturating_add(1),
             Node::Apply(_, operands) => operands.iter().fold(1_u32, |sum, &it| sum.saturating_add(self.weights[it])),
         };
@@ -129,8 +165,9 @@ impl Expressions {
             return;
         }
         match self.node(node) {
-            Node::Number(_) | Node::Load(_) => {}
+            Node::Number(_) | Node::Load(_) | Node::Place(_) => {}
             Node::Lookup(lookup) => self.visit(lookup.index, seen, visit),
+            Node::Fetch(fetch) => fetch.indices.iter().for_each(|index| self.visit(index.node, seen, visit)),
             Node::Apply(_, operands) => operands.iter().for_each(|&operand| self.visit(operand, seen, visit)),
         }
         visit(node);
@@ -140,26 +177,76 @@ impl Expressions {
     pub fn views(&self, node: NodeId) -> Vec<View> {
         let mut views = Vec::new();
         self.visit(node, &mut HashSet::new(), &mut |node| match self.node(node) {
-            Node::Load(view) | Node::Lookup(Lookup { table: view, .. }) => views.push(view.clone()),
-            Node::Number(_) | Node::Apply(..) => {}
+            Node::Load(view) | Node::Lookup(Lookup { table: view, .. }) | Node::Fetch(Fetch { from: view, .. }) => {
+                views.push(view.clone());
+            }
+            Node::Number(_) | Node::Place(_) | Node::Apply(..) => {}
         });
         views
     }
 
-    /// The same expression of other views; `None` where `change` has none for one of them.
-    pub fn with_views(&mut self, node: NodeId, change: &mut impl FnMut(&View) -> Option<View>) -> Option<NodeId> {
-        self.rewrite(node, &mut HashMap::new(), &mut |expressions, kind, view| {
-            change(view).map(|view| expressions.add(kind, Node::Load(view)))
-        })
+    /// The buffers that an expression reads.
+    pub fn buffers(&self, node: NodeId) -> Vec<BufferId> {
+        self.views(node).into_iter().map(|view| view.buffer).collect()
     }
 
-    /// The same expression with others in the place of what is loaded. Tables of lookups are given as loads, and stay
-    /// views.
+    /// The buffers of which an expression reads elsewhere than at its own place.
+    pub fn tables(&self, node: NodeId) -> HashSet<BufferId> {
+        let mut tables = HashSet::new();
+        self.visit(node, &mut HashSet::new(), &mut |node| {
+            if let Node::Lookup(Lookup { table: view, .. }) | Node::Fetch(Fetch { from: view, .. }) = self.node(node) {
+                tables.insert(view.buffer);
+            }
+        });
+        tables
+    }
+
+    /// The strides by which an expression depends on its place.
+    pub fn strides(&self, node: NodeId) -> Vec<Strides> {
+        let mut strides: Vec<Strides> = self.views(node).into_iter().map(|view| view.strides).collect();
+        self.visit(node, &mut HashSet::new(), &mut |node| {
+            if let Node::Place(place) = self.node(node) {
+                strides.push(place.strides.clone());
+            }
+        });
+        strides
+    }
+
+    /// The same expression over another index space: `change` gives the strides of what depends on the place, and moves
+    /// its offset. `None` where it has none for one of them.
+    pub fn with_strides(
+        &mut self,
+        node: NodeId,
+        change: &impl Fn(&Strides, &mut i64) -> Option<Strides>,
+    ) -> Option<NodeId> {
+        let changed = |mut offset: i64, strides: &Strides| {
+            let strides = change(strides, &mut offset)?;
+            Some(Place { offset, strides })
+        };
+        let on_view = &mut |expressions: &mut Self, kind: Kind, view: &View| {
+            let Place { offset, strides } = changed(view.offset, &view.strides)?;
+            Some(expressions.add(kind, Node::Load(View { buffer: view.buffer, offset, strides })))
+        };
+        let on_place = &mut |place: &Place| changed(place.offset, &place.strides);
+        self.rebuilt(node, &mut HashMap::new(), on_view, on_place)
+    }
+
+    /// The same expression with others in the place of what is loaded. Tables of lookups and fetches are given as
+    /// loads, and stay views.
     pub fn rewrite(
         &mut self,
         node: NodeId,
-        done: &mut HashMap<NodeId, NodeId>,
         change: &mut impl FnMut(&mut Self, Kind, &View) -> Option<NodeId>,
+    ) -> Option<NodeId> {
+        self.rebuilt(node, &mut HashMap::new(), change, &mut |place| Some(place.clone()))
+    }
+
+    fn rebuilt(
+        &mut self,
+        node: NodeId,
+        done: &mut HashMap<NodeId, NodeId>,
+        on_view: &mut impl FnMut(&mut Self, Kind, &View) -> Option<NodeId>,
+        on_place: &mut impl FnMut(&Place) -> Option<Place>,
     ) -> Option<NodeId> {
         if let Some(&known) = done.get(&node) {
             return Some(known);
@@ -167,15 +254,29 @@ impl Expressions {
         let (kind, old) = self.nodes[node].clone();
         let new = match old {
             Node::Number(_) => node,
-            Node::Load(view) => change(self, kind, &view)?,
+            Node::Load(view) => on_view(self, kind, &view)?,
+            Node::Place(place) => {
+                let place = on_place(&place)?;
+                self.add(kind, Node::Place(place))
+            }
             Node::Lookup(lookup) => {
-                let changed = change(self, kind, &lookup.table)?;
+                let changed = on_view(self, kind, &lookup.table)?;
                 let table = self.stored(changed)?.clone();
-                let index = self.rewrite(lookup.index, done, change)?;
+                let index = self.rebuilt(lookup.index, done, on_view, on_place)?;
                 self.add(kind, Node::Lookup(Lookup { table, index, ..lookup }))
             }
+            Node::Fetch(fetch) => {
+                let changed = on_view(self, kind, &fetch.from)?;
+                let from = self.stored(changed)?.clone();
+                let indices = fetch
+                    .indices
+                    .into_iter()
+                    .map(|index| self.rebuilt(index.node, done, on_view, on_place).map(|node| Index { node, ..index }));
+                let indices = indices.collect::<Option<_>>()?;
+                self.add(kind, Node::Fetch(Fetch { from, indices, outside: fetch.outside }))
+            }
             Node::Apply(function, operands) => {
-                let operands = operands.iter().map(|&operand| self.rewrite(operand, done, change));
+                let operands = operands.iter().map(|&operand| self.rebuilt(operand, done, on_view, on_place));
                 let operands = operands.collect::<Option<_>>()?;
                 self.add(kind, Node::Apply(function, operands))
             }

@@ -11,8 +11,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 pub use self::{
-    expressions::{Expressions, Function, Lookup, Node, View, WEIGHT_MAX},
-    operations::{Factor, Operation, Product, Reduce, Reduction, RowKernel, Rowwise, Store},
+    expressions::{Expressions, Fetch, Function, Index, Lookup, Node, Place, View, WEIGHT_MAX},
+    operations::{Convolution, Factor, Operation, Product, Rectified, Reduce, Reduction, RowKernel, Rowwise, Store},
 };
 use crate::model::DataType;
 

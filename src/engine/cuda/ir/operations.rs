@@ -1,6 +1,6 @@
 //! What is done with memory, before it is made launches.
 
-use super::{BufferId, Count, Dims, NodeId, View};
+use super::{BufferId, Count, Dims, Expressions, NodeId, View};
 
 /// What writes buffers. In each list of operations, one comes after what it reads is written.
 #[derive(Clone, Debug)]
@@ -9,10 +9,35 @@ pub enum Operation {
     Store(Store),
     /// A matrix product.
     Product(Product),
+    /// A convolution of images.
+    Convolution(Convolution),
     /// One of the written kernels over the rows of a matrix.
     Rowwise(Rowwise),
     /// Elements are computed and summed up.
     Reduce(Reduce),
+}
+
+impl Operation {
+    /// The buffers that it writes.
+    pub fn writes(&self) -> Vec<BufferId> {
+        match self {
+            Self::Store(store) => vec![store.to.buffer],
+            Self::Product(product) => vec![product.d],
+            Self::Convolution(convolution) => vec![convolution.y],
+            Self::Rowwise(rowwise) => rowwise.writes(),
+            Self::Reduce(reduce) => vec![reduce.to],
+        }
+    }
+
+    /// The buffers that it reads.
+    pub fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
+        match self {
+            Self::Store(Store { node, .. }) | Self::Reduce(Reduce { node, .. }) => expressions.buffers(*node),
+            Self::Product(product) => product.reads(),
+            Self::Convolution(convolution) => convolution.reads(),
+            Self::Rowwise(rowwise) => rowwise.reads(),
+        }
+    }
 }
 
 /// Computes an expression at each place and stores it.
@@ -66,6 +91,66 @@ pub struct Product {
     pub d: BufferId,
 }
 
+impl Product {
+    /// The buffers that it reads.
+    pub fn reads(&self) -> Vec<BufferId> {
+        [self.a.buffer, self.b.buffer].into_iter().chain(self.bias).collect()
+    }
+}
+
+/// A convolution of images `[images, channels, height, width]`, without gaps. Pairs are of height and width.
+#[derive(Clone, Debug)]
+pub struct Convolution {
+    /// Whether each element that is read is spread over a window of those that are written. The filter is then
+    /// `[inputs, outputs / groups, …]`, else `[outputs, inputs / groups, …]`.
+    pub is_transposed: bool,
+    /// How many images there are.
+    pub images: Count,
+    /// Channels that are read.
+    pub inputs: usize,
+    /// Channels that are written.
+    pub outputs: usize,
+    /// Parts of the channels that are convolved apart.
+    pub groups: usize,
+    /// Of the images that are read.
+    pub size: [usize; 2],
+    /// Of the images that are written.
+    pub out: [usize; 2],
+    /// Of the filter.
+    pub kernel: [usize; 2],
+    /// Zeros on either side.
+    pub pads: [usize; 2],
+    /// From window to window.
+    pub strides: [usize; 2],
+    /// From element to element of a window.
+    pub dilations: [usize; 2],
+    /// What it reads.
+    pub x: BufferId,
+    /// The filter.
+    pub w: BufferId,
+    /// What follows at once, if anything does.
+    pub rectified: Option<Rectified>,
+    /// What it writes.
+    pub y: BufferId,
+}
+
+/// What follows a convolution at once: `y = max(0, convolution + addend + bias)`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rectified {
+    /// A constant buffer of an element for each channel.
+    pub bias: BufferId,
+    /// Images like those that are written.
+    pub addend: Option<BufferId>,
+}
+
+impl Convolution {
+    /// The buffers that it reads.
+    pub fn reads(&self) -> Vec<BufferId> {
+        let more = self.rectified.map(|Rectified { bias, addend }| [Some(bias), addend]);
+        [self.x, self.w].into_iter().chain(more.into_iter().flatten().flatten()).collect()
+    }
+}
+
 /// A written kernel over the rows of a matrix, of which `rows.factor` belong to each of the batch's.
 #[derive(Clone, Debug)]
 pub struct Rowwise {
@@ -79,6 +164,25 @@ pub struct Rowwise {
     pub from: BufferId,
     /// What it writes.
     pub to: BufferId,
+}
+
+impl Rowwise {
+    /// The buffers that it writes.
+    pub fn writes(&self) -> Vec<BufferId> {
+        match self.kernel {
+            RowKernel::ArgMax { done } => vec![self.to, done],
+            RowKernel::Softmax | RowKernel::LayerNorm { .. } => vec![self.to],
+        }
+    }
+
+    /// The buffers that it reads.
+    pub fn reads(&self) -> Vec<BufferId> {
+        let more = match self.kernel {
+            RowKernel::LayerNorm { scale, bias, .. } => [Some(scale), bias],
+            RowKernel::Softmax | RowKernel::ArgMax { .. } => [None; 2],
+        };
+        more.into_iter().flatten().chain([self.from]).collect()
+    }
 }
 
 /// Kernels over the rows of a matrix.

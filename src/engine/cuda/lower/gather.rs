@@ -56,10 +56,7 @@ fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         let zeros = |count: usize| std::iter::repeat_n(0, count);
         zeros(before.len()).chain(own.iter().copied()).chain(zeros(after.len())).collect()
     };
-    let index = lowering
-        .work
-        .expressions
-        .with_views(indices.node, &mut |view: &View| Some(View { strides: spread(&view.strides), ..view.clone() }));
+    let index = lowering.work.expressions.with_strides(indices.node, &|strides, _| Some(spread(strides)));
     let index = index.ok_or("its indices are not stored")?;
     let (own, rest) = view.strides.split_at(axis);
     let strides = own.iter().copied().chain(indices.dims.iter().map(|_| 0)).chain(rest[1..].iter().copied()).collect();

@@ -5,14 +5,20 @@
 //! the graph's outputs.
 
 mod call;
+mod convolution;
+mod fetch;
 mod gather;
 mod layout;
 mod numbers;
 mod pointwise;
+mod pooling;
 mod product;
 mod reduce;
+mod window;
 
 use std::collections::{HashMap, HashSet};
+
+use bytes::Bytes;
 
 pub use self::call::Call;
 use self::numbers::Known;
@@ -72,7 +78,8 @@ pub struct Lowering<'m> {
 /// The rule of a standard operator.
 fn rule(op: &str) -> Option<Rule> {
     let found = layout::rule(op).or_else(|| gather::rule(op)).or_else(|| pointwise::rule(op));
-    found.or_else(|| product::rule(op)).or_else(|| reduce::rule(op))
+    let found = found.or_else(|| product::rule(op)).or_else(|| reduce::rule(op));
+    found.or_else(|| convolution::rule(op)).or_else(|| pooling::rule(op))
 }
 
 impl<'m> Lowering<'m> {
@@ -128,6 +135,7 @@ impl<'m> Lowering<'m> {
         let operation = |operation: &Operation| match operation {
             Operation::Store(_) => "store",
             Operation::Product(_) => "matrix product",
+            Operation::Convolution(_) => "convolution",
             Operation::Reduce(_) => "reduction",
             Operation::Rowwise(rowwise) => match rowwise.kernel {
                 RowKernel::Softmax => "softmax",
@@ -290,6 +298,13 @@ impl<'m> Lowering<'m> {
         let is_whole = view.offset == 0 && buffer.elements == tensor.elements() && buffer.by_rows == tensor.by_rows;
         let is_dense = lies_so.is_empty() || lies_so == [(tensor.elements(), 1)];
         (is_whole && is_dense).then_some(view.buffer)
+    }
+
+    /// Numbers that are known.
+    fn constant(&mut self, numbers: &[f32], dims: &[usize]) -> Tensor {
+        let bytes: Bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        let buffer = self.work.constant(Kind::F32, bytes);
+        self.work.whole(buffer, dims)
     }
 
     /// The same number everywhere.

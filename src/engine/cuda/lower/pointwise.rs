@@ -31,6 +31,7 @@ pub fn rule(op: &str) -> Option<Rule> {
         "Reciprocal" => reciprocal,
         "LeakyRelu" => leaky,
         "HardSigmoid" => hard_sigmoid,
+        "HardSwish" => hard_swish,
         "Gelu" => gelu,
         _ => return None,
     })
@@ -206,9 +207,17 @@ impl Lowering<'_> {
     }
 
     /// A function of a tensor and a number.
-    fn with_number(&mut self, function: Function, tensor: &Tensor, number: f32) -> Result<Tensor, Reason> {
+    pub fn with_number(&mut self, function: Function, tensor: &Tensor, number: f32) -> Result<Tensor, Reason> {
         let number = self.number(Kind::F32, number.to_bits().into(), false, &[]);
         self.apply(function, Kind::F32, &[tensor.clone(), number])
+    }
+
+    /// alpha · x + beta, between 0 and 1.
+    fn ramp(&mut self, x: &Tensor, alpha: f32, beta: f32) -> Result<Tensor, Reason> {
+        let scaled = self.with_number(Function::Mul, x, alpha)?;
+        let shifted = self.with_number(Function::Add, &scaled, beta)?;
+        let from_zero = self.with_number(Function::Max, &shifted, 0.0)?;
+        self.with_number(Function::Min, &from_zero, 1.0)
     }
 
     /// The same in another type.
@@ -273,10 +282,15 @@ fn leaky(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 
 fn hard_sigmoid(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let tensors = lowering.tensors(call)?;
-    let scaled = lowering.with_number(Function::Mul, &tensors[0], call.float("alpha").unwrap_or(0.2))?;
-    let shifted = lowering.with_number(Function::Add, &scaled, call.float("beta").unwrap_or(0.5))?;
-    let from_zero = lowering.with_number(Function::Max, &shifted, 0.0)?;
-    given(lowering.with_number(Function::Min, &from_zero, 1.0)?)
+    let (alpha, beta) = (call.float("alpha").unwrap_or(0.2), call.float("beta").unwrap_or(0.5));
+    given(lowering.ramp(&tensors[0], alpha, beta)?)
+}
+
+/// x · max(0, min(1, x / 6 + 1 / 2)).
+fn hard_swish(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
+    let x = lowering.tensors(call)?.swap_remove(0);
+    let ramp = lowering.ramp(&x, 1.0 / 6.0, 0.5)?;
+    given(lowering.apply(Function::Mul, Kind::F32, &[x, ramp])?)
 }
 
 /// x · (1 + erf(x / √2)) / 2, or its approximation by tanh.

@@ -1,0 +1,118 @@
+//! Windows that move over the spatial axes of `[batch, channels, …]`, as ONNX's Conv, MaxPool and AveragePool have
+//! them.
+
+use super::{Call, Reason};
+
+/// A window along one axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// Entries of the axis.
+    pub length: usize,
+    /// Entries of the window.
+    pub kernel: usize,
+    /// From window to window.
+    pub stride: usize,
+    /// From entry to entry of the window.
+    pub dilation: usize,
+    /// What is put before the axis, and behind it.
+    pub pads: (usize, usize),
+    /// How many windows there are.
+    pub out: usize,
+}
+
+impl Window {
+    /// Entries from the first to the last of the window.
+    pub fn span(&self) -> usize {
+        (self.kernel - 1) * self.dilation + 1
+    }
+}
+
+/// How pads are given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoPad {
+    /// By the attribute `pads`.
+    Given,
+    /// As many as there are windows to one for each step, the odd one behind.
+    SameUpper,
+    /// The same, the odd one before.
+    SameLower,
+    /// None.
+    Valid,
+}
+
+impl AutoPad {
+    /// The attribute of a node.
+    pub fn of(call: &Call<'_>) -> Result<Self, Reason> {
+        match call.text("auto_pad") {
+            None | Some(b"" | b"NOTSET") => Ok(Self::Given),
+            Some(b"SAME_UPPER") => Ok(Self::SameUpper),
+            Some(b"SAME_LOWER") => Ok(Self::SameLower),
+            Some(b"VALID") => Ok(Self::Valid),
+            Some(other) => Err(format!("its auto_pad is '{}'", String::from_utf8_lossy(other))),
+        }
+    }
+
+    /// Divides the pads of an axis.
+    pub fn divided(self, total: usize) -> (usize, usize) {
+        let half = total / 2;
+        if self == Self::SameLower { (total - half, half) } else { (half, total - half) }
+    }
+}
+
+/// A list of a number for each axis, from `least` on.
+pub fn by_axis(call: &Call<'_>, name: &str, axes: usize, least: i64, default: usize) -> Result<Vec<usize>, Reason> {
+    let Some(given) = call.ints(name) else { return Ok(vec![default; axes]) };
+    // Larger ones than kernels can count have no tensor that they would fit.
+    let number = |&number: &i64| usize::try_from(number).ok().filter(|_| (least..1 << 31).contains(&number));
+    let numbers: Option<Vec<usize>> = given.iter().map(number).collect();
+    let fits = numbers.filter(|numbers| numbers.len() == axes);
+    fits.ok_or_else(|| format!("its {name} are {given:?}, expected {axes} numbers from {least} on"))
+}
+
+/// The pads of an axis each, where the node gives them itself.
+pub fn given_pads(call: &Call<'_>, axes: usize) -> Result<Vec<(usize, usize)>, Reason> {
+    let pads = by_axis(call, "pads", 2 * axes, 0, 0)?;
+    Ok((0..axes).map(|axis| (pads[axis], pads[axes + axis])).collect())
+}
+
+/// The windows over spatial axes of these lengths; `kernel` where the node does not give it.
+pub fn windows(call: &Call<'_>, lengths: &[usize], kernel: Option<&[usize]>) -> Result<Vec<Window>, Reason> {
+    let axes = lengths.len();
+    let shape = match (call.ints("kernel_shape"), kernel) {
+        (None, Some(kernel)) => kernel.to_vec(),
+        (None, None) => return Err("it has no kernel_shape".to_owned()),
+        (Some(_), _) => by_axis(call, "kernel_shape", axes, 1, 1)?,
+    };
+    if let Some(kernel) = kernel.filter(|&kernel| kernel != shape) {
+        return Err(format!("its kernel_shape is {shape:?}, its weights have {kernel:?}"));
+    }
+    let (strides, dilations) = (by_axis(call, "strides", axes, 1, 1)?, by_axis(call, "dilations", axes, 1, 1)?);
+    let (auto, pads) = (AutoPad::of(call)?, given_pads(call, axes)?);
+    let rounds_up = call.int("ceil_mode").unwrap_or(0) != 0;
+    let mut windows = Vec::new();
+    for axis in 0..axes {
+        let (length, kernel, stride, dilation) = (lengths[axis], shape[axis], strides[axis], dilations[axis]);
+        let mut window = Window { length, kernel, stride, dilation, pads: (0, 0), out: 0 };
+        if kernel == 0 || length == 0 {
+            return Err(format!("its window has {kernel} entries over an axis of {length}"));
+        }
+        match auto {
+            AutoPad::Given => window.pads = pads[axis],
+            AutoPad::Valid => {}
+            AutoPad::SameUpper | AutoPad::SameLower => {
+                let reach = (length.div_ceil(stride) - 1) * stride + window.span();
+                window.pads = auto.divided(reach.saturating_sub(length));
+            }
+        }
+        let (before, after) = window.pads;
+        let room = (length + before + after).checked_sub(window.span());
+        let room = room.ok_or_else(|| format!("its window of {} is beyond an axis of {length}", window.span()))?;
+        window.out = room / stride + 1;
+        // The last window begins within the axis or the padding before it.
+        if rounds_up && room % stride != 0 && window.out * stride < length + before {
+            window.out += 1;
+        }
+        windows.push(window);
+    }
+    Ok(windows)
+}
