@@ -74,3 +74,9 @@ impl<const N: usize> From<[i64; N]> for Attribute {
         Self::Ints(values.to_vec())
     }
 }
+
+impl From<&[i64]> for Attribute {
+    fn from(values: &[i64]) -> Self {
+        Self::Ints(values.to_vec())
+    }
+}

@@ -3,7 +3,7 @@
 use paternoster::onnx::{
     Model,
     pb::{tensor_shape_proto::dimension, type_proto},
-    zoo::{self, Width},
+    zoo::{self, Width, cells},
 };
 
 use crate::{fake_cuda::with_fake_cuda, networks::network};
@@ -28,5 +28,48 @@ fn resnet() {
     with_fake_cuda(&[], || {
         let model = zoo::resnet50(Width::QUARTER).expect("the graph is sound");
         network::<()>(Ok(of_side(model, 64)), &[], 1).check();
+    });
+}
+
+#[test]
+fn vgg() {
+    with_fake_cuda(&[], || {
+        // Its dense layers hold its images to their size.
+        network(zoo::vgg19(Width::QUARTER), &[], 1).check_once();
+    });
+}
+
+#[test]
+fn mobilenet() {
+    with_fake_cuda(&[], || {
+        let model = zoo::mobilenet(Width::QUARTER).expect("the graph is sound");
+        network::<()>(Ok(of_side(model, 64)), &[], 1).check();
+    });
+}
+
+#[test]
+fn unet() {
+    with_fake_cuda(&[], || {
+        let model = zoo::unet(Width::QUARTER).expect("the graph is sound");
+        network::<()>(Ok(of_side(model, 48)), &[], 1).check();
+    });
+}
+
+#[test]
+fn linknet() {
+    with_fake_cuda(&[], || {
+        let model = zoo::linknet(Width::QUARTER).expect("the graph is sound");
+        network::<()>(Ok(of_side(model, 64)), &[], 1).check();
+    });
+}
+
+#[test]
+fn the_convolutions_of_a_speech_recogniser() {
+    with_fake_cuda(&[], || {
+        // Frames that the stride of time does not divide, and fewer than a window has.
+        for frames in [9, 4] {
+            let steps = (frames + 1) / 2;
+            network(cells::deepspeech2::conv(Width::QUARTER), &[("frames", frames), ("steps", steps)], 1).check();
+        }
     });
 }

@@ -16,11 +16,12 @@ pub struct Draft {
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
     most: Vec<i64>,
+    named: usize,
 }
 
 impl Draft {
     pub fn new() -> Self {
-        Self { graph: Graph::new("draft"), inputs: Vec::new(), outputs: Vec::new(), most: Vec::new() }
+        Self { graph: Graph::new("draft"), inputs: Vec::new(), outputs: Vec::new(), most: Vec::new(), named: 0 }
     }
 
     fn dims(dims: &[i64]) -> Vec<PortDim> {
@@ -53,6 +54,12 @@ impl Draft {
         let count: usize = dims.iter().product();
         let numbers: Vec<f32> = (0..count).map(|place| (place * 37 % 101) as f32 / 50.5 - 1.0).collect();
         self.graph.constant(name, dims, &numbers)
+    }
+
+    /// A number that names may have.
+    pub fn next(&mut self) -> usize {
+        self.named += 1;
+        self.named
     }
 
     pub fn case(self) -> Case {
