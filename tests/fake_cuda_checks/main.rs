@@ -8,6 +8,8 @@ mod fake_cuda;
 
 mod captures;
 mod contexts;
+mod convolution;
+mod convolution_rig;
 mod cudnn;
 mod failures;
 mod matmul;
