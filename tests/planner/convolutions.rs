@@ -6,7 +6,7 @@ use paternoster::onnx::build::{Node, Value};
 use crate::{
     fake_cuda::with_fake_cuda,
     operators::Draft,
-    rig::{OnCard, floats},
+    rig::{Case, OnCard, floats},
 };
 
 /// The attributes of a convolution or a pool.
@@ -79,27 +79,32 @@ fn pads_that_follow_from_the_stride() {
     });
 }
 
+/// Convolutions of groups of channels, and of each channel alone.
+pub fn groups_of() -> Case {
+    let mut draft = Draft::new();
+    let (x, odd) = (draft.floats("x", &[6, 5, 7]), draft.floats("odd", &[6, 8, 8]));
+    let pads: (&str, &[i64]) = ("pads", &[1, 1, 1, 1]);
+    let two = draft.conv(&x, &[4, 3, 3, 3], 2, &[pads]);
+    draft.give(&two, &[4, 5, 7]);
+    // Of each channel alone: one filter, two filters, a window that is too large for an expression.
+    let alone = draft.conv(&x, &[6, 1, 3, 3], 6, &[pads, ("strides", &[2, 1])]);
+    draft.give(&alone, &[6, 3, 7]);
+    let doubled = draft.conv(&x, &[12, 1, 2, 3], 6, &[]);
+    draft.give(&doubled, &[12, 4, 5]);
+    let wide = draft.conv(&odd, &[6, 1, 8, 7], 6, &[("pads", &[4, 3, 3, 3])]);
+    draft.give(&wide, &[6, 8, 8]);
+    let largest = draft.conv(&odd, &[6, 1, 7, 7], 6, &[("pads", &[3, 3, 3, 3])]);
+    draft.give(&largest, &[6, 8, 8]);
+    let uneven = draft.conv(&odd, &[6, 1, 5, 5], 6, &[("pads", &[1, 2, 2, 1]), ("strides", &[2, 2])]);
+    draft.give(&uneven, &[6, 4, 4]);
+    let spread = draft.conv(&odd, &[6, 1, 3, 3], 6, &[("dilations", &[2, 3])]);
+    draft.give(&spread, &[6, 4, 2]);
+    draft.case()
+}
+
 #[test]
 fn groups_of_channels() {
-    with_fake_cuda(&[], || {
-        let mut draft = Draft::new();
-        let (x, odd) = (draft.floats("x", &[6, 5, 7]), draft.floats("odd", &[6, 8, 8]));
-        let pads: (&str, &[i64]) = ("pads", &[1, 1, 1, 1]);
-        let two = draft.conv(&x, &[4, 3, 3, 3], 2, &[pads]);
-        draft.give(&two, &[4, 5, 7]);
-        // Of each channel alone: one filter, two filters, a window that is too large for an expression.
-        let alone = draft.conv(&x, &[6, 1, 3, 3], 6, &[pads, ("strides", &[2, 1])]);
-        draft.give(&alone, &[6, 3, 7]);
-        let doubled = draft.conv(&x, &[12, 1, 2, 3], 6, &[]);
-        draft.give(&doubled, &[12, 4, 5]);
-        let wide = draft.conv(&odd, &[6, 1, 8, 7], 6, &[("pads", &[4, 3, 3, 3])]);
-        draft.give(&wide, &[6, 8, 8]);
-        let uneven = draft.conv(&odd, &[6, 1, 5, 5], 6, &[("pads", &[1, 2, 2, 1]), ("strides", &[2, 2])]);
-        draft.give(&uneven, &[6, 4, 4]);
-        let spread = draft.conv(&odd, &[6, 1, 3, 3], 6, &[("dilations", &[2, 3])]);
-        draft.give(&spread, &[6, 4, 2]);
-        draft.case().check();
-    });
+    with_fake_cuda(&[], || groups_of().check());
 }
 
 #[test]
@@ -200,53 +205,56 @@ fn what_follows_convolutions() {
     });
 }
 
+/// Pools with all of their attributes.
+pub fn pools_of() -> Case {
+    let mut draft = Draft::new();
+    let (x, line) = (draft.floats("x", &[3, 7, 9]), draft.floats("line", &[2, 12]));
+    let size: (&str, &[i64]) = ("kernel_shape", &[3, 2]);
+    for (ints, floor, up) in [
+        (&[size][..], [3, 5, 8], [3, 5, 8]),
+        (&[size, ("strides", &[2, 2])], [3, 3, 4], [3, 3, 5]),
+        (&[size, ("pads", &[1, 0, 2, 1])], [3, 8, 9], [3, 8, 9]),
+        (&[size, ("strides", &[3, 2]), ("pads", &[1, 1, 1, 1])], [3, 3, 5], [3, 3, 5]),
+        (&[size, ("strides", &[3, 4]), ("pads", &[1, 0, 0, 1])], [3, 2, 3], [3, 3, 3]),
+    ] {
+        for (rounds_up, dims) in [(0, floor), (1, up)] {
+            let most = with(draft.graph.op("MaxPool", &[&x]).attr("ceil_mode", rounds_up), ints).value();
+            draft.give(&most, &dims);
+            for counts in [0, 1] {
+                if rounds_up * counts == 1 && dims != floor {
+                    // See `means_count_what_is_padded_and_nothing_beyond`.
+                    continue;
+                }
+                let call = draft.graph.op("AveragePool", &[&x]).attr("ceil_mode", rounds_up);
+                let mean = with(call.attr("count_include_pad", counts), ints).value();
+                draft.give(&mean, &dims);
+            }
+        }
+    }
+    let dilated = with(draft.graph.op("MaxPool", &[&x]), &[size, ("dilations", &[2, 3]), ("pads", &[1, 0, 1, 1])]);
+    let dilated = dilated.value();
+    draft.give(&dilated, &[3, 5, 7]);
+    for auto in ["SAME_UPPER", "SAME_LOWER"] {
+        for op in ["MaxPool", "AveragePool"] {
+            let call = draft.graph.op(op, &[&x]).attr("auto_pad", auto).attr("kernel_shape", [3, 2]);
+            let y = call.attr("strides", [2, 2]).value();
+            draft.give(&y, &[3, 4, 5]);
+        }
+    }
+    for (op, dims) in [("GlobalMaxPool", [3, 1, 1]), ("GlobalAveragePool", [3, 1, 1])] {
+        let y = draft.graph.op(op, &[&x]).value();
+        draft.give(&y, &dims);
+    }
+    let along = with(draft.graph.op("MaxPool", &[&line]), &[("kernel_shape", &[4]), ("strides", &[3])]).value();
+    draft.give(&along, &[2, 3]);
+    let global = draft.graph.op("GlobalAveragePool", &[&line]).value();
+    draft.give(&global, &[2, 1]);
+    draft.case()
+}
+
 #[test]
 fn pools() {
-    with_fake_cuda(&[], || {
-        let mut draft = Draft::new();
-        let (x, line) = (draft.floats("x", &[3, 7, 9]), draft.floats("line", &[2, 12]));
-        let size: (&str, &[i64]) = ("kernel_shape", &[3, 2]);
-        for (ints, floor, up) in [
-            (&[size][..], [3, 5, 8], [3, 5, 8]),
-            (&[size, ("strides", &[2, 2])], [3, 3, 4], [3, 3, 5]),
-            (&[size, ("pads", &[1, 0, 2, 1])], [3, 8, 9], [3, 8, 9]),
-            (&[size, ("strides", &[3, 2]), ("pads", &[1, 1, 1, 1])], [3, 3, 5], [3, 3, 5]),
-            (&[size, ("strides", &[3, 4]), ("pads", &[1, 0, 0, 1])], [3, 2, 3], [3, 3, 3]),
-        ] {
-            for (rounds_up, dims) in [(0, floor), (1, up)] {
-                let most = with(draft.graph.op("MaxPool", &[&x]).attr("ceil_mode", rounds_up), ints).value();
-                draft.give(&most, &dims);
-                for counts in [0, 1] {
-                    if rounds_up * counts == 1 && dims != floor {
-                        // See `means_count_what_is_padded_and_nothing_beyond`.
-                        continue;
-                    }
-                    let call = draft.graph.op("AveragePool", &[&x]).attr("ceil_mode", rounds_up);
-                    let mean = with(call.attr("count_include_pad", counts), ints).value();
-                    draft.give(&mean, &dims);
-                }
-            }
-        }
-        let dilated = with(draft.graph.op("MaxPool", &[&x]), &[size, ("dilations", &[2, 3]), ("pads", &[1, 0, 1, 1])]);
-        let dilated = dilated.value();
-        draft.give(&dilated, &[3, 5, 7]);
-        for auto in ["SAME_UPPER", "SAME_LOWER"] {
-            for op in ["MaxPool", "AveragePool"] {
-                let call = draft.graph.op(op, &[&x]).attr("auto_pad", auto).attr("kernel_shape", [3, 2]);
-                let y = call.attr("strides", [2, 2]).value();
-                draft.give(&y, &[3, 4, 5]);
-            }
-        }
-        for (op, dims) in [("GlobalMaxPool", [3, 1, 1]), ("GlobalAveragePool", [3, 1, 1])] {
-            let y = draft.graph.op(op, &[&x]).value();
-            draft.give(&y, &dims);
-        }
-        let along = with(draft.graph.op("MaxPool", &[&line]), &[("kernel_shape", &[4]), ("strides", &[3])]).value();
-        draft.give(&along, &[2, 3]);
-        let global = draft.graph.op("GlobalAveragePool", &[&line]).value();
-        draft.give(&global, &[2, 1]);
-        draft.case().check();
-    });
+    with_fake_cuda(&[], || pools_of().check());
 }
 
 /// ONNX Runtime 1.23 divides by the whole window in operator sets before 19, and later releases as is done here.

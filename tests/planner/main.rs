@@ -13,6 +13,7 @@ mod images;
 mod loading;
 mod networks;
 mod operators;
+mod resampling;
 mod rig;
 #[path = "../common/runtime.rs"]
 mod runtime;

@@ -4,14 +4,14 @@ use std::{env, fs, path::PathBuf};
 
 use paternoster::onnx::zoo::{Width, cells};
 
-use crate::{networks::network, operators, rig::Case};
+use crate::{convolutions, networks::network, operators, resampling, rig::Case};
 
 /// Writes the files in place of comparing with them.
 const WRITE: &str = "WRITE_PLANS";
 
 #[test]
 fn sources_are_the_committed_ones() {
-    let cases: [(&str, Case); 6] = [
+    let cases: [(&str, Case); 10] = [
         ("lstm_step", network(cells::lstm::step(Width::QUARTER), &[], 2_000)),
         (
             "transformer_decoder",
@@ -21,6 +21,10 @@ fn sources_are_the_committed_ones() {
         ("whole_numbers", operators::whole_numbers()),
         ("reductions", operators::reductions_of()),
         ("lookups", operators::lookups_of()),
+        ("depthwise", convolutions::groups_of()),
+        ("pools", convolutions::pools_of()),
+        ("pads", resampling::pads_of()),
+        ("sizes", resampling::sizes_of()),
     ];
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/plans");
     for (name, case) in cases {

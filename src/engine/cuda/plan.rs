@@ -164,11 +164,16 @@ fn lowered<'m>(
     let standard = model.0.opset_import.iter().find(|set| matches!(set.domain(), "" | "ai.onnx"));
     let opset = standard.map_or(1, |set| set.version());
     let names = wanted.iter().enumerate().map(|(index, (name, _))| (*name, index)).collect();
-    let mut lowering = Lowering::new(work, values, names);
-    for node in &graph.node {
-        if node.output.iter().any(|name| needed.contains(name.as_str())) {
-            lowering.node(&Call { node, opset });
-        }
+    let is_needed = |node: &&pb::NodeProto| node.output.iter().any(|name| needed.contains(name.as_str()));
+    let nodes = || graph.node.iter().filter(is_needed);
+    let mut uses = HashMap::new();
+    let read = nodes().flat_map(|node| &node.input).map(String::as_str);
+    for name in read.chain(wanted.iter().map(|(name, _)| *name)) {
+        *uses.entry(name).or_default() += 1;
+    }
+    let mut lowering = Lowering::new(work, values, names, uses);
+    for node in nodes() {
+        lowering.node(&Call { node, opset });
     }
     Ok((lowering, wanted))
 }

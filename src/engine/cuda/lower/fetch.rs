@@ -3,16 +3,20 @@
 use smallvec::SmallVec;
 
 use super::{Lowering, Reason, window::Window};
-use crate::engine::cuda::ir::{Dims, Fetch, Index, Kind, Node, Place, Strides, Tensor};
+use crate::engine::cuda::ir::{Dims, Fetch, Index, Kind, Node, NodeId, Place, Strides, Tensor};
 
-/// Which entry of an axis is read at a place of a new index space: `offset`, and `strides` times the place. It may be
-/// outside of the axis.
+/// Which entry of an axis is read at a place of a new index space.
 #[derive(Clone, Debug)]
-pub struct Along {
-    /// At the first place.
-    pub offset: i64,
-    /// By axis of the new index space.
-    pub strides: Strides,
+pub enum Along {
+    /// `offset`, and `strides` times the place; it may be outside of the axis.
+    Steps {
+        /// At the first place.
+        offset: i64,
+        /// By axis of the new index space.
+        strides: Strides,
+    },
+    /// What an expression says, an i32 that is inside.
+    Index(NodeId),
 }
 
 impl Along {
@@ -24,7 +28,7 @@ impl Along {
     fn shifted(axis: usize, rank: usize, offset: i64) -> Self {
         let mut strides = Strides::from_elem(0, rank);
         strides[axis] = 1;
-        Self { offset, strides }
+        Self::Steps { offset, strides }
     }
 }
 
@@ -43,14 +47,18 @@ impl Lowering<'_> {
         let mut indices: SmallVec<[Index; 2]> = SmallVec::new();
         for ((along, &stride), &length) in along.iter().zip(&own).zip(&tensor.dims) {
             let length = length as i64;
-            if is_inside(along, dims, length) {
-                from.offset += along.offset * stride;
-                from.strides.iter_mut().zip(&along.strides).for_each(|(to, step)| *to += step * stride);
-                continue;
+            match along {
+                Along::Steps { offset, strides } if is_inside(*offset, strides, dims, length) => {
+                    from.offset += offset * stride;
+                    from.strides.iter_mut().zip(strides).for_each(|(to, step)| *to += step * stride);
+                }
+                Along::Steps { offset, strides } => {
+                    let place = Node::Place(Place { offset: *offset, strides: strides.clone() });
+                    let node = self.work.expressions.add(Kind::I32, place);
+                    indices.push(Index { node, stride, length });
+                }
+                Along::Index(node) => indices.push(Index { node: *node, stride, length }),
             }
-            let place = Node::Place(Place { offset: along.offset, strides: along.strides.clone() });
-            let node = self.work.expressions.add(Kind::I32, place);
-            indices.push(Index { node, stride, length });
         }
         let kind = self.work.kind(tensor);
         let node = if indices.is_empty() { Node::Load(from) } else { Node::Fetch(Fetch { from, indices, outside }) };
@@ -82,7 +90,7 @@ impl Lowering<'_> {
         let of_window = |(place, window): (usize, &Window)| {
             let mut strides = Strides::from_elem(0, rank);
             (strides[first + place], strides[first + count + place]) = (window.stride as i64, window.dilation as i64);
-            Along { offset: -(window.pads.0 as i64), strides }
+            Along::Steps { offset: -(window.pads.0 as i64), strides }
         };
         let along: Vec<Along> =
             (0..first).map(|axis| Along::same(axis, rank)).chain(windows.iter().enumerate().map(of_window)).collect();
@@ -91,8 +99,10 @@ impl Lowering<'_> {
 }
 
 /// Whether all places of an index space lead to entries of an axis.
-fn is_inside(along: &Along, dims: &[usize], length: i64) -> bool {
-    let reaches = || along.strides.iter().zip(dims).map(|(stride, &length)| stride * (length as i64 - 1));
-    let (least, most): (i64, i64) = (reaches().map(|it| it.min(0)).sum(), reaches().map(|it| it.max(0)).sum());
-    along.offset + least >= 0 && along.offset + most < length
+fn is_inside(offset: i64, strides: &Strides, dims: &[usize], length: i64) -> bool {
+    let reach = |&(stride, &length): &(&i64, &usize)| stride * (length as i64 - 1);
+    let reaches: Vec<i64> = strides.iter().zip(dims).map(|pair| reach(&pair)).collect();
+    let least: i64 = reaches.iter().map(|&reach| reach.min(0)).sum();
+    let most: i64 = reaches.iter().map(|&reach| reach.max(0)).sum();
+    offset + least >= 0 && offset + most < length
 }

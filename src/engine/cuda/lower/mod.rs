@@ -9,11 +9,13 @@ mod convolution;
 mod fetch;
 mod gather;
 mod layout;
+mod normalize;
 mod numbers;
 mod pointwise;
 mod pooling;
 mod product;
 mod reduce;
+mod resample;
 mod window;
 
 use std::collections::{HashMap, HashSet};
@@ -69,6 +71,8 @@ pub struct Lowering<'m> {
     missing: HashSet<&'m str>,
     /// The graph's outputs by name, with their numbers.
     outputs: HashMap<&'m str, usize>,
+    /// How many nodes and outputs read each tensor.
+    uses: HashMap<&'m str, usize>,
     /// Refused nodes.
     refused: Vec<String>,
     /// All nodes so far.
@@ -79,13 +83,19 @@ pub struct Lowering<'m> {
 fn rule(op: &str) -> Option<Rule> {
     let found = layout::rule(op).or_else(|| gather::rule(op)).or_else(|| pointwise::rule(op));
     let found = found.or_else(|| product::rule(op)).or_else(|| reduce::rule(op));
-    found.or_else(|| convolution::rule(op)).or_else(|| pooling::rule(op))
+    let found = found.or_else(|| convolution::rule(op)).or_else(|| pooling::rule(op));
+    found.or_else(|| normalize::rule(op)).or_else(|| resample::rule(op))
 }
 
 impl<'m> Lowering<'m> {
-    /// Begins with what the graph is given.
-    pub fn new(work: Work, values: HashMap<&'m str, Value>, outputs: HashMap<&'m str, usize>) -> Self {
-        Self { work, values, missing: HashSet::new(), outputs, refused: Vec::new(), nodes: Vec::new() }
+    /// Begins with what the graph is given, and how many nodes and outputs read each tensor.
+    pub fn new(
+        work: Work,
+        values: HashMap<&'m str, Value>,
+        outputs: HashMap<&'m str, usize>,
+        uses: HashMap<&'m str, usize>,
+    ) -> Self {
+        Self { work, values, missing: HashSet::new(), outputs, uses, refused: Vec::new(), nodes: Vec::new() }
     }
 
     /// Lowers a node; one that cannot be is noted.
@@ -237,6 +247,9 @@ impl<'m> Lowering<'m> {
 
     /// Operands, computed and stored before where the expression over them would become too large.
     fn tensors(&mut self, call: &Call<'_>) -> Result<Vec<Tensor>, Reason> {
+        if call.node.input.is_empty() {
+            return Err("it has no operands".to_owned());
+        }
         let mut tensors: Vec<Tensor> =
             (0..call.node.input.len()).map(|index| self.tensor(call, index)).collect::<Result<_, _>>()?;
         let weight = |tensor: &Tensor| self.work.expressions.weight(tensor.node);
@@ -302,9 +315,18 @@ impl<'m> Lowering<'m> {
 
     /// Numbers that are known.
     fn constant(&mut self, numbers: &[f32], dims: &[usize]) -> Tensor {
-        let bytes: Bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
-        let buffer = self.work.constant(Kind::F32, bytes);
+        let buffer = self.constant_buffer(numbers);
         self.work.whole(buffer, dims)
+    }
+
+    fn constant_buffer(&mut self, numbers: &[f32]) -> usize {
+        let bytes: Bytes = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        self.work.constant(Kind::F32, bytes)
+    }
+
+    /// How many nodes and outputs read what has this name.
+    fn uses(&self, name: &str) -> usize {
+        self.uses.get(name).copied().unwrap_or(0)
     }
 
     /// The same number everywhere.

@@ -62,7 +62,7 @@ fn shares_of(window: &Window, counts_pads: bool) -> Vec<f32> {
 }
 
 fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
-    let tensor = lowering.tensor(call, 0)?;
+    let tensor = lowering.tensors(call)?.swap_remove(0);
     lowering.check_images(&tensor)?;
     let axes: Vec<usize> = (2..tensor.dims.len()).collect();
     let count: usize = tensor.dims[2..].iter().product();
