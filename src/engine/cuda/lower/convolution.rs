@@ -70,27 +70,32 @@ fn transposed(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     if w.dims[0] != inputs || inputs % groups != 0 {
         return Err(format!("its weights are {:?} in {groups} groups, for {inputs} channels", w.dims));
     }
-    let (windows, cuts) = spread_windows(call, &x.dims[2..], &w.dims[2..])?;
+    let spreads = spreads(call, &x.dims[2..], &w.dims[2..])?;
+    let windows: Vec<Window> = spreads.iter().map(|spread| spread.window).collect();
     let (buffer, stored) = lowering.stored(call, 0)?;
     let (size, out) = (stored.dims[2..].to_vec(), windows.iter().map(|window| window.length).collect());
     let pads = windows.iter().map(|window| window.pads.0).collect();
     let moved = Moved { is_transposed: true, x: buffer, size, out, pads };
-    let is_cut = windows.iter().zip(&cuts).any(|(window, &cut)| cut != (0, window.length));
+    let is_cut = spreads.iter().any(|spread| spread.length != spread.window.length);
     let name = if is_cut || call.operand(2).is_some() { "" } else { call.result(0) };
     let mut result = lowering.convolve(&operands, &windows, moved, name)?;
-    for (axis, (start, length)) in cuts.into_iter().enumerate() {
+    for (axis, Spread { start, length, .. }) in spreads.into_iter().enumerate() {
         result = views::sliced(&mut lowering.work.expressions, &result, axis + 2, (start as i64, 1, length));
     }
     lowering.biased(call, result)
 }
 
-/// The windows of the convolution that a transposed one turns around, and what part of each axis of its images is
-/// wanted.
-fn spread_windows(
-    call: &Call<'_>,
-    lengths: &[usize],
-    kernel: &[usize],
-) -> Result<(Vec<Window>, Vec<(usize, usize)>), Reason> {
+/// An axis that a transposed convolution writes.
+struct Spread {
+    /// That of the convolution which it turns around: its axis is written, its windows are read.
+    window: Window,
+    /// The part of the axis that is wanted.
+    start: usize,
+    length: usize,
+}
+
+/// What a transposed convolution writes of each axis.
+fn spreads(call: &Call<'_>, lengths: &[usize], kernel: &[usize]) -> Result<Vec<Spread>, Reason> {
     let axes = lengths.len();
     let (strides, dilations) = (by_axis(call, "strides", axes, 1, 1)?, by_axis(call, "dilations", axes, 1, 1)?);
     let more = by_axis(call, "output_padding", axes, 0, 0)?;
@@ -99,7 +104,7 @@ fn spread_windows(
     if call.ints("kernel_shape").is_some() && by_axis(call, "kernel_shape", axes, 1, 1)? != kernel {
         return Err(format!("its kernel_shape is not that of its weights, {kernel:?}"));
     }
-    let (mut windows, mut cuts) = (Vec::new(), Vec::new());
+    let mut spreads = Vec::new();
     for axis in 0..axes {
         let (length, kernel, stride, dilation) = (lengths[axis], kernel[axis], strides[axis], dilations[axis]);
         if kernel == 0 || length == 0 {
@@ -135,10 +140,9 @@ fn spread_windows(
         if window.length >= reached - 2 * pad + stride {
             return Err(format!("its output_padding or output_shape gives {out} entries of at most {reached}"));
         }
-        windows.push(window);
-        cuts.push((start, out));
+        spreads.push(Spread { window, start, length: out });
     }
-    Ok((windows, cuts))
+    Ok(spreads)
 }
 
 /// What a convolution reads.

@@ -2,8 +2,11 @@
 
 use smallvec::SmallVec;
 
-use super::{Lowering, Reason, window::Window};
-use crate::engine::cuda::ir::{Dims, Fetch, Index, Kind, Node, NodeId, Place, Strides, Tensor};
+use super::{
+    Lowering, Reason,
+    window::{PLACES_MAX, Window},
+};
+use crate::engine::cuda::ir::{Dims, ELEMENTS_MAX, Fetch, Index, Kind, Node, NodeId, Place, Strides, Tensor, elements};
 
 /// Which entry of an axis is read at a place of a new index space.
 #[derive(Clone, Debug)]
@@ -69,13 +72,16 @@ impl Lowering<'_> {
     pub fn padded(&mut self, tensor: &Tensor, pads: &[(i64, i64)], outside: u64) -> Result<Tensor, Reason> {
         let rank = tensor.dims.len();
         let mut dims = Dims::new();
+        let most = PLACES_MAX as i64;
         for (&length, &(before, after)) in tensor.dims.iter().zip(pads) {
-            let padded = (length as i64).checked_add(before).and_then(|sum| sum.checked_add(after));
-            let padded = padded.filter(|padded| (1..1 << 31).contains(padded));
-            let padded =
-                padded.ok_or_else(|| format!("its pads {before} and {after} do not fit an axis of {length}"))?;
+            let are_counted = [before, after].iter().all(|pad| (-most..most).contains(pad));
+            let padded = if are_counted { length as i64 + before + after } else { 0 };
+            if !(1..most).contains(&padded) {
+                return Err(format!("its pads {before} and {after} do not fit an axis of {length}"));
+            }
             dims.push(padded as usize);
         }
+        check_size(&dims)?;
         let along: Vec<Along> =
             pads.iter().enumerate().map(|(axis, &(before, _))| Along::shifted(axis, rank, -before)).collect();
         self.fetched(tensor, &dims, &along, outside)
@@ -87,6 +93,8 @@ impl Lowering<'_> {
         let places = windows.iter().map(|window| window.out).chain(windows.iter().map(|window| window.kernel));
         let dims: Dims = tensor.dims[..first].iter().copied().chain(places).collect();
         let rank = dims.len();
+        check_size(&dims[..first + count])?;
+        check_size(&dims[first + count..])?;
         let of_window = |(place, window): (usize, &Window)| {
             let mut strides = Strides::from_elem(0, rank);
             (strides[first + place], strides[first + count + place]) = (window.stride as i64, window.dilation as i64);
@@ -96,6 +104,12 @@ impl Lowering<'_> {
             (0..first).map(|axis| Along::same(axis, rank)).chain(windows.iter().enumerate().map(of_window)).collect();
         self.fetched(tensor, &dims, &along, outside)
     }
+}
+
+/// Refuses an index space that kernels cannot count.
+pub fn check_size(dims: &[usize]) -> Result<(), Reason> {
+    let refused = || format!("it goes over the axes {dims:?}, expected fewer than {ELEMENTS_MAX} elements");
+    elements(dims).map(|_| ()).ok_or_else(refused)
 }
 
 /// Whether all places of an index space lead to entries of an axis.

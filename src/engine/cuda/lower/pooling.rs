@@ -31,9 +31,9 @@ fn max_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 fn average_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let (tensor, windows) = lowering.pooled(call)?;
     let counts_pads = call.int("count_include_pad").unwrap_or(0) != 0 && AutoPad::of(call)? != AutoPad::Valid;
+    let entries = lowering.windowed(&tensor, &windows, 0)?;
     let shares: Vec<Vec<f32>> = windows.iter().map(|window| shares_of(window, counts_pads)).collect();
     let is_the_same = shares.iter().all(|shares| shares.iter().all(|share| share.to_bits() == shares[0].to_bits()));
-    let entries = lowering.windowed(&tensor, &windows, 0)?;
     if is_the_same {
         let share: f32 = shares.iter().map(|shares| shares[0]).product();
         let scaled = lowering.with_number(Function::Mul, &entries, share)?;
@@ -54,9 +54,12 @@ fn average_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 fn shares_of(window: &Window, counts_pads: bool) -> Vec<f32> {
     let (before, after) = window.pads;
     let (first, end) = if counts_pads { (0, before + window.length + after) } else { (before, before + window.length) };
+    // Entries of the window at a place that lie before another place.
+    let before_place =
+        |window_at: usize, place: usize| place.saturating_sub(window_at).div_ceil(window.dilation).min(window.kernel);
     let entries = |place: usize| {
-        let places = (0..window.kernel).map(|entry| place * window.stride + entry * window.dilation);
-        places.filter(|place| (first..end).contains(place)).count()
+        let window_at = place * window.stride;
+        before_place(window_at, end) - before_place(window_at, first)
     };
     (0..window.out).map(|place| 1.0 / entries(place).max(1) as f32).collect()
 }

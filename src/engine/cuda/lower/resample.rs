@@ -1,6 +1,9 @@
 //! Tensors with other borders or of another size: Pad and Resize.
 
-use super::{Call, Lowering, Outcome, Reason, Rule, Value, axis_of, fetch::Along};
+use super::{
+    Call, Lowering, Outcome, Reason, Rule, Value, axis_of,
+    fetch::{Along, check_size},
+};
 use crate::engine::cuda::{
     constants,
     ir::{Function, Holder, Kind, Node, NodeId, Strides, Tensor, View},
@@ -56,6 +59,7 @@ fn resize(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let axes = lowering.resized_axes(call, &tensor)?;
     let rank = tensor.dims.len();
     let dims: Vec<usize> = axes.iter().map(|axis| axis.out).collect();
+    check_size(&dims)?;
     let changed: Vec<usize> = (0..rank).filter(|&axis| axes[axis].is_changed()).collect();
     if tensor.by_rows && changed.contains(&0) {
         return Err("it mixes or moves the rows of a batch".to_owned());

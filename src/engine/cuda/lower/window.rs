@@ -3,6 +3,9 @@
 
 use super::{Call, Reason};
 
+/// Places along an axis are fewer than this, so that kernels count them in 32 bits.
+pub const PLACES_MAX: usize = 1 << 31;
+
 /// A window along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
@@ -63,7 +66,7 @@ impl AutoPad {
 pub fn by_axis(call: &Call<'_>, name: &str, axes: usize, least: i64, default: usize) -> Result<Vec<usize>, Reason> {
     let Some(given) = call.ints(name) else { return Ok(vec![default; axes]) };
     // Larger ones than kernels can count have no tensor that they would fit.
-    let number = |&number: &i64| usize::try_from(number).ok().filter(|_| (least..1 << 31).contains(&number));
+    let number = |&number: &i64| usize::try_from(number).ok().filter(|_| (least..PLACES_MAX as i64).contains(&number));
     let numbers: Option<Vec<usize>> = given.iter().map(number).collect();
     let fits = numbers.filter(|numbers| numbers.len() == axes);
     fits.ok_or_else(|| format!("its {name} are {given:?}, expected {axes} numbers from {least} on"))
@@ -105,7 +108,12 @@ pub fn windows(call: &Call<'_>, lengths: &[usize], kernel: Option<&[usize]>) -> 
             }
         }
         let (before, after) = window.pads;
-        let room = (length + before + after).checked_sub(window.span());
+        let padded = length + before + after;
+        if padded + window.span() >= PLACES_MAX {
+            let span = window.span();
+            return Err(format!("its window of {span} over {padded} entries, expected fewer than {PLACES_MAX} in all"));
+        }
+        let room = padded.checked_sub(window.span());
         let room = room.ok_or_else(|| format!("its window of {} is beyond an axis of {length}", window.span()))?;
         window.out = room / stride + 1;
         // The last window begins within the axis or the padding before it.
