@@ -22,7 +22,7 @@ macro_rules! conformance {
             $(#[test] fn $other() { super::$other::<super::OnSim>(); })+
         }
         mod cuda {
-            $(#[test] fn $test() { crate::fake_cuda::with_fake_cuda(&[], || super::$test::<super::OnCuda>()); })+
+            $(#[test] fn $test() { crate::fake_cuda::with_card(|| super::$test::<super::OnCuda>()); })+
         }
     };
 }

@@ -4,7 +4,7 @@
 use paternoster::onnx::build::{Node, Value};
 
 use crate::{
-    fake_cuda::with_fake_cuda,
+    fake_cuda::with_card,
     operators::Draft,
     rig::{Case, OnCard, floats},
 };
@@ -36,7 +36,7 @@ impl Draft {
 
 #[test]
 fn strides_dilations_and_pads_of_convolutions() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[3, 9, 8]);
         for (ints, dims) in [
@@ -57,7 +57,7 @@ fn strides_dilations_and_pads_of_convolutions() {
 
 #[test]
 fn pads_that_follow_from_the_stride() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[2, 7, 10]);
         for (auto, strides, dims) in [
@@ -104,12 +104,12 @@ pub fn groups_of() -> Case {
 
 #[test]
 fn groups_of_channels() {
-    with_fake_cuda(&[], || groups_of().check());
+    with_card(|| groups_of().check());
 }
 
 #[test]
 fn convolutions_along_one_axis_and_without_a_bias() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[4, 11]);
         let y = draft.conv(&x, &[3, 4, 3], 1, &[("pads", &[2, 1]), ("strides", &[2])]);
@@ -131,7 +131,7 @@ fn convolutions_along_one_axis_and_without_a_bias() {
 
 #[test]
 fn transposed_convolutions() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[4, 3, 5]);
         for (groups, ints, dims) in [
@@ -168,7 +168,7 @@ fn transposed_convolutions() {
 /// Whatever stands behind a convolution, in its call or not.
 #[test]
 fn what_follows_convolutions() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let (x, other) = (draft.floats("x", &[3, 4, 5]), draft.floats("other", &[2, 4, 5]));
         let conv = |draft: &mut Draft| draft.conv(&x, &[2, 3, 1, 1], 1, &[]);
@@ -254,13 +254,13 @@ pub fn pools_of() -> Case {
 
 #[test]
 fn pools() {
-    with_fake_cuda(&[], || pools_of().check());
+    with_card(|| pools_of().check());
 }
 
 /// ONNX Runtime 1.23 divides by the whole window in operator sets before 19, and later releases as is done here.
 #[test]
 fn means_count_what_is_padded_and_nothing_beyond() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[1, 5]);
         for (pads, dims) in [([0, 0], [1, 3]), ([0, 1], [1, 3]), ([1, 1], [1, 3])] {

@@ -3,14 +3,14 @@
 use paternoster::model::DataType;
 
 use crate::{
-    fake_cuda::with_fake_cuda,
+    fake_cuda::with_card,
     operators::Draft,
     rig::{OnCard, floats},
 };
 
 #[test]
 fn a_row_with_an_index_beyond_its_table_is_noted_and_harms_no_other() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let ids = draft.input("ids", DataType::Int64, &[2], 9);
         let table = draft.graph.constant("table", &[3, 2], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]);
@@ -37,7 +37,7 @@ fn a_row_with_an_index_beyond_its_table_is_noted_and_harms_no_other() {
 /// A single index a row needs no launch that clears faults before.
 #[test]
 fn a_fault_is_gone_with_the_next_launch() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let id = draft.input("id", DataType::Int32, &[], 9);
         let table = draft.graph.constant("table", &[3, 2], &[1.0_f32, 2.0, 3.0, 4.0, 5.0, 6.0]);

@@ -6,7 +6,7 @@ use paternoster::onnx::{
     zoo::{self, Width, cells},
 };
 
-use crate::{fake_cuda::with_fake_cuda, networks::network};
+use crate::{fake_cuda::with_card, networks::network};
 
 /// A network with smaller images, where the stand-in would take long: its layers do not depend on their size.
 fn of_side(mut model: Model, side: i64) -> Model {
@@ -25,7 +25,7 @@ fn of_side(mut model: Model, side: i64) -> Model {
 
 #[test]
 fn resnet() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let model = zoo::resnet50(Width::QUARTER).expect("the graph is sound");
         network::<()>(Ok(of_side(model, 64)), &[], 1).check();
     });
@@ -33,7 +33,7 @@ fn resnet() {
 
 #[test]
 fn vgg() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         // Its dense layers hold its images to their size.
         network(zoo::vgg19(Width::QUARTER), &[], 1).check_once();
     });
@@ -41,7 +41,7 @@ fn vgg() {
 
 #[test]
 fn mobilenet() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let model = zoo::mobilenet(Width::QUARTER).expect("the graph is sound");
         network::<()>(Ok(of_side(model, 64)), &[], 1).check();
     });
@@ -49,7 +49,7 @@ fn mobilenet() {
 
 #[test]
 fn unet() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let model = zoo::unet(Width::QUARTER).expect("the graph is sound");
         network::<()>(Ok(of_side(model, 48)), &[], 1).check();
     });
@@ -57,7 +57,7 @@ fn unet() {
 
 #[test]
 fn linknet() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let model = zoo::linknet(Width::QUARTER).expect("the graph is sound");
         network::<()>(Ok(of_side(model, 64)), &[], 1).check();
     });
@@ -65,7 +65,7 @@ fn linknet() {
 
 #[test]
 fn the_convolutions_of_a_speech_recogniser() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         // Frames that the stride of time does not divide, and fewer than a window has.
         for frames in [9, 4] {
             let steps = (frames + 1) / 2;

@@ -11,7 +11,7 @@ use paternoster::{
     },
 };
 
-use crate::{fake_cuda::with_fake_cuda, rig::Case};
+use crate::{fake_cuda::with_card, rig::Case};
 
 /// A network with these lengths for axes that vary, and so many tokens.
 pub fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i64) -> Case {
@@ -45,42 +45,42 @@ pub fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], token
 
 #[test]
 fn an_lstm_step() {
-    with_fake_cuda(&[], || network(cells::lstm::step(Width::QUARTER), &[], 2_000).check());
+    with_card(|| network(cells::lstm::step(Width::QUARTER), &[], 2_000).check());
 }
 
 #[test]
 fn a_seq2seq_encoder_step() {
-    with_fake_cuda(&[], || network(cells::seq2seq::encoder(Width::QUARTER), &[], 2_000).check());
+    with_card(|| network(cells::seq2seq::encoder(Width::QUARTER), &[], 2_000).check());
 }
 
 #[test]
 fn a_seq2seq_decoder_step() {
-    with_fake_cuda(&[], || network(cells::seq2seq::decoder(Width::QUARTER), &[], 2_000).check());
+    with_card(|| network(cells::seq2seq::decoder(Width::QUARTER), &[], 2_000).check());
 }
 
 #[test]
 fn an_lstm_projection() {
-    with_fake_cuda(&[], || network(cells::lstm::project(Width::QUARTER), &[], 2_000).check());
+    with_card(|| network(cells::lstm::project(Width::QUARTER), &[], 2_000).check());
 }
 
 #[test]
 fn an_lstm_step_over_projected_gates() {
-    with_fake_cuda(&[], || network(cells::lstm::projected_step(Width::QUARTER), &[], 1).check());
+    with_card(|| network(cells::lstm::projected_step(Width::QUARTER), &[], 1).check());
 }
 
 #[test]
 fn a_tree_lstm_leaf() {
-    with_fake_cuda(&[], || network(cells::tree_lstm::leaf(Width::QUARTER), &[], 2_000).check());
+    with_card(|| network(cells::tree_lstm::leaf(Width::QUARTER), &[], 2_000).check());
 }
 
 #[test]
 fn a_tree_lstm_node() {
-    with_fake_cuda(&[], || network(cells::tree_lstm::node(Width::QUARTER), &[], 1).check());
+    with_card(|| network(cells::tree_lstm::node(Width::QUARTER), &[], 1).check());
 }
 
 #[test]
 fn gru_steps() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         network(cells::deepspeech2::forward(Width::QUARTER), &[], 1).check();
         network(cells::deepspeech2::backward(Width::QUARTER), &[], 1).check();
     });
@@ -88,12 +88,12 @@ fn gru_steps() {
 
 #[test]
 fn a_dense_layer_over_both_directions() {
-    with_fake_cuda(&[], || network(cells::deepspeech2::dense(Width::QUARTER), &[("steps", 5)], 1).check());
+    with_card(|| network(cells::deepspeech2::dense(Width::QUARTER), &[("steps", 5)], 1).check());
 }
 
 #[test]
 fn translation_cells() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         network(cells::gnmt::forward(Width::QUARTER), &[], 4_000).check();
         network(cells::gnmt::upper(Width::QUARTER), &[], 1).check();
     });
@@ -101,12 +101,12 @@ fn translation_cells() {
 
 #[test]
 fn a_translation_decoder_step() {
-    with_fake_cuda(&[], || network(cells::gnmt::decoder(Width::QUARTER), &[("memory", 7)], 4_000).check());
+    with_card(|| network(cells::gnmt::decoder(Width::QUARTER), &[("memory", 7)], 4_000).check());
 }
 
 #[test]
 fn listening_cells() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         network(cells::las::listener(Width::QUARTER), &[], 1).check();
         network(cells::las::upper(Width::QUARTER), &[], 1).check();
     });
@@ -114,27 +114,27 @@ fn listening_cells() {
 
 #[test]
 fn a_spelling_step() {
-    with_fake_cuda(&[], || network(cells::las::speller(Width::QUARTER), &[("memory", 9)], 32).check());
+    with_card(|| network(cells::las::speller(Width::QUARTER), &[("memory", 9)], 32).check());
 }
 
 #[test]
 fn a_transformer_encoder() {
-    with_fake_cuda(&[], || network(cells::transformer::encoder(Width::QUARTER), &[("source", 6)], 4_000).check());
+    with_card(|| network(cells::transformer::encoder(Width::QUARTER), &[("source", 6)], 4_000).check());
 }
 
 #[test]
 fn a_transformer_decoder_step() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         network(cells::transformer::decoder(Width::QUARTER), &[("past", 5), ("memory", 7)], 4_000).check();
     });
 }
 
 #[test]
 fn bert() {
-    with_fake_cuda(&[], || network(zoo::bert_base(Width::QUARTER), &[("tokens", 5)], 30_522).check());
+    with_card(|| network(zoo::bert_base(Width::QUARTER), &[("tokens", 5)], 30_522).check());
 }
 
 #[test]
 fn a_sentence_encoder() {
-    with_fake_cuda(&[], || network(zoo::minilm(Seeded::new(1)), &[("tokens", 4)], 30_522).check());
+    with_card(|| network(zoo::minilm(Seeded::new(1)), &[("tokens", 4)], 30_522).check());
 }

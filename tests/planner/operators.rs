@@ -8,7 +8,7 @@ use paternoster::{
     },
 };
 
-use crate::{fake_cuda::with_fake_cuda, rig::Case};
+use crate::{fake_cuda::with_card, rig::Case};
 
 /// A graph under construction, and its ports.
 pub struct Draft {
@@ -70,7 +70,7 @@ impl Draft {
 
 #[test]
 fn broadcasting() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let (x, column, row) =
             (draft.floats("x", &[3, 4]), draft.floats("column", &[3, 1]), draft.floats("row", &[1, 4]));
@@ -117,7 +117,7 @@ pub fn numbers() -> Case {
 
 #[test]
 fn functions_of_numbers() {
-    with_fake_cuda(&[], || numbers().check());
+    with_card(|| numbers().check());
 }
 
 /// Functions of whole numbers and truth values.
@@ -164,12 +164,12 @@ pub fn whole_numbers() -> Case {
 
 #[test]
 fn whole_numbers_and_truth_values() {
-    with_fake_cuda(&[], || whole_numbers().check());
+    with_card(|| whole_numbers().check());
 }
 
 #[test]
 fn views_of_what_is_computed_and_of_what_is_stored() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[4, 6]);
         let computed = draft.graph.op("Tanh", &[&x]).value();
@@ -210,7 +210,7 @@ fn views_of_what_is_computed_and_of_what_is_stored() {
 
 #[test]
 fn shapes_that_graphs_compute_from_shapes() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[4, 6]);
         let shape = draft.graph.op("Shape", &[&x]).value();
@@ -247,7 +247,7 @@ fn shapes_that_graphs_compute_from_shapes() {
 
 #[test]
 fn products() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let (x, y) = (draft.floats("x", &[3, 4]), draft.floats("y", &[4, 5]));
         let (heads, others) = (draft.floats("heads", &[2, 3, 4]), draft.floats("others", &[2, 4, 3]));
@@ -282,7 +282,7 @@ fn products() {
 
 #[test]
 fn attention_by_heads() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let (x, mask) = (draft.floats("x", &[5, 8]), draft.input("mask", DataType::Int64, &[5], 2));
         let split = draft.graph.literal(&[0_i64, 0, 2, 4]);
@@ -356,7 +356,7 @@ pub fn reductions_of() -> Case {
 
 #[test]
 fn reductions() {
-    with_fake_cuda(&[], || reductions_of().check());
+    with_card(|| reductions_of().check());
 }
 
 /// Entries by index.
@@ -387,12 +387,12 @@ pub fn lookups_of() -> Case {
 
 #[test]
 fn lookups() {
-    with_fake_cuda(&[], || lookups_of().check());
+    with_card(|| lookups_of().check());
 }
 
 #[test]
 fn an_output_that_is_an_input_or_another_output() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[4]);
         draft.give(&x, &[4]);
@@ -413,7 +413,7 @@ fn an_output_that_is_an_input_or_another_output() {
 
 #[test]
 fn angles() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let x = draft.floats("x", &[5]);
         for op in ["Sin", "Cos"] {

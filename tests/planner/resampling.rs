@@ -5,7 +5,7 @@ use paternoster::{
     onnx::build::{Graph, Value},
 };
 
-use crate::{fake_cuda::with_fake_cuda, operators::Draft, rig::Case};
+use crate::{fake_cuda::with_card, operators::Draft, rig::Case};
 
 impl Draft {
     /// A batch normalisation of so many channels.
@@ -24,7 +24,7 @@ impl Draft {
 
 #[test]
 fn batch_normalisation() {
-    with_fake_cuda(&[], || {
+    with_card(|| {
         let mut draft = Draft::new();
         let (x, row) = (draft.floats("x", &[4, 5, 6]), draft.floats("row", &[7]));
         let plain = draft.normal(&x, 4);
@@ -89,7 +89,7 @@ pub fn pads_of() -> Case {
 
 #[test]
 fn pads() {
-    with_fake_cuda(&[], || pads_of().check());
+    with_card(|| pads_of().check());
 }
 
 /// A resize by factors.
@@ -131,5 +131,5 @@ pub fn sizes_of() -> Case {
 
 #[test]
 fn other_sizes() {
-    with_fake_cuda(&[], || sizes_of().check());
+    with_card(|| sizes_of().check());
 }
