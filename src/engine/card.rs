@@ -2,11 +2,21 @@
 
 use crate::device::{
     DeviceError,
-    cuda::{Address, Capture, Cuda},
+    cuda::{Address, Capture, Compiler, Cuda},
 };
 
 /// A program that can be loaded onto a card. It is made without one.
 pub trait CardProgram: Send + Sync {
+    /// Compiles what [`Self::load`] needs, on any thread, so that it finds that in the compiler's cache: a card serves
+    /// nothing while a program is loaded.
+    ///
+    /// # Errors
+    /// When a kernel does not compile.
+    fn compile(&self, compiler: &Compiler) -> Result<(), String> {
+        let _ = compiler;
+        Ok(())
+    }
+
     /// Puts the weights onto a card. On the thread of that card, as all that follows.
     ///
     /// # Errors

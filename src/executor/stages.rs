@@ -109,6 +109,15 @@ impl StagePrograms {
         knobs.collect()
     }
 
+    /// The programs, by stage or cell.
+    pub(super) fn iter(&self) -> Box<dyn Iterator<Item = &Arc<dyn Program>> + '_> {
+        match &self.0 {
+            Programs::Whole(program) => Box::new(std::iter::once(program)),
+            Programs::Cut(stages) => Box::new(stages.stages.iter().map(|stage| &stage.program)),
+            Programs::Cells(cells) => Box::new(cells.cells.iter().map(|cell| &cell.program)),
+        }
+    }
+
     /// The cells, where requests unfold.
     pub(super) fn cells(&self) -> Option<&Arc<CellPrograms>> {
         match &self.0 {

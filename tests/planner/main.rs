@@ -2,6 +2,7 @@
 //!
 //! Each test runs in a process of its own that finds the stand-in (`common/fake_cuda.rs`).
 
+mod compiling;
 mod convolutions;
 #[path = "../common/fake_control.rs"]
 #[expect(dead_code, reason = "other tests use the rest")]

@@ -31,8 +31,12 @@ impl Told for Silent {
 }
 
 pub fn card() -> Cuda {
+    card_with(&Compiler::default())
+}
+
+pub fn card_with(compiler: &Compiler) -> Cuda {
     let options = CudaOptions { ordinal: 0, streams: 1, depth: 4, parameter_bytes: 64 };
-    Cuda::open(&options, &Compiler::default(), Arc::new(Silent)).expect("there is a card")
+    Cuda::open(&options, compiler, Arc::new(Silent)).expect("there is a card")
 }
 
 /// A graph and its ports, with the dims of one row.

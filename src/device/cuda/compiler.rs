@@ -104,8 +104,11 @@ impl Compiler {
         Self { cache: self.cache.clone(), architecture: format!("sm_{major}{minor}") }
     }
 
-    /// What the driver takes.
-    pub(super) fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
+    /// What the driver takes: from the cache, where it is kept from then on. On any thread.
+    ///
+    /// # Errors
+    /// When NVRTC is missing, or a kernel does not compile; with its words.
+    pub fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
         #[expect(unsafe_code, reason = "the library's initialisers run")]
         // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
         let is_present = unsafe { sys::is_culib_present() };

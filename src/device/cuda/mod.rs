@@ -157,6 +157,11 @@ impl Cuda {
         })
     }
 
+    /// What compiles kernels for this card.
+    pub fn compiler(&self) -> &Compiler {
+        &self.compiler
+    }
+
     /// Compiles kernels for this card, or takes them from the cache, and loads them.
     ///
     /// # Errors

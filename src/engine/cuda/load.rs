@@ -11,7 +11,7 @@ use super::{
 };
 use crate::device::{
     DeviceError,
-    cuda::{Address, Cuda, Element, Function, KERNELS, Memory, Source, products::Multiplication},
+    cuda::{Address, Compiler, Cuda, Element, Function, KERNELS, Memory, Source, products::Multiplication},
 };
 
 /// Of matrix products and convolutions; tensors are fp32.
@@ -48,6 +48,25 @@ pub struct Loaded {
 }
 
 impl Plan {
+    /// Compiles the plan's kernels, on any thread: [`Self::load`] finds them in the compiler's cache.
+    ///
+    /// # Errors
+    /// When a kernel does not compile.
+    pub fn compile(&self, compiler: &Compiler) -> Result<(), String> {
+        let steps = self.0.steps.iter().zip(&self.0.program.kernels);
+        let written = steps.filter_map(|(step, generated)| match (step, generated) {
+            (Step::Rowwise(Rowwise { kernel, .. }), None) => Some(written(kernel).0),
+            _ => None,
+        });
+        let sources = std::iter::once(self.own()).chain(written);
+        sources.into_iter().try_for_each(|source| compiler.compile(source, Element::F32).map(drop))
+    }
+
+    /// The plan's own kernels.
+    fn own(&self) -> Source<'_> {
+        Source { name: "plan.cu", text: &self.0.program.text }
+    }
+
     /// Compiles the plan's kernels and puts its weights on a card, on the card's thread.
     ///
     /// # Errors
@@ -73,21 +92,16 @@ impl Plan {
                 constants.insert(buffer, weights.address().offset(offset));
             }
         }
-        let own = card.kernels(Source { name: "plan.cu", text: &parts.program.text }, Element::F32)?;
-        let written = |source: Source<'_>, name: &str| card.kernels(source, Element::F32)?.function(name);
+        let own = card.kernels(self.own(), Element::F32)?;
         let mut by_name: HashMap<&str, Function> = HashMap::new();
         let mut kernels = Vec::new();
         for (step, generated) in parts.steps.iter().zip(&parts.program.kernels) {
             kernels.push(match (step, generated) {
                 (_, Some(generated)) => Some(own.function(&generated.name)?),
                 (Step::Rowwise(Rowwise { kernel, .. }), None) => {
-                    let (source, name) = match kernel {
-                        RowKernel::Softmax => (KERNELS.softmax, "softmax"),
-                        RowKernel::LayerNorm { .. } => (KERNELS.layer_norm, "layer_norm"),
-                        RowKernel::ArgMax { .. } => (KERNELS.argmax, "argmax_i64"),
-                    };
+                    let (source, name) = written(kernel);
                     if !by_name.contains_key(name) {
-                        by_name.insert(name, written(source, name)?);
+                        by_name.insert(name, card.kernels(source, Element::F32)?.function(name)?);
                     }
                     by_name.get(name).cloned()
                 }
@@ -96,6 +110,15 @@ impl Plan {
         }
         let head = parts.program.has_head.then(|| own.function(HEAD)).transpose()?;
         Ok(Loaded { plan: Arc::clone(parts), precision, _weights: weights, constants, kernels, head })
+    }
+}
+
+/// The file and the name of a written kernel.
+fn written(kernel: &RowKernel) -> (Source<'static>, &'static str) {
+    match kernel {
+        RowKernel::Softmax => (KERNELS.softmax, "softmax"),
+        RowKernel::LayerNorm { .. } => (KERNELS.layer_norm, "layer_norm"),
+        RowKernel::ArgMax { .. } => (KERNELS.argmax, "argmax_i64"),
     }
 }
 

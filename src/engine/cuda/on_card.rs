@@ -6,7 +6,7 @@ use super::{Loaded, Plan, Precision, Prepared, Workspace};
 use crate::{
     device::{
         DeviceError,
-        cuda::{Address, Capture, Cuda},
+        cuda::{Address, Capture, Compiler, Cuda},
     },
     engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program},
     model::IndexRange,
@@ -53,6 +53,10 @@ impl Program for OnCard {
 }
 
 impl CardProgram for OnCard {
+    fn compile(&self, compiler: &Compiler) -> Result<(), String> {
+        self.plan.compile(compiler)
+    }
+
     fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError> {
         Ok(Box::new(Weights(Rc::new(self.plan.load(card, self.precision)?))))
     }

@@ -65,7 +65,7 @@ const MOST_ROWS: u32 = 1 << 16;
 
 impl Driver {
     /// Opens the card, tells how that went, and serves until it is told to stop.
-    pub(super) fn run(self, opened: &Sender<Result<(), DeviceError>>) {
+    pub(super) fn run(self, opened: &Sender<Result<Compiler, DeviceError>>) {
         let told = Arc::clone(&self.flights);
         let card = Cuda::open(&self.options, &self.compiler, told).and_then(|mut card| {
             let kernels = Kernels::new(&mut card, MOST_ROWS)?;
@@ -75,7 +75,7 @@ impl Driver {
             Ok(card) => card,
             Err(error) => return drop(opened.send(Err(error))),
         };
-        let _ = opened.send(Ok(()));
+        let _ = opened.send(Ok(card.compiler().clone()));
         let Self { shard, options, messages, flights, .. } = self;
         let mut serving = Serving {
             shard,

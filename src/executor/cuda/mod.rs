@@ -81,6 +81,7 @@ pub(super) struct CardOptions {
 pub(super) struct Card {
     lanes: u16,
     lane_knobs: LaneKnobs,
+    compiler: Compiler,
     /// Locked so that orders go in the order in which they are taken.
     messages: Mutex<Sender<Message>>,
 }
@@ -112,8 +113,8 @@ impl Card {
             .name(format!("cuda-taker-{}", options.ordinal))
             .spawn(move || take_outputs(&taken, &give_back, shard, most_bytes))
             .map_err(cannot_start)?;
-        opened.recv().unwrap_or(Err(DeviceError::Stopped))?;
-        Ok(Self { lanes, lane_knobs: options.lane_knobs, messages: Mutex::new(sender) })
+        let compiler = opened.recv().unwrap_or(Err(DeviceError::Stopped))?;
+        Ok(Self { lanes, lane_knobs: options.lane_knobs, compiler, messages: Mutex::new(sender) })
     }
 }
 
@@ -127,6 +128,9 @@ impl Backend for Card {
     }
 
     fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String> {
+        // Compiling takes long, and needs no card.
+        let programs = version.programs.iter().filter_map(|program| program.on_card());
+        programs.into_iter().try_for_each(|program| program.compile(&self.compiler))?;
         let (reply, answer) = crossbeam_channel::bounded(1);
         let (spec, programs, mut own) = (Arc::clone(&version.spec), version.programs.clone(), Box::new(knobs.clone()));
         // Instances run side by side; what is launched ahead of one runs behind it.

@@ -1,0 +1,43 @@
+//! Kernels are compiled ahead, on any thread.
+
+use std::thread;
+
+use paternoster::{device::cuda::Compiler, engine::cuda::Precision};
+
+use crate::{
+    fake_control::traced,
+    fake_cuda::with_fake_cuda,
+    operators::Draft,
+    rig::{Case, card_with},
+};
+
+/// A generated kernel and a written one.
+fn softmax() -> Case {
+    let mut draft = Draft::new();
+    let x = draft.floats("x", &[5]);
+    let shares = draft.graph.op("Softmax", &[&x]).attr("axis", -1).value();
+    let squared = draft.graph.op("Mul", &[&shares, &shares]).value();
+    draft.give(&squared, &[5]);
+    draft.case()
+}
+
+fn compiled(calls: &str) -> usize {
+    calls.lines().filter(|line| line.contains("nvrtcCompileProgram")).count()
+}
+
+#[test]
+fn what_was_compiled_ahead_is_not_compiled_again() {
+    with_fake_cuda(&[], || {
+        let folder = tempfile::tempdir().expect("a folder");
+        let mut card = card_with(&Compiler::new(Some(folder.path().to_owned())));
+        let plan = softmax().plan();
+        let (own, compiler) = (plan.clone(), card.compiler().clone());
+        let ahead = traced(|| {
+            let compiling = thread::spawn(move || own.compile(&compiler));
+            compiling.join().expect("it does not panic").expect("it compiles");
+        });
+        assert_eq!(compiled(&ahead), 2);
+        let after = traced(|| drop(plan.load(&mut card, Precision::Ieee).expect("there is room")));
+        assert_eq!(compiled(&after), 0, "{after}");
+    });
+}
