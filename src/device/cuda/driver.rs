@@ -9,10 +9,11 @@
 //! owns the device, and [`Stream::is_healthy`] by the poller beside it.
 #![expect(unsafe_code, reason = "the driver is a C library")]
 
+mod memory;
+
 use std::{
     ffi::{CString, c_int, c_void},
-    marker::PhantomData,
-    ptr::{self, NonNull},
+    ptr,
     rc::Rc,
     sync::{Arc, OnceLock},
 };
@@ -22,6 +23,8 @@ use cudarc::driver::{
     sys,
 };
 
+pub use self::memory::{Address, Memory};
+pub(super) use self::memory::{Mapped, Plain};
 use crate::device::DeviceError;
 
 /// Errors that are the caller's fault or pass by: all others leave the context unusable.
@@ -262,166 +265,6 @@ impl Drop for Event {
     fn drop(&mut self) {
         // SAFETY: nothing else names it.
         self.context.free(|| unsafe { result::event::destroy(self.raw) });
-    }
-}
-
-/// An address in the card's view.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Address(sys::CUdeviceptr);
-
-impl Address {
-    /// As kernels' parameters hold it.
-    pub fn to_bits(self) -> u64 {
-        self.0
-    }
-
-    /// The address `bytes` further on.
-    #[must_use]
-    pub fn offset(self, bytes: usize) -> Self {
-        Self(self.0 + bytes as u64)
-    }
-}
-
-/// Memory on the card.
-#[derive(Debug)]
-pub struct Memory {
-    context: Arc<Context>,
-    address: Address,
-    bytes: usize,
-}
-
-impl Memory {
-    /// Allocates `bytes` of memory, at least one, filled with zeros.
-    pub(super) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, DeviceError> {
-        let bytes = bytes.max(1);
-        // SAFETY: nobody reads it before the zeros are there.
-        let address = Address(context.check(unsafe { result::malloc_sync(bytes) })?);
-        let memory = Self { context: Arc::clone(context), address, bytes };
-        // SAFETY: it is that large.
-        context.check(unsafe { result::memset_d8_sync(address.0, 0, bytes) })?;
-        memory.settle()?;
-        Ok(memory)
-    }
-
-    /// Where it begins.
-    pub fn address(&self) -> Address {
-        self.address
-    }
-
-    /// Writes bytes from an offset on, and holds the thread until they are there. For loading.
-    ///
-    /// # Errors
-    /// When it ends before, or the device is lost.
-    pub fn upload(&self, offset: usize, data: &[u8]) -> Result<(), DeviceError> {
-        self.check_range(offset, data.len())?;
-        // SAFETY: the range is within it.
-        self.context.check(unsafe { result::memcpy_htod_sync(self.address.0 + offset as u64, data) })?;
-        self.settle()
-    }
-
-    /// Waits until what was written by the host is there. It goes by the context's own stream, for which others do not
-    /// wait, and is on its way still when the driver's call returns.
-    fn settle(&self) -> Result<(), DeviceError> {
-        // SAFETY: null is the context's own stream.
-        self.context.check(unsafe { result::stream::synchronize(ptr::null_mut()) })
-    }
-
-    /// Reads bytes from an offset on. For tests and for what runs seldom: it holds the thread.
-    pub(super) fn download(&self, offset: usize, data: &mut [u8]) -> Result<(), DeviceError> {
-        self.check_range(offset, data.len())?;
-        // SAFETY: the range is within it.
-        self.context.check(unsafe { result::memcpy_dtoh_sync(data, self.address.0 + offset as u64) })
-    }
-
-    fn check_range(&self, offset: usize, bytes: usize) -> Result<(), DeviceError> {
-        let is_within = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        let refused = || DeviceError::Driver(format!("{bytes} bytes at {offset} of memory of {} bytes", self.bytes));
-        is_within.then_some(()).ok_or_else(refused)
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        // SAFETY: nothing else names it, and what used it is complete (`Device::free`).
-        self.context.free(|| unsafe { result::free_sync(self.address.0) });
-    }
-}
-
-/// Host memory that the card reads and writes where it is: pinned, mapped, and cached by the host (write-combined
-/// memory would be slow to read).
-#[derive(Debug)]
-pub(super) struct Mapped<T> {
-    context: Arc<Context>,
-    host: NonNull<T>,
-    address: Address,
-    len: usize,
-    owns: PhantomData<T>,
-}
-
-// SAFETY: it owns what it points to, and `T` is only ever an atomic or plain bytes written by one thread.
-unsafe impl<T: Send> Send for Mapped<T> {}
-// SAFETY: shared access goes through `&T`.
-unsafe impl<T: Sync> Sync for Mapped<T> {}
-
-/// What holds a value whatever its bits are, as the card writes it.
-pub(super) trait Plain {}
-
-impl Plain for u8 {}
-
-impl<T: Plain> Mapped<T> {
-    /// Allocates `len` elements, at least one, all bits zero.
-    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
-        let len = len.max(1);
-        let bytes = len * size_of::<T>();
-        let flags = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
-        // SAFETY: nobody reads it before the zeros are there.
-        let host = context.check(unsafe { result::malloc_host(bytes, flags) })?;
-        let mut address = 0;
-        // SAFETY: the memory was allocated just now, with this purpose.
-        let mapped = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, host, 0) }.result();
-        let Some(host) = NonNull::new(host.cast::<T>()) else {
-            return Err(DeviceError::Driver(format!("the driver gave no memory of {bytes} bytes")));
-        };
-        // SAFETY: it is that large, and `T` holds a value when all bits are zero.
-        unsafe { host.cast::<u8>().write_bytes(0, bytes) };
-        let memory = Self { context: Arc::clone(context), host, address: Address(address), len, owns: PhantomData };
-        context.check(mapped)?;
-        Ok(memory)
-    }
-
-    pub(super) fn address(&self) -> Address {
-        self.address
-    }
-
-    /// The elements, as the card may be changing them: `T` is an atomic.
-    pub(super) fn elements(&self) -> &[T] {
-        // SAFETY: it owns `len` elements, all of which hold values.
-        unsafe { std::slice::from_raw_parts(self.host.as_ptr(), self.len) }
-    }
-}
-
-impl Mapped<u8> {
-    /// Bytes that the card does not touch meanwhile.
-    ///
-    /// # Safety
-    /// No work that is on the card reads or writes them.
-    pub(super) unsafe fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        // SAFETY: the range is within it, and borrowed from its only owner; the card leaves it alone.
-        unsafe { std::slice::from_raw_parts_mut(self.part(offset, len).as_ptr(), len) }
-    }
-
-    /// Where a range begins.
-    pub(super) fn part(&self, offset: usize, len: usize) -> NonNull<u8> {
-        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "{len} bytes at {offset} of {}", self.len);
-        // SAFETY: the range is within it.
-        unsafe { self.host.add(offset) }
-    }
-}
-
-impl<T> Drop for Mapped<T> {
-    fn drop(&mut self) {
-        // SAFETY: nothing else names it.
-        self.context.free(|| unsafe { result::free_host(self.host.as_ptr().cast()) });
     }
 }
 
