@@ -28,6 +28,10 @@ use crate::device::DeviceError;
 /// What a convolution may use beside its images, at most. Algorithms that ask for more are left out; one asks for none.
 pub const WORKSPACE_BYTES_MAX: usize = 256 << 20;
 
+/// The first of cuDNN's versions that are taken, and the first that are not any more.
+const VERSION_9: usize = 90_000;
+const VERSION_10: usize = 100_000;
+
 /// Algorithms that the library is asked for: it has no more.
 const ALGORITHMS_MAX: usize = 16;
 
@@ -112,6 +116,7 @@ impl Library {
                           CUDA's libraries with --cuda-libraries";
             return Err(DeviceError::Driver(absent.to_owned()));
         }
+        check_version(result::get_version())?;
         Ok(Self { handle: result::create_handle().map_err(refused)?, context: Arc::clone(context) })
     }
 }
@@ -123,6 +128,18 @@ impl Drop for Library {
             let _ = unsafe { result::destroy_handle(self.handle) };
         }
     }
+}
+
+/// Refuses a library whose answers have other numbers. Versions are `10000 · major + 100 · minor + patch`, before 9
+/// `1000 · major + …`.
+fn check_version(version: usize) -> Result<(), DeviceError> {
+    let (major, minor) = if version < VERSION_9 {
+        (version / 1000, version / 100 % 10)
+    } else {
+        (version / 10_000, version / 100 % 100)
+    };
+    let refused = || DeviceError::Driver(format!("cuDNN is of version {major}.{minor}, expected 9 (libcudnn.so.9)"));
+    (VERSION_9..VERSION_10).contains(&version).then_some(()).ok_or_else(refused)
 }
 
 fn refused(error: CudnnError) -> DeviceError {
@@ -315,6 +332,20 @@ impl Convolution {
                     on_card(y),
                 )
             },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_versions_of_the_library_are_refused_by_name() {
+        assert_eq!(check_version(91_900), Ok(()));
+        for (version, named) in [(8907, "8.9"), (100_200, "10.2")] {
+            let reason = format!("cuDNN is of version {named}, expected 9 (libcudnn.so.9)");
+            assert_eq!(check_version(version), Err(DeviceError::Driver(reason)));
         }
     }
 }
