@@ -93,6 +93,12 @@ pub fn groups_of() -> Case {
     draft.give(&doubled, &[12, 4, 5]);
     let wide = draft.conv(&odd, &[6, 1, 8, 7], 6, &[("pads", &[4, 3, 3, 3])]);
     draft.give(&wide, &[6, 8, 8]);
+    // Behind what is computed: a few operators on numbers with a bias, and one that is stored before.
+    for op in ["HardSwish", "Tanh"] {
+        let y = draft.graph.op(op, &[&two]).value();
+        let shifted = draft.conv(&y, &[4, 1, 3, 3], 4, &[("pads", &[2, 0, 1, 1]), ("strides", &[2, 1])]);
+        draft.give(&shifted, &[4, 3, 6]);
+    }
     let largest = draft.conv(&odd, &[6, 1, 7, 7], 6, &[("pads", &[3, 3, 3, 3])]);
     draft.give(&largest, &[6, 8, 8]);
     let uneven = draft.conv(&odd, &[6, 1, 5, 5], 6, &[("pads", &[1, 2, 2, 1]), ("strides", &[2, 2])]);

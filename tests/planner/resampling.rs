@@ -81,6 +81,11 @@ pub fn pads_of() -> Case {
         let zeros = draft.graph.op("Pad", &[&x, &pads]).value();
         draft.give(&zeros, &dims);
     }
+    // Along an axis of which every place is the same.
+    let (new, around) = (draft.graph.literal(&[1_i64]), draft.graph.literal(&[0_i64, 1, 0, 0, 0, 0, 2, 0, 0, 0]));
+    let wide = draft.graph.op("Unsqueeze", &[&x, &new]).value();
+    let y = draft.graph.op("Pad", &[&wide, &around, &value]).value();
+    draft.give(&y, &[4, 3, 4, 5]);
     let pads = draft.graph.literal(&[0_i64, 2, 0, 1]);
     let y = draft.graph.op("Pad", &[&whole, &pads, &five]).attr("mode", "constant").value();
     draft.output(&y, DataType::Int64, &[7]);

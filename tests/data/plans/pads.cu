@@ -87,7 +87,7 @@ DEVICE i64 entry_of(i64 index, i64 length) {
 // As kernels/rows.cu has it: an id that its table does not have. All threads that note it store the same.
 constexpr unsigned FAULT_ID = 2;
 
-KERNEL(kernel_0, 256, const int* live, int rows, const float* b0, float* b1, float* b2, float* b3, float* b4, float* b5, float* b6, const i64* b7, i64* b8) {
+KERNEL(kernel_0, 256, const int* live, int rows, const float* b0, float* b1, float* b2, float* b3, float* b4, float* b5, float* b6, float* b7, const i64* b8, i64* b9) {
     int count = live_rows(live, rows);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         EACH {
@@ -121,11 +121,19 @@ KERNEL(kernel_0, 256, const int* live, int rows, const float* b0, float* b1, flo
             }
         }
         EACH {
+            for (int i = blockIdx.y * THREADS + TID; i < 240; i += gridDim.y * THREADS) {
+                int x1 = i % 60; int x0 = i / 60;
+                int v0 = x0 + -1;
+                float v1 = unsigned(v0) < 1u ? float(b0[i64(row) * 60 + v0 * 0 + x1]) : bits_float(0xbf000000u);
+                b7[i64(row) * 240 + x0 * 60 + x1] = v1;
+            }
+        }
+        EACH {
             for (int i = blockIdx.y * THREADS + TID; i < 7; i += gridDim.y * THREADS) {
                 int x0 = i;
                 int v0 = x0 + -2;
-                i64 v1 = unsigned(v0) < 4u ? i64(b7[i64(row) * 4 + v0 * 1]) : i64(0x5ull);
-                b8[i64(row) * 7 + x0] = v1;
+                i64 v1 = unsigned(v0) < 4u ? i64(b8[i64(row) * 4 + v0 * 1]) : i64(0x5ull);
+                b9[i64(row) * 7 + x0] = v1;
             }
         }
     }

@@ -1,11 +1,14 @@
 //! Convolutions: by cuDNN, or, of each channel alone, as expressions.
 
+use std::collections::HashSet;
+
 use super::{
     Call, Lowering, Outcome, Reason, Rule, Value,
+    fetch::window_space,
     window::{AutoPad, Window, by_axis, given_pads, windows},
 };
 use crate::engine::cuda::{
-    ir::{Convolution, Count, Dims, Function, Kind, Operation, Tensor, elements},
+    ir::{Convolution, Count, Dims, Function, Kind, Node, Operation, Tensor, WEIGHT_MAX, elements},
     views,
 };
 
@@ -13,6 +16,9 @@ use crate::engine::cuda::{
 /// these in fp32: it treats each channel as a group of its own. Here a thread reads its window once, and what follows
 /// goes into the same kernel.
 const DEPTHWISE_MAX: usize = 49;
+
+/// Operators that an entry of a window takes beside what it is computed by: whether it is inside, and its weight.
+const OF_AN_ENTRY: u32 = 10;
 
 pub fn rule(op: &str) -> Option<Rule> {
     match op {
@@ -33,8 +39,7 @@ fn convolution(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
     let windows = windows(call, &x.dims[2..], Some(&w.dims[2..]))?;
     let entries: usize = windows.iter().map(|window| window.kernel).product();
     if *groups == inputs && outputs == inputs && entries <= DEPTHWISE_MAX {
-        let (_, x) = lowering.stored(call, 0)?;
-        let sum = lowering.depthwise(&x, w, &windows)?;
+        let sum = lowering.depthwise(call, x, w, &windows)?;
         return lowering.biased(call, sum);
     }
     // cuDNN pads both ends alike; what one end has more is put there before.
@@ -242,10 +247,34 @@ impl Lowering<'_> {
         wide
     }
 
+    /// Whether a tensor is yet to be computed, by few simple operators even for all entries of a window.
+    fn is_light(&self, tensor: &Tensor, windows: &[Window]) -> bool {
+        use Function::{Add, Max, Min, Mul, Relu, Sub};
+        let expressions = &self.work.expressions;
+        let mut is_simple = expressions.stored(tensor.node).is_none();
+        expressions.visit(tensor.node, &mut HashSet::new(), &mut |node| {
+            if let Node::Apply(function, _) = expressions.node(node) {
+                is_simple &= matches!(function, Add | Sub | Mul | Max | Min | Relu);
+            }
+        });
+        let entries = windows.iter().fold(1_usize, |count, window| count.saturating_mul(window.kernel));
+        let weight = (expressions.weight(tensor.node) + OF_AN_ENTRY) as usize;
+        is_simple && weight.saturating_mul(entries) <= WEIGHT_MAX as usize
+    }
+
     /// The sum of each channel's window, weighted by the channel's own filter.
-    fn depthwise(&mut self, x: &Tensor, w: &Tensor, windows: &[Window]) -> Result<Tensor, Reason> {
+    fn depthwise(&mut self, call: &Call<'_>, x: &Tensor, w: &Tensor, windows: &[Window]) -> Result<Tensor, Reason> {
         let count = windows.len();
-        let entries = self.windowed(x, windows, 0)?;
+        let (dims, along) = window_space(x, windows)?;
+        // What is little to compute is computed again for each window, in the place of a pass over memory.
+        let again = if self.is_light(x, windows) { self.fetched_unstored(x, &dims, &along) } else { None };
+        let entries = match again {
+            Some(entries) => entries,
+            None => {
+                let (_, stored) = self.stored(call, 0)?;
+                self.fetched(&stored, &dims, &along, 0)?
+            }
+        };
         // The filters as [channels, 1 by window, entries by window].
         let mut filters = views::without_axes(&mut self.work.expressions, w, |axis| axis == 1);
         for _ in 0..count {

@@ -6,7 +6,9 @@ use super::{
     Lowering, Reason,
     window::{PLACES_MAX, Window},
 };
-use crate::engine::cuda::ir::{Dims, ELEMENTS_MAX, Fetch, Index, Kind, Node, NodeId, Place, Strides, Tensor, elements};
+use crate::engine::cuda::ir::{
+    Dims, ELEMENTS_MAX, Expressions, Fetch, Function, Index, Kind, Node, NodeId, Place, Strides, Tensor, View, elements,
+};
 
 /// Which entry of an axis is read at a place of a new index space.
 #[derive(Clone, Debug)]
@@ -45,27 +47,41 @@ impl Lowering<'_> {
         along: &[Along],
         outside: u64,
     ) -> Result<Tensor, Reason> {
-        let mut from = self.work.expressions.stored(tensor.node).ok_or("its operand is not stored")?.clone();
-        let own = std::mem::replace(&mut from.strides, Strides::from_elem(0, dims.len()));
-        let mut indices: SmallVec<[Index; 2]> = SmallVec::new();
-        for ((along, &stride), &length) in along.iter().zip(&own).zip(&tensor.dims) {
-            let length = length as i64;
-            match along {
-                Along::Steps { offset, strides } if is_inside(*offset, strides, dims, length) => {
-                    from.offset += offset * stride;
-                    from.strides.iter_mut().zip(strides).for_each(|(to, step)| *to += step * stride);
-                }
-                Along::Steps { offset, strides } => {
-                    let place = Node::Place(Place { offset: *offset, strides: strides.clone() });
-                    let node = self.work.expressions.add(Kind::I32, place);
-                    indices.push(Index { node, stride, length });
-                }
-                Along::Index(node) => indices.push(Index { node: *node, stride, length }),
-            }
+        let (kind, expressions) = (self.work.kind(tensor), &mut self.work.expressions);
+        let view = expressions.stored(tensor.node).ok_or("its operand is not stored")?.clone();
+        let node = fetch(expressions, (kind, &view), &tensor.dims, (dims, along), Some(outside));
+        Ok(Tensor { by_rows: tensor.by_rows, dims: dims.into(), node })
+    }
+
+    /// As [`Self::fetched`], of a tensor of numbers that is yet to be computed, and is where it is read; outside of it
+    /// there is 0. `None` where it is itself computed from what is read elsewhere.
+    pub fn fetched_unstored(&mut self, tensor: &Tensor, dims: &[usize], along: &[Along]) -> Option<Tensor> {
+        let expressions = &mut self.work.expressions;
+        if !expressions.tables(tensor.node).is_empty() {
+            return None;
         }
-        let kind = self.work.kind(tensor);
-        let node = if indices.is_empty() { Node::Load(from) } else { Node::Fetch(Fetch { from, indices, outside }) };
-        Ok(Tensor { by_rows: tensor.by_rows, dims: dims.into(), node: self.work.expressions.add(kind, node) })
+        let inner = expressions.rewrite(tensor.node, &mut |expressions, kind, view| {
+            Some(fetch(expressions, (kind, view), &tensor.dims, (dims, along), None))
+        })?;
+        let mut node = inner;
+        for (along, &length) in along.iter().zip(&tensor.dims) {
+            let Along::Steps { offset, strides } = along else { return None };
+            if is_inside(*offset, strides, dims, length as i64) {
+                continue;
+            }
+            let place = Node::Place(Place { offset: *offset, strides: strides.clone() });
+            let place = expressions.add(Kind::I32, place);
+            let [first, end] = [0, length as u64].map(|number| expressions.add(Kind::I32, Node::Number(number)));
+            let zero = expressions.add(Kind::F32, Node::Number(0));
+            let mut apply = |kind: Kind, function: Function, operands: &[NodeId]| {
+                expressions.add(kind, Node::Apply(function, operands.into()))
+            };
+            let from_first = apply(Kind::Bool, Function::AtMost, &[first, place]);
+            let to_end = apply(Kind::Bool, Function::Less, &[place, end]);
+            let within = apply(Kind::Bool, Function::And, &[from_first, to_end]);
+            node = apply(Kind::F32, Function::Select, &[within, node, zero]);
+        }
+        Some(Tensor { by_rows: tensor.by_rows, dims: dims.into(), node })
     }
 
     /// A stored tensor with so many entries more before and behind each axis, or fewer where the number is negative.
@@ -89,21 +105,61 @@ impl Lowering<'_> {
 
     /// The windows over the last axes of a stored tensor: `[…, windows by axis, entries of a window by axis]`.
     pub fn windowed(&mut self, tensor: &Tensor, windows: &[Window], outside: u64) -> Result<Tensor, Reason> {
-        let (first, count) = (tensor.dims.len() - windows.len(), windows.len());
-        let places = windows.iter().map(|window| window.out).chain(windows.iter().map(|window| window.kernel));
-        let dims: Dims = tensor.dims[..first].iter().copied().chain(places).collect();
-        let rank = dims.len();
-        check_size(&dims[..first + count])?;
-        check_size(&dims[first + count..])?;
-        let of_window = |(place, window): (usize, &Window)| {
-            let mut strides = Strides::from_elem(0, rank);
-            (strides[first + place], strides[first + count + place]) = (window.stride as i64, window.dilation as i64);
-            Along::Steps { offset: -(window.pads.0 as i64), strides }
-        };
-        let along: Vec<Along> =
-            (0..first).map(|axis| Along::same(axis, rank)).chain(windows.iter().enumerate().map(of_window)).collect();
+        let (dims, along) = window_space(tensor, windows)?;
         self.fetched(tensor, &dims, &along, outside)
     }
+}
+
+/// The index space of the windows over a tensor's last axes, and how they read it.
+pub fn window_space(tensor: &Tensor, windows: &[Window]) -> Result<(Dims, Vec<Along>), Reason> {
+    let (first, count) = (tensor.dims.len() - windows.len(), windows.len());
+    let places = windows.iter().map(|window| window.out).chain(windows.iter().map(|window| window.kernel));
+    let dims: Dims = tensor.dims[..first].iter().copied().chain(places).collect();
+    let rank = dims.len();
+    check_size(&dims[..first + count])?;
+    check_size(&dims[first + count..])?;
+    let of_window = |(place, window): (usize, &Window)| {
+        let mut strides = Strides::from_elem(0, rank);
+        (strides[first + place], strides[first + count + place]) = (window.stride as i64, window.dilation as i64);
+        Along::Steps { offset: -(window.pads.0 as i64), strides }
+    };
+    let along = (0..first).map(|axis| Along::same(axis, rank)).chain(windows.iter().enumerate().map(of_window));
+    let along = along.collect();
+    Ok((dims, along))
+}
+
+/// Reads a view of a tensor with axes `lengths` over another index space, each axis as `along` says. Outside of it
+/// there is a number, or where there is none, anything that the view has.
+fn fetch(
+    expressions: &mut Expressions,
+    (kind, view): (Kind, &View),
+    lengths: &[usize],
+    (dims, along): (&[usize], &[Along]),
+    outside: Option<u64>,
+) -> NodeId {
+    let mut from = View { strides: Strides::from_elem(0, dims.len()), ..view.clone() };
+    let mut indices: SmallVec<[Index; 2]> = SmallVec::new();
+    for ((along, &stride), &length) in along.iter().zip(&view.strides).zip(lengths) {
+        let length = length as i64;
+        match along {
+            // What is the same along an axis is there beyond its ends, too.
+            _ if stride == 0 && outside.is_none() => {}
+            Along::Steps { offset, strides } if is_inside(*offset, strides, dims, length) => {
+                from.offset += offset * stride;
+                from.strides.iter_mut().zip(strides).for_each(|(to, step)| *to += step * stride);
+            }
+            Along::Steps { offset, strides } => {
+                let place = Node::Place(Place { offset: *offset, strides: strides.clone() });
+                let node = expressions.add(Kind::I32, place);
+                indices.push(Index { node, stride, length });
+            }
+            Along::Index(node) => indices.push(Index { node: *node, stride, length }),
+        }
+    }
+    if indices.is_empty() {
+        return expressions.add(kind, Node::Load(from));
+    }
+    expressions.add(kind, Node::Fetch(Fetch { from, indices, outside: outside.unwrap_or(0) }))
 }
 
 /// Refuses an index space that kernels cannot count.

@@ -74,6 +74,18 @@ fn a_convolution_of_each_channel_alone_and_what_follows_are_one_kernel() {
         graph.op("HardSwish", &[&y]).value()
     });
     assert_eq!(launches, ["kernel [1]"]);
+    // What goes before, a bias and a clip, is computed again for each window.
+    let block = |op: &'static str| {
+        of_images(4, move |graph, x| {
+            let (wide, b) = (counted(graph, "wide", &[4, 4, 1, 1]), counted(graph, "b", &[4]));
+            let y = graph.op("Conv", &[x, &wide, &b]).value();
+            let y = graph.op(op, &[&y]).value();
+            let w = counted(graph, "w", &[4, 1, 3, 3]);
+            graph.op("Conv", &[&y, &w]).attr("group", 4).attr("pads", [1, 1, 1, 1]).value()
+        })
+    };
+    assert_eq!(block("HardSwish"), ["convolution", "kernel [1]"]);
+    assert_eq!(block("Tanh"), ["convolution", "kernel [1]", "kernel [1]"], "it is computed once");
 }
 
 /// What is refused here would take more memory or time than there is, or more than 32 bits.
