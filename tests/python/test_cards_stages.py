@@ -2,6 +2,7 @@
 alone, real clients are answered."""
 
 import threading
+from pathlib import Path
 
 import numpy as np
 import onnx_bytes as onnx
@@ -100,3 +101,51 @@ def test_rows_on_a_card_are_what_they_are_alone(server, model):
         np.testing.assert_allclose(result.as_numpy("y"), expected, rtol=TOLERANCE, atol=TOLERANCE)
     assert model == "whole" or left_early > REQUESTS // 4, "rows leave behind the first stage"
     assert counted.inference_count >= REQUESTS - REQUESTS // CANCELLED and counted.execution_count > 0
+
+
+def convolution():
+    """y = max(0, x convolved), images [2, 6, 6] to [3, 6, 6]; and what it must be."""
+    weights = np.random.default_rng(7).normal(size=(3, 2, 3, 3)).astype(np.float32)
+    nodes = [onnx.node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), onnx.node("Relu", ["c"], ["y"])]
+    ports = [onnx.port("x", "FP32", ("batch", 2, 6, 6))], [onnx.port("y", "FP32", ("batch", 3, 6, 6))]
+
+    def answer(images):
+        wide = np.pad(images, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        windows = np.lib.stride_tricks.sliding_window_view(wide, (3, 3), axis=(2, 3))
+        return np.maximum(np.einsum("bchwij,ocij->bohw", windows, weights), 0)
+
+    return onnx.model(nodes, *ports, [onnx.constant("w", weights)]), answer
+
+
+def model_of(graph, folder):
+    version = folder / "images" / "1"
+    version.mkdir(parents=True)
+    (version / "model.onnx").write_bytes(graph)
+    (version.parent / "model.yaml").write_text("max_batch_size: 4\ninstance: { devices: [cuda] }\n")
+    return folder
+
+
+def test_images_are_convolved_on_a_card(program, stand_in, tmp_path):
+    graph, answer = convolution()
+    images = np.random.default_rng(8).normal(size=(3, 2, 6, 6)).astype(np.float32)
+    with Server(model_of(graph, tmp_path), "--device=cuda", program=program, environment=stand_in) as running:
+        with triton.InferenceServerClient(running.grpc) as client:
+            tensor = triton.InferInput("x", images.shape, "FP32")
+            tensor.set_data_from_numpy(images)
+            found = client.infer("images", [tensor]).as_numpy("y")
+    np.testing.assert_allclose(found, answer(images), rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_without_cudnn_models_that_convolve_are_refused_in_one_line(program, stand_in, tmp_path):
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for link in Path(stand_in["LD_LIBRARY_PATH"]).glob("lib*"):
+        if not link.name.startswith("libcudnn"):
+            (libraries / link.name).symlink_to(link.resolve())
+    models = model_of(convolution()[0], tmp_path / "models")
+    environment = {**stand_in, "LD_LIBRARY_PATH": str(libraries), "XDG_CACHE_HOME": str(libraries)}
+    with Server(models, "--strict-readiness=false", program=program, environment=environment) as running:
+        with triton.InferenceServerClient(running.grpc) as client:
+            [model] = client.get_model_repository_index().models
+    assert "cuDNN is not found (libcudnn.so.9): convolutions cannot be computed" in model.reason
+    assert "\n" not in model.reason
