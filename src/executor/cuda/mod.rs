@@ -1,13 +1,13 @@
 //! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the card.
 //!
-//! - **What goes on lies on the card**: of cells in slots (`cells`), of stages in the rows of buffer pairs (`stages`). A
-//!   task's graph gathers its rows from there, runs the program, and scatters what it leaves (`graph`).
-//! - **What requests bring** is written to host memory that the graph reads, a section of it for each task in flight;
-//!   what replies need is written to the like.
-//! - **A task that is complete** is told by the card's poller, which reads what decides how its rows go on. What
-//!   replies need is taken by another thread (`flights`).
-//! - **Tasks that cannot run fail** before they are launched, and so do those that need what they should have left:
-//!   each slot and each row knows what was written to it last. What a row alone lacks fails its request alone.
+//! - **Intermediate state stays on the card**: that of cells in slots (`cells`), that of stages in the rows of buffer
+//!   pairs (`stages`). A task's graph gathers its rows from there, runs the program, and scatters its outputs (`graph`).
+//! - **Requests' inputs** are written to host memory that the graph reads, a section of it for each task in flight;
+//!   the graph writes what replies need to such memory, too.
+//! - **The card's poller reports completed tasks.** It reads the outputs that decide where rows go next. Another thread
+//!   copies what replies need (`flights`).
+//! - **A task that cannot run fails before its launch**, and so does each task that needs its outputs: every slot and
+//!   every row records what was written to it last. A row that lacks something fails its own request alone.
 
 mod cells;
 mod driver;

@@ -6,7 +6,7 @@ use std::{collections::HashMap, sync::Arc};
 use super::graph::{OnCard, Section};
 use crate::{
     batching::{ReqId, RowOutcome, Task},
-    device::{Access, Device, DeviceError, cuda::Cuda},
+    device::{Access, BufferId, Device, DeviceError, cuda::Cuda},
     engine::RowFailure,
     executor::{job::Job, ran::Outputs},
 };
@@ -105,9 +105,6 @@ impl Untaken {
 ///
 /// # Errors
 /// When the card is lost.
-pub(super) fn free(
-    card: &mut Cuda,
-    buffers: impl IntoIterator<Item = crate::device::BufferId>,
-) -> Result<(), DeviceError> {
+pub(super) fn free(card: &mut Cuda, buffers: impl IntoIterator<Item = BufferId>) -> Result<(), DeviceError> {
     buffers.into_iter().try_for_each(|buffer| card.free(buffer))
 }
