@@ -1,5 +1,5 @@
-//! What the outputs of a stage are to the requests in it: pieces of their replies, and which of its rows leave the order
-//! of stages.
+//! What the outputs of a stage are to the requests in it: pieces of their replies, and which of its rows leave the
+//! order of stages.
 
 use super::{
     host::gather::Part,

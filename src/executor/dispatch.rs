@@ -47,8 +47,9 @@ impl Tickets {
 /// as tasks wait for each other: one that was not issued yet is not waited for.
 ///
 /// # Errors
-/// When the device refuses, as it does once it is stopped. The task then has no ticket, and has not been launched unless
-/// the device is lost. A device that launches a task and has no ticket for it is lost: nothing can be ordered behind it.
+/// When the device refuses, as it does once it is stopped. The task then has no ticket, and has not been launched
+/// unless the device is lost. A device that launches a task and has no ticket for it is lost: nothing can be ordered
+/// behind it.
 pub fn issue<D: Device>(
     device: &mut D,
     tickets: &mut Tickets,

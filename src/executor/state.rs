@@ -6,6 +6,7 @@ mod asked;
 mod delays;
 mod lanes;
 mod outputs;
+mod told;
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -14,12 +15,15 @@ use std::{
 
 use slab::Slab;
 
-use self::delays::Delays;
 pub use self::lanes::Responsiveness;
 pub(super) use self::{
     after::{After, Recalled},
     asked::{Asked, Due},
     lanes::{Incident, Replacement},
+};
+use self::{
+    delays::Delays,
+    told::{request_end, task_ran},
 };
 use super::{
     ModelHandle,
@@ -42,7 +46,6 @@ use crate::{
     observe::{
         ExecutionTimings, MetaCounters, ModelStats,
         timeline::{RequestEnd, TaskLaunch, TaskRows, Timeline},
-        trace::TaskRan,
     },
 };
 
@@ -500,20 +503,4 @@ pub(super) fn find(requests: &Slab<Record>, req: ReqId) -> Option<&Record> {
 
 fn place(req: ReqId) -> usize {
     (req.0 & u64::from(u32::MAX)) as usize
-}
-
-fn task_ran(cell: u16, (started_ns, ended_ns): (Ns, Ns), timings: &ExecutionTimings, batch_rows: u32) -> TaskRan {
-    let &ExecutionTimings { compute_input_ns, compute_infer_ns, compute_output_ns } = timings;
-    let (input_ns, infer_ns, output_ns) = (compute_input_ns, compute_infer_ns, compute_output_ns);
-    TaskRan { cell, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows }
-}
-
-fn request_end(end: End) -> RequestEnd {
-    match end {
-        End::Completed => RequestEnd::Completed,
-        End::Failed => RequestEnd::Failed,
-        End::Rejected(_) => RequestEnd::Rejected,
-        End::Expired => RequestEnd::Expired,
-        End::Cancelled => RequestEnd::Cancelled,
-    }
 }

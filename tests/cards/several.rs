@@ -1,5 +1,5 @@
-//! Several cards: a version lives on all of them, each has a core of its own, and one that is lost takes its own requests
-//! with it and no other's.
+//! Several cards: a version lives on all of them, each has a core of its own, and one that is lost takes its own
+//! requests with it and no other's.
 
 use std::{collections::HashSet, sync::Arc};
 

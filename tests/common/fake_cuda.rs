@@ -30,8 +30,8 @@ const OF_THE_PACKAGE: [&str; 7] =
 /// Each kernel library keeps a few words in the memory that the loader sets aside for threads at the start.
 const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
 
-/// Runs `body` with a card: as [`with_fake_cuda`], or with the libraries and the card that are there, if the environment
-/// says so.
+/// Runs `body` with a card: as [`with_fake_cuda`], or with the libraries and the card that are there, if the
+/// environment says so.
 #[allow(dead_code, reason = "some tests need the stand-in")]
 pub fn with_card<F: FnOnce()>(body: F) {
     if env::var_os(CARD).is_some() { body() } else { with_fake_cuda(&[], body) }

@@ -188,7 +188,7 @@ async fn a_signal_while_models_load_ends_the_server_in_order() {
     let directory = repository(&["slow"]);
     let (release, pool) = held_pool();
     let executor = Arc::clone(&pool.pool);
-    // Nobody was told to send requests here, so that nobody has to be told otherwise first.
+    // The server was never ready, so no load balancer sends requests here and none has to drain.
     let flags = ["--drain-delay-secs=3600"];
     let (args, server, startup) = open_with(&directory, &flags, pool).await.expect("nothing stands in the way");
     let http = server.http_address();

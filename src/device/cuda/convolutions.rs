@@ -110,7 +110,7 @@ pub(super) struct Library {
 
 impl Library {
     pub(super) fn open(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
+        // SAFETY: the library is one of CUDA's, installed by the operator of the server.
         if !unsafe { sys::is_culib_present() } {
             let absent = "cuDNN is not found (libcudnn.so.9): convolutions cannot be computed; give the folder of \
                           CUDA's libraries with --cuda-libraries";
@@ -271,7 +271,7 @@ impl Convolution {
                 // Without an addend, the library wants one and leaves it alone.
                 let (share, z) = addend.as_ref().map_or((zero, y), |addend| (one, addend));
                 // SAFETY: the descriptions live; that the images are as large as they say, and live until the
-                // convolution is computed, is what whoever compiles plans answers for. The numbers are the host's and
+                // convolution is computed, is the duty of the caller, which compiles plans. The numbers are the host's and
                 // read at once.
                 unsafe {
                     result::convolution_bias_activation_forward(

@@ -400,8 +400,8 @@ impl Device for Cuda {
         self.queue(ticket.stream).is_ok_and(|queue| queue.is_complete(ticket.position) == Some(true))
     }
 
-    /// What was issued cannot be taken back from the card: it runs, as far as `patience` goes. All that has ended by then
-    /// has been told.
+    /// What was issued cannot be taken back from the card: it runs, as far as `patience` goes. All that has ended by
+    /// then has been told.
     fn stop(&mut self, patience: Duration) -> bool {
         self.is_stopped = true;
         let deadline = Instant::now() + patience;

@@ -85,7 +85,7 @@ pub(super) struct Library {
 
 impl Library {
     pub(super) fn open(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
+        // SAFETY: the library is one of CUDA's, installed by the operator of the server.
         if !unsafe { sys::is_culib_present() } {
             let absent = "cuBLASLt is not found (libcublasLt.so.13): matrices cannot be multiplied; give the folder of \
                           CUDA's libraries with --cuda-libraries";
@@ -223,7 +223,7 @@ impl Product {
         let on_card = |address: &Address| address.to_bits() as *mut c_void;
         let [b_layout, a_layout, d_layout] = &self.layouts;
         // SAFETY: the descriptions live; that the matrices are as large as they say, and live until the product is
-        // computed, is what whoever compiles plans answers for. `alpha` and `beta` are the host's and read at once.
+        // computed, is the duty of the caller, which compiles plans. `alpha` and `beta` are the host's and read at once.
         let issued = unsafe {
             result::matmul(
                 self.library.handle,

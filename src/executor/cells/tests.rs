@@ -33,9 +33,11 @@ mod indices;
 mod loops;
 mod sequences;
 mod sharing;
+mod stages;
 mod trees;
 mod unread;
 
+use stages::stage;
 use trees::{same, tree, two_left_and_right};
 
 /// Makes the values of each output of a row from those of its inputs.
@@ -374,111 +376,6 @@ fn a_decoupled_model_answers_from_the_segment_that_streams() {
     let spec = ModelSpec { decoupled: true, ..model(&[("tokens", &[-1])], 1) };
     let refusal = Tried::new(spec, unfolding, &[digits, counts]).err().expect("it does not fit");
     assert_eq!(refusal, "a decoupled model answers step by step: expected all outputs from a segment that streams");
-}
-
-/// The sum of a whole input, of which so many elements count.
-fn sums(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
-    let count = inputs.get(1).map_or(inputs[0].len(), |length| length[0] as usize);
-    vec![vec![inputs[0][..count].iter().sum()]]
-}
-
-fn stage(pads: bool) -> Tried {
-    let mut sources = vec![Source::Whole(Tensor::Input(0))];
-    let mut inputs: Vec<(&str, &[i64])> = vec![("x", &[-1])];
-    if pads {
-        sources.push(Source::Length(Tensor::Input(0)));
-        inputs.push(("length", &[1]));
-    }
-    let unfolding = Unfolding {
-        cells: vec![cell("sum", &inputs, &["y"])],
-        segments: vec![segment("stage", steps(0, sources, Nodes::Stage), vec![emit("y", 0, Which::Last)])],
-        outputs: vec![emitted(0, 0)],
-    };
-    Tried::new(model(&[("x", &[-1])], 1), unfolding, &[sums]).expect("it fits")
-}
-
-#[test]
-fn nodes_of_other_lengths_share_a_run_where_the_cell_is_told_them_and_else_run_apart() {
-    for (pads, runs) in [(true, vec![3]), (false, vec![2, 1])] {
-        let tried = stage(pads);
-        let journeys = [&[1, 2][..], &[3, 4, 5], &[6, 7]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
-        let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, 0)).collect();
-        tried.task(0, &nodes).expect("it runs");
-        assert_eq!(*tried.rows[0].runs.lock(), runs);
-        let sums = journeys.map(|journey| values(&journey.reply().expect("it has run").outputs[0].data));
-        assert_eq!(sums, [vec![3], vec![12], vec![13]]);
-    }
-}
-
-#[test]
-fn one_long_request_does_not_make_a_huge_run_of_many_short_ones() {
-    let tried = stage(true);
-    let short: Vec<Journey> = (0..20).map(|x| tried.journey(&[(&[1], &[x])])).collect();
-    let long = tried.journey(&[(&[1 << 20], &[1; 1 << 20])]);
-    let journeys: Vec<&Journey> = short.iter().chain([&long]).collect();
-    let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (*journey, 0)).collect();
-    tried.task(0, &nodes).expect("it runs");
-    assert_eq!(*tried.rows[0].runs.lock(), [20, 1], "together they would take 21 times the long one");
-    let sum = |journey: &Journey| values(&journey.reply().expect("it has run").outputs[0].data)[0];
-    assert_eq!((sum(&short[19]), sum(&long)), (19, 1 << 20));
-    tried.task(0, &[(&long, 0), (&short[0], 0)]).expect("it runs");
-    assert_eq!(tried.rows[0].runs.lock()[2..], [2], "where it makes little of them, they share a run");
-}
-
-/// A stage that doubles each token, and the digits of what it leaves.
-fn doubled() -> Unfolding {
-    let over = Source::Step { of: Tensor::Emitted(emitted(0, 0)), reversed: false };
-    let chain = steps(1, vec![over, carried(0, 0)], over_tokens());
-    let stage = steps(0, vec![Source::Rows(Tensor::Input(0))], Nodes::Stage);
-    Unfolding {
-        cells: vec![cell("double", &[("x", &[])], &["y"]), cell("step", &[("x", &[1]), ("h", &[1])], &["h_next"])],
-        segments: vec![
-            segment("stage", stage, vec![emit("y", 0, Which::Last)]),
-            segment("chain", chain, vec![emit("last", 0, Which::Last)]),
-        ],
-        outputs: vec![emitted(1, 0), emitted(0, 0)],
-    }
-}
-
-fn doubles(inputs: &[Vec<i64>]) -> Vec<Vec<i64>> {
-    vec![vec![2 * inputs[0][0]]]
-}
-
-#[test]
-fn rows_that_stages_go_over_share_a_run_and_come_back_to_their_requests() {
-    let spec = || model(&[("tokens", &[-1])], 2);
-    let tried = Tried::new(spec(), doubled(), &[doubles, digits]).expect("it fits");
-    let outputs = tried.alone(&[(&[3], &[1, 2, 3])]).expect("it runs");
-    assert_eq!(outputs, [(vec![1], vec![246]), (vec![3, 1], vec![2, 4, 6])]);
-    let journeys = [&[1, 2][..], &[3], &[4, 3, 2]].map(|x| tried.journey(&[(&[x.len() as i64], x)]));
-    let nodes: Vec<(&Journey, u32)> = journeys.iter().map(|journey| (journey, 0)).collect();
-    assert_eq!(tried.task(0, &nodes), Ok(vec![Next::On; 3]));
-    assert_eq!(*tried.rows[0].runs.lock(), [3, 6], "one alone, then all rows together");
-    tried.task(1, &[(&journeys[0], 1), (&journeys[1], 1), (&journeys[2], 1)]).expect("the first steps");
-    tried.task(1, &[(&journeys[2], 2), (&journeys[0], 2)]).expect("the second ones");
-    tried.task(1, &[(&journeys[2], 3)]).expect("the last one");
-    let found = journeys.map(|journey| journey.reply().expect("it has run").outputs);
-    let found = found.map(|outputs| (values(&outputs[0].data), outputs[1].shape.to_vec(), values(&outputs[1].data)));
-    let expected = [
-        (vec![24], vec![1, 2, 1], vec![2, 4]),
-        (vec![6], vec![1, 1, 1], vec![6]),
-        (vec![864], vec![1, 3, 1], vec![8, 6, 4]),
-    ];
-    assert_eq!(found, expected);
-}
-
-#[test]
-fn tensors_that_a_stage_goes_over_are_equally_long() {
-    let mut unfolding = doubled();
-    unfolding.cells[0].inputs.push(tensor("z", &[]));
-    unfolding.segments[0].types[0].inputs.push(Source::Rows(Tensor::Input(1)));
-    let spec = model(&[("tokens", &[-1]), ("others", &[-1])], 2);
-    let tried = Tried::new(spec, unfolding, &[|inputs| vec![vec![inputs[0][0] - inputs[1][0]]], digits]);
-    let tried = tried.expect("it fits");
-    let outputs = tried.alone(&[(&[2], &[7, 8]), (&[2], &[3, 5])]).expect("it runs");
-    assert_eq!(outputs[1], (vec![2, 1], vec![4, 3]));
-    let refusal = tried.alone(&[(&[2], &[7, 8]), (&[1], &[3])]).expect_err("a row is missing");
-    assert_eq!(refusal, "cell 'double': input 'z': expected 2 rows, but found 1");
 }
 
 #[test]

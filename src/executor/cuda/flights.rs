@@ -103,13 +103,12 @@ impl Flights {
         self.lanes[usize::from(lane)].lock().flights.pop_back()
     }
 
-    /// Nothing that is on the card ends any more.
+    /// Nothing that is on the card ends any more. A task may have begun while another thread said so: it is lost by the
+    /// next call.
     pub(super) fn lose(&self, reason: &str) {
-        if self.is_lost.swap(true, Ordering::AcqRel) {
-            return;
-        }
+        let was_lost = self.is_lost.swap(true, Ordering::AcqRel);
         let lost: Vec<Flight> = self.lanes.iter().flat_map(|lane| std::mem::take(&mut lane.lock().flights)).collect();
-        if let Some(pool) = self.reports.get().and_then(Weak::upgrade) {
+        if !was_lost && let Some(pool) = self.reports.get().and_then(Weak::upgrade) {
             pool.lost(self.shard, reason);
         }
         for flight in lost {
@@ -123,11 +122,9 @@ impl Flights {
     pub(super) fn is_lost(&self) -> bool {
         self.is_lost.load(Ordering::Acquire)
     }
-}
 
-impl Flights {
-    /// When a task began: once what its stream ran before, and what it waited for on others, had been told. So the times
-    /// of tasks that were launched ahead of one another do not overlap.
+    /// When a task began: once what its stream ran before, and what it waited for on others, had been told. So the
+    /// times of tasks that were launched ahead of one another do not overlap.
     fn began(&self, flight: &Flight) -> Ns {
         let task = &flight.job.task;
         let before = self.lanes[usize::from(task.lane.0)].lock().told.back().map(|(_, at)| *at);

@@ -1,7 +1,8 @@
 //! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the card.
 //!
 //! - **Intermediate state stays on the card**: that of cells in slots (`cells`), that of stages in the rows of buffer
-//!   pairs (`stages`). A task's graph gathers its rows from there, runs the program, and scatters its outputs (`graph`).
+//!   pairs (`stages`). A task's graph gathers its rows from there, runs the program, and scatters the outputs
+//!   (`graph`).
 //! - **Requests' inputs** are written to host memory that the graph reads, a section of it for each task in flight;
 //!   the graph writes what replies need to such memory, too.
 //! - **The card's poller reports completed tasks.** It reads the outputs that decide where rows go next. Another thread

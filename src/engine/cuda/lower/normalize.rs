@@ -69,8 +69,8 @@ impl Lowering<'_> {
         (self.work.kind(tensor) == Kind::F32).then(|| (0..length).map(number).collect()).flatten()
     }
 
-    /// What a convolution or a product gives, with its bias, times a factor and plus an offset by channel: its weights are
-    /// changed. `None` where the tensor is something else. Nothing else reads it.
+    /// What a convolution or a product gives, with its bias, times a factor and plus an offset by channel: its weights
+    /// are changed. `None` where the tensor is something else. Nothing else reads it.
     fn folded(&mut self, tensor: &Tensor, factor: &[f32], offset: &[f32]) -> Result<Option<Tensor>, Reason> {
         let Some((source, bias)) = self.with_bias(tensor) else { return Ok(None) };
         let Some(buffer) = self.whole_node(source, tensor) else { return Ok(None) };
