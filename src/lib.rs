@@ -36,4 +36,5 @@ pub mod observe;
 
 pub mod budget;
 pub mod report;
+pub mod wheels;
 pub mod workload;

@@ -221,8 +221,9 @@ pub struct DeviceArgs {
     #[arg(long = "onnxruntime-memory-bytes", value_name = "BYTES")]
     pub max_memory_bytes: Option<u64>,
 
-    /// File of the ONNX Runtime library; looked for in ORT_DYLIB_PATH, beside the binary and in the system's paths
-    /// where not given
+    /// File of the ONNX Runtime library, version 1.17 or later; looked for in ORT_DYLIB_PATH, beside the binary, in
+    /// ../lib/paternoster, in the onnxruntime wheel of the binary's Python environment and in the system's paths where
+    /// not given
     #[arg(long = "onnxruntime-library", value_name = "FILE")]
     pub onnxruntime_library: Option<PathBuf>,
 }

@@ -28,7 +28,7 @@ use std::{ffi::OsString, fmt::Display, process::ExitCode};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
-use crate::repository;
+use crate::{engine::onnxruntime, repository};
 
 pub use auto::AutoArgs;
 pub use cuda::{CudaArgs, DeviceChoice};
@@ -76,6 +76,7 @@ const OPEN_ALONE: &str = "open-alone";
 
 /// Runs the command line of the current process.
 pub fn main() -> ExitCode {
+    onnxruntime::refuse_telemetry();
     match parse(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve::run(*args),
         Ok(Command::Models(args)) => exit_code(models::run(&args)),

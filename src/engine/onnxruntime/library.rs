@@ -12,16 +12,20 @@ use ort::{
 };
 
 use super::{arena::Arena, sessions::Sessions, weights::CompiledGraph};
+use crate::wheels;
 
 /// File name of the library.
 const LIBRARY: &str = "libonnxruntime.so";
 /// Names an environment variable that holds the library's path.
 const PATH_VARIABLE: &str = "ORT_DYLIB_PATH";
+/// Names an environment variable that keeps ONNX Runtime from sending telemetry.
+const TELEMETRY_VARIABLE: &str = "ORT_DISABLE_TELEMETRY";
 
 /// How the runtime is set up.
 #[derive(Clone, Debug, Default)]
 pub struct RuntimeOptions {
-    /// The library's path; absent: searched in `ORT_DYLIB_PATH`, beside the executable, then the system's paths.
+    /// The library's path; absent: searched in `ORT_DYLIB_PATH`, where it is installed with the executable (beside it,
+    /// in `lib/paternoster` or in the wheel of its Python environment), then in the system's paths.
     pub library: Option<PathBuf>,
     /// Threads that one run may use, shared by all sessions; 0: as many as there are cores.
     pub threads: usize,
@@ -63,6 +67,16 @@ pub enum LibraryError {
     /// The library was loaded but not set up.
     #[error("cannot set up ONNX Runtime: {0}")]
     Setup(String),
+}
+
+/// Keeps ONNX Runtime from sending telemetry to its makers and from keeping a device's identity in the user's home. From
+/// version 1.29 on its official libraries do both unless a variable says otherwise when they are set up; a switch in the
+/// interface comes too late for it. A value that the user has set stays. A program calls this before it starts threads.
+pub fn refuse_telemetry() {
+    if env::var_os(TELEMETRY_VARIABLE).is_none() {
+        // SAFETY: the process has one thread yet, so nothing else reads the environment.
+        unsafe { env::set_var(TELEMETRY_VARIABLE, "1") };
+    }
 }
 
 /// Gives the memory of a session's runs back once it is dropped: the last field of what has the session.
@@ -150,7 +164,58 @@ fn find(given: Option<&Path>) -> Result<PathBuf, LibraryError> {
         let path = if path.is_dir() { path.join(LIBRARY) } else { path };
         return if path.exists() { Ok(path) } else { Err(LibraryError::Missing { path, origin }) };
     }
-    let beside = env::current_exe().ok().and_then(|binary| Some(binary.parent()?.join(LIBRARY)));
+    let installed = env::current_exe().ok().and_then(|program| installed_with(&program));
     // A bare name makes the dynamic loader search the system's paths.
-    Ok(beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(LIBRARY)))
+    Ok(installed.unwrap_or_else(|| PathBuf::from(LIBRARY)))
+}
+
+/// The library that came with a program: beside it, as its build puts it there; in `lib/paternoster`, as the Debian
+/// package does; or in the wheel that pip has installed into the same environment.
+fn installed_with(program: &Path) -> Option<PathBuf> {
+    let beside = program.parent()?.join(LIBRARY);
+    if beside.exists() {
+        return Some(beside);
+    }
+    let environment = wheels::environment_of(program)?;
+    let carried = environment.join("lib/paternoster").join(LIBRARY);
+    if carried.exists() {
+        return Some(carried);
+    }
+    let packages = wheels::packages(&environment);
+    packages.iter().find_map(|packages| wheels::library(&packages.join("onnxruntime/capi"), LIBRARY))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn touch(path: &Path) {
+        fs::create_dir_all(path.parent().expect("it is in a folder")).expect("the folder can be made");
+        fs::write(path, b"no library").expect("the file can be written");
+    }
+
+    #[test]
+    fn the_library_that_came_with_the_program_is_found_nearest_first() {
+        let root = tempfile::tempdir().expect("a folder");
+        let program = root.path().join("bin/paternoster");
+        assert_eq!(installed_with(&program), None);
+
+        let capi = root.path().join("lib/python3.12/site-packages/onnxruntime/capi");
+        touch(&capi.join("libonnxruntime_providers_shared.so"));
+        assert_eq!(installed_with(&program), None, "the wheel's other libraries are none");
+        for file in ["bin/libonnxruntime.so", "lib/paternoster/libonnxruntime.so"] {
+            touch(&root.path().join(file));
+        }
+        let of_the_wheel = capi.join("libonnxruntime.so.1.23.2");
+        touch(&of_the_wheel);
+        for nearest in ["bin/libonnxruntime.so", "lib/paternoster/libonnxruntime.so"] {
+            let nearest = root.path().join(nearest);
+            assert_eq!(installed_with(&program).as_ref(), Some(&nearest));
+            fs::remove_file(nearest).expect("the file can be removed");
+        }
+        assert_eq!(installed_with(&program), Some(of_the_wheel));
+        assert_eq!(installed_with(&root.path().join("build/paternoster")), None, "outside of bin there is no prefix");
+    }
 }
