@@ -4,6 +4,8 @@ use std::{net::IpAddr, path::Path};
 
 use super::*;
 
+mod moving_from_triton;
+
 fn parse_words(words: &[&str]) -> Result<Command, clap::Error> {
     parse(words.iter().map(OsString::from))
 }

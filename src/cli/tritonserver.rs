@@ -14,7 +14,7 @@ pub struct Ignored {
 
 pub(super) const BACKENDS: &str = "there are no loadable backends";
 const CACHE: &str = "there is no response cache";
-const GPU: &str = "no GPU is used";
+const CARD_MEMORY: &str = "each model reserves its own memory of a card";
 const HEADERS: &str = "headers are not forwarded to models";
 const METRICS: &str = "metrics are computed when they are scraped";
 const OTHER_FRONTS: &str = "there is no such endpoint";
@@ -26,16 +26,16 @@ const THREADS: &str = "one pool of threads serves everything";
 /// Every flag of tritonserver that `serve` does not act on.
 pub const IGNORED: &[Ignored] = &[
     Ignored { name: "allow-cpu-metrics", why: METRICS },
-    Ignored { name: "allow-gpu-metrics", why: GPU },
+    Ignored { name: "allow-gpu-metrics", why: "there are no metrics of cards" },
     Ignored { name: "allow-sagemaker", why: OTHER_FRONTS },
     Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
     Ignored { name: "backend-directory", why: BACKENDS },
     Ignored { name: "buffer-manager-thread-count", why: THREADS },
     Ignored { name: "cache-config", why: CACHE },
     Ignored { name: "cache-directory", why: CACHE },
-    Ignored { name: "cuda-memory-pool-byte-size", why: GPU },
-    Ignored { name: "cuda-virtual-address-size", why: GPU },
-    Ignored { name: "enable-peer-access", why: GPU },
+    Ignored { name: "cuda-memory-pool-byte-size", why: CARD_MEMORY },
+    Ignored { name: "cuda-virtual-address-size", why: CARD_MEMORY },
+    Ignored { name: "enable-peer-access", why: "cards do not read each other's memory" },
     Ignored { name: "grpc-header-forward-pattern", why: HEADERS },
     Ignored { name: "grpc-http2-max-ping-strikes", why: PINGS },
     Ignored { name: "grpc-http2-max-pings-without-data", why: PINGS },
@@ -47,11 +47,11 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "http-header-forward-pattern", why: HEADERS },
     Ignored { name: "http-thread-count", why: THREADS },
     Ignored { name: "metrics-interval-ms", why: METRICS },
-    Ignored { name: "min-supported-compute-capability", why: GPU },
-    Ignored { name: "model-load-gpu-limit", why: GPU },
+    Ignored { name: "min-supported-compute-capability", why: "--device names the cards that are used" },
+    Ignored { name: "model-load-gpu-limit", why: CARD_MEMORY },
     Ignored { name: "model-load-retry-count", why: "a load is not retried" },
     Ignored { name: "model-namespacing", why: "model names are one namespace" },
-    Ignored { name: "pinned-memory-pool-byte-size", why: GPU },
+    Ignored { name: "pinned-memory-pool-byte-size", why: CARD_MEMORY },
     Ignored { name: "rate-limit", why: RATES },
     Ignored { name: "rate-limit-resource", why: RATES },
     Ignored { name: "repoagent-directory", why: "there are no repository agents" },
