@@ -27,7 +27,7 @@ help:
 	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
-	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors"
+	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; licences and sources of dependencies"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
 setup:
@@ -76,6 +76,7 @@ lint:
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
+	@$(PYTHON) scripts/check_licenses.py
 
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench

