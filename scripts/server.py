@@ -139,17 +139,24 @@ class Server:
                 raise
         raise AssertionError("the loop returns or raises")
 
-    def launch(self):
+    def command(self):
+        """The words that start the server, where it is built."""
+        library = ["--onnxruntime-library", self.library]
+        return [self.program, "serve", "--model-repository", self.repository, *library, *self.where(), *self.flags]
+
+    def where(self):
+        """The flags that say where it listens."""
         grpc, http, metrics = self.ports
-        command = [
-            self.program, "serve", "--model-repository", self.repository, "--onnxruntime-library", self.library,
+        return [
             "--grpc-address", HOST, "--grpc-port", grpc, "--http-address", HOST, "--http-port", http,
-            "--metrics-address", HOST, "--metrics-port", metrics, *self.flags,
+            "--metrics-address", HOST, "--metrics-port", metrics,
         ]  # fmt: skip
+
+    def launch(self):
         with open(self.log, "wb") as log:
             # A session of its own: an interrupt from the keyboard is for the script, which then stops the server.
             self.process = subprocess.Popen(
-                [sys.executable, "-S", __file__, str(os.getpid()), *(str(part) for part in command)],
+                [sys.executable, "-S", __file__, str(os.getpid()), *(str(part) for part in self.command())],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 
+import dockerfile
 import fetch
 import pins
 import pytest
@@ -19,9 +20,7 @@ HEALTHCHECK = DOCKER / "healthcheck"
 
 @pytest.fixture(scope="module")
 def instructions():
-    """The instructions of the Dockerfile: (name, arguments), continued lines joined."""
-    text = re.sub(r"^\s*#.*\n", "", DOCKERFILE.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
-    return [tuple(line.split(None, 1)) for line in text.splitlines() if line.strip()]
+    return list(dockerfile.instructions(DOCKERFILE.read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -53,9 +52,9 @@ def test_what_is_copied_is_there_and_not_ignored(instructions):
     kept = [one.removeprefix("!") for one in kept]
     copied = [
         source
-        for name, arguments in instructions
-        if name == "COPY" and "--from=" not in arguments
-        for source in [one for one in arguments.split() if not one.startswith("--")][:-1]
+        for name, flags, arguments in instructions
+        if name == "COPY" and "from" not in dict(flags)
+        for source in arguments.split()[:-1]
     ]
     assert copied
     for source in copied:
@@ -74,16 +73,30 @@ def test_the_library_is_the_one_of_the_tests():
     assert set(re.findall(r"sha256:([0-9a-f]{64})", text)) == wanted
 
 
+def test_the_notices_are_gathered_by_the_pinned_program(instructions):
+    (command,) = [one.arguments for one in instructions if one.name == "RUN" and "cargo install" in one.arguments]
+    pin = pins.CARGO_ABOUT
+    assert f"--version ={pin.version} --features {pin.features} " in command and command.endswith(f" {pin.name}")
+
+
 def test_base_images_have_exact_tags(instructions):
-    images = [arguments.split("=", 1)[1] for name, arguments in instructions if name == "ARG" and "_IMAGE=" in arguments]
+    images = [arguments.split("=", 1)[1] for name, _, arguments in instructions if name == "ARG" and "_IMAGE=" in arguments]
     assert len(images) == 4
     for image in images:
         assert re.fullmatch(r"[\w./-]+:[\w.-]*\d+\.\d+[\w.-]*", image), f"{image} may change"
 
 
+def test_the_image_for_cards_has_the_libraries_that_the_server_loads(instructions):
+    (tag,) = [one.arguments for one in instructions if one.name == "ARG" and one.arguments.startswith("CUDA_IMAGE=")]
+    (compiler,) = re.findall(r'"libnvrtc\.so\.(\d+)"', (ROOT / "src/device/cuda/libraries.rs").read_text())
+    version = ".".join(pins.NVRTC.version.split(".")[:2])
+    assert version.startswith(f"{compiler}.")
+    assert re.search(rf"nvidia/cuda:{re.escape(version)}\.\d+-cudnn-runtime-", tag), f"{tag} is not CUDA {version} with cuDNN"
+
+
 def test_the_image_runs_as_the_user_of_the_chart(instructions):
     values = yaml.safe_load((CHART / "values.yaml").read_text())
-    (user,) = [arguments for name, arguments in instructions if name == "USER"]
+    (user,) = [arguments for name, _, arguments in instructions if name == "USER"]
     assert user == f"{values['podSecurityContext']['runAsUser']}:{values['podSecurityContext']['runAsGroup']}"
 
 
@@ -113,7 +126,7 @@ def test_the_health_check_fails_on_a_closed_port():
 
 def test_the_health_check_names_the_default_ports(helm, instructions):
     """The image, the chart's test and the server agree on the port and the path."""
-    (command,) = [arguments for name, arguments in instructions if name == "HEALTHCHECK"]
+    (command,) = [arguments for name, _, arguments in instructions if name == "HEALTHCHECK"]
     assert '"healthcheck", "127.0.0.1", "8000", "/v2/health/ready"' in command
     manifests = render(helm, CHART / "ci" / "pvc-values.yaml")
     (tester,) = only(manifests, "Pod")["spec"]["containers"]

@@ -1,0 +1,126 @@
+"""A server in a root file system of its own, as in a container: not root, no privileges to gain, a read-only root, a
+process namespace, and only the given folders from outside. The network is this machine's, for clients from outside.
+
+Needs root, and a mount namespace that is the caller's own (`enter_mount_namespace`), so that mounts end with it.
+"""
+
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import fetch
+from fetch import CACHE, Unavailable, made_from, replacing, run
+from server import Server
+
+#: The longest that a server may live, should whoever started it be killed.
+MOST_SECONDS = 600
+#: As containers have it.
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+IN_NAMESPACE = "PATERNOSTER_MOUNT_NAMESPACE"
+
+#: $1 is the root, $2 user:group, then pairs of a source and a target up to "--", then the words to run. A source
+#: "tmpfs" is empty and writable; any other is mounted read-only.
+ENTER = """set -eu
+root=$1 user=$2
+shift 2
+mount --bind "$root" "$root"
+mount -t proc proc "$root/proc"
+mount -o remount,bind,ro "$root"
+while [ "$1" != -- ]; do
+    if [ "$1" = tmpfs ]; then
+        mount -t tmpfs -o "mode=0700,uid=${user%:*},gid=${user#*:}" tmpfs "$root$2"
+    else
+        mount --bind "$1" "$root$2"
+        mount -o remount,bind,ro "$root$2"
+    fi
+    shift 2
+done
+shift
+exec setpriv --no-new-privs chroot --userspec="$user" "$root" /usr/bin/env -i "$@"
+"""
+
+#: What Debian's slim images leave out of each package.
+SLIM = ["doc/*", "man/*", "locale/*", "info/*", "groff/*", "lintian/*"]
+
+
+def enter_mount_namespace():
+    """Goes on in a mount namespace of its own; starts the calling script again for that."""
+    if os.environ.get(IN_NAMESPACE):
+        return
+    if not fetch.is_root():
+        raise Unavailable("a root file system is entered by root only")
+    unshare = shutil.which("unshare")
+    words = [unshare, "--mount", "--propagation", "private", sys.executable, *sys.argv]
+    if subprocess.run([*words[:4], "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        raise Unavailable("this machine allows no mount namespaces")
+    os.environ[IN_NAMESPACE] = "1"
+    os.execv(unshare, words)
+
+
+def debian(suite, target):
+    """Unpacks a minimal Debian, without what slim images leave out, into a folder. Debian's mirrors hold the newest
+    packages of a suite alone, so it is no exact version; apt checks their signatures."""
+    folder = CACHE / f"debian-{suite}"
+    note = f"minbase {suite} {platform.machine()} without {' '.join(SLIM)}\n"
+    if not made_from(folder, note):
+        mmdebstrap = fetch.debian_program("mmdebstrap", "mmdebstrap")
+        fetch.say(f"Debian {suite} (mmdebstrap, about 1 min)")
+        excluded = [f"--dpkgopt=path-exclude=/usr/share/{pattern}" for pattern in SLIM]
+        included = "--dpkgopt=path-include=/usr/share/doc/*/copyright"
+        with replacing(folder, note) as fresh:
+            run([mmdebstrap, "--mode=root", "--variant=minbase", *excluded, included, suite, fresh / "root.tar"])
+    target.mkdir(parents=True)
+    run(["tar", "--numeric-owner", "-xpf", folder / "root.tar", "-C", target])
+
+
+class Contained(Server):
+    """A server in a root file system. `command` are its words, `variables` its environment; `mounts` maps folders in
+    the root to what is mounted there: a folder outside, or "tmpfs"."""
+
+    def __init__(self, root, user, command, variables, mounts, log):
+        super().__init__(root, program=shutil.which("timeout"), log=log)
+        self.root = root
+        self.user = user
+        self.words = [str(word) for word in command]
+        self.variables = {"PATH": PATH, **variables}
+        self.mounts = mounts
+
+    def command(self):
+        mounts = [str(part) for target, source in self.mounts.items() for part in (source, target)]
+        variables = [f"{name}={value}" for name, value in self.variables.items()]
+        return [
+            self.program, "--kill-after=10", MOST_SECONDS, "unshare", "--mount", "--pid", "--fork",
+            "sh", "-c", ENTER, "sh", self.root, self.user, *mounts, "--", *variables, *self.words, *self.where(),
+        ]  # fmt: skip
+
+    @property
+    def pid(self):
+        """The server's own process: the last of the chain that `command` starts."""
+        pid = self.process.pid
+        while children := Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            (pid,) = map(int, children)
+        return pid
+
+    def inside(self, *command, timeout_s=30):
+        """Runs a command where the server runs and as its user; returns (status, output)."""
+        user, group = self.user.split(":")
+        enter = ["nsenter", f"--target={self.pid}", "--mount", "--pid", "--root", "--wd=/"]
+        enter += [f"--setuid={user}", f"--setgid={group}", "env", "-i", f"PATH={PATH}"]
+        done = subprocess.run(
+            [*enter, *command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=timeout_s
+        )
+        return done.returncode, done.stdout
+
+    def stop(self, timeout_s=45):
+        """Sends SIGTERM to the server, which is the first process of its namespace, and returns its exit status."""
+        if self.process.poll() is None:
+            try:
+                os.kill(self.pid, signal.SIGTERM)
+                self.process.wait(timeout_s)
+            except subprocess.TimeoutExpired:
+                os.kill(self.pid, signal.SIGKILL)
+        return self.process.wait()

@@ -1,0 +1,236 @@
+"""Assembles what the image for CPUs holds, by the Dockerfile's own instructions but without a container builder, and
+runs the server in it as the container would run.
+
+    .venv/bin/python scripts/image_tree.py [--keep FILE.tar.gz]
+
+Each stage runs in a root of its own. Where a stage begins with a builder's image (rust, python) this machine stands in
+for it, if it is of the same Debian and has the same version; the final one begins with Debian itself. Needs root.
+"""
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import dockerfile
+import package_checks
+from contained import PATH, Contained, debian, enter_mount_namespace
+from fetch import CACHE, ROOT, Unavailable, run, say
+from server import target_directory
+
+DOCKER = ROOT / "deploy" / "docker"
+#: Debian's names of its versions.
+SUITES = {"12": "bookworm", "13": "trixie"}
+IMAGE = re.compile(r"(?:.*/)?(?P<name>[\w-]+):(?P<version>[\d.]+)(?P<rest>.*)")
+#: What tells the version of the program that a builder's image is named after.
+TELLS_VERSION = {"rust": ["rustc", "--version"], "python": ["python", "--version"]}
+#: The exit status that says that this machine cannot do it.
+LEFT_OUT = 77
+
+
+def stand_in(image):
+    """Holds this machine against a builder's image that it stands in for: its Debian, and the program's version."""
+    tag = IMAGE.fullmatch(image)
+    if tag is None or tag["name"] not in TELLS_VERSION:
+        raise Unavailable(f"this machine cannot stand in for {image}")
+    here = dict(line.split("=", 1) for line in Path("/etc/os-release").read_text().splitlines() if "=" in line)
+    suite = here.get("VERSION_CODENAME", "unknown")
+    if not tag["rest"].endswith(suite):
+        raise Unavailable(f"this machine is {suite} and cannot stand in for {image}")
+    command = TELLS_VERSION[tag["name"]]
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"there is no {command[0]} to stand in for {image}")
+    said = run(command)
+    version = re.search(r"\d+\.\d+", said).group()
+    if not tag["version"].startswith(f"{version}."):
+        raise Unavailable(f"{said.strip()} cannot stand in for {image}")
+
+
+class Build:
+    """A build of one target of the Dockerfile in a scratch folder, which has to be a file system of its own."""
+
+    def __init__(self, scratch, **arguments):
+        self.scratch = scratch
+        self.stages = dockerfile.stages((DOCKER / "Dockerfile").read_text(), **arguments)
+        self.by_name = {stage.name: stage for stage in self.stages if stage.name}
+        self.roots = {}
+        self.context = scratch / "context"
+        self.copy_context()
+
+    def copy_context(self):
+        """What a builder is sent: what the ignore file lets through."""
+        ignored, *kept = (DOCKER / "Dockerfile.dockerignore").read_text().split()
+        if ignored != "*" or not all(one.startswith("!") for one in kept):
+            raise package_checks.Wrong("Dockerfile.dockerignore: expected '*', then what is not ignored")
+        for one in (Path(one[1:]) for one in kept):
+            target = self.context / one
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Times are kept: cargo goes by them.
+            run(["cp", "-a", ROOT / one, target])
+
+    def root(self, stage):
+        """The root of a stage, after its instructions."""
+        if stage not in self.roots:
+            folder = self.scratch / f"stage-{len(self.roots)}"
+            self.roots[stage] = folder
+            image, stages = self.lineage(stage)
+            if image.startswith("debian:"):
+                debian(SUITES[IMAGE.fullmatch(image)["version"].split(".")[0]], folder)
+            else:
+                stand_in(image)
+                self.overlay(folder)
+            for one in stages:
+                self.carry_out(one, folder)
+        return self.roots[stage]
+
+    def lineage(self, name):
+        """The image that a stage (None: the last one) comes to begin with, and the stages from there to it."""
+        stages = [self.by_name[name] if name else self.stages[-1]]
+        while stages[0].base in self.by_name:
+            stages.insert(0, self.by_name[stages[0].base])
+        return stages[0].base, stages
+
+    def overlay(self, folder):
+        """Mounts this machine's root, with changes kept apart."""
+        layers = {name: self.scratch / f"{folder.name}-{name}" for name in ("upper", "work")}
+        for layer in [folder, *layers.values()]:
+            layer.mkdir()
+        run(["mount", "-t", "overlay", "-o", f"lowerdir=/,upperdir={layers['upper']},workdir={layers['work']}",
+             "overlay", folder])  # fmt: skip
+        for shared in ("dev", "proc"):
+            run(["mount", "--rbind", f"/{shared}", folder / shared])
+
+    def carry_out(self, stage, folder):
+        work = "/"
+        for name, flags, arguments in stage.instructions:
+            flags_of = {flag: [value for one, value in flags if one == flag] for flag, _ in flags}
+            if name == "WORKDIR":
+                work = arguments
+                inside(folder, work).mkdir(parents=True, exist_ok=True)
+            elif name == "COPY":
+                *sources, target = arguments.split()
+                given = self.root(flags_of["from"][0]) if "from" in flags_of else self.context
+                self.copy([inside(given, source) for source in sources], folder, work, target, flags_of.get("chmod"))
+            elif name == "RUN":
+                self.execute(folder, work, flags_of.get("mount", []), arguments)
+            elif name not in ("ENV", "LABEL", "EXPOSE", "USER", "HEALTHCHECK", "ENTRYPOINT", "CMD"):
+                raise package_checks.Wrong(f"Dockerfile: {name} is not known here")
+
+    def copy(self, sources, folder, work, target, mode):
+        into = inside(folder, os.path.join(work, target))
+        for source in sources:
+            if source.is_dir():
+                into.mkdir(parents=True, exist_ok=True)
+                run(["cp", "-a", f"{source}/.", into])
+            else:
+                place = into / source.name if target.endswith("/") else into
+                place.parent.mkdir(parents=True, exist_ok=True)
+                run(["cp", "-a", "--no-preserve=ownership", source, place])
+                if mode:
+                    place.chmod(int(mode[0], 8))
+
+    def execute(self, folder, work, mounts, command):
+        """Runs a command as RUN does. The cache of the program's own target folder is this checkout's, so that crates
+        are not compiled twice; others are kept in .cache/image."""
+        bound = []
+        for mount in mounts:
+            target = dict(part.split("=", 1) for part in mount.split(","))["target"]
+            kept = CACHE / "image" / target.strip("/").replace("/", "-")
+            cache = target_directory() if target == "/src/target" else kept
+            cache.mkdir(parents=True, exist_ok=True)
+            inside(folder, target).mkdir(parents=True, exist_ok=True)
+            run(["mount", "--bind", cache, inside(folder, target)])
+            bound.append(inside(folder, target))
+        say(f"RUN {' '.join(command.split())[:100]}…")
+        environment = {**os.environ, "PATH": f"{os.environ['PATH']}:{PATH}"}
+        environment.pop("CARGO_TARGET_DIR", None)
+        run(["chroot", folder, "sh", "-ec", f"cd {shlex.quote(work)}; {command}"], env=environment)
+        for one in bound:
+            run(["umount", one])
+
+
+@contextlib.contextmanager
+def scratch_folder():
+    """A folder in memory, since overlays want their changes outside of the root that they lie over. In the end it is
+    unmounted with all that is mounted in it; nothing in it is ever deleted file by file, as /dev may be there."""
+    folder = Path(tempfile.mkdtemp(prefix="image-"))
+    run(["mount", "-t", "tmpfs", "-o", "mode=0755", "tmpfs", folder])
+    try:
+        yield folder
+    finally:
+        run(["umount", "--lazy", folder])
+        folder.rmdir()
+
+
+def inside(root, path):
+    """A path in a root."""
+    return root / path.lstrip("/")
+
+
+def container(build, root, models, log):
+    """The server of an image, as `docker run --read-only` starts it with the folders that docs/deploy.md names."""
+    final = build.stages[-1]
+    words = json.loads(dockerfile.last(final, "ENTRYPOINT")) + json.loads(dockerfile.last(final, "CMD"))
+    mounts = {"/tmp": "tmpfs", "/var/cache/paternoster": "tmpfs", "/models": models}
+    return Contained(root, dockerfile.last(final, "USER"), words, dockerfile.environment(final), mounts, log)
+
+
+def check(build, root, scratch):
+    """Serves models in the image; raises where anything is not as it should be."""
+    models = package_checks.identity(inside(root, "/usr/local/bin/paternoster"), scratch / "models")
+    with container(build, root, models, scratch / "server.log") as server:
+        package_checks.infer(server)
+        package_checks.is_confined(server, "10001")
+        host, port = server.http.split(":")
+        for path, expected in (("/v2/health/ready", 0), ("/v2/nothing", 1)):
+            status, said = server.inside("healthcheck", host, port, path)
+            if status != expected:
+                raise package_checks.Wrong(f"healthcheck {path} ended with {status}, expected {expected}: {said}")
+
+
+def packed(root, target):
+    """Packs a root as a layer is: a tar with gzip; returns its size."""
+    tar = ["tar", "--one-file-system", "--sort=name", "--numeric-owner", "--mtime=@0", "-C", root, "-c", "."]
+    with gzip.open(target, "wb", compresslevel=6) as sink, subprocess.Popen(tar, stdout=subprocess.PIPE) as packing:
+        shutil.copyfileobj(packing.stdout, sink)
+    if packing.returncode != 0:
+        raise package_checks.Wrong(f"tar ended with {packing.returncode}")
+    return target.stat().st_size
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--keep", type=Path, metavar="FILE.tar.gz", help="where the packed root is left")
+    keep = parser.parse_args().keep
+    try:
+        enter_mount_namespace()
+        with scratch_folder() as scratch:
+            build = Build(scratch, VARIANT="cpu")
+            root = build.root(None)
+            size = packed(root, scratch / "image.tar.gz")
+            unpacked = int(run(["du", "-sx", "--block-size=1", root]).split()[0])
+            check(build, root, scratch)
+            image, _ = build.lineage(None)
+            version = inside(root, "/etc/debian_version").read_text().strip()
+            say(f"image: {size / 1e6:.1f} MB packed, {unpacked / 1e6:.0f} MB unpacked, on Debian {version} ({image})")
+            if keep:
+                shutil.copy(scratch / "image.tar.gz", keep)
+    except Unavailable as reason:
+        say(f"without the image: {reason}")
+        return LEFT_OUT
+    except package_checks.Wrong as seen:
+        say(f"the image is wrong: {seen}")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
