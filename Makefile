@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks clean
+.PHONY: help build setup tools models demo serve test kernels gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks packages package-test clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -27,6 +27,7 @@ help:
 	@echo "make page      the picture of the server's page, from a headless browser"
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
+	@echo "make packages  a wheel and a Debian package in .cache/packages; package-test serves from each, and from the image's tree"
 	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; licences and sources of dependencies"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
@@ -77,6 +78,15 @@ lint:
 	cargo clippy --all-targets -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 	@$(PYTHON) scripts/check_licenses.py
+
+# A wheel and a Debian package, with the licences of what is in them. The first time cargo compiles cargo-about and
+# cargo-deb for them.
+packages: setup
+	@$(PYTHON) scripts/packages.py
+
+# Each into an empty place, and an inference there. What needs root or Debian says so where it is left out.
+package-test: packages
+	@$(VENV) scripts/package_test.py
 
 bench: setup
 	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench

@@ -232,18 +232,23 @@ def one_member(archive, start, end=""):
     return found[0]
 
 
+#: Travel with ONNX Runtime's library.
+RUNTIME_NOTICES = ("LICENSE", "ThirdPartyNotices.txt")
+
+
 def runtime():
     """ONNX Runtime's shared library; returns its path."""
     folder = CACHE / "onnxruntime"
     library = folder / "libonnxruntime.so"
-    note = note_of(pins.ONNXRUNTIME)
+    note = note_of(pins.ONNXRUNTIME) + " ".join(RUNTIME_NOTICES)
     if not made_from(folder, note):
         with opened(pins.ONNXRUNTIME) as archive, replacing(folder, note) as fresh:
             member = one_member(archive, "onnxruntime/capi/libonnxruntime.so")
             take(archive, member, fresh / Path(member).name)
             # The library names itself by its version; programs look for the name without one.
             (fresh / library.name).symlink_to(Path(member).name)
-            take(archive, one_member(archive, "onnxruntime/LICENSE"), fresh / "LICENSE")
+            for text in RUNTIME_NOTICES:
+                take(archive, one_member(archive, f"onnxruntime/{text}"), fresh / text)
     return library
 
 

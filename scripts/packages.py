@@ -1,0 +1,160 @@
+"""Builds the packages of this machine's architecture: a wheel and a Debian package, of one release build, each with the
+licences of what is in it and a bill of materials.
+
+    python3 scripts/packages.py [--only wheel]
+
+They lie in .cache/packages. What the Debian package takes besides the binary is in .cache/packages/doc and
+.cache/packages/man, where its list of files in Cargo.toml looks for them.
+"""
+
+import argparse
+import email.utils
+import gzip
+import json
+import os
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+import fetch
+import package_tools
+import pins
+from fetch import CACHE, ROOT, Unavailable, run, say
+from server import binary
+
+PACKAGES = CACHE / "packages"
+DOC = PACKAGES / "doc"
+MAN = PACKAGES / "man"
+#: As deep as deploy/python, since pyproject.toml names Cargo.toml by a relative path.
+STAGE = CACHE / "wheel"
+LICENSES = ROOT / "deploy" / "licenses"
+BILL = "paternoster.cyclonedx.json"
+#: As in Cargo.toml.
+MAINTAINER = "Paternoster developers <paternoster@packages.invalid>"
+SUMMARIES = {
+    "paternoster": "inference server for ONNX models, compatible with Triton",
+    "paternoster-serve": "serve the models of a repository over gRPC and HTTP",
+}
+
+
+def third_party():
+    """Writes the licences of the crates in the program; returns the file."""
+    target = DOC / "THIRD-PARTY.txt"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    run([
+        package_tools.cargo_about(), "generate", "--locked", "--fail", "--config", LICENSES / "about.toml",
+        "--manifest-path", ROOT / "Cargo.toml", "--output-file", target, LICENSES / "third-party.hbs",
+    ])  # fmt: skip
+    return target
+
+
+def wheel():
+    """Builds the wheel, with the licences in it; returns its path."""
+    maturin = package_tools.maturin()
+    shutil.rmtree(STAGE, ignore_errors=True)
+    STAGE.mkdir(parents=True)
+    shutil.copy(ROOT / "deploy" / "python" / "pyproject.toml", STAGE)
+    # Names that maturin takes for licences.
+    shutil.copy(ROOT / "LICENSE", STAGE)
+    shutil.copy(third_party(), STAGE / "LICENSE-THIRD-PARTY.txt")
+    for old in PACKAGES.glob("*.whl"):
+        old.unlink()
+    say("wheel (cargo build --release, minutes where it was not built before)")
+    run([maturin, "build", "--release", "--out", PACKAGES], cwd=STAGE)
+    (built,) = PACKAGES.glob("*.whl")
+    return built
+
+
+def bill_of_materials(built_wheel):
+    """Writes what packages with ONNX Runtime's library are made of: the wheel's own bill, and the library."""
+    with zipfile.ZipFile(built_wheel) as archive:
+        member = fetch.one_member(archive, "paternoster-", f"/sboms/{BILL}")
+        # It names the program by the folder that it was built in.
+        bill = json.loads(archive.read(member).decode().replace(f"path+file://{ROOT}#", ""))
+    pin = pins.ONNXRUNTIME
+    _, digest = fetch.build_for_here(pin)
+    component = {
+        "type": "library",
+        "bom-ref": f"pkg:pypi/{pin.name}@{pin.version}",
+        "name": pin.name,
+        "version": pin.version,
+        "description": "its shared library, out of the wheel whose hash this is",
+        "purl": f"pkg:pypi/{pin.name}@{pin.version}",
+        "licenses": [{"expression": "MIT"}],
+        "hashes": [{"alg": "SHA-256", "content": digest}],
+    }
+    bill["components"].append(component)
+    top = bill["metadata"]["component"]["bom-ref"]
+    for dependency in bill["dependencies"]:
+        if dependency["ref"] == top:
+            dependency.setdefault("dependsOn", []).append(component["bom-ref"])
+    bill["dependencies"].append({"ref": component["bom-ref"]})
+    (DOC / BILL).write_text(json.dumps(bill, indent=1))
+
+
+def man_pages():
+    """Writes manual pages from the program's own help."""
+    help2man = fetch.debian_program("help2man", "help2man")
+    program = binary()
+    MAN.mkdir(parents=True, exist_ok=True)
+    for page, summary in SUMMARIES.items():
+        command = " ".join([str(program), *page.split("-")[1:]])
+        text = run(
+            [help2man, "--no-info", "--section=1", f"--version-string={version()}", f"--name={summary}", command],
+            env={**os.environ, "COLUMNS": "80", "LC_ALL": "C.UTF-8"},
+        )
+        # A page is found by one word.
+        text = text.replace(f".SH NAME\n{page.replace('-', ' ')} ", f".SH NAME\n{page} ")
+        (MAN / f"{page}.1.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
+
+
+def version():
+    return run([binary(), "--version"]).split()[1]
+
+
+def changelog():
+    """Writes the one entry that Debian's tools ask for, of this version."""
+    date = email.utils.formatdate((ROOT / "Cargo.lock").stat().st_mtime)
+    head = f"paternoster ({version()}-1) unstable; urgency=medium"
+    (PACKAGES / "changelog").write_text(f"{head}\n\n  * Version {version()}.\n\n -- {MAINTAINER}  {date}\n")
+
+
+def deb():
+    """Builds the Debian package, of the binary that the wheel has; returns its path."""
+    built_wheel = wheel()
+    library = fetch.runtime()
+    bill_of_materials(built_wheel)
+    for text in fetch.RUNTIME_NOTICES:
+        target = DOC / "onnxruntime" / text
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(library.parent / text, target)
+    man_pages()
+    changelog()
+    for old in PACKAGES.glob("*.deb"):
+        old.unlink()
+    # What the binary is linked against becomes what the package depends on.
+    fetch.debian_program("dpkg-shlibdeps", "dpkg-dev")
+    say("Debian package")
+    run([package_tools.cargo_deb(), "deb", "--no-build", "--no-strip", "--locked", "--output", PACKAGES], cwd=ROOT)
+    (built,) = PACKAGES.glob("*.deb")
+    return built
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", choices=["wheel"], help="the Debian package is made of what the wheel leaves")
+    only = parser.parse_args().only
+    PACKAGES.mkdir(parents=True, exist_ok=True)
+    try:
+        wheel() if only == "wheel" else deb()
+    except Unavailable as reason:
+        say(f"cannot make the packages: {reason}")
+        return 1
+    for built in sorted([*PACKAGES.glob("*.whl"), *PACKAGES.glob("*.deb")]):
+        say(f"{built.relative_to(ROOT)}  {built.stat().st_size / 1e6:.1f} MB")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
