@@ -88,13 +88,11 @@ def deb(scratch):
     root = scratch / "debian"
     debian("bookworm", root)
     before = files(root)
-    shutil.copy(package, root / "package.deb")
-    # No service manager runs there: the scripts of the package have to do without.
-    said = run(["chroot", root, "dpkg", "--install", "/package.deb"])
-    (root / "package.deb").unlink()
+    install(root, package)
     conffiles = run(["chroot", root, "dpkg-query", "--show", "--showformat=${Conffiles}", "paternoster"])
     if "/etc/default/paternoster" not in conffiles:
         raise Wrong(f"the package's configuration files are {conffiles!r}, expected /etc/default/paternoster")
+    keeps_settings(root, package)
     words, variables = service(root)
     models = package_checks.identity(inside(root, "/usr/bin/paternoster"), scratch / "models")
     mounts = {"/tmp": "tmpfs", "/var/cache/paternoster": "tmpfs", "/var/lib/paternoster/models": models}
@@ -108,9 +106,16 @@ def deb(scratch):
     left = files(root) - before
     if left:
         raise Wrong(f"purging the package leaves {sorted(left)}")
+    return f"{package.name}, {megabytes(package)}"
+
+
+def install(root, package):
+    """Installs a package. No service manager runs there: its scripts have to do without."""
+    shutil.copy(package, root / "package.deb")
+    said = run(["chroot", root, "dpkg", "--install", "/package.deb"])
+    (root / "package.deb").unlink()
     if "warning" in said.lower():
         raise Wrong(f"dpkg warns: {said}")
-    return f"{package.name}, {megabytes(package)}"
 
 
 def lint(package):
@@ -121,6 +126,17 @@ def lint(package):
         raise Wrong(f"lintian says: {done.stdout.strip()}")
     if done.returncode != 0:
         raise Wrong(f"lintian ended with {done.returncode}: {done.stderr.strip()}")
+
+
+def keeps_settings(root, package):
+    """Whether installing the package again leaves what an operator has changed."""
+    settings = inside(root, "/etc/default/paternoster")
+    as_installed = settings.read_text()
+    settings.write_text(as_installed + "# changed\n")
+    install(root, package)
+    if settings.read_text() != as_installed + "# changed\n":
+        raise Wrong(f"installing the package again leaves {settings.read_text()!r}, expected what was changed")
+    settings.write_text(as_installed)
 
 
 def service(root):
