@@ -16,9 +16,9 @@ struct alignas(16) Chunk {
     unsigned words[4];
 };
 
-DEVICE bool in_chunks(const void* table, const void* batch, int row_bytes, int stride) {
+DEVICE bool in_chunks(const void* table, const void* batch, int row_bytes, int pitch, int stride) {
     u64 addresses = reinterpret_cast<u64>(table) | reinterpret_cast<u64>(batch);
-    return (addresses | u64(row_bytes) | u64(stride)) % sizeof(Chunk) == 0;
+    return (addresses | u64(row_bytes) | u64(pitch) | u64(stride)) % sizeof(Chunk) == 0;
 }
 
 // Copies this block's pieces of a row, or clears them if `from` is null.
@@ -43,8 +43,8 @@ DEVICE void note_fault(unsigned* faults, int row, unsigned fault) {
 
 template <class Index>
 DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool from_end, const char* table,
-                   int table_rows, char* out, int stride, unsigned* faults, unsigned fault) {
-    bool chunks = in_chunks(table, out, row_bytes, stride);
+                   int table_rows, int pitch, char* out, int stride, unsigned* faults, unsigned fault) {
+    bool chunks = in_chunks(table, out, row_bytes, pitch, stride);
     for (int row = blockIdx.x; row < rows; row += gridDim.x) {
         const char* from = nullptr;
         bool known = true;
@@ -52,7 +52,7 @@ DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool
             i64 index = indices[row];
             if (from_end && index < 0) index += table_rows;
             known = index >= 0 && index < table_rows;
-            if (known) from = table + index * row_bytes;
+            if (known) from = table + index * pitch;
         }
         EACH {
             copy_row(from, out + i64(row) * stride, row_bytes, chunks);
@@ -62,40 +62,44 @@ DEVICE void gather(int live, int rows, int row_bytes, const Index* indices, bool
 }
 
 // out[i] = table[slots[i]] for i < live, zeros up to `rows`.
-// table: [table_rows, row_bytes]; out: rows of row_bytes, which begin every `stride` bytes, so that several gathers can
-// fill one matrix side by side; row_bytes, stride: multiples of 4. Slots may repeat.
+// table: table_rows rows, which begin every `pitch` bytes, so that rows of any length up to it can be kept there; out:
+// rows of row_bytes, which begin every `stride` bytes, so that several gathers can fill one matrix side by side;
+// row_bytes, pitch, stride: multiples of 4. Slots may repeat.
 KERNEL(gather_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* table, int table_rows,
-       char* out, int stride, unsigned* faults) {
-    gather(live_rows(live, rows), rows, row_bytes, slots, false, table, table_rows, out, stride, faults, FAULT_SLOT);
+       int pitch, char* out, int stride, unsigned* faults) {
+    int count = live_rows(live, rows);
+    gather(count, rows, row_bytes, slots, false, table, table_rows, pitch, out, stride, faults, FAULT_SLOT);
 }
 
 // table[slots[i]] = in[i] for i < live. in: rows of row_bytes, which begin every `stride` bytes; the rest as for
 // gather_rows. No slot is named twice.
 KERNEL(scatter_rows, 256, const int* live, int rows, int row_bytes, const int* slots, const char* in, int stride,
-       char* table, int table_rows, unsigned* faults) {
+       char* table, int table_rows, int pitch, unsigned* faults) {
     int count = live_rows(live, rows);
-    bool chunks = in_chunks(table, in, row_bytes, stride);
+    bool chunks = in_chunks(table, in, row_bytes, pitch, stride);
     for (int row = blockIdx.x; row < count; row += gridDim.x) {
         int slot = slots[row];
         bool known = slot >= 0 && slot < table_rows;
         EACH {
-            if (known) copy_row(in + i64(row) * stride, table + i64(slot) * row_bytes, row_bytes, chunks);
+            if (known) copy_row(in + i64(row) * stride, table + i64(slot) * pitch, row_bytes, chunks);
             if (!known) note_fault(faults, row, FAULT_SLOT);
         }
     }
 }
 
 // out[i] = table[ids[i]] for i < live, zeros up to `rows`. As ONNX's Gather, an id below zero counts from the table's
-// end; beyond either end it is a fault. The shapes are those of gather_rows.
+// end; beyond either end it is a fault. table: [table_rows, row_bytes]; the rest as for gather_rows.
 KERNEL(embedding_i32, 256, const int* live, int rows, int row_bytes, const int* ids, const char* table, int table_rows,
        char* out, int stride, unsigned* faults) {
-    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, stride, faults, FAULT_ID);
+    int count = live_rows(live, rows);
+    gather(count, rows, row_bytes, ids, true, table, table_rows, row_bytes, out, stride, faults, FAULT_ID);
 }
 
 // embedding_i32 for ids of 64 bits.
 KERNEL(embedding_i64, 256, const int* live, int rows, int row_bytes, const i64* ids, const char* table, int table_rows,
        char* out, int stride, unsigned* faults) {
-    gather(live_rows(live, rows), rows, row_bytes, ids, true, table, table_rows, out, stride, faults, FAULT_ID);
+    int count = live_rows(live, rows);
+    gather(count, rows, row_bytes, ids, true, table, table_rows, row_bytes, out, stride, faults, FAULT_ID);
 }
 
 // Copies pieces of memory from one place to another: the states that requests begin with, to their slots. There are few
@@ -110,7 +114,7 @@ KERNEL(copy_pieces, 256, const int* count, int most, const u64* const* list) {
         const char* from = reinterpret_cast<const char*>(entry[0]);
         char* to = reinterpret_cast<char*>(entry[1]);
         int bytes = int(entry[2]);
-        bool chunks = in_chunks(from, to, bytes, 0);
+        bool chunks = in_chunks(from, to, bytes, 0, 0);
         EACH { copy_row(from, to, bytes, chunks); }
     }
 }

@@ -1,12 +1,30 @@
 //! What a program is on a CUDA card: operations that an executor captures into its graphs.
 
-use crate::device::{
-    DeviceError,
-    cuda::{Address, Capture, Compiler, Cuda},
+use crate::{
+    batching::Lengths,
+    device::{
+        DeviceError, StreamId,
+        cuda::{Address, Capture, Compiler, Cuda},
+    },
 };
+
+/// The size of a run, fixed when its graph is captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunSize {
+    /// Rows, padding included.
+    pub rows: u32,
+    /// Which of the program's [lengths](CardProgram::lengths) its rows have.
+    pub lengths: usize,
+}
 
 /// A program that can be loaded onto a card. It is made without one.
 pub trait CardProgram: Send + Sync {
+    /// The lengths of padded axes that runs may have, each entry by symbol of the model; one empty entry where nothing is
+    /// padded.
+    fn lengths(&self) -> Vec<Lengths> {
+        vec![Lengths::new()]
+    }
+
     /// Compiles what [`Self::load`] needs, on any thread, so that it finds that in the compiler's cache: a card serves
     /// nothing while a program is loaded.
     ///
@@ -30,32 +48,33 @@ pub trait CardWeights {
     ///
     /// # Errors
     /// When the card has not enough.
-    fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError>;
+    fn reserve(&self, card: &mut Cuda, stream: StreamId, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError>;
 }
 
-/// A program on one stream of a card. Tensors are row-major without gaps, the batch being axis 0, whatever the number of
-/// rows of a run.
+/// A program on one stream of a card. Tensors are row-major without gaps, the batch being axis 0. Where they lie depends
+/// on the [lengths](CardProgram::lengths) of a run, which are given by number, but not on how many rows it has.
 pub trait CardWorkspace {
     /// Where an input is to be written before a run.
-    fn input(&self, index: usize) -> Address;
+    fn input(&self, lengths: usize, index: usize) -> Address;
 
     /// Where an output lies after a run.
-    fn output(&self, index: usize) -> Address;
+    fn output(&self, lengths: usize, index: usize) -> Address;
 
     /// Where a run notes which of its rows name what a table does not have: a 32-bit word a row, not zero where one
     /// does. `None` where rows name nothing.
-    fn faults(&self) -> Option<Address>;
+    fn faults(&self, lengths: usize) -> Option<Address>;
 
-    /// Does for runs of `rows` rows what may allocate, compile or wait, none of which a capture allows.
+    /// Does for runs of a size what may allocate, compile or wait, none of which a capture allows. Nothing runs on the
+    /// stream meanwhile.
     ///
     /// # Errors
     /// When the card has not enough memory, or a kernel does not compile.
-    fn prepare(&mut self, card: &mut Cuda, rows: u32) -> Result<(), DeviceError>;
+    fn prepare(&mut self, card: &mut Cuda, size: RunSize) -> Result<(), DeviceError>;
 
-    /// Issues a run of `rows` rows that was [prepared](Self::prepare). Those from `live` on are padding, a 32-bit number
+    /// Issues a run of a size that was [prepared](Self::prepare). Rows from `live` on are padding, a 32-bit number
     /// on the card that is read when the run begins: what they hold is of no account, and what they become neither.
     ///
     /// # Errors
     /// When the driver refuses.
-    fn issue(&self, capture: &mut Capture<'_>, rows: u32, live: Address) -> Result<(), DeviceError>;
+    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError>;
 }

@@ -11,7 +11,7 @@ mod program;
 mod repeat;
 mod stop;
 
-pub use card::{CardProgram, CardWeights, CardWorkspace};
+pub use card::{CardProgram, CardWeights, CardWorkspace, RunSize};
 pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowDelay, RowFailure};
 pub use repeat::{Repeat, RepeatElements};
 pub use stop::StopSignal;

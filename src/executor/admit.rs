@@ -1,6 +1,6 @@
 //! A request's sizes, as the core needs them: lengths along padded axes, and what must agree with its batch mates.
 
-use super::InputTensor;
+use super::{InputTensor, StagePrograms};
 use crate::{
     batching::{Lengths, RequestKey},
     model::ModelSpec,
@@ -68,5 +68,49 @@ impl Admission {
             }
         }
         (lengths, key)
+    }
+}
+
+/// How long padded axes may be, by symbol; as long as they like where there is no limit.
+#[derive(Debug, Default)]
+pub(super) struct Longest(Lengths);
+
+impl Longest {
+    /// The longest that programs are made for on cards.
+    pub(super) fn on_cards(programs: &StagePrograms) -> Self {
+        let Some(program) = programs.iter().find_map(|program| program.on_card()) else { return Self::default() };
+        let all = program.lengths();
+        let symbols = all.first().map_or(0, |lengths| lengths.len());
+        let longest = |symbol: usize| all.iter().map(|lengths| lengths[symbol]).max().unwrap_or(u32::MAX);
+        Self((0..symbols).map(longest).collect())
+    }
+
+    /// Refuses requests with longer axes.
+    ///
+    /// # Errors
+    /// With the axis and its limit.
+    pub(super) fn check(&self, spec: &ModelSpec, inputs: &[Option<InputTensor>]) -> Result<(), String> {
+        if self.0.is_empty() {
+            return Ok(());
+        }
+        let offset = usize::from(spec.has_batch_axis());
+        for (tensor, given) in spec.inputs.iter().zip(inputs) {
+            let Some(given) = given else { continue };
+            for (symbol, &length) in tensor.symbols.iter().zip(given.shape.iter().skip(offset)) {
+                let Some((symbol, longest)) =
+                    symbol.and_then(|symbol| Some((symbol, *self.0.get(usize::from(symbol.0))?)))
+                else {
+                    continue;
+                };
+                if length > i64::from(longest) {
+                    let (name, model, axis) = (&tensor.name, &spec.name, &spec.symbols[usize::from(symbol.0)]);
+                    return Err(format!(
+                        "input '{name}' of model '{model}': the axis '{axis}' has {length} entries, expected at most \
+                         {longest}, the longest that the model is prepared for on its devices"
+                    ));
+                }
+            }
+        }
+        Ok(())
     }
 }

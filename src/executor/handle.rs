@@ -15,6 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::{
     Backlog, CellPrograms, InferError, InferRequest, Response,
+    admit::Longest,
     hangs::Hangs,
     indices::IndexChecks,
     location::Location,
@@ -27,7 +28,7 @@ use crate::{
     observe::ModelStats,
 };
 
-/// One loaded version. Whoever holds it may submit; when the last holder lets go, the version leaves the pool and its
+/// One loaded version. Each holder may submit; when the last one lets go, the version leaves the pool and its
 /// memory is freed.
 pub struct ModelHandle {
     pub(super) pool: Arc<Pool>,
@@ -43,6 +44,8 @@ pub struct ModelHandle {
     pub(super) cells: Option<Arc<CellPrograms>>,
     /// What is checked of a request before it is admitted.
     pub(super) indices: IndexChecks,
+    /// How long its padded axes may be.
+    pub(super) longest: Longest,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
 }

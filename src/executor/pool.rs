@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use self::shard::Shard;
 use super::{
     Backlog, BacklogLimits, CardsOptions, DeviceKind, ModelHandle, Placement, StagePrograms,
+    admit::Longest,
     backend::{Backend, Order},
     clock::{Clock, duration_ns},
     host::Host,
@@ -194,6 +195,8 @@ impl Pool {
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
+        let is_on_cards = among.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
+        let longest = if is_on_cards { Longest::on_cards(&loaded.programs) } else { Longest::default() };
         let homes = homes_of(id, &knobs, among);
         let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
         knobs.stays = homes.iter().any(stands_in);
@@ -213,6 +216,7 @@ impl Pool {
             limit_ns,
             cells,
             indices,
+            longest,
             has_sequences,
         })
     }

@@ -28,10 +28,7 @@ pub(super) fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &Shap
     if let Some(reshape) = &output.reshape {
         shape.extend_from_slice(reshape);
     } else {
-        for (axis, &dim) in output.dims.iter().enumerate() {
-            let symbol = output.symbols.get(axis).copied().flatten();
-            shape.push(symbol.map_or(dim, |symbol| i64::from(class.0[usize::from(symbol.0)])));
-        }
+        shape.extend(output.dims_at(&class.0));
     }
     shape.iter().all(|&dim| dim >= 0).then_some(shape)
 }

@@ -43,6 +43,17 @@ impl TensorSpec {
             labels: Vec::new(),
         }
     }
+
+    /// The dims with padded axes as long as their symbols are, which are given by number.
+    pub fn dims_at(&self, lengths: &[u32]) -> Dims {
+        let mut dims = self.dims.clone();
+        for (dim, symbol) in dims.iter_mut().zip(&self.symbols) {
+            if let Some(length) = symbol.and_then(|symbol| lengths.get(usize::from(symbol.0))) {
+                *dim = i64::from(*length);
+            }
+        }
+        dims
+    }
 }
 
 /// The number of elements of a shape; `None` where a dimension is negative or the product overflows.

@@ -11,6 +11,7 @@ use bytes::Bytes;
 
 use super::config::{
     automatic::Automatic,
+    lengths::PreparedLengths,
     pb,
     stages::{StageCuts, StageRequest},
     unfold::UnfoldRequest,
@@ -81,6 +82,8 @@ pub struct LoadRequest {
     pub warmup: Vec<WarmupSample>,
     /// The devices that it is to live on.
     pub placement: Placement,
+    /// The lengths of padded axes that it is prepared for on cards.
+    pub lengths: PreparedLengths,
     /// The complete configuration.
     pub config: Arc<pb::ModelConfig>,
 }

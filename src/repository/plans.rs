@@ -6,6 +6,7 @@ use tracing::info;
 
 use super::LoadRequest;
 use crate::{
+    batching::Lengths,
     engine::{
         Program,
         cuda::{OnCard, Plan, Precision},
@@ -49,7 +50,7 @@ impl Plans {
         if !pool.has_cards() || !request.placement.may_need_cards() {
             return Ok((Self::default(), compiled.into_iter().map(|own| own.program).collect()));
         }
-        match planned(&compiled) {
+        match planned(request, &compiled) {
             Ok(planned) => Ok((Self { are_wanted: true, missing: None }, planned)),
             Err(reason) if request.placement.needs_cards() => Err(reason),
             Err(reason) => {
@@ -69,34 +70,67 @@ impl Plans {
     }
 }
 
-/// The programs with their plans.
+/// The programs with their plans: of each one for each of the lengths that padded axes are prepared for.
 ///
 /// # Errors
 /// When one has none; with all operators that are missing.
-fn planned(compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, String> {
-    let (planned, missing): (Vec<_>, Vec<_>) = compiled.iter().map(Compiled::planned).partition(Result::is_ok);
+fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, String> {
+    let LoadRequest { spec, lengths, cells, .. } = request;
+    // Of a model of cells no axis is padded.
+    let combinations = if cells.is_empty() { lengths.combinations()? } else { vec![Lengths::new()] };
+    let mut plans: Vec<Vec<(Lengths, Plan)>> = vec![Vec::new(); compiled.len()];
+    let mut skipped = None;
+    for lengths_of_rows in combinations {
+        match at(compiled, &lengths_of_rows) {
+            Ok(made) => {
+                for (plans, plan) in plans.iter_mut().zip(made) {
+                    plans.push((lengths_of_rows.clone(), plan));
+                }
+            }
+            // Some graphs take no more than so many entries.
+            Err(reason) if plans.iter().all(|plans| !plans.is_empty()) && !lengths.are_given() => {
+                skipped.get_or_insert((lengths_of_rows, reason));
+            }
+            Err(reason) if lengths_of_rows.is_empty() => return Err(reason),
+            Err(reason) => return Err(format!("with lengths {:?}: {reason}", lengths_of_rows.as_slice())),
+        }
+    }
+    if let Some((lengths, reason)) = skipped {
+        let lengths = lengths.as_slice();
+        info!(model = %spec.name, ?lengths, "on cards requests of these lengths and more are refused: {reason}");
+    }
+    let programs = compiled.iter().zip(plans).map(|(own, plans)| {
+        let program = OnCard::new(Arc::clone(&own.program), plans, Precision::Ieee);
+        Arc::new(program) as Arc<dyn Program>
+    });
+    Ok(programs.collect())
+}
+
+/// Plans of all programs for rows of these lengths.
+///
+/// # Errors
+/// As [`planned`].
+fn at(compiled: &[Compiled<'_>], lengths: &[u32]) -> Result<Vec<Plan>, String> {
+    let (made, missing): (Vec<_>, Vec<_>) = compiled.iter().map(|own| own.at(lengths)).partition(Result::is_ok);
     if missing.is_empty() {
-        return Ok(planned.into_iter().filter_map(Result::ok).collect());
+        return Ok(made.into_iter().filter_map(Result::ok).collect());
     }
     Err(missing.into_iter().filter_map(Result::err).collect::<Vec<String>>().join("; "))
 }
 
 impl Compiled<'_> {
-    fn planned(&self) -> Result<Arc<dyn Program>, String> {
-        let Self { name, program, model, inputs, outputs, has_batch_axis } = self;
-        match Plan::new(model, &in_the_graph(inputs), &in_the_graph(outputs), *has_batch_axis) {
-            Ok(plan) => Ok(Arc::new(OnCard::new(Arc::clone(program), plan, Precision::Ieee))),
-            Err(reason) if name.is_empty() => Err(reason.to_string()),
-            Err(reason) => Err(format!("{name}: {reason}")),
-        }
+    fn at(&self, lengths: &[u32]) -> Result<Plan, String> {
+        let Self { name, model, inputs, outputs, has_batch_axis, .. } = self;
+        let plan = Plan::new(model, &in_the_graph(inputs, lengths), &in_the_graph(outputs, lengths), *has_batch_axis);
+        plan.map_err(|reason| if name.is_empty() { reason.to_string() } else { format!("{name}: {reason}") })
     }
 }
 
-/// Tensors with the dims that the graph has where clients have others.
-fn in_the_graph(tensors: &[TensorSpec]) -> Vec<TensorSpec> {
-    let reshaped = |tensor: &TensorSpec| {
-        let dims = tensor.reshape.clone().unwrap_or_else(|| tensor.dims.clone());
+/// Tensors with the dims that the graph has, of rows of these lengths.
+fn in_the_graph(tensors: &[TensorSpec], lengths: &[u32]) -> Vec<TensorSpec> {
+    let own = |tensor: &TensorSpec| {
+        let dims = tensor.reshape.clone().unwrap_or_else(|| tensor.dims_at(lengths));
         TensorSpec { dims, reshape: None, ..tensor.clone() }
     };
-    tensors.iter().map(reshaped).collect()
+    tensors.iter().map(own).collect()
 }

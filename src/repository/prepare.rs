@@ -19,7 +19,9 @@ use super::{
         automatic::Automatic,
         check, complete, convert, json,
         knobs::{self, InConfig},
-        latencies, pb,
+        latencies,
+        lengths::PreparedLengths,
+        pb,
         pb::model_version_policy::PolicyChoice,
         pbtxt, placement, sequences,
         unfold::{self, UnfoldRequest},
@@ -184,6 +186,7 @@ impl Plan {
         let task_time_limit = task_time_limit.map(|limit_ms| Duration::from_secs_f64(limit_ms / 1e3));
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let placement = placement::placement(&config);
+        let lengths = PreparedLengths::of(&config, &spec.symbols, origin).map_err(text)?;
         let config = Arc::new(config);
         let CellProgram { file: program, bytes: override_bytes, external } = whole;
         Ok(LoadRequest {
@@ -200,6 +203,7 @@ impl Plan {
             external,
             warmup,
             placement,
+            lengths,
             config,
         })
     }

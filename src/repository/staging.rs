@@ -33,13 +33,15 @@ pub(super) fn cut_into_stages(
         .collect();
     let mut stages = Vec::with_capacity(graphs.len());
     for (number, graph) in graphs.iter().enumerate() {
-        let inputs = graph.inputs.iter().map(|port| source(spec, &left, port)).collect::<Result<_, String>>()?;
+        let inputs = graph.inputs.iter();
+        let inputs = inputs.map(|port| source(spec, &symbols, &left, port)).collect::<Result<_, String>>()?;
         let mut outputs = Vec::with_capacity(graph.outputs.len());
         for port in &graph.outputs {
-            sinks(spec, &left[number], port, &mut outputs);
+            sinks(spec, &symbols, &left[number], port, &mut outputs);
         }
         let own = request.exits.iter().filter(|exit| usize::from(exit.stage) == number);
-        let exits = own.map(|wanted| exit(spec, graph, wanted, &mut outputs)).collect::<Result<_, String>>()?;
+        let exits = own.map(|wanted| exit(spec, &symbols, graph, wanted, &mut outputs));
+        let exits = exits.collect::<Result<_, String>>()?;
         stages.push(StageSpec { inputs, outputs, exits });
     }
     let boundaries = left.iter().take(graphs.len() - 1);
@@ -81,8 +83,10 @@ fn crosses(port: &StagePort, stage: usize) -> bool {
     port.last_read_in.is_some_and(|reader| reader > stage)
 }
 
-/// The padded symbols by the names that the graph gives them.
-fn symbols(model: &Model, spec: &ModelSpec) -> BTreeMap<String, SymbolId> {
+/// Padded symbols by the names that the graph gives them.
+type Symbols = BTreeMap<String, SymbolId>;
+
+fn symbols(model: &Model, spec: &ModelSpec) -> Symbols {
     let inferred = infer(model);
     let mut symbols = BTreeMap::new();
     for input in &spec.inputs {
@@ -96,7 +100,12 @@ fn symbols(model: &Model, spec: &ModelSpec) -> BTreeMap<String, SymbolId> {
     symbols
 }
 
-fn source(spec: &ModelSpec, left: &[Vec<&StagePort>], port: &StagePort) -> Result<(TensorSpec, Source), String> {
+fn source(
+    spec: &ModelSpec,
+    symbols: &Symbols,
+    left: &[Vec<&StagePort>],
+    port: &StagePort,
+) -> Result<(TensorSpec, Source), String> {
     let Some(maker) = port.made_in else {
         let index = spec.input_index(&port.name);
         let index = index.ok_or_else(|| format!("a stage reads '{}', which is no input of the model", port.name))?;
@@ -104,20 +113,27 @@ fn source(spec: &ModelSpec, left: &[Vec<&StagePort>], port: &StagePort) -> Resul
     };
     let tensor = left[maker].iter().position(|other| other.name == port.name);
     let tensor = tensor.ok_or_else(|| format!("stage {maker} does not leave '{}' for a later one", port.name))?;
-    Ok((tensor_spec(port), Source::Boundary { boundary: number(maker), tensor: number(tensor) }))
+    Ok((tensor_spec(symbols, port), Source::Boundary { boundary: number(maker), tensor: number(tensor) }))
 }
 
-fn sinks(spec: &ModelSpec, left: &[&StagePort], port: &StagePort, outputs: &mut Vec<(TensorSpec, Sink)>) {
+fn sinks(
+    spec: &ModelSpec,
+    symbols: &Symbols,
+    left: &[&StagePort],
+    port: &StagePort,
+    outputs: &mut Vec<(TensorSpec, Sink)>,
+) {
     if let Some(reply) = spec.output_index(&port.name).filter(|_| port.is_graph_output) {
         outputs.push((spec.outputs[reply].clone(), Sink::Reply(reply)));
     }
     if let Some(tensor) = left.iter().position(|other| other.name == port.name) {
-        outputs.push((tensor_spec(port), Sink::Boundary(number(tensor))));
+        outputs.push((tensor_spec(symbols, port), Sink::Boundary(number(tensor))));
     }
 }
 
 fn exit(
     spec: &ModelSpec,
+    symbols: &Symbols,
     graph: &StageGraph,
     wanted: &ExitRequest,
     outputs: &mut Vec<(TensorSpec, Sink)>,
@@ -134,7 +150,7 @@ fn exit(
                 wanted.stage
             )
         })?;
-        outputs.push((tensor_spec(port), Sink::Exit));
+        outputs.push((tensor_spec(symbols, port), Sink::Exit));
         Ok::<usize, String>(outputs.len() - 1)
     };
     let value = made(&wanted.value)?;
@@ -149,15 +165,21 @@ fn exit(
 }
 
 /// A tensor between stages, its dimensions without the batch.
-fn tensor_spec(port: &StagePort) -> TensorSpec {
-    let dims = port.dims.as_deref().unwrap_or_default().iter().skip(1).map(|dim| match dim {
+fn tensor_spec(symbols: &Symbols, port: &StagePort) -> TensorSpec {
+    let dims = || port.dims.as_deref().unwrap_or_default().iter().skip(1);
+    let lengths = dims().map(|dim| match dim {
         PortDim::Fixed(length) => *length,
         PortDim::Symbol(_) | PortDim::Unknown => -1,
     });
-    TensorSpec::new(port.name.clone(), port.datatype, &dims.collect::<Vec<_>>())
+    let padded = dims().map(|dim| match dim {
+        PortDim::Symbol(name) => symbols.get(name).copied(),
+        PortDim::Fixed(_) | PortDim::Unknown => None,
+    });
+    let spec = TensorSpec::new(port.name.clone(), port.datatype, &lengths.collect::<Vec<_>>());
+    TensorSpec { symbols: padded.collect(), ..spec }
 }
 
-fn boundary(symbols: &BTreeMap<String, SymbolId>, port: &StagePort) -> BoundaryTensor {
+fn boundary(symbols: &Symbols, port: &StagePort) -> BoundaryTensor {
     let dim = |dim: &PortDim| match dim {
         PortDim::Fixed(length) => Some(BoundaryDim::Fixed(*length)),
         PortDim::Symbol(name) => symbols.get(name).map(|symbol| BoundaryDim::Symbol(*symbol)),

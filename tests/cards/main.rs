@@ -9,6 +9,7 @@ mod fake_cuda;
 mod mixing;
 mod models;
 mod order;
+mod padded;
 #[path = "../simulated/rng.rs"]
 #[expect(dead_code, reason = "what is drawn here is uniform")]
 mod rng;

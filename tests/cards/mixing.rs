@@ -2,10 +2,10 @@
 
 use paternoster::{
     device::{
-        DeviceError,
+        DeviceError, StreamId,
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Memory, Shape, Source},
     },
-    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program},
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
 };
 
 const KERNELS: Source = Source { name: "mixing.cu", text: include_str!("mixing.cu") };
@@ -52,7 +52,7 @@ struct OnCard {
 }
 
 impl CardWeights for OnCard {
-    fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
+    fn reserve(&self, card: &mut Cuda, _: StreamId, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
         let column = |bytes: usize| card.memory(max_rows as usize * bytes);
         let inputs = (0..self.of.inputs).map(|_| column(8)).collect::<Result<_, _>>()?;
         let outputs = [column(8)?, column(4)?];
@@ -70,23 +70,24 @@ struct Workspace {
 }
 
 impl CardWorkspace for Workspace {
-    fn input(&self, index: usize) -> Address {
+    fn input(&self, _: usize, index: usize) -> Address {
         self.inputs[index].address()
     }
 
-    fn output(&self, index: usize) -> Address {
+    fn output(&self, _: usize, index: usize) -> Address {
         self.outputs[index].address()
     }
 
-    fn faults(&self) -> Option<Address> {
+    fn faults(&self, _: usize) -> Option<Address> {
         Some(self.faults.address())
     }
 
-    fn prepare(&mut self, _: &mut Cuda, _: u32) -> Result<(), DeviceError> {
+    fn prepare(&mut self, _: &mut Cuda, _: RunSize) -> Result<(), DeviceError> {
         Ok(())
     }
 
-    fn issue(&self, capture: &mut Capture<'_>, rows: u32, live: Address) -> Result<(), DeviceError> {
+    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError> {
+        let rows = size.rows;
         let input = |index: usize| {
             self.inputs.get(index).map_or(Argument::U64(0), |memory| Argument::Address(memory.address()))
         };

@@ -28,7 +28,7 @@ fn gathered(rows: &[Option<usize>], columns: usize) -> Vec<f64> {
     rows.iter().flat_map(row).chain(padding).collect()
 }
 
-/// Words of a row, and words between two rows in the batch: with vectors, and without for either reason.
+/// Words of a row, and words between two rows, in the batch and in tables whose rows may be shorter: with vectors, and without for either reason.
 const WIDTHS: [(usize, usize); 9] = [(1, 0), (3, 0), (4, 0), (4, 4), (4, 3), (31, 1), (32, 0), (257, 0), (1000, 24)];
 
 /// Rows that begin every `stride` words; nothing is written between them.
@@ -55,7 +55,9 @@ impl Gather<'_> {
             for ((grid, threads), make) in
                 LAUNCHES.iter().flat_map(|launch| [(*launch, Array::new as fn(_, _) -> _), (*launch, Array::unaligned)])
             {
-                let table = make(Kind::F32, table(columns));
+                let has_pitch = self.kernel == "gather_rows";
+                let table = table(columns);
+                let table = make(Kind::F32, if has_pitch { spread(&table, columns, stride) } else { table });
                 let out = Array::untouched(Kind::F32, ROWS * stride);
                 let faults = Array::zeros(Kind::I32, ROWS);
                 let arguments = [
@@ -65,10 +67,17 @@ impl Gather<'_> {
                     Arg::Array(&Array::new(self.index_kind, self.indices)),
                     Arg::Array(&table),
                     Int(TABLE_ROWS as i32),
+                    Int(4 * stride as i32),
                     Arg::Array(&out),
                     Int(4 * stride as i32),
                     Arg::Array(&faults),
                 ];
+                let arguments: Vec<Arg<'_>> = arguments
+                    .into_iter()
+                    .enumerate()
+                    .filter(|(at, _)| has_pitch || *at != 6)
+                    .map(|(_, it)| it)
+                    .collect();
                 library.launch(self.kernel, grid, threads, &arguments).expect("the launch keeps the rules");
                 let what = format!("{} of rows of {columns} words on {grid:?}", self.kernel);
                 assert_eq!(out.values(), spread(&gathered(self.expected, columns), columns, stride), "{what}");
@@ -143,7 +152,7 @@ fn scatter_writes_the_slots_of_live_rows_and_nothing_else() {
             let mut rows: Vec<f64> = (0..LIVE * columns).map(|place| place as f64).collect();
             rows.resize(ROWS * columns, f64::NAN);
             let input = make(Kind::F32, spread(&rows, columns, stride));
-            let table = Array::untouched(Kind::F32, TABLE_ROWS * columns);
+            let table = Array::untouched(Kind::F32, TABLE_ROWS * stride);
             let faults = Array::zeros(Kind::I32, ROWS);
             let arguments = [
                 Arg::Array(&live(LIVE)),
@@ -154,12 +163,13 @@ fn scatter_writes_the_slots_of_live_rows_and_nothing_else() {
                 Int(4 * stride as i32),
                 Arg::Array(&table),
                 Int(TABLE_ROWS as i32),
+                Int(4 * stride as i32),
                 Arg::Array(&faults),
             ];
             library.launch("scatter_rows", grid, threads, &arguments).expect("the launch keeps the rules");
-            let mut expected = vec![UNTOUCHED; TABLE_ROWS * columns];
-            expected[7 * columns..8 * columns].copy_from_slice(&rows[..columns]);
-            expected[2 * columns..3 * columns].copy_from_slice(&rows[columns..2 * columns]);
+            let mut expected = vec![UNTOUCHED; TABLE_ROWS * stride];
+            expected[7 * stride..][..columns].copy_from_slice(&rows[..columns]);
+            expected[2 * stride..][..columns].copy_from_slice(&rows[columns..2 * columns]);
             assert_eq!(table.values(), expected, "rows of {columns} words on {grid:?}");
             assert_eq!(faults.values(), [0.0, 0.0, 1.0, 0.0, 0.0], "faults of rows of {columns} words");
         }

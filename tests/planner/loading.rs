@@ -14,7 +14,7 @@ use crate::{
     fake_control::{fail_calls, fail_none, traced},
     fake_cuda::{self, with_fake_cuda},
     operators::Draft,
-    rig::{Case, OnCard, card, floats},
+    rig::{Case, OnCard, STREAM, card, floats},
 };
 
 /// `output0` `[3]` = `x` `[200]` times a matrix.
@@ -174,7 +174,7 @@ fn without_cudnn_plans_with_convolutions_are_refused_in_one_line_and_others_run(
         let mut cuda = card();
         let case = convolutions();
         let loaded = case.plan().load(&mut cuda, Precision::Ieee).expect("its kernels and weights are there");
-        let refused = loaded.reserve(&mut cuda, 2).expect_err("there is no cuDNN");
+        let refused = loaded.reserve(&mut cuda, STREAM, 2).expect_err("there is no cuDNN");
         let reason = "cuDNN is not found (libcudnn.so.9): convolutions cannot be computed; give the folder of CUDA's \
                       libraries with --cuda-libraries";
         assert_eq!(refused, DeviceError::Driver(reason.to_owned()));

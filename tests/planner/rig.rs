@@ -20,7 +20,7 @@ use crate::runtime::runtime;
 
 /// Within this of the CPU's answer, relative to the largest of a row's.
 const TOLERANCE: f32 = 1e-4;
-const STREAM: StreamId = StreamId(0);
+pub const STREAM: StreamId = StreamId(0);
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 struct Silent;
@@ -186,7 +186,7 @@ impl<'c> OnCard<'c> {
         let mut cuda = card();
         let plan = case.plan();
         let loaded = plan.load(&mut cuda, precision).unwrap_or_else(|error| panic!("{error}"));
-        let workspace = loaded.reserve(&mut cuda, rows).expect("there is room");
+        let workspace = loaded.reserve(&mut cuda, STREAM, rows).expect("there is room");
         let mut buffers = |specs: &[TensorSpec]| -> Vec<BufferId> {
             specs.iter().map(|spec| cuda.allocate(rows, row_bytes(spec)).expect("there is room")).collect()
         };

@@ -24,8 +24,10 @@ pub mod libraries;
 pub mod products;
 mod queue;
 mod signals;
+mod stream_memory;
 
 use std::{
+    collections::HashSet,
     fmt,
     marker::PhantomData,
     rc::Rc,
@@ -50,6 +52,7 @@ use self::{
     products::{MatrixProduct, Product},
     queue::{Blocks, Frame, Queue},
     signals::Signals,
+    stream_memory::StreamMemory,
 };
 use super::{
     Access, BufferId, Device, DeviceError, Operation, Region, StreamId, Ticket,
@@ -80,12 +83,15 @@ pub struct Cuda {
     compiler: Compiler,
     /// cuBLASLt, once something has asked for products.
     multiplying: Option<Rc<products::Library>>,
+    /// Forms of products that have run.
+    tried: HashSet<products::Form>,
     /// cuDNN, once something has asked for convolutions.
     convolving: Option<Rc<convolutions::Library>>,
     queues: Vec<Queue>,
-    /// Runs nothing: graphs are captured on it.
+    /// Graphs are captured on it, and libraries try on it what they are to run.
     capturing: Stream,
     buffers: Registry<Rows>,
+    stream_memory: StreamMemory,
     signals: Arc<Signals>,
     /// None once it has told all that there was.
     poller: Option<JoinHandle<()>>,
@@ -146,10 +152,12 @@ impl Cuda {
             context,
             compiler,
             multiplying: None,
+            tried: HashSet::new(),
             convolving: None,
             queues,
             capturing,
             buffers,
+            stream_memory: StreamMemory::default(),
             signals,
             poller: Some(poller),
             is_stopped: false,
@@ -179,8 +187,8 @@ impl Cuda {
         Memory::new(&self.context, bytes)
     }
 
-    /// Makes a matrix product ready to be captured: chooses its algorithm and runs it once, on what lies at these
-    /// addresses, since what it loads lazily cannot be loaded within a capture. Not for the hot path.
+    /// Makes a matrix product ready to be captured: chooses its algorithm and runs it on what lies at these addresses,
+    /// unless one of its form has run, since what it loads lazily cannot be loaded within a capture. Not for the hot path.
     ///
     /// # Errors
     /// When cuBLASLt is not found, or has no algorithm for the product.
@@ -190,8 +198,12 @@ impl Cuda {
             None => Rc::clone(self.multiplying.insert(Rc::new(products::Library::open(&self.context)?))),
         };
         let prepared = Product::new(&library, product)?;
-        prepared.issue(&self.capturing)?;
-        self.capturing.synchronize()?;
+        let form = prepared.form();
+        if !self.tried.contains(&form) {
+            prepared.issue(&self.capturing)?;
+            self.capturing.synchronize()?;
+            self.tried.insert(form);
+        }
         Ok(prepared)
     }
 

@@ -190,7 +190,28 @@ pub struct Product {
     product: MatrixProduct,
 }
 
+/// What decides which of the library's kernels compute a product.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Form {
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    /// m, n, k and the batch.
+    lengths: [usize; 4],
+    are_transposed: [bool; 2],
+    has_bias: bool,
+}
+
 impl Product {
+    /// What products that run the same kernels have in common.
+    pub(super) fn form(&self) -> Form {
+        let MatrixProduct { m, n, k, batches, a, b, bias, .. } = &self.product;
+        Form {
+            algorithm: self.algorithm,
+            lengths: [*m, *n, *k, *batches],
+            are_transposed: [a.is_transposed, b.is_transposed],
+            has_bias: bias.is_some(),
+        }
+    }
+
     /// Describes a product and chooses its algorithm.
     pub(super) fn new(library: &Rc<Library>, product: &MatrixProduct) -> Result<Self, DeviceError> {
         let MatrixProduct { m, n, k, batches, .. } = *product;

@@ -1,16 +1,16 @@
-//! Memory for batches, and the launches of one size of them.
+//! The launches of a plan for batches of one size.
 
 use super::{
     codegen::Generated,
     fuse::Step,
-    ir::{Convolution, Count, Factor, Holder, Product, RowKernel, Rowwise},
+    ir::{Convolution, Count, Factor, Product, RowKernel, Rowwise},
     load::{Loaded, Precision},
-    memory::{self, ALIGNMENT},
+    workspace::Workspace,
 };
 use crate::device::{
     DeviceError,
     cuda::{
-        Address, Argument, Capture, Cuda, Function, Memory, Shape,
+        Address, Argument, Capture, Cuda, Function, Shape,
         convolutions::{self, Direction, Geometry, ImageConvolution},
         products::{self, MatrixProduct, Operand},
     },
@@ -24,14 +24,6 @@ const ROW_THREADS: usize = 512;
 const PACK: usize = 4;
 
 impl Loaded {
-    /// Takes memory for inputs, outputs and what lies between, for up to `max_rows` rows. One stream may use it at a time.
-    ///
-    /// # Errors
-    /// When there is not as much memory, a library that the plan needs is missing, or the device is lost.
-    pub fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Workspace, DeviceError> {
-        Workspace::new(self, card, max_rows)
-    }
-
     /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
     /// Products and convolutions run once, so nothing else may use the workspace meanwhile.
     ///
@@ -40,105 +32,6 @@ impl Loaded {
     pub fn prepare(&self, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Prepared, DeviceError> {
         Prepared::new(self, card, workspace, rows)
     }
-}
-
-/// Inputs, outputs and what lies between them, for one stream.
-#[derive(Debug)]
-pub struct Workspace {
-    memory: Memory,
-    max_rows: u32,
-    /// By buffer.
-    offsets: Vec<Option<usize>>,
-    inputs: Vec<Address>,
-    outputs: Vec<Address>,
-    counts: Address,
-    faults: Option<Address>,
-    /// What products and convolutions use beside their matrices and images, one after another.
-    beside: Option<Memory>,
-    beside_bytes: usize,
-}
-
-impl Workspace {
-    fn new(loaded: &Loaded, card: &mut Cuda, max_rows: u32) -> Result<Self, DeviceError> {
-        let plan = &loaded.plan;
-        let rows = max_rows.max(1) as usize;
-        let too_large = || DeviceError::Driver(format!("a plan for {rows} rows needs more memory than can be counted"));
-        let most = plan.counts.iter().map(|count| count.factor).max().unwrap_or(1);
-        most.checked_mul(rows).filter(|&count| i32::try_from(count).is_ok()).ok_or_else(too_large)?;
-        let places = memory::places(&plan.work, &plan.steps, rows).ok_or_else(too_large)?;
-        let counts = places.bytes;
-        let faults = counts + (plan.counts.len() * size_of::<i32>()).next_multiple_of(ALIGNMENT);
-        let memory = card.memory(faults + rows * size_of::<u32>())?;
-        let mut beside_bytes = 0;
-        for step in &plan.steps {
-            let bytes = match step {
-                Step::Product(_) => products::WORKSPACE_BYTES,
-                Step::Convolution(convolution) => {
-                    card.convolution_workspace_bytes(&geometry(convolution, rows, loaded.precision))?
-                }
-                _ => 0,
-            };
-            beside_bytes = beside_bytes.max(bytes);
-        }
-        let beside = (beside_bytes > 0).then(|| card.memory(beside_bytes)).transpose()?;
-        let at = |offset: usize| memory.address().offset(offset);
-        let placed = |wanted: Holding, count: usize| -> Vec<Address> {
-            let find = |index| {
-                let is_it = |holder: &Holder| match (wanted, holder) {
-                    (Holding::Input, Holder::Input(own)) | (Holding::Output, Holder::Output(own)) => *own == index,
-                    _ => false,
-                };
-                plan.work.buffers.iter().position(|buffer| is_it(&buffer.holder))
-            };
-            (0..count).map(|index| at(find(index).and_then(|buffer| places.offsets[buffer]).unwrap_or(0))).collect()
-        };
-        Ok(Self {
-            inputs: placed(Holding::Input, plan.input_count()),
-            outputs: placed(Holding::Output, plan.output_count()),
-            counts: at(counts),
-            faults: plan.notes_faults().then(|| at(faults)),
-            offsets: places.offsets,
-            max_rows,
-            memory,
-            beside,
-            beside_bytes,
-        })
-    }
-
-    /// Where the rows of an input are to lie, row-major from row 0 on and without gaps; the same for each number of rows,
-    /// and aligned to 256 bytes.
-    ///
-    /// # Panics
-    /// When there is no such input.
-    pub fn input(&self, index: usize) -> Address {
-        self.inputs[index]
-    }
-
-    /// Where the rows of an output lie, as [`Self::input`].
-    ///
-    /// # Panics
-    /// When there is no such output.
-    pub fn output(&self, index: usize) -> Address {
-        self.outputs[index]
-    }
-
-    /// Where a word for each row lies that is not 0 after a launch if the row had an index which its table does not have;
-    /// none where nothing is looked up.
-    pub fn faults(&self) -> Option<Address> {
-        self.faults
-    }
-
-    /// The rows that it has room for.
-    pub fn max_rows(&self) -> u32 {
-        self.max_rows
-    }
-}
-
-/// What a buffer is for the caller.
-#[derive(Clone, Copy)]
-enum Holding {
-    Input,
-    Output,
 }
 
 /// An argument of a launch that is known when it is issued.
@@ -164,17 +57,17 @@ enum Launch {
 
 impl Prepared {
     fn new(loaded: &Loaded, card: &mut Cuda, workspace: &Workspace, rows: u32) -> Result<Self, DeviceError> {
-        if rows == 0 || rows > workspace.max_rows {
-            let most = workspace.max_rows;
+        let most = workspace.max_rows();
+        if rows == 0 || rows > most {
             return Err(DeviceError::Driver(format!("{rows} rows are to be run in memory for 1 to {most}")));
         }
         let plan = &loaded.plan;
         let builder = Builder { loaded, workspace, rows: rows as usize };
         let mut launches = Vec::new();
         if let Some(function) = &loaded.head {
-            let faults = workspace.faults.map_or(Argument::U64(0), Argument::Address);
+            let faults = workspace.faults().map_or(Argument::U64(0), Argument::Address);
             let arguments =
-                [Told::Live, builder.number(rows as usize), Told::Known(Argument::Address(workspace.counts))];
+                [Told::Live, builder.number(rows as usize), Told::Known(Argument::Address(workspace.counts()))];
             let arguments = arguments.into_iter().chain([Told::Known(faults)]).collect();
             let shape = Shape { grid: [1; 3], threads: 256, shared_bytes: 0 };
             launches.push(Launch::Kernel { function: function.clone(), shape, arguments });
@@ -226,8 +119,7 @@ struct Builder<'b> {
 impl Builder<'_> {
     fn address(&self, buffer: usize) -> Address {
         let constant = self.loaded.constants.get(&buffer).copied();
-        let placed = || self.workspace.memory.address().offset(self.workspace.offsets[buffer].unwrap_or(0));
-        constant.unwrap_or_else(placed)
+        constant.unwrap_or_else(|| self.workspace.address(buffer))
     }
 
     fn at(&self, buffer: usize) -> Told {
@@ -244,7 +136,7 @@ impl Builder<'_> {
         let mut arguments = vec![Told::Live, self.number(self.rows)];
         arguments.extend(buffers.iter().map(|&buffer| self.at(buffer)));
         if *notes_faults {
-            arguments.extend(self.workspace.faults.map(|faults| Told::Known(Argument::Address(faults))));
+            arguments.extend(self.workspace.faults().map(|faults| Told::Known(Argument::Address(faults))));
         }
         let rows = if *by_rows { self.rows } else { 1 };
         let grid = [rows as u32, (*blocks).clamp(1, BLOCKS_MAX) as u32, 1];
@@ -255,7 +147,8 @@ impl Builder<'_> {
     /// Where the number of live rows of a matrix lies.
     fn live(&self, rows: Count) -> Told {
         let place = self.loaded.plan.counts.iter().position(|&count| count == rows);
-        let at = |place: usize| Told::Known(Argument::Address(self.workspace.counts.offset(place * size_of::<i32>())));
+        let at =
+            |place: usize| Told::Known(Argument::Address(self.workspace.counts().offset(place * size_of::<i32>())));
         place.map_or(Told::Live, at)
     }
 
@@ -304,13 +197,8 @@ impl Builder<'_> {
             bias: bias.map(|bias| self.address(bias)),
             alpha: *alpha,
             multiplication: self.loaded.precision.multiplication(),
-            workspace: self.beside(),
+            workspace: self.workspace.beside().0,
         }
-    }
-
-    /// What libraries may use beside what they compute.
-    fn beside(&self) -> Address {
-        self.workspace.beside.as_ref().map_or(self.workspace.counts, Memory::address)
     }
 
     fn convolution(&self, convolution: &Convolution) -> ImageConvolution {
@@ -318,20 +206,21 @@ impl Builder<'_> {
             bias: self.address(rectified.bias),
             addend: rectified.addend.map(|addend| self.address(addend)),
         });
+        let (workspace, workspace_bytes) = self.workspace.beside();
         ImageConvolution {
             geometry: geometry(convolution, self.rows, self.loaded.precision),
             x: self.address(convolution.x),
             w: self.address(convolution.w),
             y: self.address(convolution.y),
             rectified,
-            workspace: self.beside(),
-            workspace_bytes: self.workspace.beside_bytes,
+            workspace,
+            workspace_bytes,
         }
     }
 }
 
 /// The shape of a convolution for a number of rows.
-fn geometry(convolution: &Convolution, rows: usize, precision: Precision) -> Geometry {
+pub(super) fn geometry(convolution: &Convolution, rows: usize, precision: Precision) -> Geometry {
     let Convolution { is_transposed, images, inputs, outputs, groups, size, out, kernel, .. } = *convolution;
     Geometry {
         direction: if is_transposed { Direction::Transposed } else { Direction::Forward },

@@ -1,17 +1,17 @@
 //! Puts a plan on a card.
 
-use std::{collections::HashMap, fmt, sync::Arc};
+use std::{collections::HashMap, fmt, rc::Rc, sync::Arc};
 
 use super::{
     codegen::HEAD,
     fuse::Step,
-    ir::{Holder, RowKernel, Rowwise},
-    memory::ALIGNMENT,
+    ir::{RowKernel, Rowwise},
     plan::{Parts, Plan},
+    weights::Weights,
 };
 use crate::device::{
     DeviceError,
-    cuda::{Address, Compiler, Cuda, Element, Function, KERNELS, Memory, Source, products::Multiplication},
+    cuda::{Address, Compiler, Cuda, Element, Function, KERNELS, Source, products::Multiplication},
 };
 
 /// Of matrix products and convolutions; tensors are fp32.
@@ -37,8 +37,7 @@ impl Precision {
 pub struct Loaded {
     pub(super) plan: Arc<Parts>,
     pub(super) precision: Precision,
-    /// Constants, one behind another.
-    _weights: Memory,
+    _weights: Rc<Weights>,
     /// Constants, by buffer.
     pub(super) constants: HashMap<usize, Address>,
     /// Kernels, by step; none for products and convolutions.
@@ -72,26 +71,21 @@ impl Plan {
     /// # Errors
     /// When there is not as much memory, a kernel does not compile, or the device is lost.
     pub fn load(&self, card: &mut Cuda, precision: Precision) -> Result<Loaded, DeviceError> {
+        let weights = Weights::upload(card, std::iter::once(self))?;
+        self.load_with(card, Rc::new(weights), precision)
+    }
+
+    /// As [`Self::load`], with weights that are on the card.
+    ///
+    /// # Errors
+    /// When a kernel does not compile, or the device is lost.
+    pub fn load_with(
+        &self,
+        card: &mut Cuda,
+        weights: Rc<Weights>,
+        precision: Precision,
+    ) -> Result<Loaded, DeviceError> {
         let parts = &self.0;
-        let used = parts.steps.iter().flat_map(|step| step.reads(&parts.work.expressions));
-        let mut offsets = HashMap::new();
-        let mut bytes: usize = 0;
-        for buffer in used {
-            if let Holder::Constant(data) = &parts.work.buffers[buffer].holder
-                && !offsets.contains_key(&buffer)
-            {
-                offsets.insert(buffer, bytes);
-                bytes = (bytes + data.len()).next_multiple_of(ALIGNMENT);
-            }
-        }
-        let weights = card.memory(bytes)?;
-        let mut constants = HashMap::new();
-        for (buffer, offset) in offsets {
-            if let Holder::Constant(data) = &parts.work.buffers[buffer].holder {
-                weights.upload(offset, data)?;
-                constants.insert(buffer, weights.address().offset(offset));
-            }
-        }
         let own = card.kernels(self.own(), Element::F32)?;
         let mut by_name: HashMap<&str, Function> = HashMap::new();
         let mut kernels = Vec::new();
@@ -109,6 +103,7 @@ impl Plan {
             });
         }
         let head = parts.program.has_head.then(|| own.function(HEAD)).transpose()?;
+        let constants = weights.places(parts);
         Ok(Loaded { plan: Arc::clone(parts), precision, _weights: weights, constants, kernels, head })
     }
 }

@@ -23,11 +23,15 @@ mod rectify;
 #[cfg(test)]
 mod tests;
 mod views;
+mod weights;
+mod workspace;
 
 pub use self::{
-    launch::{Prepared, Workspace},
+    launch::Prepared,
     load::{Loaded, Precision},
     lower::PlannedNode,
     on_card::OnCard,
     plan::{Plan, PlanError},
+    weights::Weights,
+    workspace::Workspace,
 };

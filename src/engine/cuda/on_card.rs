@@ -1,28 +1,30 @@
 //! A program of the CPU that has a plan for cards beside it.
 
-use std::{collections::HashMap, rc::Rc, sync::Arc};
+use std::{rc::Rc, sync::Arc};
 
-use super::{Loaded, Plan, Precision, Prepared, Workspace};
+use super::{Loaded, Plan, Precision, Prepared, Weights, Workspace};
 use crate::{
+    batching::Lengths,
     device::{
-        DeviceError,
+        DeviceError, StreamId,
         cuda::{Address, Capture, Compiler, Cuda},
     },
-    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program},
+    engine::{Batch, CardProgram, CardWeights, CardWorkspace, EngineError, Execution, Program, RunSize},
     model::IndexRange,
 };
 
 /// A graph that runs on the CPU and on cards.
 pub struct OnCard {
     host: Arc<dyn Program>,
-    plan: Plan,
+    plans: Vec<(Lengths, Plan)>,
     precision: Precision,
 }
 
 impl OnCard {
-    /// A program of the CPU, and the plan of the same graph with the same inputs and outputs.
-    pub fn new(host: Arc<dyn Program>, plan: Plan, precision: Precision) -> Self {
-        Self { host, plan, precision }
+    /// A program of the CPU, and plans of the same graph with the same inputs and outputs, one for each of the lengths
+    /// that padded axes may have; one alone, of no lengths, where nothing is padded.
+    pub fn new(host: Arc<dyn Program>, plans: Vec<(Lengths, Plan)>, precision: Precision) -> Self {
+        Self { host, plans, precision }
     }
 }
 
@@ -53,55 +55,69 @@ impl Program for OnCard {
 }
 
 impl CardProgram for OnCard {
+    fn lengths(&self) -> Vec<Lengths> {
+        self.plans.iter().map(|(lengths, _)| lengths.clone()).collect()
+    }
+
     fn compile(&self, compiler: &Compiler) -> Result<(), String> {
-        self.plan.compile(compiler)
+        self.plans.iter().try_for_each(|(_, plan)| plan.compile(compiler))
     }
 
     fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError> {
-        Ok(Box::new(Weights(Rc::new(self.plan.load(card, self.precision)?))))
+        let plans = || self.plans.iter().map(|(_, plan)| plan);
+        let weights = Rc::new(Weights::upload(card, plans())?);
+        let loaded = plans().map(|plan| plan.load_with(card, Rc::clone(&weights), self.precision).map(Rc::new));
+        Ok(Box::new(OnAllStreams(loaded.collect::<Result<_, _>>()?)))
     }
 }
 
-/// A plan that is loaded.
-struct Weights(Rc<Loaded>);
+/// Plans that are loaded, by lengths.
+struct OnAllStreams(Vec<Rc<Loaded>>);
 
-impl CardWeights for Weights {
-    fn reserve(&self, card: &mut Cuda, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
-        let workspace = self.0.reserve(card, max_rows)?;
-        Ok(Box::new(OnStream { loaded: Rc::clone(&self.0), workspace, prepared: HashMap::new() }))
+impl CardWeights for OnAllStreams {
+    fn reserve(&self, card: &mut Cuda, stream: StreamId, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError> {
+        let loaded: Vec<&Loaded> = self.0.iter().map(|loaded| &**loaded).collect();
+        let workspaces = Loaded::reserve_together(&loaded, card, stream, max_rows)?;
+        let by_lengths = self.0.iter().cloned().zip(workspaces);
+        let by_lengths = by_lengths.map(|(loaded, workspace)| OnStream { loaded, workspace, prepared: Vec::new() });
+        Ok(Box::new(AllOnStream(by_lengths.collect())))
     }
 }
+
+/// Plans on one stream, by lengths. They run one after another, in the same memory.
+struct AllOnStream(Vec<OnStream>);
 
 /// A plan on one stream.
 struct OnStream {
     loaded: Rc<Loaded>,
     workspace: Workspace,
     /// By rows.
-    prepared: HashMap<u32, Prepared>,
+    prepared: Vec<(u32, Prepared)>,
 }
 
-impl CardWorkspace for OnStream {
-    fn input(&self, index: usize) -> Address {
-        self.workspace.input(index)
+impl CardWorkspace for AllOnStream {
+    fn input(&self, lengths: usize, index: usize) -> Address {
+        self.0[lengths].workspace.input(index)
     }
 
-    fn output(&self, index: usize) -> Address {
-        self.workspace.output(index)
+    fn output(&self, lengths: usize, index: usize) -> Address {
+        self.0[lengths].workspace.output(index)
     }
 
-    fn faults(&self) -> Option<Address> {
-        self.workspace.faults()
+    fn faults(&self, lengths: usize) -> Option<Address> {
+        self.0[lengths].workspace.faults()
     }
 
-    fn prepare(&mut self, card: &mut Cuda, rows: u32) -> Result<(), DeviceError> {
-        let prepared = self.loaded.prepare(card, &self.workspace, rows)?;
-        self.prepared.insert(rows, prepared);
+    fn prepare(&mut self, card: &mut Cuda, size: RunSize) -> Result<(), DeviceError> {
+        let OnStream { loaded, workspace, prepared } = &mut self.0[size.lengths];
+        prepared.push((size.rows, loaded.prepare(card, workspace, size.rows)?));
         Ok(())
     }
 
-    fn issue(&self, capture: &mut Capture<'_>, rows: u32, live: Address) -> Result<(), DeviceError> {
-        let prepared = self.prepared.get(&rows);
-        let prepared = prepared.ok_or(DeviceError::MalformedWork("a run of so many rows was not prepared"))?;
+    fn issue(&self, capture: &mut Capture<'_>, size: RunSize, live: Address) -> Result<(), DeviceError> {
+        let mut prepared = self.0[size.lengths].prepared.iter();
+        let prepared = prepared.find(|(rows, _)| *rows == size.rows);
+        let (_, prepared) = prepared.ok_or(DeviceError::MalformedWork("a run of this size was not prepared"))?;
         prepared.issue(capture, live)
     }
 }

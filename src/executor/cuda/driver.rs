@@ -19,7 +19,7 @@ use super::{
     version::{Reader, Untaken, Version},
 };
 use crate::{
-    batching::{Knobs, ModelId, Ns, Policy},
+    batching::{Bucket, Knobs, ModelId, Ns, Policy},
     device::{
         Device, DeviceError,
         cuda::{Compiler, Cuda, CudaOptions, CudaWork},
@@ -234,10 +234,12 @@ impl Serving {
         if loaded.version.must_wait(&job, &self.untaken) {
             return Launch::Waits(job);
         }
+        let size = loaded.version.size(&job.task.bucket);
         let on_lane = &mut loaded.version.programs()[part].lanes[lane];
-        let graph = on_lane.graphs.iter().find(|(rows, _)| *rows == job.task.bucket.rows);
+        let graph = on_lane.graphs.iter().find(|(own, _)| Some(*own) == size);
         let Some(graph) = graph.map(|(_, graph)| graph.clone()) else {
-            let reason = format!("there is no graph for {} rows", job.task.bucket.rows);
+            let Bucket { rows, class } = &job.task.bucket;
+            let reason = format!("there is no graph for {rows} rows of the lengths {:?}", class.0.as_slice());
             return Launch::fails(job, reason);
         };
         let Some(mut section) = on_lane.free.pop() else { return Launch::Waits(job) };

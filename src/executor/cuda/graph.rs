@@ -2,13 +2,16 @@
 
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::{
+    batching::Lengths,
     device::{
         BufferId, Device, DeviceError, StreamId,
         cuda::{Address, Argument, Capture, Cuda, Element, Function, Graph, HostMemory, KERNELS, Shape},
     },
-    engine::{CardProgram, CardWeights, CardWorkspace},
-    model::{TensorSpec, element_count},
+    engine::{CardProgram, CardWeights, CardWorkspace, RunSize},
+    model::{Dims, TensorSpec, element_count},
 };
 
 /// Tasks of one program and stream whose rows may lie in host memory: those on the card, and those whose outputs the
@@ -40,18 +43,40 @@ pub(super) struct Around {
     pub(super) scatters: Vec<(usize, Move)>,
     /// The list of where each row's fault goes.
     pub(super) faults: usize,
-    /// Rings that the host writes: the bytes of a row of each.
+    /// Rings that the host writes: from row to row of each.
     pub(super) brought: Vec<usize>,
     /// Rings that the host reads.
     pub(super) fetched: Vec<usize>,
 }
 
 /// Rows that a list names.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Move {
     pub(super) list: usize,
-    pub(super) row_bytes: usize,
+    pub(super) row_bytes: RowBytes,
     pub(super) place: Place,
+}
+
+/// Bytes of the rows of a tensor, by the lengths that its program is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RowBytes(SmallVec<[usize; 1]>);
+
+impl RowBytes {
+    /// Those of a row with the lengths of this number.
+    pub(super) fn at(&self, lengths: usize) -> usize {
+        self.0.get(lengths).or(self.0.first()).copied().unwrap_or_default()
+    }
+
+    /// Those of the longest row: from row to row where rows are kept.
+    pub(super) fn pitch(&self) -> usize {
+        self.0.iter().copied().max().unwrap_or_default()
+    }
+}
+
+impl From<usize> for RowBytes {
+    fn from(bytes: usize) -> Self {
+        Self(SmallVec::from_slice(&[bytes]))
+    }
 }
 
 /// Where rows lie.
@@ -195,8 +220,7 @@ pub(super) struct OnCard {
 
 /// A program on one stream.
 pub(super) struct OnLane {
-    /// By bucket.
-    pub(super) graphs: Vec<(u32, Rc<Graph>)>,
+    pub(super) graphs: Vec<(RunSize, Rc<Graph>)>,
     /// Sections that no task has.
     pub(super) free: Vec<Section>,
     _workspace: Box<dyn CardWorkspace>,
@@ -221,7 +245,10 @@ impl Loader<'_> {
         }
         let weights = program.load(self.card).map_err(|error| error.to_string())?;
         let streams = (0..self.card.streams()).map(StreamId);
-        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, buckets, largest));
+        let lengths = 0..program.lengths().len();
+        let sizes = lengths.flat_map(|lengths| buckets.iter().map(move |&rows| RunSize { rows, lengths }));
+        let sizes: Vec<RunSize> = sizes.collect();
+        let lanes = streams.map(|stream| self.lane(&*weights, &around, stream, &sizes, largest));
         let lanes = lanes.collect::<Result<_, _>>().map_err(|error| error.to_string())?;
         Ok(OnCard { around, lanes, _weights: weights })
     }
@@ -231,26 +258,29 @@ impl Loader<'_> {
         weights: &dyn CardWeights,
         around: &Around,
         stream: StreamId,
-        buckets: &[u32],
+        sizes: &[RunSize],
         largest: u32,
     ) -> Result<OnLane, DeviceError> {
-        let mut workspace = weights.reserve(self.card, largest)?;
+        let mut workspace = weights.reserve(self.card, stream, largest)?;
+        // What is tried meanwhile writes to memory that the stream's tasks may use.
+        self.card.drain(stream)?;
         let sections = self.sections(around, largest)?;
-        let mut graphs = Vec::with_capacity(buckets.len());
-        for &rows in buckets {
-            workspace.prepare(self.card, rows)?;
+        let mut graphs = Vec::with_capacity(sizes.len());
+        for &size in sizes {
+            workspace.prepare(self.card, size)?;
             let unread = self.card.address(self.kernels.unread)?;
-            let places = Places { bucket: rows, lists: around.lists };
+            let places = Places { bucket: size.rows, lists: around.lists };
             let moves = Moves {
                 kernels: self.kernels,
                 around,
+                size,
                 places,
                 unread,
                 first: &sections[0],
                 ring_rows: largest * SECTIONS as u32,
             };
             let graph = self.card.capture(stream, places.bytes(), |capture| moves.issue(capture, &*workspace))?;
-            graphs.push((rows, Rc::new(graph)));
+            graphs.push((size, Rc::new(graph)));
         }
         Ok(OnLane { graphs, free: sections, _workspace: workspace })
     }
@@ -277,15 +307,29 @@ impl Loader<'_> {
     }
 }
 
-/// Bytes of a row of a tensor, which are moved together.
+/// Bytes of a row of a tensor with each of these lengths, which are moved together.
 ///
 /// # Errors
 /// When its rows have no fixed size, or none that is moved.
-pub(super) fn row_bytes(spec: &TensorSpec) -> Result<usize, String> {
+pub(super) fn row_bytes(spec: &TensorSpec, lengths: &[Lengths]) -> Result<RowBytes, String> {
+    let bytes = lengths.iter().map(|lengths| bytes_of_a_row(spec, &spec.dims_at(lengths)));
+    Ok(RowBytes(bytes.collect::<Result<_, _>>()?))
+}
+
+/// Bytes of a row of a tensor whose rows are all alike.
+///
+/// # Errors
+/// As [`row_bytes`].
+pub(super) fn fixed_row_bytes(spec: &TensorSpec) -> Result<usize, String> {
+    bytes_of_a_row(spec, &spec.dims)
+}
+
+fn bytes_of_a_row(spec: &TensorSpec, dims: &Dims) -> Result<usize, String> {
     let size = spec.datatype.size_bytes().ok_or_else(|| format!("'{}' holds strings", spec.name))?;
-    let is_fixed = spec.dims.iter().all(|&dim| dim >= 0);
-    let bytes = element_count(&spec.dims).filter(|_| is_fixed).and_then(|count| count.checked_mul(size));
-    let bytes = bytes.ok_or_else(|| format!("'{}' has dims {:?} that vary", spec.name, spec.dims.as_slice()))?;
+    let is_fixed = dims.iter().all(|&dim| dim >= 0);
+    let bytes = element_count(dims).filter(|_| is_fixed).and_then(|count| count.checked_mul(size));
+    let bytes = bytes
+        .ok_or_else(|| format!("'{}' has dims {:?} that vary without being padded", spec.name, spec.dims.as_slice()))?;
     if !bytes.is_multiple_of(WORD_BYTES) || bytes == 0 {
         let name = &spec.name;
         return Err(format!("'{name}' has rows of {bytes} bytes, expected a multiple of {WORD_BYTES}"));
@@ -304,6 +348,7 @@ pub(super) fn buckets(most: u32) -> Box<[u32]> {
 struct Moves<'a> {
     kernels: &'a Kernels,
     around: &'a Around,
+    size: RunSize,
     places: Places,
     unread: Address,
     /// Where the rings begin, each of which has so many rows.
@@ -315,7 +360,7 @@ impl Moves<'_> {
     fn issue(&self, capture: &mut Capture<'_>, program: &dyn CardWorkspace) -> Result<(), DeviceError> {
         let base = capture.parameters();
         let live = base.offset(Places::LIVE);
-        let rows = self.places.bucket;
+        let RunSize { rows, lengths } = self.size;
         if self.around.pieces > 0 {
             let arguments = [
                 Argument::Address(base.offset(Places::PIECES)),
@@ -326,42 +371,43 @@ impl Moves<'_> {
             capture.kernel(&self.kernels.pieces, shape, &arguments)?;
         }
         for (number, from) in self.around.gathers.iter().enumerate() {
-            self.gather(capture, from, program.input(number))?;
+            self.gather(capture, from, program.input(lengths, number))?;
         }
-        program.issue(capture, rows, live)?;
+        program.issue(capture, self.size, live)?;
         for (output, to) in &self.around.scatters {
-            self.scatter(capture, to, program.output(*output))?;
+            self.scatter(capture, to, program.output(lengths, *output))?;
         }
-        match program.faults() {
+        match program.faults(lengths) {
             Some(faults) => {
                 let place = Place::Rows(self.first.faults.address(), self.ring_rows);
-                let to = Move { list: self.around.faults, row_bytes: size_of::<u32>(), place };
+                let to = Move { list: self.around.faults, row_bytes: size_of::<u32>().into(), place };
                 self.scatter(capture, &to, faults)
             }
             None => Ok(()),
         }
     }
 
-    fn region(&self, place: Place) -> (Argument, Argument) {
-        let (address, rows) = match place {
+    /// Where rows lie, how many there are, and the bytes from one to the next.
+    fn region(&self, of: &Move) -> [Argument; 3] {
+        let (address, rows) = match of.place {
             Place::Brought(ring) => (self.first.brought[ring].address(), self.ring_rows),
             Place::Fetched(ring) => (self.first.fetched[ring].address(), self.ring_rows),
             Place::Rows(address, rows) => (address, rows),
         };
-        (Argument::Address(address), Argument::I32(rows as i32))
+        [Argument::Address(address), Argument::I32(rows as i32), Argument::I32(of.row_bytes.pitch() as i32)]
     }
 
     /// Brings rows to follow one another.
     fn gather(&self, capture: &mut Capture<'_>, from: &Move, to: Address) -> Result<(), DeviceError> {
-        let (address, rows) = self.region(from.place);
-        let places = [address, rows, Argument::Address(to), Argument::I32(from.row_bytes as i32)];
+        let [address, rows, pitch] = self.region(from);
+        let places = [address, rows, pitch, Argument::Address(to), self.row_bytes(from)];
         self.launch(capture, &self.kernels.gather, from, places)
     }
 
     /// Brings rows that follow one another to where they are read.
     fn scatter(&self, capture: &mut Capture<'_>, to: &Move, from: Address) -> Result<(), DeviceError> {
-        let (address, rows) = self.region(to.place);
-        let places = [Argument::Address(from), Argument::I32(to.row_bytes as i32), address, rows];
+        let [address, rows, pitch] = self.region(to);
+        let places = [Argument::Address(from), self.row_bytes(to), address, rows, pitch];
         self.launch(capture, &self.kernels.scatter, to, places)
     }
 
@@ -371,20 +417,24 @@ impl Moves<'_> {
         capture: &mut Capture<'_>,
         kernel: &Function,
         of: &Move,
-        [first, second, third, fourth]: [Argument; 4],
+        [first, second, third, fourth, fifth]: [Argument; 5],
     ) -> Result<(), DeviceError> {
         let base = capture.parameters();
         let live = Argument::Address(base.offset(Places::LIVE));
         let list = Argument::Address(base.offset(self.places.list(of.list)));
-        let (rows, bytes) = (Argument::I32(self.places.bucket as i32), Argument::I32(of.row_bytes as i32));
-        let arguments = [live, rows, bytes, list, first, second, third, fourth, Argument::Address(self.unread)];
-        capture.kernel(kernel, self.shape(of.row_bytes), &arguments)
+        let (rows, bytes) = (Argument::I32(self.size.rows as i32), self.row_bytes(of));
+        let arguments = [live, rows, bytes, list, first, second, third, fourth, fifth, Argument::Address(self.unread)];
+        capture.kernel(kernel, self.shape(of.row_bytes.at(self.size.lengths)), &arguments)
+    }
+
+    fn row_bytes(&self, of: &Move) -> Argument {
+        Argument::I32(of.row_bytes.at(self.size.lengths) as i32)
     }
 
     /// A block a row, with a thread for each chunk of it.
     fn shape(&self, row_bytes: usize) -> Shape {
         let chunks = row_bytes.div_ceil(CHUNK_BYTES).next_multiple_of(32);
         let threads = u32::try_from(chunks).unwrap_or(MOST_THREADS).min(MOST_THREADS);
-        Shape { grid: [self.places.bucket, 1, 1], threads, shared_bytes: 0 }
+        Shape { grid: [self.size.rows, 1, 1], threads, shared_bytes: 0 }
     }
 }

@@ -5,9 +5,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use super::graph::{OnCard, Section};
 use crate::{
-    batching::{ReqId, RowOutcome, Task},
+    batching::{Bucket, ReqId, RowOutcome, Task},
     device::{Access, BufferId, Device, DeviceError, cuda::Cuda},
-    engine::RowFailure,
+    engine::{RowFailure, RunSize},
     executor::{job::Job, ran::Outputs},
 };
 
@@ -15,6 +15,9 @@ use crate::{
 pub(super) trait Version {
     /// Its programs, by cell or stage.
     fn programs(&mut self) -> &mut [OnCard];
+
+    /// The size of the graph that runs tasks of this bucket; none where there is no such graph.
+    fn size(&self, bucket: &Bucket) -> Option<RunSize>;
 
     /// Whether a task reads what the host has yet to take of an earlier one.
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {

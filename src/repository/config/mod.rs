@@ -2,7 +2,7 @@
 //! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
 //!
 //! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), completion ([`complete`]), validation ([`check`]), our own knobs
-//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
+//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`], [`lengths`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
 //! [`policy_text`] for command lines), what
 //! they leave to a profile ([`automatic`]) and the conversion ([`convert`]). Here must not live: directories and versions,
 //! model states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
@@ -17,6 +17,7 @@ pub(crate) mod fuzz;
 pub mod json;
 pub mod knobs;
 pub mod latencies;
+pub mod lengths;
 mod nearest;
 mod origin;
 pub mod params;

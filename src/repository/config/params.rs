@@ -1,6 +1,6 @@
 //! Our own knobs, which travel as strings in `parameters` because `model_config.proto` has no fields for them.
 
-use super::{knobs, nearest::suggestion, pb, stages, unfold};
+use super::{knobs, lengths::LENGTHS, nearest::suggestion, pb, stages, unfold};
 use crate::batching::PolicyKind;
 
 /// Key prefix: `pad.<input>` names the axes of an input that are padded within a batch, and the value they are filled
@@ -175,10 +175,13 @@ pub enum Meaning {
 
 /// Whether a key is in our name space.
 pub fn is_ours(key: &str) -> bool {
-    [PAD, AXES, BATCHING].iter().any(|prefix| key.starts_with(prefix)) || stages::is_ours(key) || unfold::is_ours(key)
+    [PAD, AXES, LENGTHS, BATCHING].iter().any(|prefix| key.starts_with(prefix))
+        || stages::is_ours(key)
+        || unfold::is_ours(key)
 }
 
-/// Sorts a key of `parameters`; `pad.` and `axes.` keys must name tensors of the configuration.
+/// Sorts a key of `parameters`; `pad.` and `axes.` keys must name tensors of the configuration, `lengths.` keys axes that
+/// are padded.
 pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     let inputs = config.input.iter().map(|tensor| tensor.name.as_str());
     let outputs = config.output.iter().map(|tensor| tensor.name.as_str());
@@ -187,6 +190,15 @@ pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     }
     if let Some(name) = key.strip_prefix(AXES) {
         return of_tensor("input or output", name, inputs.chain(outputs).collect());
+    }
+    if let Some(axis) = key.strip_prefix(LENGTHS) {
+        let pads = config.input.iter().filter_map(|input| pad(config, &input.name).ok().flatten());
+        let padded: Vec<String> = pads.flat_map(|pad| pad.symbols).collect();
+        if padded.iter().any(|padded| padded == axis) {
+            return Meaning::Ours;
+        }
+        let hint = suggestion(axis, padded.iter().map(String::as_str));
+        return Meaning::Unknown(format!("the model has no padded axis '{axis}'{hint}"));
     }
     if key.starts_with(BATCHING) {
         return knobs::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);
@@ -249,6 +261,15 @@ mod tests {
         assert_eq!(names, [Some("tokens".to_owned()), None]);
         assert_eq!(axes_text(&names), "tokens,-");
         assert!(axes(&with("axes.ids", "a,,b"), "ids").is_err());
+    }
+
+    #[test]
+    fn lengths_are_of_axes_that_are_padded() {
+        let mut config = with("pad.ids", "tokens");
+        config.parameters.insert("lengths.tokens".to_owned(), pb::ModelParameter::default());
+        assert_eq!(meaning(&config, "lengths.tokens"), Meaning::Ours);
+        let unknown = Meaning::Unknown("the model has no padded axis 'token'; did you mean 'tokens'?".to_owned());
+        assert_eq!(meaning(&config, "lengths.token"), unknown);
     }
 
     #[test]

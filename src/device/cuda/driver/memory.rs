@@ -54,6 +54,11 @@ impl Memory {
         self.address
     }
 
+    /// How many bytes there are.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
     /// Writes bytes from an offset on, and holds the thread until they are there. For loading.
     ///
     /// # Errors

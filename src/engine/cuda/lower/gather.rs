@@ -23,15 +23,14 @@ fn gather(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
         return Err("it takes some rows of a batch".to_owned());
     }
     let known = call.operand(1).and_then(|name| lowering.known_of(name));
-    let single = known.and_then(|known| match known.fixed()?.as_slice() {
-        &[index] => Some((index, known.dims.len())),
-        _ => None,
-    });
-    if let Some((index, rank)) = single {
-        let index = if index < 0 { index + length as i64 } else { index };
-        if index < 0 || index >= length as i64 {
-            return Err(format!("its index {index} is beyond an axis of {length}"));
-        }
+    let rank = known.as_ref().map_or(0, |known| known.dims.len());
+    let known = known.and_then(|known| known.fixed()).unwrap_or_default();
+    let end = length as i64;
+    if let Some(index) = known.iter().find(|index| **index >= end || **index < -end) {
+        return Err(format!("its index {index} is beyond an axis of {length}"));
+    }
+    if let &[index] = known.as_slice() {
+        let index = if index < 0 { index + end } else { index };
         let expressions = &mut lowering.work.expressions;
         let mut picked = views::sliced(expressions, &data, axis, (index, 1, 1));
         match rank {

@@ -10,9 +10,9 @@ use super::{
     outputs::{CellReader, is_last},
 };
 use crate::{
-    batching::Task,
+    batching::{Bucket, Task},
     device::{Access, DeviceError, Rows, cuda::Cuda},
-    engine::RowFailure,
+    engine::{RowFailure, RunSize},
     executor::{
         cells::{Node, fits},
         cuda::{
@@ -27,6 +27,10 @@ use crate::{
 impl Version for Cells {
     fn programs(&mut self) -> &mut [OnCard] {
         &mut self.cells
+    }
+
+    fn size(&self, bucket: &Bucket) -> Option<RunSize> {
+        Some(RunSize { rows: bucket.rows, lengths: 0 })
     }
 
     fn must_wait(&self, job: &Job, untaken: &Untaken) -> bool {

@@ -9,7 +9,7 @@ use super::HOST_ROWS;
 use crate::{
     executor::{
         cells::{CellPrograms, Keep},
-        cuda::graph::row_bytes,
+        cuda::graph::fixed_row_bytes,
     },
     model::unfold::{NodeType, Nodes, Segment, Source, Start, Tensor, Which},
 };
@@ -107,13 +107,17 @@ impl Layout {
     fn cell(&mut self, programs: &CellPrograms, cell: usize) -> Result<CellLayout, String> {
         let spec = &programs.unfolding.cells[cell];
         let types = || types_of(programs, cell);
+        let program = programs.cells[cell].program.on_card().ok_or("has no plan for CUDA cards")?;
+        if program.lengths().iter().any(|lengths| !lengths.is_empty()) {
+            return Err("has axes that are padded, which those of cells on a card are not".to_owned());
+        }
         if types().any(|(.., own)| own.goes_over_rows()) {
             return Err("goes over the rows of a tensor, which cells on a card do not".to_owned());
         }
         let mut lists = 0;
         let mut inputs = Vec::with_capacity(spec.inputs.len());
         for (number, input) in spec.inputs.iter().enumerate() {
-            let row_bytes = row_bytes(input)?;
+            let row_bytes = fixed_row_bytes(input)?;
             let mut from = None;
             for (segment, _, own) in types() {
                 let found = self.source(segment, &own.inputs[number], row_bytes, lists)?;
@@ -138,7 +142,7 @@ impl Layout {
             if table.is_none() && !is_fetched {
                 continue;
             }
-            let row_bytes = row_bytes(output)?;
+            let row_bytes = fixed_row_bytes(output)?;
             if let Some(table) = table {
                 self.tables[table].row_bytes = row_bytes;
                 kept.push((number, table));

@@ -51,10 +51,6 @@ struct SlotTable {
 /// # Errors
 /// When they do not; says what is missing.
 pub(super) fn check(programs: &CellPrograms) -> Result<(), String> {
-    let mut with_programs = programs.unfolding.cells.iter().zip(&programs.cells);
-    if let Some((cell, _)) = with_programs.find(|(_, cell)| cell.program.on_card().is_none()) {
-        return Err(format!("cell '{}' has no plan for CUDA cards", cell.name));
-    }
     Layout::new(programs).map(drop)
 }
 
@@ -161,14 +157,14 @@ impl Layout {
                 ReadFrom::Own { table } => (SLOTS, tables[table].place()),
                 ReadFrom::Child { table, list } => (cell.children(list), tables[table].place()),
             };
-            Move { list, row_bytes: input.row_bytes, place }
+            Move { list, row_bytes: input.row_bytes.into(), place }
         });
         let kept = cell.kept.iter().map(|&(output, table)| {
-            (output, Move { list: SLOTS, row_bytes: tables[table].row_bytes, place: tables[table].place() })
+            (output, Move { list: SLOTS, row_bytes: tables[table].row_bytes.into(), place: tables[table].place() })
         });
         let fetched = cell.fetched.iter().enumerate().map(|(ring, fetched)| {
             let list = cell.fetched(ring);
-            (fetched.output, Move { list, row_bytes: fetched.row_bytes, place: Place::Fetched(ring) })
+            (fetched.output, Move { list, row_bytes: fetched.row_bytes.into(), place: Place::Fetched(ring) })
         });
         let has_own = cell.inputs.iter().any(|input| matches!(input.from, ReadFrom::Own { .. }));
         Around {

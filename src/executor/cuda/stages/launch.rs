@@ -2,17 +2,24 @@
 
 use std::sync::Arc;
 
-use super::{Boundary, HOST_ROWS, Stages, buffers, layout::ReadFrom, outputs::StageReader};
+use super::{
+    Boundary, HOST_ROWS, Stages, buffers,
+    layout::{Input, ReadFrom},
+    outputs::StageReader,
+};
 use crate::{
-    batching::{Lease, RowSpan, Task},
+    batching::{Bucket, Lease, RowSpan, Task},
     device::{Access, DeviceError, Rows, cuda::Cuda},
+    engine::RunSize,
     executor::{
         cuda::{
             graph::{OnCard, Parameters, Section},
             version::{Filled, Reader, Version, free},
         },
-        job::{Job, Member},
+        host::gather::{Rows as Given, copy_rows},
+        job::Job,
     },
+    model::element_count,
 };
 
 impl Version for Stages {
@@ -20,8 +27,13 @@ impl Version for Stages {
         &mut self.stages
     }
 
+    fn size(&self, bucket: &Bucket) -> Option<RunSize> {
+        self.layout.lengths_for(&bucket.class).map(|lengths| RunSize { rows: bucket.rows, lengths })
+    }
+
     fn fill(&self, job: &Job, section: &mut Section) -> Result<Filled, String> {
         let task = &job.task;
+        let lengths = self.layout.lengths_for(&task.bucket.class).ok_or("it is longer than any that are prepared")?;
         let number = usize::from(task.cell.0);
         let layout = self.layout.stages.get(number).ok_or_else(|| format!("there is no stage {number}"))?;
         let rows = task.row_count() as usize;
@@ -46,18 +58,12 @@ impl Version for Stages {
         let mut ring = 0;
         for input in &layout.inputs {
             let ReadFrom::Request(number) = input.from else { continue };
-            let mut to = section.brought[ring].bytes_mut();
+            let to = section.brought[ring].bytes_mut();
             ring += 1;
-            for member in &job.members {
-                let own = brought(member, number, input.row_bytes);
-                let own = own.ok_or_else(|| {
-                    let name = &self.spec.inputs[number].name;
-                    format!("input '{name}' of model '{}' does not have the rows that its shape says", self.spec.name)
-                })?;
-                let (into, rest) = to.split_at_mut(own.len());
-                into.copy_from_slice(own);
-                to = rest;
-            }
+            self.bring(job, number, input, lengths, to).ok_or_else(|| {
+                let name = &self.spec.inputs[number].name;
+                format!("input '{name}' of model '{}' does not have the rows that its shape says", self.spec.name)
+            })?;
         }
         let is_taken = layout.answers;
         Ok(Filled { parameters: parameters.finish(section), accesses, failures: Vec::new(), is_taken })
@@ -85,6 +91,32 @@ impl Version for Stages {
 }
 
 impl Stages {
+    /// Writes an input's rows, each padded to these lengths; nothing where a request has not as many as its shape says.
+    fn bring(&self, job: &Job, number: usize, input: &Input, lengths: usize, mut to: &mut [u8]) -> Option<()> {
+        let spec = &self.spec.inputs[number];
+        let (row_bytes, pitch) = (input.row_bytes.at(lengths), input.row_bytes.pitch());
+        let dims = spec.dims_at(&self.layout.lengths[lengths]);
+        let size = spec.datatype.size_bytes()?;
+        for member in &job.members {
+            let given = member.payload.inputs.get(number)?.as_ref()?;
+            let own = &given.shape[usize::from(self.spec.has_batch_axis())..];
+            let own_bytes = element_count(own)?.checked_mul(size)?;
+            let (start, count) = (member.span.start as usize, member.span.count as usize);
+            let data = given.data.get(start * own_bytes..(start + count) * own_bytes)?;
+            let (into, rest) = to.split_at_mut_checked(count * pitch)?;
+            to = rest;
+            if own_bytes == pitch {
+                into.copy_from_slice(data);
+                continue;
+            }
+            for (row, into) in into.chunks_exact_mut(pitch).enumerate() {
+                let data = &data[row * own_bytes..][..own_bytes];
+                copy_rows([Given { count: 1, dims: own, data }], spec, (&dims, size), &mut into[..row_bytes]);
+            }
+        }
+        Some(())
+    }
+
     /// The rows of a task in a lease, which a list of its parameters names.
     fn named(&self, task: &Task, lease: Lease, parameters: &mut Parameters, list: usize) -> Result<Vec<u32>, String> {
         let mut named = Vec::with_capacity(task.row_count() as usize);
@@ -110,11 +142,4 @@ impl Stages {
         }
         Ok(())
     }
-}
-
-/// The rows of a request's input that are in a task.
-fn brought(member: &Member, input: usize, row_bytes: usize) -> Option<&[u8]> {
-    let data = &member.payload.inputs.get(input)?.as_ref()?.data;
-    let (start, count) = (member.span.start as usize, member.span.count as usize);
-    data.get(start * row_bytes..(start + count) * row_bytes)
 }

@@ -3,9 +3,11 @@
 
 use super::HOST_ROWS;
 use crate::{
+    batching::{Lengths, ShapeClass},
+    engine::CardProgram,
     executor::{
         StagePrograms,
-        cuda::graph::row_bytes,
+        cuda::graph::{RowBytes, row_bytes},
         stages::{Programs, Stages},
     },
     model::{Dims, ExitTo, ModelSpec, Source, TensorSpec},
@@ -14,9 +16,11 @@ use crate::{
 /// Where a version's stages read and write.
 #[derive(Debug)]
 pub(super) struct Layout {
+    /// The lengths that rows are padded to, which all stages are made for.
+    pub(super) lengths: Vec<Lengths>,
     pub(super) stages: Vec<StageLayout>,
     /// By boundary and tensor: the bytes of a row.
-    pub(super) boundaries: Vec<Vec<usize>>,
+    pub(super) boundaries: Vec<Vec<RowBytes>>,
 }
 
 /// Where a stage reads and writes.
@@ -33,7 +37,7 @@ pub(super) struct StageLayout {
 /// An input of a stage.
 #[derive(Debug)]
 pub(super) struct Input {
-    pub(super) row_bytes: usize,
+    pub(super) row_bytes: RowBytes,
     pub(super) from: ReadFrom,
 }
 
@@ -49,9 +53,9 @@ pub(super) enum ReadFrom {
 /// An output of a stage's program.
 #[derive(Debug)]
 pub(super) struct Output {
-    pub(super) row_bytes: usize,
-    /// Dims of a row.
-    pub(super) dims: Dims,
+    pub(super) row_bytes: RowBytes,
+    /// By lengths: the dims of a row.
+    pub(super) dims: Vec<Dims>,
     /// The tensor at the stage's boundary that it becomes.
     pub(super) boundary: Option<usize>,
     /// Whether the host reads it.
@@ -66,22 +70,22 @@ impl Layout {
     pub(super) fn new(spec: &ModelSpec, programs: &StagePrograms) -> Result<Self, String> {
         match &programs.0 {
             Programs::Whole(program) => {
-                if program.on_card().is_none() {
-                    return Err("its program has no plan for CUDA cards".to_owned());
-                }
+                let program = program.on_card().ok_or("its program has no plan for CUDA cards")?;
+                let lengths = program.lengths();
                 let inputs = spec.inputs.iter().enumerate();
-                let inputs = inputs.map(|(number, tensor)| Input::new(spec, tensor, ReadFrom::Request(number)));
-                let outputs = spec.outputs.iter().map(|tensor| Output::new(tensor, None, true));
+                let inputs =
+                    inputs.map(|(number, tensor)| Input::new(spec, tensor, ReadFrom::Request(number), &lengths));
+                let outputs = spec.outputs.iter().map(|tensor| Output::new(tensor, None, true, &lengths));
                 let stage = StageLayout {
                     inputs: inputs.collect::<Result<_, _>>()?,
                     outputs: outputs.collect::<Result<_, _>>()?,
                     reads: Vec::new(),
                     answers: true,
                 };
-                Ok(Self { stages: vec![stage], boundaries: Vec::new() })
+                Ok(Self { stages: vec![stage], lengths, boundaries: Vec::new() })
             }
             Programs::Cut(cut) => {
-                let mut layout = Self { stages: Vec::new(), boundaries: Vec::new() };
+                let mut layout = Self { stages: Vec::new(), lengths: Vec::new(), boundaries: Vec::new() };
                 for number in 0..cut.stages.len() {
                     let stage = layout.stage(spec, cut, number).map_err(|fault| format!("stage {number}: {fault}"))?;
                     layout.stages.push(stage);
@@ -92,11 +96,21 @@ impl Layout {
         }
     }
 
+    /// Which of the lengths a batch of this shape is padded to: the least that hold it.
+    pub(super) fn lengths_for(&self, class: &ShapeClass) -> Option<usize> {
+        let holds = |lengths: &Lengths| lengths.iter().zip(&class.0).all(|(most, length)| length <= most);
+        let area = |lengths: &Lengths| lengths.iter().map(|&length| u64::from(length)).product::<u64>();
+        let holding = self.lengths.iter().enumerate().filter(|(_, lengths)| holds(lengths));
+        holding.min_by_key(|(_, lengths)| area(lengths)).map(|(number, _)| number)
+    }
+
     fn stage(&mut self, spec: &ModelSpec, cut: &Stages, number: usize) -> Result<StageLayout, String> {
         let stage = &cut.stages[number];
-        if stage.program.on_card().is_none() {
-            return Err("has no plan for CUDA cards".to_owned());
+        let lengths = stage.program.on_card().map(CardProgram::lengths).ok_or("has no plan for CUDA cards")?;
+        if number > 0 && lengths != self.lengths {
+            return Err("is made for other lengths than the stages before it".to_owned());
         }
+        self.lengths = lengths;
         let mut inputs = Vec::with_capacity(stage.inputs.len());
         let mut reads: Vec<u16> = Vec::new();
         for (tensor, source) in &stage.inputs {
@@ -107,11 +121,11 @@ impl Layout {
                     ReadFrom::Boundary { boundary, tensor: usize::from(tensor) }
                 }
             };
-            let input = Input::new(spec, tensor, from)?;
+            let input = Input::new(spec, tensor, from, &self.lengths)?;
             if let ReadFrom::Boundary { boundary, tensor: place } = from {
-                let left = self.boundaries[usize::from(boundary)][place];
-                if left != input.row_bytes {
-                    let (name, bytes) = (&tensor.name, input.row_bytes);
+                let left = &self.boundaries[usize::from(boundary)][place];
+                if *left != input.row_bytes {
+                    let (name, bytes, left) = (&tensor.name, input.row_bytes.pitch(), left.pitch());
                     return Err(format!("'{name}' has rows of {bytes} bytes here, of {left} where it is made"));
                 }
             }
@@ -119,19 +133,20 @@ impl Layout {
         }
         reads.sort_unstable();
         reads.dedup();
-        let outputs = stage.outputs.iter().map(|output| Output::new(&output.tensor, output.boundary, output.kept));
+        let outputs = stage.outputs.iter();
+        let outputs = outputs.map(|output| Output::new(&output.tensor, output.boundary, output.kept, &self.lengths));
         let outputs: Vec<Output> = outputs.collect::<Result<_, _>>()?;
         for exit in &stage.exits {
-            let (name, bytes) = (&stage.outputs[exit.value].tensor.name, outputs[exit.value].row_bytes);
+            let (name, bytes) = (&stage.outputs[exit.value].tensor.name, outputs[exit.value].row_bytes.pitch());
             if bytes != size_of::<f32>() {
                 return Err(format!("decides by '{name}', which has {bytes} bytes a row, expected one FP32"));
             }
         }
         if let Some(tensors) = cut.boundaries.get(number) {
-            let mut left = vec![0; tensors.len()];
+            let mut left = vec![RowBytes::from(0); tensors.len()];
             for output in &outputs {
                 if let Some(tensor) = output.boundary {
-                    left[tensor] = output.row_bytes;
+                    left[tensor] = output.row_bytes.clone();
                 }
             }
             self.boundaries.push(left);
@@ -155,17 +170,23 @@ impl StageLayout {
 }
 
 impl Input {
-    fn new(spec: &ModelSpec, tensor: &TensorSpec, from: ReadFrom) -> Result<Self, String> {
+    fn new(spec: &ModelSpec, tensor: &TensorSpec, from: ReadFrom, lengths: &[Lengths]) -> Result<Self, String> {
         if matches!(from, ReadFrom::Request(input) if spec.inputs[input].optional) {
             return Err(format!("input '{}' is optional, which inputs on a card are not", tensor.name));
         }
-        Ok(Self { row_bytes: row_bytes(tensor)?, from })
+        Ok(Self { row_bytes: row_bytes(tensor, lengths)?, from })
     }
 }
 
 impl Output {
-    fn new(tensor: &TensorSpec, boundary: Option<usize>, is_fetched: bool) -> Result<Self, String> {
-        let dims = tensor.reshape.clone().unwrap_or_else(|| tensor.dims.clone());
-        Ok(Self { row_bytes: row_bytes(tensor)?, dims, boundary, is_fetched })
+    fn new(
+        tensor: &TensorSpec,
+        boundary: Option<usize>,
+        is_fetched: bool,
+        lengths: &[Lengths],
+    ) -> Result<Self, String> {
+        let dims = |lengths: &Lengths| tensor.reshape.clone().unwrap_or_else(|| tensor.dims_at(lengths));
+        let dims = lengths.iter().map(dims).collect();
+        Ok(Self { row_bytes: row_bytes(tensor, lengths)?, dims, boundary, is_fetched })
     }
 }

@@ -104,8 +104,8 @@ impl Stages {
 fn reserve(card: &mut Cuda, layout: &Layout, rows: u32, boundaries: &mut Vec<Boundary>) -> Result<(), DeviceError> {
     for tensors in &layout.boundaries {
         boundaries.push(Boundary { tensors: Vec::new(), written_by: vec![None; rows as usize] });
-        for &row_bytes in tensors {
-            let buffer = card.allocate(rows, row_bytes)?;
+        for row_bytes in tensors {
+            let buffer = card.allocate(rows, row_bytes.pitch())?;
             let place = Place::Rows(card.address(buffer)?, rows);
             if let Some(boundary) = boundaries.last_mut() {
                 boundary.tensors.push(Kept { buffer, place });
@@ -152,25 +152,25 @@ impl StageLayout {
         for input in &self.inputs {
             let (list, place) = match input.from {
                 ReadFrom::Request(_) => {
-                    around.brought.push(input.row_bytes);
+                    around.brought.push(input.row_bytes.pitch());
                     (HOST_ROWS, Place::Brought(around.brought.len() - 1))
                 }
                 ReadFrom::Boundary { boundary, tensor } => {
                     (self.reads(boundary), boundaries[usize::from(boundary)].tensors[tensor].place)
                 }
             };
-            around.gathers.push(Move { list, row_bytes: input.row_bytes, place });
+            around.gathers.push(Move { list, row_bytes: input.row_bytes.clone(), place });
         }
         for (port, output) in self.outputs.iter().enumerate() {
-            let row_bytes = output.row_bytes;
+            let row_bytes = || output.row_bytes.clone();
             if let Some(tensor) = output.boundary {
                 let place = boundaries[number].tensors[tensor].place;
-                around.scatters.push((port, Move { list: self.writes(), row_bytes, place }));
+                around.scatters.push((port, Move { list: self.writes(), row_bytes: row_bytes(), place }));
             }
             if output.is_fetched {
-                around.fetched.push(row_bytes);
+                around.fetched.push(output.row_bytes.pitch());
                 let place = Place::Fetched(around.fetched.len() - 1);
-                around.scatters.push((port, Move { list: HOST_ROWS, row_bytes, place }));
+                around.scatters.push((port, Move { list: HOST_ROWS, row_bytes: row_bytes(), place }));
             }
         }
         around

@@ -57,9 +57,16 @@ impl Reader for StageReader {
         let (parts, lengths) = parts_of(job);
         let rows = job.task.row_count() as usize;
         let number = usize::from(job.task.cell.0);
+        let at = self.layout.lengths_for(&job.task.bucket.class).ok_or("it is longer than any that are prepared")?;
         let made = self.layout.stages[number].outputs.iter().enumerate().map(|(output, own)| {
-            let data = self.values(job, section, output).map(Bytes::copy_from_slice).unwrap_or_default();
-            let shape = if self.spec.has_batch_axis() { with_rows(rows, &own.dims) } else { own.dims.clone() };
+            let (row_bytes, pitch) = (own.row_bytes.at(at), own.row_bytes.pitch());
+            let data = self.values(job, section, output).unwrap_or_default();
+            let data = match row_bytes == pitch {
+                true => Bytes::copy_from_slice(data),
+                false => Bytes::from_iter(data.chunks_exact(pitch).flat_map(|row| &row[..row_bytes]).copied()),
+            };
+            let dims = &own.dims[at];
+            let shape = if self.spec.has_batch_axis() { with_rows(rows, dims) } else { dims.clone() };
             BatchOutput { shape, data }
         });
         let made: Vec<BatchOutput> = made.collect();
@@ -78,12 +85,12 @@ impl Reader for StageReader {
 }
 
 impl StageReader {
-    /// The rows of an output that the host reads.
+    /// The rows of an output that the host reads, each where the longest would begin.
     fn values<'s>(&self, job: &Job, section: &'s Section, output: usize) -> Option<&'s [u8]> {
         let outputs = &self.layout.stages[usize::from(job.task.cell.0)].outputs;
         let own = outputs.get(output).filter(|own| own.is_fetched)?;
         let ring = outputs[..output].iter().filter(|other| other.is_fetched).count();
-        section.fetched[ring].bytes().get(..job.task.row_count() as usize * own.row_bytes)
+        section.fetched[ring].bytes().get(..job.task.row_count() as usize * own.row_bytes.pitch())
     }
 }
 

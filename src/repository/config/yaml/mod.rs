@@ -18,7 +18,9 @@ pub(super) use tree::{Trail, locate};
 
 use self::read::{Reader, Section, Value};
 use super::{
-    ConfigError, Origin, bounds, params,
+    ConfigError, Origin, bounds,
+    lengths::{self, LENGTHS},
+    params,
     pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
 };
 
@@ -76,8 +78,7 @@ pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), Conf
         tensors::outputs(&mut reader, value, &mut config)?;
     }
     if let Some(value) = top.get("instance") {
-        config.instance_group = instance(&reader, value)?;
-        reader.note("instance_group", value);
+        instance(&mut reader, value, &mut config)?;
     }
     if let Some(value) = top.get("decoupled") {
         config.model_transaction_policy = Some(pb::ModelTransactionPolicy { decoupled: reader.flag(value)? });
@@ -157,8 +158,21 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
     }
 }
 
-fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
-    let section = reader.section(value, &["devices", "count"])?;
+fn instance(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
+    let section = reader.section(value, &["devices", "count", "lengths"])?;
+    config.instance_group = instance_groups(reader, &section)?;
+    reader.note("instance_group", value);
+    let Some(lengths) = section.get("lengths") else { return Ok(()) };
+    for (axis, entry) in reader.mapping(lengths)?.entries() {
+        let listed = reader.list(entry)?;
+        let listed = listed.iter().map(|length| reader.int(length, 1..=i128::from(u32::MAX)));
+        let listed: Vec<u32> = listed.collect::<Result<_, _>>()?;
+        put(reader, config, format!("{LENGTHS}{axis}"), lengths::text_of(&listed), entry);
+    }
+    Ok(())
+}
+
+fn instance_groups(reader: &Reader<'_>, section: &Section<'_>) -> Result<Vec<pb::ModelInstanceGroup>, ConfigError> {
     let count = section.get("count").map(|count| reader.int(count, 1..=i128::from(i32::MAX))).transpose()?;
     let group = |kind: Kind| pb::ModelInstanceGroup {
         kind: kind.into(),
@@ -190,7 +204,8 @@ fn instance(reader: &Reader<'_>, value: &Value<'_>) -> Result<Vec<pb::ModelInsta
 fn parameters(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
     for (name, entry) in reader.mapping(value)?.entries() {
         if params::is_ours(name) {
-            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, batching, stages, exits, cells or unfold";
+            let message = "expected as a key of its own in model.yaml: pad and dims of a tensor, instance, batching, \
+                           stages, exits, cells or unfold";
             return Err(reader.error(entry, message));
         }
         let string_value = reader.text(entry)?;

@@ -426,10 +426,22 @@ fn pads_need_names() {
 }
 
 #[test]
+fn lengths_go_by_axis() {
+    let config = read("instance: { devices: [cuda], lengths: { tokens: [16, 64], n: [3] } }");
+    assert_eq!(config.parameters["lengths.tokens"].string_value, "16,64");
+    assert_eq!(config.parameters["lengths.n"].string_value, "3");
+    assert_eq!(config.instance_group[0].kind(), Kind::Gpu);
+    let refusal = refusal_of("instance:\n  lengths: { tokens: [16, 0] }\n");
+    assert!(refusal.starts_with("model.yaml:2:27: instance.lengths.tokens[1]: "), "{refusal}");
+    assert!(refusal_of("instance: { lengths: 16 }").contains("instance.lengths: expected a mapping"));
+}
+
+#[test]
 fn our_parameters_have_keys_of_their_own() {
     let refusal = refusal_of("parameters:\n  pad.x: n\n");
     assert!(refusal.starts_with("model.yaml:2:3: parameters.pad.x: expected as a key of its own"), "{refusal}");
-    for key in ["axes.x", "batching.weight", "stages", "exits.0.stage", "cells.c.program", "unfold.0.kind"] {
+    for key in ["axes.x", "lengths.x", "batching.weight", "stages", "exits.0.stage", "cells.c.program", "unfold.0.kind"]
+    {
         let refusal = refusal_of(&format!("parameters: {{ {key}: n }}"));
         assert!(refusal.contains("expected as a key of its own"), "{refusal}");
     }

@@ -1,0 +1,40 @@
+//! Memory that whatever runs on one stream uses in turn.
+
+use std::rc::{Rc, Weak};
+
+use super::{Cuda, Memory};
+use crate::device::{DeviceError, StreamId};
+
+/// By stream: the memory that was taken last, while something still has it.
+#[derive(Debug, Default)]
+pub(super) struct StreamMemory(Vec<Weak<Memory>>);
+
+impl Cuda {
+    /// Memory for work of one stream, which leaves nothing in it: at least so many bytes. What asks for no more gets the
+    /// same, since work on a stream runs one after another. What is written there while nothing runs, by a library that
+    /// tries an algorithm, may be written once the stream has been [drained](Self::drain).
+    ///
+    /// # Errors
+    /// When there is no such stream, not as much memory, or the device is lost.
+    pub fn stream_memory(&mut self, stream: StreamId, bytes: usize) -> Result<Rc<Memory>, DeviceError> {
+        self.queue(stream)?;
+        let known = &mut self.stream_memory.0;
+        if known.len() <= stream.index() {
+            known.resize_with(stream.index() + 1, Weak::new);
+        }
+        if let Some(memory) = known[stream.index()].upgrade().filter(|memory| memory.bytes() >= bytes) {
+            return Ok(memory);
+        }
+        let memory = Rc::new(Memory::new(&self.context, bytes)?);
+        self.stream_memory.0[stream.index()] = Rc::downgrade(&memory);
+        Ok(memory)
+    }
+
+    /// Waits until all that a stream was given has ended. For loading.
+    ///
+    /// # Errors
+    /// When there is no such stream, or the device is lost.
+    pub fn drain(&self, stream: StreamId) -> Result<(), DeviceError> {
+        self.queue(stream)?.stream.synchronize()
+    }
+}

@@ -1,0 +1,78 @@
+"""Models with padded axes on a CUDA card that a stand-in for CUDA's libraries plays: the sentence encoder, whole and cut into stages,
+against NumPy's computation from the same weights."""
+
+import subprocess
+import threading
+
+import fetch
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from clients import tensor
+from conftest import Server
+from minilm_reference import embed
+from tritonclient.utils import InferenceServerException
+
+LONGEST = 20
+REQUESTS = 24
+TOLERANCE = 1e-4
+ON_A_CARD = f"instance: {{ devices: [cuda], lengths: {{ tokens: [6, 11, {LONGEST}] }} }}\n"
+#: Behind the whole model, which waits for nobody, stages that newcomers join.
+CUT = {"whole": "", "staged": "stages: 3\nbatching: { policy: diversity }\n"}
+
+
+@pytest.fixture(scope="module")
+def server(program, stand_in, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lengths")
+    command = [program, "models", "--out", folder, "--only", "minilm", "--minilm", fetch.minilm()]
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=300)
+    config = (folder / "minilm" / "model.yaml").read_text().replace("max_batch_size: 32", "max_batch_size: 4")
+    for name, more in CUT.items():
+        (folder / name / "1").mkdir(parents=True)
+        (folder / name / "model.yaml").write_text(config + ON_A_CARD + more)
+        (folder / name / "1" / "model.onnx").hardlink_to(folder / "minilm" / "1" / "model.onnx")
+    flags = ("--device=cuda", "--model-control-mode=explicit", *(f"--load-model={name}" for name in CUT))
+    with Server(folder, *flags, program=program, environment=stand_in) as running:
+        yield running
+        complaints = running.complaints()
+    assert complaints == [], "the server's log speaks of errors"
+
+
+def inputs_of(ids):
+    return [tensor("input_ids", ids), tensor("attention_mask", np.ones_like(ids))]
+
+
+@pytest.mark.parametrize("model", CUT)
+def test_texts_of_unlike_lengths_share_batches_on_a_card(server, model):
+    rng = np.random.default_rng(8)
+    asked = [rng.integers(1000, 20000, (rng.integers(1, 3), rng.integers(1, LONGEST + 1))) for _ in range(REQUESTS)]
+    answers, all_there = {}, threading.Event()
+
+    def take(number):
+        def answered(result, error):
+            answers[number] = (result, error)
+            if len(answers) == REQUESTS:
+                all_there.set()
+
+        return answered
+
+    with triton.InferenceServerClient(server.grpc) as client:
+        for number, ids in enumerate(asked):
+            client.async_infer(model, inputs_of(ids), take(number))
+        assert all_there.wait(120), f"{len(answers)} of {REQUESTS} were answered"
+        counted = client.get_inference_statistics(model).model_stats[0]
+    for number, (result, error) in answers.items():
+        assert error is None, error
+        expected = np.concatenate([embed(fetch.minilm(), [row], [[1] * len(row)]) for row in asked[number]])
+        np.testing.assert_allclose(result.as_numpy("sentence_embedding"), expected, rtol=0, atol=TOLERANCE)
+    assert counted.execution_count < REQUESTS, "requests share batches"
+
+
+def test_a_text_that_is_too_long_for_the_card_is_refused_with_the_limit(server):
+    with triton.InferenceServerClient(server.grpc) as client:
+        with pytest.raises(InferenceServerException) as refusal:
+            client.infer("whole", inputs_of(np.full((1, LONGEST + 1), 2000)))
+        assert refusal.value.status() == "StatusCode.INVALID_ARGUMENT"
+        said = f"the axis 'tokens' has {LONGEST + 1} entries, expected at most {LONGEST}"
+        assert said in refusal.value.message(), refusal.value
+        client.infer("whole", inputs_of(np.full((1, LONGEST), 2000)))
