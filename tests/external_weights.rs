@@ -108,6 +108,7 @@ impl Twice {
             let pool = Pool::start(&PoolOptions::default()).expect("threads start");
             let options = Options {
                 repositories: vec![self.repository(repository)],
+                cache_directory: None,
                 mode: ControlMode::Explicit { startup: Vec::new() },
                 strict_readiness: true,
                 auto_complete: true,

@@ -221,6 +221,7 @@ impl Local {
         let pool = Pool::start(pool).map_err(io(Path::new("the pool")))?;
         let options = Options {
             repositories: vec![place.path().to_owned()],
+            cache_directory: None,
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,

@@ -114,15 +114,21 @@ pub enum IsolateModelLoad {
 #[command(next_help_heading = "Models")]
 #[allow(missing_docs)]
 pub struct RepositoryArgs {
-    /// Directory of models; may be given several times
+    /// Directory of models, or a place in an object store: s3://bucket/path, s3://host:port/bucket/path,
+    /// s3://https://host:port/bucket/path, gs://bucket/path or as://account/container/path; may be given several times
     #[arg(long = "model-repository", alias = "model-store", value_name = "DIR", required = true)]
     pub directories: Vec<String>,
+
+    /// Folder that keeps the models of object stores, so that a restart fetches only what changed; a temporary one,
+    /// removed at the end, where not given
+    #[arg(long = "repository-cache-directory", value_name = "DIR")]
+    pub cache_directory: Option<PathBuf>,
 
     /// How models come and go
     #[arg(long = "model-control-mode", value_name = "MODE", value_enum, default_value_t = ControlMode::None)]
     pub control_mode: ControlMode,
 
-    /// Seconds between two looks at the directories in mode poll
+    /// Seconds between two looks at the repositories in mode poll
     #[arg(long = "repository-poll-secs", value_name = "SECONDS", default_value_t = 15)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub poll_secs: u32,

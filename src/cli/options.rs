@@ -36,6 +36,7 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Optio
     };
     repository::Options {
         repositories: models.directories.iter().map(PathBuf::from).collect(),
+        cache_directory: models.cache_directory.clone(),
         mode,
         strict_readiness: models.strict_readiness,
         auto_complete: args.auto_complete(),

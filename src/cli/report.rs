@@ -20,7 +20,7 @@ use crate::{
 
 /// Logs every model with its version, policy, state and reason: as one table for people, as one record each where
 /// programs read the log.
-pub(super) fn models(repository: &Repository, format: LogFormat) {
+pub(super) fn models(repository: &Repository, index: &[IndexEntry], format: LogFormat) {
     let loaded = repository.loaded();
     let policies: HashMap<(&str, String), &'static str> = loaded
         .iter()
@@ -31,14 +31,13 @@ pub(super) fn models(repository: &Repository, format: LogFormat) {
         policies.get(&key).copied().unwrap_or_default()
     };
 
-    let index = repository.index(false);
     if format == LogFormat::Json {
-        for entry in &index {
+        for entry in index {
             let IndexEntry { name: model, version, state, reason } = entry;
             info!(model, version, policy = policy_of(entry), state, reason, "model");
         }
     } else {
-        info!("\n{}", table(&index, policy_of));
+        info!("\n{}", table(index, policy_of));
     }
     if index.is_empty() {
         warn!("the model repository holds no model");

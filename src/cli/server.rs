@@ -167,8 +167,9 @@ impl Server {
     /// With `--exit-on-error`, when a model failed.
     pub(super) async fn load_models(&self, args: &ServeArgs, startup: Startup) -> Result<(), StartError> {
         startup.load().await;
-        report::models(&self.repository, args.log.format);
-        let failures = report::failures(&self.repository.index(false));
+        let index = self.repository.index(false).await;
+        report::models(&self.repository, &index, args.log.format);
+        let failures = report::failures(&index);
         if args.repository.exit_on_error == Some(true) && !failures.is_empty() {
             return Err(StartError::Models(failures));
         }

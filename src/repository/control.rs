@@ -21,6 +21,7 @@ use super::{
     background::Unprofiled,
     config::{Origin, pb},
     directory::{self, Fingerprint},
+    places::Places,
     prepare::{self, Completion, Plan},
     scan::{self, Found},
     serving::Serving,
@@ -31,6 +32,7 @@ use crate::observe::RepositoryStats;
 /// What loads, unloads and polls share. The table is the truth; `serving` is the part of it that requests read.
 pub(super) struct Control {
     pub(super) options: Options,
+    pub(super) places: Places,
     pub(super) loader: Arc<dyn Loader>,
     pub(super) table: Mutex<Table>,
     pub(super) serving: ArcSwap<Serving>,
@@ -116,26 +118,34 @@ impl Control {
         while loads.join_next().await.is_some() {}
     }
 
-    /// Loads what a look at the disk found under a name.
-    pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) {
+    /// Loads what a look at the repositories found under a name. Whether it was there to be loaded: a store may not give
+    /// what it has listed.
+    pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
-        let outcome = match found {
-            Some(Found::At(directory)) => {
+        let brought = match found {
+            Some(Found::At(directory)) => self.places.bring(&directory).await.map(Found::At).map(Some),
+            found => Ok(found),
+        };
+        let was_brought = brought.is_ok();
+        let outcome = match brought {
+            Err(reason) => self.refuse(name, reason, demand != Demand::Poll),
+            Ok(Some(Found::At(directory))) => {
                 let is_stray = demand != Demand::Named && !self.holds_model(&directory).await;
                 let asked = demand != Demand::Poll && !is_stray;
                 self.load_source(name, Source { asked, is_stray, ..Source::of_directory(directory) }).await
             }
-            Some(Found::Twice(first, second)) => {
+            Ok(Some(Found::Twice(first, second))) => {
                 let reason = duplicate(&first, &second);
                 self.change(|table| table.conflict(name, &reason, demand != Demand::Poll)).await;
                 Err(ControlError::LoadFailed { name: name.to_owned(), reason })
             }
-            None => self.refuse(name, "no repository has a model directory of that name".to_owned(), true),
+            Ok(None) => self.refuse(name, "no repository has a model directory of that name".to_owned(), true),
         };
         if let Err(fault) = outcome {
             tracing::error!(model = name, %fault, "the model is not served as its repository has it");
         }
+        was_brought
     }
 
     /// Whether a directory is a model's, or cannot be told not to be one.
@@ -160,9 +170,7 @@ impl Control {
         overrides.check().map_err(|reason| ControlError::BadOverride { name: name.to_owned(), reason })?;
         let config = prepare::read_override(&overrides)
             .map_err(|fault| ControlError::BadConfig { name: name.to_owned(), reason: fault.to_string() })?;
-        let (control, wanted) = (self.clone(), name.to_owned());
-        let found = blocking(move || scan::find(&control.options.repositories, &wanted)).await.and_then(|found| found);
-        let directory = match found {
+        let directory = match self.places.find(name).await {
             Ok(Some(Found::At(directory))) => Some(directory),
             // Where files come with the request, nothing has to be on the disk.
             _ if overrides.versions().is_some() => None,
@@ -177,6 +185,14 @@ impl Control {
         if self.table.lock().is_closed() {
             return Err(ControlError::ShuttingDown);
         }
+        let directory = match directory {
+            None => None,
+            Some(directory) => match self.places.bring(&directory).await {
+                Ok(directory) => Some(directory),
+                Err(_) if overrides.versions().is_some() => None,
+                Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
+            },
+        };
         if overrides.versions().is_some() {
             self.load_source(name, Source { directory, overrides, config, asked: true, is_stray: false }).await?;
             self.kept.lock().remove(name);

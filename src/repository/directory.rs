@@ -7,7 +7,10 @@ use std::{
     time::SystemTime,
 };
 
-use super::scan::{Identity, identity, is_directory};
+use super::{
+    scan::{Identity, identity, is_directory},
+    stores::Object,
+};
 
 /// More files than this in one model directory are not looked at for changes.
 const MAX_FILES: usize = 10_000;
@@ -62,12 +65,25 @@ pub(super) fn holds_model(directory: &Path, configurations: &[PathBuf]) -> io::R
     Ok(false)
 }
 
-/// What a model directory looks like from outside: equal as long as no file was added, removed, replaced or written.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Fingerprint(BTreeMap<PathBuf, Mark>);
+/// What a model looks like from outside: equal as long as no file was added, removed, replaced or written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Fingerprint {
+    /// Of a directory.
+    Files(BTreeMap<PathBuf, Mark>),
+    /// Of a model in a store.
+    Objects(Vec<Object>),
+    /// Of a model in a store that cannot be a directory: why.
+    Fault(String),
+}
+
+impl Default for Fingerprint {
+    fn default() -> Self {
+        Self::Files(BTreeMap::new())
+    }
+}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Mark {
+pub(super) struct Mark {
     bytes: u64,
     modified: Option<SystemTime>,
     /// Tells a file apart from one that was moved into its place.
@@ -81,38 +97,48 @@ impl Fingerprint {
     /// When the directory, or a part of it, cannot be looked at. What this process is not allowed to read is a part like
     /// any other, as long as it stays so.
     pub(super) fn of(model: &Path) -> io::Result<Self> {
-        let mut print = Self::default();
-        print.add(fs::read_dir(model)?, Path::new(""), 0)?;
-        Ok(print)
+        let mut marks = BTreeMap::new();
+        add(&mut marks, fs::read_dir(model)?, Path::new(""), 0)?;
+        Ok(Self::Files(marks))
     }
 
-    fn add(&mut self, entries: fs::ReadDir, relative: &Path, depth: usize) -> io::Result<()> {
-        for entry in entries {
-            let entry = entry?;
-            // Links are followed: a volume mount is updated by moving a link.
-            let (path, name) = (entry.path(), relative.join(entry.file_name()));
-            let metadata = match fs::metadata(&path) {
-                Ok(metadata) => metadata,
-                Err(fault) if is_lasting(&fault) => continue,
-                Err(fault) => return Err(fault),
-            };
-            if self.0.len() >= MAX_FILES {
-                return Ok(());
-            }
-            if !metadata.is_dir() || depth >= MAX_DEPTH {
-                let (bytes, modified) = (metadata.len(), metadata.modified().ok());
-                self.0.insert(name, Mark { bytes, modified, identity: identity(&metadata) });
-                continue;
-            }
-            self.0.insert(name.clone(), Mark { bytes: 0, modified: None, identity: Identity::default() });
-            match fs::read_dir(&path) {
-                Ok(entries) => self.add(entries, &name, depth + 1)?,
-                Err(fault) if is_lasting(&fault) => {}
-                Err(fault) => return Err(fault),
-            }
-        }
-        Ok(())
+    /// Of the objects of a model in a store.
+    pub(super) fn of_objects(objects: Vec<Object>) -> Self {
+        Self::Objects(objects)
     }
+
+    /// Of a model in a store that cannot be a directory.
+    pub(super) fn of_fault(reason: &str) -> Self {
+        Self::Fault(reason.to_owned())
+    }
+}
+
+fn add(marks: &mut BTreeMap<PathBuf, Mark>, entries: fs::ReadDir, relative: &Path, depth: usize) -> io::Result<()> {
+    for entry in entries {
+        let entry = entry?;
+        // Links are followed: a volume mount is updated by moving a link.
+        let (path, name) = (entry.path(), relative.join(entry.file_name()));
+        let metadata = match fs::metadata(&path) {
+            Ok(metadata) => metadata,
+            Err(fault) if is_lasting(&fault) => continue,
+            Err(fault) => return Err(fault),
+        };
+        if marks.len() >= MAX_FILES {
+            return Ok(());
+        }
+        if !metadata.is_dir() || depth >= MAX_DEPTH {
+            let (bytes, modified) = (metadata.len(), metadata.modified().ok());
+            marks.insert(name, Mark { bytes, modified, identity: identity(&metadata) });
+            continue;
+        }
+        marks.insert(name.clone(), Mark { bytes: 0, modified: None, identity: Identity::default() });
+        match fs::read_dir(&path) {
+            Ok(entries) => add(marks, entries, &name, depth + 1)?,
+            Err(fault) if is_lasting(&fault) => {}
+            Err(fault) => return Err(fault),
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -120,7 +146,7 @@ impl Fingerprint {
     /// One that differs from that of another text.
     pub(super) fn of_text(text: &str) -> Self {
         let mark = Mark { bytes: 0, modified: None, identity: Identity::default() };
-        Self(BTreeMap::from([(PathBuf::from(text), mark)]))
+        Self::Files(BTreeMap::from([(PathBuf::from(text), mark)]))
     }
 }
 
@@ -164,7 +190,7 @@ mod tests {
     fn links_in_a_circle_end() {
         let directory = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(directory.path(), directory.path().join("self")).unwrap();
-        assert!(!Fingerprint::of(directory.path()).unwrap().0.is_empty());
+        assert_ne!(Fingerprint::of(directory.path()).unwrap(), Fingerprint::default());
     }
 
     #[test]

@@ -5,26 +5,34 @@ use std::{io, path::PathBuf};
 /// Why there is no repository to serve from.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// No directory was named.
+    /// No repository was named.
     #[error("no model repository given")]
     NoRepository,
-    /// A directory cannot be read.
+    /// A directory or a store cannot be read.
     #[error("cannot read the model repository {}: {source}", path.display())]
     Unreadable {
-        /// The directory.
+        /// The directory or the store's location.
         path: PathBuf,
-        /// What the system says.
+        /// What the system or the store says.
         source: io::Error,
     },
-    /// The repository is not on a file system.
-    #[error(
-        "the model repository {location} is remote storage, which this server does not read: copy it to a volume with \
-         an init container and name that directory"
-    )]
-    Remote {
-        /// What was given.
+    /// What was given has no form of a repository in an object store.
+    #[error("{0}")]
+    Location(String),
+    /// The credential file of object stores cannot be used.
+    #[error("{0}")]
+    Credentials(String),
+    /// The client of an object store cannot be made.
+    #[error("cannot open the model repository {location}: {reason}")]
+    Store {
+        /// Where the repository is.
         location: String,
+        /// Why; without a secret.
+        reason: String,
     },
+    /// The folder for models of object stores cannot be used.
+    #[error("cannot use the folder for fetched models (--repository-cache-directory): {0}")]
+    Cache(io::Error),
 }
 
 /// Why a request has no model version.

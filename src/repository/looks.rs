@@ -74,6 +74,16 @@ impl Looks {
         self.is_complete
     }
 
+    /// Notes that a store did not give a model as it was seen: the next look asks for it again. One that cannot be a
+    /// directory waits for a change.
+    pub(super) fn try_again(&mut self, name: &str) {
+        let acted = self.acted.get_mut(name).filter(|sight| !matches!(sight.print, Fingerprint::Fault(_)));
+        if let Some(sight) = acted {
+            // It is still known as a model that is unloaded when it is gone.
+            sight.print = Fingerprint::default();
+        }
+    }
+
     /// What there is now, as far as it could be seen and otherwise as it was, and what could not be seen.
     fn see(&mut self, look: Look) -> (BTreeMap<String, Sight>, BTreeMap<PathBuf, String>) {
         let Look { scan, mut prints } = look;
@@ -217,6 +227,34 @@ mod tests {
         let verdict = looks.again(look(&[("a", "more")]));
         assert_eq!(verdict.load.keys().collect::<Vec<_>>(), ["a"], "it held still");
         assert_eq!(looks.again(look(&[("a", "more")])), Verdict::default(), "and is loaded once");
+    }
+
+    #[test]
+    fn a_model_that_a_store_did_not_give_is_asked_for_again_and_unloaded_when_it_is_gone() {
+        let mut looks = settled();
+        looks.try_again("a");
+        let verdict = looks.again(look(&[("a", "x"), ("b", "x")]));
+        assert_eq!(verdict.load.keys().collect::<Vec<_>>(), ["a"]);
+        looks.try_again("a");
+        looks.again(look(&[("b", "x")]));
+        assert_eq!(looks.again(look(&[("b", "x")])).unload.iter().collect::<Vec<_>>(), ["a"]);
+        looks.try_again("unknown");
+        assert_eq!(looks.again(look(&[("b", "x")])), Verdict::default());
+    }
+
+    #[test]
+    fn a_model_that_cannot_be_a_directory_is_tried_once_for_each_of_its_faults() {
+        let mut looks = Looks::default();
+        let faulty = |reason: &str| {
+            let mut look = look(&[("a", "")]);
+            look.prints = BTreeMap::from([(Path::new(ROOT).join("a"), Ok(Fingerprint::of_fault(reason)))]);
+            look
+        };
+        assert_eq!(looks.first(faulty("one key")).load.len(), 1);
+        looks.try_again("a");
+        assert!(looks.again(faulty("one key")).load.is_empty());
+        looks.again(faulty("another key"));
+        assert_eq!(looks.again(faulty("another key")).load.len(), 1);
     }
 
     #[test]

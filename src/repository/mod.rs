@@ -1,7 +1,8 @@
 //! The model repository: model directories, their configuration, versions, loading and unloading, states and reasons.
 //!
-//! [`config`] turns texts and graph signatures into one checked configuration; `scan` and `directory` look at the disk,
-//! `looks` says what follows;
+//! [`config`] turns texts and graph signatures into one checked configuration; `places` knows where repositories are,
+//! of which those in object stores are mirrored by `stores`; `scan` and `directory` look at the disk, `looks` says what
+//! follows;
 //! `prepare` joins both into [`LoadRequest`]s; `startup`, `control` and `polling` run loads; `table` holds every state
 //! and `serving` the part of it that requests read. How a version is compiled and run is the [`Loader`]'s affair:
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
@@ -18,6 +19,7 @@ mod looks;
 mod opening;
 mod options;
 mod overrides;
+mod places;
 mod plans;
 mod polling;
 mod pool_loader;
@@ -29,6 +31,7 @@ mod scan;
 mod serving;
 mod staging;
 mod startup;
+mod stores;
 mod table;
 mod version;
 mod warmup;

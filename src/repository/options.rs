@@ -5,8 +5,10 @@ use std::{path::PathBuf, time::Duration};
 /// What the command line says of the repository.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Directories that hold model directories (`--model-repository`).
+    /// Directories that hold model directories, and locations in object stores (`--model-repository`).
     pub repositories: Vec<PathBuf>,
+    /// Where models of object stores are kept; a temporary folder where not given (`--repository-cache-directory`).
+    pub cache_directory: Option<PathBuf>,
     /// Who decides what is loaded.
     pub mode: ControlMode,
     /// Whether [`super::Repository::ready`] waits for every model that should be loaded (`--strict-readiness`).

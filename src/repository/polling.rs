@@ -1,4 +1,4 @@
-//! Poll mode: looks at the directories again and again and loads what changed.
+//! Poll mode: looks at the repositories again and again and loads what changed.
 //!
 //! A change is acted on when two looks in a row see the same, so that a model that is still being copied is left alone;
 //! after a look that saw something new the next one comes soon. What looks mean is decided in [`super::looks`].
@@ -11,10 +11,8 @@ use std::{
 use tokio::task::JoinSet;
 
 use super::{
-    control::{Control, Demand, blocking},
-    directory::Fingerprint,
+    control::{Control, Demand},
     looks::{Look, Looks, Verdict},
-    scan::scan,
 };
 
 /// The next look after one that saw something new, where the period is longer.
@@ -23,17 +21,8 @@ const SETTLE: Duration = Duration::from_secs(1);
 /// The shortest period, so that a period of nothing does not keep a processor busy.
 const SHORTEST: Duration = Duration::from_millis(100);
 
-fn look(control: &Control) -> Look {
-    let scan = scan(&control.options.repositories);
-    let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());
-    let directories = listings.flat_map(|listing| listing.models.values());
-    let prints = directories.map(|directory| (directory.clone(), Fingerprint::of(directory))).collect();
-    Look { scan, prints }
-}
-
-async fn look_blocking(control: &Arc<Control>) -> Option<Look> {
-    let worker = control.clone();
-    match blocking(move || look(&worker)).await {
+async fn look(control: &Control) -> Option<Look> {
+    match control.places.look().await {
         Ok(look) => Some(look),
         Err(fault) => {
             tracing::error!(%fault, "the model repositories could not be looked at");
@@ -44,21 +33,21 @@ async fn look_blocking(control: &Arc<Control>) -> Option<Look> {
 
 /// The look at the start: acts at once on whatever there is.
 pub(super) async fn first_look(control: &Arc<Control>, looks: &mut Looks) {
-    let Some(look) = look_blocking(control).await else { return };
+    let Some(look) = look(control).await else { return };
     let verdict = looks.first(look);
     act(control, looks, verdict, Demand::Start).await;
 }
 
 /// Looks once and acts; whether the next look should come soon.
 pub(super) async fn look_again(control: &Arc<Control>, looks: &mut Looks) -> bool {
-    let Some(look) = look_blocking(control).await else { return false };
+    let Some(look) = look(control).await else { return false };
     let verdict = looks.again(look);
     let unsettled = verdict.unsettled;
     act(control, looks, verdict, Demand::Poll).await;
     unsettled
 }
 
-async fn act(control: &Arc<Control>, looks: &Looks, verdict: Verdict, demand: Demand) {
+async fn act(control: &Arc<Control>, looks: &mut Looks, verdict: Verdict, demand: Demand) {
     for (directory, reason) in &verdict.warnings {
         tracing::warn!(directory = %directory.display(), reason, "cannot be looked at; its models stay as they are");
     }
@@ -69,13 +58,24 @@ async fn act(control: &Arc<Control>, looks: &Looks, verdict: Verdict, demand: De
     let mut tasks = JoinSet::new();
     for (name, found) in verdict.load {
         let control = control.clone();
-        tasks.spawn(async move { control.load_found(&name, Some(found), demand).await });
+        tasks.spawn(async move {
+            let was_there = control.load_found(&name, Some(found), demand).await;
+            (!was_there).then_some(name)
+        });
     }
     for name in verdict.unload {
         let control = control.clone();
-        tasks.spawn(async move { control.unload(&name).await });
+        tasks.spawn(async move {
+            control.unload(&name).await;
+            control.places.forget(&name).await;
+            None
+        });
     }
-    while tasks.join_next().await.is_some() {}
+    while let Some(ended) = tasks.join_next().await {
+        if let Ok(Some(not_there)) = ended {
+            looks.try_again(&not_there);
+        }
+    }
     // Only now: a server is not ready before the models of a late repository are.
     if looks.is_complete() {
         control.open();

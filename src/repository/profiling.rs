@@ -10,7 +10,8 @@ use std::{
 };
 
 use super::{
-    EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, config::complete, prepare, scan, warmup,
+    EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, config::complete, prepare, scan,
+    stores::is_remote, warmup,
 };
 use crate::{
     batching::Ns,
@@ -56,8 +57,11 @@ pub fn joining_pays(profile: &Profile) -> bool {
 /// # Errors
 /// When there is no such model, or its configuration or program cannot be used; with the reason.
 pub fn read_model(repository: &Path, name: &str, loader: &dyn Loader) -> Result<LoadRequest, String> {
+    if is_remote(repository) {
+        let place = repository.display();
+        return Err(format!("{place} is in an object store, which only 'paternoster serve' reads: name a directory"));
+    }
     let roots = [repository.to_owned()];
-    scan::check_roots(&roots).map_err(|error| error.to_string())?;
     let Some(scan::Found::At(found)) = scan::find(&roots, name)? else {
         let known: Vec<String> = scan::names(&scan::scan(&roots)).into_iter().collect();
         let known = if known.is_empty() { "no models".to_owned() } else { known.join(", ") };

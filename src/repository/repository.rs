@@ -18,10 +18,7 @@ use tokio::{
 
 use super::{
     ControlError, ControlMode, IndexEntry, Loader, ModelVersion, Options, Overrides, ResolveError, StartError,
-    control::{Control, blocking},
-    scan,
-    serving::Serving,
-    startup::Startup,
+    control::Control, places::Places, scan, serving::Serving, startup::Startup,
 };
 use crate::observe::RepositoryStats;
 
@@ -52,12 +49,11 @@ impl Repository {
     /// Must be called within a tokio runtime, which runs loads and the poller from here on.
     ///
     /// # Errors
-    /// When no directory, or one that can never be a repository, is named; and when one cannot be read, unless the options
-    /// let the server start without it.
+    /// When no repository, or one that can never be one, is named; when an object store's credentials or the folder for
+    /// its models cannot be used; and when a repository cannot be read, unless the options let the server start without it.
     pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
-        scan::check_roots(&options.repositories)?;
-        let roots = options.repositories.clone();
-        let scanned = blocking(move || scan::scan(&roots)).await.unwrap_or_default();
+        let places = Places::open(&options)?;
+        let scanned = places.scan().await.unwrap_or_default();
         let mut listings = Vec::with_capacity(scanned.len());
         let (mut opened, stats) = (true, RepositoryStats::default());
         for (path, listed) in scanned {
@@ -81,6 +77,7 @@ impl Repository {
         let control = Arc::new(Control {
             loads: Arc::new(Semaphore::new(options.load_threads.max(1))),
             options,
+            places,
             loader,
             table: Mutex::default(),
             serving: ArcSwap::from_pointee(Serving::default()),
@@ -130,11 +127,13 @@ impl Repository {
         complete && self.live()
     }
 
-    /// All models with the states of their versions, by name and version: also those on disk that were never loaded
-    /// (the repositories' directories are listed for it), unless only ready versions are asked for.
-    pub fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
-        let scan = if ready_only { Vec::new() } else { scan::scan(&self.control.options.repositories) };
-        let all_seen = !ready_only && scan.iter().all(|(_, listed)| listed.is_ok());
+    /// All models with the states of their versions, by name and version: also those in a repository that were never
+    /// loaded (each repository is listed for it), unless only ready versions are asked for.
+    pub async fn index(&self, ready_only: bool) -> Vec<IndexEntry> {
+        let scanned = if ready_only { Ok(Vec::new()) } else { self.control.places.scan().await };
+        let was_scanned = scanned.is_ok();
+        let scan = scanned.unwrap_or_default();
+        let all_seen = !ready_only && was_scanned && scan.iter().all(|(_, listed)| listed.is_ok());
         self.control.table.lock().index(ready_only, &scan::names(&scan), all_seen)
     }
 
@@ -205,12 +204,13 @@ impl Repository {
         self.control.changes.subscribe()
     }
 
-    /// Stops polling and lets go of all versions; loads that are under way are dropped when they are done.
+    /// Stops polling, lets go of all versions, and removes the temporary copies of models of object stores; loads that are under way are dropped when they are done.
     pub fn shutdown(&self) {
         if let Some(poller) = self.poller.get() {
             poller.abort();
         }
         drop(self.control.close());
+        self.control.places.close();
     }
 }
 

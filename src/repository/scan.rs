@@ -8,8 +8,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::StartError;
-
 /// A model directory, or the reason why a name has none that could be served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Found {
@@ -42,22 +40,8 @@ pub(super) struct Identity {
     pub(super) inode: u64,
 }
 
-/// What one look at every repository saw, in the order of the command line.
+/// What one look at every repository saw.
 pub(super) type Scan = Vec<(PathBuf, io::Result<Listing>)>;
-
-/// Refuses what can never be a repository.
-pub(super) fn check_roots(roots: &[PathBuf]) -> Result<(), StartError> {
-    if roots.is_empty() {
-        return Err(StartError::NoRepository);
-    }
-    for path in roots {
-        let text = path.to_string_lossy();
-        if ["s3://", "gs://", "as://"].iter().any(|scheme| text.starts_with(scheme)) {
-            return Err(StartError::Remote { location: text.into_owned() });
-        }
-    }
-    Ok(())
-}
 
 /// Whether a name can be a model's: one plain directory name, not hidden (volume mounts keep their data in `..data`) and
 /// not a file system's own.
@@ -137,6 +121,14 @@ pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, Strin
     if !is_model_name(name) {
         return Ok(None);
     }
+    find_all(roots, name).map(place)
+}
+
+/// The directories of a name that can be a model's, in all repositories.
+///
+/// # Errors
+/// As [`find`].
+pub(super) fn find_all(roots: &[PathBuf], name: &str) -> Result<Vec<PathBuf>, String> {
     let mut places = Vec::new();
     for root in distinct(roots) {
         let fail = |path: &Path, fault: io::Error| format!("cannot read {}: {fault}", path.display());
@@ -148,12 +140,17 @@ pub(super) fn find(roots: &[PathBuf], name: &str) -> Result<Option<Found>, Strin
             fs::metadata(root).map_err(|fault| fail(root, fault))?;
         }
     }
-    let mut places = places.into_iter();
-    let (first, second) = (places.next(), places.next());
-    Ok(first.map(|first| match second {
+    Ok(places)
+}
+
+/// What a name stands for that has these directories.
+pub(super) fn place(directories: Vec<PathBuf>) -> Option<Found> {
+    let mut directories = directories.into_iter();
+    let (first, second) = (directories.next()?, directories.next());
+    Some(match second {
         None => Found::At(first),
         Some(second) => Found::Twice(first, second),
-    }))
+    })
 }
 
 pub(super) fn identity(metadata: &fs::Metadata) -> Identity {
@@ -170,13 +167,6 @@ mod tests {
         for name in ["", ".", "..", "../x", "a/b", "/etc", "a\\b", ".git", "..data", "a\0b", "lost+found"] {
             assert!(!is_model_name(name), "{name:?}");
         }
-    }
-
-    #[test]
-    fn remote_repositories_are_refused_with_a_way_out() {
-        let error = check_roots(&[PathBuf::from("s3://bucket/models")]).unwrap_err().to_string();
-        assert!(error.contains("s3://bucket/models") && error.contains("init container"), "{error}");
-        assert!(matches!(check_roots(&[]), Err(StartError::NoRepository)));
     }
 
     #[test]

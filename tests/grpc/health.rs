@@ -57,7 +57,7 @@ async fn a_model_whose_task_hangs_is_not_ready_until_it_comes_back() {
     assert_eq!(second.status(), ServingStatus::NotServing);
     assert_eq!(server.repository.is_ready("gated", ""), Ok(false));
     assert_eq!(server.repository.is_ready("identity", ""), Ok(true));
-    let index = server.repository.index(false);
+    let index = server.repository.index(false).await;
     let entry = index.iter().find(|entry| entry.name == "gated").expect("it is in the index");
     assert_eq!((entry.state, entry.reason.as_str()), ("UNAVAILABLE", "a task has not ended within 100ms"));
     server.gate.let_pass(1);

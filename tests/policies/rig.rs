@@ -101,6 +101,7 @@ impl Place {
         let pool = Pool::start(&PoolOptions { cpu_lanes: 2, ..PoolOptions::default() }).expect("threads start");
         let options = Options {
             repositories: vec![repository.path().to_owned()],
+            cache_directory: None,
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,

@@ -73,6 +73,7 @@ impl Place {
     async fn serve_with(&self, loader: Arc<PoolLoader>) -> Served {
         let options = Options {
             repositories: vec![self.repository()],
+            cache_directory: None,
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,

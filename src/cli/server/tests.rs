@@ -264,12 +264,12 @@ fn blocking_get(address: SocketAddr) -> String {
 }
 
 #[tokio::test]
-async fn a_remote_repository_is_refused_in_words() {
+async fn a_repository_that_is_nowhere_is_refused_with_the_forms_that_there_are() {
     let mut args = serve(&[]);
-    args.repository.directories = vec!["s3://bucket/models".to_owned()];
+    args.repository.directories = vec!["hdfs://name/models".to_owned()];
     let (log, _) = Logging::detached(LogOptions::default());
-    let error = Server::open(&args, log, pool()).await.expect_err("remote storage is not read").to_string();
-    assert!(error.contains("s3://bucket/models") && error.contains("init container"), "{error}");
+    let error = Server::open(&args, log, pool()).await.expect_err("no such store").to_string();
+    assert!(error.contains("'hdfs://name/models'") && error.contains("expected s3://bucket/path, "), "{error}");
 }
 
 #[tokio::test]

@@ -269,7 +269,7 @@ impl Dispatch {
             Method::ModelMetadata => unary(call, async |request| methods::model_metadata(services, request)).await,
             Method::ModelConfig => unary(call, async |request| methods::model_config(services, request)).await,
             Method::ModelStatistics => unary(call, async |request| methods::model_statistics(services, request)).await,
-            Method::RepositoryIndex => unary(call, async |request| methods::index(services, request)).await,
+            Method::RepositoryIndex => unary(call, async |request| methods::index(services, request).await).await,
             Method::RepositoryModelLoad => self.load(call).await,
             Method::RepositoryModelUnload => {
                 unary(call, async |request| methods::unload(services, request).await).await

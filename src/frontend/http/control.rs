@@ -59,7 +59,7 @@ struct IndexBody {
 pub(super) async fn index(State(api): State<Api>, names: PathNames, request: Request) -> Result<Json<Value>, Problem> {
     let IndexBody { ready } = parse(&small(&api, request).await?.bytes)?;
     let asked = pb::RepositoryIndexRequest { repository_name: names.repository, ready };
-    let answer = methods::index(&api.services, asked)?;
+    let answer = methods::index(&api.services, asked).await?;
     let entries = answer.models.into_iter().map(|entry| {
         let fields =
             [("name", entry.name), ("version", entry.version), ("state", entry.state), ("reason", entry.reason)];

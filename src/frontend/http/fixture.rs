@@ -51,6 +51,7 @@ impl Fixture {
         let pool = Pool::start(&PoolOptions::default()).expect("threads");
         let options = Options {
             repositories: vec![folder.path().to_owned()],
+            cache_directory: None,
             mode: ControlMode::None,
             strict_readiness: true,
             auto_complete: false,

@@ -18,12 +18,12 @@ use crate::{
 ///
 /// # Errors
 /// UNIMPLEMENTED when one of several repositories is asked for.
-pub(in crate::frontend) fn index(
+pub(in crate::frontend) async fn index(
     services: &Services,
     request: pb::RepositoryIndexRequest,
 ) -> Result<pb::RepositoryIndexResponse, Status> {
     refuse_repository_name(&request.repository_name)?;
-    let models = services.repository.index(request.ready).into_iter().map(|entry| ModelIndex {
+    let models = services.repository.index(request.ready).await.into_iter().map(|entry| ModelIndex {
         name: entry.name,
         version: entry.version,
         state: entry.state.to_owned(),

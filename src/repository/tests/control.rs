@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::atomic::Ordering};
 
 use bytes::Bytes;
 
-use super::fake::{Directory, GARBAGE, explicit, index, load, start, until};
+use super::fake::{Directory, GARBAGE, explicit, index, load, start, states, until};
 use crate::repository::{ControlError, Overrides, ResolveError};
 
 fn row(name: &str, version: &str, state: &str, reason: &str) -> [String; 4] {
@@ -17,26 +17,26 @@ async fn states_walk_as_triton_shows_them() {
     directory.model("slow").model("other");
     let (repository, _) = start(&directory, explicit()).await;
     assert!(repository.ready(), "nothing is wanted yet");
-    assert_eq!(index(&repository), [row("other", "", "", ""), row("slow", "", "", "")]);
+    assert_eq!(index(&repository).await, [row("other", "", "", ""), row("slow", "", "", "")]);
     let unknown = repository.resolve("slow", "").unwrap_err();
     assert_eq!(unknown, ResolveError::UnknownModel { name: "slow".to_owned() });
 
     load(&repository, "slow").await.unwrap();
-    assert_eq!(index(&repository)[1], row("slow", "1", "READY", ""));
+    assert_eq!(index(&repository).await[1], row("slow", "1", "READY", ""));
     assert_eq!(repository.ready_versions("slow"), [1]);
     let in_flight = repository.resolve("slow", "1").unwrap().handle().clone();
 
     repository.unload("slow", false).await.unwrap();
-    assert_eq!(index(&repository)[1], row("slow", "1", "UNLOADING", ""), "a request still holds it");
+    assert_eq!(index(&repository).await[1], row("slow", "1", "UNLOADING", ""), "a request still holds it");
     let gone = repository.resolve("slow", "").unwrap_err();
     assert_eq!(gone, ResolveError::NoAvailableVersion { name: "slow".to_owned() });
     assert_eq!(repository.is_ready("slow", ""), Ok(false));
     drop(in_flight);
-    assert_eq!(index(&repository)[1], row("slow", "1", "UNAVAILABLE", "unloaded"));
+    assert_eq!(index(&repository).await[1], row("slow", "1", "UNAVAILABLE", "unloaded"));
     assert!(repository.ready(), "what was unloaded is not wanted");
 
     load(&repository, "slow").await.unwrap();
-    assert_eq!(index(&repository)[1], row("slow", "1", "READY", ""));
+    assert_eq!(index(&repository).await[1], row("slow", "1", "READY", ""));
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn unloading_what_is_not_loaded_or_not_known_is_no_error() {
     let (repository, _) = start(&directory, explicit()).await;
     assert_eq!(repository.unload("m", true).await, Ok(()));
     assert_eq!(repository.unload("nope", false).await, Ok(()));
-    assert_eq!(index(&repository), [row("m", "", "", "")]);
+    assert_eq!(index(&repository).await, [row("m", "", "", "")]);
 }
 
 #[tokio::test]
@@ -60,7 +60,7 @@ async fn what_cannot_be_found_is_an_unknown_model() {
     }
     let text = load(&repository, "nope").await.unwrap_err();
     assert!(text.starts_with("failed to load 'nope', failed to poll from model repository"), "{text}");
-    assert_eq!(index(&repository), [row("m", "", "", "")], "refused names leave nothing behind");
+    assert_eq!(index(&repository).await, [row("m", "", "", "")], "refused names leave nothing behind");
 }
 
 #[tokio::test]
@@ -71,14 +71,14 @@ async fn a_broken_model_is_unavailable_with_its_reason() {
     let text = load(&repository, "broken").await.unwrap_err();
     assert!(text.starts_with("load failed for model 'broken': version 1 is at UNAVAILABLE state: "), "{text}");
     assert!(text.ends_with("broken/1/model.onnx: protobuf parsing failed"), "{text}");
-    let [name, version, state, reason] = index(&repository).remove(0);
+    let [name, version, state, reason] = index(&repository).await.remove(0);
     assert_eq!((name.as_str(), version.as_str(), state.as_str()), ("broken", "1", "UNAVAILABLE"));
     assert!(reason.contains("protobuf parsing failed"), "{reason}");
     assert!(!repository.ready(), "it should be there and is not");
 
     repository.unload("broken", false).await.unwrap();
     assert!(repository.ready());
-    assert_eq!(index(&repository), [row("broken", "1", "UNAVAILABLE", "unloaded")]);
+    assert_eq!(index(&repository).await, [row("broken", "1", "UNAVAILABLE", "unloaded")]);
 }
 
 #[tokio::test]
@@ -92,7 +92,7 @@ async fn a_failed_reload_leaves_the_old_version_serving() {
     directory.write("m/1/model.onnx", GARBAGE);
     assert!(load(&repository, "m").await.is_err());
     assert!(std::sync::Arc::ptr_eq(&before, &repository.resolve("m", "").unwrap()), "the very same");
-    let [_, _, state, reason] = index(&repository).remove(0);
+    let [_, _, state, reason] = index(&repository).await.remove(0);
     assert_eq!(state, "READY");
     assert!(reason.starts_with("the last reload failed: version 1: "), "{reason}");
 
@@ -101,14 +101,14 @@ async fn a_failed_reload_leaves_the_old_version_serving() {
     directory.write("m/config.pbtxt", "").write("m/1/model.onnx", "good").write("m/2/model.onnx", GARBAGE);
     assert!(load(&repository, "m").await.is_err());
     assert_eq!(repository.ready_versions("m"), [1], "the old one does not go before the new one is there");
-    assert_eq!(index(&repository)[1][2], "UNAVAILABLE");
+    assert_eq!(index(&repository).await[1][2], "UNAVAILABLE");
     assert!(repository.ready(), "what served before still does");
 
     directory.write("m/2/model.onnx", "good");
     drop(before);
     load(&repository, "m").await.unwrap();
     assert_eq!(repository.ready_versions("m"), [2]);
-    assert_eq!(index(&repository), [row("m", "1", "UNAVAILABLE", "unloaded"), row("m", "2", "READY", "")]);
+    assert_eq!(index(&repository).await, [row("m", "1", "UNAVAILABLE", "unloaded"), row("m", "2", "READY", "")]);
 }
 
 #[tokio::test]
@@ -123,8 +123,8 @@ async fn the_old_version_serves_until_the_new_one_is_ready() {
         let repository = repository.clone();
         async move { load(&repository, "m").await }
     });
-    until(&repository, |repository| index(repository).len() == 2).await;
-    assert_eq!(index(&repository), [row("m", "1", "READY", ""), row("m", "2", "LOADING", "")]);
+    until(&repository, |repository| states(repository).len() == 2).await;
+    assert_eq!(index(&repository).await, [row("m", "1", "READY", ""), row("m", "2", "LOADING", "")]);
     assert_eq!(repository.resolve("m", "").unwrap().spec().version, 1);
     loader.release("m");
     loading.await.unwrap().unwrap();
@@ -145,7 +145,7 @@ async fn loads_and_unloads_of_one_model_run_one_after_another() {
         let repository = repository.clone();
         tasks.spawn(async move { load(&repository, "a").await.unwrap() });
     }
-    until(&repository, |repository| index(repository)[0][2] == "LOADING").await;
+    until(&repository, |repository| states(repository).iter().any(|entry| entry[2] == "LOADING")).await;
     // Whatever a second load of `a` could do meanwhile, these loads did after it.
     for name in ["b", "c", "d"] {
         load(&repository, name).await.unwrap();
@@ -183,7 +183,7 @@ async fn no_more_versions_load_at_once_than_there_are_loader_threads() {
         let repository = repository.clone();
         tasks.spawn(async move { load(&repository, name).await.unwrap() });
     }
-    until(&repository, |repository| index(repository).iter().all(|entry| entry[2] == "LOADING")).await;
+    until(&repository, |repository| states(repository).iter().all(|entry| entry[2] == "LOADING")).await;
     let began = loader.clone();
     tokio::task::spawn_blocking(move || began.until_at_once(4)).await.unwrap();
     // Other work for the threads that block, so that a load which does not wait for its turn has begun by now.
@@ -208,7 +208,7 @@ async fn a_load_whose_client_left_still_ends() {
         let repository = repository.clone();
         async move { load(&repository, "m").await }
     });
-    until(&repository, |repository| index(repository)[0][2] == "LOADING").await;
+    until(&repository, |repository| states(repository).iter().any(|entry| entry[2] == "LOADING")).await;
     assert!(!repository.ready(), "it should be there and is not yet");
     client.abort();
     loader.release("m");

@@ -22,7 +22,8 @@ use crate::{
     model::{DataType, ModelSpec},
     onnx::{Port, PortDim, Signature},
     repository::{
-        ControlMode, LoadRequest, Loader, Options, Overrides, Repository, config::complete, looks::Looks, polling,
+        ControlMode, IndexEntry, LoadRequest, Loader, Options, Overrides, Repository, config::complete, looks::Looks,
+        polling,
     },
 };
 
@@ -185,6 +186,7 @@ impl Directory {
 pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options {
     Options {
         repositories: directories.iter().map(|directory| directory.path()).collect(),
+        cache_directory: None,
         mode,
         strict_readiness: true,
         auto_complete: true,
@@ -220,9 +222,17 @@ pub(super) async fn load(repository: &Repository, name: &str) -> Result<(), Stri
 }
 
 /// The index as lines of name, version, state and reason.
-pub(super) fn index(repository: &Repository) -> Vec<[String; 4]> {
-    let entries = repository.index(false).into_iter();
-    entries.map(|entry| [entry.name, entry.version, entry.state.to_owned(), entry.reason]).collect()
+pub(super) async fn index(repository: &Repository) -> Vec<[String; 4]> {
+    repository.index(false).await.into_iter().map(line).collect()
+}
+
+/// As [`index`], without models that were never loaded.
+pub(super) fn states(repository: &Repository) -> Vec<[String; 4]> {
+    repository.states().into_iter().map(line).collect()
+}
+
+fn line(entry: IndexEntry) -> [String; 4] {
+    [entry.name, entry.version, entry.state.to_owned(), entry.reason]
 }
 
 /// Waits, change by change, until a condition holds.

@@ -13,10 +13,10 @@ async fn everything_is_loaded_and_a_broken_model_stops_nothing() {
     }
     directory.write("m07/1/model.onnx", GARBAGE);
     let (repository, _) = start(&directory, ControlMode::None).await;
-    let (ready, broken): (Vec<_>, Vec<_>) = index(&repository).into_iter().partition(|entry| entry[2] == "READY");
+    let (ready, broken): (Vec<_>, Vec<_>) = index(&repository).await.into_iter().partition(|entry| entry[2] == "READY");
     assert_eq!(ready.len(), 29);
     assert_eq!(broken[0][0], "m07");
-    assert_eq!(repository.index(true).len(), 29);
+    assert_eq!(repository.index(true).await.len(), 29);
     assert!(!repository.ready(), "one that should be loaded is not");
     let names: Vec<String> = repository.loaded().iter().map(|version| version.spec().name.clone()).collect();
     assert!(names.is_sorted() && names.len() == 29);
@@ -59,7 +59,7 @@ async fn explicit_mode_loads_what_the_command_line_names() {
     let (repository, _) = start(&directory, named(&["a", "nope"])).await;
     assert_eq!(repository.is_ready("a", ""), Ok(true));
     assert!(!repository.ready(), "a model that was asked for is not there");
-    let missing = index(&repository).into_iter().find(|entry| entry[0] == "nope").unwrap();
+    let missing = index(&repository).await.into_iter().find(|entry| entry[0] == "nope").unwrap();
     assert_eq!(missing[2], "UNAVAILABLE");
 }
 
@@ -92,7 +92,7 @@ async fn a_name_in_two_repositories_is_refused_with_both() {
     let both = options(&[&one, &two], ControlMode::None);
     let repository = Repository::start(both, Arc::new(FakeLoader::default())).await.unwrap();
     assert_eq!(repository.loaded().len(), 2, "the others are served");
-    let refused = index(&repository).into_iter().find(|entry| entry[0] == "m").unwrap();
+    let refused = index(&repository).await.into_iter().find(|entry| entry[0] == "m").unwrap();
     for directory in [&one, &two] {
         assert!(refused[3].contains(&*directory.path().to_string_lossy()), "{}", refused[3]);
     }
@@ -163,13 +163,13 @@ async fn a_bad_change_keeps_the_old_version_until_it_is_repaired() {
         polling::look_again(&repository.control, &mut looks).await;
     }
     assert_eq!(repository.ready_versions("m"), [1]);
-    assert!(index(&repository)[0][3].contains("config.pbtxt:1:17"), "{:?}", index(&repository));
+    assert!(index(&repository).await[0][3].contains("config.pbtxt:1:17"), "{:?}", index(&repository).await);
     directory.write("m/config.pbtxt", "max_batch_size: 32");
     for _ in 0..2 {
         polling::look_again(&repository.control, &mut looks).await;
     }
     assert_eq!(repository.resolve("m", "").unwrap().spec().max_batch_size, 32);
-    assert_eq!(index(&repository)[0][3], "");
+    assert_eq!(index(&repository).await[0][3], "");
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn without_completion_a_configuration_must_be_whole() {
     let repository = Repository::start(options, Arc::new(FakeLoader::default())).await.unwrap();
     let names: Vec<String> = repository.loaded().iter().map(|version| version.spec().name.clone()).collect();
     assert_eq!(names, ["whole"]);
-    let reasons: Vec<String> = repository.index(false).into_iter().map(|entry| entry.reason).collect();
+    let reasons: Vec<String> = repository.index(false).await.into_iter().map(|entry| entry.reason).collect();
     assert!(reasons[0].contains("auto-completion is disabled"), "{}", reasons[0]);
     assert!(reasons[1].contains("the model has no inputs"), "{}", reasons[1]);
 }
@@ -78,7 +78,7 @@ warmup: [ { batch_size: 2, inputs: { INPUT0: { dtype: FP32, dims: [16], file: ro
 ",
     );
     let (repository, loader) = start(&directory, ControlMode::None).await;
-    assert!(repository.ready(), "{:?}", repository.index(false));
+    assert!(repository.ready(), "{:?}", repository.index(false).await);
     let requests = loader.requests.lock();
     let request = &requests[0];
     assert_eq!(request.engine, EngineKind::OnnxRuntime);
@@ -102,7 +102,7 @@ batching: { policy: lazy, latency_objective_ms: 100, latencies: latencies.csv }
 ",
     );
     let (repository, loader) = start(&directory, ControlMode::None).await;
-    assert!(repository.ready(), "{:?}", repository.index(false));
+    assert!(repository.ready(), "{:?}", repository.index(false).await);
     let requests = loader.requests.lock();
     let request = &requests[0];
     assert_eq!(request.stages.cuts, StageCuts::At(vec!["middle".to_owned()]));
@@ -127,7 +127,7 @@ async fn a_request_carries_cells_and_their_programs() {
     let directory = Directory::new();
     directory.write("m/1/one.onnx", "good").write("m/1/two.onnx", "good").write("m/model.yaml", CELLS);
     let (repository, loader) = start(&directory, ControlMode::None).await;
-    assert!(repository.ready(), "{:?}", repository.index(false));
+    assert!(repository.ready(), "{:?}", repository.index(false).await);
     let requests = loader.requests.lock();
     let request = &requests[0];
     let unfold = request.unfold.as_ref().expect("it has cells");
@@ -191,7 +191,7 @@ async fn the_repeat_backend_needs_no_program() {
                   input { name: 'INPUT0' data_type: TYPE_FP32 dims: 16 } output { name: 'OUTPUT0' data_type: TYPE_FP32 dims: 16 }";
     directory.write("r/config.pbtxt", config).write("r/1/README", "nothing to run");
     let (repository, loader) = start(&directory, ControlMode::None).await;
-    assert!(repository.ready(), "{:?}", repository.index(false));
+    assert!(repository.ready(), "{:?}", repository.index(false).await);
     let requests = loader.requests.lock();
     assert_eq!(requests[0].engine, EngineKind::Repeat);
     assert!(requests[0].spec.decoupled);
@@ -202,6 +202,6 @@ async fn a_program_may_be_a_directory() {
     let directory = Directory::new();
     directory.write("m/1/model.onnx/model.onnx", "good").write("m/1/model.onnx/weights", "w");
     let (repository, loader) = start(&directory, ControlMode::None).await;
-    assert!(repository.ready(), "{:?}", repository.index(false));
+    assert!(repository.ready(), "{:?}", repository.index(false).await);
     assert!(loader.requests.lock()[0].program.ends_with("m/1/model.onnx/model.onnx"));
 }

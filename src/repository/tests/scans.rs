@@ -28,7 +28,7 @@ async fn a_repository_that_cannot_be_read_is_not_an_empty_one() {
     settle(&repository, &mut looks).await;
     assert_eq!(repository.ready_versions("m"), [1], "a file is in its place");
     assert!(repository.ready());
-    assert_eq!(repository.index(false).len(), 1);
+    assert_eq!(repository.index(false).await.len(), 1);
     fs::remove_file(&root).unwrap();
     fs::rename(&aside, &root).unwrap();
     directory.write("models/m/2/model.onnx", "good").model("models/new");
@@ -58,12 +58,12 @@ async fn a_directory_without_a_model_does_not_count() {
     let directory = Directory::new();
     directory.model("m").write("lost+found/x", "").write("readme/text", "at the start");
     let (repository, mut looks) = polled(options(&[&directory], POLL), Arc::default()).await;
-    assert!(repository.ready(), "{:?}", index(&repository));
+    assert!(repository.ready(), "{:?}", index(&repository).await);
     fs::create_dir(directory.path().join("notes")).unwrap();
     directory.write("drafts/2024/plan.txt", "").write("half/config.pbtxt", "max_batch_size: [");
     settle(&repository, &mut looks).await;
-    assert!(repository.ready(), "{:?}", index(&repository));
-    let reasons = index(&repository).into_iter().filter(|entry| entry[2] == "UNAVAILABLE").collect::<Vec<_>>();
+    assert!(repository.ready(), "{:?}", index(&repository).await);
+    let reasons = index(&repository).await.into_iter().filter(|entry| entry[2] == "UNAVAILABLE").collect::<Vec<_>>();
     let names: Vec<&str> = reasons.iter().map(|entry| entry[0].as_str()).collect();
     assert_eq!(names, ["drafts", "half", "notes", "readme"], "they are shown with their reasons");
     assert!(reasons.iter().all(|entry| !entry[3].is_empty()), "{reasons:?}");
@@ -107,7 +107,7 @@ async fn a_directory_that_cannot_be_looked_at_at_the_start_counts() {
         let (repository, _) = start(&directory, mode).await;
         assert_eq!(repository.ready_versions("m"), [1]);
         assert!(!repository.ready());
-        let [name, _, state, reason] = index(&repository).remove(0);
+        let [name, _, state, reason] = index(&repository).await.remove(0);
         assert_eq!((name.as_str(), state.as_str()), ("circle", "UNAVAILABLE"), "{reason}");
     }
 }
@@ -141,7 +141,7 @@ async fn versions_that_are_gone_leave_the_index_and_are_not_at_ready_state() {
     fs::remove_dir_all(directory.path().join("m/1")).unwrap();
     fs::remove_dir_all(directory.path().join("goes")).unwrap();
     settle(&repository, &mut looks).await;
-    let rows: Vec<String> = index(&repository).iter().map(|entry| entry.join(" ")).collect();
+    let rows: Vec<String> = index(&repository).await.iter().map(|entry| entry.join(" ")).collect();
     assert_eq!(rows, ["m 2 READY "]);
     let refusal = |name: &str, version: &str| repository.resolve(name, version).unwrap_err().to_string();
     assert_eq!(refusal("m", "1"), "Request for unknown model: 'm' version 1 is not at ready state");
@@ -158,7 +158,7 @@ async fn one_bad_version_of_several_keeps_all_from_being_served() {
     let (repository, _) = start(&directory, ControlMode::None).await;
     assert!(repository.ready_versions("m").is_empty());
     assert!(!repository.ready());
-    let rows = index(&repository);
+    let rows = index(&repository).await;
     assert!(rows.iter().all(|row| row[2] == "UNAVAILABLE"), "{rows:?}");
     assert!(rows[0][3].contains("version 2: "), "version 1 says why it is not served: {}", rows[0][3]);
     let refusal = repository.resolve("m", "1").unwrap_err().to_string();
@@ -176,7 +176,7 @@ async fn a_name_that_comes_twice_is_served_by_neither_until_one_goes() {
     assert!(repository.ready_versions("m").is_empty(), "as Triton does it");
     assert_eq!(repository.loaded().len(), 2, "the others are served");
     assert!(repository.ready(), "nothing that was asked for failed");
-    let rows: Vec<_> = index(&repository).into_iter().filter(|entry| entry[0] == "m").collect();
+    let rows: Vec<_> = index(&repository).await.into_iter().filter(|entry| entry[0] == "m").collect();
     assert_eq!((rows.len(), rows[0][2].as_str()), (1, "UNAVAILABLE"), "{rows:?}");
     assert!(rows[0][3].starts_with("model appears in two or more repositories: "), "{rows:?}");
     fs::remove_dir_all(two.path().join("m")).unwrap();
@@ -192,7 +192,7 @@ async fn a_repository_given_twice_is_one() {
     let (path, again) = (directory.path(), directory.path().join(".again"));
     let twice = Options { repositories: vec![path.clone(), path, again], ..options(&[], POLL) };
     let repository = Repository::start(twice, Arc::new(FakeLoader::default())).await.unwrap();
-    assert_eq!(repository.ready_versions("m"), [1], "{:?}", index(&repository));
+    assert_eq!(repository.ready_versions("m"), [1], "{:?}", index(&repository).await);
     let twice = Options { mode: super::fake::explicit(), ..repository.control.options.clone() };
     let repository = Repository::start(twice, Arc::new(FakeLoader::default())).await.unwrap();
     super::fake::load(&repository, "m").await.unwrap();

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::fake::{Directory, FakeLoader, GARBAGE, explicit, index, options, until};
+use super::fake::{Directory, FakeLoader, GARBAGE, explicit, index, options, states, until};
 use crate::repository::{ControlError, ControlMode, Options, Overrides, Repository, ResolveError, Startup};
 
 async fn open(options: Options, loader: &Arc<FakeLoader>) -> (Arc<Repository>, Startup) {
@@ -28,11 +28,11 @@ async fn models_of_the_start_are_loading_before_they_are_ready_and_never_unknown
         assert_eq!(repository.is_ready("early", ""), Ok(false));
         let unknown = ResolveError::UnknownModel { name: "nope".to_owned() };
         assert_eq!(repository.resolve("nope", "").unwrap_err(), unknown);
-        assert!(index(&repository).iter().all(|entry| entry[2] == "LOADING"), "{:?}", index(&repository));
+        assert!(index(&repository).await.iter().all(|entry| entry[2] == "LOADING"), "{:?}", index(&repository).await);
 
         let load = tokio::spawn(startup.load());
         until(&repository, |repository| repository.is_ready("early", "") == Ok(true)).await;
-        until(&repository, |repository| index(repository).iter().any(|entry| entry[0] == "late" && entry[1] == "1"))
+        until(&repository, |repository| states(repository).iter().any(|entry| entry[0] == "late" && entry[1] == "1"))
             .await;
         assert!(!repository.ready(), "one is still loading");
         assert_eq!(repository.resolve("late", "").unwrap_err(), loading("late"));
@@ -43,7 +43,7 @@ async fn models_of_the_start_are_loading_before_they_are_ready_and_never_unknown
         load.await.unwrap();
         assert!(repository.ready());
         assert_eq!(repository.is_ready("late", ""), Ok(true));
-        let stray = index(&repository).into_iter().find(|entry| entry[0] == "notes").unwrap();
+        let stray = index(&repository).await.into_iter().find(|entry| entry[0] == "notes").unwrap();
         assert_eq!(stray[2], "UNAVAILABLE", "no model, and nothing that readiness waits for");
     }
 }
@@ -87,7 +87,7 @@ async fn a_start_that_is_given_up_never_makes_the_repository_ready() {
     loader.hold("m");
     let (repository, startup) = open(options(&[&directory], ControlMode::None), &loader).await;
     let load = tokio::spawn(startup.load());
-    until(&repository, |repository| index(repository).iter().any(|entry| entry[1] == "1")).await;
+    until(&repository, |repository| states(repository).iter().any(|entry| entry[1] == "1")).await;
     load.abort();
     assert!(load.await.unwrap_err().is_cancelled());
     repository.shutdown();

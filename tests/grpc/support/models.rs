@@ -58,6 +58,7 @@ impl Models {
         let loader = TestLoader { pool: Arc::clone(pool), began, go_on };
         let options = Options {
             repositories: vec![folder.path().to_owned()],
+            cache_directory: None,
             mode: self.mode,
             strict_readiness: true,
             auto_complete: false,

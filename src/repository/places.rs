@@ -1,0 +1,169 @@
+//! Where models come from: directories, and stores that are mirrored into directories.
+//!
+//! To all others a repository in a store is a directory of the name `s3://bucket/path`, and a model of it
+//! `s3://bucket/path/model`. [`Places::bring`] gives the folder where the model is on the disk.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use futures_util::future::{join_all, try_join_all};
+use tokio::sync::Semaphore;
+
+use super::{
+    Options, StartError,
+    control::blocking,
+    directory::Fingerprint,
+    looks::Look,
+    scan::{self, Found, Listing, Scan},
+    stores::{Cache, Credentials, Location, Mirror, PARALLEL_REQUESTS, StoreFault, is_remote},
+};
+
+/// The repositories of the command line.
+#[derive(Debug)]
+pub(super) struct Places {
+    directories: Vec<PathBuf>,
+    stores: Vec<Mirror>,
+    cache: Option<Cache>,
+}
+
+impl Places {
+    /// Opens the folder for fetched models, where there are stores, and the client of each. A repository that is given
+    /// twice is one. Neither directories nor stores are asked for anything yet.
+    ///
+    /// # Errors
+    /// When there is no repository, or a store's location, its credentials or the folder cannot be used.
+    pub(super) fn open(options: &Options) -> Result<Self, StartError> {
+        if options.repositories.is_empty() {
+            return Err(StartError::NoRepository);
+        }
+        let (remote, directories): (Vec<PathBuf>, Vec<PathBuf>) =
+            options.repositories.iter().cloned().partition(|root| is_remote(root));
+        if remote.is_empty() {
+            return Ok(Self { directories, stores: Vec::new(), cache: None });
+        }
+        let cache = Cache::open(options.cache_directory.as_deref()).map_err(StartError::Cache)?;
+        let fail = |fault: StoreFault| StartError::Credentials(fault.to_string());
+        let credentials = Credentials::of_environment().map_err(fail)?;
+        let requests = Arc::new(Semaphore::new(PARALLEL_REQUESTS));
+        let mut stores: Vec<Mirror> = Vec::new();
+        for root in remote {
+            let location = Location::parse(&root.to_string_lossy()).map_err(StartError::Location)?;
+            if stores.iter().any(|store| store.root() == Path::new(location.as_str())) {
+                continue;
+            }
+            let text = location.to_string();
+            let store = Mirror::open(location, &credentials, &cache, requests.clone());
+            stores.push(store.map_err(|fault| StartError::Store { location: text, reason: fault.to_string() })?);
+        }
+        Ok(Self { directories, stores, cache: Some(cache) })
+    }
+
+    /// Looks which models there are: directories first, then stores, each in the order of the command line.
+    ///
+    /// # Errors
+    /// When the look was interrupted.
+    pub(super) async fn scan(&self) -> Result<Scan, String> {
+        let directories = self.directories.clone();
+        let mut scan = blocking(move || scan::scan(&directories)).await?;
+        let listed = self.stores.iter().map(async |store| {
+            let named = store.models().await.map(|names| {
+                let models = names.into_iter().map(|name| (name.clone(), store.root().join(name)));
+                Listing { models: models.collect(), ..Listing::default() }
+            });
+            (store.root().to_owned(), named.map_err(io::Error::from))
+        });
+        scan.extend(join_all(listed).await);
+        Ok(scan)
+    }
+
+    /// As [`Self::scan`], and how each model looks.
+    ///
+    /// # Errors
+    /// When the look was interrupted.
+    pub(super) async fn look(&self) -> Result<Look, String> {
+        let directories = self.directories.clone();
+        let mut look = blocking(move || look_at(&directories)).await?;
+        let contents = self.stores.iter().map(async |store| (store.root().to_owned(), store.contents().await));
+        for (root, contents) in join_all(contents).await {
+            let mut listing = Listing::default();
+            let contents = match contents {
+                Ok(contents) => contents,
+                Err(fault) => {
+                    look.scan.push((root, Err(fault.into())));
+                    continue;
+                }
+            };
+            for (name, objects) in contents {
+                let directory = root.join(&name);
+                // A key that cannot be a file is the model's own fault, which its load tells.
+                let print = objects.map_or_else(|reason| Fingerprint::of_fault(&reason), Fingerprint::of_objects);
+                look.prints.insert(directory.clone(), Ok(print));
+                listing.models.insert(name, directory);
+            }
+            look.scan.push((root, Ok(listing)));
+        }
+        Ok(look)
+    }
+
+    /// The directory of one model, if any repository has it.
+    ///
+    /// # Errors
+    /// When a repository cannot be looked at; with its name and the reason.
+    pub(super) async fn find(&self, name: &str) -> Result<Option<Found>, String> {
+        if !scan::is_model_name(name) {
+            return Ok(None);
+        }
+        let (directories, model) = (self.directories.clone(), name.to_owned());
+        let mut found = blocking(move || scan::find_all(&directories, &model)).await??;
+        let in_stores = self.stores.iter().map(async |store| {
+            let has = store.has(name).await;
+            let has = has.map_err(|fault| format!("cannot read {}: {fault}", store.root().display()))?;
+            Ok::<_, String>(has.then(|| store.root().join(name)))
+        });
+        found.extend(try_join_all(in_stores).await?.into_iter().flatten());
+        Ok(scan::place(found))
+    }
+
+    /// The folder of a model on the disk. Of a store, what changed of the model is fetched first.
+    ///
+    /// Loads of one model must not overlap.
+    ///
+    /// # Errors
+    /// When a store does not give the model; with its name and the reason.
+    pub(super) async fn bring(&self, directory: &Path) -> Result<PathBuf, String> {
+        let Some((store, name)) = self.in_store(directory) else { return Ok(directory.to_owned()) };
+        store.bring(name).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
+    }
+
+    /// Removes copies of a model that stores do not have any more.
+    pub(super) async fn forget(&self, name: &str) {
+        for store in &self.stores {
+            store.forget(name).await;
+        }
+    }
+
+    /// Removes what should not outlive the process.
+    pub(super) fn close(&self) {
+        if let Some(cache) = &self.cache {
+            cache.close();
+        }
+    }
+
+    fn in_store<'d>(&self, directory: &'d Path) -> Option<(&Mirror, &'d str)> {
+        let (root, name) = (directory.parent()?, directory.file_name()?.to_str()?);
+        self.stores.iter().find(|store| store.root() == root).map(|store| (store, name))
+    }
+}
+
+/// Looks at directories and at the models in them.
+fn look_at(directories: &[PathBuf]) -> Look {
+    let scan = scan::scan(directories);
+    let listings = scan.iter().filter_map(|(_, listed)| listed.as_ref().ok());
+    let models = listings.flat_map(|listing| listing.models.values());
+    let prints: BTreeMap<_, _> = models.map(|model| (model.clone(), Fingerprint::of(model))).collect();
+    Look { scan, prints }
+}

@@ -1,0 +1,70 @@
+//! Where fetched models are kept: a folder of the operator's choice, or a temporary one.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use super::Location;
+
+/// The folder of all repositories. One process uses it at a time.
+#[derive(Debug)]
+pub(in crate::repository) struct Cache {
+    root: PathBuf,
+    temporary: Mutex<Option<TempDir>>,
+    /// Locked as long as the process lives.
+    _lock: File,
+}
+
+impl Cache {
+    /// Opens the folder, or makes a temporary one.
+    ///
+    /// # Errors
+    /// When it cannot be made, or another process uses it.
+    pub(in crate::repository) fn open(given: Option<&Path>) -> io::Result<Self> {
+        let (root, temporary) = match given {
+            Some(root) => {
+                fs::create_dir_all(root)?;
+                (root.canonicalize()?, None)
+            }
+            None => {
+                let folder = tempfile::Builder::new().prefix("paternoster-models-").tempdir()?;
+                (folder.path().to_owned(), Some(folder))
+            }
+        };
+        let lock = File::create(root.join(".lock"))?;
+        lock.try_lock().map_err(|fault| match fault {
+            fs::TryLockError::WouldBlock => io::Error::other("another process uses it"),
+            fs::TryLockError::Error(fault) => fault,
+        })?;
+        Ok(Self { root, temporary: Mutex::new(temporary), _lock: lock })
+    }
+
+    /// Whether it outlives the process.
+    pub(super) fn is_kept(&self) -> bool {
+        self.temporary.lock().is_none()
+    }
+
+    /// The folder of one repository. Its name tells people which one, and is the same each time.
+    pub(super) fn folder(&self, location: &Location) -> PathBuf {
+        let plain = |letter: char| if letter.is_ascii_alphanumeric() { letter } else { '-' };
+        let readable: String = location.as_str().chars().map(plain).take(64).collect();
+        let digest = Sha256::digest(location.as_str());
+        let digest: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
+        self.root.join(format!("{readable}-{digest}"))
+    }
+
+    /// Removes the folder if it is a temporary one.
+    pub(in crate::repository) fn close(&self) {
+        let Some(folder) = self.temporary.lock().take() else { return };
+        let path = folder.path().to_owned();
+        if let Err(fault) = folder.close() {
+            tracing::warn!(folder = %path.display(), %fault, "the temporary folder of models cannot be removed");
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Opens the store of a location: which credentials it gets, and how long it may take to answer.
+
+use std::{sync::Arc, time::Duration};
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use object_store::{
+    BackoffConfig, ClientOptions, ObjectStore, RetryConfig,
+    aws::{AmazonS3Builder, AmazonS3ConfigKey},
+    azure::{AzureConfigKey, MicrosoftAzureBuilder},
+    gcp::GoogleCloudStorageBuilder,
+};
+
+use super::{
+    Credentials, Location, StoreFault,
+    credentials::{AzureCredential, GoogleFile, variable},
+    location::Service,
+};
+
+/// Time to connect, and time without a byte.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// How often a request is repeated, and for how long.
+const RETRIES: usize = 3;
+const RETRY_TIMEOUT: Duration = Duration::from_secs(60);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Makes the client of a location's store. It connects when it is asked for something.
+///
+/// # Errors
+/// When the credentials cannot be used; without them in the reason.
+pub(super) fn open(location: &Location, credentials: &Credentials) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+    // The HTTP client takes the process's provider. It fails if one is there already: the same one.
+    let _ = tokio_rustls::rustls::crypto::ring::default_provider().install_default();
+    match &location.service {
+        Service::S3 { endpoint, bucket } => s3(location, endpoint.as_deref(), bucket, credentials),
+        Service::Google { bucket } => google(location, bucket, credentials),
+        Service::Azure { account, container } => azure(location, account, container, credentials),
+    }
+}
+
+fn s3(
+    location: &Location,
+    endpoint: Option<&str>,
+    bucket: &str,
+    credentials: &Credentials,
+) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+    let mut builder = match credentials.s3(location.as_str())? {
+        Some(given) if !given.key_id.is_empty() => {
+            let builder = AmazonS3Builder::new().with_access_key_id(&given.key_id);
+            let builder = builder.with_secret_access_key(&given.secret_key);
+            set(builder, &given.session_token, AmazonS3Builder::with_token)
+        }
+        Some(given) if !given.profile.is_empty() => {
+            let reason = "profiles of AWS's configuration files are not read: give key_id and secret_key";
+            return Err(StoreFault(reason.to_owned()));
+        }
+        _ => AmazonS3Builder::from_env(),
+    };
+    if let Some(given) = credentials.s3(location.as_str())? {
+        builder = set(builder, &given.region, AmazonS3Builder::with_region);
+    }
+    if let Some(endpoint) = endpoint {
+        // The more special of the two variables for an endpoint, which would go before the other.
+        builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
+    }
+    let special = builder.get_config_value(&AmazonS3ConfigKey::S3Endpoint);
+    let endpoint = special.or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
+    let builder =
+        builder.with_bucket_name(bucket).with_retry(retries()).with_client_options(options(endpoint.as_deref()));
+    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, credentials))?))
+}
+
+fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+    let given = credentials.google(location.as_str())?.cloned();
+    let path = given.or_else(|| variable("GOOGLE_APPLICATION_CREDENTIALS")).filter(|path| !path.is_empty());
+    let (builder, base_url) = match path {
+        None => (GoogleCloudStorageBuilder::from_env(), None),
+        Some(path) => {
+            let file = GoogleFile::read(&path)?;
+            let builder = GoogleCloudStorageBuilder::new();
+            let builder = match file.is_service_account {
+                true => builder.with_service_account_key(file.text),
+                false => builder.with_application_credentials(path),
+            };
+            (builder, file.base_url)
+        }
+    };
+    let builder =
+        builder.with_bucket_name(bucket).with_retry(retries()).with_client_options(options(base_url.as_deref()));
+    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, credentials))?))
+}
+
+fn azure(
+    location: &Location,
+    account: &str,
+    container: &str,
+    credentials: &Credentials,
+) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+    let of_variables = || AzureCredential {
+        account: variable("AZURE_STORAGE_ACCOUNT").unwrap_or_default(),
+        key: variable("AZURE_STORAGE_KEY").unwrap_or_default(),
+        auth_type: variable("AZURE_STORAGE_AUTH_TYPE").unwrap_or_default(),
+        client_id: variable("AZURE_STORAGE_CLIENT_ID").unwrap_or_default(),
+    };
+    let given = credentials.azure(location.as_str())?.cloned().unwrap_or_else(of_variables);
+    let mut builder = MicrosoftAzureBuilder::from_env().with_account(account).with_container_name(container);
+    match given.auth_type.as_str() {
+        "" | "default" if given.key.is_empty() => {}
+        "" | "default" => {
+            if !given.account.is_empty() && given.account != account {
+                return Err(StoreFault("the Azure credential is another account's than the location's".to_owned()));
+            }
+            if BASE64_STANDARD.decode(&given.key).is_err() {
+                return Err(StoreFault("the key of the Azure account is not in base64".to_owned()));
+            }
+            builder = builder.with_access_key(&given.key);
+        }
+        "managed_identity" => {
+            builder = builder.with_credential_type("managed_identity");
+            builder = set(builder, &given.client_id, MicrosoftAzureBuilder::with_client_id);
+        }
+        _ => {
+            let reason = "the authentication type of Azure is unknown: expected 'managed_identity' or 'default'";
+            return Err(StoreFault(reason.to_owned()));
+        }
+    }
+    let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
+    let builder = builder.with_retry(retries()).with_client_options(options(endpoint.as_deref()));
+    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, credentials))?))
+}
+
+/// Sets what is not empty.
+fn set<B>(builder: B, value: &str, with: impl FnOnce(B, String) -> B) -> B {
+    if value.is_empty() { builder } else { with(builder, value.to_owned()) }
+}
+
+/// Why a client cannot be made. What it says of that is left out where it repeats a secret.
+fn unusable(error: &object_store::Error, credentials: &Credentials) -> StoreFault {
+    let text = error.to_string();
+    StoreFault(match credentials.are_in(&text) {
+        true => "the credentials, or the settings of the store in the environment, cannot be used".to_owned(),
+        false => format!("the client of the store cannot be made: {}", text.escape_debug()),
+    })
+}
+
+fn retries() -> RetryConfig {
+    let backoff = BackoffConfig { max_backoff: LONGEST_PAUSE, ..BackoffConfig::default() };
+    RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_TIMEOUT }
+}
+
+/// A large object may take as long as it needs, as long as bytes come. Plain HTTP is for an endpoint that asks for it,
+/// which then needs no certificates of authorities.
+fn options(endpoint: Option<&str>) -> ClientOptions {
+    let is_plain = endpoint.is_some_and(|endpoint| endpoint.starts_with("http://"));
+    let options = ClientOptions::new().with_timeout_disabled().with_connect_timeout(CONNECT_TIMEOUT);
+    options.with_read_timeout(READ_TIMEOUT).with_allow_http(is_plain).with_no_system_certificates(is_plain)
+}

@@ -1,0 +1,128 @@
+//! What a store has: the names of models, and the objects of each.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use futures_util::TryStreamExt;
+use object_store::{ObjectMeta, ObjectStore, path::Path as Key};
+use serde::{Deserialize, Serialize};
+
+use super::{StoreFault, keys};
+use crate::repository::scan::is_model_name;
+
+/// Most objects that are listed of a repository, so that a wrong path does not fill the memory.
+const MAX_OBJECTS: usize = 200_000;
+
+/// An object of a model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::repository) struct Object {
+    /// Relative to the model's folder.
+    pub(in crate::repository) path: String,
+    pub(in crate::repository) size: u64,
+    pub(in crate::repository) tag: Tag,
+}
+
+/// What an object's content is told apart by.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::repository) enum Tag {
+    /// Without quotes, which stores write in one place and leave out in another.
+    ETag(String),
+    /// Of a store without ETags: milliseconds since 1970.
+    Modified(i64),
+}
+
+impl Tag {
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        match &meta.e_tag {
+            Some(tag) => Self::ETag(tag.trim_matches('"').to_owned()),
+            None => Self::Modified(meta.last_modified.timestamp_millis()),
+        }
+    }
+}
+
+/// What all of a repository was seen to be: by model its objects, or why it cannot be a folder.
+pub(super) type Contents = BTreeMap<String, Result<Vec<Object>, String>>;
+
+/// The names below a prefix that can be models', by one listing of the prefix alone.
+pub(super) async fn models(store: &dyn ObjectStore, prefix: &Key) -> Result<BTreeSet<String>, StoreFault> {
+    let listed = store.list_with_delimiter(Some(prefix)).await?;
+    let names = listed.common_prefixes.iter().filter_map(Key::filename);
+    Ok(names.filter(|name| is_model_name(name)).map(str::to_owned).collect())
+}
+
+/// Whether there is an object of a model.
+pub(super) async fn has_model(store: &dyn ObjectStore, prefix: &Key, name: &str) -> Result<bool, StoreFault> {
+    match store.list(Some(&folder(prefix, name)?)).try_next().await {
+        Ok(first) => Ok(first.is_some()),
+        // Something is there, even if it is no file.
+        Err(object_store::Error::InvalidPath { .. }) => Ok(true),
+        Err(fault) => Err(fault.into()),
+    }
+}
+
+/// The objects of one model.
+///
+/// # Errors
+/// When the store does not tell, or a key cannot be a file.
+pub(super) async fn objects(store: &dyn ObjectStore, prefix: &Key, name: &str) -> Result<Vec<Object>, StoreFault> {
+    let folder = folder(prefix, name)?;
+    let mut objects = Vec::new();
+    let mut listed = store.list(Some(&folder));
+    while let Some(meta) = listed.try_next().await? {
+        let Some(path) = relative(&meta.location, &folder) else { continue };
+        if objects.len() > keys::MAX_OBJECTS {
+            break;
+        }
+        objects.push(Object { path: path.to_owned(), size: meta.size, tag: Tag::of(&meta) });
+    }
+    keys::check(objects).map_err(StoreFault)
+}
+
+/// The objects of all models, by one listing. Where that meets a key that no file can have, each model is listed, so
+/// that the others are known.
+pub(super) async fn contents(store: &dyn ObjectStore, prefix: &Key) -> Result<Contents, StoreFault> {
+    match all_objects(store, prefix).await {
+        Err(object_store::Error::InvalidPath { .. }) => {}
+        Err(fault) => return Err(fault.into()),
+        Ok(None) => return Err(StoreFault(format!("it has more than {MAX_OBJECTS} objects"))),
+        Ok(Some(found)) => {
+            return Ok(found.into_iter().map(|(name, objects)| (name, keys::check(objects))).collect());
+        }
+    }
+    let mut contents = Contents::new();
+    for name in models(store, prefix).await? {
+        let seen = objects(store, prefix, &name).await.map_err(|fault| fault.to_string());
+        contents.insert(name, seen);
+    }
+    Ok(contents)
+}
+
+type ByModel = BTreeMap<String, Vec<Object>>;
+
+async fn all_objects(store: &dyn ObjectStore, prefix: &Key) -> object_store::Result<Option<ByModel>> {
+    let mut found = ByModel::new();
+    let mut listed = store.list(Some(prefix));
+    let mut count = 0;
+    while let Some(meta) = listed.try_next().await? {
+        count += 1;
+        if count > MAX_OBJECTS {
+            return Ok(None);
+        }
+        let model_and_path = relative(&meta.location, prefix).and_then(|path| path.split_once('/'));
+        let Some((model, path)) = model_and_path.filter(|(model, _)| is_model_name(model)) else { continue };
+        let object = Object { path: path.to_owned(), size: meta.size, tag: Tag::of(&meta) };
+        found.entry(model.to_owned()).or_default().push(object);
+    }
+    Ok(Some(found))
+}
+
+/// What the keys of a model begin with.
+fn folder(prefix: &Key, name: &str) -> Result<Key, StoreFault> {
+    Ok(Key::parse(format!("{prefix}/{name}")).map_err(object_store::Error::from)?)
+}
+
+/// A key below a prefix, without it; none for the prefix itself.
+fn relative<'k>(key: &'k Key, prefix: &Key) -> Option<&'k str> {
+    let behind = key.as_ref().strip_prefix(prefix.as_ref())?;
+    let behind = if prefix.as_ref().is_empty() { behind } else { behind.strip_prefix('/')? };
+    (!behind.is_empty()).then_some(behind)
+}

@@ -1,0 +1,197 @@
+//! Where a repository is in an object store: the forms that Triton has for it.
+
+use std::{fmt, path::Path};
+
+use object_store::path::Path as Key;
+
+/// What a location may look like.
+const FORMS: &str = "s3://bucket/path, s3://host:port/bucket/path, s3://https://host:port/bucket/path, \
+                     gs://bucket/path or as://account/container/path";
+
+/// Longer names are no bucket's, container's or account's.
+const MAX_NAME_BYTES: usize = 255;
+
+/// A repository in an object store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(in crate::repository) struct Location {
+    text: String,
+    pub(super) service: Service,
+    /// What the keys of all models begin with.
+    pub(super) prefix: Key,
+}
+
+/// Who keeps the objects, and in which bucket or container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Service {
+    /// `endpoint` is a URL; without one it is that of AWS.
+    S3 {
+        endpoint: Option<String>,
+        bucket: String,
+    },
+    Google {
+        bucket: String,
+    },
+    Azure {
+        account: String,
+        container: String,
+    },
+}
+
+/// Whether a repository is in an object store, rather than a directory.
+pub(in crate::repository) fn is_remote(repository: &Path) -> bool {
+    repository.to_string_lossy().contains("://")
+}
+
+impl Location {
+    /// Reads what was given on the command line.
+    ///
+    /// # Errors
+    /// When it has no form that is known; with what was expected.
+    pub(in crate::repository) fn parse(text: &str) -> Result<Self, String> {
+        if text.contains(['@', '?', '#']) {
+            // What stands before an '@' may be a password.
+            return Err(format!("the location has one of the characters '@', '?' and '#': expected {FORMS}"));
+        }
+        let unknown = || format!("'{}' is no location of a repository: expected {FORMS}", text.escape_debug());
+        let (scheme, rest) = text.split_once("://").ok_or_else(unknown)?;
+        let (service, prefix) = match scheme {
+            "s3" => s3(rest),
+            "gs" => bucket(rest).map(|(bucket, prefix)| (Service::Google { bucket }, prefix)),
+            "as" => azure(rest),
+            _ => None,
+        }
+        .ok_or_else(unknown)?;
+        let misshapen = || format!("the path of '{}' has an empty, relative or unprintable part", text.escape_debug());
+        if prefix.starts_with('/') {
+            // It would be taken without its first slash.
+            return Err(misshapen());
+        }
+        let prefix = Key::parse(prefix).map_err(|_| misshapen())?;
+        Ok(Self { text: text.trim_end_matches('/').to_owned(), service, prefix })
+    }
+
+    /// As it was given, without a slash at the end.
+    pub(in crate::repository) fn as_str(&self) -> &str {
+        &self.text
+    }
+}
+
+impl fmt::Display for Location {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+/// Reads what follows `s3://`. A host with a port, or a URL, precedes the bucket of an S3 that is not AWS's; a host
+/// alone speaks plain HTTP.
+fn s3(rest: &str) -> Option<(Service, &str)> {
+    let schemes = ["https://", "http://"];
+    if let Some(scheme) = schemes.into_iter().find(|scheme| rest.starts_with(scheme)) {
+        let (host, rest) = rest[scheme.len()..].split_once('/')?;
+        return at_endpoint(scheme, host, rest);
+    }
+    match rest.split_once('/') {
+        Some((host, rest)) if host.contains(':') => at_endpoint("http://", host, rest),
+        _ => bucket(rest).map(|(bucket, prefix)| (Service::S3 { endpoint: None, bucket }, prefix)),
+    }
+}
+
+fn at_endpoint<'a>(scheme: &str, host: &str, rest: &'a str) -> Option<(Service, &'a str)> {
+    let endpoint = format!("{scheme}{host}");
+    let uri: http::Uri = endpoint.parse().ok()?;
+    let is_endpoint = uri.authority().is_some_and(|authority| {
+        let is_whole = authority.port_u16().is_some() || authority.as_str() == authority.host();
+        is_whole && !authority.host().is_empty()
+    });
+    let (bucket, prefix) = bucket(rest).filter(|_| is_endpoint)?;
+    Some((Service::S3 { endpoint: Some(endpoint), bucket }, prefix))
+}
+
+fn azure(rest: &str) -> Option<(Service, &str)> {
+    let (account, rest) = rest.split_once('/')?;
+    let (container, prefix) = bucket(rest).filter(|_| is_name(account))?;
+    Some((Service::Azure { account: account.to_owned(), container }, prefix))
+}
+
+fn bucket(rest: &str) -> Option<(String, &str)> {
+    let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    is_name(name).then(|| (name.to_owned(), prefix))
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"._-$".contains(&byte));
+    is_plain && (1..=MAX_NAME_BYTES).contains(&name.len()) && name != "." && name != ".."
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s3(endpoint: Option<&str>, bucket: &str) -> Service {
+        Service::S3 { endpoint: endpoint.map(str::to_owned), bucket: bucket.to_owned() }
+    }
+
+    #[test]
+    fn every_form_that_triton_has_is_read() {
+        let azure = Service::Azure { account: "mine".to_owned(), container: "models".to_owned() };
+        let cases = [
+            ("s3://bucket", s3(None, "bucket"), ""),
+            ("s3://bucket/", s3(None, "bucket"), ""),
+            ("s3://my.bucket-1/a/b/", s3(None, "my.bucket-1"), "a/b"),
+            ("s3://localhost:9000/bucket/a", s3(Some("http://localhost:9000"), "bucket"), "a"),
+            ("s3://10.0.0.1:9000/bucket", s3(Some("http://10.0.0.1:9000"), "bucket"), ""),
+            ("s3://http://minio/bucket/a", s3(Some("http://minio"), "bucket"), "a"),
+            ("s3://https://minio.example:443/bucket/a", s3(Some("https://minio.example:443"), "bucket"), "a"),
+            ("s3://[::1]:9000/bucket", s3(Some("http://[::1]:9000"), "bucket"), ""),
+            ("gs://bucket/a/b", Service::Google { bucket: "bucket".to_owned() }, "a/b"),
+            ("as://mine/models/a", azure.clone(), "a"),
+            ("as://mine/models", azure, ""),
+        ];
+        for (text, service, prefix) in cases {
+            let location = Location::parse(text).expect(text);
+            assert_eq!((location.service, location.prefix.as_ref()), (service, prefix), "{text}");
+            assert_eq!(location.text, text.trim_end_matches('/'));
+        }
+    }
+
+    #[test]
+    fn anything_else_is_refused_with_the_forms() {
+        for text in [
+            "s3://",
+            "s3:///path",
+            "s3://bu cket/a",
+            "s3://host:port/bucket",
+            "s3://:9000/bucket",
+            "s3://host:9000/",
+            "s3://https://host",
+            "s3://ftp://host/bucket",
+            "gs://",
+            "gs://../a",
+            "as://account",
+            "as:///container",
+            "hdfs://name/path",
+            "https://host/path",
+            "://x",
+        ] {
+            let reason = Location::parse(text).expect_err(text);
+            assert!(reason.contains("expected s3://bucket/path, "), "{text}: {reason}");
+        }
+        for text in ["s3://bucket/a//b", "gs://bucket/../b", "s3://bucket//a", "as://a/b/c\u{1}"] {
+            let reason = Location::parse(text).expect_err(text);
+            assert!(reason.contains("empty, relative or unprintable part"), "{text}: {reason}");
+            assert!(!reason.contains('\u{1}'), "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_a_location_is_refused_and_not_repeated() {
+        let reason = Location::parse("s3://https://me:hunter2@host:9000/bucket").unwrap_err();
+        assert!(!reason.contains("hunter2") && reason.contains("'@'"), "{reason}");
+    }
+
+    #[test]
+    fn directories_are_told_from_stores() {
+        assert!(is_remote(Path::new("s3://bucket")) && is_remote(Path::new("hdfs://x")));
+        assert!(!is_remote(Path::new("/models")) && !is_remote(Path::new("models")) && !is_remote(Path::new("a:/b")));
+    }
+}

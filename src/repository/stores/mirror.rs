@@ -1,0 +1,190 @@
+//! A repository in a store, and the copy of its models on the disk.
+
+use std::{
+    collections::BTreeSet,
+    fmt, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
+use object_store::{GetOptions, ObjectStore, path::Path as Key};
+use tokio::{fs::File, io::AsyncWriteExt, sync::Semaphore};
+
+use super::{
+    Cache, Credentials, Location, Object, StoreFault, client,
+    listing::{self, Contents, Tag},
+    snapshot::Shelf,
+};
+use crate::repository::control::blocking;
+
+/// Most requests to all stores at the same time.
+pub(in crate::repository) const PARALLEL_REQUESTS: usize = 8;
+
+/// One repository.
+pub(in crate::repository) struct Mirror {
+    location: Location,
+    store: Arc<dyn ObjectStore>,
+    shelf: Arc<Shelf>,
+    requests: Arc<Semaphore>,
+    /// Whether files have to be on the disk before they count.
+    is_kept: bool,
+}
+
+impl Mirror {
+    /// Opens a store and its folder. Nothing is asked of the store yet.
+    ///
+    /// # Errors
+    /// When the credentials cannot be used, or the folder cannot be written.
+    pub(in crate::repository) fn open(
+        location: Location,
+        credentials: &Credentials,
+        cache: &Cache,
+        requests: Arc<Semaphore>,
+    ) -> Result<Self, StoreFault> {
+        let store = client::open(&location, credentials)?;
+        Self::over(store, location, cache, requests)
+    }
+
+    pub(super) fn over(
+        store: Arc<dyn ObjectStore>,
+        location: Location,
+        cache: &Cache,
+        requests: Arc<Semaphore>,
+    ) -> Result<Self, StoreFault> {
+        let shelf = Shelf::open(&cache.folder(&location)).map_err(|fault| disk(&fault))?;
+        Ok(Self { location, store, shelf: Arc::new(shelf), requests, is_kept: cache.is_kept() })
+    }
+
+    /// What stands for the repository where directories have their path.
+    pub(in crate::repository) fn root(&self) -> &Path {
+        Path::new(self.location.as_str())
+    }
+
+    /// The names of its models, by one listing.
+    ///
+    /// # Errors
+    /// When the store does not tell.
+    pub(in crate::repository) async fn models(&self) -> Result<BTreeSet<String>, StoreFault> {
+        let _permit = self.permit().await?;
+        listing::models(self.store.as_ref(), &self.location.prefix).await
+    }
+
+    /// The objects of all its models.
+    ///
+    /// # Errors
+    /// When the store does not tell.
+    pub(in crate::repository) async fn contents(&self) -> Result<Contents, StoreFault> {
+        let _permit = self.permit().await?;
+        listing::contents(self.store.as_ref(), &self.location.prefix).await
+    }
+
+    /// Whether it has a model.
+    ///
+    /// # Errors
+    /// When the store does not tell.
+    pub(in crate::repository) async fn has(&self, name: &str) -> Result<bool, StoreFault> {
+        let _permit = self.permit().await?;
+        listing::has_model(self.store.as_ref(), &self.location.prefix, name).await
+    }
+
+    /// Fetches what changed of a model, and returns its folder. A model that changes meanwhile is left as it was, since
+    /// what was fetched may belong to two states of it.
+    ///
+    /// Loads of one model must not overlap.
+    ///
+    /// # Errors
+    /// When the store does not give all of it, a key cannot be a file, the disk does not take it, or the model changed
+    /// meanwhile.
+    pub(in crate::repository) async fn bring(&self, name: &str) -> Result<PathBuf, StoreFault> {
+        let objects = self.objects(name).await?;
+        if objects.is_empty() {
+            return Err(StoreFault("the store has nothing of that model".to_owned()));
+        }
+        let (shelf, model, wanted) = (self.shelf.clone(), name.to_owned(), objects.clone());
+        let begun = on_disk(move || {
+            let earlier = shelf.current(&model);
+            if earlier.as_ref().is_some_and(|earlier| earlier.objects == wanted) {
+                return Ok(None);
+            }
+            let draft = shelf.begin()?;
+            let missing = draft.take_over(earlier.as_ref(), wanted)?;
+            Ok(Some((draft, missing)))
+        });
+        let Some((draft, missing)) = begun.await? else { return Ok(self.shelf.model(name)) };
+        let fetches = stream::iter(missing).map(|(object, file)| self.fetch(name, object, file));
+        let bytes: Vec<u64> = fetches.buffer_unordered(PARALLEL_REQUESTS).try_collect().await?;
+        if self.objects(name).await? != objects {
+            return Err(changed());
+        }
+        let (shelf, model) = (self.shelf.clone(), name.to_owned());
+        let folder = on_disk(move || shelf.publish(&model, draft, &objects)).await?;
+        let (count, bytes) = (bytes.len(), bytes.iter().sum::<u64>());
+        tracing::info!(model = name, repository = %self.location, objects = count, bytes, "fetched");
+        Ok(folder)
+    }
+
+    /// Removes the copy of a model that the store does not have any more.
+    pub(in crate::repository) async fn forget(&self, name: &str) {
+        let (shelf, model) = (self.shelf.clone(), name.to_owned());
+        if let Err(fault) = on_disk(move || shelf.remove(&model)).await {
+            tracing::warn!(model = name, repository = %self.location, %fault, "its copy cannot be removed");
+        }
+    }
+
+    async fn objects(&self, name: &str) -> Result<Vec<Object>, StoreFault> {
+        let _permit = self.permit().await?;
+        listing::objects(self.store.as_ref(), &self.location.prefix, name).await
+    }
+
+    /// Streams one object to its file; returns its size.
+    async fn fetch(&self, name: &str, object: Object, path: PathBuf) -> Result<u64, StoreFault> {
+        let _permit = self.permit().await?;
+        let key = format!("{}/{name}/{}", self.location.prefix, object.path);
+        let key = Key::parse(key).map_err(object_store::Error::from)?;
+        let found = self.store.get_opts(&key, GetOptions::default()).await;
+        let found = found.map_err(|fault| match fault {
+            object_store::Error::NotFound { .. } => changed(),
+            fault => fault.into(),
+        })?;
+        if found.meta.size != object.size || Tag::of(&found.meta) != object.tag {
+            return Err(changed());
+        }
+        let mut content = found.into_stream();
+        let mut file = File::create_new(&path).await.map_err(|fault| disk(&fault))?;
+        let mut left = object.size;
+        while let Some(bytes) = content.try_next().await? {
+            left = left.checked_sub(bytes.len() as u64).ok_or_else(changed)?;
+            file.write_all(&bytes).await.map_err(|fault| disk(&fault))?;
+        }
+        file.flush().await.map_err(|fault| disk(&fault))?;
+        if self.is_kept {
+            file.sync_all().await.map_err(|fault| disk(&fault))?;
+        }
+        if left == 0 { Ok(object.size) } else { Err(changed()) }
+    }
+
+    async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, StoreFault> {
+        self.requests.acquire().await.map_err(|fault| StoreFault(fault.to_string()))
+    }
+}
+
+impl fmt::Debug for Mirror {
+    /// Without the client, which has the credentials.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_struct("Mirror").field("location", &self.location).finish_non_exhaustive()
+    }
+}
+
+fn changed() -> StoreFault {
+    StoreFault("the model changed in the store while it was fetched".to_owned())
+}
+
+fn disk(fault: &io::Error) -> StoreFault {
+    StoreFault(format!("the cache of models cannot be written: {fault}"))
+}
+
+/// Runs work on the disk off the runtime's threads.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, StoreFault> {
+    blocking(work).await.map_err(StoreFault)?.map_err(|fault| disk(&fault))
+}

@@ -1,0 +1,284 @@
+//! Mirrors of a store in memory that counts what it is asked for, and fails where a test wants it to.
+
+use std::{
+    fmt, fs, io,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use async_trait::async_trait;
+use futures_util::stream::BoxStream;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMultipartOptions, PutOptions, PutPayload, PutResult, memory::InMemory, path::Path as Key,
+};
+use parking_lot::Mutex;
+use tempfile::TempDir;
+use tokio::sync::Semaphore;
+
+use super::{Cache, Location, Mirror};
+
+#[derive(Debug, Default)]
+struct CountingStore {
+    objects: InMemory,
+    /// Keys that were fetched.
+    fetched: Mutex<Vec<String>>,
+    /// Puts this object when the next one is fetched.
+    puts_at_fetch: Mutex<Option<(String, String)>>,
+    /// Fetches of keys that end so fail.
+    refused: Mutex<Option<String>>,
+}
+
+impl CountingStore {
+    async fn write(&self, key: &str, text: &str) {
+        self.objects.put(&Key::from(key), text.to_owned().into()).await.expect("memory takes it");
+    }
+
+    async fn erase(&self, key: &str) {
+        self.objects.delete(&Key::from(key)).await.expect("it was there");
+    }
+
+    /// What was fetched since this was asked the last time, in the order of the keys.
+    fn fetched(&self) -> Vec<String> {
+        let mut keys = std::mem::take(&mut *self.fetched.lock());
+        keys.sort();
+        keys
+    }
+}
+
+impl fmt::Display for CountingStore {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("CountingStore")
+    }
+}
+
+type StoreResult<T> = object_store::Result<T>;
+
+#[async_trait]
+impl ObjectStore for CountingStore {
+    async fn put_opts(&self, key: &Key, payload: PutPayload, options: PutOptions) -> StoreResult<PutResult> {
+        self.objects.put_opts(key, payload, options).await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        key: &Key,
+        options: PutMultipartOptions,
+    ) -> StoreResult<Box<dyn MultipartUpload>> {
+        self.objects.put_multipart_opts(key, options).await
+    }
+
+    async fn get_opts(&self, key: &Key, options: GetOptions) -> StoreResult<GetResult> {
+        self.fetched.lock().push(key.to_string());
+        let change = self.puts_at_fetch.lock().take();
+        if let Some((changed, text)) = change {
+            self.write(&changed, &text).await;
+        }
+        if self.refused.lock().as_ref().is_some_and(|end| key.as_ref().ends_with(end)) {
+            let source = "status code: 403 Forbidden: <Code>AccessDenied</Code>".into();
+            return Err(object_store::Error::Generic { store: "test", source });
+        }
+        self.objects.get_opts(key, options).await
+    }
+
+    fn delete_stream(&self, keys: BoxStream<'static, StoreResult<Key>>) -> BoxStream<'static, StoreResult<Key>> {
+        self.objects.delete_stream(keys)
+    }
+
+    fn list(&self, prefix: Option<&Key>) -> BoxStream<'static, StoreResult<ObjectMeta>> {
+        self.objects.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Key>) -> StoreResult<ListResult> {
+        self.objects.list_with_delimiter(prefix).await
+    }
+
+    async fn copy_opts(&self, from: &Key, to: &Key, options: CopyOptions) -> StoreResult<()> {
+        self.objects.copy_opts(from, to, options).await
+    }
+}
+
+/// A store with one model, and a folder for its copy.
+struct Fixture {
+    store: Arc<CountingStore>,
+    folder: TempDir,
+    cache: Cache,
+}
+
+impl Fixture {
+    async fn new() -> Self {
+        let store = Arc::new(CountingStore::default());
+        store.write("models/m/config.pbtxt", "config").await;
+        store.write("models/m/1/model.onnx", "one").await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let cache = Cache::open(Some(folder.path())).expect("a cache");
+        Self { store, folder, cache }
+    }
+
+    fn mirror(&self) -> Mirror {
+        let location = Location::parse("s3://bucket/models/").expect("a location");
+        Mirror::over(self.store.clone(), location, &self.cache, Arc::new(Semaphore::new(2))).expect("a mirror")
+    }
+
+    /// Folders of models, complete or not, that are on the disk.
+    fn snapshots(&self) -> usize {
+        let mut entries = fs::read_dir(self.folder.path()).expect("the cache").map(|entry| entry.expect("one").path());
+        let shelf = entries.find(|path| path.is_dir()).expect("a repository");
+        fs::read_dir(shelf.join("snapshots")).expect("snapshots").count()
+    }
+}
+
+fn text(folder: &Path, file: &str) -> String {
+    fs::read_to_string(folder.join(file)).expect(file)
+}
+
+#[tokio::test]
+async fn an_object_is_fetched_once_for_each_of_its_contents() {
+    let fixture = Fixture::new().await;
+    let (store, mirror) = (&fixture.store, fixture.mirror());
+    let folder = mirror.bring("m").await.unwrap();
+    assert_eq!(store.fetched(), ["models/m/1/model.onnx", "models/m/config.pbtxt"]);
+    assert_eq!((text(&folder, "1/model.onnx"), text(&folder, "config.pbtxt")), ("one".to_owned(), "config".to_owned()));
+    let program = fs::metadata(folder.join("1/model.onnx")).unwrap();
+
+    assert_eq!(mirror.bring("m").await.unwrap(), folder);
+    assert_eq!(store.fetched(), [""; 0], "nothing changed");
+
+    store.write("models/m/config.pbtxt", "another").await;
+    assert_eq!(mirror.bring("m").await.unwrap(), folder);
+    assert_eq!(store.fetched(), ["models/m/config.pbtxt"]);
+    assert_eq!(text(&folder, "config.pbtxt"), "another");
+    let same = fs::metadata(folder.join("1/model.onnx")).unwrap();
+    assert_eq!((same.ino(), same.mtime()), (program.ino(), program.mtime()), "what did not change is the same file");
+    assert_eq!(fixture.snapshots(), 1, "the earlier state is gone");
+
+    store.write("models/m/2/model.onnx", "two").await;
+    store.erase("models/m/1/model.onnx").await;
+    mirror.bring("m").await.unwrap();
+    assert_eq!(store.fetched(), ["models/m/2/model.onnx"]);
+    assert!(!folder.join("1").exists() && folder.join("2/model.onnx").exists());
+}
+
+#[tokio::test]
+async fn a_model_that_changes_while_it_is_fetched_is_left_as_it_was() {
+    let fixture = Fixture::new().await;
+    let (store, mirror) = (&fixture.store, fixture.mirror());
+    for (key, new) in [("models/m/3/model.onnx", "half"), ("models/m/1/model.onnx", "other")] {
+        *store.puts_at_fetch.lock() = Some((key.to_owned(), new.to_owned()));
+        let fault = mirror.bring("m").await.unwrap_err().to_string();
+        assert_eq!(fault, "the model changed in the store while it was fetched", "{key}");
+        assert_eq!(fixture.snapshots(), 0, "nothing is left of it");
+    }
+    let folder = mirror.bring("m").await.unwrap();
+    assert_eq!(text(&folder, "3/model.onnx"), "half");
+
+    store.write("models/m/config.pbtxt", "newer").await;
+    *store.puts_at_fetch.lock() = Some(("models/m/3/model.onnx".to_owned(), "whole".to_owned()));
+    mirror.bring("m").await.unwrap_err();
+    assert_eq!(
+        (text(&folder, "config.pbtxt"), text(&folder, "3/model.onnx")),
+        ("config".to_owned(), "half".to_owned())
+    );
+    mirror.bring("m").await.unwrap();
+    assert_eq!(
+        (text(&folder, "config.pbtxt"), text(&folder, "3/model.onnx")),
+        ("newer".to_owned(), "whole".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn an_object_that_the_store_refuses_leaves_the_model_as_it_was() {
+    let fixture = Fixture::new().await;
+    let (store, mirror) = (&fixture.store, fixture.mirror());
+    let folder = mirror.bring("m").await.unwrap();
+    store.write("models/m/2/model.onnx", "two").await;
+    *store.refused.lock() = Some("2/model.onnx".to_owned());
+    let fault = mirror.bring("m").await.unwrap_err().to_string();
+    assert_eq!(fault, "the store refuses these credentials (403 AccessDenied)");
+    assert!(folder.join("1").exists() && !folder.join("2").exists());
+    assert_eq!(fixture.snapshots(), 1);
+    *store.refused.lock() = None;
+    mirror.bring("m").await.unwrap();
+    assert_eq!(text(&folder, "2/model.onnx"), "two");
+}
+
+#[tokio::test]
+async fn a_cache_that_is_kept_spares_the_next_process_the_fetch() {
+    let fixture = Fixture::new().await;
+    let store = &fixture.store;
+    store.write("models/other/1/model.onnx", "o").await;
+    let folder = fixture.mirror().bring("m").await.unwrap();
+    fixture.mirror().bring("other").await.unwrap();
+    store.fetched();
+    let left = folder.canonicalize().unwrap().parent().unwrap().with_file_name("model-left");
+    fs::create_dir_all(left.join("files")).unwrap();
+
+    let next = fixture.mirror();
+    assert!(!left.exists(), "what was not completed is removed");
+    assert_eq!(next.bring("m").await.unwrap(), folder);
+    assert_eq!(store.fetched(), [""; 0]);
+    fs::write(folder.join("1/model.onnx"), "o").unwrap();
+    next.bring("m").await.unwrap();
+    assert_eq!(store.fetched().len(), 2, "a copy of another size is not trusted");
+    assert_eq!(text(&folder, "1/model.onnx"), "one");
+
+    next.forget("m").await;
+    assert!(!folder.exists() && fixture.snapshots() == 1);
+    next.forget("never").await;
+}
+
+#[tokio::test]
+async fn models_are_known_by_one_listing() {
+    let fixture = Fixture::new().await;
+    let (store, mirror) = (&fixture.store, fixture.mirror());
+    for key in
+        ["models/readme.txt", "models/.git/head", "models/lost+found/x", "elsewhere/m2/1/model.onnx", "modelsx/y/z"]
+    {
+        store.write(key, "x").await;
+    }
+    store.write("models/n/1/model.onnx", "n").await;
+    store.write("models/n/1", "").await;
+    let names: Vec<String> = mirror.models().await.unwrap().into_iter().collect();
+    assert_eq!(names, ["m", "n"]);
+    let contents = mirror.contents().await.unwrap();
+    let paths = |name: &str| -> Vec<PathBuf> {
+        contents[name].as_ref().unwrap().iter().map(|object| object.path.clone().into()).collect()
+    };
+    assert_eq!(contents.len(), 2);
+    assert_eq!(paths("m"), [PathBuf::from("1/model.onnx"), PathBuf::from("config.pbtxt")]);
+    assert_eq!(paths("n"), [PathBuf::from("1/model.onnx")], "an empty object stands for a folder");
+    assert!(mirror.has("n").await.unwrap() && !mirror.has("none").await.unwrap());
+    assert!(mirror.bring("none").await.unwrap_err().to_string().contains("nothing of that model"));
+    assert_eq!(store.fetched(), [""; 0], "nothing was fetched for it");
+}
+
+#[tokio::test]
+async fn a_key_that_is_a_file_and_a_folder_refuses_its_model_alone() {
+    let fixture = Fixture::new().await;
+    let mirror = fixture.mirror();
+    fixture.store.write("models/bad/1/model.onnx", "file").await;
+    fixture.store.write("models/bad/1/model.onnx/weights", "in it").await;
+    let contents = mirror.contents().await.unwrap();
+    assert!(contents["m"].is_ok() && contents["bad"].as_ref().unwrap_err().contains("'1/model.onnx'"));
+    let fault = mirror.bring("bad").await.unwrap_err().to_string();
+    assert!(fault.contains("other keys need a folder of that name"), "{fault}");
+}
+
+#[test]
+fn one_process_uses_a_cache_and_a_temporary_one_goes() {
+    let folder = tempfile::tempdir().unwrap();
+    let cache = Cache::open(Some(&folder.path().join("new/cache"))).unwrap();
+    let again = Cache::open(Some(&folder.path().join("new/cache"))).unwrap_err();
+    assert_eq!(again.to_string(), "another process uses it");
+    cache.close();
+    assert!(folder.path().join("new/cache").exists(), "it is the operator's");
+
+    let temporary = Cache::open(None).unwrap();
+    let place = temporary.folder(&Location::parse("gs://bucket/models").unwrap());
+    fs::create_dir_all(&place).unwrap();
+    let root = place.parent().unwrap().to_owned();
+    temporary.close();
+    assert!(!root.exists());
+    assert_eq!(Cache::open(Some(Path::new("/proc/none"))).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
