@@ -81,7 +81,8 @@ class Server:
     """One server process. `grpc`, `http` and `metrics` are its addresses, as host:port."""
 
     def __init__(self, repository, *flags, program=None, library=None, log=None, environment=None, directory=None, tls=None):
-        self.repository = Path(repository)
+        # A place in an object store is no path: its slashes count.
+        self.repository = str(repository)
         self.flags = [str(flag) for flag in flags]
         self.program = Path(program or os.environ.get("PATERNOSTER") or binary()).absolute()
         self.library = library or os.environ.get("ORT_DYLIB_PATH") or ROOT / ".cache/onnxruntime/libonnxruntime.so"

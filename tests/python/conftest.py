@@ -148,8 +148,8 @@ def start(program):
     """Starts servers of a test's own; each must end with status 0 when the test is over."""
     running = []
 
-    def start_one(repository, *flags, until="ready", directory=None):
-        one = Server(repository, *flags, program=program, directory=directory)
+    def start_one(repository, *flags, until="ready", directory=None, environment=None):
+        one = Server(repository, *flags, program=program, directory=directory, environment=environment)
         running.append(one.start(until=until))
         return one
 
