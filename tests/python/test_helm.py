@@ -64,6 +64,8 @@ def test_the_schemas_of_extensions_refuse_what_they_would(rendered, schemas, nam
         ([], "/modelRepository/pvc/claimName"),
         (["modelRepository.source=image"], "/modelRepository/image/reference"),
         (["modelRepository.source=initContainer"], "/modelRepository/initContainer/image"),
+        (["modelRepository.source=objectStore"], "/modelRepository/objectStore/url"),
+        (["modelRepository.source=objectStore", "modelRepository.objectStore.url=/models"], "/modelRepository/objectStore/url"),
         (["modelRepository.source=volume"], "/modelRepository/volume"),
         (["modelRepository.source=s3"], "/modelRepository/source"),
         ([PVC, "replicas=2"], "'replicas'"),
@@ -125,6 +127,18 @@ def test_services_select_the_servers_and_reach_ports_that_they_open(rendered, va
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= set(opened)
     probes = [container(manifests)[f"{probe}Probe"] for probe in ("startup", "liveness", "readiness")]
     assert [one["httpGet"]["port"] for one in probes] == ["http"] * 3
+
+
+def test_a_server_over_an_object_store_has_its_credentials_and_a_place_for_models(rendered):
+    manifests = rendered("object-store")
+    server = container(manifests)
+    assert "--model-repository=s3://https://minio.example.com:443/models/production" in server["args"]
+    assert "--repository-cache-directory=/models" in server["args"]
+    assert server["envFrom"] == [{"secretRef": {"name": "object-store"}}, {"configMapRef": {"name": "regions"}}]
+    (mount,) = [one for one in server["volumeMounts"] if one["name"] == "models"]
+    assert mount == {"name": "models", "mountPath": "/models", "readOnly": False}
+    volumes = only(manifests, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": "models", "emptyDir": {"sizeLimit": "20Gi"}} in volumes
 
 
 def test_only_the_readiness_probe_waits_for_models(rendered):

@@ -60,7 +60,12 @@ timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
 {{- define "paternoster.ownArgs" -}}
 {{- $server := .Values.server -}}
 - serve
+{{- if eq .Values.modelRepository.source "objectStore" }}
+- --model-repository={{ .Values.modelRepository.objectStore.url }}
+- --repository-cache-directory={{ .Values.modelRepository.mountPath }}
+{{- else }}
 - --model-repository={{ .Values.modelRepository.mountPath }}
+{{- end }}
 - --model-control-mode={{ $server.modelControlMode }}
 {{- if eq $server.modelControlMode "poll" }}
 - --repository-poll-secs={{ $server.repositoryPollSecs | int64 }}
@@ -109,6 +114,17 @@ timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
 {{- end }}
 {{- end }}
 
+{{/* sources of variables: the credentials of an object store, and those of the values */}}
+{{- define "paternoster.envFrom" -}}
+{{- $sources := .Values.envFrom -}}
+{{- if eq .Values.modelRepository.source "objectStore" -}}
+{{- with .Values.modelRepository.objectStore.secretName -}}
+{{- $sources = prepend $sources (dict "secretRef" (dict "name" .)) -}}
+{{- end -}}
+{{- end -}}
+{{- toYaml $sources -}}
+{{- end }}
+
 {{- define "paternoster.modelVolume" -}}
 {{- $repository := .Values.modelRepository -}}
 - name: models
@@ -120,8 +136,8 @@ timeout, then a running scrape 1 s and programs 5 s to stop; the rest is slack.
   image:
     reference: {{ $repository.image.reference }}
     pullPolicy: {{ $repository.image.pullPolicy }}
-{{- else if eq $repository.source "initContainer" }}
-  {{- with $repository.initContainer.sizeLimit }}
+{{- else if has $repository.source (list "initContainer" "objectStore") }}
+  {{- with (get $repository $repository.source).sizeLimit }}
   emptyDir:
     sizeLimit: {{ . }}
   {{- else }}
