@@ -53,7 +53,8 @@ class S3:
 
     scheme = "s3"
 
-    def __init__(self):
+    def __init__(self, tls=None):
+        """`tls` has the files of a certificate and its key, where requests come over HTTPS."""
         import moto.backends
         from moto.core.authorization import enable_iam_authentication
         from moto.server import DomainDispatcherApplication, create_backend_app
@@ -73,10 +74,11 @@ class S3:
         self.app = DomainDispatcherApplication(create_backend_app)
         self.authentication = enable_iam_authentication()
         self.authentication.__enter__()
-        self.server = make_server(HOST, 0, self.answer, threaded=True)
+        self.server = make_server(HOST, 0, self.answer, threaded=True, ssl_context=tls)
         self.thread = threading.Thread(target=self.server.serve_forever, daemon=True)
         self.thread.start()
         self.address = f"{HOST}:{self.server.server_port}"
+        self.scheme_of_requests = "https://" if tls else ""
 
     def answer(self, environment, start):
         if self.requests.answer:
@@ -89,7 +91,7 @@ class S3:
 
     @property
     def location(self):
-        return f"s3://{self.address}/{BUCKET}/models"
+        return f"s3://{self.scheme_of_requests}{self.address}/{BUCKET}/models"
 
     @property
     def secret(self):

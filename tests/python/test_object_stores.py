@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
+from certificates import Certificates
 from clients import eventually, refused, tensor
 from onnx_bytes import scale
 from repository_on_disk import config, write_model
@@ -213,6 +214,21 @@ def test_an_endpoint_is_given_in_other_forms(s3, serve, form):
     }[form]
     with connected(serve(s3, locations=[location], environment=environment)) as client:
         assert factor(client, "model") == 2
+
+
+def test_a_store_over_tls_is_known_by_its_certificate(serve, tmp_path):
+    certificates = Certificates(tmp_path)
+    store = S3(tls=certificates.sign("store"))
+    try:
+        upload(store, "model", 2)
+        environment = {"SSL_CERT_FILE": certificates.authority, "SSL_CERT_DIR": ""}
+        with connected(serve(store, environment=environment)) as client:
+            assert factor(client, "model") == 2
+        certificates.make("other", "authority")
+        with pytest.raises(ServerFailed, match="cannot read the model repository s3://https://.*certificate"):
+            serve(store, environment={**environment, "SSL_CERT_FILE": certificates.file("other.pem")})
+    finally:
+        store.close()
 
 
 def test_a_credential_file_goes_before_the_variables(s3, serve, tmp_path):

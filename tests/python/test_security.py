@@ -8,16 +8,15 @@ import ssl
 import subprocess
 import urllib.error
 import urllib.request
-from pathlib import Path
 
-import fetch
 import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc as triton
 import tritonclient.http as over_http
+from certificates import Certificates
 from clients import ROW, raw_channel, rows, tensor
-from conftest import ROOT, fetched
+from conftest import ROOT
 from onnx_bytes import identity
 from repository_on_disk import config, write_model
 from server import Server
@@ -27,49 +26,6 @@ from tritonclient.utils import InferenceServerException
 #: Every group but health.
 GROUPS = "metadata,inference,shared-memory,model-config,model-repository,statistics,trace,logging"
 HEALTH_METHODS = {"ServerLive", "ServerReady", "ModelReady"}
-
-
-#: For openssl: what an authority's certificate says, and those that it signs.
-EXTENSIONS = """
-[req]
-distinguished_name = name
-prompt = no
-[name]
-CN = paternoster
-[authority]
-basicConstraints = critical, CA:TRUE
-[signed]
-basicConstraints = critical, CA:FALSE
-subjectAltName = IP:127.0.0.1, DNS:localhost
-"""
-
-
-class Certificates:
-    """An authority, and certificates that it signed, as PEM files made by openssl."""
-
-    def __init__(self, folder):
-        self.openssl = fetched(fetch.openssl)
-        self.folder = folder
-        Path(self.file("openssl.cnf")).write_text(EXTENSIONS)
-        self.authority, _ = self.make("authority", "authority")
-
-    def file(self, name):
-        return str(self.folder / name)
-
-    def make(self, name, extensions, *arguments):
-        """The files of a certificate and its key."""
-        certificate, key = self.file(f"{name}.pem"), self.file(f"{name}.key")
-        command = [
-            self.openssl, "req", "-x509", "-config", self.file("openssl.cnf"), "-extensions", extensions, "-days", "2",
-            "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", f"/CN={name}",
-            "-keyout", key, "-out", certificate, *arguments,
-        ]  # fmt: skip
-        made = subprocess.run(command, capture_output=True, text=True, timeout=60)
-        assert made.returncode == 0, made.stderr
-        return certificate, key
-
-    def sign(self, name):
-        return self.make(name, "signed", "-CA", self.authority, "-CAkey", self.file("authority.key"))
 
 
 @pytest.fixture(scope="module")
