@@ -61,7 +61,7 @@ fn s3(
         builder = set(builder, &given.region, AmazonS3Builder::with_region);
     }
     if let Some(endpoint) = endpoint {
-        // The more special of the two variables for an endpoint, which would go before the other.
+        // The setting of AWS_ENDPOINT_URL_S3, which takes precedence over all others.
         builder = builder.with_config(AmazonS3ConfigKey::S3Endpoint, endpoint);
     }
     let special = builder.get_config_value(&AmazonS3ConfigKey::S3Endpoint);
