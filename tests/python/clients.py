@@ -1,6 +1,7 @@
 """Small things that tests with tritonclient share."""
 
 import re
+import threading
 import time
 from contextlib import contextmanager
 
@@ -24,6 +25,27 @@ def tensor(name, values, datatype=None):
 def rows(count, start=0):
     """`count` rows of 16 numbers, all different."""
     return np.arange(start, start + count * 16, dtype=np.float32).reshape(count, 16)
+
+
+def ask_all(server, model, requests, cancel_every=None):
+    """Asks for all of these inputs at once, and cancels one in so many; by number (result, error), and the model's statistics."""
+    answers, all_there = {}, threading.Event()
+
+    def take(number):
+        def answered(result, error):
+            answers[number] = (result, error)
+            if len(answers) == len(requests):
+                all_there.set()
+
+        return answered
+
+    with triton.InferenceServerClient(server.grpc) as client:
+        for number, inputs in enumerate(requests):
+            call = client.async_infer(model, inputs, take(number))
+            if cancel_every and number % cancel_every == 0:
+                call.cancel()
+        assert all_there.wait(120), f"{len(answers)} of {len(requests)} were answered"
+        return answers, client.get_inference_statistics(model).model_stats[0]
 
 
 @contextmanager

@@ -1,13 +1,13 @@
 """Models that are whole or cut into stages on a CUDA card that a stand-in for CUDA's libraries plays: what NumPy makes of each row
 alone, real clients are answered."""
 
-import threading
 from pathlib import Path
 
 import numpy as np
 import onnx_bytes as onnx
 import pytest
 import tritonclient.grpc as triton
+from clients import ask_all, tensor
 from conftest import Server
 
 WIDTH = 8
@@ -72,25 +72,7 @@ def server(program, stand_in, tmp_path_factory):
 def test_rows_on_a_card_are_what_they_are_alone(server, model):
     rng = np.random.default_rng(5)
     asked = [rng.normal(size=(rng.integers(1, 5), WIDTH)).astype(np.float32) for _ in range(REQUESTS)]
-    answers, all_there = {}, threading.Event()
-
-    def take(number):
-        def answered(result, error):
-            answers[number] = (result, error)
-            if len(answers) == REQUESTS:
-                all_there.set()
-
-        return answered
-
-    with triton.InferenceServerClient(server.grpc) as client:
-        for number, rows in enumerate(asked):
-            tensor = triton.InferInput("x", rows.shape, "FP32")
-            tensor.set_data_from_numpy(rows)
-            call = client.async_infer(model, [tensor], take(number))
-            if number % CANCELLED == 0:
-                call.cancel()
-        assert all_there.wait(120), f"{len(answers)} of {REQUESTS} were answered"
-        counted = client.get_inference_statistics(model).model_stats[0]
+    answers, counted = ask_all(server, model, [[tensor("x", rows)] for rows in asked], CANCELLED)
     left_early = 0
     for number, (result, error) in answers.items():
         if error is not None:
@@ -130,9 +112,7 @@ def test_images_are_convolved_on_a_card(program, stand_in, tmp_path):
     images = np.random.default_rng(8).normal(size=(3, 2, 6, 6)).astype(np.float32)
     with Server(model_of(graph, tmp_path), "--device=cuda", program=program, environment=stand_in) as running:
         with triton.InferenceServerClient(running.grpc) as client:
-            tensor = triton.InferInput("x", images.shape, "FP32")
-            tensor.set_data_from_numpy(images)
-            found = client.infer("images", [tensor]).as_numpy("y")
+            found = client.infer("images", [tensor("x", images)]).as_numpy("y")
     np.testing.assert_allclose(found, answer(images), rtol=TOLERANCE, atol=TOLERANCE)
 
 

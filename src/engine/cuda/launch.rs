@@ -3,15 +3,16 @@
 use super::{
     codegen::Generated,
     fuse::Step,
+    geometry::geometry,
     ir::{Convolution, Count, Factor, Product, RowKernel, Rowwise},
-    load::{Loaded, Precision},
+    load::Loaded,
     workspace::Workspace,
 };
 use crate::device::{
     DeviceError,
     cuda::{
         Address, Argument, Capture, Cuda, Function, Shape,
-        convolutions::{self, Direction, Geometry, ImageConvolution},
+        convolutions::{self, ImageConvolution},
         products::{self, MatrixProduct, Operand},
     },
 };
@@ -25,7 +26,7 @@ const PACK: usize = 4;
 
 impl Loaded {
     /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
-    /// Products and convolutions run once, so nothing else may use the workspace meanwhile.
+    /// Products and convolutions may run, so nothing else may use the workspace meanwhile.
     ///
     /// # Errors
     /// When the workspace has fewer rows, or a library refuses a product or a convolution.
@@ -216,24 +217,5 @@ impl Builder<'_> {
             workspace,
             workspace_bytes,
         }
-    }
-}
-
-/// The shape of a convolution for a number of rows.
-pub(super) fn geometry(convolution: &Convolution, rows: usize, precision: Precision) -> Geometry {
-    let Convolution { is_transposed, images, inputs, outputs, groups, size, out, kernel, .. } = *convolution;
-    Geometry {
-        direction: if is_transposed { Direction::Transposed } else { Direction::Forward },
-        images: images.of(rows),
-        inputs,
-        outputs,
-        groups,
-        size,
-        out,
-        kernel,
-        pads: convolution.pads,
-        strides: convolution.strides,
-        dilations: convolution.dilations,
-        multiplication: precision.multiplication(),
     }
 }

@@ -12,6 +12,7 @@
 mod codegen;
 mod constants;
 mod fuse;
+mod geometry;
 mod ir;
 mod launch;
 mod load;

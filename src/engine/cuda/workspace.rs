@@ -4,8 +4,8 @@ use std::rc::Rc;
 
 use super::{
     fuse::Step,
+    geometry::geometry,
     ir::Holder,
-    launch::geometry,
     load::Loaded,
     memory::{self, ALIGNMENT, Places},
 };

@@ -1,0 +1,23 @@
+//! What cuDNN is told of a plan's convolutions.
+
+use super::{ir::Convolution, load::Precision};
+use crate::device::cuda::convolutions::{Direction, Geometry};
+
+/// The shape of a convolution for a number of rows.
+pub(super) fn geometry(convolution: &Convolution, rows: usize, precision: Precision) -> Geometry {
+    let Convolution { is_transposed, images, inputs, outputs, groups, size, out, kernel, .. } = *convolution;
+    Geometry {
+        direction: if is_transposed { Direction::Transposed } else { Direction::Forward },
+        images: images.of(rows),
+        inputs,
+        outputs,
+        groups,
+        size,
+        out,
+        kernel,
+        pads: convolution.pads,
+        strides: convolution.strides,
+        dilations: convolution.dilations,
+        multiplication: precision.multiplication(),
+    }
+}
