@@ -106,7 +106,7 @@ impl Longest {
                     let (name, model, axis) = (&tensor.name, &spec.name, &spec.symbols[usize::from(symbol.0)]);
                     return Err(format!(
                         "input '{name}' of model '{model}': the axis '{axis}' has {length} entries, expected at most \
-                         {longest}, the longest that the model is prepared for on its devices"
+                         {longest}, the longest that the model is prepared for on cards (instance.lengths)"
                     ));
                 }
             }

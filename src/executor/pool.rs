@@ -15,10 +15,11 @@ use std::{
 };
 
 use tokio::sync::watch;
+use tracing::warn;
 
 use self::shard::Shard;
 use super::{
-    Backlog, BacklogLimits, CardsOptions, DeviceKind, ModelHandle, Placement, StagePrograms,
+    Backlog, BacklogLimits, CardsOptions, DeviceKind, ModelHandle, Placement, Site, StagePrograms,
     admit::Longest,
     backend::{Backend, Order},
     clock::{Clock, duration_ns},
@@ -171,7 +172,8 @@ impl Pool {
     }
 
     /// As [`Self::bring_up`], on the devices that `placement` names, and with a time limit of its own for the version's
-    /// tasks, if there is one ([`PoolOptions::task_time_limit`]).
+    /// tasks, if there is one ([`PoolOptions::task_time_limit`]). What is left to the pool goes to the CPU if the cards
+    /// cannot hold it.
     ///
     /// # Errors
     /// As [`Self::bring_up`]; and when there is no such device, or it does not run the programs.
@@ -195,12 +197,16 @@ impl Pool {
         let has_sequences = matches!(&knobs.policy, Policy::Cellular(cellular) if cellular.sequences.is_some());
         let id = ModelId(self.next_model.fetch_add(1, Ordering::Relaxed));
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
-        let is_on_cards = among.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
+        let (homes, own_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
+            Err(fault) if *placement == Placement::Auto && self.has_cards() => {
+                warn!(model = %spec.name, "the model runs on the CPU: {fault}");
+                let among = Placement::On(vec![Site::Cpu]).devices(&self.kinds, &spec, &loaded.programs)?;
+                self.settle_in(id, &loaded, &knobs, among)?
+            }
+            settled => settled?,
+        };
+        let is_on_cards = homes.iter().any(|&device| self.kinds[device] != DeviceKind::Cpu);
         let longest = if is_on_cards { Longest::on_cards(&loaded.programs) } else { Longest::default() };
-        let homes = homes_of(id, &knobs, among);
-        let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
-        knobs.stays = homes.iter().any(stands_in);
-        let own_knobs = self.load(id, &loaded, &homes, &knobs)?;
         self.timeline.model_up(id.0, &spec.name, spec.version);
         for (&home, knobs) in homes.iter().zip(own_knobs) {
             let loaded = Arc::clone(&loaded);
@@ -219,6 +225,25 @@ impl Pool {
             longest,
             has_sequences,
         })
+    }
+
+    /// Chooses among devices, and reserves what a version needs on each that it lives on; these, and the knobs that it
+    /// has there.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    fn settle_in(
+        self: &Arc<Self>,
+        id: ModelId,
+        loaded: &Loaded,
+        knobs: &Knobs,
+        among: Vec<usize>,
+    ) -> Result<(Box<[usize]>, Vec<Knobs>), String> {
+        let homes = homes_of(id, knobs, among);
+        let stands_in = |&home: &usize| self.router.group_of(home).any(|device| !homes.contains(&device));
+        let knobs = Knobs { stays: homes.iter().any(stands_in), ..knobs.clone() };
+        let own_knobs = self.load(id, loaded, &homes, &knobs)?;
+        Ok((homes, own_knobs))
     }
 
     /// Reserves what a version needs on each of its devices; the knobs that it has there.

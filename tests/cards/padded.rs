@@ -21,7 +21,7 @@ use smallvec::SmallVec;
 use crate::{
     fake_cuda::with_card,
     rng::Rng,
-    running::{MAX_ROWS, PATIENCE, block_on, pool},
+    running::{MAX_ROWS, PATIENCE, block_on, on_cards, pool},
     stages::{knobs, policies},
 };
 
@@ -206,7 +206,7 @@ fn check(response: &Response, stages: i64, rows: &[Vec<i64>]) {
 }
 
 fn bring_up(pool: &Arc<Pool>, stages: usize, policy: Policy) -> Arc<ModelHandle> {
-    let handle = pool.bring_up(spec(stages), knobs(policy, 2, 2), programs(stages));
+    let handle = on_cards(pool, (spec(stages), knobs(policy, 2, 2), programs(stages)));
     Arc::new(handle.expect("the card has room"))
 }
 

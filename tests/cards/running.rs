@@ -3,7 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_ILLEGAL_ADDRESS, CUDA_ERROR_OUT_OF_MEMORY};
-use paternoster::executor::{CardsOptions, InferError, Journal, ModelHandle, Pool, PoolOptions, Response, check_cards};
+use paternoster::{
+    batching::Knobs,
+    executor::{
+        CardsOptions, InferError, Journal, ModelHandle, Placement, Pool, PoolOptions, Response, Site, StagePrograms,
+        check_cards,
+    },
+    model::ModelSpec,
+};
 
 use crate::{
     fake_control::{fail_calls, fail_none, traced},
@@ -30,8 +37,15 @@ pub fn journaled(lanes: u16, depth: u16, journal: Option<Arc<Journal>>) -> Arc<P
 }
 
 pub fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
-    let (spec, knobs, programs) = form.version(MAX_ROWS, slots);
-    Arc::new(pool.bring_up(spec, knobs, programs).expect("the card has room"))
+    Arc::new(on_cards(pool, form.version(MAX_ROWS, slots)).expect("the card has room"))
+}
+
+/// Brings a version up on the pool's cards, and nowhere else.
+pub fn on_cards(
+    pool: &Arc<Pool>,
+    (spec, knobs, programs): (ModelSpec, Knobs, StagePrograms),
+) -> Result<ModelHandle, String> {
+    pool.bring_up_on(spec, knobs, programs, None, &Placement::On(vec![Site::Cards]))
 }
 
 pub fn values(response: &Response) -> Vec<u64> {
@@ -162,8 +176,7 @@ fn a_version_that_is_refused_leaves_nothing_on_the_card() {
                     let name = std::ffi::CString::new(reserve).expect("a name");
                     let calls = functions_called(|| {
                         fail_calls(&name, nth, CUDA_ERROR_OUT_OF_MEMORY);
-                        let (spec, knobs, programs) = form.version(MAX_ROWS, 64);
-                        handle = pool.bring_up(spec, knobs, programs).ok();
+                        handle = on_cards(&pool, form.version(MAX_ROWS, 64)).ok();
                         fail_none();
                     });
                     if let Some(handle) = handle {
@@ -180,6 +193,24 @@ fn a_version_that_is_refused_leaves_nothing_on_the_card() {
                 assert!(refused > 4, "{reserve} fails {refused} times");
             }
         }
+        assert!(pool.stop(PATIENCE));
+    });
+}
+
+#[test]
+fn what_the_card_cannot_hold_runs_on_the_cpu_where_that_is_left_to_the_pool() {
+    with_fake_cuda(&[], || {
+        let mut rng = Rng::new(9);
+        let pool = pool(1, 1);
+        let form = Form::Chain;
+        fail_calls(c"cuMemAlloc_v2", 1, CUDA_ERROR_OUT_OF_MEMORY);
+        let (spec, knobs, programs) = form.version(MAX_ROWS, 64);
+        let handle = Arc::new(pool.bring_up(spec, knobs, programs).expect("there is the CPU"));
+        fail_none();
+        let answer = block_on(handle.submit(form.request(&form.ask(&mut rng, 3))));
+        let error = answer.expect_err("the program has nothing for the CPU").to_string();
+        assert!(error.contains("it runs on cards alone"), "{error}");
+        run(&bring_up(&pool, form, 64), form, &mut rng, 10, 0);
         assert!(pool.stop(PATIENCE));
     });
 }

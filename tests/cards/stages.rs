@@ -12,7 +12,7 @@ use crate::{
     fake_control::{fail_calls, fail_none},
     fake_cuda::{with_card, with_fake_cuda},
     rng::Rng,
-    running::{MAX_ROWS, PATIENCE, block_on, functions_called, pool, values},
+    running::{MAX_ROWS, PATIENCE, block_on, functions_called, on_cards, pool, values},
     staged::{STAGED, Staged},
 };
 
@@ -29,7 +29,7 @@ pub fn knobs(policy: Policy, buffer_pairs: u16, max_in_flight: u32) -> Knobs {
 }
 
 pub fn bring_up(pool: &Arc<Pool>, staged: Staged, knobs: Knobs) -> Arc<ModelHandle> {
-    let handle = pool.bring_up(staged.spec(MAX_ROWS), knobs, staged.programs(MAX_ROWS));
+    let handle = on_cards(pool, (staged.spec(MAX_ROWS), knobs, staged.programs(MAX_ROWS)));
     Arc::new(handle.expect("the card has room"))
 }
 
