@@ -9,7 +9,7 @@ use super::HOST_ROWS;
 use crate::{
     executor::{
         cells::{CellPrograms, Keep},
-        cuda::graph::fixed_row_bytes,
+        cuda::row_bytes::fixed_row_bytes,
     },
     model::unfold::{NodeType, Nodes, Segment, Source, Start, Tensor, Which},
 };

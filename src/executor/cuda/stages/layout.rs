@@ -7,7 +7,7 @@ use crate::{
     engine::CardProgram,
     executor::{
         StagePrograms,
-        cuda::graph::{RowBytes, row_bytes},
+        cuda::row_bytes::{RowBytes, row_bytes},
         stages::{Programs, Stages},
     },
     model::{Dims, ExitTo, ModelSpec, Source, TensorSpec},

@@ -1,0 +1,63 @@
+//! How many bytes the rows of a tensor have on a card.
+
+use smallvec::SmallVec;
+
+use crate::{
+    batching::Lengths,
+    model::{Dims, TensorSpec, element_count},
+};
+
+/// Rows are moved in words of so many bytes.
+const WORD_BYTES: usize = 4;
+
+/// Bytes of the rows of a tensor, by the lengths that its program is made for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RowBytes(SmallVec<[usize; 1]>);
+
+impl RowBytes {
+    /// Those of a row with the lengths of this number.
+    pub(super) fn at(&self, lengths: usize) -> usize {
+        self.0.get(lengths).or(self.0.first()).copied().unwrap_or_default()
+    }
+
+    /// Those of the longest row: from row to row where rows are kept.
+    pub(super) fn pitch(&self) -> usize {
+        self.0.iter().copied().max().unwrap_or_default()
+    }
+}
+
+impl From<usize> for RowBytes {
+    fn from(bytes: usize) -> Self {
+        Self(SmallVec::from_slice(&[bytes]))
+    }
+}
+
+/// Bytes of a row of a tensor with each of these lengths, which are moved together.
+///
+/// # Errors
+/// When its rows have no fixed size, or none that is moved.
+pub(super) fn row_bytes(spec: &TensorSpec, lengths: &[Lengths]) -> Result<RowBytes, String> {
+    let bytes = lengths.iter().map(|lengths| bytes_of_a_row(spec, &spec.dims_at(lengths)));
+    Ok(RowBytes(bytes.collect::<Result<_, _>>()?))
+}
+
+/// Bytes of a row of a tensor whose rows are all alike.
+///
+/// # Errors
+/// As [`row_bytes`].
+pub(super) fn fixed_row_bytes(spec: &TensorSpec) -> Result<usize, String> {
+    bytes_of_a_row(spec, &spec.dims)
+}
+
+fn bytes_of_a_row(spec: &TensorSpec, dims: &Dims) -> Result<usize, String> {
+    let size = spec.datatype.size_bytes().ok_or_else(|| format!("'{}' holds strings", spec.name))?;
+    let is_fixed = dims.iter().all(|&dim| dim >= 0);
+    let bytes = element_count(dims).filter(|_| is_fixed).and_then(|count| count.checked_mul(size));
+    let bytes = bytes
+        .ok_or_else(|| format!("'{}' has dims {:?} that vary without being padded", spec.name, spec.dims.as_slice()))?;
+    if !bytes.is_multiple_of(WORD_BYTES) || bytes == 0 {
+        let name = &spec.name;
+        return Err(format!("'{name}' has rows of {bytes} bytes, expected a multiple of {WORD_BYTES}"));
+    }
+    Ok(bytes)
+}
