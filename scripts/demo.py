@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import fetch
 import numpy as np
@@ -185,7 +186,7 @@ def interrupted(_number, _frame):
 def main():
     signal.signal(signal.SIGTERM, interrupted)
     server = Server(ROOT / "model_repository", log=fetch.CACHE / "demo.log")
-    say(f"starting {server.program.name} on {server.repository.name}")
+    say(f"starting {server.program.name} on {Path(server.repository).name}")
     status = 1
     try:
         with server:
