@@ -19,8 +19,8 @@ pub struct RunSize {
 
 /// A program that can be loaded onto a card. It is made without one.
 pub trait CardProgram: Send + Sync {
-    /// The lengths of padded axes that runs may have, each entry by symbol of the model; one empty entry where nothing is
-    /// padded.
+    /// The lengths of padded axes that runs may have, each entry by symbol of the model. There is one empty entry where
+    /// nothing is padded.
     fn lengths(&self) -> Vec<Lengths> {
         vec![Lengths::new()]
     }
@@ -51,8 +51,8 @@ pub trait CardWeights {
     fn reserve(&self, card: &mut Cuda, stream: StreamId, max_rows: u32) -> Result<Box<dyn CardWorkspace>, DeviceError>;
 }
 
-/// A program on one stream of a card. Tensors are row-major without gaps, the batch being axis 0. Where they lie depends
-/// on the [lengths](CardProgram::lengths) of a run, which are given by number, but not on how many rows it has.
+/// A program on one stream of a card. Tensors are row-major without gaps, and the batch is axis 0. Where they lie
+/// depends on the [lengths](CardProgram::lengths) of a run, which are given by number, but not on its number of rows.
 pub trait CardWorkspace {
     /// Where an input is to be written before a run.
     fn input(&self, lengths: usize, index: usize) -> Address;

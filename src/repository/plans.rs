@@ -87,7 +87,7 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
                     plans.push((lengths_of_rows.clone(), plan));
                 }
             }
-            // Some graphs take no more than so many entries.
+            // Some graphs have a limit, such as the number of positions.
             Err(reason) if plans.iter().all(|plans| !plans.is_empty()) && !lengths.are_given() => {
                 skipped.get_or_insert((lengths_of_rows, reason));
             }

@@ -204,7 +204,8 @@ impl Repository {
         self.control.changes.subscribe()
     }
 
-    /// Stops polling, lets go of all versions, and removes the temporary copies of models of object stores; loads that are under way are dropped when they are done.
+    /// Stops polling, lets go of all versions, and removes the temporary copies of models of object stores. Loads that are
+    /// under way are dropped when they are done.
     pub fn shutdown(&self) {
         if let Some(poller) = self.poller.get() {
             poller.abort();

@@ -28,7 +28,8 @@ fn gathered(rows: &[Option<usize>], columns: usize) -> Vec<f64> {
     rows.iter().flat_map(row).chain(padding).collect()
 }
 
-/// Words of a row, and words between two rows, in the batch and in tables whose rows may be shorter: with vectors, and without for either reason.
+/// Words of a row, and words between two rows, in the batch and in tables whose rows may be shorter: with vectors, and
+/// without for either reason.
 const WIDTHS: [(usize, usize); 9] = [(1, 0), (3, 0), (4, 0), (4, 4), (4, 3), (31, 1), (32, 0), (257, 0), (1000, 24)];
 
 /// Rows that begin every `stride` words; nothing is written between them.

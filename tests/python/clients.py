@@ -28,7 +28,8 @@ def rows(count, start=0):
 
 
 def ask_all(server, model, requests, cancel_every=None):
-    """Asks for all of these inputs at once, and cancels one in so many; by number (result, error), and the model's statistics."""
+    """Sends all of these inputs at once, and cancels every `cancel_every`-th request. Returns (result, error) by number, and
+    the model's statistics."""
     answers, all_there = {}, threading.Event()
 
     def take(number):

@@ -15,7 +15,7 @@ LONGEST = 20
 REQUESTS = 24
 TOLERANCE = 1e-4
 ON_A_CARD = f"instance: {{ devices: [cuda], lengths: {{ tokens: [6, 11, {LONGEST}] }} }}\n"
-#: Behind the whole model, which waits for nobody, stages that newcomers join.
+#: The model as it is, and in stages that newcomers join.
 CUT = {"whole": "", "staged": "stages: 3\nbatching: { policy: diversity }\n"}
 
 

@@ -187,8 +187,9 @@ impl Cuda {
         Memory::new(&self.context, bytes)
     }
 
-    /// Makes a matrix product ready to be captured: chooses its algorithm and runs it on what lies at these addresses,
-    /// unless one of its form has run, since what it loads lazily cannot be loaded within a capture. Not for the hot path.
+    /// Makes a matrix product ready to be captured: chooses its algorithm, and runs it on what lies at these addresses
+    /// unless one of its form has run. What the library loads lazily cannot be loaded within a capture. Not for the hot
+    /// path.
     ///
     /// # Errors
     /// When cuBLASLt is not found, or has no algorithm for the product.

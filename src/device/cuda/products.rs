@@ -196,19 +196,23 @@ pub(super) struct Form {
     algorithm: sys::cublasLtMatmulAlgo_t,
     /// m, n, k and the batch.
     lengths: [usize; 4],
+    leading: [usize; 2],
     are_transposed: [bool; 2],
     has_bias: bool,
+    multiplication: Multiplication,
 }
 
 impl Product {
     /// What products that run the same kernels have in common.
     pub(super) fn form(&self) -> Form {
-        let MatrixProduct { m, n, k, batches, a, b, bias, .. } = &self.product;
+        let MatrixProduct { m, n, k, batches, a, b, bias, multiplication, .. } = &self.product;
         Form {
             algorithm: self.algorithm,
             lengths: [*m, *n, *k, *batches],
+            leading: [a.leading, b.leading],
             are_transposed: [a.is_transposed, b.is_transposed],
             has_bias: bias.is_some(),
+            multiplication: *multiplication,
         }
     }
 

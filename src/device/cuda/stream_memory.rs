@@ -10,9 +10,9 @@ use crate::device::{DeviceError, StreamId};
 pub(super) struct StreamMemory(Vec<Weak<Memory>>);
 
 impl Cuda {
-    /// Memory for work of one stream, which leaves nothing in it: at least so many bytes. What asks for no more gets the
-    /// same, since work on a stream runs one after another. What is written there while nothing runs, by a library that
-    /// tries an algorithm, may be written once the stream has been [drained](Self::drain).
+    /// Returns memory of at least `bytes` for work of one stream. Work on a stream runs one after another, so all of it
+    /// shares this memory, and nothing in it outlasts a run. A caller that writes there outside of a run, as to try an
+    /// algorithm, [drains](Self::drain) the stream first.
     ///
     /// # Errors
     /// When there is no such stream, not as much memory, or the device is lost.

@@ -14,8 +14,8 @@ use crate::device::{
     cuda::{Address, Cuda, Memory},
 };
 
-/// The constants of some plans, one behind another. What plans have in common, such as the weights of the graph that all
-/// are made of, is there once.
+/// The constants of some plans, one behind another. What the plans share, such as the weights of their graph, is there
+/// once.
 pub struct Weights {
     memory: Memory,
     /// By where the host has a constant, and its bytes.

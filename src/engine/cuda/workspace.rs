@@ -130,8 +130,8 @@ impl Workspace {
         }
     }
 
-    /// Where the rows of an input are to lie, row-major from row 0 on and without gaps; the same for each number of rows,
-    /// and aligned to 256 bytes.
+    /// Where the rows of an input are to lie, row-major from row 0 on and without gaps. The address does not depend on
+    /// the number of rows, and is aligned to 256 bytes.
     ///
     /// # Panics
     /// When there is no such input.
@@ -147,8 +147,8 @@ impl Workspace {
         self.outputs[index]
     }
 
-    /// Where a word for each row lies that is not 0 after a launch if the row had an index which its table does not have;
-    /// none where nothing is looked up.
+    /// Where a word for each row lies. It is not 0 after a launch if the row had an index that its table does not have.
+    /// None where nothing is looked up.
     pub fn faults(&self) -> Option<Address> {
         self.faults
     }

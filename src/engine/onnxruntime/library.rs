@@ -69,9 +69,9 @@ pub enum LibraryError {
     Setup(String),
 }
 
-/// Keeps ONNX Runtime from sending telemetry to its makers and from keeping a device's identity in the user's home. From
-/// version 1.29 on its official libraries do both unless a variable says otherwise when they are set up; a switch in the
-/// interface comes too late for it. A value that the user has set stays. A program calls this before it starts threads.
+/// Keeps ONNX Runtime from sending telemetry and from keeping a device's identity in the user's home. From version 1.29
+/// on its official libraries do both, unless a variable says otherwise when they are set up. The switch in the interface
+/// comes too late for that. A value that the user has set stays. A program calls this before it starts threads.
 pub fn refuse_telemetry() {
     if env::var_os(TELEMETRY_VARIABLE).is_none() {
         // SAFETY: the process has one thread yet, so nothing else reads the environment.

@@ -7,7 +7,7 @@ use crate::{
     model::{Dims, TensorSpec, element_count},
 };
 
-/// Rows are moved in words of so many bytes.
+/// Bytes of the words in which rows are moved.
 const WORD_BYTES: usize = 4;
 
 /// Bytes of the rows of a tensor, by the lengths that its program is made for.

@@ -8,9 +8,9 @@ use crate::batching::Lengths;
 /// Key prefix: `lengths.<axis>` lists lengths of a padded axis, ascending: `16,32,64`.
 pub const LENGTHS: &str = "lengths.";
 
-/// Lengths where nobody says: no request is padded to more than one and a half times its own, from 16 on.
+/// Lengths by default: from 16 on, no request is padded to more than one and a half times its own length.
 const LADDER: [u32; 11] = [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512];
-/// The same for each of several axes: twice its own.
+/// Lengths by default of each of several axes: at most twice its own.
 const COARSE: [u32; 6] = [16, 32, 64, 128, 256, 512];
 /// Most lengths of an axis, and most combinations of those of several axes.
 const MOST: usize = 64;

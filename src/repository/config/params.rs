@@ -180,8 +180,8 @@ pub fn is_ours(key: &str) -> bool {
         || unfold::is_ours(key)
 }
 
-/// Sorts a key of `parameters`; `pad.` and `axes.` keys must name tensors of the configuration, `lengths.` keys axes that
-/// are padded.
+/// Sorts a key of `parameters`. `pad.` and `axes.` keys must name tensors of the configuration, `lengths.` keys padded
+/// axes.
 pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
     let inputs = config.input.iter().map(|tensor| tensor.name.as_str());
     let outputs = config.output.iter().map(|tensor| tensor.name.as_str());
