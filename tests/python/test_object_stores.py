@@ -120,7 +120,8 @@ def test_explicit_loads_fetch_their_model_alone(store, serve):
     with connected(server) as client:
         store.requests.take()
         assert index(client) == {"wanted": ("", "", ""), "other": ("", "", "")}
-        assert store.requests.take() == ({}, 1), "the index costs one listing"
+        # A listing whose connection breaks is asked for again, so how many there are is not told here.
+        assert store.requests.take()[0] == {}, "the index fetches nothing"
         client.load_model("wanted")
         assert factor(client, "wanted") == 2
         fetched, _ = store.requests.take()
