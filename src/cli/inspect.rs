@@ -10,7 +10,10 @@ use super::{
     table::Table,
 };
 use crate::{
-    engine::cuda::{Plan, PlanError},
+    engine::{
+        Precision,
+        cuda::{Plan, PlanError},
+    },
     model::TensorSpec,
     onnx::{self, Port, PortDim, SealedModel, Signature},
 };
@@ -103,7 +106,7 @@ pub fn run_with(args: &InspectArgs, out: &mut dyn Write) -> Result<(), InspectEr
         table.row([node.name.clone(), node.operator.clone(), lowered]);
     }
     writeln!(out, "{table}")?;
-    match Plan::new(sealed.model(), &inputs, &outputs, has_batch_axis) {
+    match Plan::new(sealed.model(), &inputs, &outputs, has_batch_axis, Precision::Ieee) {
         Ok(plan) => writeln!(out, "{} nodes, {} launches for a batch", nodes.len(), plan.launches())?,
         Err(error) => writeln!(out, "{error}")?,
     }

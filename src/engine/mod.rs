@@ -7,11 +7,13 @@
 mod card;
 pub mod cuda;
 pub mod onnxruntime;
+mod precision;
 mod program;
 mod repeat;
 mod stop;
 
 pub use card::{CardProgram, CardWeights, CardWorkspace, RunSize};
+pub use precision::Precision;
 pub use program::{Batch, BatchInput, BatchOutput, EngineError, Execution, Program, ProgramPort, RowDelay, RowFailure};
 pub use repeat::{Repeat, RepeatElements};
 pub use stop::StopSignal;

@@ -18,6 +18,7 @@ use super::config::{
 };
 use crate::{
     batching::Knobs,
+    engine::Precision,
     executor::{InputTensor, ModelHandle, Placement},
     model::ModelSpec,
     onnx::{ExternalFiles, Signature},
@@ -84,6 +85,8 @@ pub struct LoadRequest {
     pub placement: Placement,
     /// The lengths of padded axes that it is prepared for on cards.
     pub lengths: PreparedLengths,
+    /// What its products and convolutions are computed with on cards.
+    pub precision: Precision,
     /// The complete configuration.
     pub config: Arc<pb::ModelConfig>,
 }

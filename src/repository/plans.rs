@@ -8,8 +8,8 @@ use super::LoadRequest;
 use crate::{
     batching::Lengths,
     engine::{
-        Program,
-        cuda::{OnCard, Plan, Precision},
+        Precision, Program,
+        cuda::{OnCard, Plan},
     },
     executor::{Pool, StagePrograms, check_cards},
     model::{ModelSpec, TensorSpec},
@@ -75,13 +75,13 @@ impl Plans {
 /// # Errors
 /// When one has none; with all operators that are missing.
 fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<dyn Program>>, String> {
-    let LoadRequest { spec, lengths, cells, .. } = request;
+    let LoadRequest { spec, lengths, precision, cells, .. } = request;
     // Of a model of cells no axis is padded.
     let combinations = if cells.is_empty() { lengths.combinations()? } else { vec![Lengths::new()] };
     let mut plans: Vec<Vec<(Lengths, Plan)>> = vec![Vec::new(); compiled.len()];
     let mut skipped = None;
     for lengths_of_rows in combinations {
-        match at(compiled, &lengths_of_rows) {
+        match at(compiled, &lengths_of_rows, *precision) {
             Ok(made) => {
                 for (plans, plan) in plans.iter_mut().zip(made) {
                     plans.push((lengths_of_rows.clone(), plan));
@@ -100,7 +100,7 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
         info!(model = %spec.name, ?lengths, "on cards requests of these lengths and more are refused: {reason}");
     }
     let programs = compiled.iter().zip(plans).map(|(own, plans)| {
-        let program = OnCard::new(Arc::clone(&own.program), plans, Precision::Ieee);
+        let program = OnCard::new(Arc::clone(&own.program), plans);
         Arc::new(program) as Arc<dyn Program>
     });
     Ok(programs.collect())
@@ -110,8 +110,9 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
 ///
 /// # Errors
 /// As [`planned`].
-fn at(compiled: &[Compiled<'_>], lengths: &[u32]) -> Result<Vec<Plan>, String> {
-    let (made, missing): (Vec<_>, Vec<_>) = compiled.iter().map(|own| own.at(lengths)).partition(Result::is_ok);
+fn at(compiled: &[Compiled<'_>], lengths: &[u32], precision: Precision) -> Result<Vec<Plan>, String> {
+    let (made, missing): (Vec<_>, Vec<_>) =
+        compiled.iter().map(|own| own.at(lengths, precision)).partition(Result::is_ok);
     if missing.is_empty() {
         return Ok(made.into_iter().filter_map(Result::ok).collect());
     }
@@ -119,9 +120,10 @@ fn at(compiled: &[Compiled<'_>], lengths: &[u32]) -> Result<Vec<Plan>, String> {
 }
 
 impl Compiled<'_> {
-    fn at(&self, lengths: &[u32]) -> Result<Plan, String> {
+    fn at(&self, lengths: &[u32], precision: Precision) -> Result<Plan, String> {
         let Self { name, model, inputs, outputs, has_batch_axis, .. } = self;
-        let plan = Plan::new(model, &in_the_graph(inputs, lengths), &in_the_graph(outputs, lengths), *has_batch_axis);
+        let [inputs, outputs] = [inputs, outputs].map(|tensors| in_the_graph(tensors, lengths));
+        let plan = Plan::new(model, &inputs, &outputs, *has_batch_axis, precision);
         plan.map_err(|reason| if name.is_empty() { reason.to_string() } else { format!("{name}: {reason}") })
     }
 }

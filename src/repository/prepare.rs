@@ -23,7 +23,7 @@ use super::{
         lengths::PreparedLengths,
         pb,
         pb::model_version_policy::PolicyChoice,
-        pbtxt, placement, sequences,
+        pbtxt, placement, precision, sequences,
         unfold::{self, UnfoldRequest},
         yaml,
     },
@@ -187,6 +187,7 @@ impl Plan {
         let warmup = warmup::samples(&config, &spec, self.directory.as_deref())?;
         let placement = placement::placement(&config);
         let lengths = PreparedLengths::of(&config, &spec.symbols, origin).map_err(text)?;
+        let precision = precision::of(&config, origin).map_err(text)?;
         let config = Arc::new(config);
         let CellProgram { file: program, bytes: override_bytes, external } = whole;
         Ok(LoadRequest {
@@ -204,6 +205,7 @@ impl Plan {
             warmup,
             placement,
             lengths,
+            precision,
             config,
         })
     }

@@ -10,9 +10,11 @@ use cudarc::{
     driver::sys::{CUresult, CUresult::*},
 };
 
+use half::{bf16, f16};
+
 use crate::{
     compiler::{self, Failure},
-    descriptors::{Convolution, Dense, F32, Moves},
+    descriptors::{BF16, Convolution, Dense, F16, F32, Moves},
     memory,
     settings::settings,
     shared::Shared,
@@ -37,6 +39,8 @@ pub struct Shape {
     moves: Moves,
     groups: i64,
     math: u32,
+    /// Of images, filter and bias.
+    pub data_type: u32,
 }
 
 /// As in `convolution.cpp`.
@@ -86,10 +90,15 @@ impl Shape {
         if !fits || (0..2).any(|axis| positions(axis) != Some(y.dims[2 + axis])) {
             return Err(CUDNN_STATUS_BAD_PARAM);
         }
-        if [x.data_type, w.data_type, y.data_type, moves.compute_type].iter().any(|&of| of != F32) {
+        let is_of_one_type = [w.data_type, y.data_type].iter().all(|&of| of == x.data_type);
+        if !is_of_one_type || ![F32, F16, BF16].contains(&x.data_type) || moves.compute_type != F32 {
             return Err(CUDNN_STATUS_NOT_SUPPORTED);
         }
-        Ok(Self { direction, x: x.dims, w: w.dims, y: y.dims, moves: *moves, groups, math: convolution.math })
+        if x.data_type == BF16 && settings().capability.0 < 8 {
+            return Err(CUDNN_STATUS_NOT_SUPPORTED_ARCH_MISMATCH);
+        }
+        let (math, data_type) = (convolution.math, x.data_type);
+        Ok(Self { direction, x: x.dims, w: w.dims, y: y.dims, moves: *moves, groups, math, data_type })
     }
 
     /// What algorithms are chosen for.
@@ -104,21 +113,25 @@ impl Shape {
         self.w[2..] == [3, 3] && self.moves.strides == [1, 1] && self.moves.dilations == [1, 1]
     }
 
+    fn element_bytes(&self) -> usize {
+        if self.data_type == F32 { 4 } else { 2 }
+    }
+
     /// Bytes of all images on the side of `x`.
     pub fn image_bytes(&self) -> usize {
-        4 * self.x.iter().product::<i64>() as usize
+        self.element_bytes() * self.x.iter().product::<i64>() as usize
     }
 
     /// Bytes of a dense tensor of all kernels.
     pub fn weight_bytes(&self) -> usize {
-        4 * self.w.iter().product::<i64>() as usize
+        self.element_bytes() * self.w.iter().product::<i64>() as usize
     }
 
     /// The convolution with no bias and no activation. `x` and `y` are those of the forward direction.
     pub fn problem(&self, [x, w, y]: [u64; 3], alpha: f32, beta: f32) -> Problem {
         let axes = |dims: [i64; 4]| [dims[2], dims[3]];
         // Without tensor cores there is no TF32, and FMA forbids it. All other kinds of mathematics use it.
-        let rounds = settings().capability.0 >= 8 && self.math != FMA_MATH;
+        let rounds = self.data_type == F32 && settings().capability.0 >= 8 && self.math != FMA_MATH;
         Problem {
             x,
             w,
@@ -155,7 +168,7 @@ impl Shape {
             touched.push((problem.bias, self.w[0]));
         }
         for (address, elements) in touched {
-            let found = memory::find_mapped(address as usize, 4 * elements as usize);
+            let found = memory::find_mapped(address as usize, self.element_bytes() * elements as usize);
             found.map_err(|_| CUDA_ERROR_ILLEGAL_ADDRESS)?;
         }
         let library = library().map_err(|_| CUDA_ERROR_LAUNCH_FAILED)?;
@@ -164,10 +177,79 @@ impl Shape {
             Direction::BackwardData => library.backward,
         };
         // SAFETY: all of the memory is there.
-        unsafe { compute(problem) };
+        unsafe {
+            match self.data_type {
+                F16 => self.by_way_of_floats::<f16>(compute, problem),
+                BF16 => self.by_way_of_floats::<bf16>(compute, problem),
+                _ => compute(problem),
+            }
+        }
         Ok(())
     }
+
+    /// Computes in fp32 what is read and written in 16 bits.
+    ///
+    /// # Safety
+    /// The problem's memory is there.
+    unsafe fn by_way_of_floats<T: Number>(&self, compute: Compute, problem: &Problem) {
+        let count = |dims: &[i64; 4]| dims.iter().product::<i64>() as usize;
+        let read = |address: u64, elements: usize| -> Vec<f32> {
+            if address == 0 {
+                return Vec::new();
+            }
+            // SAFETY: the caller's promise.
+            let elements = unsafe { std::slice::from_raw_parts(address as *const T, elements) };
+            elements.iter().map(|&element| element.to_float()).collect()
+        };
+        let (mut x, mut y) = (read(problem.x, count(&self.x)), read(problem.y, count(&self.y)));
+        let mut w = read(problem.w, count(&self.w));
+        let has_addend = problem.alpha2 != 0.0;
+        let z = if has_addend { read(problem.z, count(&self.y)) } else { Vec::new() };
+        let bias = read(problem.bias, self.w[0] as usize);
+        let at = |numbers: &[f32]| if numbers.is_empty() { 0 } else { numbers.as_ptr() as u64 };
+        let floats = Problem {
+            x: x.as_mut_ptr() as u64,
+            w: w.as_mut_ptr() as u64,
+            y: y.as_mut_ptr() as u64,
+            z: at(&z),
+            bias: at(&bias),
+            ..*problem
+        };
+        let (results, to) = match self.direction {
+            Direction::Forward => (&y, problem.y),
+            Direction::BackwardData => (&x, problem.x),
+        };
+        // SAFETY: the numbers live until it returns; the results' own memory is there.
+        unsafe {
+            compute(&floats);
+            for (place, &number) in results.iter().enumerate() {
+                (to as *mut T).add(place).write(T::of_float(number));
+            }
+        }
+    }
 }
+
+/// A type of 16 bits.
+trait Number: Copy {
+    fn to_float(self) -> f32;
+    fn of_float(number: f32) -> Self;
+}
+
+macro_rules! numbers {
+    ($($of:ty)+) => {$(
+        impl Number for $of {
+            fn to_float(self) -> f32 {
+                self.to_f32()
+            }
+
+            fn of_float(number: f32) -> Self {
+                Self::from_f32(number)
+            }
+        }
+    )+};
+}
+
+numbers! { f16 bf16 }
 
 type Compute = unsafe extern "C" fn(*const Problem);
 

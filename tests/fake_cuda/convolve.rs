@@ -19,7 +19,7 @@ use crate::{
     capture,
     convolution::{Direction, Problem, Shape},
     cudnn::{of, stream_of},
-    descriptors::{activation, convolution, filter, tensor},
+    descriptors::{BF16, activation, convolution, filter, tensor},
     handles::{Handle, name},
     memory, stream,
 };
@@ -77,7 +77,7 @@ fn run(
         Direction::BackwardData => backward_workspace(&shape, algo),
     };
     let needs = needs.ok_or(CUDNN_STATUS_NOT_SUPPORTED)?;
-    let is_aligned = [problem.x, problem.w, problem.y].iter().all(|address| address % 4 == 0);
+    let is_aligned = [problem.x, problem.w, problem.y].iter().all(|address| address % 2 == 0);
     if needs > workspace_bytes || needs > 0 && workspace == 0 || !is_aligned {
         return Err(CUDNN_STATUS_BAD_PARAM);
     }
@@ -211,7 +211,8 @@ entries_of! {
         }
         // Without an activation there is one algorithm.
         let is_known = activated.mode == RELU || activated.mode == IDENTITY && algo == 1;
-        if !is_known || activated.propagates_nan {
+        // The documentation's list of types for this call does not have BF16.
+        if !is_known || activated.propagates_nan || shape.data_type == BF16 || bias.data_type != shape.data_type {
             return Err(CUDNN_STATUS_NOT_SUPPORTED);
         }
         let mut problem = shape.problem([x_data, w_data, y_data], *alpha, 0.0);

@@ -11,6 +11,8 @@ use crate::{
 };
 
 pub const F32: u32 = 0;
+pub const F16: u32 = 2;
+pub const BF16: u32 = 9;
 const NCHW: u32 = 0;
 /// Elements of a tensor, at most.
 const ELEMENTS_MAX: i64 = i32::MAX as i64;

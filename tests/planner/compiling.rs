@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use paternoster::{device::cuda::Compiler, engine::cuda::Precision};
+use paternoster::device::cuda::Compiler;
 
 use crate::{
     fake_control::traced,
@@ -37,7 +37,7 @@ fn what_was_compiled_ahead_is_not_compiled_again() {
             compiling.join().expect("it does not panic").expect("it compiles");
         });
         assert_eq!(compiled(&ahead), 2);
-        let after = traced(|| drop(plan.load(&mut card, Precision::Ieee).expect("there is room")));
+        let after = traced(|| drop(plan.load(&mut card).expect("there is room")));
         assert_eq!(compiled(&after), 0, "{after}");
     });
 }

@@ -5,7 +5,7 @@ use std::{env, fs, os::unix::fs::symlink, path::Path};
 use cudarc::driver::sys::CUresult::{CUDA_ERROR_NOT_SUPPORTED, CUDA_ERROR_OUT_OF_MEMORY};
 use paternoster::{
     device::DeviceError,
-    engine::cuda::Precision,
+    engine::Precision,
     model::{DataType, TensorSpec},
     onnx::{PortDim, build::Graph},
 };
@@ -173,7 +173,7 @@ fn without_cudnn_plans_with_convolutions_are_refused_in_one_line_and_others_run(
         product().check();
         let mut cuda = card();
         let case = convolutions();
-        let loaded = case.plan().load(&mut cuda, Precision::Ieee).expect("its kernels and weights are there");
+        let loaded = case.plan().load(&mut cuda).expect("its kernels and weights are there");
         let refused = loaded.reserve(&mut cuda, STREAM, 2).expect_err("there is no cuDNN");
         let reason = "cuDNN is not found (libcudnn.so.9): convolutions cannot be computed; give the folder of CUDA's \
                       libraries with --cuda-libraries";

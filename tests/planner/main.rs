@@ -14,6 +14,7 @@ mod images;
 mod loading;
 mod networks;
 mod operators;
+mod precision;
 mod resampling;
 mod rig;
 #[path = "../common/runtime.rs"]

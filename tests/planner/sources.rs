@@ -2,7 +2,10 @@
 
 use std::{env, fs, path::PathBuf};
 
-use paternoster::onnx::zoo::{Width, cells};
+use paternoster::{
+    engine::Precision,
+    onnx::zoo::{Width, cells},
+};
 
 use crate::{convolutions, networks::network, operators, resampling, rig::Case};
 
@@ -11,8 +14,13 @@ const WRITE: &str = "WRITE_PLANS";
 
 #[test]
 fn sources_are_the_committed_ones() {
+    let lstm = || network(cells::lstm::step(Width::QUARTER), &[], 2_000);
+    let half = [
+        ("lstm_step_bf16", lstm().plan_in(Precision::Bf16)),
+        ("lookups_fp16", operators::lookups_of().plan_in(Precision::Fp16)),
+    ];
     let cases: [(&str, Case); 10] = [
-        ("lstm_step", network(cells::lstm::step(Width::QUARTER), &[], 2_000)),
+        ("lstm_step", lstm()),
         (
             "transformer_decoder",
             network(cells::transformer::decoder(Width::QUARTER), &[("past", 5), ("memory", 7)], 4_000),
@@ -27,8 +35,9 @@ fn sources_are_the_committed_ones() {
         ("sizes", resampling::sizes_of()),
     ];
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/plans");
-    for (name, case) in cases {
-        let (path, plan) = (folder.join(format!("{name}.cu")), case.plan());
+    let plans = cases.into_iter().map(|(name, case)| (name, case.plan())).chain(half);
+    for (name, plan) in plans {
+        let path = folder.join(format!("{name}.cu"));
         if env::var_os(WRITE).is_some() {
             fs::create_dir_all(&folder).expect("the folder can be made");
             fs::write(&path, plan.source()).expect("the file can be written");

@@ -32,6 +32,14 @@ pub enum Element {
 }
 
 impl Element {
+    /// Bytes of an element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
     /// As the kernels' prelude is told.
     fn definition(self) -> &'static str {
         match self {

@@ -20,6 +20,7 @@ use cudarc::cudnn::{
 
 use self::descriptors::{Descriptors, Rectifier};
 use super::{
+    compiler::Element,
     driver::{Address, Context, Stream},
     products::Multiplication,
 };
@@ -69,6 +70,8 @@ pub struct Geometry {
     pub strides: [usize; 2],
     /// From element to element of a window.
     pub dilations: [usize; 2],
+    /// What images, filter and bias hold.
+    pub element: Element,
     /// How elements are multiplied.
     pub multiplication: Multiplication,
 }
@@ -82,7 +85,7 @@ pub struct Rectified {
     pub addend: Option<Address>,
 }
 
-/// A convolution of fp32, summed in fp32.
+/// A convolution, summed in fp32.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageConvolution {
     /// Its shape.
@@ -190,9 +193,9 @@ fn ranked(library: &Library, geometry: &Geometry, described: &Descriptors) -> Re
     let mut found = Vec::new();
     for (algo, math, determinism) in listed {
         // What IEEE forbids stays forbidden, whatever an algorithm was ranked for.
-        let math = match geometry.multiplication {
-            Multiplication::Ieee => cudnnMathType_t::CUDNN_FMA_MATH,
-            Multiplication::Tf32 => math,
+        let math = match (geometry.element, geometry.multiplication) {
+            (Element::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
+            _ => math,
         };
         described.set_math(math)?;
         let is_deterministic = determinism == CUDNN_DETERMINISTIC;
@@ -232,8 +235,7 @@ impl Convolution {
         let ImageConvolution { geometry, workspace_bytes, .. } = convolution;
         let unplanned = |error: CudnnError| unplanned(geometry, &format!("cuDNN: {:?}", error.0));
         let described = Descriptors::new(geometry).map_err(unplanned)?;
-        let rectifier =
-            convolution.rectified.map(|_| Rectifier::new(geometry.outputs)).transpose().map_err(unplanned)?;
+        let rectifier = convolution.rectified.map(|_| Rectifier::new(geometry)).transpose().map_err(unplanned)?;
         let mut algorithms = ranked(library, geometry, &described).map_err(unplanned)?;
         algorithms.retain(|algorithm| algorithm.workspace_bytes <= *workspace_bytes);
         let first = *algorithms.first().ok_or_else(|| lacks_workspace(geometry, *workspace_bytes))?;

@@ -80,6 +80,8 @@ pub struct CudaOptions {
 /// A card. It is used by the thread that opened it.
 pub struct Cuda {
     context: Arc<Context>,
+    /// Compute capability.
+    capability: (i32, i32),
     compiler: Compiler,
     /// cuBLASLt, once something has asked for products.
     multiplying: Option<Rc<products::Library>>,
@@ -150,6 +152,7 @@ impl Cuda {
         let buffers = Registry::default();
         Ok(Self {
             context,
+            capability: (major, minor),
             compiler,
             multiplying: None,
             tried: HashSet::new(),
@@ -163,6 +166,11 @@ impl Cuda {
             is_stopped: false,
             thread_bound: PhantomData,
         })
+    }
+
+    /// Compute capability, such as 9 and 0.
+    pub fn capability(&self) -> (i32, i32) {
+        self.capability
     }
 
     /// What compiles kernels for this card.

@@ -17,7 +17,10 @@ use cudarc::cublaslt::{
     },
 };
 
-use super::driver::{Address, Context, Stream};
+use super::{
+    compiler::Element,
+    driver::{Address, Context, Stream},
+};
 use crate::device::DeviceError;
 
 /// What products may use beside their matrices: what NVIDIA recommends for the H100, and more than older cards ask for.
@@ -26,7 +29,7 @@ pub const WORKSPACE_BYTES: usize = 32 << 20;
 /// Alignment from which on the library makes no more of it.
 const MOST_ALIGNMENT: u64 = 256;
 
-/// How the elements of a product are multiplied; sums are fp32.
+/// How fp32 factors are multiplied; sums are fp32. Half types are multiplied as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Multiplication {
     /// As IEEE's single precision has it.
@@ -35,7 +38,7 @@ pub enum Multiplication {
     Tf32,
 }
 
-/// One of the matrices of a product, of fp32.
+/// One of the matrices of a product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Operand {
     /// Its first element.
@@ -70,6 +73,10 @@ pub struct MatrixProduct {
     pub bias: Option<Address>,
     /// What products are multiplied by.
     pub alpha: f32,
+    /// What both factors hold.
+    pub factors: Element,
+    /// What `bias` and `d` hold: as the factors, or fp32.
+    pub result: Element,
     /// How elements are multiplied.
     pub multiplication: Multiplication,
     /// [`WORKSPACE_BYTES`] of memory that nothing else uses while the product is computed.
@@ -139,22 +146,29 @@ impl Drop for Desc {
 struct Layout(sys::cublasLtMatrixLayout_t);
 
 impl Layout {
-    fn new(rows: usize, columns: usize, leading: usize, batches: usize, stride: usize) -> Result<Self, CublasError> {
-        let layout = Self(result::create_matrix_layout(
-            cudaDataType_t::CUDA_R_32F,
-            rows as u64,
-            columns as u64,
-            leading as i64,
-        )?);
+    fn new(
+        element: Element,
+        [rows, columns]: [usize; 2],
+        leading: usize,
+        batches: usize,
+        stride: usize,
+    ) -> Result<Self, CublasError> {
+        let layout =
+            Self(result::create_matrix_layout(data_type(element), rows as u64, columns as u64, leading as i64)?);
         layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, batches as i32)?;
         layout.set(LayoutAttribute::CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, stride as i64)?;
         Ok(layout)
     }
 
     /// The transpose of a factor, as it lies in memory: rows of the factor are columns here.
-    fn of(operand: &Operand, rows: usize, columns: usize, batches: usize) -> Result<Self, CublasError> {
-        let (rows, columns) = if operand.is_transposed { (rows, columns) } else { (columns, rows) };
-        Self::new(rows, columns, operand.leading, batches, operand.batch_stride)
+    fn of(
+        element: Element,
+        operand: &Operand,
+        [rows, columns]: [usize; 2],
+        batches: usize,
+    ) -> Result<Self, CublasError> {
+        let lengths = if operand.is_transposed { [rows, columns] } else { [columns, rows] };
+        Self::new(element, lengths, operand.leading, batches, operand.batch_stride)
     }
 
     fn set<T>(&self, attribute: LayoutAttribute, value: T) -> Result<(), CublasError> {
@@ -167,6 +181,14 @@ impl Drop for Layout {
     fn drop(&mut self) {
         // SAFETY: nothing else names it; it is memory of the host's alone.
         let _ = unsafe { result::destroy_matrix_layout(self.0) };
+    }
+}
+
+fn data_type(element: Element) -> cudaDataType_t {
+    match element {
+        Element::F32 => cudaDataType_t::CUDA_R_32F,
+        Element::F16 => cudaDataType_t::CUDA_R_16F,
+        Element::Bf16 => cudaDataType_t::CUDA_R_16BF,
     }
 }
 
@@ -199,26 +221,29 @@ pub(super) struct Form {
     leading: [usize; 2],
     are_transposed: [bool; 2],
     has_bias: bool,
+    /// Of the factors and of the result.
+    elements: [Element; 2],
     multiplication: Multiplication,
 }
 
 impl Product {
     /// What products that run the same kernels have in common.
     pub(super) fn form(&self) -> Form {
-        let MatrixProduct { m, n, k, batches, a, b, bias, multiplication, .. } = &self.product;
+        let MatrixProduct { m, n, k, batches, a, b, bias, factors, result, multiplication, .. } = &self.product;
         Form {
             algorithm: self.algorithm,
             lengths: [*m, *n, *k, *batches],
             leading: [a.leading, b.leading],
             are_transposed: [a.is_transposed, b.is_transposed],
             has_bias: bias.is_some(),
+            elements: [*factors, *result],
             multiplication: *multiplication,
         }
     }
 
     /// Describes a product and chooses its algorithm.
     pub(super) fn new(library: &Rc<Library>, product: &MatrixProduct) -> Result<Self, DeviceError> {
-        let MatrixProduct { m, n, k, batches, .. } = *product;
+        let MatrixProduct { m, n, k, batches, factors, .. } = *product;
         let describe = || {
             let desc = Desc::new(product.multiplication)?;
             desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_TRANSA, i32::from(product.b.is_transposed))?;
@@ -228,15 +253,15 @@ impl Product {
                 desc.set(DescAttribute::CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias.to_bits())?;
             }
             let layouts = [
-                Layout::of(&product.b, k, n, batches)?,
-                Layout::of(&product.a, m, k, batches)?,
-                Layout::new(n, m, n, batches, m * n)?,
+                Layout::of(factors, &product.b, [k, n], batches)?,
+                Layout::of(factors, &product.a, [m, k], batches)?,
+                Layout::new(product.result, [n, m], n, batches, m * n)?,
             ];
             let algorithm = choose(library, &desc, &layouts, product)?;
             Ok(Self { library: Rc::clone(library), desc, layouts, algorithm, product: *product })
         };
         describe().map_err(|error: CublasError| {
-            let what = format!("a product of {batches} matrices [{m}, {k}] and [{k}, {n}]");
+            let what = format!("a product of {batches} matrices [{m}, {k}] and [{k}, {n}] of {factors:?}");
             DeviceError::Driver(format!("{what} cannot be planned: cuBLASLt: {:?}", error.0))
         })
     }

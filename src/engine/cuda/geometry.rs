@@ -1,10 +1,10 @@
 //! What cuDNN is told of a plan's convolutions.
 
-use super::{ir::Convolution, load::Precision};
+use super::{ir::Convolution, plan::Parts};
 use crate::device::cuda::convolutions::{Direction, Geometry};
 
 /// The shape of a convolution for a number of rows.
-pub(super) fn geometry(convolution: &Convolution, rows: usize, precision: Precision) -> Geometry {
+pub(super) fn geometry(plan: &Parts, convolution: &Convolution, rows: usize) -> Geometry {
     let Convolution { is_transposed, images, inputs, outputs, groups, size, out, kernel, .. } = *convolution;
     Geometry {
         direction: if is_transposed { Direction::Transposed } else { Direction::Forward },
@@ -18,6 +18,7 @@ pub(super) fn geometry(convolution: &Convolution, rows: usize, precision: Precis
         pads: convolution.pads,
         strides: convolution.strides,
         dilations: convolution.dilations,
-        multiplication: precision.multiplication(),
+        element: plan.element(convolution.x),
+        multiplication: plan.multiplication(),
     }
 }

@@ -181,8 +181,9 @@ impl Builder<'_> {
 
     fn product(&self, product: &Product) -> MatrixProduct {
         let Product { m, n, k, batches, a, b, bias, alpha, d } = product;
+        let (factors, result) = (self.loaded.plan.element(a.buffer), self.loaded.plan.element(*d));
         let operand = |factor: &Factor| Operand {
-            address: self.address(factor.buffer).offset(factor.offset as usize * size_of::<f32>()),
+            address: self.address(factor.buffer).offset(factor.offset as usize * factors.bytes()),
             leading: factor.leading,
             is_transposed: factor.is_transposed,
             batch_stride: factor.batch_stride,
@@ -197,7 +198,9 @@ impl Builder<'_> {
             d: self.address(*d),
             bias: bias.map(|bias| self.address(bias)),
             alpha: *alpha,
-            multiplication: self.loaded.precision.multiplication(),
+            factors,
+            result,
+            multiplication: self.loaded.plan.multiplication(),
             workspace: self.workspace.beside().0,
         }
     }
@@ -209,7 +212,7 @@ impl Builder<'_> {
         });
         let (workspace, workspace_bytes) = self.workspace.beside();
         ImageConvolution {
-            geometry: geometry(convolution, self.rows, self.loaded.precision),
+            geometry: geometry(&self.loaded.plan, convolution, self.rows),
             x: self.address(convolution.x),
             w: self.address(convolution.w),
             y: self.address(convolution.y),

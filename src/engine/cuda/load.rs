@@ -1,42 +1,33 @@
 //! Puts a plan on a card.
 
-use std::{collections::HashMap, fmt, rc::Rc, sync::Arc};
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    fmt,
+    rc::Rc,
+    sync::Arc,
+};
 
 use super::{
     codegen::HEAD,
     fuse::Step,
-    ir::{RowKernel, Rowwise},
+    ir::RowKernel,
     plan::{Parts, Plan},
     weights::Weights,
 };
-use crate::device::{
-    DeviceError,
-    cuda::{Address, Compiler, Cuda, Element, Function, KERNELS, Source, products::Multiplication},
+use crate::{
+    device::{
+        DeviceError,
+        cuda::{Address, Compiler, Cuda, Element, Function, KERNELS, Source},
+    },
+    engine::Precision,
 };
 
-/// Of matrix products and convolutions; tensors are fp32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Precision {
-    /// IEEE single precision.
-    Ieee,
-    /// TF32: factors are rounded to 10 bits of fraction, where the card has units for that.
-    Tf32,
-}
-
-impl Precision {
-    /// How products are computed.
-    pub(super) fn multiplication(self) -> Multiplication {
-        match self {
-            Self::Ieee => Multiplication::Ieee,
-            Self::Tf32 => Multiplication::Tf32,
-        }
-    }
-}
+/// The first cards that multiply BF16.
+const HAS_BF16: (i32, i32) = (8, 0);
 
 /// A plan on a card: its weights and its kernels. It lives as long as the graphs that are made of it.
 pub struct Loaded {
     pub(super) plan: Arc<Parts>,
-    pub(super) precision: Precision,
     _weights: Rc<Weights>,
     /// Constants, by buffer.
     pub(super) constants: HashMap<usize, Address>,
@@ -54,11 +45,11 @@ impl Plan {
     pub fn compile(&self, compiler: &Compiler) -> Result<(), String> {
         let steps = self.0.steps.iter().zip(&self.0.program.kernels);
         let written = steps.filter_map(|(step, generated)| match (step, generated) {
-            (Step::Rowwise(Rowwise { kernel, .. }), None) => Some(written(kernel).0),
+            (Step::Rowwise(rowwise), None) => Some((written(&rowwise.kernel).0, self.0.element(rowwise.from))),
             _ => None,
         });
-        let sources = std::iter::once(self.own()).chain(written);
-        sources.into_iter().try_for_each(|source| compiler.compile(source, Element::F32).map(drop))
+        let mut sources = std::iter::once((self.own(), Element::F32)).chain(written);
+        sources.try_for_each(|(source, element)| compiler.compile(source, element).map(drop))
     }
 
     /// The plan's own kernels.
@@ -69,42 +60,44 @@ impl Plan {
     /// Compiles the plan's kernels and puts its weights on a card, on the card's thread.
     ///
     /// # Errors
-    /// When there is not as much memory, a kernel does not compile, or the device is lost.
-    pub fn load(&self, card: &mut Cuda, precision: Precision) -> Result<Loaded, DeviceError> {
+    /// When there is not as much memory, a kernel does not compile, the card cannot compute in the plan's precision, or
+    /// the device is lost.
+    pub fn load(&self, card: &mut Cuda) -> Result<Loaded, DeviceError> {
         let weights = Weights::upload(card, std::iter::once(self))?;
-        self.load_with(card, Rc::new(weights), precision)
+        self.load_with(card, Rc::new(weights))
     }
 
     /// As [`Self::load`], with weights that are on the card.
     ///
     /// # Errors
-    /// When a kernel does not compile, or the device is lost.
-    pub fn load_with(
-        &self,
-        card: &mut Cuda,
-        weights: Rc<Weights>,
-        precision: Precision,
-    ) -> Result<Loaded, DeviceError> {
+    /// When a kernel does not compile, the card cannot compute in the plan's precision, or the device is lost.
+    pub fn load_with(&self, card: &mut Cuda, weights: Rc<Weights>) -> Result<Loaded, DeviceError> {
         let parts = &self.0;
+        if parts.precision == Precision::Bf16 && card.capability() < HAS_BF16 {
+            let (major, minor) = card.capability();
+            let refused = format!("precision bf16 needs compute capability 8.0, but the card has {major}.{minor}");
+            return Err(DeviceError::Driver(refused));
+        }
         let own = card.kernels(self.own(), Element::F32)?;
-        let mut by_name: HashMap<&str, Function> = HashMap::new();
+        let mut by_name: HashMap<(&str, Element), Function> = HashMap::new();
         let mut kernels = Vec::new();
         for (step, generated) in parts.steps.iter().zip(&parts.program.kernels) {
             kernels.push(match (step, generated) {
                 (_, Some(generated)) => Some(own.function(&generated.name)?),
-                (Step::Rowwise(Rowwise { kernel, .. }), None) => {
-                    let (source, name) = written(kernel);
-                    if !by_name.contains_key(name) {
-                        by_name.insert(name, card.kernels(source, Element::F32)?.function(name)?);
-                    }
-                    by_name.get(name).cloned()
+                (Step::Rowwise(rowwise), None) => {
+                    let ((source, name), element) = (written(&rowwise.kernel), parts.element(rowwise.from));
+                    let function = match by_name.entry((name, element)) {
+                        Entry::Occupied(known) => known.get().clone(),
+                        Entry::Vacant(new) => new.insert(card.kernels(source, element)?.function(name)?).clone(),
+                    };
+                    Some(function)
                 }
                 (_, None) => None,
             });
         }
         let head = parts.program.has_head.then(|| own.function(HEAD)).transpose()?;
         let constants = weights.places(parts);
-        Ok(Loaded { plan: Arc::clone(parts), precision, _weights: weights, constants, kernels, head })
+        Ok(Loaded { plan: Arc::clone(parts), _weights: weights, constants, kernels, head })
     }
 }
 
@@ -119,6 +112,6 @@ fn written(kernel: &RowKernel) -> (Source<'static>, &'static str) {
 
 impl fmt::Debug for Loaded {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.debug_struct("Loaded").field("precision", &self.precision).finish_non_exhaustive()
+        formatter.debug_struct("Loaded").field("precision", &self.plan.precision).finish_non_exhaustive()
     }
 }

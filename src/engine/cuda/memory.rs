@@ -40,7 +40,7 @@ pub fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places> {
     let mut fixed = Vec::new();
     for (index, buffer) in work.buffers.iter().enumerate() {
         let count = if buffer.by_rows { rows } else { 1 };
-        let bytes = buffer.elements.checked_mul(buffer.kind.bytes())?.checked_mul(count)?;
+        let bytes = buffer.elements.checked_mul(buffer.element_bytes())?.checked_mul(count)?;
         let bytes = bytes.max(1).checked_next_multiple_of(ALIGNMENT)?;
         match (&buffer.holder, lives[index]) {
             (Holder::Input(_) | Holder::Output(_), _) => fixed.push((index, bytes)),

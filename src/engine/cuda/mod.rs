@@ -18,6 +18,7 @@ mod launch;
 mod load;
 mod lower;
 mod memory;
+mod narrow;
 mod on_card;
 mod plan;
 mod rectify;
@@ -29,7 +30,7 @@ mod workspace;
 
 pub use self::{
     launch::Prepared,
-    load::{Loaded, Precision},
+    load::Loaded,
     lower::PlannedNode,
     on_card::OnCard,
     plan::{Plan, PlanError},

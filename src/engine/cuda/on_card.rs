@@ -2,7 +2,7 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use super::{Loaded, Plan, Precision, Prepared, Weights, Workspace};
+use super::{Loaded, Plan, Prepared, Weights, Workspace};
 use crate::{
     batching::Lengths,
     device::{
@@ -17,14 +17,13 @@ use crate::{
 pub struct OnCard {
     host: Arc<dyn Program>,
     plans: Vec<(Lengths, Plan)>,
-    precision: Precision,
 }
 
 impl OnCard {
     /// A program of the CPU, and plans of the same graph with the same inputs and outputs, one for each of the lengths
     /// that padded axes may have; one alone, of no lengths, where nothing is padded.
-    pub fn new(host: Arc<dyn Program>, plans: Vec<(Lengths, Plan)>, precision: Precision) -> Self {
-        Self { host, plans, precision }
+    pub fn new(host: Arc<dyn Program>, plans: Vec<(Lengths, Plan)>) -> Self {
+        Self { host, plans }
     }
 }
 
@@ -66,7 +65,7 @@ impl CardProgram for OnCard {
     fn load(&self, card: &mut Cuda) -> Result<Box<dyn CardWeights>, DeviceError> {
         let plans = || self.plans.iter().map(|(_, plan)| plan);
         let weights = Rc::new(Weights::upload(card, plans())?);
-        let loaded = plans().map(|plan| plan.load_with(card, Rc::clone(&weights), self.precision).map(Rc::new));
+        let loaded = plans().map(|plan| plan.load_with(card, Rc::clone(&weights)).map(Rc::new));
         Ok(Box::new(OnAllStreams(loaded.collect::<Result<_, _>>()?)))
     }
 }

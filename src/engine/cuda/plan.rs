@@ -9,11 +9,13 @@ use super::{
     codegen::{self, Program},
     constants,
     fuse::{self, Step},
-    ir::{Count, Dims, ELEMENTS_MAX, Holder, Kind, Work, elements},
+    ir::{BufferId, Count, Dims, ELEMENTS_MAX, Half, Holder, Kind, Work, elements},
     lower::{Call, Lowering, PlannedNode, Value},
-    rectify,
+    narrow, rectify,
 };
 use crate::{
+    device::cuda::{Element, products::Multiplication},
+    engine::Precision,
     model::TensorSpec,
     onnx::{Model, Port, PortDim, pb},
 };
@@ -38,6 +40,7 @@ pub struct Plan(pub(super) Arc<Parts>);
 pub(super) struct Parts {
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
+    pub(super) precision: Precision,
     pub(super) work: Work,
     pub(super) steps: Vec<Step>,
     /// Its own kernels.
@@ -58,17 +61,29 @@ impl Plan {
         inputs: &[TensorSpec],
         outputs: &[TensorSpec],
         has_batch_axis: bool,
+        precision: Precision,
     ) -> Result<Self, PlanError> {
         let (lowering, wanted) = lowered(model, inputs, outputs, has_batch_axis)?;
         let (mut work, shapes) = lowering.finish(&wanted).map_err(PlanError::Operators)?;
         let outputs =
             outputs.iter().zip(shapes).map(|(spec, (dims, by_rows))| given(spec, &dims, by_rows, has_batch_axis));
         let outputs = outputs.collect::<Result<_, _>>()?;
-        rectify::rectified(&mut work);
+        let half = match precision {
+            Precision::Ieee | Precision::Tf32 => None,
+            Precision::Bf16 => Some(Half::Bf16),
+            Precision::Fp16 => Some(Half::F16),
+        };
+        // cuDNN does not say that its call for all of it takes BF16.
+        if half != Some(Half::Bf16) {
+            rectify::rectified(&mut work);
+        }
+        if let Some(half) = half {
+            narrow::narrowed(&mut work, half);
+        }
         let steps = fuse::fused(&mut work);
         let counts = codegen::counts(&steps);
         let program = codegen::program(&work, &steps, &counts, has_batch_axis);
-        let parts = Parts { inputs: inputs.to_vec(), outputs, work, steps, program, counts };
+        let parts = Parts { inputs: inputs.to_vec(), outputs, precision, work, steps, program, counts };
         Ok(Self(Arc::new(parts)))
     }
 
@@ -115,6 +130,23 @@ impl Parts {
     /// How many outputs there are.
     pub(super) fn output_count(&self) -> usize {
         self.outputs.len()
+    }
+
+    /// What a buffer of numbers holds in memory.
+    pub(super) fn element(&self, buffer: BufferId) -> Element {
+        match self.work.buffers[buffer].half {
+            None => Element::F32,
+            Some(Half::F16) => Element::F16,
+            Some(Half::Bf16) => Element::Bf16,
+        }
+    }
+
+    /// How fp32 factors are multiplied.
+    pub(super) fn multiplication(&self) -> Multiplication {
+        match self.precision {
+            Precision::Tf32 => Multiplication::Tf32,
+            Precision::Ieee | Precision::Bf16 | Precision::Fp16 => Multiplication::Ieee,
+        }
     }
 
     /// Whether rows may have indices that their tables do not have.

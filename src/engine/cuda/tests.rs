@@ -8,6 +8,7 @@ use super::{
     ir::{Rectified, RowKernel},
 };
 use crate::{
+    engine::Precision,
     model::{DataType, TensorSpec},
     onnx::{
         Model, PortDim, Signature,
@@ -32,7 +33,8 @@ fn plan(model: &Model, lengths: &[(&str, i64)]) -> Plan {
         };
         ports.iter().map(spec).collect()
     };
-    Plan::new(model, &specs(&signature.inputs), &specs(&signature.outputs), true).expect("it has a plan")
+    Plan::new(model, &specs(&signature.inputs), &specs(&signature.outputs), true, Precision::Ieee)
+        .expect("it has a plan")
 }
 
 /// A plan's launches in short: a kernel's stores by section, or what else it is.
@@ -128,7 +130,7 @@ fn of_one(op: &str, build: impl FnOnce(&mut Graph, &Value) -> Value) -> Result<P
     graph.output(&y, DataType::Fp32, &dims!["batch", 4, 6]);
     let model = graph.finish().expect("sound");
     let (x, y) = (TensorSpec::new("x", DataType::Fp32, &[4, 6]), TensorSpec::new("y", DataType::Fp32, &[4, 6]));
-    Plan::new(&model, &[x], &[y], true)
+    Plan::new(&model, &[x], &[y], true, Precision::Ieee)
 }
 
 #[test]
@@ -231,7 +233,7 @@ fn tensors_that_cannot_be_had_are_refused_by_name() {
     let model = graph.finish().expect("sound");
     let spec = |name: &str, datatype: DataType, dims: &[i64]| TensorSpec::new(name, datatype, dims);
     let refused = |inputs: &[TensorSpec], output: TensorSpec| {
-        Plan::new(&model, inputs, &[output], true).expect_err("it is refused").to_string()
+        Plan::new(&model, inputs, &[output], true, Precision::Ieee).expect_err("it is refused").to_string()
     };
     let x = |datatype: DataType, length: i64| [spec("x", datatype, &[length])];
     let y = |length: i64| spec("y", DataType::Fp32, &[length]);
@@ -245,7 +247,7 @@ fn tensors_that_cannot_be_had_are_refused_by_name() {
     assert_eq!(refused(&[], y(-1)), "the graph needs an input 'x', which is not given");
     assert_eq!(refused(&x_is_f32, y(4)), "output 'y' has the dims [3] a row, expected [4]");
     assert_eq!(refused(&x_is_f32, spec("z", DataType::Fp32, &[3])), "'z' is not an output of the graph");
-    let planned = Plan::new(&model, &x_is_f32, &[y(-1)], true).expect("it has a plan");
+    let planned = Plan::new(&model, &x_is_f32, &[y(-1)], true, Precision::Ieee).expect("it has a plan");
     assert_eq!(planned.outputs()[0].dims.as_slice(), [3], "a length that was open is known");
 }
 
@@ -287,7 +289,7 @@ fn tensors_that_no_memory_holds_are_refused_before_they_are_counted() {
     let x = graph.input("x", DataType::Fp32, &dims!["batch", "n", "m"]);
     graph.output(&x, DataType::Fp32, &dims!["batch", "n", "m"]);
     let model = graph.finish().expect("sound");
-    let error = Plan::new(&model, &input, &input, true).expect_err("it is too large");
+    let error = Plan::new(&model, &input, &input, true, Precision::Ieee).expect_err("it is too large");
     assert!(error.to_string().starts_with("input 'x' has the dims [1099511627776, 1099511627776], expected fewer"));
 }
 

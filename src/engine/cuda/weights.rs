@@ -5,7 +5,7 @@ use std::{collections::HashMap, fmt};
 use bytes::Bytes;
 
 use super::{
-    ir::Holder,
+    ir::{Buffer, Half, Holder},
     memory::ALIGNMENT,
     plan::{Parts, Plan},
 };
@@ -18,8 +18,8 @@ use crate::device::{
 /// once.
 pub struct Weights {
     memory: Memory,
-    /// By where the host has a constant, and its bytes.
-    offsets: HashMap<(usize, usize), usize>,
+    /// By constant.
+    offsets: HashMap<Place, usize>,
 }
 
 impl Weights {
@@ -30,18 +30,18 @@ impl Weights {
     pub fn upload<'p>(card: &mut Cuda, plans: impl Iterator<Item = &'p Plan> + Clone) -> Result<Self, DeviceError> {
         let mut offsets = HashMap::new();
         let mut bytes: usize = 0;
-        for (_, data) in plans.clone().flat_map(|plan| constants(&plan.0)) {
-            offsets.entry(place(data)).or_insert_with(|| {
+        for (_, constant) in plans.clone().flat_map(|plan| constants(&plan.0)) {
+            offsets.entry(constant.place()).or_insert_with(|| {
                 let offset = bytes;
-                bytes = (bytes + data.len()).next_multiple_of(ALIGNMENT);
+                bytes = (bytes + constant.bytes_on_card()).next_multiple_of(ALIGNMENT);
                 offset
             });
         }
         let memory = card.memory(bytes)?;
         let mut uploaded = offsets.clone();
-        for (_, data) in plans.flat_map(|plan| constants(&plan.0)) {
-            if let Some(offset) = uploaded.remove(&place(data)) {
-                memory.upload(offset, data)?;
+        for (_, constant) in plans.flat_map(|plan| constants(&plan.0)) {
+            if let Some(offset) = uploaded.remove(&constant.place()) {
+                memory.upload(offset, &constant.on_card())?;
             }
         }
         Ok(Self { memory, offsets })
@@ -49,22 +49,51 @@ impl Weights {
 
     /// Where the constants of one of the plans lie, by buffer.
     pub(super) fn places(&self, plan: &Parts) -> HashMap<usize, Address> {
-        let found = constants(plan).filter_map(|(buffer, data)| Some((buffer, *self.offsets.get(&place(data))?)));
+        let found = constants(plan).filter_map(|(buffer, own)| Some((buffer, *self.offsets.get(&own.place())?)));
         found.map(|(buffer, offset)| (buffer, self.memory.address().offset(offset))).collect()
     }
 }
 
-/// The constants that a plan's steps read, some more than once.
-fn constants(plan: &Parts) -> impl Iterator<Item = (usize, &Bytes)> {
-    let used = plan.steps.iter().flat_map(|step| step.reads(&plan.work.expressions));
-    used.filter_map(|buffer| match &plan.work.buffers[buffer].holder {
-        Holder::Constant(data) => Some((buffer, data)),
-        Holder::Input(_) | Holder::Output(_) | Holder::Scratch => None,
-    })
+/// Where the host has a constant, its bytes, and what its elements are rounded to.
+type Place = (usize, usize, Option<Half>);
+
+/// A constant of a plan.
+#[derive(Clone, Copy)]
+struct Constant<'p> {
+    data: &'p Bytes,
+    half: Option<Half>,
 }
 
-fn place(data: &Bytes) -> (usize, usize) {
-    (data.as_ptr().addr(), data.len())
+impl Constant<'_> {
+    fn place(self) -> Place {
+        (self.data.as_ptr().addr(), self.data.len(), self.half)
+    }
+
+    fn bytes_on_card(self) -> usize {
+        if self.half.is_some() { self.data.len() / 2 } else { self.data.len() }
+    }
+
+    /// Its elements as the card has them.
+    fn on_card(self) -> Bytes {
+        let numbers = || self.data.as_chunks().0.iter().map(|four| f32::from_le_bytes(*four));
+        match self.half {
+            None => self.data.clone(),
+            Some(Half::F16) => numbers().flat_map(|number| half::f16::from_f32(number).to_le_bytes()).collect(),
+            Some(Half::Bf16) => numbers().flat_map(|number| half::bf16::from_f32(number).to_le_bytes()).collect(),
+        }
+    }
+}
+
+/// The constants that a plan's steps read, some more than once.
+fn constants(plan: &Parts) -> impl Iterator<Item = (usize, Constant<'_>)> {
+    let used = plan.steps.iter().flat_map(|step| step.reads(&plan.work.expressions));
+    used.filter_map(|buffer| {
+        let Buffer { half, holder, .. } = &plan.work.buffers[buffer];
+        match holder {
+            Holder::Constant(data) => Some((buffer, Constant { data, half: *half })),
+            Holder::Input(_) | Holder::Output(_) | Holder::Scratch => None,
+        }
+    })
 }
 
 impl fmt::Debug for Weights {

@@ -92,7 +92,7 @@ impl Need {
             let bytes = match step {
                 Step::Product(_) => products::WORKSPACE_BYTES,
                 Step::Convolution(convolution) => {
-                    card.convolution_workspace_bytes(&geometry(convolution, rows, loaded.precision))?
+                    card.convolution_workspace_bytes(&geometry(plan, convolution, rows))?
                 }
                 _ => 0,
             };

@@ -2,7 +2,8 @@
 //! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
 //!
 //! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), completion ([`complete`]), validation ([`check`]), our own knobs
-//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`], [`lengths`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
+//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`], [`lengths`],
+//! [`precision`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
 //! [`policy_text`] for command lines), what
 //! they leave to a profile ([`automatic`]) and the conversion ([`convert`]). Here must not live: directories and versions,
 //! model states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
@@ -25,6 +26,7 @@ pub mod pbtxt;
 pub mod placement;
 pub mod policies;
 pub mod policy_text;
+pub mod precision;
 mod schema;
 pub mod sequences;
 pub mod stages;

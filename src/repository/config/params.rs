@@ -1,6 +1,6 @@
 //! Our own knobs, which travel as strings in `parameters` because `model_config.proto` has no fields for them.
 
-use super::{knobs, lengths::LENGTHS, nearest::suggestion, pb, stages, unfold};
+use super::{knobs, lengths::LENGTHS, nearest::suggestion, pb, precision::PRECISION, stages, unfold};
 use crate::batching::PolicyKind;
 
 /// Key prefix: `pad.<input>` names the axes of an input that are padded within a batch, and the value they are filled
@@ -20,6 +20,9 @@ pub fn policy_path() -> String {
 
 /// Begins the keys of the knobs of batching ([`knobs`]).
 const BATCHING: &str = "batching.";
+
+/// Begins the keys that say how a model runs on its devices.
+const INSTANCE: &str = "instance.";
 
 /// Parameters of the ONNX Runtime backend that Triton knows and we do not act on.
 const ONNXRUNTIME: [&str; 17] = [
@@ -175,7 +178,7 @@ pub enum Meaning {
 
 /// Whether a key is in our name space.
 pub fn is_ours(key: &str) -> bool {
-    [PAD, AXES, LENGTHS, BATCHING].iter().any(|prefix| key.starts_with(prefix))
+    [PAD, AXES, LENGTHS, BATCHING, INSTANCE].iter().any(|prefix| key.starts_with(prefix))
         || stages::is_ours(key)
         || unfold::is_ours(key)
 }
@@ -199,6 +202,13 @@ pub fn meaning(config: &pb::ModelConfig, key: &str) -> Meaning {
         }
         let hint = suggestion(axis, padded.iter().map(String::as_str));
         return Meaning::Unknown(format!("the model has no padded axis '{axis}'{hint}"));
+    }
+    if let Some(name) = key.strip_prefix(INSTANCE) {
+        if key == PRECISION {
+            return Meaning::Ours;
+        }
+        let hint = suggestion(name, [&PRECISION[INSTANCE.len()..]]);
+        return Meaning::Unknown(format!("there is no 'instance.{name}'{hint}"));
     }
     if key.starts_with(BATCHING) {
         return knobs::known(key).map_or_else(Meaning::Unknown, |()| Meaning::Ours);

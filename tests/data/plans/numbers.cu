@@ -78,6 +78,13 @@ DEVICE i64 to_i64(float a) {
 template <class T> DEVICE int to_i32(T a) { return int(a); }
 DEVICE int to_i32(float a) { return int(to_i64(a)); }
 
+// Rounds to 16 bits. Finite numbers stay finite, since masks are often the lowest number of fp32.
+DEVICE float within(float value, float most) {
+    return fabsf(value) <= -LOWEST ? fmaxf(-most, fminf(value, most)) : value;
+}
+DEVICE void round_to(float value, f16& to) { from_float(within(value, 65504.0f), to); }
+DEVICE void round_to(float value, bf16& to) { from_float(within(value, bits_float(0x7f7f0000u)), to); }
+
 // The entry that an index names of so many, counted from the end where it is negative; -1 if there is none.
 DEVICE i64 entry_of(i64 index, i64 length) {
     if (index < 0) index += length;

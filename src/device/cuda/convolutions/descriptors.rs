@@ -4,13 +4,13 @@ use cudarc::cudnn::{
     result::{self, CudnnError},
     sys::{
         self, cudnnActivationMode_t::CUDNN_ACTIVATION_RELU, cudnnConvolutionMode_t::CUDNN_CROSS_CORRELATION,
-        cudnnDataType_t::CUDNN_DATA_FLOAT, cudnnDeterminism_t, cudnnMathType_t,
-        cudnnNanPropagation_t::CUDNN_NOT_PROPAGATE_NAN, cudnnStatus_t, cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
+        cudnnDataType_t, cudnnDeterminism_t, cudnnMathType_t, cudnnNanPropagation_t::CUDNN_NOT_PROPAGATE_NAN,
+        cudnnStatus_t, cudnnTensorFormat_t::CUDNN_TENSOR_NCHW,
     },
 };
 
 use super::{Algo, Direction, Geometry};
-use crate::device::cuda::products::Multiplication;
+use crate::device::cuda::{compiler::Element, products::Multiplication};
 
 macro_rules! descriptors {
     ($($name:ident: $raw:ident, $create:ident, $destroy:ident;)+) => {$(
@@ -58,11 +58,19 @@ fn ints<const N: usize>(lengths: [usize; N]) -> Result<[i32; N], CudnnError> {
     Ok(ints)
 }
 
+fn data_type(element: Element) -> cudnnDataType_t {
+    match element {
+        Element::F32 => cudnnDataType_t::CUDNN_DATA_FLOAT,
+        Element::F16 => cudnnDataType_t::CUDNN_DATA_HALF,
+        Element::Bf16 => cudnnDataType_t::CUDNN_DATA_BFLOAT16,
+    }
+}
+
 impl Tensor {
-    fn images(dims: [usize; 4]) -> Result<Self, CudnnError> {
+    fn images(element: Element, dims: [usize; 4]) -> Result<Self, CudnnError> {
         let tensor = Self::create()?;
         // SAFETY: it lives.
-        unsafe { result::set_tensor4d_descriptor(tensor.0, CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, ints(dims)?) }?;
+        unsafe { result::set_tensor4d_descriptor(tensor.0, CUDNN_TENSOR_NCHW, data_type(element), ints(dims)?) }?;
         Ok(tensor)
     }
 }
@@ -75,8 +83,8 @@ pub(super) struct Rectifier {
 }
 
 impl Rectifier {
-    pub(super) fn new(channels: usize) -> Result<Self, CudnnError> {
-        let bias = Tensor::images([1, channels, 1, 1])?;
+    pub(super) fn new(geometry: &Geometry) -> Result<Self, CudnnError> {
+        let bias = Tensor::images(geometry.element, [1, geometry.outputs, 1, 1])?;
         let activation = Activation(result::create_activation_descriptor()?);
         // SAFETY: it lives. The fused call takes no other rule for NaN.
         unsafe {
@@ -100,9 +108,9 @@ pub(super) struct Descriptors {
 
 impl Descriptors {
     pub(super) fn new(geometry: &Geometry) -> Result<Self, CudnnError> {
-        let Geometry { direction, images, inputs, outputs, groups, size, out, kernel, .. } = *geometry;
+        let Geometry { direction, images, inputs, outputs, groups, size, out, kernel, element, .. } = *geometry;
         let [input, output] = [(inputs, size), (outputs, out)]
-            .map(|(channels, [height, width])| Tensor::images([images, channels, height, width]));
+            .map(|(channels, [height, width])| Tensor::images(element, [images, channels, height, width]));
         let channels = match direction {
             Direction::Forward => [outputs, inputs / groups],
             Direction::Transposed => [inputs, outputs / groups],
@@ -113,7 +121,7 @@ impl Descriptors {
         let [pads, strides, dilations] = [ints(geometry.pads)?, ints(geometry.strides)?, ints(geometry.dilations)?];
         // SAFETY: all of these live.
         unsafe {
-            result::set_filter4d_descriptor(filter.0, CUDNN_DATA_FLOAT, CUDNN_TENSOR_NCHW, dims)?;
+            result::set_filter4d_descriptor(filter.0, data_type(element), CUDNN_TENSOR_NCHW, dims)?;
             result::set_convolution2d_descriptor(
                 moves.0,
                 pads[0],
@@ -123,14 +131,15 @@ impl Descriptors {
                 dilations[0],
                 dilations[1],
                 CUDNN_CROSS_CORRELATION,
-                CUDNN_DATA_FLOAT,
+                cudnnDataType_t::CUDNN_DATA_FLOAT,
             )?;
             result::set_convolution_group_count(moves.0, ints([groups])?[0])?;
         }
         let described = Self { input: input?, filter, output: output?, moves };
-        described.set_math(match geometry.multiplication {
-            Multiplication::Ieee => cudnnMathType_t::CUDNN_FMA_MATH,
-            Multiplication::Tf32 => cudnnMathType_t::CUDNN_DEFAULT_MATH,
+        described.set_math(match (element, geometry.multiplication) {
+            (Element::F32, Multiplication::Ieee) => cudnnMathType_t::CUDNN_FMA_MATH,
+            (Element::F32, Multiplication::Tf32) => cudnnMathType_t::CUDNN_DEFAULT_MATH,
+            (Element::F16 | Element::Bf16, _) => cudnnMathType_t::CUDNN_TENSOR_OP_MATH,
         })?;
         Ok(described)
     }

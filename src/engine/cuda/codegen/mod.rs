@@ -13,7 +13,7 @@ use std::{
 use self::writer::Writer;
 use super::{
     fuse::Step,
-    ir::{BufferId, Count, Function, Kind, Node, NodeId, Strides, Work},
+    ir::{Buffer, BufferId, Count, Function, Half, Kind, Node, NodeId, Strides, Work},
 };
 
 /// Threads of a block, at most.
@@ -143,18 +143,23 @@ pub fn counts(steps: &[Step]) -> Vec<Count> {
 }
 
 /// What memory holds.
-fn stored_type(kind: Kind) -> &'static str {
-    match kind {
-        Kind::F32 => "float",
-        Kind::I64 => "i64",
-        Kind::I32 => "int",
-        Kind::Bool => "unsigned char",
+fn stored_type(buffer: &Buffer) -> &'static str {
+    match (buffer.half, buffer.kind) {
+        (Some(Half::F16), _) => "f16",
+        (Some(Half::Bf16), _) => "bf16",
+        (None, Kind::Bool) => "unsigned char",
+        (None, kind) => computed_type(kind),
     }
 }
 
 /// What is computed with.
 fn computed_type(kind: Kind) -> &'static str {
-    if kind == Kind::Bool { "bool" } else { stored_type(kind) }
+    match kind {
+        Kind::F32 => "float",
+        Kind::I64 => "i64",
+        Kind::I32 => "int",
+        Kind::Bool => "bool",
+    }
 }
 
 /// A number in the program, to the bit.

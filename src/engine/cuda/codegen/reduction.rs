@@ -75,8 +75,8 @@ impl Writer<'_> {
             let whole = if *reduction == Reduction::Sum { "BLOCK_SUM(part)" } else { "BLOCK_MAX(part)" };
             self.line(3, &format!("float whole = {}{whole};", if is_least { "-" } else { "" }));
             self.line(3, "EACH {");
-            let element = self.element(&result, vec!["o".to_owned()], None);
-            self.line(4, &format!("if (TID == 0) {element} = whole;"));
+            let stored = self.stored(&result, vec!["o".to_owned()], "whole");
+            self.line(4, &format!("if (TID == 0) {stored}"));
             self.line(3, "}");
             self.line(2, "}");
         } else {
@@ -90,8 +90,8 @@ impl Writer<'_> {
             let value = self.compute(5, &[*node], *by_rows, &offset).swap_remove(0);
             self.line(5, &format!("whole = {};", call(reduction.function(), &["whole", &value])));
             self.line(4, "}");
-            let element = self.element(&result, vec!["o".to_owned()], None);
-            self.line(4, &format!("{element} = whole;"));
+            let stored = self.stored(&result, vec!["o".to_owned()], "whole");
+            self.line(4, &stored);
             self.line(3, "}");
             self.line(2, "}");
         }

@@ -9,7 +9,7 @@ use super::{Generated, THREADS, call, computed_type, literal, space::Space, stor
 use crate::engine::cuda::{
     constants,
     fuse::{Kernel, Section},
-    ir::{BufferId, Expressions, Fetch, Holder, Index, Kind, Lookup, Node, NodeId, Place, Strides, View, Work},
+    ir::{Buffer, BufferId, Expressions, Fetch, Holder, Index, Kind, Lookup, Node, NodeId, Place, Strides, View, Work},
 };
 
 /// Writes one kernel.
@@ -48,8 +48,28 @@ impl<'w> Writer<'w> {
         format!("b{place}")
     }
 
+    /// The value of an element of a view, `more` elements further on.
+    fn value(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
+        let Buffer { kind, half, .. } = self.work.buffers[view.buffer];
+        let element = self.element(view, terms, more);
+        match (half, kind) {
+            (Some(_), _) => format!("to_float({element})"),
+            (None, Kind::Bool) => format!("{element} != 0"),
+            (None, _) => element,
+        }
+    }
+
+    /// The statement that stores a value as an element of a view.
+    pub fn stored(&mut self, view: &View, terms: Vec<String>, value: &str) -> String {
+        let element = self.element(view, terms, None);
+        match self.work.buffers[view.buffer].half {
+            Some(_) => format!("round_to({value}, {element});"),
+            None => format!("{element} = {value};"),
+        }
+    }
+
     /// An element of a view, `more` elements further on.
-    pub fn element(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
+    fn element(&mut self, view: &View, terms: Vec<String>, more: Option<String>) -> String {
         let buffer = &self.work.buffers[view.buffer];
         let row = buffer.by_rows.then(|| match buffer.elements {
             1 => "row".to_owned(),
@@ -93,10 +113,7 @@ impl<'w> Writer<'w> {
                 Node::Number(bits) => literal(kind, *bits),
                 Node::Load(view) => match self.constant(kind, view) {
                     Some(constant) => constant,
-                    None => {
-                        let element = self.element(view, offset(&view.strides), None);
-                        if kind == Kind::Bool { format!("{element} != 0") } else { element }
-                    }
+                    None => self.value(view, offset(&view.strides), None),
                 },
                 Node::Lookup(Lookup { table, stride, length, index }) => {
                     self.line(depth, &format!("i64 at{number} = entry_of({}, {length});", names[index]));
@@ -108,7 +125,7 @@ impl<'w> Writer<'w> {
                         };
                         self.line(depth, &note);
                     }
-                    let element = self.element(table, offset(&table.strides), Some(format!("at{number} * {stride}")));
+                    let element = self.value(table, offset(&table.strides), Some(format!("at{number} * {stride}")));
                     format!("at{number} < 0 ? {declared}(0) : {declared}({element})")
                 }
                 Node::Place(Place { offset: first, strides }) => {
@@ -125,7 +142,7 @@ impl<'w> Writer<'w> {
                     let mut terms: Vec<String> =
                         indices.iter().map(|it| format!("{} * {}", name(it), it.stride)).collect();
                     terms.extend(offset(&from.strides));
-                    let element = self.element(from, terms, None);
+                    let element = self.value(from, terms, None);
                     format!("{} ? {declared}({element}) : {}", inside.join(" && "), literal(kind, *outside))
                 }
                 Node::Apply(function, operands) => {
@@ -155,8 +172,8 @@ impl<'w> Writer<'w> {
         self.line(4, &space.places("x", "i"));
         let values = self.compute(4, &nodes, by_rows, &|strides| space.offset("x", strides));
         for ((to, _), value) in section.stores.iter().zip(values) {
-            let element = self.element(to, space.offset("x", &to.strides), None);
-            self.line(4, &format!("{element} = {value};"));
+            let stored = self.stored(to, space.offset("x", &to.strides), &value);
+            self.line(4, &stored);
         }
         self.line(3, "}");
         self.line(2, "}");
@@ -184,7 +201,7 @@ impl<'w> Writer<'w> {
         let mut text = "const int* live, int rows".to_owned();
         for (place, buffer) in self.buffers.iter().enumerate() {
             let constness = if written.contains(buffer) { "" } else { "const " };
-            let _ = write!(text, ", {constness}{}* b{place}", stored_type(self.work.buffers[*buffer].kind));
+            let _ = write!(text, ", {constness}{}* b{place}", stored_type(&self.work.buffers[*buffer]));
         }
         text += if self.notes_faults { ", unsigned* faults) {\n" } else { ") {\n" };
         text += if by_rows { "    int count = live_rows(live, rows);\n" } else { "    int count = 1;\n" };

@@ -61,6 +61,15 @@ impl Kind {
     }
 }
 
+/// A type of 16 bits that the elements of an fp32 buffer may be kept in. They are computed in fp32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Half {
+    /// FP16.
+    F16,
+    /// BF16.
+    Bf16,
+}
+
 /// A buffer, by its place in [`Work::buffers`].
 pub type BufferId = usize;
 /// An expression, by its place in [`Expressions`].
@@ -71,12 +80,21 @@ pub type NodeId = usize;
 pub struct Buffer {
     /// What it holds.
     pub kind: Kind,
+    /// What its elements are rounded to when they are stored; none: nothing. The bytes of a constant are not rounded yet.
+    pub half: Option<Half>,
     /// Whether there is one for each row.
     pub by_rows: bool,
     /// Elements of one row, or of all where it is not by rows.
     pub elements: usize,
     /// Where its contents come from.
     pub holder: Holder,
+}
+
+impl Buffer {
+    /// Bytes of an element in memory.
+    pub fn element_bytes(&self) -> usize {
+        if self.half.is_some() { 2 } else { self.kind.bytes() }
+    }
 }
 
 /// Where a buffer's contents come from.
@@ -140,7 +158,7 @@ pub struct Work {
 impl Work {
     /// A new buffer.
     pub fn buffer(&mut self, kind: Kind, by_rows: bool, elements: usize, holder: Holder) -> BufferId {
-        self.buffers.push(Buffer { kind, by_rows, elements, holder });
+        self.buffers.push(Buffer { kind, half: None, by_rows, elements, holder });
         self.buffers.len() - 1
     }
 

@@ -151,8 +151,9 @@ pub(super) fn hints(config: &pb::ModelConfig) -> Vec<Hint> {
         let text = "optimization is left to the engine";
         hint(optimization.graph.is_some(), "optimization.graph", text);
         hint(optimization.priority != 0, "optimization.priority", "all models have the same priority");
-        hint(optimization.cuda.is_some(), "optimization.cuda", "there is no GPU");
-        hint(optimization.execution_accelerators.is_some(), "optimization.execution_accelerators", text);
+        hint(optimization.cuda.is_some(), "optimization.cuda", "what runs on a card is a captured graph in any case");
+        let accelerators = "there are none; half precision on cards is asked for by instance.precision";
+        hint(optimization.execution_accelerators.is_some(), "optimization.execution_accelerators", accelerators);
         hint(optimization.gather_kernel_buffer_threshold != 0, "optimization.gather_kernel_buffer_threshold", text);
         hint(optimization.eager_batching, "optimization.eager_batching", text);
     }

@@ -22,7 +22,9 @@ use super::{
     lengths::{self, LENGTHS},
     params,
     pb::{self, model_instance_group::Kind, model_version_policy as version_policy},
+    precision::PRECISION,
 };
+use crate::engine::Precision;
 
 /// More text than any model needs.
 const MAX_BYTES: usize = 128 << 10;
@@ -159,9 +161,13 @@ fn versions(reader: &Reader<'_>, value: &Value<'_>) -> Result<pb::ModelVersionPo
 }
 
 fn instance(reader: &mut Reader<'_>, value: &Value<'_>, config: &mut pb::ModelConfig) -> Result<(), ConfigError> {
-    let section = reader.section(value, &["devices", "count", "lengths"])?;
+    let section = reader.section(value, &["devices", "count", "lengths", "precision"])?;
     config.instance_group = instance_groups(reader, &section)?;
     reader.note("instance_group", value);
+    if let Some(precision) = section.get("precision") {
+        let named: Precision = reader.text(precision)?.parse().map_err(|fault| reader.error(precision, fault))?;
+        put(reader, config, PRECISION.to_owned(), named.to_string(), precision);
+    }
     let Some(lengths) = section.get("lengths") else { return Ok(()) };
     for (axis, entry) in reader.mapping(lengths)?.entries() {
         let listed = reader.list(entry)?;

@@ -437,11 +437,28 @@ fn lengths_go_by_axis() {
 }
 
 #[test]
+fn the_precision_is_one_of_four() {
+    let config = read("instance: { precision: bf16 }");
+    assert_eq!(config.parameters["instance.precision"].string_value, "bf16");
+    let refusal = refusal_of("instance:\n  precision: half\n");
+    let expected = "model.yaml:2:3: instance.precision: expected ieee, tf32, bf16 or fp16, but found 'half'";
+    assert!(refusal.starts_with(expected), "{refusal}");
+}
+
+#[test]
 fn our_parameters_have_keys_of_their_own() {
     let refusal = refusal_of("parameters:\n  pad.x: n\n");
     assert!(refusal.starts_with("model.yaml:2:3: parameters.pad.x: expected as a key of its own"), "{refusal}");
-    for key in ["axes.x", "lengths.x", "batching.weight", "stages", "exits.0.stage", "cells.c.program", "unfold.0.kind"]
-    {
+    for key in [
+        "axes.x",
+        "lengths.x",
+        "instance.precision",
+        "batching.weight",
+        "stages",
+        "exits.0.stage",
+        "cells.c.program",
+        "unfold.0.kind",
+    ] {
         let refusal = refusal_of(&format!("parameters: {{ {key}: n }}"));
         assert!(refusal.contains("expected as a key of its own"), "{refusal}");
     }

@@ -1,0 +1,57 @@
+//! What the matrix products and convolutions of a model are computed with.
+
+use std::{fmt, str::FromStr};
+
+/// What matrix products and convolutions are computed with, where a device has units for it. Sums are fp32. The CPU
+/// computes in fp32 whatever is asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Precision {
+    /// IEEE single precision.
+    #[default]
+    Ieee,
+    /// TF32: factors are rounded to 10 bits of fraction; tensors stay fp32.
+    Tf32,
+    /// BF16: what lies between a program's inputs and outputs is rounded to 8 bits of fraction, and its weights are.
+    Bf16,
+    /// FP16: as BF16, with 11 bits, and numbers up to 65504.
+    Fp16,
+}
+
+impl Precision {
+    /// All of them, by their names in configurations.
+    pub const NAMES: [(&'static str, Self); 4] =
+        [("ieee", Self::Ieee), ("tf32", Self::Tf32), ("bf16", Self::Bf16), ("fp16", Self::Fp16)];
+}
+
+impl FromStr for Precision {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let found = Self::NAMES.iter().find(|(known, _)| *known == name);
+        found
+            .map(|(_, precision)| *precision)
+            .ok_or_else(|| format!("expected ieee, tf32, bf16 or fp16, but found '{name}'"))
+    }
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.iter().find(|(_, precision)| precision == self);
+        formatter.write_str(name.map_or("ieee", |(name, _)| name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_has_a_name() {
+        for (name, precision) in Precision::NAMES {
+            assert_eq!(name.parse(), Ok(precision));
+            assert_eq!(precision.to_string(), name);
+        }
+        let refused = "expected ieee, tf32, bf16 or fp16, but found 'fp32'";
+        assert_eq!("fp32".parse::<Precision>(), Err(refused.to_owned()));
+    }
+}
