@@ -14,7 +14,7 @@ help:
 	@echo "make demo      serve a sentence encoder and show it at work"
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
-	@echo "make gpu-test  the tests of CUDA cards on a card; gpu-kit puts them into .cache/gpu-kit, for a machine with a card alone"
+	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit puts them into .cache/gpu-kit, for a machine with a card alone"
 	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
 	@echo "make soak      random clients for MINUTES=60; counters must add up"
 	@echo "make serve     keep the example repository running on ports 8000 to 8002"

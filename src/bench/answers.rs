@@ -40,15 +40,17 @@ pub struct Unanswered {
 }
 
 impl Work {
-    /// Lets a target answer all samples, one at a time.
+    /// Lets a target answer all samples, one at a time. Answers under load may differ from these by `tolerance`, in units
+    /// of an output's root mean square; where it is none, by what [`Self::check`] says.
     ///
     /// # Errors
     /// When it does not answer one of them.
-    pub async fn prepare(target: &Target, samples: Vec<Sample>) -> Result<Self, Unanswered> {
+    pub async fn prepare(target: &Target, samples: Vec<Sample>, tolerance: Option<f64>) -> Result<Self, Unanswered> {
         let mut expected = Vec::with_capacity(samples.len());
         for (index, sample) in samples.iter().enumerate() {
             let answer = target.send(sample).await;
-            expected.push(expectations(target, answer.map_err(|reason| Unanswered { index, reason })?));
+            let answer = answer.map_err(|reason| Unanswered { index, reason })?;
+            expected.push(expectations(target, answer, tolerance));
         }
         Ok(Self { samples, expected })
     }
@@ -77,18 +79,18 @@ impl Work {
     }
 }
 
-fn expectations(target: &Target, answer: Answer) -> Vec<Expected> {
+fn expectations(target: &Target, answer: Answer, tolerance: Option<f64>) -> Vec<Expected> {
     let ports = target.ports().outputs.iter();
-    ports.zip(answer).map(|(port, tensor)| Expected::new(&port.name, port.datatype, tensor)).collect()
+    ports.zip(answer).map(|(port, tensor)| Expected::new(&port.name, port.datatype, tensor, tolerance)).collect()
 }
 
 impl Expected {
-    fn new(name: &str, datatype: DataType, tensor: OutputTensor) -> Self {
-        let unit = match datatype {
+    fn new(name: &str, datatype: DataType, tensor: OutputTensor, tolerance: Option<f64>) -> Self {
+        let unit = tolerance.unwrap_or(match datatype {
             DataType::Fp16 => TOLERANCE_FP16,
             DataType::Bf16 => TOLERANCE_BF16,
             _ => TOLERANCE,
-        };
+        });
         let tolerance = floats(datatype, &tensor.data).map_or(0.0, |values| {
             let (count, squares) = values.fold((0, 0.0), |(count, sum), value| (count + 1, sum + value * value));
             unit * (squares / f64::from(count.max(1))).sqrt()
@@ -150,7 +152,7 @@ mod tests {
     #[test]
     fn floats_may_differ_by_a_share_of_their_root_mean_square() {
         // The root mean square is 10.
-        let expected = Expected::new("y", DataType::Fp32, floats_of(&[14.0, 2.0, 0.0, 14.142_136]));
+        let expected = Expected::new("y", DataType::Fp32, floats_of(&[14.0, 2.0, 0.0, 14.142_136]), None);
         let check = |first, third| expected.check(&floats_of(&[first, 2.0, third, 14.142_136]));
         assert_eq!(check(14.0, 0.0009), Ok(()), "a small value is not judged by its own size");
         assert!(check(14.0, 0.0012).is_err());
@@ -164,14 +166,14 @@ mod tests {
     fn other_datatypes_must_be_the_same_to_the_last_bit() {
         let tensor =
             |bytes: &'static [u8]| OutputTensor { shape: Dims::from_slice(&[2]), data: Bytes::from_static(bytes) };
-        let expected = Expected::new("y", DataType::Uint8, tensor(&[1, 2]));
+        let expected = Expected::new("y", DataType::Uint8, tensor(&[1, 2]), None);
         assert_eq!(expected.check(&tensor(&[1, 2])), Ok(()));
         assert_eq!(expected.check(&tensor(&[1, 3])), Err("output 'y' differs".to_owned()));
     }
 
     #[test]
     fn another_shape_or_size_is_wrong() {
-        let expected = Expected::new("y", DataType::Fp32, floats_of(&[1.0, 2.0]));
+        let expected = Expected::new("y", DataType::Fp32, floats_of(&[1.0, 2.0]), None);
         assert!(expected.check(&floats_of(&[1.0])).is_err());
         let short = OutputTensor { data: floats_of(&[1.0]).data, ..floats_of(&[1.0, 2.0]) };
         assert_eq!(expected.check(&short), Err("output 'y' has 4 bytes instead of 8".to_owned()));

@@ -218,6 +218,7 @@ impl Local {
             move |source| LocalError::Io { path, source }
         };
         let place = tempfile::tempdir().map_err(io(&std::env::temp_dir()))?;
+        let has_cards = !pool.cards.ordinals.is_empty();
         let pool = Pool::start(pool).map_err(io(Path::new("the pool")))?;
         let options = Options {
             repositories: vec![place.path().to_owned()],
@@ -228,7 +229,7 @@ impl Local {
             default_max_batch_size: complete::DEFAULT_MAX_BATCH_SIZE,
             config_name: None,
             start_unreadable: false,
-            has_cards: false,
+            has_cards,
             load_threads: 1,
         };
         let loader = PoolLoader::new(pool, runtime);

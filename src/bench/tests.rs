@@ -72,7 +72,7 @@ impl Rig {
         let (handle, program) = double(&pool);
         let target = Target::local(handle);
         let samples = recipe().samples(target.ports(), SAMPLES).expect("the recipe suits the model");
-        let work = Arc::new(Work::prepare(&target, samples).await.expect("the program answers"));
+        let work = Arc::new(Work::prepare(&target, samples, None).await.expect("the program answers"));
         program.rows.store(0, Ordering::SeqCst);
         Self { pool, program, target, work }
     }
@@ -244,7 +244,7 @@ async fn without_a_right_answer_beforehand_nothing_is_measured() {
     let rig = Rig::start().await;
     rig.program.manner.store(FAILS, Ordering::SeqCst);
     let samples = recipe().samples(rig.target.ports(), 1).expect("the recipe suits the model");
-    let unanswered = Work::prepare(&rig.target, samples).await.expect_err("the program fails");
+    let unanswered = Work::prepare(&rig.target, samples, None).await.expect_err("the program fails");
     assert!(unanswered.to_string().contains("request 0 failed"), "{unanswered}");
 }
 

@@ -48,6 +48,8 @@ pub enum BenchError {
     Variant(#[from] VariantError),
     #[error(transparent)]
     Local(#[from] LocalError),
+    #[error("{0}")]
+    Cards(String),
     #[error(transparent)]
     Remote(#[from] RemoteError),
     #[error(transparent)]
@@ -117,13 +119,14 @@ async fn measure(args: &BenchArgs, recording: &TimelineRecording) -> Result<Resu
     bench.measure().await
 }
 
-async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, LocalError> {
+async fn open(args: &BenchArgs, recording: &TimelineRecording) -> Result<Local, BenchError> {
     let device = &args.device;
     let runtime = Runtime::load(&options::runtime(device));
     let timeline = Arc::clone(&recording.timeline);
-    let pool = PoolOptions { timeline, ..options::pool(device) };
+    let cards = args.cuda.cards().map_err(BenchError::Cards)?.unwrap_or_default();
+    let pool = PoolOptions { timeline, cards, ..options::pool(device) };
     let repository = args.model_repository.clone().unwrap_or_default();
-    Local::open(&repository, &args.model, runtime, &pool, args.profiles()).await
+    Ok(Local::open(&repository, &args.model, runtime, &pool, args.profiles()).await?)
 }
 
 /// A run of the subcommand.
@@ -214,7 +217,7 @@ impl<'a> Bench<'a> {
         let of_trace = self.traced.map(|requests| requests.min(MOST_OF_TRACE));
         let count = of_trace.unwrap_or(self.args.samples as usize);
         let samples = recipe.samples(target.ports(), count)?;
-        Ok(Arc::new(Work::prepare(target, samples).await?))
+        Ok(Arc::new(Work::prepare(target, samples, self.args.tolerance).await?))
     }
 
     async fn peak(&self, target: &Target, work: &Arc<Work>) -> Result<f64, BenchError> {

@@ -1,4 +1,4 @@
-//! The flags of `paternoster serve` about CUDA cards, and which cards are used.
+//! The flags of `paternoster serve` and `paternoster bench` about CUDA cards, and which cards are used.
 
 use std::path::PathBuf;
 

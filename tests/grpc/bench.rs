@@ -33,7 +33,7 @@ async fn a_server_is_measured_over_its_own_protocol() {
     let target = Target::Remote(Arc::new(remote));
     assert_eq!((target.ports().max_rows, target.ports().vary()), (8, true), "from metadata and configuration");
     let samples = recipe().samples(target.ports(), 12).expect("the recipe suits the model");
-    let work = Arc::new(Work::prepare(&target, samples).await.expect("it answers"));
+    let work = Arc::new(Work::prepare(&target, samples, None).await.expect("it answers"));
 
     let at_once = Load::Open(Arrivals::At(vec![0; 200]));
     let open = load::run(&target, &work, &at_once, TIMING, 1).await;
@@ -48,7 +48,7 @@ async fn requests_that_a_server_fails_are_counted() {
     let remote = soon(Remote::connect(&server.address().to_string(), "identity")).await.expect("it serves the model");
     let target = Target::Remote(Arc::new(remote));
     let samples = recipe().samples(target.ports(), 3).expect("the recipe suits the model");
-    let work = Arc::new(Work::prepare(&target, samples).await.expect("it answers"));
+    let work = Arc::new(Work::prepare(&target, samples, None).await.expect("it answers"));
     server.repository.shutdown();
     let figures = load::run(&target, &work, &Load::Open(Arrivals::At(vec![0; 30])), TIMING, 1).await;
     assert_eq!((figures.failed, figures.latencies.count()), (30, 0));

@@ -12,7 +12,7 @@ use crate::{
         local::{Variant, VariantError},
         sweep,
     },
-    cli::{DeviceArgs, RecordArgs},
+    cli::{CudaArgs, DeviceArgs, RecordArgs},
     profile::{Store, default_directory},
     workload::{Arrivals, Lengths},
 };
@@ -95,6 +95,10 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub integers_below: u32,
+    /// Share of an output's root mean square by which answers under load may differ from those taken alone; 0.0001 where
+    /// not given, more for outputs of 16 bits. A model that computes in half precision needs more
+    #[arg(long, value_name = "SHARE", value_parser = positive, help_heading = "Requests")]
+    pub tolerance: Option<f64>,
     /// Value of all elements of an input. Without: 1 for integers of masks, 0 for token types, else they are drawn
     #[arg(long = "fill", value_name = "INPUT=VALUE", value_parser = fill, help_heading = "Requests")]
     pub fills: Vec<(String, f64)>,
@@ -157,6 +161,9 @@ pub struct BenchArgs {
     #[command(flatten)]
     #[allow(missing_docs)]
     pub device: DeviceArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub cuda: CudaArgs,
 }
 
 impl BenchArgs {

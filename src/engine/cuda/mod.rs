@@ -33,7 +33,7 @@ pub use self::{
     load::Loaded,
     lower::PlannedNode,
     on_card::OnCard,
-    plan::{Plan, PlanError},
+    plan::{Demand, Plan, PlanError},
     weights::Weights,
     workspace::Workspace,
 };

@@ -115,6 +115,24 @@ impl Plan {
         self.0.steps.len() + usize::from(self.0.program.has_head)
     }
 
+    /// What a batch of `rows` rows asks of a card at least.
+    pub fn demand(&self, rows: u32) -> Demand {
+        let (work, rows) = (&self.0.work, rows as usize);
+        let mut weights = HashSet::new();
+        let mut flops = 0.0;
+        for step in &self.0.steps {
+            let (read, each) = match step {
+                Step::Product(product) => (product.reads(), product.flops(rows)),
+                Step::Convolution(convolution) => (convolution.reads(), convolution.flops(rows)),
+                Step::Kernel(_) | Step::Rowwise(_) | Step::Reduce(_) => continue,
+            };
+            flops += each;
+            weights.extend(read.into_iter().filter(|&id| matches!(work.buffers[id].holder, Holder::Constant(_))));
+        }
+        let bytes = weights.into_iter().map(|id| work.buffers[id].elements * work.buffers[id].element_bytes());
+        Demand { flops, weight_bytes: bytes.sum() }
+    }
+
     /// The source of the plan's own kernels, in the vocabulary of `kernels/README.md`.
     pub fn source(&self) -> &str {
         &self.0.program.text
@@ -153,6 +171,15 @@ impl Parts {
     pub(super) fn notes_faults(&self) -> bool {
         self.program.kernels.iter().flatten().any(|kernel| kernel.notes_faults)
     }
+}
+
+/// What a batch asks of a card at least.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Demand {
+    /// Floating-point operations of its products and convolutions.
+    pub flops: f64,
+    /// Bytes of their weights.
+    pub weight_bytes: usize,
 }
 
 /// Outputs that are wanted, by their names in the graph.

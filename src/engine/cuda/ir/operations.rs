@@ -92,6 +92,12 @@ pub struct Product {
 }
 
 impl Product {
+    /// Floating-point operations of a batch of so many rows.
+    pub fn flops(&self, rows: usize) -> f64 {
+        let lengths = [self.m.of(rows), self.n, self.k, self.batches.of(rows)];
+        lengths.iter().fold(2.0, |flops, &length| flops * length as f64)
+    }
+
     /// The buffers that it reads.
     pub fn reads(&self) -> Vec<BufferId> {
         [self.a.buffer, self.b.buffer].into_iter().chain(self.bias).collect()
@@ -144,6 +150,15 @@ pub struct Rectified {
 }
 
 impl Convolution {
+    /// Floating-point operations of a batch of so many rows: two for each entry of a window and channel of its group, at
+    /// each place that windows are moved to.
+    pub fn flops(&self, rows: usize) -> f64 {
+        let [height, width] = if self.is_transposed { self.size } else { self.out };
+        let channels = [self.inputs, self.outputs / self.groups];
+        let window = [self.kernel[0], self.kernel[1], height, width, self.images.of(rows)];
+        channels.iter().chain(&window).fold(2.0, |flops, &length| flops * length as f64)
+    }
+
     /// The buffers that it reads.
     pub fn reads(&self) -> Vec<BufferId> {
         let more = self.rectified.map(|Rectified { bias, addend }| [Some(bias), addend]);

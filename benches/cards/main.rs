@@ -1,0 +1,83 @@
+//! How long the example networks take on a CUDA card, as plans run them: one captured graph after another on one stream, for each
+//! number of rows and each precision, beside what the card itself can do.
+//!
+//! `cargo bench --bench cards`; `-- --json FILE` keeps the figures, and `-- --quick` takes small networks, to see that all
+//! of it runs: on the stand-in for CUDA's libraries too, where times mean nothing. Without a card it says so and ends.
+
+mod ceilings;
+mod networks;
+mod report;
+mod steps;
+mod timing;
+
+use std::{error::Error, fs, path::PathBuf, sync::Arc, time::Duration};
+
+use clap::Parser;
+use paternoster::device::{
+    Operation, StreamId,
+    cuda::{Compiler, Cuda, CudaOptions, Told, cards, libraries},
+};
+
+use self::{ceilings::Ceilings, report::Report};
+
+/// The stream that everything runs on.
+const STREAM: StreamId = StreamId(0);
+
+#[derive(Debug, Parser)]
+struct Args {
+    /// Small networks, few rows and short runs
+    #[arg(long)]
+    quick: bool,
+    /// File for the figures
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Which card: its number among those of the driver
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    card: u16,
+    /// What cargo adds
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What runs is known by its tickets alone.
+struct Unheard;
+
+impl Told for Unheard {
+    fn ended(&self, _operation: Operation) {}
+
+    fn lost(&self, reason: &str) {
+        eprintln!("the card is lost: {reason}");
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let args = Args::parse();
+    let there = match cards::cards() {
+        Ok(there) => there,
+        Err(reason) => {
+            println!("nothing is measured: {reason}");
+            return Ok(());
+        }
+    };
+    let card = there.into_iter().find(|card| card.ordinal == args.card).ok_or("there is no such card")?;
+    for path in libraries::preload(None).loaded {
+        println!("{}", path.display());
+    }
+    let options = CudaOptions { ordinal: card.ordinal, streams: 1, depth: timing::DEPTH, parameter_bytes: 64 };
+    let mut cuda = Cuda::open(&options, &Compiler::default(), Arc::new(Unheard))?;
+    println!("{card}\n");
+    let lasting = if args.quick { Duration::from_millis(1) } else { Duration::from_millis(40) };
+    let ceilings = Ceilings::measure(&mut cuda, args.quick, lasting)?;
+    println!("{ceilings}");
+    let mut steps = Vec::new();
+    for network in networks::all(args.quick)? {
+        let measured = steps::measure(&mut cuda, &network, &ceilings, lasting)?;
+        println!("{}", report::table(&network.name, &measured));
+        steps.extend(measured);
+    }
+    if let Some(path) = &args.json {
+        let report = Report { card: card.to_string(), ceilings, steps };
+        fs::write(path, serde_json::to_string_pretty(&report)? + "\n")?;
+    }
+    Ok(())
+}

@@ -1,0 +1,37 @@
+//! What is printed and kept.
+
+use std::fmt::Write as _;
+
+use paternoster::engine::Precision;
+use serde::Serialize;
+
+use crate::{ceilings::Ceilings, steps::Step};
+
+/// All figures of a card.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Name, compute capability and memory.
+    pub card: String,
+    pub ceilings: Ceilings,
+    pub steps: Vec<Step>,
+}
+
+/// A network's times: a line for each number of rows, two columns for each precision.
+pub fn table(network: &str, steps: &[Step]) -> String {
+    let mut text = format!("{network}: microseconds of a batch, and how often the floor\n{:>6}", "rows");
+    for (name, _) in Precision::NAMES {
+        let _ = write!(text, " {name:>11}       ");
+    }
+    let mut rows: Vec<u32> = steps.iter().map(|step| step.rows).collect();
+    rows.dedup();
+    rows.sort_unstable();
+    rows.dedup();
+    for rows in rows {
+        let _ = write!(text, "\n{rows:>6}");
+        for step in steps.iter().filter(|step| step.rows == rows) {
+            let share = step.microseconds / step.floor_microseconds;
+            let _ = write!(text, " {:>11.1} {share:>5.1}x", step.microseconds);
+        }
+    }
+    text + "\n"
+}

@@ -1,0 +1,74 @@
+//! One network: its plan in each precision, its graph for each number of rows, and how long that takes.
+
+use std::{error::Error, rc::Rc, time::Duration};
+
+use paternoster::{
+    device::cuda::{Cuda, Graph},
+    engine::{
+        Precision,
+        cuda::{Loaded, Plan, Workspace},
+    },
+};
+use serde::Serialize;
+
+use crate::{STREAM, ceilings::Ceilings, networks::Network, timing};
+
+/// A time.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    pub network: String,
+    pub precision: String,
+    pub rows: u32,
+    /// Of a captured graph, launched behind others.
+    pub microseconds: f64,
+    /// What its products and convolutions, and reading their weights, take at the card's own speeds.
+    pub floor_microseconds: f64,
+    /// Kernels and calls of libraries in the graph.
+    pub launches: usize,
+}
+
+/// Measures a network. Inputs are zeros: no time here depends on values.
+pub fn measure(
+    cuda: &mut Cuda,
+    network: &Network,
+    ceilings: &Ceilings,
+    lasting: Duration,
+) -> Result<Vec<Step>, Box<dyn Error>> {
+    let mut steps = Vec::new();
+    for (name, precision) in Precision::NAMES {
+        let Network { model, inputs, outputs, rows, .. } = network;
+        let plan = Plan::new(model, inputs, outputs, true, precision)?;
+        let loaded = plan.load(cuda)?;
+        let workspace = loaded.reserve(cuda, STREAM, rows.last().copied().unwrap_or(1))?;
+        for &rows in rows {
+            let seconds = time(cuda, &loaded, &workspace, rows, lasting)?;
+            let demand = plan.demand(rows);
+            let floor = ceilings.floor(precision, demand.flops, demand.weight_bytes as f64);
+            steps.push(Step {
+                network: network.name.clone(),
+                precision: name.to_owned(),
+                rows,
+                microseconds: seconds * 1e6,
+                floor_microseconds: floor * 1e6,
+                launches: plan.launches(),
+            });
+        }
+    }
+    Ok(steps)
+}
+
+fn time(
+    cuda: &mut Cuda,
+    loaded: &Loaded,
+    workspace: &Workspace,
+    rows: u32,
+    lasting: Duration,
+) -> Result<f64, Box<dyn Error>> {
+    let prepared = loaded.prepare(cuda, workspace, rows)?;
+    let graph: Rc<Graph> = Rc::new(cuda.capture(STREAM, size_of::<i32>(), |capture| {
+        let live = capture.parameters();
+        prepared.issue(capture, live)
+    })?);
+    let live = i32::try_from(rows)?.to_ne_bytes();
+    Ok(timing::seconds(cuda, &graph, &live, lasting)?)
+}

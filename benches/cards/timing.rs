@@ -1,0 +1,68 @@
+//! How long a graph takes, launched again and again.
+
+use std::{
+    collections::VecDeque,
+    rc::Rc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use paternoster::device::{
+    Device, DeviceError, Ticket,
+    cuda::{Cuda, CudaWork, Graph},
+};
+
+use crate::STREAM;
+
+/// Launches that are in flight at once: the card always has the next, so that what is measured is its time alone.
+pub const DEPTH: u32 = 8;
+/// Runs of which the median counts.
+const RUNS: usize = 5;
+/// Longer than any launch takes.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Seconds of a launch with these parameters: the median of several runs, which last as long as is said.
+pub fn seconds(cuda: &mut Cuda, graph: &Rc<Graph>, parameters: &[u8], lasting: Duration) -> Result<f64, DeviceError> {
+    let mut count = 1;
+    let mut took = run(cuda, graph, parameters, count)?;
+    while took < lasting && count < 1 << 16 {
+        count *= 2;
+        took = run(cuda, graph, parameters, count)?;
+    }
+    let mut each = vec![took.as_secs_f64() / f64::from(count)];
+    while each.len() < RUNS {
+        each.push(run(cuda, graph, parameters, count)?.as_secs_f64() / f64::from(count));
+    }
+    each.sort_by(f64::total_cmp);
+    Ok(each[RUNS / 2])
+}
+
+fn run(cuda: &mut Cuda, graph: &Rc<Graph>, parameters: &[u8], count: u32) -> Result<Duration, DeviceError> {
+    let began = Instant::now();
+    let mut running: VecDeque<Ticket> = VecDeque::new();
+    for _ in 0..count {
+        if running.len() == DEPTH as usize
+            && let Some(first) = running.pop_front()
+        {
+            wait(cuda, first)?;
+        }
+        let work = CudaWork { graph: Rc::clone(graph), parameters: parameters.into() };
+        cuda.launch(STREAM, &[], work)?;
+        running.push_back(cuda.record(STREAM)?);
+    }
+    if let Some(last) = running.pop_back() {
+        wait(cuda, last)?;
+    }
+    Ok(began.elapsed())
+}
+
+fn wait(cuda: &mut Cuda, ticket: Ticket) -> Result<(), DeviceError> {
+    let began = Instant::now();
+    while !cuda.is_complete(ticket) {
+        if began.elapsed() > PATIENCE {
+            return Err(DeviceError::Driver("a launch does not end".to_owned()));
+        }
+        thread::yield_now();
+    }
+    Ok(())
+}
