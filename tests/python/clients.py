@@ -1,6 +1,7 @@
-"""Small things that tests with tritonclient share."""
+"""Small things that tests with tritonclient and with other clients share."""
 
 import re
+import subprocess
 import threading
 import time
 from contextlib import contextmanager
@@ -137,3 +138,10 @@ def pending(server, model):
 
 def raw_channel(server):
     return grpc.insecure_channel(server.grpc, options=[("grpc.max_receive_message_length", -1)])
+
+
+def output(command, **options):
+    """What a client program writes, which has to end well."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, **options)
+    assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+    return done.stdout

@@ -91,10 +91,11 @@ fn write_output(output: &InferOutputTensor, data: Bytes, binary: bool, reply: &m
         json.extend_from_slice(format!("{comma}{dimension}").as_bytes());
     }
     json.push(b']');
-    if !output.parameters.is_empty() {
-        // It is in shared memory.
-        json.push(b',');
-        write_parameters(&output.parameters, json);
+    // Only outputs in shared memory have parameters. As in Triton they are not written: the client knows them, and
+    // Triton's C++ client reads an output with parameters as binary data.
+    let in_shared_memory = !output.parameters.is_empty();
+    if in_shared_memory {
+        debug_assert!(data.is_empty(), "the data are in the region");
     } else if binary {
         let size = data.len();
         json.extend_from_slice(format!(",\"parameters\":{{\"binary_data_size\":{size}}}").as_bytes());
