@@ -38,20 +38,23 @@ async fn small(api: &Api, request: Request) -> Result<Message, Problem> {
     body::read(body, &parts.headers, most, &share, &api.workers).await
 }
 
-fn parse<T: DeserializeOwned + Default>(bytes: &Bytes) -> Result<T, Problem> {
-    if bytes.is_empty() {
-        return Ok(T::default());
-    }
-    serde_json::from_slice(bytes).map_err(|error| unparsable(&error))
+/// The fields of an object; an empty body has none.
+fn parse<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
+    let fields: Map<String, Value> = match bytes.is_empty() {
+        true => Map::new(),
+        false => serde_json::from_slice(bytes).map_err(|error| unparsable(&error))?,
+    };
+    // Not from the bytes: serde takes a list for a structure's fields too.
+    serde_json::from_value(Value::Object(fields)).map_err(|error| unparsable(&error))
 }
 
 fn unparsable(error: &serde_json::Error) -> Problem {
     Problem::invalid(format!("failed to parse the request JSON: {error}"))
 }
 
-#[derive(Default, Deserialize)]
-#[serde(default)]
+#[derive(Deserialize)]
 struct IndexBody {
+    #[serde(default)]
     ready: bool,
 }
 
@@ -156,8 +159,7 @@ pub(super) async fn system_register(
     names: PathNames,
     request: Request,
 ) -> Result<StatusCode, Problem> {
-    let body = small(&api, request).await?.bytes;
-    let RegisterBody { key, offset, byte_size } = serde_json::from_slice(&body).map_err(|error| unparsable(&error))?;
+    let RegisterBody { key, offset, byte_size } = parse(&small(&api, request).await?.bytes)?;
     let asked = pb::SystemSharedMemoryRegisterRequest { name: names.region, key, offset, byte_size };
     methods::system_register(&api.services, asked)?;
     Ok(StatusCode::OK)

@@ -6,7 +6,7 @@ use http::header::CONTENT_TYPE;
 /// Where the description is served.
 pub(super) const PATH: &str = "/v2/openapi.json";
 
-/// OpenAPI 3.0. A test compares it with the routes.
+/// OpenAPI 3.0. Tests compare it with the routes, and the server's answers with it.
 const DESCRIPTION: &str = include_str!("openapi.json");
 
 /// Answers `GET /v2/openapi.json`.

@@ -17,7 +17,9 @@ async fn the_index_lists_models_with_what_is_known_of_them() {
         let expected = json!({ "name": "ident", "version": "3", "state": "READY" });
         assert!(index.as_array().is_some_and(|entries| entries.contains(&expected)), "{index}");
     }
-    assert_eq!(ask(&server, "/v2/repository/index", "{\"ready\":1}").await.0, 400);
+    for wrong in ["{\"ready\":1}", "[]", "[true]", "true"] {
+        assert_eq!(ask(&server, "/v2/repository/index", wrong).await.0, 400, "{wrong}");
+    }
     let (status, answer) = ask(&server, "/v2/repository/other/index", "").await;
     assert_eq!(status, 501, "{answer}");
 }
@@ -51,6 +53,7 @@ async fn shared_memory_answers_as_over_grpc() {
     let (status, answer) = ask(&server, "/v2/systemsharedmemory/region/r/register", "{\"key\":\"/k\"}").await;
     assert_eq!(status, 400);
     assert!(answer["error"].as_str().is_some_and(|error| error.contains("missing field `byte_size`")), "{answer}");
+    assert_eq!(ask(&server, "/v2/systemsharedmemory/region/r/register", "[\"/k\",0,4]").await.0, 400);
     assert_eq!(ask(&server, "/v2/cudasharedmemory/region/r/register", "{}").await.0, 501);
 }
 

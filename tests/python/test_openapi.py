@@ -1,0 +1,76 @@
+"""The server does what its OpenAPI description says: schemathesis draws requests from the description that the server
+serves, some that fit it and some that do not, and checks every answer against it.
+
+It checks that each status is documented for its operation, with the content type and the schema that came, that a
+request is refused if it does not fit and is not if it does, and that methods which are not described are 405. The
+schema of an error has a reason that is not empty. What is left out, schemathesis.toml names with the reason.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tritonclient.grpc as triton
+from clients import statistics
+
+HERE = Path(__file__).resolve().parent
+#: The models that openapi_hooks.py asks.
+ASKED = ("addsub", "identity", "repeat", "strings")
+
+if sys.version_info < (3, 11):
+    pytest.skip("there is no schemathesis for this version of Python", allow_module_level=True)
+
+
+@pytest.fixture
+def described(start, test_models, tmp_path):
+    """A server with everything on that the description speaks of, and the number of operations described."""
+    running = start(
+        test_models, "--model-control-mode=explicit", "--load-model=*", "--allow-client-shm=true",
+        f"--trace-file={tmp_path / 'traces.json'}", f"--timeline-file={tmp_path / 'timeline.json'}",
+    )  # fmt: skip
+    status, page = running.get("/v2/openapi.json")
+    assert status == 200
+    paths = json.loads(page)["paths"]
+    # The path of the description itself was just asked; schemathesis leaves it out.
+    paths.pop("/v2/openapi.json")
+    operations = [method for path in paths.values() for method in path if method != "parameters"]
+    yield running, len(operations)
+    assert running.process.poll() is None, f"the server has ended\n{running.log_tail()}"
+    assert running.complaints() == []
+
+
+def hold_against_description(server, operations, folder, *flags, models_are_there):
+    """Runs schemathesis, which has to ask every operation and to find nothing; returns how many requests it sent."""
+    command = [
+        Path(sys.executable).parent / "schemathesis", "--config-file", HERE / "schemathesis.toml",
+        "run", f"http://{server.http}/v2/openapi.json", "--phases=coverage,fuzzing", "--no-color", *flags,
+    ]  # fmt: skip
+    environment = {**os.environ, "PYTHONPATH": str(HERE), "OPENAPI_MODELS_ARE_THERE": "1" if models_are_there else ""}
+    # What it keeps between runs lies in the folder, so that no run depends on another.
+    run = subprocess.run(
+        [str(part) for part in command], cwd=folder, env=environment, capture_output=True, text=True, timeout=600
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert f"Tested: {operations}\n" in run.stdout, run.stdout
+    (sent,) = re.findall(r"Test cases:\s+(\d+) generated", run.stdout)
+    return int(sent)
+
+
+def test_models_that_are_there(described, tmp_path):
+    server, operations = described
+    sent = hold_against_description(server, operations, tmp_path, "--max-examples=20", models_are_there=True)
+    assert sent > 20 * operations
+    with triton.InferenceServerClient(server.grpc) as client:
+        for model in ASKED:
+            assert statistics(client, model)["success"] > 0, f"'{model}' was never run"
+
+
+def test_names_of_whatever_is_drawn(described, tmp_path):
+    """Names of models are drawn too, and percent-encoded. No model has them, so that nothing has to be accepted."""
+    server, operations = described
+    flags = ["--max-examples=10", "--exclude-checks=positive_data_acceptance"]
+    assert hold_against_description(server, operations, tmp_path, *flags, models_are_there=False) > 20 * operations
