@@ -200,7 +200,9 @@ def main():
     except ServerFailed as failure:
         say(f"\n{failure}")
     except Exception as failure:
-        say(f"\nthe demonstration failed: {failure!r}\nthe end of the server's log:\n{server.log_tail()}")
+        # Not by its representation, which says nothing of an error of the server.
+        reason = f"{type(failure).__name__}: {failure}"
+        say(f"\nthe demonstration failed: {reason}\nthe end of the server's log:\n{server.log_tail()}")
     return status
 
 

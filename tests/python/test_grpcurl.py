@@ -2,6 +2,7 @@
 
 import json
 
+import demo
 import fetch
 import pytest
 from clients import output
@@ -46,3 +47,11 @@ def test_grpcurl_calls(grpcurl, server):
 def test_grpcurl_watches_health(grpcurl, server):
     answer = grpcurl("-d", json.dumps({"service": SERVICE}), server.grpc, "grpc.health.v1.Health/Check")
     assert json.loads(answer) == {"status": "SERVING"}
+
+
+def test_the_commands_that_the_demonstration_shows(server):
+    program = fetched(fetch.grpcurl)
+    commands = demo.WITH_GRPCURL.replace(".cache/bin/grpcurl", str(program)).replace("localhost:8001", server.grpc)
+    shown = output(["bash", "-euc", commands])
+    assert SERVICE in shown and "attention_mask" in shown, "services, and the model's metadata"
+    assert '"rawOutputContents"' in shown

@@ -1,0 +1,61 @@
+"""`make demo` shows what it says, in a checkout of the test's own that has what the targets before it make."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import demo
+import pytest
+from conftest import ROOT
+
+#: Sentences that mean the same follow each other.
+PAIRS = list(zip(demo.SENTENCES[::2], demo.SENTENCES[1::2]))
+
+
+@pytest.fixture
+def checkout(tmp_path, test_models):
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    shutil.copy(ROOT / "Makefile", folder)
+    shutil.copytree(ROOT / "scripts", folder / "scripts", ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / ".venv").symlink_to(ROOT / ".venv")
+    (folder / ".cache").mkdir()
+    for name in ("minilm", "onnxruntime"):
+        (folder / ".cache" / name).symlink_to(ROOT / ".cache" / name)
+    # Its models, the sentence encoder and 'repeat', are among those of the tests.
+    (folder / "model_repository").symlink_to(test_models)
+    return folder
+
+
+def make_demo(checkout, program):
+    # What this run's make tells others of its kind is not for that one.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE") and name != "MFLAGS"}
+    # The models are there, and with them what they are built by.
+    command = ["make", "--old-file=models", "demo"]
+    environment = {**own, "PATERNOSTER": str(program)}
+    return subprocess.run(command, cwd=checkout, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_the_demonstration_runs_to_its_end(checkout, program):
+    shown = make_demo(checkout, program)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    text = shown.stdout
+    nearest = dict(re.findall(r"^  (\S.*?[.?]) +(\S.*?[.?]) +\d\.\d{3}$", text, re.MULTILINE))
+    assert set(nearest) == set(demo.SENTENCES), text
+    found = [pair for pair in PAIRS if nearest[pair[0]] == pair[1]]
+    assert len(found) == len(PAIRS), f"of {PAIRS} only {found} are nearest to each other"
+    assert re.search(r"one sentence at a time: \d+\.\d ms", text)
+    (rate,) = re.findall(r"4 clients, batches of \d+: (\d+) sentences/s", text)
+    assert int(rate) > 0
+    answers = re.findall(r"response for 'demo': OUTPUT0\[0\] = (\d+)", text)
+    assert answers == ["4", "5", "6", "7"]
+    assert "the server is stopped" in text and "make serve" in text
+
+
+def test_it_says_so_if_it_cannot_be_shown(checkout, program):
+    (checkout / "model_repository").unlink()
+    (checkout / "model_repository").mkdir()
+    shown = make_demo(checkout, program)
+    assert shown.returncode != 0
+    assert "the demonstration failed" in shown.stdout and "minilm" in shown.stdout
