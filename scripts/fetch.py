@@ -175,6 +175,11 @@ def openssl():
     return debian_program("openssl", "openssl")
 
 
+def curl():
+    """The program that the documentation shows requests with."""
+    return debian_program("curl", "curl")
+
+
 def chromium():
     """A browser without a window, which shows the server's page."""
     return debian_program("chromium", "chromium")
@@ -428,12 +433,13 @@ PIECES = {
     "kubernetes_schemas": kubernetes_schemas,
     "extension_clients": extension_clients,
     "openssl": openssl,
+    "curl": curl,
     "chromium": chromium,
 }
 #: What the tests can do without, outside CI.
 OPTIONAL = {
     "perf_analyzer", "grpcurl", "helm", "promtool", "hadolint", "kubernetes_schemas", "extension_clients", "openssl",
-    "chromium",
+    "curl", "chromium",
 }  # fmt: skip
 
 

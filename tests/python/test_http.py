@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import socket
-import subprocess
 import urllib.request
 
 import numpy as np
@@ -293,15 +292,3 @@ def test_a_client_that_leaves_cancels_its_request(server, http, leave):
             connection.shutdown(socket.SHUT_WR)
             assert connection.recv(1) == b"", "it is not answered any more"
     eventually("the request is cancelled", lambda: cancelled(server, "runaway") == before + 1)
-
-
-def test_curl_can_do_it(server):
-    curl = shutil.which("curl")
-    if curl is None:
-        pytest.skip("curl is not installed")
-    body = {"inputs": [{"name": "INPUT0", "shape": [1, 16], "datatype": "FP32", "data": [ROW.tolist()]}]}
-    url = f"http://{server.http}/v2/models/identity/infer"
-    command = [curl, "--silent", "--show-error", "--compressed", "--json", json.dumps(body), url]
-    asked = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert asked.returncode == 0, asked.stderr
-    assert json.loads(asked.stdout)["outputs"][0]["data"] == ROW.tolist()
