@@ -8,12 +8,13 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks packages package-test clean
+.PHONY: help build setup tools models demo serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks packages package-test clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
 	@echo "make test      cargo test, the CUDA kernels through their compiler, then real clients against the built server"
 	@echo "make kernels   compile the CUDA kernels for every architecture, and print their registers; needs no GPU"
+	@echo "make kube-test the manifests of deploy/ against Kubernetes' API server, which Go builds first: 10 min, 5 GB meanwhile"
 	@echo "make gpu-test  tests and benchmarks of CUDA cards on a card; gpu-kit puts them into .cache/gpu-kit, for a machine with a card alone"
 	@echo "make fuzz      every parser for SECONDS=60 each, from the seeds in tests/corpus"
 	@echo "make soak      random clients for MINUTES=60; counters must add up"
@@ -55,6 +56,9 @@ test:
 
 kernels:
 	@$(PYTHON) scripts/test.py --only kernels
+
+kube-test: setup
+	@CI=1 PYTHONDONTWRITEBYTECODE=1 $(VENV) -m pytest -c tests/python/pytest.ini tests/python/test_api_server.py
 
 gpu-test: setup
 	@$(PYTHON) scripts/gpu.py test

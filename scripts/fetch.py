@@ -377,25 +377,38 @@ def hadolint():
     return folder / "hadolint"
 
 
+#: GOTOOLCHAIN=local: a Go that is too old says so, instead of fetching another one.
+GO_SETTINGS = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
+
+
+def go(*arguments, **settings):
+    """Runs Go, with settings from its environment."""
+    program = shutil.which("go")
+    if program is None:
+        raise Unavailable("it is built by Go, which is not installed")
+    directory = settings.pop("cwd")
+    return run([program, *arguments], env={**os.environ, **GO_SETTINGS, **settings}, cwd=directory)
+
+
+def go_module(pin, scratch):
+    """Downloads a pinned module, whose sum has to be the pinned one; returns its folder."""
+    module = f"{pin.module}@{pin.version}"
+    given = json.loads(go("mod", "download", "-json", module, cwd=scratch))
+    if given["Sum"] != pin.sum:
+        raise Unavailable(f"{module} has the sum {given['Sum']}, {pin.sum} is pinned")
+    return Path(given["Dir"])
+
+
 def go_program(pin):
     """A program built by Go, where Go is present; returns a link to it."""
     program = CACHE / "bin" / f"{pin.name}-{pin.version}"
     link = CACHE / "bin" / pin.name
     if not program.exists():
-        go = shutil.which("go")
-        if go is None:
-            raise Unavailable(f"{pin.name} is built by Go, which is not installed")
         say(f"{pin.name} {pin.version} (go install, about {pin.minutes} min)")
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as scratch:
-            # GOTOOLCHAIN=local: a Go that is too old says so, instead of fetching another one.
-            environment = dict(os.environ, GOBIN=scratch, GOFLAGS="-mod=mod", GOTOOLCHAIN="local")
-            module = f"{pin.module}@{pin.version}"
-            given = json.loads(run([go, "mod", "download", "-json", module], env=environment, cwd=scratch))["Sum"]
-            if given != pin.sum:
-                raise Unavailable(f"{module} has the sum {given}, {pin.sum} is pinned")
-            package = f"{pin.module}/{pin.package}@{pin.version}"
-            run([go, "install", "-tags", pin.tags, package], env=environment, cwd=scratch)
+            go_module(pin, scratch)
+            go("install", "-tags", pin.tags, f"{pin.module}/{pin.package}@{pin.version}", cwd=scratch, GOBIN=scratch)
             (Path(scratch) / pin.name).rename(program)
     if not (link.is_symlink() and os.readlink(link) == program.name):
         with contextlib.suppress(FileNotFoundError):

@@ -145,6 +145,33 @@ PROMTOOL = GoProgram(
     2,
 )
 
+#: A module of Go that is taken apart, or whose programs need more than `go install`.
+GoModule = namedtuple("GoModule", "module version sum")
+
+#: Kubernetes' API server and the etcd that its go.mod names, of the newest of KUBERNETES_RELEASES. The modules that its
+#: repository publishes beside it have a version of their own.
+KUBERNETES = GoModule("k8s.io/kubernetes", "v1.37.2", "h1:A2VDEiObzkYqFTKhSsn0ZEb0RlLEXpHWj93gi2HqEwE=")
+KUBERNETES_LIBRARIES = "v0.37.2"
+
+#: Definitions of the kinds that extend Kubernetes, as their projects publish them: each module, and its files.
+RESOURCE_DEFINITIONS = {
+    GoModule("sigs.k8s.io/gateway-api", "v1.6.3", "h1:lKpJa5bGlraC/QeACvCpsHLdmO6y0iKfzVl6gzaFEYc="): [
+        "config/crd/standard/gateway.networking.k8s.io_grpcroutes.yaml"
+    ],
+    GoModule("github.com/kedacore/keda/v2", "v2.21.0", "h1:R6z2HZvstK4RLUMxroNACzBj74xGxt3kG59b5Xc+Xps="): [
+        "config/crd/bases/keda.sh_scaledobjects.yaml"
+    ],
+    GoModule(
+        "github.com/prometheus-operator/prometheus-operator",
+        "v0.85.0",
+        "h1:M5xLCLEoaW2IJfnuCwFzzpL+jSVQu3KGT84Pye+fW8s=",
+    ): ["example/prometheus-operator-crd/monitoring.coreos.com_servicemonitors.yaml"],
+    GoModule("github.com/kserve/kserve", "v0.16.0", "h1:kDkcAU5VMiZf4zhdDXH+UdAIgzXhs10GMv0d9r4qvTs="): [
+        "config/crd/full/serving.kserve.io_clusterservingruntimes.yaml",
+        "config/crd/full/serving.kserve.io_inferenceservices.yaml",
+    ],
+}
+
 #: Makes wheels of programs, with a bill of materials in them.
 MATURIN = Wheel(
     "maturin",

@@ -18,6 +18,9 @@ import tritonclient.grpc as triton  # noqa: E402
 from manifests import Schemas  # noqa: E402
 from server import Server, binary, target_directory  # noqa: E402
 
+#: What runs where it is named alone: `make kube-test` builds an API server first, which takes minutes.
+collect_ignore = ["test_api_server.py"]
+
 #: Tests add (heading, lines) that the end of the run prints.
 NOTES = []
 
