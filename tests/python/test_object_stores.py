@@ -289,6 +289,7 @@ def test_a_google_credential_of_another_account_is_refused(serve, tmp_path):
         ("s3://127.0.0.1:1/bucket", {}, "the store cannot be reached or understood: "),
         ("s3://bucket//models", {}, "empty, relative or unprintable part"),
         ("ftp://host/models", {}, "is no location of a repository: expected s3://bucket/path"),
+        ("https://host/models", {}, "is no location of a repository: expected s3://bucket/path"),
         ("s3://https://me:hunter2@host/bucket", {}, "'@'"),
         ("s3://bucket", {"TRITON_CLOUD_CREDENTIAL_PATH": "/nowhere.json"}, "TRITON_CLOUD_CREDENTIAL_PATH: cannot read /nowhere.json"),
         ("gs://bucket", {"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere.json"}, "cannot read /nowhere.json"),
