@@ -93,7 +93,8 @@ def shown(model, protocol, flags, row):
     """A line for people. Of a counted run perf_analyzer divides the count by a whole second, which says nothing."""
     flags = " ".join(flag for flag in map(str, flags) if "/" not in flag)
     rate = "counted" if "--request-count" in flags else f"{float(row['Inferences/Second']):.0f} inferences/s"
-    return f"{rate:>18}, p50 {row['p50 latency']:>6} µs, p99 {row['p99 latency']:>6} µs  {model} -i {protocol} {flags}"
+    latencies = f"p50 {row['p50 latency']:>6} µs, p99 {row['p99 latency']:>6} µs"
+    return f"{rate:>18} at {next(iter(row.values())):>3}, {latencies}  {model} -i {protocol} {flags}"
 
 
 @pytest.fixture
