@@ -80,6 +80,7 @@ lint:
 	python3 scripts/check_imports.py batching executor
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
+	cargo clippy --no-default-features -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
 	@$(PYTHON) scripts/check_licenses.py
 

@@ -9,6 +9,7 @@ With CI set in the environment nothing may be left out: what cannot be fetched i
 import argparse
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections import namedtuple
@@ -79,15 +80,21 @@ def python(environment, arguments):
     pieces = {name: fetched(name, left_out) for name in ("venv", "runtime", "minilm")}
     if not all(pieces.values()):
         return Outcome("python clients", True, "did not run", left_out)
-    status, _ = shown(["cargo", "build"], environment)
-    if status != 0:
-        return Outcome("python clients", False, "the server did not build", left_out)
+    # The server without the feature `tools` is kept under a name of its own, since cargo gives both the same.
+    lean = binary("debug").with_name("paternoster-lean")
+    for choice in (["--no-default-features"], []):
+        status, _ = shown(["cargo", "build", "--bin", "paternoster", *choice], environment)
+        if status != 0:
+            return Outcome("python clients", False, "the server did not build", left_out)
+        if choice:
+            shutil.copy2(binary("debug"), lean)
     for name in sorted(fetch.OPTIONAL):
         # Here for its progress lines; the tests that need it say so where it cannot be had.
         fetched(name, [])
     environment = {
         **environment,
         "PATERNOSTER": str(binary("debug")),
+        "PATERNOSTER_LEAN": str(lean),
         "ORT_DYLIB_PATH": str(pieces["runtime"]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }

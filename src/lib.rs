@@ -4,6 +4,9 @@
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
 
+#[cfg(all(test, not(feature = "tools")))]
+compile_error!("tests run on the example models and with drawn loads: they need the feature 'tools'");
+
 // What the tests of the core are made of is made anew into those of the pool, and names the crate.
 #[cfg(test)]
 extern crate self as paternoster;
@@ -11,6 +14,7 @@ extern crate self as paternoster;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 
+#[cfg(feature = "tools")]
 pub mod bench;
 pub mod cli;
 pub mod frontend;
@@ -21,6 +25,7 @@ pub mod repository;
 pub mod profile;
 
 pub mod executor;
+#[cfg(feature = "tools")]
 pub mod simulate;
 
 pub mod router;
@@ -35,6 +40,8 @@ pub mod onnx;
 pub mod observe;
 
 pub mod budget;
+#[cfg(feature = "tools")]
 pub mod report;
 pub mod wheels;
+#[cfg(feature = "tools")]
 pub mod workload;

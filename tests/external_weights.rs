@@ -19,7 +19,7 @@ use paternoster::{
     cli::{
         DeviceArgs,
         models::{self, ModelsArgs},
-        profile::{self, ProfileArgs},
+        profile::{self, PlotArgs, ProfileArgs},
         slice::{self, SliceArgs},
     },
     engine::onnxruntime::{OnnxProgram, Runtime},
@@ -176,7 +176,7 @@ fn a_model_is_sliced_and_profiled_with_its_weights_apart() {
         model: "model".to_owned(),
         budget_s: 1,
         profile_directory: Some(twice.repository("profiles")),
-        svg: None,
+        plots: PlotArgs::default(),
         json: false,
         device: DeviceArgs {
             cpu_lanes: 1,

@@ -4,12 +4,14 @@
 //! would need to serve models.
 
 mod auto;
+#[cfg(feature = "tools")]
 pub mod bench;
 mod cuda;
 mod flags;
 mod hooks;
 pub mod inspect;
 mod limits;
+#[cfg(feature = "tools")]
 pub mod models;
 mod options;
 mod pool;
@@ -18,10 +20,14 @@ mod recording;
 mod report;
 mod serve;
 mod server;
+#[cfg(feature = "tools")]
 pub mod simulate;
 pub mod slice;
 mod table;
+#[cfg(feature = "tools")]
 pub mod timeline;
+#[cfg_attr(not(feature = "tools"), path = "without_tools.rs")]
+mod tools;
 mod tritonserver;
 
 use std::{ffi::OsString, fmt::Display, process::ExitCode};
@@ -52,23 +58,17 @@ struct Cli {
 enum Command {
     /// Serve the models of a repository over gRPC and HTTP, with tritonserver's flags
     Serve(Box<ServeArgs>),
-    /// Write model directories with seed models, for examples, tests and benchmarks
-    Models(models::ModelsArgs),
-    /// Put load on a model and measure latencies, policy beside policy
-    Bench(Box<bench::BenchArgs>),
     /// Measure a model for all sizes of batches, and keep what was measured
     Profile(profile::ProfileArgs),
     /// Show where a model would be cut into stages
     Slice(slice::SliceArgs),
     /// Show what a model's operators become on a CUDA card
     Inspect(inspect::InspectArgs),
-    /// Draw a recorded timeline
-    Timeline(timeline::TimelineArgs),
     /// Open one model, as the server asks for it on standard input
     #[command(name = OPEN_ALONE, hide = true)]
     OpenAlone,
-    /// See what policies would do on a device, and how many devices a load needs
-    Simulate(Box<simulate::SimulateArgs>),
+    #[command(flatten)]
+    Tool(tools::Tool),
 }
 
 /// The subcommand by which the server runs itself to open a model in a process of its own.
@@ -79,13 +79,10 @@ pub fn main() -> ExitCode {
     onnxruntime::refuse_telemetry();
     match parse(std::env::args_os()) {
         Ok(Command::Serve(args)) => serve::run(*args),
-        Ok(Command::Models(args)) => exit_code(models::run(&args)),
-        Ok(Command::Bench(args)) => exit_code(bench::run(&args)),
         Ok(Command::Profile(args)) => exit_code(profile::run(&args)),
         Ok(Command::Slice(args)) => exit_code(slice::run(&args)),
         Ok(Command::Inspect(args)) => exit_code(inspect::run(&args)),
-        Ok(Command::Timeline(args)) => exit_code(timeline::run(&args)),
-        Ok(Command::Simulate(args)) => exit_code(simulate::run(&args)),
+        Ok(Command::Tool(tool)) => tool.run(),
         Ok(Command::OpenAlone) => repository::open_alone(),
         Err(error) => error.exit(),
     }

@@ -1,5 +1,8 @@
 //! `paternoster profile`: measures a model, and keeps what it measured for `stages: auto` and `policy: auto`.
 
+#[cfg_attr(not(feature = "tools"), path = "profile/text_alone.rs")]
+mod display;
+
 use std::{
     io::{self, Write},
     path::{Path, PathBuf},
@@ -7,15 +10,15 @@ use std::{
     time::Duration,
 };
 
-use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
+pub use self::display::PlotArgs;
+use self::display::{PlotError, Progress};
 use super::{flags::DeviceArgs, options, table::Table};
 use crate::{
     engine::onnxruntime::Runtime,
     executor::Pool,
     profile::{Choice, CutTable, Findings, Halt, Key, Point, Profile, Store, StoreError, choose, default_directory},
-    report::plot::{Lines, PlotError},
     repository::{PoolLoader, Trials, joining_pays, read_model},
 };
 
@@ -42,9 +45,9 @@ pub struct ProfileArgs {
     /// Directory to keep the profile in; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
     #[arg(long, value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
-    /// File for a plot of the latencies, and beside it one of the throughput: out.svg and out-throughput.svg
-    #[arg(long, value_name = "FILE")]
-    pub svg: Option<PathBuf>,
+    /// What is drawn
+    #[command(flatten)]
+    pub plots: PlotArgs,
     /// Print everything as JSON
     #[arg(long)]
     pub json: bool,
@@ -115,21 +118,17 @@ pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Re
     let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime));
     let request = read_model(&args.model_repository, &args.model, &loader).map_err(ProfileError::Model)?;
     let key = loader.profile_key(&request).map_err(ProfileError::Model)?;
-    let bar = ProgressBar::new_spinner();
-    if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(100));
+    let progress = Progress::start();
     let trials = Trials {
         budget: Duration::from_secs(args.budget_s),
         before_run: &|what, size| {
-            bar.set_message(format!("{what}: {} rows of length {}", size.rows, size.length));
+            progress.show(format!("{what}: {} rows of length {}", size.rows, size.length));
             true
         },
         wants_stages: &joining_pays,
     };
     let measured = loader.measure(&request, trials);
-    bar.finish_and_clear();
+    progress.clear();
     let profile = measured.map_err(|reason| ProfileError::Run { model: args.model.clone(), reason })?;
     let file = store.write(&key, &profile)?;
     let (findings, choice) = (Findings::of(&profile), choose(&profile, request.fixed_stages()));
@@ -144,30 +143,8 @@ pub fn run_with(args: &ProfileArgs, runtime: Runtime, out: &mut dyn Write) -> Re
         }
         writeln!(out, "kept in '{}'", file.display())?;
     }
-    if let Some(path) = &args.svg {
-        draw(&profile, path)?;
-    }
+    args.plots.write(&profile)?;
     Ok(())
-}
-
-/// Draws T(n), and n / T(n): the whole model at each length, and cut into stages at the middle one.
-fn draw(profile: &Profile, path: &Path) -> Result<(), PlotError> {
-    let plot = |y: &str, log_y, of: fn(u32, f64) -> f64| {
-        let series = profile.cuts.iter().flat_map(|cut| {
-            let lengths = shown_lengths(cut);
-            lengths.into_iter().map(move |length| {
-                let at = if length == 0 { String::new() } else { format!(", length {length}") };
-                let point = |rows| Some((f64::from(rows), of(rows, cut.total_ns(rows, length)? as f64)));
-                (format!("{}{at}", title(cut)), cut.rows().into_iter().filter_map(point).collect())
-            })
-        });
-        let title = format!("{}: {y}", profile.model);
-        Lines { title, x: "rows of a batch".to_owned(), y: y.to_owned(), log_y, series: series.collect() }
-    };
-    plot("time of a batch, ms", true, |_, ns| ns / 1e6).write_svg(path)?;
-    let throughput = plot("rows a second", false, |rows, ns| f64::from(rows) / ns * 1e9);
-    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
-    throughput.write_svg(&path.with_file_name(format!("{stem}-throughput.svg")))
 }
 
 /// Of a model in stages one length tells enough; `--json` has them all.
@@ -245,7 +222,7 @@ mod tests {
             model: "minilm".to_owned(),
             budget_s: 1,
             profile_directory: Some("/profiles".into()),
-            svg: None,
+            plots: PlotArgs::default(),
             json: false,
             device: DeviceArgs {
                 cpu_lanes: 2,

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, path::Path};
 
-use super::*;
+use super::{tools::Tool, *};
 
 mod moving_from_triton;
 
@@ -267,10 +267,10 @@ fn serve_is_meant_where_the_first_word_is_a_flag_or_tritonserver() {
 #[test]
 fn other_subcommands_are_reached_by_their_word() {
     let parsed = parse_words(&["paternoster", "models", "--list"]).expect("models takes --list");
-    assert!(matches!(parsed, Command::Models(args) if args.list));
+    assert!(matches!(parsed, Command::Tool(Tool::Models(args)) if args.list));
     let words = ["paternoster", "timeline", "trace.json", "--svg=out.svg", "--from", "1.5"];
     let parsed = parse_words(&words).expect("timeline takes a file and where to draw it");
-    assert!(matches!(parsed, Command::Timeline(args) if args.from == Some(1.5) && args.to.is_none()));
+    assert!(matches!(parsed, Command::Tool(Tool::Timeline(args)) if args.from == Some(1.5) && args.to.is_none()));
     let message = parse_words(&["paternoster", "--list"]).expect_err("a flag alone belongs to serve").to_string();
     assert!(message.contains("paternoster serve"), "{message}");
 }

@@ -27,7 +27,9 @@ pub(crate) mod port;
 mod read;
 mod sealed;
 mod tensors;
+#[cfg(feature = "tools")]
 pub mod weights;
+#[cfg(feature = "tools")]
 pub mod zoo;
 
 pub use error::Error;

@@ -55,9 +55,11 @@ impl From<&str> for PortDim {
 }
 
 /// Dimensions in short: `dims!["batch", 3, 224, 224]`.
+#[cfg(feature = "tools")]
 macro_rules! dims {
     ($($dim:expr),* $(,)?) => { [$($crate::onnx::PortDim::from($dim)),*] };
 }
+#[cfg(feature = "tools")]
 pub(crate) use dims;
 
 impl Port {

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use paternoster::{
     cli::{
         DeviceArgs,
-        profile::{ProfileArgs, ProfileError, run_with},
+        profile::{PlotArgs, ProfileArgs, ProfileError, run_with},
     },
     onnx::zoo::{self, Width},
 };
@@ -27,7 +27,7 @@ fn printed_of(place: &Place, model: &str, json: bool, cpu_lanes: u16) -> Option<
         // Ends earlier where all sizes are settled; a busy machine has time for each size at least.
         budget_s: 10,
         profile_directory: Some(place.profiles()),
-        svg: Some(plot(place)),
+        plots: PlotArgs { svg: Some(plot(place)) },
         json,
         device: DeviceArgs {
             cpu_lanes,

@@ -5,11 +5,11 @@ use std::{ffi::OsString, fs, path::Path};
 use tempfile::TempDir;
 
 use super::*;
-use crate::cli::{Command, parse};
+use crate::cli::{Command, parse, tools::Tool};
 
 fn parsed(words: &[&str]) -> Result<BenchArgs, String> {
     match parse(["paternoster", "bench"].iter().chain(words).map(OsString::from)) {
-        Ok(Command::Bench(args)) => Ok(*args),
+        Ok(Command::Tool(Tool::Bench(args))) => Ok(*args),
         Ok(other) => panic!("{words:?} read as {other:?}"),
         Err(error) => Err(error.to_string()),
     }

@@ -1,0 +1,68 @@
+//! What `paternoster profile` shows beside its text: how far it is, and plots.
+
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::{shown_lengths, title};
+pub(super) use crate::report::plot::PlotError;
+use crate::{profile::Profile, report::plot::Lines};
+
+/// Where plots go.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct PlotArgs {
+    /// File for a plot of the latencies, and beside it one of the throughput: out.svg and out-throughput.svg
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}
+
+impl PlotArgs {
+    pub(super) fn write(&self, profile: &Profile) -> Result<(), PlotError> {
+        self.svg.as_ref().map_or(Ok(()), |path| draw(profile, path))
+    }
+}
+
+/// A line on the terminal, if there is one, that says what runs.
+pub(super) struct Progress(ProgressBar);
+
+impl Progress {
+    pub(super) fn start() -> Self {
+        let bar = ProgressBar::new_spinner();
+        if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
+            bar.set_style(style);
+        }
+        bar.enable_steady_tick(Duration::from_millis(100));
+        Self(bar)
+    }
+
+    pub(super) fn show(&self, what: String) {
+        self.0.set_message(what);
+    }
+
+    pub(super) fn clear(self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Draws T(n), and n / T(n): the whole model at each length, and cut into stages at the middle one.
+fn draw(profile: &Profile, path: &Path) -> Result<(), PlotError> {
+    let plot = |y: &str, log_y, of: fn(u32, f64) -> f64| {
+        let series = profile.cuts.iter().flat_map(|cut| {
+            let lengths = shown_lengths(cut);
+            lengths.into_iter().map(move |length| {
+                let at = if length == 0 { String::new() } else { format!(", length {length}") };
+                let point = |rows| Some((f64::from(rows), of(rows, cut.total_ns(rows, length)? as f64)));
+                (format!("{}{at}", title(cut)), cut.rows().into_iter().filter_map(point).collect())
+            })
+        });
+        let title = format!("{}: {y}", profile.model);
+        Lines { title, x: "rows of a batch".to_owned(), y: y.to_owned(), log_y, series: series.collect() }
+    };
+    plot("time of a batch, ms", true, |_, ns| ns / 1e6).write_svg(path)?;
+    let throughput = plot("rows a second", false, |rows, ns| f64::from(rows) / ns * 1e9);
+    let stem = path.file_stem().unwrap_or_default().to_string_lossy();
+    throughput.write_svg(&path.with_file_name(format!("{stem}-throughput.svg")))
+}

@@ -1,0 +1,30 @@
+//! The subcommands of the cargo feature `tools`: for development and measurement, not for serving.
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+
+use super::{bench, exit_code, models, simulate, timeline};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Tool {
+    /// Write model directories with seed models, for examples, tests and benchmarks
+    Models(models::ModelsArgs),
+    /// Put load on a model and measure latencies, policy beside policy
+    Bench(Box<bench::BenchArgs>),
+    /// Draw a recorded timeline
+    Timeline(timeline::TimelineArgs),
+    /// See what policies would do on a device, and how many devices a load needs
+    Simulate(Box<simulate::SimulateArgs>),
+}
+
+impl Tool {
+    pub(super) fn run(self) -> ExitCode {
+        match self {
+            Self::Models(args) => exit_code(models::run(&args)),
+            Self::Bench(args) => exit_code(bench::run(&args)),
+            Self::Timeline(args) => exit_code(timeline::run(&args)),
+            Self::Simulate(args) => exit_code(simulate::run(&args)),
+        }
+    }
+}

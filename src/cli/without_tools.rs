@@ -1,0 +1,38 @@
+//! In the place of `tools`, where that feature is off: its subcommands are known, and each says why it is missing.
+
+use std::{ffi::OsString, process::ExitCode};
+
+use clap::{Args, Subcommand};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Tool {
+    #[command(hide = true)]
+    Models(Anything),
+    #[command(hide = true)]
+    Bench(Anything),
+    #[command(hide = true)]
+    Timeline(Anything),
+    #[command(hide = true)]
+    Simulate(Anything),
+}
+
+/// Whatever follows the name: the reason is the same for all of it, `--help` included.
+#[derive(Debug, Args)]
+#[command(disable_help_flag = true)]
+pub(super) struct Anything {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    _words: Vec<OsString>,
+}
+
+impl Tool {
+    pub(super) fn run(self) -> ExitCode {
+        let name = match self {
+            Self::Models(_) => "models",
+            Self::Bench(_) => "bench",
+            Self::Timeline(_) => "timeline",
+            Self::Simulate(_) => "simulate",
+        };
+        eprintln!("error: this program was built without '{name}', which needs the cargo feature 'tools'");
+        ExitCode::from(2)
+    }
+}
