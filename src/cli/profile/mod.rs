@@ -1,6 +1,6 @@
 //! `paternoster profile`: measures a model, and keeps what it measured for `stages: auto` and `policy: auto`.
 
-#[cfg_attr(not(feature = "tools"), path = "profile/text_alone.rs")]
+#[cfg_attr(not(feature = "tools"), path = "text_alone.rs")]
 mod display;
 
 use std::{
