@@ -3,6 +3,8 @@
 //! Modules are listed as data flows through them; a module imports only from modules below it (`docs/architecture.md`).
 #![deny(unsafe_code)]
 #![warn(missing_docs)]
+// Modules without a clock run in virtual time, and alike on every run. Those that have one say here what for.
+#![warn(clippy::disallowed_types)]
 
 #[cfg(all(test, not(feature = "tools")))]
 compile_error!("tests run on the example models and with drawn loads: they need the feature 'tools'");
@@ -15,15 +17,20 @@ extern crate self as paternoster;
 pub mod fuzzing;
 
 #[cfg(feature = "tools")]
+#[allow(clippy::disallowed_types, reason = "it measures")]
 pub mod bench;
+#[allow(clippy::disallowed_types, reason = "it reports how long starting takes")]
 pub mod cli;
+#[allow(clippy::disallowed_types, reason = "connections and calls have deadlines")]
 pub mod frontend;
 pub mod wire;
 
+#[allow(clippy::disallowed_types, reason = "loads, polls and profiles take time")]
 pub mod repository;
 
 pub mod profile;
 
+#[allow(clippy::disallowed_types, reason = "it holds the pool's clock and timer, and measures tasks")]
 pub mod executor;
 #[cfg(feature = "tools")]
 pub mod simulate;
@@ -33,12 +40,15 @@ pub mod router;
 pub mod batching;
 pub mod engine;
 
+#[allow(clippy::disallowed_types, reason = "streams wait until a deadline, and signals are watched")]
 pub mod device;
 pub mod model;
 pub mod onnx;
 
+#[allow(clippy::disallowed_types, reason = "latencies and traces are dated")]
 pub mod observe;
 
+#[allow(clippy::disallowed_types, reason = "it waits for room until a deadline")]
 pub mod budget;
 #[cfg(feature = "tools")]
 pub mod report;

@@ -12,7 +12,7 @@ use tonic::{Request, Response, Status};
 
 /// Serves on a free port of loopback, printing the address, until its standard input ends: with the benchmark, however
 /// that ends.
-pub fn serve() -> Result<(), Box<dyn Error>> {
+pub(crate) fn serve() -> Result<(), Box<dyn Error>> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(async {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
         println!("{}", listener.local_addr()?);

@@ -25,7 +25,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 /// One measured point.
 #[derive(Clone, Debug)]
-pub struct Point {
+pub(crate) struct Point {
     /// Requests per second.
     pub rate: f64,
     /// Median latency in microseconds.
@@ -47,7 +47,7 @@ impl fmt::Display for Point {
 }
 
 /// The built-in client, in this process.
-pub fn closed_loop(server: &Server, concurrency: usize, measured: Duration) -> Result<Point, Box<dyn Error>> {
+pub(crate) fn closed_loop(server: &Server, concurrency: usize, measured: Duration) -> Result<Point, Box<dyn Error>> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
     runtime.block_on(async {
         let mut clients = Vec::new();

@@ -10,14 +10,14 @@ use paternoster::{
 use crate::{CONCURRENCIES, load::Point, servers::Kind};
 
 /// One measured point of one round.
-pub struct Row {
+pub(crate) struct Row {
     pub kind: Kind,
     pub concurrency: usize,
     pub point: Point,
 }
 
 /// Prints the table; `idle` is the idle server's share of a core.
-pub fn print(rows: &[Row], idle: f64) {
+pub(crate) fn print(rows: &[Row], idle: f64) {
     println!("{}, servers and client together", machine());
     println!(
         "{:<12} {:>11} {:>12} {:>10} {:>10} {:>16}",
@@ -37,7 +37,7 @@ pub fn print(rows: &[Row], idle: f64) {
 }
 
 /// Writes all rounds.
-pub fn write_csv(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn write_csv(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
     let titles = ["machine", "server", "concurrency", "requests_per_s", "p50_us", "p99_us", "cpu_us_per_request"];
     let machine = machine();
     let fields = rows.iter().map(|Row { kind, concurrency, point }| {
@@ -49,7 +49,7 @@ pub fn write_csv(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
 }
 
 /// Draws the rates, server beside server.
-pub fn write_svg(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
+pub(crate) fn write_svg(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
     let rates = |kind| CONCURRENCIES.iter().map(|&concurrency| median(rows, kind, concurrency).rate).collect();
     let bars = Bars {
         title: "small requests over gRPC, closed loop, server and client on one machine".to_owned(),
@@ -65,7 +65,7 @@ pub fn write_svg(path: &Path, rows: &[Row]) -> Result<(), Box<dyn Error>> {
 }
 
 /// The round with the median rate.
-pub fn median(rows: &[Row], kind: Kind, concurrency: usize) -> Point {
+pub(crate) fn median(rows: &[Row], kind: Kind, concurrency: usize) -> Point {
     let mut points: Vec<&Point> =
         rows.iter().filter(|row| row.kind == kind && row.concurrency == concurrency).map(|row| &row.point).collect();
     points.sort_by(|one, other| one.rate.total_cmp(&other.rate));

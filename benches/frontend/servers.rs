@@ -13,7 +13,7 @@ use std::{
 
 /// Which server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// tonic and a handler that gives the bytes back.
     Echo,
     /// This project with the identity model.
@@ -21,7 +21,7 @@ pub enum Kind {
 }
 
 /// A running server.
-pub struct Server {
+pub(crate) struct Server {
     child: Child,
     /// `host:port` of its gRPC service.
     pub address: String,
@@ -34,7 +34,7 @@ fn program() -> OsString {
 }
 
 /// A repository with the identity model alone, in a temporary folder.
-pub fn identity_repository() -> Result<tempfile::TempDir, Box<dyn Error>> {
+pub(crate) fn identity_repository() -> Result<tempfile::TempDir, Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
     let status = Command::new(program())
         .args(["models", "--only", "identity", "--out"])
@@ -49,7 +49,7 @@ pub fn identity_repository() -> Result<tempfile::TempDir, Box<dyn Error>> {
 
 impl Server {
     /// Starts a server on a free port and waits until it says that it is ready.
-    pub fn start(kind: Kind, repository: &Path) -> Result<Self, Box<dyn Error>> {
+    pub(crate) fn start(kind: Kind, repository: &Path) -> Result<Self, Box<dyn Error>> {
         match kind {
             Kind::Echo => {
                 let mut child = {
@@ -83,7 +83,7 @@ impl Server {
     }
 
     /// CPU time the server used so far, user and system.
-    pub fn cpu_time(&self) -> Result<Duration, Box<dyn Error>> {
+    pub(crate) fn cpu_time(&self) -> Result<Duration, Box<dyn Error>> {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
         let fields = stat.rsplit_once(')').ok_or("unexpected /proc/<pid>/stat")?.1;
         let mut ticks = fields.split_whitespace().skip(11);
@@ -102,7 +102,8 @@ impl Drop for Server {
 }
 
 /// CPU time of an idle server per second of wall clock, as a share of one core.
-pub fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Error>> {
+#[expect(clippy::disallowed_methods, reason = "the server is watched while it has nothing to do")]
+pub(crate) fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Error>> {
     let server = Server::start(Kind::Paternoster, repository)?;
     let before = server.cpu_time()?;
     std::thread::sleep(watched);

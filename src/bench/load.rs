@@ -218,6 +218,7 @@ struct Pacer {
 
 impl Pacer {
     /// Sends at all times; what is not answered yet, and when the last one was due.
+    #[expect(clippy::disallowed_methods, reason = "arrivals of an open loop come by the clock")]
     fn send(self, times: impl Iterator<Item = u64>, runtime: &Handle) -> (JoinSet<()>, Instant) {
         let mut in_flight = JoinSet::new();
         let mut due = self.start;

@@ -40,10 +40,10 @@ pub use auto::AutoArgs;
 pub use cuda::{CudaArgs, DeviceChoice};
 pub use flags::{
     BackendSetting, Compression, Conflict, ControlMode, DeviceArgs, GrpcArgs, HttpArgs, IsolateModelLoad, LifeArgs,
-    LogArgs, MetricsSetting, RepositoryArgs, ServeArgs,
+    LogArgs, MetricsSetting, RepositoryArgs, ServeArgs, TraceArgs,
 };
 pub use limits::LimitArgs;
-pub use recording::RecordArgs;
+pub use recording::{RecordArgs, UnwritableTimeline};
 pub use tritonserver::{IGNORED, Ignored};
 
 /// An inference server whose batches requests board and leave while they run

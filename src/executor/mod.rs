@@ -2,7 +2,7 @@
 //! actions, owns threads and batch memory. Knows neither protocols nor papers.
 //!
 //! Whoever brings an event (a client's task, a lane, the timer) drives the core itself, under one lock: a step costs
-//! about a microsecond, a hand-over to a scheduler thread costs several (`docs/architecture.md`). For the same reason
+//! about a microsecond, a hand-over to a scheduler thread costs several (`docs/decisions`). For the same reason
 //! a request that is alone, of a program whose runs are known to be short, runs on the thread that brought it. Nothing
 //! but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
 //!

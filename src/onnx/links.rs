@@ -38,7 +38,7 @@ pub(super) struct NodeLinks {
 }
 
 impl<'g> Links<'g> {
-    pub fn new(graph: &'g pb::GraphProto) -> Self {
+    pub(super) fn new(graph: &'g pb::GraphProto) -> Self {
         let mut links = Self {
             names: Vec::new(),
             index: HashMap::new(),
@@ -118,29 +118,29 @@ impl<'g> Links<'g> {
     }
 
     /// Number of tensors.
-    pub fn tensors(&self) -> usize {
+    pub(super) fn tensors(&self) -> usize {
         self.names.len()
     }
 
-    pub fn name(&self, tensor: TensorId) -> &'g str {
+    pub(super) fn name(&self, tensor: TensorId) -> &'g str {
         self.names[tensor]
     }
 
-    pub fn find(&self, name: &str) -> Option<TensorId> {
+    pub(super) fn find(&self, name: &str) -> Option<TensorId> {
         self.index.get(name).copied()
     }
 
     /// The node that makes a tensor; `None` for inputs, initializers and tensors that nothing defines.
-    pub fn maker(&self, tensor: TensorId) -> Option<NodeId> {
+    pub(super) fn maker(&self, tensor: TensorId) -> Option<NodeId> {
         self.makers[tensor]
     }
 
-    pub fn node(&self, id: NodeId) -> &NodeLinks {
+    pub(super) fn node(&self, id: NodeId) -> &NodeLinks {
         &self.nodes[id]
     }
 
     /// The nodes in an order of execution. Nodes on a cycle, and those behind one, are left out.
-    pub fn order(&self) -> &[NodeId] {
+    pub(super) fn order(&self) -> &[NodeId] {
         &self.order
     }
 }

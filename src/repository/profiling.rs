@@ -190,6 +190,7 @@ impl PoolLoader {
 
     /// Leaves the processor to requests: for as long as the last run took, and while some are in flight; but for a moment only,
     /// since a server may never be idle.
+    #[expect(clippy::disallowed_methods, reason = "a share of the time is left to others, by the clock")]
     fn make_way(&self, took: Duration) {
         thread::sleep(took.min(LONGEST_PAUSE));
         let began = Instant::now();

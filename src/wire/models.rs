@@ -5,45 +5,45 @@ use smallvec::smallvec;
 use crate::model::{DataType, ModelSpec, SymbolId, TensorSpec};
 
 /// A model of these tensors; −1 where a dimension varies.
-pub fn model(name: &str, max_batch_size: u32, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
+pub(crate) fn model(name: &str, max_batch_size: u32, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
     let (name, version, symbols, decoupled) = (name.to_owned(), 1, Vec::new(), false);
     ModelSpec { name, version, max_batch_size, inputs, outputs, symbols, decoupled }
 }
 
 /// `INPUT0` in, `OUTPUT0` out, of one kind.
-pub fn identity(name: &str, max_batch_size: u32, datatype: DataType, dims: &[i64]) -> ModelSpec {
+pub(crate) fn identity(name: &str, max_batch_size: u32, datatype: DataType, dims: &[i64]) -> ModelSpec {
     let tensor = |name| vec![TensorSpec::new(name, datatype, dims)];
     model(name, max_batch_size, tensor("INPUT0"), tensor("OUTPUT0"))
 }
 
-pub fn identity_onnx() -> ModelSpec {
+pub(crate) fn identity_onnx() -> ModelSpec {
     identity("identity_onnx", 64, DataType::Fp32, &[16])
 }
 
-pub fn identity_nobatch() -> ModelSpec {
+pub(crate) fn identity_nobatch() -> ModelSpec {
     identity("identity_nobatch", 0, DataType::Fp32, &[1, 16])
 }
 
-pub fn ident_var() -> ModelSpec {
+pub(crate) fn ident_var() -> ModelSpec {
     identity("ident_var", 8, DataType::Int64, &[-1])
 }
 
-pub fn ident_str() -> ModelSpec {
+pub(crate) fn ident_str() -> ModelSpec {
     identity("ident_str", 8, DataType::Bytes, &[2])
 }
 
 #[cfg(test)]
-pub fn decoupled_py() -> ModelSpec {
+pub(crate) fn decoupled_py() -> ModelSpec {
     ModelSpec { decoupled: true, ..identity("decoupled_py", 8, DataType::Fp32, &[16]) }
 }
 
-pub fn addsub() -> ModelSpec {
+pub(crate) fn addsub() -> ModelSpec {
     let tensor = |name| TensorSpec::new(name, DataType::Fp32, &[16]);
     model("addsub", 8, vec![tensor("INPUT0"), tensor("INPUT1")], vec![tensor("OUTPUT0"), tensor("OUTPUT1")])
 }
 
 /// Two token inputs padded along one axis, and an optional third.
-pub fn padded() -> ModelSpec {
+pub(crate) fn padded() -> ModelSpec {
     let tokens =
         |name| TensorSpec { symbols: smallvec![Some(SymbolId(0))], ..TensorSpec::new(name, DataType::Int64, &[-1]) };
     let types = TensorSpec { optional: true, ..tokens("token_type_ids") };
@@ -53,7 +53,7 @@ pub fn padded() -> ModelSpec {
 }
 
 /// One input and one output of every datatype, all of one variable axis, without a batch.
-pub fn every_datatype() -> ModelSpec {
+pub(crate) fn every_datatype() -> ModelSpec {
     let tensors = || DataType::ALL.map(|datatype| TensorSpec::new(datatype.as_str(), datatype, &[-1])).to_vec();
     let inputs = tensors().into_iter().map(|tensor| TensorSpec { optional: true, ..tensor }).collect();
     model("every_datatype", 0, inputs, tensors())
@@ -61,7 +61,7 @@ pub fn every_datatype() -> ModelSpec {
 
 /// The model of a measured outcome; `None` for unknown ones.
 #[cfg(test)]
-pub fn measured(name: &str) -> Option<ModelSpec> {
+pub(crate) fn measured(name: &str) -> Option<ModelSpec> {
     match name {
         "identity_onnx" => Some(identity_onnx()),
         "identity_nobatch" => Some(identity_nobatch()),
@@ -76,7 +76,7 @@ pub fn measured(name: &str) -> Option<ModelSpec> {
 }
 
 /// Specifications of every sort, for fuzzing.
-pub fn all() -> Vec<ModelSpec> {
+pub(crate) fn all() -> Vec<ModelSpec> {
     let huge = identity("huge", u32::MAX, DataType::Fp64, &[-1, -1, -1]);
     let scalar = identity("scalar", 0, DataType::Uint8, &[]);
     vec![

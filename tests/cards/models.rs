@@ -34,7 +34,7 @@ const MANY: u64 = 1_000_000_007;
 
 /// What a model's requests unfold into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(crate) enum Form {
     /// Steps, of which the last answers.
     Chain,
     /// Steps, all of which answer.
@@ -49,11 +49,12 @@ pub enum Form {
     Tree,
 }
 
-pub const FORMS: [Form; 6] = [Form::Chain, Form::AllSteps, Form::Loop, Form::TwoChains, Form::TwoLayers, Form::Tree];
+pub(crate) const FORMS: [Form; 6] =
+    [Form::Chain, Form::AllSteps, Form::Loop, Form::TwoChains, Form::TwoLayers, Form::Tree];
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub(crate) struct Asked {
     pub tokens: Vec<u64>,
     /// By node of a tree.
     pub children: Vec<[i64; 2]>,
@@ -86,7 +87,7 @@ impl Form {
     }
 
     /// What a version is brought up with, in tasks of up to `max_rows` nodes.
-    pub fn version(self, max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
+    pub(crate) fn version(self, max_rows: u32, slots: u32) -> (ModelSpec, Knobs, StagePrograms) {
         let spec = self.spec();
         let (unfolding, programs) = self.unfolding(max_rows);
         let cells = CellPrograms::new(&spec, unfolding, programs).expect("the unfolding is sound");
@@ -102,7 +103,7 @@ impl Form {
     }
 
     /// What a chain runs whose state lives on from one request of a sequence to the next.
-    pub fn kept_chain() -> (ModelSpec, StagePrograms) {
+    pub(crate) fn kept_chain() -> (ModelSpec, StagePrograms) {
         let (mut unfolding, programs) = Self::Chain.unfolding(1);
         match &mut unfolding.segments[0].types[0].inputs[1] {
             Source::Carried { is_kept, .. } => *is_kept = true,
@@ -183,7 +184,7 @@ impl Form {
     }
 
     /// A request of up to `most` tokens.
-    pub fn ask(self, rng: &mut Rng, most: u64) -> Asked {
+    pub(crate) fn ask(self, rng: &mut Rng, most: u64) -> Asked {
         let count = rng.within(1, most);
         let tokens = (0..count).map(|_| rng.below(1 << 40)).collect();
         let mut children: Vec<[i64; 2]> = Vec::new();
@@ -202,7 +203,7 @@ impl Form {
     }
 
     /// What a request must be answered with.
-    pub fn answer(self, asked: &Asked) -> Vec<u64> {
+    pub(crate) fn answer(self, asked: &Asked) -> Vec<u64> {
         let steps = |tokens: &[u64], start: u64, modulus: u64| {
             let mut states: Vec<u64> = Vec::with_capacity(tokens.len());
             for &token in tokens {
@@ -237,7 +238,7 @@ impl Form {
     }
 
     /// A request as it is submitted.
-    pub fn request(self, asked: &Asked) -> InferRequest {
+    pub(crate) fn request(self, asked: &Asked) -> InferRequest {
         let count = asked.tokens.len() as i64;
         let mut inputs =
             vec![Some(InputTensor { shape: Dims::from_slice(&[1, count]), data: bytes(asked.tokens.iter().copied()) })];

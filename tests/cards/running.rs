@@ -20,47 +20,47 @@ use crate::{
 };
 
 /// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-pub const MAX_ROWS: u32 = 5;
+pub(crate) const MAX_ROWS: u32 = 5;
 const MOST_TOKENS: u64 = 12;
 
-pub fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
+pub(crate) fn pool(lanes: u16, depth: u16) -> Arc<Pool> {
     journaled(lanes, depth, None)
 }
 
 /// A pool whose card keeps a journal, if there is one.
-pub fn journaled(lanes: u16, depth: u16, journal: Option<Arc<Journal>>) -> Arc<Pool> {
+pub(crate) fn journaled(lanes: u16, depth: u16, journal: Option<Arc<Journal>>) -> Arc<Pool> {
     let horizon_ns = if depth > 1 { 1_000_000_000 } else { 0 };
     let cards = CardsOptions { ordinals: vec![0], lanes, horizon_ns, depth, journal, ..CardsOptions::default() };
     Pool::start(&PoolOptions { cards, cpu_lanes: 1, ..PoolOptions::default() }).expect("there is a card")
 }
 
-pub fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
+pub(crate) fn bring_up(pool: &Arc<Pool>, form: Form, slots: u32) -> Arc<ModelHandle> {
     Arc::new(on_cards(pool, form.version(MAX_ROWS, slots)).expect("the card has room"))
 }
 
 /// Brings a version up on the pool's cards, and nowhere else.
-pub fn on_cards(
+pub(crate) fn on_cards(
     pool: &Arc<Pool>,
     (spec, knobs, programs): (ModelSpec, Knobs, StagePrograms),
 ) -> Result<ModelHandle, String> {
     pool.bring_up_on(spec, knobs, programs, None, &Placement::On(vec![Site::Cards]))
 }
 
-pub fn values(response: &Response) -> Vec<u64> {
+pub(crate) fn values(response: &Response) -> Vec<u64> {
     let data = &response.outputs[0].data;
     data.chunks_exact(8).map(|value| u64::from_le_bytes(value.try_into().expect("8 bytes"))).collect()
 }
 
-pub fn block_on<F: Future>(future: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
     runtime.block_on(async { tokio::time::timeout(PATIENCE, future).await.expect("every request is answered") })
 }
 
 /// Submits requests at once, and holds what they are answered with to what is right. Those that are given up are not
 /// asked for.
-pub fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, given_up: u64) {
+pub(crate) fn run(handle: &Arc<ModelHandle>, form: Form, rng: &mut Rng, count: usize, given_up: u64) {
     let mut waiting = Vec::new();
     for _ in 0..count {
         let asked = form.ask(rng, MOST_TOKENS);
@@ -301,7 +301,7 @@ fn a_card_with_no_ticket_for_what_runs_is_lost() {
 
 /// The functions of the driver that are called while `body` runs, but for the poller's looks at whether the card is
 /// still there.
-pub fn functions_called(body: impl FnOnce()) -> Vec<String> {
+pub(crate) fn functions_called(body: impl FnOnce()) -> Vec<String> {
     let function = |line: &str| line.split_whitespace().nth(1)?.split('(').next().map(str::to_owned);
     let calls = traced(body);
     calls.lines().filter_map(function).filter(|call| call != "cuStreamQuery").collect()

@@ -22,7 +22,7 @@ const MODULUS: u64 = 1_000_000_007;
 
 /// How a model is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Staged {
+pub(crate) enum Staged {
     /// Not at all.
     Whole,
     /// Into a chain.
@@ -33,7 +33,7 @@ pub enum Staged {
     Skips,
 }
 
-pub const STAGED: [Staged; 4] = [Staged::Whole, Staged::Chain, Staged::Exits, Staged::Skips];
+pub(crate) const STAGED: [Staged; 4] = [Staged::Whole, Staged::Chain, Staged::Exits, Staged::Skips];
 
 /// By stage: the stages whose values it reads; none reads the request.
 type Reads = &'static [&'static [u16]];
@@ -57,7 +57,7 @@ impl Staged {
         }
     }
 
-    pub fn spec(self, max_rows: u32) -> ModelSpec {
+    pub(crate) fn spec(self, max_rows: u32) -> ModelSpec {
         ModelSpec {
             name: format!("{self:?}"),
             version: 1,
@@ -69,7 +69,7 @@ impl Staged {
         }
     }
 
-    pub fn programs(self, max_rows: u32) -> StagePrograms {
+    pub(crate) fn programs(self, max_rows: u32) -> StagePrograms {
         let program = |inputs: usize| Arc::new(Mixing { inputs: inputs.max(1), modulus: MODULUS }) as Arc<dyn Program>;
         if self == Self::Whole {
             return program(1).into();
@@ -103,7 +103,7 @@ impl Staged {
     }
 
     /// What a row must be answered with.
-    pub fn answer(self, row: u64) -> u64 {
+    pub(crate) fn answer(self, row: u64) -> u64 {
         let mut values: Vec<u64> = Vec::new();
         let mut stage = 0;
         let reads = self.reads();
@@ -123,12 +123,12 @@ impl Staged {
     }
 
     /// Rows of a request.
-    pub fn ask(rng: &mut Rng, most_rows: u64) -> Vec<u64> {
+    pub(crate) fn ask(rng: &mut Rng, most_rows: u64) -> Vec<u64> {
         (0..rng.within(1, most_rows)).map(|_| rng.below(1 << 40)).collect()
     }
 
     /// A request as it is submitted.
-    pub fn request(rows: &[u64]) -> InferRequest {
+    pub(crate) fn request(rows: &[u64]) -> InferRequest {
         let data: Bytes = rows.iter().flat_map(|row| row.to_le_bytes()).collect();
         let input = InputTensor { shape: Dims::from_slice(&[rows.len() as i64, 1]), data };
         InferRequest {

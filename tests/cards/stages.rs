@@ -17,25 +17,25 @@ use crate::{
 };
 
 /// Every policy over batches, and one that splits wherever it may.
-pub fn policies() -> Vec<Policy> {
+pub(crate) fn policies() -> Vec<Policy> {
     let operator = Some(OperatorDiversity { threshold: 0.5, ..OperatorDiversity::default() });
     let splits = Policy::Diversity(DiversityKnobs { input: None, operator, load: None });
     PolicyKind::over_batches().chain([splits]).collect()
 }
 
-pub fn knobs(policy: Policy, buffer_pairs: u16, max_in_flight: u32) -> Knobs {
+pub(crate) fn knobs(policy: Policy, buffer_pairs: u16, max_in_flight: u32) -> Knobs {
     let objective_ns = Some(1_000_000_000);
     Knobs { max_batch_rows: MAX_ROWS, buffer_pairs, max_in_flight, policy, objective_ns, ..Knobs::default() }
 }
 
-pub fn bring_up(pool: &Arc<Pool>, staged: Staged, knobs: Knobs) -> Arc<ModelHandle> {
+pub(crate) fn bring_up(pool: &Arc<Pool>, staged: Staged, knobs: Knobs) -> Arc<ModelHandle> {
     let handle = on_cards(pool, (staged.spec(MAX_ROWS), knobs, staged.programs(MAX_ROWS)));
     Arc::new(handle.expect("the card has room"))
 }
 
 /// Submits requests at once, and holds what they are answered with to what is right. Those that are given up are not
 /// asked for.
-pub fn run(handle: &Arc<ModelHandle>, staged: Staged, rng: &mut Rng, count: usize, given_up: u64) {
+pub(crate) fn run(handle: &Arc<ModelHandle>, staged: Staged, rng: &mut Rng, count: usize, given_up: u64) {
     let mut waiting = Vec::new();
     for _ in 0..count {
         let rows = Staged::ask(rng, u64::from(MAX_ROWS));
@@ -54,11 +54,11 @@ pub fn run(handle: &Arc<ModelHandle>, staged: Staged, rng: &mut Rng, count: usiz
 }
 
 /// Submits a request of some rows.
-pub fn submit(handle: &Arc<ModelHandle>, rng: &mut Rng) -> ResponseFuture {
+pub(crate) fn submit(handle: &Arc<ModelHandle>, rng: &mut Rng) -> ResponseFuture {
     handle.submit(Staged::request(&Staged::ask(rng, 3)))
 }
 
-pub fn expected(staged: Staged, rows: &[u64]) -> Vec<u64> {
+pub(crate) fn expected(staged: Staged, rows: &[u64]) -> Vec<u64> {
     rows.iter().map(|row| staged.answer(*row)).collect()
 }
 

@@ -10,7 +10,7 @@ fn tensor(name: &str, width: usize) -> TensorSpec {
 }
 
 /// Rows of so many values, in batches of up to eight.
-pub fn spec(width: usize) -> ModelSpec {
+pub(crate) fn spec(width: usize) -> ModelSpec {
     ModelSpec {
         name: "line".to_owned(),
         version: 1,
@@ -23,7 +23,7 @@ pub fn spec(width: usize) -> ModelSpec {
 }
 
 /// `count` stages in a chain, each with one tensor as wide as a row to the next.
-pub fn plan(count: usize, width: usize) -> StagePlan {
+pub(crate) fn plan(count: usize, width: usize) -> StagePlan {
     let name = |boundary: usize| format!("h{boundary}");
     let stage = |number: usize| {
         let input = match number.checked_sub(1) {

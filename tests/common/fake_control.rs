@@ -14,14 +14,14 @@ fn control(name: &CStr) -> *mut c_void {
 }
 
 /// Makes the nth call from now on fail.
-pub fn fail(nth: u64, code: CUresult) {
+pub(crate) fn fail(nth: u64, code: CUresult) {
     // SAFETY: the type that the stand-in defines it with.
     let fail: extern "C" fn(u64, u32) -> bool = unsafe { std::mem::transmute(control(c"fake_cuda_fail")) };
     assert!(fail(nth, code as u32), "the stand-in knows {code:?}");
 }
 
 /// Makes the nth call of a function fail from now on, or each.
-pub fn fail_calls(function: &CStr, nth: u64, code: CUresult) {
+pub(crate) fn fail_calls(function: &CStr, nth: u64, code: CUresult) {
     type Fail = unsafe extern "C" fn(*const libc::c_char, u64, u32) -> bool;
     // SAFETY: the type that the stand-in defines it with.
     let known = unsafe {
@@ -32,21 +32,21 @@ pub fn fail_calls(function: &CStr, nth: u64, code: CUresult) {
 }
 
 /// Makes no call fail any more.
-pub fn fail_none() {
+pub(crate) fn fail_none() {
     // SAFETY: the type that the stand-in defines it with.
     let none: extern "C" fn() = unsafe { std::mem::transmute(control(c"fake_cuda_fail_none")) };
     none();
 }
 
 /// How many calls there have been.
-pub fn calls() -> u64 {
+pub(crate) fn calls() -> u64 {
     // SAFETY: the type that the stand-in defines it with.
     let calls: extern "C" fn() -> u64 = unsafe { std::mem::transmute(control(c"fake_cuda_calls")) };
     calls()
 }
 
 /// The calls that `body` makes, a line each.
-pub fn traced(body: impl FnOnce()) -> String {
+pub(crate) fn traced(body: impl FnOnce()) -> String {
     type Take = unsafe extern "C" fn(*mut libc::c_char, usize) -> usize;
     // SAFETY: the types that the stand-in defines them with; the text has as many bytes as it says.
     unsafe {

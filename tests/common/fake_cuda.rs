@@ -33,13 +33,13 @@ const THREAD_STORAGE: &str = "glibc.rtld.optional_static_tls=65536";
 /// Runs `body` with a card: as [`with_fake_cuda`], or with the libraries and the card that are there, if the
 /// environment says so.
 #[allow(dead_code, reason = "some tests need the stand-in")]
-pub fn with_card<F: FnOnce()>(body: F) {
+pub(crate) fn with_card<F: FnOnce()>(body: F) {
     if env::var_os(CARD).is_some() { body() } else { with_fake_cuda(&[], body) }
 }
 
 /// Runs `body` with the stand-in: the calling test runs again in a process of its own, where `body` is run, with
 /// `environment` added. Fails if that process fails. Without a C++ compiler nothing is run.
-pub fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
+pub(crate) fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
     if env::var_os(CHILD).is_some() {
         return body();
     }
@@ -64,7 +64,7 @@ pub fn with_fake_cuda<F: FnOnce()>(environment: &[(&str, &str)], body: F) {
 }
 
 /// A command that finds the stand-in.
-pub fn command(program: &Path) -> Command {
+pub(crate) fn command(program: &Path) -> Command {
     let mut command = Command::new(program);
     let libraries = env::join_paths(
         [linked().to_owned()].into_iter().chain(env::var_os("LD_LIBRARY_PATH").iter().flat_map(env::split_paths)),

@@ -5,10 +5,10 @@ use std::{path::PathBuf, sync::OnceLock};
 use paternoster::engine::onnxruntime::{Runtime, RuntimeOptions};
 
 /// What all sessions of a test process may have.
-pub const MAX_MEMORY_BYTES: usize = 1 << 30;
+pub(crate) const MAX_MEMORY_BYTES: usize = 1 << 30;
 
 /// The runtime of this process; `None` where the library is not installed.
-pub fn runtime() -> Option<&'static Runtime> {
+pub(crate) fn runtime() -> Option<&'static Runtime> {
     static RUNTIME: OnceLock<Option<Runtime>> = OnceLock::new();
     RUNTIME
         .get_or_init(|| {

@@ -10,15 +10,15 @@ use paternoster::device::{
 };
 
 /// Longer than anything here takes: a test that waits for it has failed.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
-pub type Outcome = Result<(), WorkFailure>;
+pub(crate) type Outcome = Result<(), WorkFailure>;
 
 /// Which job ended, and how.
-pub type End = (u64, Outcome);
+pub(crate) type End = (u64, Outcome);
 
 /// A device under test. Buffers have rows of 8 bytes; work is symbolic everywhere, and the CPU computes its hashes.
-pub trait Harness {
+pub(crate) trait Harness {
     type Device: Device;
 
     fn start(streams: u16) -> Self;
@@ -66,28 +66,28 @@ pub trait Harness {
 }
 
 /// Work of program 0 that brings `value + row` to each of `rows` rows.
-pub fn bring(value: u64, rows: u32) -> Work {
+pub(crate) fn bring(value: u64, rows: u32) -> Work {
     let mut work = Work::new(0, 10, 1);
     work.sources.extend((0..u64::from(rows)).map(|row| Source::External(value + row)));
     work
 }
 
 /// What [`bring`] leaves in a row, after `programs` were applied to it one by one.
-pub fn chain(brought: u64, programs: impl IntoIterator<Item = u64>) -> u64 {
+pub(crate) fn chain(brought: u64, programs: impl IntoIterator<Item = u64>) -> u64 {
     programs.into_iter().fold(content(0, 0, &[brought]), |held, program| content(program, 0, &[held]))
 }
 
 /// Work that replaces each of `rows` rows by what `program` makes of it.
-pub fn step(program: u64, rows: u32) -> Work {
+pub(crate) fn step(program: u64, rows: u32) -> Work {
     Work::row_by_row(program, 10, 1, 1, rows)
 }
 
 /// [`step`] from one access to the next.
-pub fn stage(from: BufferId, rows: Range<u32>, to: BufferId, to_rows: Range<u32>) -> [Access; 2] {
+pub(crate) fn stage(from: BufferId, rows: Range<u32>, to: BufferId, to_rows: Range<u32>) -> [Access; 2] {
     [Access::read(from, rows), Access::write(to, to_rows)]
 }
 
-pub struct OnSim {
+pub(crate) struct OnSim {
     sim: Sim,
     ended: HashMap<Operation, Outcome>,
 }
@@ -149,7 +149,7 @@ impl Harness for OnSim {
     }
 }
 
-pub struct OnCpu {
+pub(crate) struct OnCpu {
     cpu: Cpu<Job>,
     launched: u64,
     tags: HashMap<Operation, u64>,
@@ -161,7 +161,7 @@ pub struct OnCpu {
 }
 
 /// Symbolic work on rows of 8 bytes.
-pub struct Job {
+pub(crate) struct Job {
     tag: u64,
     work: Work,
     /// Tells that it began, and waits until the other end is dropped.
@@ -213,27 +213,27 @@ fn compute(work: &Work, operands: &mut [Operand]) {
 }
 
 impl OnCpu {
-    pub fn cpu(&self) -> &Cpu<Job> {
+    pub(crate) fn cpu(&self) -> &Cpu<Job> {
         &self.cpu
     }
 
-    pub fn job(&mut self, work: Work) -> Job {
+    pub(crate) fn job(&mut self, work: Work) -> Job {
         self.launched += 1;
         Job { tag: self.launched, work, gate: None, ends: self.ends.0.clone() }
     }
 
-    pub fn note(&mut self, operation: Operation, tag: u64) {
+    pub(crate) fn note(&mut self, operation: Operation, tag: u64) {
         self.tags.insert(operation, tag);
     }
 
     /// Hears of ends even once the device is gone.
-    pub fn ends(&self) -> Receiver<End> {
+    pub(crate) fn ends(&self) -> Receiver<End> {
         self.ends.1.clone()
     }
 }
 
 impl Job {
-    pub fn tag(&self) -> u64 {
+    pub(crate) fn tag(&self) -> u64 {
         self.tag
     }
 }

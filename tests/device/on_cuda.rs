@@ -14,7 +14,7 @@ use crate::harness::{Harness, Outcome, PATIENCE};
 const KERNELS: Source = Source { name: "symbolic.cu", text: include_str!("symbolic.cu") };
 
 /// Most operations of a stream in flight, and bytes that one is told.
-pub const DEPTH: u32 = 512;
+pub(crate) const DEPTH: u32 = 512;
 const PARAMETER_BYTES: usize = 2048;
 
 const ONE_BLOCK: Shape = Shape { grid: [1; 3], threads: 32, shared_bytes: 0 };
@@ -31,7 +31,7 @@ impl Told for Ends {
     }
 }
 
-pub struct OnCuda {
+pub(crate) struct OnCuda {
     cuda: Cuda,
     symbolic: Function,
     hold: Function,
@@ -43,15 +43,15 @@ pub struct OnCuda {
 
 /// How devices are opened.
 #[derive(Default)]
-pub struct Opening {
+pub(crate) struct Opening {
     compiler: Compiler,
 }
 
 /// A graph with its parameters.
-pub struct Prepared(CudaWork);
+pub(crate) struct Prepared(CudaWork);
 
 impl Opening {
-    pub fn open(&self, streams: u16) -> Result<OnCuda, DeviceError> {
+    pub(crate) fn open(&self, streams: u16) -> Result<OnCuda, DeviceError> {
         let (sender, ends) = crossbeam_channel::unbounded();
         let options = CudaOptions { ordinal: 0, streams, depth: DEPTH, parameter_bytes: PARAMETER_BYTES };
         let mut cuda = Cuda::open(&options, &self.compiler, Arc::new(Ends(sender)))?;
@@ -64,15 +64,15 @@ impl Opening {
 
 impl OnCuda {
     /// What a launch needs, captured beforehand.
-    pub fn prepare(&mut self, stream: u16, accesses: &[Access], work: &Work) -> Prepared {
+    pub(crate) fn prepare(&mut self, stream: u16, accesses: &[Access], work: &Work) -> Prepared {
         Prepared(self.work(StreamId(stream), accesses, work, false).expect("it can be captured"))
     }
 
-    pub fn again(&mut self, stream: u16, accesses: &[Access], prepared: &Prepared) {
+    pub(crate) fn again(&mut self, stream: u16, accesses: &[Access], prepared: &Prepared) {
         self.try_again(stream, accesses, prepared).expect("the launch is right");
     }
 
-    pub fn try_again(
+    pub(crate) fn try_again(
         &mut self,
         stream: u16,
         accesses: &[Access],
@@ -82,7 +82,7 @@ impl OnCuda {
     }
 
     /// Why the device was lost; waits until it is.
-    pub fn loss(&mut self) -> String {
+    pub(crate) fn loss(&mut self) -> String {
         loop {
             match self.ends.recv_timeout(PATIENCE).expect("a loss is told") {
                 Ok(operation) => drop(self.ended.insert(operation, Ok(()))),
@@ -91,7 +91,7 @@ impl OnCuda {
         }
     }
 
-    pub fn try_until(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
+    pub(crate) fn try_until(&mut self, ticket: Ticket) -> Result<(), DeviceError> {
         let deadline = Instant::now() + PATIENCE;
         while !self.cuda.is_complete(ticket) {
             match self.ends.try_recv() {
@@ -105,7 +105,7 @@ impl OnCuda {
         Ok(())
     }
 
-    pub fn try_contents(&mut self, buffer: BufferId, rows: Range<u32>) -> Result<Vec<u64>, DeviceError> {
+    pub(crate) fn try_contents(&mut self, buffer: BufferId, rows: Range<u32>) -> Result<Vec<u64>, DeviceError> {
         let mut bytes = vec![0; rows.len() * 8];
         self.cuda.download(buffer, rows.start, &mut bytes)?;
         Ok(bytes.chunks_exact(8).map(|row| u64::from_ne_bytes(row.try_into().expect("8 bytes"))).collect())
@@ -139,7 +139,7 @@ impl OnCuda {
     }
 
     /// Lets work that is held go on where the device is lost. The fake driver's memory is the host's.
-    pub fn open_gate_from_the_host(&self) {
+    pub(crate) fn open_gate_from_the_host(&self) {
         let gate = self.cuda.address(self.gate).expect("the gate is there").to_bits() as *mut u64;
         // SAFETY: the word is there as long as the device is, and the kernel that reads it expects it to change.
         unsafe { gate.write_volatile(1) };

@@ -11,7 +11,7 @@ const SPAN_BYTES: usize = 1 << 40;
 const GUARD_BYTES: usize = 1 << 20;
 const PAGE_BYTES: usize = 4096;
 
-pub struct Arena {
+pub(crate) struct Arena {
     base: usize,
     /// The file; a piece of own memory lies in it where it lies in the range.
     file: i32,
@@ -21,7 +21,7 @@ pub struct Arena {
 /// Where other processes find a piece of memory.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct Shared {
+pub(crate) struct Shared {
     process: u32,
     file: i32,
     /// Of the file, so that it is recognised.
@@ -31,7 +31,7 @@ pub struct Shared {
 }
 
 /// The process's only arena.
-pub fn arena() -> &'static Arena {
+pub(crate) fn arena() -> &'static Arena {
     static ARENA: OnceLock<Arena> = OnceLock::new();
     ARENA.get_or_init(|| Arena::reserve().expect("a range of addresses can be reserved"))
 }
@@ -51,13 +51,13 @@ impl Arena {
     }
 
     /// Gives out memory and returns its address, aligned to a page. None when there is none left.
-    pub fn map(&self, bytes: usize) -> Option<usize> {
+    pub(crate) fn map(&self, bytes: usize) -> Option<usize> {
         let offset = self.take(bytes)?;
         self.map_file(offset, bytes, self.file, offset)
     }
 
     /// Maps a piece of another arena, or of this one a second time.
-    pub fn import(&self, shared: &Shared) -> Option<usize> {
+    pub(crate) fn import(&self, shared: &Shared) -> Option<usize> {
         let path = format!("/proc/{}/fd/{}\0", shared.process, shared.file);
         // SAFETY: the path ends with a zero byte.
         let file = unsafe { libc::open(path.as_ptr().cast(), libc::O_RDWR | libc::O_CLOEXEC) };
@@ -76,13 +76,13 @@ impl Arena {
     }
 
     /// Where others find own memory.
-    pub fn share(&self, address: usize, bytes: usize) -> Option<Shared> {
+    pub(crate) fn share(&self, address: usize, bytes: usize) -> Option<Shared> {
         let offset = (address - self.base) as u64;
         Some(Shared { process: process::id(), file: self.file, inode: inode(self.file)?, offset, bytes: bytes as u64 })
     }
 
     /// Takes memory back: an access faults from here on. `own` says that it came from [`map`](Self::map).
-    pub fn unmap(&self, address: usize, bytes: usize, own: bool) {
+    pub(crate) fn unmap(&self, address: usize, bytes: usize, own: bool) {
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
         let bytes = whole_pages(bytes);
         // SAFETY: the addresses are in the arena, and what was there is given up.

@@ -147,7 +147,7 @@ fn use_workspace(address: usize, bytes: usize) -> Result<(), CUresult> {
 
 /// The library's version.
 #[unsafe(no_mangle)]
-pub extern "C" fn cublasLtGetVersion() -> usize {
+pub(crate) extern "C" fn cublasLtGetVersion() -> usize {
     VERSION
 }
 

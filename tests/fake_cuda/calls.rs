@@ -30,7 +30,7 @@ struct Rule {
 }
 
 /// What the functions of one library answer.
-pub trait Status: Copy + Debug {
+pub(crate) trait Status: Copy + Debug {
     const SUCCESS: Self;
 
     /// The answer of a call that fails with the driver's code.
@@ -69,13 +69,13 @@ impl Status for cublasStatus_t {
 }
 
 /// A call in progress.
-pub struct Call {
+pub(crate) struct Call {
     notes: Option<String>,
 }
 
 impl Call {
     /// Adds to the call's line in the trace.
-    pub fn note(&mut self, note: impl FnOnce() -> String) {
+    pub(crate) fn note(&mut self, note: impl FnOnce() -> String) {
         if let Some(notes) = &mut self.notes {
             notes.push(' ');
             notes.push_str(&note());
@@ -84,7 +84,7 @@ impl Call {
 }
 
 /// Runs a call.
-pub fn run<S: Status>(function: &str, body: impl FnOnce(&mut Call) -> Result<(), S>) -> S {
+pub(crate) fn run<S: Status>(function: &str, body: impl FnOnce(&mut Call) -> Result<(), S>) -> S {
     from_environment();
     COUNT.fetch_add(1, Ordering::Relaxed);
     let mut call = Call { notes: trace::is_on().then(String::new) };
@@ -142,18 +142,18 @@ fn from_environment() {
 }
 
 /// Makes calls fail from now on: of one function or of any, the nth or (with 0) each.
-pub fn fail(function: Option<String>, nth: u64, code: CUresult) {
+pub(crate) fn fail(function: Option<String>, nth: u64, code: CUresult) {
     RULES.lock().push(Rule { function, nth, seen: 0, code });
     ARMED.store(true, Ordering::Release);
 }
 
-pub fn forget_failures() {
+pub(crate) fn forget_failures() {
     RULES.lock().clear();
     ARMED.store(false, Ordering::Release);
 }
 
 /// How many calls there have been.
-pub fn count() -> u64 {
+pub(crate) fn count() -> u64 {
     COUNT.load(Ordering::Relaxed)
 }
 
@@ -168,7 +168,7 @@ macro_rules! entries {
 macro_rules! entries_of {
     ($status:ty, $(fn $name:ident($($arg:ident: $type:ty),* $(,)?) |$call:ident| $body:block)*) => {$(
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $status {
+        pub(crate) unsafe extern "C" fn $name($($arg: $type),*) -> $status {
             $crate::calls::run(stringify!($name), |$call| {
                 // SAFETY: as CUDA demands it, each pointer is good for what the function reads or writes there.
                 // Pointers that programs get wrong in practice are checked by the function itself.

@@ -45,7 +45,7 @@ impl Mode {
     }
 }
 
-pub struct Capture {
+pub(crate) struct Capture {
     mode: Mode,
     thread: ThreadId,
     context: Arc<Context>,
@@ -83,7 +83,7 @@ impl State {
 }
 
 impl Capture {
-    pub fn invalidate(&self) {
+    pub(crate) fn invalidate(&self) {
         self.state.lock().invalidated = true;
     }
 
@@ -93,7 +93,7 @@ impl Capture {
     }
 
     /// Adds a node behind what the stream has captured.
-    pub fn add(&self, stream: &Stream, what: &str, work: Work) -> Result<(), CUresult> {
+    pub(crate) fn add(&self, stream: &Stream, what: &str, work: Work) -> Result<(), CUresult> {
         let mut state = self.valid()?;
         let node = state.nodes.len();
         if let Some((_, frontier)) = state.streams.get_mut(&stream.handle) {
@@ -104,12 +104,12 @@ impl Capture {
     }
 
     /// The nodes that the stream's next is behind.
-    pub fn frontier(&self, stream: &Stream) -> Result<Vec<usize>, CUresult> {
+    pub(crate) fn frontier(&self, stream: &Stream) -> Result<Vec<usize>, CUresult> {
         Ok(self.valid()?.streams.get(&stream.handle).map(|(_, frontier)| frontier.clone()).unwrap_or_default())
     }
 
     /// Puts the stream's next node behind these, and makes the stream take part.
-    pub fn join(self: &Arc<Self>, stream: &Arc<Stream>, behind: &[usize]) -> Result<(), CUresult> {
+    pub(crate) fn join(self: &Arc<Self>, stream: &Arc<Stream>, behind: &[usize]) -> Result<(), CUresult> {
         if stream.context.handle != self.context.handle {
             self.invalidate();
             return Err(CUDA_ERROR_STREAM_CAPTURE_ISOLATION);
@@ -144,7 +144,7 @@ impl Capture {
 }
 
 /// The capture that a stream takes part in.
-pub fn of(stream: &Stream) -> Option<Arc<Capture>> {
+pub(crate) fn of(stream: &Stream) -> Option<Arc<Capture>> {
     stream.capture.lock().clone()
 }
 
@@ -156,7 +156,7 @@ fn refuse(which: impl Fn(&Capture) -> bool, code: CUresult) -> Result<(), CUresu
 }
 
 /// Refuses a call that captures forbid: one that might wait for the device.
-pub fn refuse_unsafe_call() -> Result<(), CUresult> {
+pub(crate) fn refuse_unsafe_call() -> Result<(), CUresult> {
     let (mode, thread) = (THREAD_MODE.get(), thread::current().id());
     let forbids = |capture: &Capture| match mode {
         _ if capture.thread == thread => mode != Mode::Relaxed && capture.mode != Mode::Relaxed,
@@ -167,7 +167,7 @@ pub fn refuse_unsafe_call() -> Result<(), CUresult> {
 }
 
 /// Refuses to wait for a stream, or to ask how far it is, while it captures.
-pub fn refuse_waiting(stream: &Stream) -> Result<(), CUresult> {
+pub(crate) fn refuse_waiting(stream: &Stream) -> Result<(), CUresult> {
     if let Some(capture) = of(stream) {
         capture.invalidate();
         return Err(CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
@@ -177,12 +177,12 @@ pub fn refuse_waiting(stream: &Stream) -> Result<(), CUresult> {
 }
 
 /// Refuses to wait for a context of which a stream captures.
-pub fn refuse_synchronizing(context: &Context) -> Result<(), CUresult> {
+pub(crate) fn refuse_synchronizing(context: &Context) -> Result<(), CUresult> {
     refuse(|capture| capture.context.handle == context.handle, CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED)
 }
 
 /// Refuses the use of the legacy stream while a stream that it would wait for captures.
-pub fn refuse_implicit(stream: &Stream) -> Result<(), CUresult> {
+pub(crate) fn refuse_implicit(stream: &Stream) -> Result<(), CUresult> {
     let waits = |capture: &Capture| {
         let mut streams = capture.state.lock().streams.values().map(|(stream, _)| stream.clone()).collect::<Vec<_>>();
         streams.retain(|captured| captured.is_blocking());

@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::settings::settings;
 
 /// A file of a program: its name and its contents.
-pub type File = (String, Vec<u8>);
+pub(crate) type File = (String, Vec<u8>);
 
 /// As the tests of the kernels' numerics have them, with more optimization.
 const FLAGS: [&str; 9] = [
@@ -22,7 +22,7 @@ const FLAGS: [&str; 9] = [
     "-Wno-unknown-pragmas",
 ];
 
-pub enum Failure {
+pub(crate) enum Failure {
     /// The program is wrong: the compiler's messages.
     Program(String),
     /// There is no compiler, or it could not do its work.
@@ -34,7 +34,7 @@ fn system(what: &str) -> impl FnOnce(io::Error) -> Failure + '_ {
 }
 
 /// Compiles the first file, which may include the others by name, to a shared library.
-pub fn compile(files: &[File], flags: &[String]) -> Result<Vec<u8>, Failure> {
+pub(crate) fn compile(files: &[File], flags: &[String]) -> Result<Vec<u8>, Failure> {
     let cache = &settings().cache;
     let key = key(files, flags).map_err(Failure::System)?;
     let library = cache.join(format!("{key}.so"));

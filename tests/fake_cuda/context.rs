@@ -20,7 +20,7 @@ use crate::{
 
 static CONTEXTS: Table<Context> = Table::new(Kind::Context);
 
-pub struct Context {
+pub(crate) struct Context {
     pub handle: Handle,
     pub device: usize,
     /// The code of the error that ruined it, or 0.
@@ -30,7 +30,7 @@ pub struct Context {
 
 impl Context {
     /// Whether it can be used.
-    pub fn check(&self) -> Result<(), CUresult> {
+    pub(crate) fn check(&self) -> Result<(), CUresult> {
         if self.destroyed.load(Ordering::Acquire) {
             return Err(CUDA_ERROR_CONTEXT_IS_DESTROYED);
         }
@@ -41,14 +41,14 @@ impl Context {
     }
 
     /// Ruins it; the first error stays.
-    pub fn poison(&self, code: CUresult) {
+    pub(crate) fn poison(&self, code: CUresult) {
         let _ = self.ruined.compare_exchange(0, code as u32, Ordering::AcqRel, Ordering::Acquire);
     }
 }
 
 /// A device's primary context, and how often it is retained.
 #[derive(Default)]
-pub struct Primary {
+pub(crate) struct Primary {
     retained: usize,
     context: Option<Arc<Context>>,
 }
@@ -79,7 +79,7 @@ fn current_handle() -> Handle {
 }
 
 /// The calling thread's context, if it can be used.
-pub fn current() -> Result<Arc<Context>, CUresult> {
+pub(crate) fn current() -> Result<Arc<Context>, CUresult> {
     device::check_initialized()?;
     let context = CURRENT.with_borrow(|stack| stack.last().cloned()).ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
     context.check()?;

@@ -11,14 +11,14 @@ static TAKEN: Mutex<Option<String>> = Mutex::new(None);
 
 /// The number of calls so far, of all functions but these.
 #[unsafe(no_mangle)]
-pub extern "C" fn fake_cuda_calls() -> u64 {
+pub(crate) extern "C" fn fake_cuda_calls() -> u64 {
     calls::count()
 }
 
 /// Makes the nth call from now on, from 1, answer `code`; each call with 0. A code that ruins contexts ruins the
 /// current one. Libraries beside the driver answer that they failed. Returns whether the code is known.
 #[unsafe(no_mangle)]
-pub extern "C" fn fake_cuda_fail(nth: u64, code: u32) -> bool {
+pub(crate) extern "C" fn fake_cuda_fail(nth: u64, code: u32) -> bool {
     fail(None, nth, code)
 }
 
@@ -27,7 +27,7 @@ pub extern "C" fn fake_cuda_fail(nth: u64, code: u32) -> bool {
 /// # Safety
 /// `function` is a C string.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_cuda_fail_calls(function: *const c_char, nth: u64, code: u32) -> bool {
+pub(crate) unsafe extern "C" fn fake_cuda_fail_calls(function: *const c_char, nth: u64, code: u32) -> bool {
     // SAFETY: the caller's promise.
     let function = unsafe { CStr::from_ptr(function) };
     fail(Some(function.to_string_lossy().into_owned()), nth, code)
@@ -43,13 +43,13 @@ fn fail(function: Option<String>, nth: u64, code: u32) -> bool {
 
 /// Makes no call fail any more.
 #[unsafe(no_mangle)]
-pub extern "C" fn fake_cuda_fail_none() {
+pub(crate) extern "C" fn fake_cuda_fail_none() {
     calls::forget_failures();
 }
 
 /// Logs calls from now on, and forgets those before.
 #[unsafe(no_mangle)]
-pub extern "C" fn fake_cuda_trace_begin() {
+pub(crate) extern "C" fn fake_cuda_trace_begin() {
     *TAKEN.lock() = None;
     trace::begin();
 }
@@ -60,7 +60,7 @@ pub extern "C" fn fake_cuda_trace_begin() {
 /// # Safety
 /// `text` has `capacity` bytes.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn fake_cuda_trace_take(text: *mut c_char, capacity: usize) -> usize {
+pub(crate) unsafe extern "C" fn fake_cuda_trace_take(text: *mut c_char, capacity: usize) -> usize {
     trace::end();
     let mut taken = TAKEN.lock();
     let log = taken.get_or_insert_with(trace::take);

@@ -24,14 +24,14 @@ const FMA_MATH: u32 = 3;
 
 /// Which way a convolution goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Direction {
+pub(crate) enum Direction {
     Forward,
     BackwardData,
 }
 
 /// What a convolution is, without its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Shape {
+pub(crate) struct Shape {
     pub direction: Direction,
     x: [i64; 4],
     w: [i64; 4],
@@ -46,7 +46,7 @@ pub struct Shape {
 /// As in `convolution.cpp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Problem {
+pub(crate) struct Problem {
     pub x: u64,
     pub w: u64,
     pub y: u64,
@@ -72,7 +72,7 @@ pub struct Problem {
 
 impl Shape {
     /// Checks that the convolution is one that cuDNN computes. `x` and `y` are those of the forward direction.
-    pub fn new(
+    pub(crate) fn new(
         direction: Direction,
         x: &Dense,
         w: &Dense,
@@ -102,14 +102,14 @@ impl Shape {
     }
 
     /// What algorithms are chosen for.
-    pub fn fingerprint(&self) -> u64 {
+    pub(crate) fn fingerprint(&self) -> u64 {
         let mut hash = DefaultHasher::new();
         self.hash(&mut hash);
         hash.finish()
     }
 
     /// Whether the kernel is 3 x 3 and moves by single steps.
-    pub fn is_plain_3x3(&self) -> bool {
+    pub(crate) fn is_plain_3x3(&self) -> bool {
         self.w[2..] == [3, 3] && self.moves.strides == [1, 1] && self.moves.dilations == [1, 1]
     }
 
@@ -118,17 +118,17 @@ impl Shape {
     }
 
     /// Bytes of all images on the side of `x`.
-    pub fn image_bytes(&self) -> usize {
+    pub(crate) fn image_bytes(&self) -> usize {
         self.element_bytes() * self.x.iter().product::<i64>() as usize
     }
 
     /// Bytes of a dense tensor of all kernels.
-    pub fn weight_bytes(&self) -> usize {
+    pub(crate) fn weight_bytes(&self) -> usize {
         self.element_bytes() * self.w.iter().product::<i64>() as usize
     }
 
     /// The convolution with no bias and no activation. `x` and `y` are those of the forward direction.
-    pub fn problem(&self, [x, w, y]: [u64; 3], alpha: f32, beta: f32) -> Problem {
+    pub(crate) fn problem(&self, [x, w, y]: [u64; 3], alpha: f32, beta: f32) -> Problem {
         let axes = |dims: [i64; 4]| [dims[2], dims[3]];
         // Without tensor cores there is no TF32, and FMA forbids it. All other kinds of mathematics use it.
         let rounds = self.data_type == F32 && settings().capability.0 >= 8 && self.math != FMA_MATH;
@@ -158,7 +158,7 @@ impl Shape {
     }
 
     /// Computes; memory that is not there is an illegal address.
-    pub fn run(&self, problem: &Problem) -> Result<(), CUresult> {
+    pub(crate) fn run(&self, problem: &Problem) -> Result<(), CUresult> {
         let count = |dims: &[i64; 4]| dims.iter().product::<i64>();
         let mut touched = vec![(problem.x, count(&self.x)), (problem.w, count(&self.w)), (problem.y, count(&self.y))];
         if problem.alpha2 != 0.0 {
@@ -260,7 +260,7 @@ struct Library {
 }
 
 /// Compiles what computes, once.
-pub fn prepare() -> Result<(), cudnnStatus_t> {
+pub(crate) fn prepare() -> Result<(), cudnnStatus_t> {
     library().map(|_| ()).map_err(|error| {
         eprintln!("fake_cuda: convolution.cpp: {error}");
         CUDNN_STATUS_NOT_INITIALIZED

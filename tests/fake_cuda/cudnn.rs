@@ -36,19 +36,19 @@ impl Status for cudnnStatus_t {
 }
 
 /// cuDNN's word for an answer of the driver's.
-pub fn of(code: CUresult) -> cudnnStatus_t {
+pub(crate) fn of(code: CUresult) -> cudnnStatus_t {
     Status::of(code)
 }
 
 /// The stream that a handle's work goes to.
-pub fn stream_of(handle: Handle) -> Result<Arc<Stream>, cudnnStatus_t> {
+pub(crate) fn stream_of(handle: Handle) -> Result<Arc<Stream>, cudnnStatus_t> {
     let on = *HANDLES.get(handle).map_err(of)?.lock();
     stream::get(on).map_err(of)
 }
 
 /// The library's version.
 #[unsafe(no_mangle)]
-pub extern "C" fn cudnnGetVersion() -> usize {
+pub(crate) extern "C" fn cudnnGetVersion() -> usize {
     VERSION
 }
 

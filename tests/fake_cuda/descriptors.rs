@@ -10,23 +10,23 @@ use crate::{
     handles::{Handle, Kind, Table, name},
 };
 
-pub const F32: u32 = 0;
-pub const F16: u32 = 2;
-pub const BF16: u32 = 9;
+pub(crate) const F32: u32 = 0;
+pub(crate) const F16: u32 = 2;
+pub(crate) const BF16: u32 = 9;
 const NCHW: u32 = 0;
 /// Elements of a tensor, at most.
 const ELEMENTS_MAX: i64 = i32::MAX as i64;
 
 /// Dims of a dense tensor: images, channels, height, width; of a filter: outputs, inputs, height, width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Dense {
+pub(crate) struct Dense {
     pub data_type: u32,
     pub dims: [i64; 4],
 }
 
 /// A convolution, along height and width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Moves {
+pub(crate) struct Moves {
     pub pads: [i64; 2],
     pub strides: [i64; 2],
     pub dilations: [i64; 2],
@@ -37,14 +37,14 @@ pub struct Moves {
 
 /// A convolution with what is set apart.
 #[derive(Clone, Copy, Debug)]
-pub struct Convolution {
+pub(crate) struct Convolution {
     pub moves: Option<Moves>,
     pub groups: i64,
     pub math: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct Activation {
+pub(crate) struct Activation {
     pub mode: u32,
     pub propagates_nan: bool,
 }
@@ -54,21 +54,21 @@ static FILTERS: Table<Mutex<Option<Dense>>> = Table::new(Kind::DnnFilter);
 static CONVOLUTIONS: Table<Mutex<Convolution>> = Table::new(Kind::DnnConvolution);
 static ACTIVATIONS: Table<Mutex<Option<Activation>>> = Table::new(Kind::DnnActivation);
 
-pub fn tensor(handle: Handle) -> Result<Dense, cudnnStatus_t> {
+pub(crate) fn tensor(handle: Handle) -> Result<Dense, cudnnStatus_t> {
     TENSORS.get(handle).map_err(of)?.lock().ok_or(CUDNN_STATUS_BAD_PARAM)
 }
 
-pub fn filter(handle: Handle) -> Result<Dense, cudnnStatus_t> {
+pub(crate) fn filter(handle: Handle) -> Result<Dense, cudnnStatus_t> {
     FILTERS.get(handle).map_err(of)?.lock().ok_or(CUDNN_STATUS_BAD_PARAM)
 }
 
 /// A convolution that was set.
-pub fn convolution(handle: Handle) -> Result<(Convolution, Moves), cudnnStatus_t> {
+pub(crate) fn convolution(handle: Handle) -> Result<(Convolution, Moves), cudnnStatus_t> {
     let described = *CONVOLUTIONS.get(handle).map_err(of)?.lock();
     Ok((described, described.moves.ok_or(CUDNN_STATUS_BAD_PARAM)?))
 }
 
-pub fn activation(handle: Handle) -> Result<Activation, cudnnStatus_t> {
+pub(crate) fn activation(handle: Handle) -> Result<Activation, cudnnStatus_t> {
     ACTIVATIONS.get(handle).map_err(of)?.lock().ok_or(CUDNN_STATUS_BAD_PARAM)
 }
 

@@ -14,24 +14,24 @@ use parking_lot::Mutex;
 use crate::{calls::entries, context::Primary, settings::settings};
 
 const DRIVER_VERSION: c_int = 13000;
-pub const MOST_THREADS: u32 = 1024;
+pub(crate) const MOST_THREADS: u32 = 1024;
 const MULTIPROCESSORS: i32 = 132;
 /// Shared memory of a block, without and with a kernel's consent.
-pub const SHARED_BYTES: u32 = 48 << 10;
-pub const MOST_SHARED_BYTES: u32 = 227 << 10;
+pub(crate) const SHARED_BYTES: u32 = 48 << 10;
+pub(crate) const MOST_SHARED_BYTES: u32 = 227 << 10;
 
 static INITIALIZED: AtomicBool = AtomicBool::new(false);
 
 #[derive(Default)]
-pub struct Device {
+pub(crate) struct Device {
     pub primary: Mutex<Primary>,
 }
 
-pub fn check_initialized() -> Result<(), CUresult> {
+pub(crate) fn check_initialized() -> Result<(), CUresult> {
     INITIALIZED.load(Ordering::Relaxed).then_some(()).ok_or(CUDA_ERROR_NOT_INITIALIZED)
 }
 
-pub fn get(ordinal: c_int) -> Result<&'static Device, CUresult> {
+pub(crate) fn get(ordinal: c_int) -> Result<&'static Device, CUresult> {
     static DEVICES: OnceLock<Vec<Device>> = OnceLock::new();
     check_initialized()?;
     let devices = DEVICES.get_or_init(|| (0..settings().devices).map(|_| Device::default()).collect());

@@ -60,12 +60,12 @@ const KNOWN: [CUresult; 45] = [
 ];
 
 /// The code of that number, if the stand-in knows it.
-pub fn known(code: u32) -> Option<CUresult> {
+pub(crate) fn known(code: u32) -> Option<CUresult> {
     KNOWN.into_iter().find(|known| *known as u32 == code)
 }
 
 /// Whether the error leaves its context unusable.
-pub fn is_sticky(code: CUresult) -> bool {
+pub(crate) fn is_sticky(code: CUresult) -> bool {
     let number = code as u32;
     let (first, last) = (CUDA_ERROR_HARDWARE_STACK_ERROR as u32, CUDA_ERROR_LAUNCH_FAILED as u32);
     (first..=last).contains(&number)

@@ -119,7 +119,7 @@ fn wait(stream: &Arc<Stream>, event: &Event) -> Result<(), CUresult> {
     }
 }
 
-pub fn destroy_all(context: &Context) {
+pub(crate) fn destroy_all(context: &Context) {
     EVENTS.remove_all(|event| event.context.handle == context.handle);
 }
 

@@ -22,7 +22,7 @@ static GRAPHS: Table<Graph> = Table::new(Kind::Graph);
 static EXECS: Table<Exec> = Table::new(Kind::Exec);
 
 #[derive(Clone)]
-pub struct Node {
+pub(crate) struct Node {
     /// For traces.
     pub what: String,
     pub work: Work,
@@ -43,11 +43,11 @@ struct Exec {
 }
 
 /// A graph of nodes; returns its handle.
-pub fn create(context: Arc<Context>, nodes: Vec<Node>) -> Handle {
+pub(crate) fn create(context: Arc<Context>, nodes: Vec<Node>) -> Handle {
     GRAPHS.insert(Graph { context, nodes })
 }
 
-pub fn destroy_all(context: &Context) {
+pub(crate) fn destroy_all(context: &Context) {
     GRAPHS.remove_all(|graph| graph.context.handle == context.handle);
     EXECS.remove_all(|exec| exec.context.handle == context.handle);
 }

@@ -6,14 +6,14 @@ use std::{cell::Cell, mem, ptr, sync::Once};
 type Handler = extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void);
 
 /// Leaves the launch in progress for where it began (`guard.h`).
-pub type Leave = unsafe extern "C" fn();
+pub(crate) type Leave = unsafe extern "C" fn();
 
 thread_local! {
     static LEAVE: Cell<Option<Leave>> = const { Cell::new(None) };
 }
 
 /// Runs a launch, which `leave` can leave.
-pub fn guarded<T>(leave: Leave, launch: impl FnOnce() -> T) -> T {
+pub(crate) fn guarded<T>(leave: Leave, launch: impl FnOnce() -> T) -> T {
     install();
     LEAVE.set(Some(leave));
     let result = launch();

@@ -6,7 +6,7 @@ use cudarc::driver::sys::CUresult;
 use parking_lot::Mutex;
 
 /// Any of the pointers to opaque structs of the C interfaces.
-pub type Handle = usize;
+pub(crate) type Handle = usize;
 
 /// The kinds of objects, as traces call them.
 const KINDS: [&str; 18] = [
@@ -33,7 +33,7 @@ const KIND_SHIFT: u32 = 40;
 const NUMBER_SHIFT: u32 = 4;
 
 #[derive(Clone, Copy)]
-pub enum Kind {
+pub(crate) enum Kind {
     Context = 1,
     Stream,
     Event,
@@ -54,7 +54,7 @@ pub enum Kind {
 }
 
 /// What traces call a handle: the kind and the number in the order of creation.
-pub fn name(handle: Handle) -> String {
+pub(crate) fn name(handle: Handle) -> String {
     match handle {
         0 => "0".to_owned(),
         1 => "legacy".to_owned(),
@@ -67,7 +67,7 @@ pub fn name(handle: Handle) -> String {
 }
 
 /// The live objects of one kind.
-pub struct Table<T> {
+pub(crate) struct Table<T> {
     kind: Kind,
     objects: Mutex<Objects<T>>,
 }
@@ -78,11 +78,11 @@ struct Objects<T> {
 }
 
 impl<T> Table<T> {
-    pub const fn new(kind: Kind) -> Self {
+    pub(crate) const fn new(kind: Kind) -> Self {
         Self { kind, objects: Mutex::new(Objects { created: 0, live: BTreeMap::new() }) }
     }
 
-    pub fn create(&self, object: impl FnOnce(Handle) -> T) -> Arc<T> {
+    pub(crate) fn create(&self, object: impl FnOnce(Handle) -> T) -> Arc<T> {
         let mut objects = self.objects.lock();
         objects.created += 1;
         let handle = (self.kind as usize) << KIND_SHIFT | objects.created << NUMBER_SHIFT;
@@ -92,7 +92,7 @@ impl<T> Table<T> {
     }
 
     /// Creates an object and returns its handle.
-    pub fn insert(&self, object: T) -> Handle {
+    pub(crate) fn insert(&self, object: T) -> Handle {
         let mut handle = 0;
         self.create(|given| {
             handle = given;
@@ -101,21 +101,21 @@ impl<T> Table<T> {
         handle
     }
 
-    pub fn get(&self, handle: Handle) -> Result<Arc<T>, CUresult> {
+    pub(crate) fn get(&self, handle: Handle) -> Result<Arc<T>, CUresult> {
         self.objects.lock().live.get(&handle).cloned().ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
-    pub fn remove(&self, handle: Handle) -> Result<Arc<T>, CUresult> {
+    pub(crate) fn remove(&self, handle: Handle) -> Result<Arc<T>, CUresult> {
         self.objects.lock().live.remove(&handle).ok_or(CUresult::CUDA_ERROR_INVALID_HANDLE)
     }
 
     /// The live objects that `which` holds for, oldest first.
-    pub fn all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+    pub(crate) fn all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         self.objects.lock().live.values().filter(|object| which(object)).cloned().collect()
     }
 
     /// Removes the objects that `which` holds for.
-    pub fn remove_all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
+    pub(crate) fn remove_all(&self, which: impl Fn(&T) -> bool) -> Vec<Arc<T>> {
         let mut removed = Vec::new();
         self.objects.lock().live.retain(|_, object| {
             let keep = !which(object);

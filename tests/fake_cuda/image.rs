@@ -19,13 +19,13 @@ struct Header {
     bytes: u64,
 }
 
-pub fn cubin(library: &[u8], architecture: u32) -> Vec<u8> {
+pub(crate) fn cubin(library: &[u8], architecture: u32) -> Vec<u8> {
     let lengths = [u64::from(architecture), library.len() as u64].map(u64::to_ne_bytes);
     [MAGIC.as_slice(), lengths.as_flattened(), library].concat()
 }
 
 /// With the zero byte at its end.
-pub fn ptx(library: &[u8], architecture: u32) -> Vec<u8> {
+pub(crate) fn ptx(library: &[u8], architecture: u32) -> Vec<u8> {
     let mut text = format!("{PTX_MAGIC}.target sm_{architecture}\n// ");
     text.reserve(2 * library.len() + 1);
     for byte in library {
@@ -41,7 +41,7 @@ pub fn ptx(library: &[u8], architecture: u32) -> Vec<u8> {
 ///
 /// # Safety
 /// `image` is what [`cubin`] or [`ptx`] made, or a C string.
-pub unsafe fn read(image: *const u8) -> Result<Vec<u8>, CUresult> {
+pub(crate) unsafe fn read(image: *const u8) -> Result<Vec<u8>, CUresult> {
     if image.is_null() {
         return Err(CUDA_ERROR_INVALID_VALUE);
     }

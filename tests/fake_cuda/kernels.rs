@@ -26,7 +26,7 @@ type List = unsafe extern "C" fn() -> *const Entry;
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, *const u32, *const *mut c_void) -> *const c_char;
 
 /// A loaded library.
-pub struct Library {
+pub(crate) struct Library {
     _library: Shared,
     launch: Launch,
     leave: guard::Leave,
@@ -34,7 +34,7 @@ pub struct Library {
 }
 
 #[derive(Clone)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     pub name: CString,
     pub most_threads: u32,
     /// Bytes of each argument.
@@ -42,7 +42,7 @@ pub struct Kernel {
 }
 
 /// The arguments of one launch, copied.
-pub struct Arguments {
+pub(crate) struct Arguments {
     /// Each begins at a multiple of 16 bytes.
     storage: Vec<u128>,
     /// Where each begins in the storage.
@@ -51,7 +51,7 @@ pub struct Arguments {
 
 impl Library {
     /// Loads a library from its bytes.
-    pub fn load(bytes: &[u8]) -> Result<Self, CUresult> {
+    pub(crate) fn load(bytes: &[u8]) -> Result<Self, CUresult> {
         let library = Shared::open(bytes)?;
         let list = library.function(c"kernels")?;
         let launch = library.function(c"guarded_launch")?;
@@ -66,7 +66,13 @@ impl Library {
     }
 
     /// Runs a kernel. Its grid, its blocks and its arguments are as checked before.
-    pub fn run(&self, kernel: &Kernel, grid: [u32; 3], block: [u32; 3], arguments: &Arguments) -> Result<(), CUresult> {
+    pub(crate) fn run(
+        &self,
+        kernel: &Kernel,
+        grid: [u32; 3],
+        block: [u32; 3],
+        arguments: &Arguments,
+    ) -> Result<(), CUresult> {
         let pointers = arguments.pointers();
         // SAFETY: the arguments have the kernel's sizes. What the kernel does with them is its own matter, as on a GPU.
         let broken = guard::guarded(self.leave, || unsafe {
@@ -109,7 +115,7 @@ impl Arguments {
     ///
     /// # Safety
     /// `from` has a pointer for each size, to as many bytes or null.
-    pub unsafe fn copy(from: *const *mut c_void, sizes: &[usize]) -> Result<Self, CUresult> {
+    pub(crate) unsafe fn copy(from: *const *mut c_void, sizes: &[usize]) -> Result<Self, CUresult> {
         let mut arguments = Self { storage: Vec::new(), places: Vec::new() };
         for (place, size) in sizes.iter().enumerate() {
             // SAFETY: the caller's promise.

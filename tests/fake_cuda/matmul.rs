@@ -17,13 +17,13 @@ use crate::{
     shared::Shared,
 };
 
-pub const F32: u32 = 0;
-pub const F16: u32 = 2;
-pub const BF16: u32 = 14;
+pub(crate) const F32: u32 = 0;
+pub(crate) const F16: u32 = 2;
+pub(crate) const BF16: u32 = 14;
 
 /// A matrix as the program describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Layout {
+pub(crate) struct Layout {
     pub data_type: u32,
     /// 0 for columns, 1 for rows.
     pub order: i32,
@@ -36,7 +36,7 @@ pub struct Layout {
 
 /// A product as the program describes it.
 #[derive(Clone, Copy, Debug)]
-pub struct Desc {
+pub(crate) struct Desc {
     pub compute: u32,
     pub scale: u32,
     pub pointer_mode: u32,
@@ -53,7 +53,7 @@ pub struct Desc {
 /// As in `matmul.cpp`, strides in elements.
 #[derive(Clone, Copy, Debug, Hash)]
 #[repr(C)]
-pub struct Matrix {
+pub(crate) struct Matrix {
     pub data: u64,
     data_type: i64,
     row_stride: i64,
@@ -64,7 +64,7 @@ pub struct Matrix {
 /// As in `matmul.cpp`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-pub struct Problem {
+pub(crate) struct Problem {
     pub a: Matrix,
     pub b: Matrix,
     pub c: Matrix,
@@ -121,7 +121,7 @@ impl Matrix {
 
 impl Problem {
     /// Checks that the product is one that cuBLASLt computes, and says how.
-    pub fn new(desc: &Desc, a: &Layout, b: &Layout, c: &Layout, d: &Layout) -> Result<Self, cublasStatus_t> {
+    pub(crate) fn new(desc: &Desc, a: &Layout, b: &Layout, c: &Layout, d: &Layout) -> Result<Self, cublasStatus_t> {
         let rounding = rounding(desc, a)?;
         let of_types = (a.data_type, b.data_type, c.data_type, d.data_type);
         let supported = match of_types {
@@ -174,7 +174,7 @@ impl Problem {
     }
 
     /// What an algorithm is for: the shapes, the types and the epilogue, not the places.
-    pub fn fingerprint(&self, desc: &Desc) -> u64 {
+    pub(crate) fn fingerprint(&self, desc: &Desc) -> u64 {
         let mut hash = DefaultHasher::new();
         for matrix in [&self.a, &self.b, &self.c, &self.d] {
             Matrix { data: 0, ..*matrix }.hash(&mut hash);
@@ -184,7 +184,7 @@ impl Problem {
     }
 
     /// Computes the product; memory that is not there is an illegal address.
-    pub fn run(&self) -> Result<(), CUresult> {
+    pub(crate) fn run(&self) -> Result<(), CUresult> {
         self.a.check(self.m, self.k, self.batches)?;
         self.b.check(self.k, self.n, self.batches)?;
         self.d.check(self.m, self.n, self.batches)?;
@@ -233,7 +233,7 @@ struct Library {
 }
 
 /// Compiles what computes, once.
-pub fn prepare() -> Result<(), cublasStatus_t> {
+pub(crate) fn prepare() -> Result<(), cublasStatus_t> {
     library().map(|_| ()).map_err(|error| {
         eprintln!("fake_cuda: matmul.cpp: {error}");
         CUBLAS_STATUS_NOT_INITIALIZED

@@ -23,7 +23,7 @@ const FRESH: u8 = 0xff;
 static PIECES: Mutex<BTreeMap<usize, Arc<Piece>>> = Mutex::new(BTreeMap::new());
 
 /// A piece of memory that CUDA knows.
-pub struct Piece {
+pub(crate) struct Piece {
     pub address: usize,
     pub bytes: usize,
     pub what: What,
@@ -33,7 +33,7 @@ pub struct Piece {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum What {
+pub(crate) enum What {
     Device,
     /// Memory of another process, or of this one a second time.
     Imported,
@@ -48,12 +48,12 @@ pub enum What {
 }
 
 impl What {
-    pub fn is_device(self) -> bool {
+    pub(crate) fn is_device(self) -> bool {
         matches!(self, Self::Device | Self::Imported)
     }
 
     /// Whether kernels may use it.
-    pub fn is_mapped(self) -> bool {
+    pub(crate) fn is_mapped(self) -> bool {
         match self {
             Self::Device | Self::Imported => true,
             Self::Host { flags } | Self::Registered { flags } => flags & pinned::DEVICE_MAP != 0,
@@ -71,7 +71,7 @@ impl What {
 }
 
 impl Piece {
-    pub fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("{} {}", self.what.name(), self.number)
     }
 
@@ -89,7 +89,7 @@ impl Piece {
 }
 
 /// Gives out memory, of which it fills what lies behind its end.
-pub fn allocate(context: Arc<Context>, bytes: usize, what: What) -> Result<Arc<Piece>, CUresult> {
+pub(crate) fn allocate(context: Arc<Context>, bytes: usize, what: What) -> Result<Arc<Piece>, CUresult> {
     let address = arena().map(bytes).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
     // SAFETY: memory is given out in whole pages.
     unsafe { ((address + bytes) as *mut u8).write_bytes(FRESH, bytes.next_multiple_of(ALIGNMENT_BYTES) - bytes) };
@@ -97,7 +97,7 @@ pub fn allocate(context: Arc<Context>, bytes: usize, what: What) -> Result<Arc<P
 }
 
 /// Makes memory known; returns it.
-pub fn add(context: Arc<Context>, address: usize, bytes: usize, what: What) -> Arc<Piece> {
+pub(crate) fn add(context: Arc<Context>, address: usize, bytes: usize, what: What) -> Arc<Piece> {
     static NUMBERS: Mutex<BTreeMap<&str, usize>> = Mutex::new(BTreeMap::new());
     let number = {
         let mut numbers = NUMBERS.lock();
@@ -111,7 +111,7 @@ pub fn add(context: Arc<Context>, address: usize, bytes: usize, what: What) -> A
 }
 
 /// Forgets memory that begins at `address` and that `which` holds for.
-pub fn remove(address: usize, which: impl Fn(What) -> bool) -> Result<Arc<Piece>, CUresult> {
+pub(crate) fn remove(address: usize, which: impl Fn(What) -> bool) -> Result<Arc<Piece>, CUresult> {
     let mut pieces = PIECES.lock();
     match pieces.get(&address) {
         Some(piece) if which(piece.what) => Ok(pieces.remove(&address).expect("it has just been found")),
@@ -120,26 +120,26 @@ pub fn remove(address: usize, which: impl Fn(What) -> bool) -> Result<Arc<Piece>
 }
 
 /// The memory that an address is in.
-pub fn find(address: usize) -> Option<Arc<Piece>> {
+pub(crate) fn find(address: usize) -> Option<Arc<Piece>> {
     let pieces = PIECES.lock();
     let (_, piece) = pieces.range(..=address).next_back()?;
     (address < piece.end()).then(|| piece.clone())
 }
 
 /// The memory that all of these bytes are in.
-pub fn find_range(address: usize, bytes: usize) -> Result<Arc<Piece>, CUresult> {
+pub(crate) fn find_range(address: usize, bytes: usize) -> Result<Arc<Piece>, CUresult> {
     let piece = find(address).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     let fits = address.checked_add(bytes).is_some_and(|end| end <= piece.end());
     fits.then_some(piece).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 /// The memory that all of these bytes are in, if the device may use it.
-pub fn find_mapped(address: usize, bytes: usize) -> Result<Arc<Piece>, CUresult> {
+pub(crate) fn find_mapped(address: usize, bytes: usize) -> Result<Arc<Piece>, CUresult> {
     find_range(address, bytes).and_then(|piece| piece.what.is_mapped().then_some(piece).ok_or(CUDA_ERROR_INVALID_VALUE))
 }
 
 /// What traces call an address.
-pub fn name(address: usize) -> String {
+pub(crate) fn name(address: usize) -> String {
     match find(address) {
         None => "unknown".to_owned(),
         Some(piece) if piece.address == address => piece.name(),
@@ -148,7 +148,7 @@ pub fn name(address: usize) -> String {
 }
 
 /// Whether nothing was written behind the end of any memory. Says which it was.
-pub fn check_ends() -> Result<(), CUresult> {
+pub(crate) fn check_ends() -> Result<(), CUresult> {
     match PIECES.lock().values().find(|piece| !piece.is_intact()) {
         Some(piece) => {
             eprintln!("fake_cuda: a kernel wrote behind the end of {}, which has {} bytes", piece.name(), piece.bytes);
@@ -159,7 +159,7 @@ pub fn check_ends() -> Result<(), CUresult> {
 }
 
 /// Takes all memory of a context back.
-pub fn free_all(context: &Context) {
+pub(crate) fn free_all(context: &Context) {
     let mut freed = Vec::new();
     PIECES.lock().retain(|_, piece| {
         let keep = piece.context.handle != context.handle;
@@ -171,7 +171,7 @@ pub fn free_all(context: &Context) {
     freed.iter().for_each(|piece| give_back(piece));
 }
 
-pub fn give_back(piece: &Piece) {
+pub(crate) fn give_back(piece: &Piece) {
     match piece.what {
         What::Device | What::Host { .. } => arena().unmap(piece.address, piece.bytes, true),
         What::Imported => arena().unmap(piece.address, piece.bytes, false),
@@ -188,7 +188,7 @@ fn used_bytes(device: usize) -> usize {
 /// CUDA's handle of memory between processes holds 64 bytes of its own choice.
 #[derive(Clone, Copy)]
 #[repr(C)]
-pub struct IpcHandle {
+pub(crate) struct IpcHandle {
     shared: Shared,
     rest: [u8; 64 - size_of::<Shared>()],
 }

@@ -78,7 +78,7 @@ fn forget_functions(module: &Module) {
     }
 }
 
-pub fn unload_all(context: &Context) {
+pub(crate) fn unload_all(context: &Context) {
     let unloaded = MODULES.remove_all(|module| module.context.handle == context.handle);
     unloaded.iter().for_each(|module| forget_functions(module));
 }

@@ -294,7 +294,7 @@ entries_of! {
 
 /// The name of a result.
 #[unsafe(no_mangle)]
-pub extern "C" fn nvrtcGetErrorString(result: u32) -> *const c_char {
+pub(crate) extern "C" fn nvrtcGetErrorString(result: u32) -> *const c_char {
     let names = [
         c"NVRTC_SUCCESS",
         c"NVRTC_ERROR_OUT_OF_MEMORY",

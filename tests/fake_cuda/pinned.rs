@@ -11,7 +11,7 @@ use crate::{
 };
 
 const PORTABLE: u32 = 1;
-pub const DEVICE_MAP: u32 = 2;
+pub(crate) const DEVICE_MAP: u32 = 2;
 const WRITE_COMBINED: u32 = 4;
 
 entries! {

@@ -2,7 +2,7 @@
 
 use std::{env, path::PathBuf, str::FromStr, sync::OnceLock};
 
-pub struct Settings {
+pub(crate) struct Settings {
     pub devices: usize,
     /// Major and minor.
     pub capability: (i32, i32),
@@ -10,7 +10,7 @@ pub struct Settings {
     pub cache: PathBuf,
 }
 
-pub fn settings() -> &'static Settings {
+pub(crate) fn settings() -> &'static Settings {
     static SETTINGS: OnceLock<Settings> = OnceLock::new();
     SETTINGS.get_or_init(|| {
         let capability: String = number("FAKE_CUDA_CAPABILITY", "9.0".to_owned());

@@ -9,7 +9,7 @@ use std::{
 
 use cudarc::driver::sys::{CUresult, CUresult::*};
 
-pub struct Shared {
+pub(crate) struct Shared {
     handle: *mut c_void,
     /// Stays open: the loader goes by paths, and another library's file would get this one's.
     _file: File,
@@ -22,7 +22,7 @@ unsafe impl Sync for Shared {}
 
 impl Shared {
     /// Loads a library that the host's compiler made.
-    pub fn open(bytes: &[u8]) -> Result<Self, CUresult> {
+    pub(crate) fn open(bytes: &[u8]) -> Result<Self, CUresult> {
         // SAFETY: the name is a C string.
         let file = unsafe { libc::memfd_create(c"library".as_ptr(), libc::MFD_CLOEXEC) };
         if file < 0 {
@@ -43,7 +43,7 @@ impl Shared {
     }
 
     /// The address of a function. It is good for as long as the library is open.
-    pub fn function(&self, name: &CStr) -> Result<*mut c_void, CUresult> {
+    pub(crate) fn function(&self, name: &CStr) -> Result<*mut c_void, CUresult> {
         // SAFETY: the library is open.
         let found = unsafe { libc::dlsym(self.handle, name.as_ptr()) };
         if found.is_null() { Err(CUDA_ERROR_INVALID_IMAGE) } else { Ok(found) }

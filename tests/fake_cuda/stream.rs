@@ -19,8 +19,8 @@ use crate::{
     handles::{Handle, Kind, Table, name},
 };
 
-pub const LEAST_PRIORITY: i32 = 0;
-pub const GREATEST_PRIORITY: i32 = -5;
+pub(crate) const LEAST_PRIORITY: i32 = 0;
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
 const NON_BLOCKING: u32 = 1;
 /// A block's registers and shared memory lie on the stack of its stream's thread.
 const STACK_BYTES: usize = 16 << 20;
@@ -40,9 +40,9 @@ thread_local! {
 type Defaults = BTreeMap<(Handle, Option<u64>), Arc<Stream>>;
 
 /// What a stream runs, once or (in graphs) again and again. An error ruins the context.
-pub type Work = Arc<dyn Fn() -> Result<(), CUresult> + Send + Sync>;
+pub(crate) type Work = Arc<dyn Fn() -> Result<(), CUresult> + Send + Sync>;
 
-pub struct Stream {
+pub(crate) struct Stream {
     pub handle: Handle,
     pub context: Arc<Context>,
     flags: u32,
@@ -64,23 +64,23 @@ struct Queue {
 
 /// What has been issued to a stream up to a point.
 #[derive(Clone)]
-pub struct Position {
+pub(crate) struct Position {
     stream: Arc<Stream>,
     at: u64,
 }
 
 impl Position {
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.stream.queue.lock().completed >= self.at
     }
 
-    pub fn wait(&self) {
+    pub(crate) fn wait(&self) {
         let mut queue = self.stream.queue.lock();
         self.stream.changed.wait_while(&mut queue, |queue| queue.completed < self.at);
     }
 
     /// The context of the stream.
-    pub fn context(&self) -> &Context {
+    pub(crate) fn context(&self) -> &Context {
         &self.stream.context
     }
 }
@@ -91,16 +91,16 @@ impl Stream {
         Self { handle, context, flags, priority, capture, queue: Mutex::default(), changed: Condvar::new() }
     }
 
-    pub fn is_legacy(&self) -> bool {
+    pub(crate) fn is_legacy(&self) -> bool {
         self.handle == LEGACY
     }
 
     /// Whether it and the legacy stream wait for each other.
-    pub fn is_blocking(&self) -> bool {
+    pub(crate) fn is_blocking(&self) -> bool {
         self.flags & NON_BLOCKING == 0
     }
 
-    pub fn tail(self: &Arc<Self>) -> Position {
+    pub(crate) fn tail(self: &Arc<Self>) -> Position {
         Position { stream: self.clone(), at: self.queue.lock().issued }
     }
 
@@ -123,7 +123,7 @@ impl Stream {
     }
 
     /// Makes work from here on wait for a position.
-    pub fn wait_for(self: &Arc<Self>, position: Position) {
+    pub(crate) fn wait_for(self: &Arc<Self>, position: Position) {
         if !position.is_complete() {
             self.enqueue(Arc::new(move || {
                 position.wait();
@@ -133,7 +133,7 @@ impl Stream {
     }
 
     /// Adds work in the order that the legacy stream demands. The stream is not capturing.
-    pub fn enqueue_in_order(self: &Arc<Self>, work: Work) -> Position {
+    pub(crate) fn enqueue_in_order(self: &Arc<Self>, work: Work) -> Position {
         if self.is_legacy() {
             let others = all_of(&self.context).into_iter().filter(|other| other.is_blocking() && !other.is_legacy());
             others.for_each(|other| self.wait_for(other.tail()));
@@ -172,12 +172,12 @@ impl Stream {
 }
 
 /// Whether the calling thread is a stream's: a function of the host that runs there makes no calls.
-pub fn is_worker() -> bool {
+pub(crate) fn is_worker() -> bool {
     IS_WORKER.get()
 }
 
 /// The stream of a handle.
-pub fn get(handle: Handle) -> Result<Arc<Stream>, CUresult> {
+pub(crate) fn get(handle: Handle) -> Result<Arc<Stream>, CUresult> {
     let context = context::current()?;
     let thread = match handle {
         0 | LEGACY => None,
@@ -205,7 +205,7 @@ fn thread_number(thread: ThreadId) -> u64 {
 }
 
 /// Issues work to a stream, or to the graph that it captures.
-pub fn issue(stream: &Arc<Stream>, what: &str, work: Work) -> Result<(), CUresult> {
+pub(crate) fn issue(stream: &Arc<Stream>, what: &str, work: Work) -> Result<(), CUresult> {
     if let Some(capture) = capture::of(stream) {
         return capture.add(stream, what, work);
     }
@@ -224,11 +224,11 @@ fn all_of(context: &Context) -> Vec<Arc<Stream>> {
     streams
 }
 
-pub fn synchronize_all(context: &Context) {
+pub(crate) fn synchronize_all(context: &Context) {
     all_of(context).iter().for_each(|stream| stream.tail().wait());
 }
 
-pub fn destroy_all(context: &Context) {
+pub(crate) fn destroy_all(context: &Context) {
     all_of(context).iter().for_each(|stream| stream.close());
     STREAMS.remove_all(|stream| stream.context.handle == context.handle);
     DEFAULTS.lock().retain(|(own, _), _| *own != context.handle);

@@ -27,7 +27,7 @@ thread_local! {
 }
 
 /// Whether calls are logged: a test wants it, or the environment.
-pub fn is_on() -> bool {
+pub(crate) fn is_on() -> bool {
     file().is_some() || ON.load(Ordering::Relaxed)
 }
 
@@ -53,7 +53,7 @@ extern "C" fn write_file() {
     }
 }
 
-pub fn add(line: String) {
+pub(crate) fn add(line: String) {
     OWN.with(|own| {
         let lines = own.get_or_init(|| {
             let lines = Lines::default();
@@ -65,17 +65,17 @@ pub fn add(line: String) {
 }
 
 /// Forgets what was logged, and logs from now on.
-pub fn begin() {
+pub(crate) fn begin() {
     take();
     ON.store(true, Ordering::Relaxed);
 }
 
-pub fn end() {
+pub(crate) fn end() {
     ON.store(false, Ordering::Relaxed);
 }
 
 /// What was logged, a line a call: the thread's number and the call.
-pub fn take() -> String {
+pub(crate) fn take() -> String {
     let mut lines: Vec<(u64, usize, String)> = Vec::new();
     for (thread, own) in THREADS.lock().iter().enumerate() {
         lines.extend(own.lock().drain(..).map(|(ended, line)| (ended, thread + 1, line)));

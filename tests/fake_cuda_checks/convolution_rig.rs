@@ -16,7 +16,7 @@ use cudarc::{
 
 /// A convolution as the tests describe it. `x` and `y` are those of the forward direction.
 #[derive(Clone, Copy, Debug)]
-pub struct Case {
+pub(crate) struct Case {
     pub x: [usize; 4],
     /// Outputs, height, width.
     pub kernels: [usize; 3],
@@ -30,7 +30,7 @@ pub struct Case {
     pub beta: f32,
 }
 
-pub const PLAIN: Case = Case {
+pub(crate) const PLAIN: Case = Case {
     x: [2, 3, 6, 5],
     kernels: [4, 3, 2],
     groups: 1,
@@ -91,7 +91,7 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|place| ((place * 37 + seed * 101) % 211) as f32 / 105.5 - 1.0).collect()
 }
 
-pub fn upload(numbers: &[f32]) -> CUdeviceptr {
+pub(crate) fn upload(numbers: &[f32]) -> CUdeviceptr {
     // SAFETY: the memory is as long as the copy.
     unsafe {
         let memory = result::malloc_sync(4 * numbers.len()).unwrap();
@@ -100,7 +100,7 @@ pub fn upload(numbers: &[f32]) -> CUdeviceptr {
     }
 }
 
-pub fn tensor(dims: [usize; 4]) -> sys::cudnnTensorDescriptor_t {
+pub(crate) fn tensor(dims: [usize; 4]) -> sys::cudnnTensorDescriptor_t {
     let tensor = dnn::create_tensor_descriptor().unwrap();
     // SAFETY: it has just been made.
     unsafe {
@@ -112,25 +112,25 @@ pub fn tensor(dims: [usize; 4]) -> sys::cudnnTensorDescriptor_t {
 
 /// What follows in the fused call.
 #[derive(Clone, Copy)]
-pub struct Ending {
+pub(crate) struct Ending {
     pub mode: cudnnActivationMode_t,
     pub nan: cudnnNanPropagation_t,
     pub adds: f32,
     pub bias: [usize; 4],
 }
 
-pub const ENDING: Ending =
+pub(crate) const ENDING: Ending =
     Ending { mode: CUDNN_ACTIVATION_RELU, nan: CUDNN_NOT_PROPAGATE_NAN, adds: 0.5, bias: [1, 4, 1, 1] };
 const WORKSPACE_BYTES: usize = 64 << 10;
 
-pub type Answer = Result<(), cudnnStatus_t>;
+pub(crate) type Answer = Result<(), cudnnStatus_t>;
 
-pub fn answer<T>(result: Result<T, CudnnError>) -> Result<T, cudnnStatus_t> {
+pub(crate) fn answer<T>(result: Result<T, CudnnError>) -> Result<T, cudnnStatus_t> {
     result.map_err(|error| error.0)
 }
 
 /// A convolution that is ready to run.
-pub struct Convolution {
+pub(crate) struct Convolution {
     pub case: Case,
     pub handle: sys::cudnnHandle_t,
     pub x: sys::cudnnTensorDescriptor_t,
@@ -144,7 +144,7 @@ pub struct Convolution {
 }
 
 impl Convolution {
-    pub fn new(case: Case, stream: &CudaStream) -> Self {
+    pub(crate) fn new(case: Case, stream: &CudaStream) -> Self {
         let dims = [case.x, case.w(), case.y()];
         let values = [0, 1, 2].map(|place: usize| numbers(count(dims[place]), place));
         let memory = [0, 1, 2].map(|place: usize| upload(&values[place]));
@@ -168,7 +168,7 @@ impl Convolution {
     }
 
     /// The forward algorithms that compute it, with their workspaces.
-    pub fn algorithms(&self) -> Result<Vec<(cudnnConvolutionFwdAlgo_t, usize)>, cudnnStatus_t> {
+    pub(crate) fn algorithms(&self) -> Result<Vec<(cudnnConvolutionFwdAlgo_t, usize)>, cudnnStatus_t> {
         let mut ranked: Vec<sys::cudnnConvolutionFwdAlgoPerf_t> = Vec::with_capacity(8);
         let mut count = 0;
         // SAFETY: there is room for eight, of which `count` are filled.
@@ -183,7 +183,7 @@ impl Convolution {
         }
     }
 
-    pub fn forward(&self, algo: cudnnConvolutionFwdAlgo_t) -> Answer {
+    pub(crate) fn forward(&self, algo: cudnnConvolutionFwdAlgo_t) -> Answer {
         let (&Self { handle, x, w, y, moves, .. }, [x_data, w_data, y_data]) = (self, self.memory);
         let Case { alpha, beta, .. } = self.case;
         // SAFETY: all of these exist, and the memory is as long as it is said to be.
@@ -206,7 +206,7 @@ impl Convolution {
         })
     }
 
-    pub fn backward(&self, algo: sys::cudnnConvolutionBwdDataAlgo_t) -> Answer {
+    pub(crate) fn backward(&self, algo: sys::cudnnConvolutionBwdDataAlgo_t) -> Answer {
         let (&Self { handle, x, w, y, moves, .. }, [x_data, w_data, y_data]) = (self, self.memory);
         let Case { alpha, beta, .. } = self.case;
         // SAFETY: as above.
@@ -230,7 +230,7 @@ impl Convolution {
     }
 
     /// The fused call, with `y` for `z`, and the bias.
-    pub fn fused(&self, algo: cudnnConvolutionFwdAlgo_t, ending: Ending) -> (Answer, Vec<f32>) {
+    pub(crate) fn fused(&self, algo: cudnnConvolutionFwdAlgo_t, ending: Ending) -> (Answer, Vec<f32>) {
         let (&Self { handle, x, w, y, moves, .. }, [x_data, w_data, y_data]) = (self, self.memory);
         let bias = numbers(count(ending.bias), 7);
         let (bias_data, described) = (upload(&bias), tensor(ending.bias));
@@ -263,7 +263,7 @@ impl Convolution {
     }
 
     /// What a tensor holds: x, w or y.
-    pub fn holds(&self, place: usize) -> Vec<f32> {
+    pub(crate) fn holds(&self, place: usize) -> Vec<f32> {
         let mut numbers = vec![0.0_f32; self.values[place].len()];
         // SAFETY: the memory is as long as the copy.
         unsafe { result::memcpy_dtoh_sync(&mut numbers, self.memory[place]) }.unwrap();
@@ -271,7 +271,7 @@ impl Convolution {
     }
 
     /// The sums of the forward direction, or of the other.
-    pub fn sums(&self, is_forward: bool) -> Vec<f64> {
+    pub(crate) fn sums(&self, is_forward: bool) -> Vec<f64> {
         let [x, w, y] = &self.values;
         let mut sums = vec![0.0; if is_forward { y.len() } else { x.len() }];
         self.case.walk(|x_at, w_at, y_at| {
@@ -285,7 +285,7 @@ impl Convolution {
         sums
     }
 
-    pub fn assert_right(&self, is_forward: bool) {
+    pub(crate) fn assert_right(&self, is_forward: bool) {
         let Case { alpha, beta, .. } = self.case;
         let before = if is_forward { &self.values[2] } else { &self.values[0] };
         let sums = self.sums(is_forward);
@@ -297,7 +297,7 @@ impl Convolution {
         self.assert_holds(if is_forward { 2 } else { 0 }, &expected);
     }
 
-    pub fn assert_holds(&self, place: usize, expected: &[f64]) {
+    pub(crate) fn assert_holds(&self, place: usize, expected: &[f64]) {
         let tolerance = if self.case.math == CUDNN_FMA_MATH { 1e-5 } else { 2e-2 };
         for (at, (is, right)) in self.holds(place).iter().zip(expected).enumerate() {
             let difference = (f64::from(*is) - right).abs();

@@ -24,18 +24,18 @@ const KERNELS: &CStr = match CStr::from_bytes_with_nul(concat!(include_str!("ker
 const HOST_FLAGS: u32 = sys::CU_MEMHOSTALLOC_DEVICEMAP | sys::CU_MEMHOSTALLOC_PORTABLE;
 
 /// Runs `body` with the stand-in.
-pub fn on_fake_cuda(body: impl FnOnce()) {
+pub(crate) fn on_fake_cuda(body: impl FnOnce()) {
     crate::fake_cuda::with_fake_cuda(&[], body);
 }
 
 /// A context with the kernels of these tests.
-pub struct Rig {
+pub(crate) struct Rig {
     pub context: Arc<CudaContext>,
     module: CUmodule,
 }
 
 impl Rig {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let context = CudaContext::new(0).expect("a context");
         // SAFETY: the tests order what they do by themselves.
         unsafe { context.disable_event_tracking() };
@@ -45,20 +45,25 @@ impl Rig {
         Self { context, module }
     }
 
-    pub fn stream(&self) -> Arc<CudaStream> {
+    pub(crate) fn stream(&self) -> Arc<CudaStream> {
         self.context.new_stream().expect("a stream")
     }
 
-    pub fn module(&self) -> CUmodule {
+    pub(crate) fn module(&self) -> CUmodule {
         self.module
     }
 
     /// Launches one block of a kernel with arguments of any types.
-    pub fn launch(&self, stream: &CudaStream, kernel: &str, arguments: &mut [*mut c_void]) -> Result<(), DriverError> {
+    pub(crate) fn launch(
+        &self,
+        stream: &CudaStream,
+        kernel: &str,
+        arguments: &mut [*mut c_void],
+    ) -> Result<(), DriverError> {
         self.launch_blocks(stream, kernel, 1, 32, arguments)
     }
 
-    pub fn launch_blocks(
+    pub(crate) fn launch_blocks(
         &self,
         stream: &CudaStream,
         kernel: &str,
@@ -76,26 +81,26 @@ impl Rig {
     }
 
     /// Makes the stream wait until [`Word::set`].
-    pub fn hold(&self, stream: &CudaStream, word: &Word) {
+    pub(crate) fn hold(&self, stream: &CudaStream, word: &Word) {
         let mut device = word.device();
         self.launch(stream, "wait_for_host", &mut [argument(&mut device)]).expect("the launch is good");
     }
 
-    pub fn append(&self, stream: &CudaStream, list: &Words, value: u32) -> Result<(), DriverError> {
+    pub(crate) fn append(&self, stream: &CudaStream, list: &Words, value: u32) -> Result<(), DriverError> {
         let (mut device, mut value) = (list.device(), value);
         self.launch(stream, "append", &mut [argument(&mut device), argument(&mut value)])
     }
 }
 
-pub fn argument<T>(value: &mut T) -> *mut c_void {
+pub(crate) fn argument<T>(value: &mut T) -> *mut c_void {
     (value as *mut T).cast()
 }
 
 /// The element type, which the kernels' prelude asks for.
-pub const ELEMENT: &str = "-DELEMENT=f32";
+pub(crate) const ELEMENT: &str = "-DELEMENT=f32";
 
 /// Compiles a program; the error is the result and the log.
-pub fn compile(source: &CStr, options: &[&str]) -> Result<Vec<u8>, (nvrtcResult, String)> {
+pub(crate) fn compile(source: &CStr, options: &[&str]) -> Result<Vec<u8>, (nvrtcResult, String)> {
     let program = nvrtc::result::create_program(source, Some(c"kernels.cu")).map_err(|e| (e.0, String::new()))?;
     // SAFETY: the program lives to the end of this function.
     unsafe {
@@ -113,19 +118,19 @@ pub fn compile(source: &CStr, options: &[&str]) -> Result<Vec<u8>, (nvrtcResult,
 }
 
 /// Words in pinned memory that the device sees.
-pub struct Words {
+pub(crate) struct Words {
     host: *mut c_void,
     count: usize,
 }
 
 impl Words {
-    pub fn new(count: usize) -> Self {
+    pub(crate) fn new(count: usize) -> Self {
         // SAFETY: plain memory, which is zero at first; freed with this value.
         let host = unsafe { result::malloc_host(4 * count, HOST_FLAGS) }.expect("pinned memory");
         Self { host, count }
     }
 
-    pub fn device(&self) -> CUdeviceptr {
+    pub(crate) fn device(&self) -> CUdeviceptr {
         let mut device = 0;
         // SAFETY: the memory is pinned and mapped.
         let result = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut device, self.host, 0) };
@@ -133,28 +138,28 @@ impl Words {
         device
     }
 
-    pub fn at(&self, place: usize) -> &AtomicU32 {
+    pub(crate) fn at(&self, place: usize) -> &AtomicU32 {
         assert!(place < self.count, "the word exists");
         // SAFETY: there are that many words, which the host and kernels share.
         unsafe { AtomicU32::from_ptr(self.host.cast::<u32>().add(place)) }
     }
 
     /// The values of a list: the first word is its length.
-    pub fn list(&self) -> Vec<u32> {
+    pub(crate) fn list(&self) -> Vec<u32> {
         (1..=self.at(0).load(Ordering::Acquire) as usize).map(|place| self.at(place).load(Ordering::Acquire)).collect()
     }
 
-    pub fn free(self) {
+    pub(crate) fn free(self) {
         // SAFETY: no kernel uses it any more.
         unsafe { result::free_host(self.host) }.expect("the memory can be freed");
     }
 }
 
 /// A word that a stream waits for.
-pub struct Word(Words);
+pub(crate) struct Word(Words);
 
 impl Word {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(Words::new(1))
     }
 
@@ -162,7 +167,7 @@ impl Word {
         self.0.device()
     }
 
-    pub fn set(&self) {
+    pub(crate) fn set(&self) {
         self.0.at(0).store(1, Ordering::Release);
     }
 }

@@ -32,7 +32,7 @@ async fn post(server: &Server, path: &str, headers: &str, body: &str) -> (String
     (head.to_owned(), body.to_owned())
 }
 
-pub async fn infer_over_http(server: &Server, model: &str, headers: &str) -> String {
+pub(crate) async fn infer_over_http(server: &Server, model: &str, headers: &str) -> String {
     let input = r#"{"name":"INPUT0","shape":[1,2],"datatype":"FP32","data":[1,2.5]}"#;
     let (head, _) =
         post(server, &format!("/v2/models/{model}/infer"), headers, &format!("{{\"inputs\":[{input}]}}")).await;

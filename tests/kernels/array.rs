@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 /// What an array's elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     F32,
     F16,
     Bf16,
@@ -16,9 +16,9 @@ pub enum Kind {
 
 impl Kind {
     /// The element types that kernels are compiled for.
-    pub const ELEMENTS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
+    pub(crate) const ELEMENTS: [Self; 3] = [Self::F32, Self::F16, Self::Bf16];
 
-    pub fn bytes(self) -> usize {
+    pub(crate) fn bytes(self) -> usize {
         match self {
             Self::F16 | Self::Bf16 => 2,
             Self::F32 | Self::I32 => 4,
@@ -50,11 +50,11 @@ impl Kind {
 }
 
 /// What an output holds before a launch; every element type has it exactly.
-pub const UNTOUCHED: f64 = -7.0;
+pub(crate) const UNTOUCHED: f64 = -7.0;
 
 /// An array that ends where its allocation ends, so that a sanitizer sees what lies beyond. Values go in and come out
 /// as doubles, rounded to the array's kind on the way in.
-pub struct Array {
+pub(crate) struct Array {
     kind: Kind,
     count: usize,
     layout: Layout,
@@ -65,12 +65,12 @@ pub struct Array {
 
 impl Array {
     /// An array at an address that vector loads may use.
-    pub fn new(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn new(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
         Self::at(kind, values, 0)
     }
 
     /// An array that begins one element after such an address.
-    pub fn unaligned(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn unaligned(kind: Kind, values: impl IntoIterator<Item = f64>) -> Self {
         Self::at(kind, values, kind.bytes())
     }
 
@@ -87,25 +87,25 @@ impl Array {
     }
 
     /// An output of `count` elements.
-    pub fn untouched(kind: Kind, count: usize) -> Self {
+    pub(crate) fn untouched(kind: Kind, count: usize) -> Self {
         Self::new(kind, std::iter::repeat_n(UNTOUCHED, count))
     }
 
-    pub fn zeros(kind: Kind, count: usize) -> Self {
+    pub(crate) fn zeros(kind: Kind, count: usize) -> Self {
         Self::new(kind, std::iter::repeat_n(0.0, count))
     }
 
-    pub fn address(&self) -> *mut u8 {
+    pub(crate) fn address(&self) -> *mut u8 {
         self.allocation.wrapping_add(self.shift)
     }
 
     /// The address of an element.
-    pub fn element(&self, place: usize) -> *mut u8 {
+    pub(crate) fn element(&self, place: usize) -> *mut u8 {
         assert!(place <= self.count, "element {place} of {}", self.count);
         self.address().wrapping_add(place * self.kind.bytes())
     }
 
-    pub fn values(&self) -> Vec<f64> {
+    pub(crate) fn values(&self) -> Vec<f64> {
         // SAFETY: the elements are initialized, and no kernel runs meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(self.address(), self.count * self.kind.bytes()) };
         bytes.chunks(self.kind.bytes()).map(|element| self.kind.decode(element)).collect()

@@ -14,10 +14,10 @@ use libloading::Library as Opened;
 use crate::array::{Array, Kind};
 
 /// Set in a process whose kernels are to be compiled with sanitizers (see `sanitized`).
-pub const SANITIZE: &str = "PATERNOSTER_SANITIZE_KERNELS";
+pub(crate) const SANITIZE: &str = "PATERNOSTER_SANITIZE_KERNELS";
 
 /// An argument of a launch.
-pub enum Arg<'a> {
+pub(crate) enum Arg<'a> {
     Array(&'a Array),
     /// An array from one of its elements on.
     Inside(&'a Array, usize),
@@ -42,7 +42,7 @@ struct RawKernel {
 
 /// A kernel in the library's table.
 #[derive(Debug)]
-pub struct Kernel {
+pub(crate) struct Kernel {
     pub name: String,
     pub most_threads: u32,
     /// Bytes of each argument.
@@ -51,7 +51,7 @@ pub struct Kernel {
 
 type Launch = unsafe extern "C" fn(*const c_char, *const u32, *const u32, *mut *mut c_void) -> *const c_char;
 
-pub struct Library {
+pub(crate) struct Library {
     launch: Launch,
     pub kernels: Vec<Kernel>,
     _opened: Opened,
@@ -59,7 +59,7 @@ pub struct Library {
 
 impl Library {
     /// The kernels of the repository for an element type.
-    pub fn of(element: Kind) -> &'static Self {
+    pub(crate) fn of(element: Kind) -> &'static Self {
         static LIBRARIES: [OnceLock<Library>; 3] = [const { OnceLock::new() }; 3];
         let (place, _) =
             Kind::ELEMENTS.iter().enumerate().find(|(_, kind)| **kind == element).expect("an element type");
@@ -67,7 +67,7 @@ impl Library {
     }
 
     /// Compiles and opens kernel files. The error is the compiler's.
-    pub fn compile(element: Kind, sources: &[PathBuf]) -> Result<Self, String> {
+    pub(crate) fn compile(element: Kind, sources: &[PathBuf]) -> Result<Self, String> {
         let file = build(element, sources)?;
         // SAFETY: the library's initializers only fill its table.
         let opened = unsafe { Opened::new(file) }.map_err(|error| error.to_string())?;
@@ -82,7 +82,7 @@ impl Library {
     }
 
     /// Launches a kernel with blocks of `threads` threads. The error is what the library finds wrong.
-    pub fn launch(&self, name: &str, grid: [u32; 2], threads: u32, arguments: &[Arg<'_>]) -> Result<(), String> {
+    pub(crate) fn launch(&self, name: &str, grid: [u32; 2], threads: u32, arguments: &[Arg<'_>]) -> Result<(), String> {
         let mut bytes: Vec<Vec<u64>> = arguments.iter().map(Arg::words).collect();
         if let Some(kernel) = self.kernels.iter().find(|kernel| kernel.name == name) {
             let sizes: Vec<u32> = arguments.iter().map(Arg::bytes).collect();
@@ -150,12 +150,12 @@ unsafe fn table(mut next: *const RawKernel) -> Vec<Kernel> {
     kernels
 }
 
-pub fn folder() -> PathBuf {
+pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels")
 }
 
 /// The kernel files of the repository.
-pub fn sources() -> Vec<PathBuf> {
+pub(crate) fn sources() -> Vec<PathBuf> {
     let entries = fs::read_dir(folder()).expect("the folder of the kernels");
     let mut files: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry of the folder").path()).collect();
     files.retain(|file| file.extension().is_some_and(|extension| extension == "cu"));
@@ -163,7 +163,7 @@ pub fn sources() -> Vec<PathBuf> {
     files
 }
 
-pub fn compiler() -> String {
+pub(crate) fn compiler() -> String {
     std::env::var("CXX").unwrap_or_else(|_| "c++".into())
 }
 

@@ -6,37 +6,37 @@ use rand_chacha::ChaCha8Rng;
 use crate::array::{Array, Kind, UNTOUCHED};
 
 /// Row widths around the sizes of vectors, warps and blocks.
-pub const SIZES: [usize; 8] = [1, 3, 31, 32, 33, 255, 257, 1000];
+pub(crate) const SIZES: [usize; 8] = [1, 3, 31, 32, 33, 255, 257, 1000];
 
 /// Rows of a launch, of which the first `LIVE` hold data.
-pub const ROWS: usize = 5;
-pub const LIVE: usize = 3;
+pub(crate) const ROWS: usize = 5;
+pub(crate) const LIVE: usize = 3;
 
 /// Launches that do the same work: (blocks along x, along y, threads of a block).
-pub const LAUNCHES: [([u32; 2], u32); 3] = [([5, 1], 32), ([1, 1], 96), ([2, 3], 256)];
+pub(crate) const LAUNCHES: [([u32; 2], u32); 3] = [([5, 1], 32), ([1, 1], 96), ([2, 3], 256)];
 
 /// Launches of kernels that reduce over a row, whose blocks have whole rows.
-pub const ROW_LAUNCHES: [([u32; 2], u32); 3] = [([5, 1], 32), ([1, 1], 96), ([2, 1], 256)];
+pub(crate) const ROW_LAUNCHES: [([u32; 2], u32); 3] = [([5, 1], 32), ([1, 1], 96), ([2, 1], 256)];
 
-pub fn generator(seed: usize) -> ChaCha8Rng {
+pub(crate) fn generator(seed: usize) -> ChaCha8Rng {
     ChaCha8Rng::seed_from_u64(seed as u64)
 }
 
 /// Numbers between -limit and limit.
-pub fn uniform(seed: usize, count: usize, limit: f64) -> Vec<f64> {
+pub(crate) fn uniform(seed: usize, count: usize, limit: f64) -> Vec<f64> {
     let mut generator = generator(seed);
     (0..count).map(|_| generator.random_range(-limit..limit)).collect()
 }
 
 /// A matrix of `ROWS` rows of numbers between -limit and limit; its padding rows are NaN.
-pub fn padded(seed: usize, columns: usize, limit: f64) -> Vec<f64> {
+pub(crate) fn padded(seed: usize, columns: usize, limit: f64) -> Vec<f64> {
     let mut values = uniform(seed, ROWS * columns, limit);
     values[LIVE * columns..].fill(f64::NAN);
     values
 }
 
 /// How many rows are live, as the parameter block holds it.
-pub fn live(count: usize) -> Array {
+pub(crate) fn live(count: usize) -> Array {
     Array::new(Kind::I32, [count as f64])
 }
 
@@ -51,7 +51,7 @@ fn tolerance(kind: Kind) -> (f64, f64) {
 }
 
 /// Holds each output to the reference.
-pub fn assert_close(kind: Kind, got: &[f64], expected: &[f64], what: &str) {
+pub(crate) fn assert_close(kind: Kind, got: &[f64], expected: &[f64], what: &str) {
     let (relative, absolute) = tolerance(kind);
     assert_eq!(got.len(), expected.len(), "elements of {what}");
     for (place, (&got, &expected)) in got.iter().zip(expected).enumerate() {
@@ -61,13 +61,13 @@ pub fn assert_close(kind: Kind, got: &[f64], expected: &[f64], what: &str) {
 }
 
 /// The live rows of an output against the reference; the padding rows are as they were.
-pub fn assert_rows(kind: Kind, output: &Array, expected: &[f64], what: &str) {
+pub(crate) fn assert_rows(kind: Kind, output: &Array, expected: &[f64], what: &str) {
     let got = output.values();
     let (rows, padding) = got.split_at(expected.len());
     assert_close(kind, rows, expected, what);
     assert!(padding.iter().all(|&value| value == UNTOUCHED), "{what}, {kind:?}: a padding row is written");
 }
 
-pub fn sigmoid(x: f64) -> f64 {
+pub(crate) fn sigmoid(x: f64) -> f64 {
     1.0 / (1.0 + (-x).exp())
 }

@@ -80,7 +80,7 @@ fn pads_that_follow_from_the_stride() {
 }
 
 /// Convolutions of groups of channels, and of each channel alone.
-pub fn groups_of() -> Case {
+pub(crate) fn groups_of() -> Case {
     let mut draft = Draft::new();
     let (x, odd) = (draft.floats("x", &[6, 5, 7]), draft.floats("odd", &[6, 8, 8]));
     let pads: (&str, &[i64]) = ("pads", &[1, 1, 1, 1]);
@@ -212,7 +212,7 @@ fn what_follows_convolutions() {
 }
 
 /// Pools with all of their attributes.
-pub fn pools_of() -> Case {
+pub(crate) fn pools_of() -> Case {
     let mut draft = Draft::new();
     let (x, line) = (draft.floats("x", &[3, 7, 9]), draft.floats("line", &[2, 12]));
     let size: (&str, &[i64]) = ("kernel_shape", &[3, 2]);

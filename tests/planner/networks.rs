@@ -14,7 +14,7 @@ use paternoster::{
 use crate::{fake_cuda::with_card, rig::Case};
 
 /// A network with these lengths for axes that vary, and so many tokens.
-pub fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i64) -> Case {
+pub(crate) fn network<E: Debug>(model: Result<Model, E>, lengths: &[(&str, i64)], tokens: i64) -> Case {
     let model = model.expect("the graph is sound");
     let signature = Signature::from_bytes("network", &model.to_bytes()).expect("it can be read");
     let spec = |port: &paternoster::onnx::Port| {

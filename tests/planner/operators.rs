@@ -11,7 +11,7 @@ use paternoster::{
 use crate::{fake_cuda::with_card, rig::Case};
 
 /// A graph under construction, and its ports.
-pub struct Draft {
+pub(crate) struct Draft {
     pub graph: Graph,
     inputs: Vec<TensorSpec>,
     outputs: Vec<TensorSpec>,
@@ -20,7 +20,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { graph: Graph::new("draft"), inputs: Vec::new(), outputs: Vec::new(), most: Vec::new(), named: 0 }
     }
 
@@ -29,40 +29,40 @@ impl Draft {
     }
 
     /// An input of numbers, or of whole numbers below `most`.
-    pub fn input(&mut self, name: &str, datatype: DataType, dims: &[i64], most: i64) -> Value {
+    pub(crate) fn input(&mut self, name: &str, datatype: DataType, dims: &[i64], most: i64) -> Value {
         self.inputs.push(TensorSpec::new(name, datatype, dims));
         self.most.push(most);
         self.graph.input(name, datatype, &Self::dims(dims))
     }
 
-    pub fn floats(&mut self, name: &str, dims: &[i64]) -> Value {
+    pub(crate) fn floats(&mut self, name: &str, dims: &[i64]) -> Value {
         self.input(name, DataType::Fp32, dims, 1)
     }
 
-    pub fn output(&mut self, value: &Value, datatype: DataType, dims: &[i64]) {
+    pub(crate) fn output(&mut self, value: &Value, datatype: DataType, dims: &[i64]) {
         let named = self.graph.op("Identity", &[value]).named(&format!("output{}", self.outputs.len())).value();
         self.outputs.push(TensorSpec::new(named.name(), datatype, dims));
         self.graph.output(&named, datatype, &Self::dims(dims));
     }
 
-    pub fn give(&mut self, value: &Value, dims: &[i64]) {
+    pub(crate) fn give(&mut self, value: &Value, dims: &[i64]) {
         self.output(value, DataType::Fp32, dims);
     }
 
     /// Constant numbers that differ.
-    pub fn numbers(&mut self, name: &str, dims: &[usize]) -> Value {
+    pub(crate) fn numbers(&mut self, name: &str, dims: &[usize]) -> Value {
         let count: usize = dims.iter().product();
         let numbers: Vec<f32> = (0..count).map(|place| (place * 37 % 101) as f32 / 50.5 - 1.0).collect();
         self.graph.constant(name, dims, &numbers)
     }
 
     /// A number that names may have.
-    pub fn next(&mut self) -> usize {
+    pub(crate) fn next(&mut self) -> usize {
         self.named += 1;
         self.named
     }
 
-    pub fn case(self) -> Case {
+    pub(crate) fn case(self) -> Case {
         let model = self.graph.finish().expect("the graph is sound");
         Case { model, inputs: self.inputs, outputs: self.outputs, most: self.most, has_batch_axis: true }
     }
@@ -89,7 +89,7 @@ fn broadcasting() {
 }
 
 /// Every function of numbers that needs no memory of a thread's own on a card.
-pub fn numbers() -> Case {
+pub(crate) fn numbers() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[33]);
     let (low, high) = (draft.graph.scalar(-0.25_f32), draft.graph.scalar(0.5_f32));
@@ -121,7 +121,7 @@ fn functions_of_numbers() {
 }
 
 /// Functions of whole numbers and truth values.
-pub fn whole_numbers() -> Case {
+pub(crate) fn whole_numbers() -> Case {
     let mut draft = Draft::new();
     let (x, y) = (draft.input("x", DataType::Int64, &[5], 9), draft.input("y", DataType::Int32, &[5], 7));
     let (z, flag) = (draft.floats("z", &[5]), draft.input("flag", DataType::Bool, &[5], 2));
@@ -313,7 +313,7 @@ fn attention_by_heads() {
 }
 
 /// Reductions over all kinds of axes.
-pub fn reductions_of() -> Case {
+pub(crate) fn reductions_of() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[3, 40]);
     let whole = draft.input("whole", DataType::Int64, &[3, 4], 50);
@@ -360,7 +360,7 @@ fn reductions() {
 }
 
 /// Entries by index.
-pub fn lookups_of() -> Case {
+pub(crate) fn lookups_of() -> Case {
     let mut draft = Draft::new();
     let (ids, small) = (draft.input("ids", DataType::Int64, &[3], 9), draft.input("id", DataType::Int32, &[], 9));
     let table = draft.numbers("table", &[9, 5]);

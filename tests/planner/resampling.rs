@@ -66,7 +66,7 @@ fn batch_normalisation() {
 }
 
 /// Pads with numbers of their own, of either sign.
-pub fn pads_of() -> Case {
+pub(crate) fn pads_of() -> Case {
     let mut draft = Draft::new();
     let (x, whole) = (draft.floats("x", &[3, 4, 5]), draft.input("whole", DataType::Int64, &[4], 9));
     let (value, five) = (draft.graph.scalar(-0.5_f32), draft.graph.scalar(5_i64));
@@ -104,7 +104,7 @@ fn scaled(graph: &mut Graph, x: &Value, mode: &str, transformation: &str, scales
 }
 
 /// Images that grow and shrink, by the nearest entry and by a mean.
-pub fn sizes_of() -> Case {
+pub(crate) fn sizes_of() -> Case {
     let mut draft = Draft::new();
     let x = draft.floats("x", &[2, 4, 6]);
     for (factors, dims) in

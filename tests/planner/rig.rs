@@ -20,7 +20,7 @@ use crate::runtime::runtime;
 
 /// Within this of the CPU's answer, relative to the largest of a row's.
 const TOLERANCE: f32 = 1e-4;
-pub const STREAM: StreamId = StreamId(0);
+pub(crate) const STREAM: StreamId = StreamId(0);
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(60);
 
 struct Silent;
@@ -30,17 +30,17 @@ impl Told for Silent {
     fn lost(&self, _reason: &str) {}
 }
 
-pub fn card() -> Cuda {
+pub(crate) fn card() -> Cuda {
     card_with(&Compiler::default())
 }
 
-pub fn card_with(compiler: &Compiler) -> Cuda {
+pub(crate) fn card_with(compiler: &Compiler) -> Cuda {
     let options = CudaOptions { ordinal: 0, streams: 1, depth: 4, parameter_bytes: 64 };
     Cuda::open(&options, compiler, Arc::new(Silent)).expect("there is a card")
 }
 
 /// A graph and its ports, with the dims of one row.
-pub struct Case {
+pub(crate) struct Case {
     pub model: Model,
     pub inputs: Vec<TensorSpec>,
     pub outputs: Vec<TensorSpec>,
@@ -51,14 +51,14 @@ pub struct Case {
 }
 
 /// The elements of a tensor for some rows.
-pub type Elements = Vec<u8>;
+pub(crate) type Elements = Vec<u8>;
 
 impl Case {
-    pub fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         self.plan_in(Precision::Ieee)
     }
 
-    pub fn plan_in(&self, precision: Precision) -> Plan {
+    pub(crate) fn plan_in(&self, precision: Precision) -> Plan {
         Plan::new(&self.model, &self.inputs, &self.outputs, self.has_batch_axis, precision)
             .unwrap_or_else(|error| panic!("{error}"))
     }
@@ -68,7 +68,7 @@ impl Case {
     }
 
     /// Numbers that differ from each other and from those of other seeds.
-    pub fn elements(&self, input: usize, rows: usize, seed: usize) -> Elements {
+    pub(crate) fn elements(&self, input: usize, rows: usize, seed: usize) -> Elements {
         let spec = &self.inputs[input];
         let count = rows * count_of(spec);
         let number = |place: usize| ((place * 7919 + seed * 104_729 + input * 1299) % 10_007) as f32 / 5003.5 - 1.0;
@@ -106,17 +106,17 @@ impl Case {
 
     /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with other values, with rows behind them that hold
     /// NaN and ids that no table has, and compares with ONNX Runtime.
-    pub fn check(&self) {
+    pub(crate) fn check(&self) {
         self.check_batches(&[(1, 1), (3, 4), (1, 4), (8, 8), (3, 8)], &[1, 2], Precision::Ieee, TOLERANCE);
     }
 
     /// As [`Self::check`], each graph once and full of rows as far as may be: for networks that take the stand-in long.
-    pub fn check_once(&self) {
+    pub(crate) fn check_once(&self) {
         self.check_batches(&[(1, 1), (3, 4), (8, 8)], &[1], Precision::Ieee, TOLERANCE);
     }
 
     /// Runs 3 rows in a graph for 4 in another precision, within a share of the largest of a row's.
-    pub fn check_in(&self, precision: Precision, tolerance: f32) {
+    pub(crate) fn check_in(&self, precision: Precision, tolerance: f32) {
         self.check_batches(&[(3, 4)], &[1], precision, tolerance);
     }
 
@@ -145,7 +145,7 @@ impl Case {
     }
 }
 
-pub fn count_of(spec: &TensorSpec) -> usize {
+pub(crate) fn count_of(spec: &TensorSpec) -> usize {
     spec.dims.iter().product::<i64>() as usize
 }
 
@@ -153,7 +153,7 @@ fn row_bytes(spec: &TensorSpec) -> usize {
     count_of(spec) * spec.datatype.size_bytes().expect("it has a size")
 }
 
-pub fn floats(bytes: &[u8]) -> Vec<f32> {
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
     bytes.chunks(4).map(|four| f32::from_le_bytes(four.try_into().expect("four bytes"))).collect()
 }
 
@@ -174,7 +174,7 @@ fn compare(what: &str, datatype: DataType, answer: &[u8], expected: &[u8], toler
 }
 
 /// A plan on a card, with buffers that its graphs copy from and to.
-pub struct OnCard<'c> {
+pub(crate) struct OnCard<'c> {
     case: &'c Case,
     loaded: Loaded,
     workspace: Workspace,
@@ -187,11 +187,11 @@ pub struct OnCard<'c> {
 }
 
 impl<'c> OnCard<'c> {
-    pub fn new(case: &'c Case, rows: u32) -> Self {
+    pub(crate) fn new(case: &'c Case, rows: u32) -> Self {
         Self::with(case, rows, Precision::Ieee)
     }
 
-    pub fn with(case: &'c Case, rows: u32, precision: Precision) -> Self {
+    pub(crate) fn with(case: &'c Case, rows: u32, precision: Precision) -> Self {
         let mut cuda = card();
         let loaded = case.plan_in(precision).load(&mut cuda).unwrap_or_else(|error| panic!("{error}"));
         let workspace = loaded.reserve(&mut cuda, STREAM, rows).expect("there is room");
@@ -204,12 +204,12 @@ impl<'c> OnCard<'c> {
     }
 
     /// Prepares launches of so many rows.
-    pub fn prepare(&mut self, rows: u32) -> Result<Prepared, DeviceError> {
+    pub(crate) fn prepare(&mut self, rows: u32) -> Result<Prepared, DeviceError> {
         self.loaded.prepare(&mut self.cuda, &self.workspace, rows)
     }
 
     /// A graph for so many rows: the inputs come from buffers, the outputs go to others.
-    pub fn graph(&mut self, bucket: u32) -> CudaWork {
+    pub(crate) fn graph(&mut self, bucket: u32) -> CudaWork {
         let prepared = self.prepare(bucket).unwrap_or_else(|error| panic!("{error}"));
         let Self { case, workspace, inputs, outputs, faults, cuda, .. } = self;
         let at = |buffers: &[BufferId]| -> Vec<_> {
@@ -235,7 +235,7 @@ impl<'c> OnCard<'c> {
     }
 
     /// Launches a graph with these rows, and rows of poison behind them; the outputs of the live rows.
-    pub fn run(&mut self, graph: &CudaWork, rows: usize, bucket: u32, inputs: &[Elements]) -> Vec<Elements> {
+    pub(crate) fn run(&mut self, graph: &CudaWork, rows: usize, bucket: u32, inputs: &[Elements]) -> Vec<Elements> {
         for ((spec, &buffer), data) in self.case.inputs.iter().zip(&self.inputs).zip(inputs) {
             let poison: Vec<u8> = match spec.datatype {
                 DataType::Fp32 => f32::NAN.to_le_bytes().to_vec(),
@@ -265,7 +265,7 @@ impl<'c> OnCard<'c> {
     }
 
     /// The faults of the rows of the last launch.
-    pub fn faults(&mut self, rows: usize) -> Vec<u32> {
+    pub(crate) fn faults(&mut self, rows: usize) -> Vec<u32> {
         let mut data = vec![0; rows * 4];
         self.cuda.download(self.faults, 0, &mut data).expect("the buffer is there");
         data.chunks(4).map(|four| u32::from_ne_bytes(four.try_into().expect("four bytes"))).collect()

@@ -30,7 +30,7 @@ const TOKENS: std::ops::Range<u32> = 4..21;
 const MAX_BATCH: u32 = 8;
 
 /// A network under test.
-pub struct Network {
+pub(crate) struct Network {
     pub name: &'static str,
     pub model: Model,
     kind: Kind,
@@ -44,20 +44,20 @@ enum Kind {
     Texts,
 }
 
-pub fn resnet50() -> Network {
+pub(crate) fn resnet50() -> Network {
     images("resnet50", zoo::resnet50(Width::QUARTER).expect("sound"), 64)
 }
 
-pub fn unet() -> Network {
+pub(crate) fn unet() -> Network {
     images("unet", zoo::unet(Width::QUARTER).expect("sound"), 32)
 }
 
-pub fn linknet() -> Network {
+pub(crate) fn linknet() -> Network {
     images("linknet", zoo::linknet(Width::QUARTER).expect("sound"), 32)
 }
 
 /// Its first dense layer takes an image of 7 × 7 from the convolutions; here it keeps the weights of as much as there is.
-pub fn vgg19() -> Network {
+pub(crate) fn vgg19() -> Network {
     let (side, channels) = (64, 128);
     let mut model = zoo::vgg19(Width::QUARTER).expect("sound");
     let graph = model.0.graph.as_mut().expect("a graph");
@@ -69,12 +69,12 @@ pub fn vgg19() -> Network {
     images("vgg19", model, side)
 }
 
-pub fn bert() -> Network {
+pub(crate) fn bert() -> Network {
     Network { name: "bert-base", model: zoo::bert_base(Width::QUARTER).expect("sound"), kind: Kind::Texts }
 }
 
 /// `None` where its weights are not there.
-pub fn minilm() -> Option<Network> {
+pub(crate) fn minilm() -> Option<Network> {
     let checkpoint = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(".cache/minilm/model.safetensors");
     if !checkpoint.exists() {
         eprintln!("skipped: no checkpoint of MiniLM; run `make demo`");
@@ -98,12 +98,12 @@ fn images(name: &'static str, mut model: Model, side: usize) -> Network {
 
 impl Network {
     /// Whether texts of different lengths share a batch.
-    pub fn is_padded(&self) -> bool {
+    pub(crate) fn is_padded(&self) -> bool {
         matches!(self.kind, Kind::Texts)
     }
 
     /// A whole configuration around what it says of batching and stages.
-    pub fn yaml(&self, batching: &str) -> String {
+    pub(crate) fn yaml(&self, batching: &str) -> String {
         let inputs = match self.kind {
             Kind::Images(_) => "",
             Kind::Texts => {
@@ -116,7 +116,7 @@ impl Network {
     }
 
     /// Requests with what each gets alone from the whole network; rows are distinct.
-    pub fn exchanges(&self, runtime: &Runtime, count: usize) -> Arc<Vec<Exchange>> {
+    pub(crate) fn exchanges(&self, runtime: &Runtime, count: usize) -> Arc<Vec<Exchange>> {
         let whole = Whole::compile(runtime, &self.model);
         let mut noise = Noise::new(count as u64);
         let mut exchanges: Vec<Exchange> = (0..count)

@@ -8,19 +8,19 @@ use crate::networks::Network;
 const MOST_STAGES: usize = 4;
 
 /// Batches take as long as single rows: it pays to join.
-pub const JOINING_PAYS: fn(f64) -> f64 = |_| 1_000.0;
+pub(crate) const JOINING_PAYS: fn(f64) -> f64 = |_| 1_000.0;
 /// Batches take much longer than their parts: it pays to split.
-pub const SPLITTING_PAYS: fn(f64) -> f64 = |rows| 100.0 * rows * rows;
+pub(crate) const SPLITTING_PAYS: fn(f64) -> f64 = |rows| 100.0 * rows * rows;
 
 /// One way to configure a network.
-pub struct Combination {
+pub(crate) struct Combination {
     pub name: &'static str,
     pub yaml: String,
     pub stages: String,
 }
 
 /// A policy as `model.yaml` has it, and the latencies that it starts from.
-pub struct PolicyText {
+pub(crate) struct PolicyText {
     pub name: &'static str,
     text: &'static str,
     latency_us: Option<fn(f64) -> f64>,
@@ -32,7 +32,7 @@ const fn policy(name: &'static str, text: &'static str) -> PolicyText {
 }
 
 /// Every policy. Times are long enough that none passes in a test, and latencies such that batches are stretched and split.
-pub const POLICIES: [PolicyText; 14] = [
+pub(crate) const POLICIES: [PolicyText; 14] = [
     policy("serial", "policy: serial"),
     policy("window", "policy: window"),
     policy("window with a delay", "policy: window, window: { max_queue_delay_us: 2000 }"),
@@ -88,12 +88,12 @@ pub const POLICIES: [PolicyText; 14] = [
 
 impl PolicyText {
     /// Whether it is for models that pad an axis.
-    pub fn is_padded_only(&self) -> bool {
+    pub(crate) fn is_padded_only(&self) -> bool {
         self.padded_only
     }
 
     /// The section `batching` of a model of this many stages.
-    pub fn batching(&self, stages: usize) -> String {
+    pub(crate) fn batching(&self, stages: usize) -> String {
         let Some(latency_us) = self.latency_us else { return format!("batching: {{ {} }}\n", self.text) };
         let cells = (0..stages).flat_map(|stage| [1, 2, 4, 8].map(|rows| (stage, rows)));
         let latencies: Vec<String> = cells
@@ -107,7 +107,7 @@ impl PolicyText {
 
 /// Every policy on two of four ways to cut the network: not at all and in four stages, or in three and at a named tensor.
 /// Which of them changes from policy to policy, and with `turn` from network to network.
-pub fn combinations(network: &Network, turn: usize) -> Vec<Combination> {
+pub(crate) fn combinations(network: &Network, turn: usize) -> Vec<Combination> {
     let middle = legal_cuts(&network.model).into_iter().find(|cut| cut.cost_before >= 0.5).expect("it can be cut");
     let cuts = |policy: usize| match (policy + turn) % 2 {
         0 => [(1, "1".to_owned()), (MOST_STAGES, MOST_STAGES.to_string())],

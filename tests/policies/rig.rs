@@ -23,30 +23,30 @@ const CANCELLED_PERCENT: u32 = 15;
 const NEVER_SO_LONG: Duration = Duration::from_secs(120);
 
 /// A repeatable stream of numbers.
-pub struct Noise(u64);
+pub(crate) struct Noise(u64);
 
 impl Noise {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5851_f42d_4c95_7f2d)
     }
 
-    pub fn next(&mut self) -> u32 {
+    pub(crate) fn next(&mut self) -> u32 {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as u32
     }
 
-    pub fn below(&mut self, limit: u32) -> u32 {
+    pub(crate) fn below(&mut self, limit: u32) -> u32 {
         self.next() % limit
     }
 
     /// From −1 to 1.
-    pub fn unit(&mut self) -> f32 {
+    pub(crate) fn unit(&mut self) -> f32 {
         (self.below(20_001) as f32 - 10_000.0) / 10_000.0
     }
 }
 
 /// A request and what it gets.
-pub struct Exchange {
+pub(crate) struct Exchange {
     pub rows: u32,
     pub inputs: Vec<InputTensor>,
     /// By output; `None`: it fails in the engine.
@@ -55,7 +55,7 @@ pub struct Exchange {
 
 /// One output that is expected.
 #[derive(Clone)]
-pub struct Expected {
+pub(crate) struct Expected {
     pub shape: Dims,
     pub values: Vec<f32>,
     /// Largest difference that is allowed.
@@ -63,28 +63,31 @@ pub struct Expected {
 }
 
 impl Expected {
-    pub fn exactly(shape: &[i64], values: Vec<f32>) -> Self {
+    pub(crate) fn exactly(shape: &[i64], values: Vec<f32>) -> Self {
         Self { shape: Dims::from_slice(shape), values, tolerance: 0.0 }
     }
 }
 
-pub fn tensor<'a, const N: usize>(shape: &[i64], elements: impl IntoIterator<Item = &'a [u8; N]>) -> InputTensor {
+pub(crate) fn tensor<'a, const N: usize>(
+    shape: &[i64],
+    elements: impl IntoIterator<Item = &'a [u8; N]>,
+) -> InputTensor {
     let data: Vec<u8> = elements.into_iter().flatten().copied().collect();
     InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(data) }
 }
 
-pub fn values(data: &[u8]) -> Vec<f32> {
+pub(crate) fn values(data: &[u8]) -> Vec<f32> {
     data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
 /// A folder with one model's file, where it gets a directory for each configuration.
-pub struct Place {
+pub(crate) struct Place {
     root: TempDir,
     program: PathBuf,
 }
 
 impl Place {
-    pub fn new(model: &Model) -> Self {
+    pub(crate) fn new(model: &Model) -> Self {
         let root = tempfile::tempdir().expect("a folder");
         let program = root.path().join("model.onnx");
         model.write(&program).expect("the folder takes the model");
@@ -92,7 +95,7 @@ impl Place {
     }
 
     /// Loads the model as configured onto a pool of two lanes.
-    pub async fn serve(&self, runtime: &Runtime, yaml: &str, context: &str) -> Served {
+    pub(crate) async fn serve(&self, runtime: &Runtime, yaml: &str, context: &str) -> Served {
         let repository = tempfile::tempdir_in(self.root.path()).expect("a folder");
         let version = repository.path().join("model/1");
         fs::create_dir_all(&version).expect("a folder");
@@ -122,7 +125,7 @@ impl Place {
 }
 
 /// A model that serves.
-pub struct Served {
+pub(crate) struct Served {
     pool: Arc<Pool>,
     repository: Arc<Repository>,
     pub handle: Arc<ModelHandle>,
@@ -130,7 +133,7 @@ pub struct Served {
 
 /// How requests ended.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
+pub(crate) struct Counts {
     pub answered: usize,
     pub cancelled: usize,
 }
@@ -138,7 +141,7 @@ pub struct Counts {
 impl Served {
     /// Lets clients submit the requests in a random order, in bursts of random sizes, and checks every answer. Some
     /// requests are given up, at once or later.
-    pub async fn drive(&self, exchanges: &Arc<Vec<Exchange>>, seed: u64, context: &str) -> Counts {
+    pub(crate) async fn drive(&self, exchanges: &Arc<Vec<Exchange>>, seed: u64, context: &str) -> Counts {
         let mut noise = Noise::new(seed);
         let mut order: Vec<usize> = (0..exchanges.len()).collect();
         for at in (1..order.len()).rev() {
@@ -171,7 +174,7 @@ impl Served {
     }
 
     /// Unloads the model and ends the pool; what the policy did.
-    pub fn stop(self, context: &str) -> MetaCounters {
+    pub(crate) fn stop(self, context: &str) -> MetaCounters {
         let Self { pool, repository, handle } = self;
         pool.count_meta_operations();
         let meta = handle.stats().reading().meta;

@@ -19,31 +19,31 @@ use paternoster::{
 use tempfile::TempDir;
 
 /// A model repository, and a directory for profiles.
-pub struct Place {
+pub(crate) struct Place {
     root: TempDir,
 }
 
 impl Place {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { root: tempfile::tempdir().expect("a folder") }
     }
 
-    pub fn repository(&self) -> PathBuf {
+    pub(crate) fn repository(&self) -> PathBuf {
         self.root.path().join("models")
     }
 
-    pub fn profiles(&self) -> PathBuf {
+    pub(crate) fn profiles(&self) -> PathBuf {
         self.root.path().join("profiles")
     }
 
     /// Files in the directory for profiles.
-    pub fn kept(&self) -> Vec<PathBuf> {
+    pub(crate) fn kept(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.profiles()) else { return Vec::new() };
         entries.flatten().map(|entry| entry.path()).collect()
     }
 
     /// Adds a model.
-    pub fn add(&self, name: &str, yaml: &str, model: &Model) {
+    pub(crate) fn add(&self, name: &str, yaml: &str, model: &Model) {
         let directory = self.repository().join(name);
         fs::create_dir_all(directory.join("1")).expect("a folder");
         fs::write(directory.join("model.yaml"), yaml).expect("a file");
@@ -51,21 +51,21 @@ impl Place {
     }
 
     /// Loads the model 'model', and measures it while it serves.
-    pub async fn serve_and_measure(&self, runtime: &Runtime, limit: Duration) -> Served {
+    pub(crate) async fn serve_and_measure(&self, runtime: &Runtime, limit: Duration) -> Served {
         let pool = Pool::start(&PoolOptions::default()).expect("threads start");
         let loader = PoolLoader::new(pool, Ok(runtime.clone())).with_profiles(Store::new(self.profiles()));
         self.serve_with(Arc::new(loader.with_background_profiles(limit))).await
     }
 
     /// A loader that serves by the profiles of this place.
-    pub fn loader(&self, runtime: &Runtime) -> (Arc<Pool>, Arc<PoolLoader>) {
+    pub(crate) fn loader(&self, runtime: &Runtime) -> (Arc<Pool>, Arc<PoolLoader>) {
         let pool = Pool::start(&PoolOptions::default()).expect("threads start");
         let loader = PoolLoader::new(Arc::clone(&pool), Ok(runtime.clone()));
         (pool, Arc::new(loader.with_profiles(Store::new(self.profiles()))))
     }
 
     /// Loads the model 'model'.
-    pub async fn serve(&self, runtime: &Runtime) -> Served {
+    pub(crate) async fn serve(&self, runtime: &Runtime) -> Served {
         let (_, loader) = self.loader(runtime);
         self.serve_with(loader).await
     }
@@ -88,40 +88,40 @@ impl Place {
         Served { repository }
     }
 
-    pub fn program(&self, name: &str) -> PathBuf {
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.repository().join(name).join("1").join("model.onnx")
     }
 }
 
 /// A file's text.
-pub fn text(path: &Path) -> String {
+pub(crate) fn text(path: &Path) -> String {
     fs::read_to_string(path).expect("it is there")
 }
 
 /// The model 'model' as it is served.
-pub struct Served {
+pub(crate) struct Served {
     pub repository: Arc<Repository>,
 }
 
 impl Served {
     /// What serves at this moment.
-    pub fn handle(&self) -> Arc<ModelHandle> {
+    pub(crate) fn handle(&self) -> Arc<ModelHandle> {
         Arc::clone(self.repository.resolve("model", "").expect("it is loaded").handle())
     }
 
     /// How many stages it has at this moment.
-    pub fn stages(&self) -> usize {
+    pub(crate) fn stages(&self) -> usize {
         self.handle().stats().reading().stages.len().max(1)
     }
 
     /// The answer to one row of numbers.
-    pub async fn answer(&self, row: &[f32]) -> Result<Response, InferError> {
+    pub(crate) async fn answer(&self, row: &[f32]) -> Result<Response, InferError> {
         let shape = Dims::from_slice(&[1, row.len() as i64]);
         self.send(InputTensor { shape, data: Bytes::copy_from_slice(bytemuck::cast_slice(row)) }).await
     }
 
     /// Sends an image and checks the answer's shape.
-    pub async fn classify(&self) {
+    pub(crate) async fn classify(&self) {
         let shape = Dims::from_slice(&[1, 3, 224, 224]);
         let image = InputTensor { shape, data: Bytes::from(vec![0; 3 * 224 * 224 * 4]) };
         let response = self.send(image).await.expect("it answers");
@@ -144,6 +144,6 @@ impl Served {
 }
 
 /// The numbers of a response's first output.
-pub fn values(response: &Response) -> Vec<f32> {
+pub(crate) fn values(response: &Response) -> Vec<f32> {
     response.outputs[0].data.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }

@@ -23,7 +23,7 @@ const ROW_BYTES: usize = 8;
 
 /// A task on its stream.
 #[derive(Clone, Debug)]
-pub struct InFlight {
+pub(crate) struct InFlight {
     pub task: Task,
     pub operation: Operation,
     /// The core was told of its end before the device was done (a planted fault).
@@ -45,7 +45,7 @@ struct Pair {
 
 /// The device with what an executor keeps beside it.
 #[derive(Clone, Debug)]
-pub struct Floor {
+pub(crate) struct Floor {
     pub sim: Sim,
     pub tasks: Vec<InFlight>,
     /// Tasks that the device has ended and whose end the core is never told (a planted fault).
@@ -61,7 +61,7 @@ pub struct Floor {
 }
 
 /// Rows of a task one by one: request, row within it, place in the batch.
-pub fn rows_of(task: &Task) -> impl Iterator<Item = (ReqId, u32, u32)> + '_ {
+pub(crate) fn rows_of(task: &Task) -> impl Iterator<Item = (ReqId, u32, u32)> + '_ {
     let of = |span: &RowSpan| {
         let span = *span;
         (0..span.count).map(move |row| (span.req, span.start + row, span.at + row))
@@ -70,7 +70,7 @@ pub fn rows_of(task: &Task) -> impl Iterator<Item = (ReqId, u32, u32)> + '_ {
 }
 
 impl Floor {
-    pub fn new(scenario: &Scenario, planted: Option<Planted>) -> Result<Self, String> {
+    pub(crate) fn new(scenario: &Scenario, planted: Option<Planted>) -> Result<Self, String> {
         let mut sim = Sim::new(scenario.lanes.len() as u16);
         let mut pairs = Vec::new();
         for model in &scenario.models {
@@ -93,7 +93,7 @@ impl Floor {
     }
 
     /// Enqueues a task: waits, poison over what another batch left, the launch, and a ticket for its end.
-    pub fn launch(&mut self, task: Task, duration_ns: u64, fails: bool, rare: &mut Rare) -> Result<(), String> {
+    pub(crate) fn launch(&mut self, task: Task, duration_ns: u64, fails: bool, rare: &mut Rare) -> Result<(), String> {
         let stream = StreamId(task.lane.0);
         for &other in &task.after {
             self.wait(stream, &task, other, rare)?;
@@ -202,13 +202,13 @@ impl Floor {
     }
 
     /// Takes a task off its stream that the device has ended.
-    pub fn land(&mut self, operation: Operation) -> Result<InFlight, String> {
+    pub(crate) fn land(&mut self, operation: Operation) -> Result<InFlight, String> {
         let at = self.tasks.iter().position(|flight| flight.operation == operation);
         at.map(|at| self.tasks.remove(at)).ok_or_else(|| format!("{operation} is no task's"))
     }
 
     /// What the host finds as the reply of a task's row, behind whatever stage the row ended.
-    pub fn reply(&self, flight: &InFlight, row: u32, place: u32) -> Result<u64, String> {
+    pub(crate) fn reply(&self, flight: &InFlight, row: u32, place: u32) -> Result<u64, String> {
         let read = match (flight.reply, flight.task.writes) {
             (Some(buffer), _) => self.sim.read(buffer, row),
             (None, Some(lease)) => self.sim.read(self.pair(&flight.task, lease)?.buffer, place),
@@ -218,12 +218,12 @@ impl Floor {
     }
 
     /// The host has taken a task's replies.
-    pub fn recycle(&mut self, flight: InFlight) {
+    pub(crate) fn recycle(&mut self, flight: InFlight) {
         self.replies.extend(flight.reply);
     }
 
     /// Gives a lane's stream up with all that is on it. What its tasks had yet to write is poison.
-    pub fn give_up(&mut self, lane: LaneId) -> Result<Vec<InFlight>, String> {
+    pub(crate) fn give_up(&mut self, lane: LaneId) -> Result<Vec<InFlight>, String> {
         self.sim.give_up(StreamId(lane.0)).map_err(|error| error.to_string())?;
         let lost: Vec<InFlight> = self.tasks.extract_if(.., |flight| flight.task.lane == lane).collect();
         for flight in &lost {

@@ -38,10 +38,10 @@ struct Known {
 }
 
 /// Decides which tasks the device fails.
-pub type Fails<'s> = Box<dyn FnMut(&mut Rng) -> bool + 's>;
+pub(crate) type Fails<'s> = Box<dyn FnMut(&mut Rng) -> bool + 's>;
 
 /// A core, its device and everything that is owed.
-pub struct Driver<'s> {
+pub(crate) struct Driver<'s> {
     pub scenario: &'s Scenario,
     pub floor: Floor,
     pub now: Ns,
@@ -67,7 +67,7 @@ pub struct Driver<'s> {
 
 impl<'s> Driver<'s> {
     /// All models and lanes are up. Invariants are checked after each `check_every`-th step.
-    pub fn new(
+    pub(crate) fn new(
         scenario: &'s Scenario,
         planted: Option<Planted>,
         check_every: u64,
@@ -102,36 +102,36 @@ impl<'s> Driver<'s> {
         Ok(driver)
     }
 
-    pub fn lane_up(&mut self, lane: LaneId) -> Result<(), String> {
+    pub(crate) fn lane_up(&mut self, lane: LaneId) -> Result<(), String> {
         self.lanes_up[usize::from(lane.0)] = true;
         self.act(Event::LaneUp(lane, self.scenario.lanes[usize::from(lane.0)]))
     }
 
-    pub fn arrive(&mut self, arrival: &Arrival) -> Result<(), String> {
+    pub(crate) fn arrive(&mut self, arrival: &Arrival) -> Result<(), String> {
         self.rare.requests += 1;
         self.known[arrival.req.0 as usize].live = true;
         self.live.push(arrival.req);
         self.act(Event::Arrived(arrival.clone()))
     }
 
-    pub fn cancel(&mut self, req: ReqId) -> Result<(), String> {
+    pub(crate) fn cancel(&mut self, req: ReqId) -> Result<(), String> {
         self.known[req.0 as usize].cancelled = true;
         self.act(Event::Cancelled(req))
     }
 
     /// Another device takes requests that wait.
-    pub fn recall(&mut self) -> Result<(), String> {
+    pub(crate) fn recall(&mut self) -> Result<(), String> {
         self.act(Event::Recall)?;
         self.rare.requests_moved += self.moving.len() as u64;
         Ok(())
     }
 
-    pub fn moves(&self) -> bool {
+    pub(crate) fn moves(&self) -> bool {
         !self.moving.is_empty()
     }
 
     /// Those requests come back.
-    pub fn take_in(&mut self) -> Result<(), String> {
+    pub(crate) fn take_in(&mut self) -> Result<(), String> {
         let moving = std::mem::take(&mut self.moving);
         let is_given_up = |req: &ReqId| self.known[req.0 as usize].cancelled;
         let given_up: Vec<ReqId> = moving.iter().map(|arrival| arrival.req).filter(is_given_up).collect();
@@ -139,12 +139,12 @@ impl<'s> Driver<'s> {
         given_up.into_iter().try_for_each(|req| self.act(Event::Cancelled(req)))
     }
 
-    pub fn wake(&mut self) -> Result<(), String> {
+    pub(crate) fn wake(&mut self) -> Result<(), String> {
         self.wake = None;
         self.act(Event::Wake)
     }
 
-    pub fn lose_lane(&mut self, lane: LaneId) -> Result<(), String> {
+    pub(crate) fn lose_lane(&mut self, lane: LaneId) -> Result<(), String> {
         self.rare.lanes_lost += 1;
         self.lanes_up[usize::from(lane.0)] = false;
         let untold = self.floor.untold.extract_if(.., |flight| flight.task.lane == lane);
@@ -160,7 +160,7 @@ impl<'s> Driver<'s> {
     }
 
     /// The device has ended a task.
-    pub fn ended(&mut self, completion: Completion) -> Result<(), String> {
+    pub(crate) fn ended(&mut self, completion: Completion) -> Result<(), String> {
         let flight = self.floor.land(completion.operation)?;
         let task = &flight.task;
         let last = task.writes.is_none();
@@ -208,7 +208,7 @@ impl<'s> Driver<'s> {
     }
 
     /// Tells the core that a task has ended though it has not: a planted fault.
-    pub fn tell_early(&mut self) -> Result<(), String> {
+    pub(crate) fn tell_early(&mut self) -> Result<(), String> {
         let models = &self.scenario.models;
         let decides = |task: &Task| models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)].decides;
         let may = |flight: &&mut InFlight| !flight.told && flight.task.writes.is_some() && !decides(&flight.task);
@@ -286,7 +286,7 @@ impl<'s> Driver<'s> {
     }
 
     /// One step of the core, and what it asks for.
-    pub fn act(&mut self, event: Event<'_>) -> Result<(), String> {
+    pub(crate) fn act(&mut self, event: Event<'_>) -> Result<(), String> {
         self.rare.steps += 1;
         if self.rare.steps > MOST_STEPS {
             return Err(format!("the run does not end: {} requests live", self.live.len()));
@@ -323,7 +323,7 @@ impl<'s> Driver<'s> {
     }
 
     /// With nothing on the device and no time to wait for, live requests would wait for ever.
-    pub fn progress(&self) -> Result<(), String> {
+    pub(crate) fn progress(&self) -> Result<(), String> {
         let stuck = self.floor.tasks.is_empty() && self.wake.is_none() && self.lanes_up.contains(&true);
         if stuck && self.live.len() > self.moving.len() {
             return Err(format!("deadlock: {} requests wait for nothing", self.live.len()));
@@ -425,7 +425,7 @@ impl<'s> Driver<'s> {
     }
 
     /// Everything is over: nothing is left, and the models drain.
-    pub fn end(mut self) -> Result<Rare, String> {
+    pub(crate) fn end(mut self) -> Result<Rare, String> {
         if !self.live.is_empty() || !self.floor.tasks.is_empty() {
             return Err(format!("{} requests and {} tasks are left", self.live.len(), self.floor.tasks.len()));
         }

@@ -11,13 +11,13 @@ use super::{
 };
 
 /// The program of a stage on the device.
-pub fn program(model: ModelId, stage: u16) -> u64 {
+pub(crate) fn program(model: ModelId, stage: u16) -> u64 {
     u64::from(model.0) << 16 | u64::from(stage)
 }
 
 /// How a row's way ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WayEnd {
+pub(crate) enum WayEnd {
     /// With this content as its reply, behind this stage.
     Reply { stage: u16, content: u64 },
     /// It fails.
@@ -25,7 +25,7 @@ pub enum WayEnd {
 }
 
 /// Where a row goes after a stage; repetitions apart, which change no content.
-pub fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> Next {
+pub(crate) fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> Next {
     let Model { knobs, skip, .. } = &scenario.models[model.0 as usize];
     if !knobs.stages[usize::from(stage)].decides {
         return Next::On;
@@ -41,7 +41,7 @@ pub fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row:
 
 /// Whether a row fails every task of a stage that it is in. A stage that the next does not read fails nobody: on a lane that looks ahead
 /// the reply may be there before its task has ended.
-pub fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> bool {
+pub(crate) fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> bool {
     let stages = &scenario.models[model.0 as usize].knobs.stages;
     let is_read = stages.get(usize::from(stage) + 1).is_none_or(|next| next.reads.contains(&stage));
     let chance = mix(scenario.seed ^ mix(req.0 << 20 | u64::from(row) << 8 | 0xff));
@@ -50,14 +50,14 @@ pub fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: 
 }
 
 /// Whether a row repeats a stage that it has run `before` times.
-pub fn repeats(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32, before: u8) -> bool {
+pub(crate) fn repeats(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32, before: u8) -> bool {
     scenario.models[model.0 as usize].knobs.stages[usize::from(stage)].decides
         && before < 2
         && mix(scenario.seed ^ mix(!(req.0 << 20 | u64::from(row) << 8 | u64::from(stage)))) % 1000 < 60
 }
 
 /// The end of a row's way.
-pub fn way_end(scenario: &Scenario, model: ModelId, req: ReqId, row: u32) -> WayEnd {
+pub(crate) fn way_end(scenario: &Scenario, model: ModelId, req: ReqId, row: u32) -> WayEnd {
     let stages = &scenario.models[model.0 as usize].knobs.stages;
     let mut contents = [0; 8];
     let mut stage = 0;

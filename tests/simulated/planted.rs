@@ -2,7 +2,7 @@
 
 /// What goes wrong on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub(crate) enum Planted {
     /// Stretched rows run at the base of the buffer (the published artefact's fault).
     RowOffsetZero,
     /// Waits for those who wrote what a task reads are left out.

@@ -6,16 +6,16 @@ macro_rules! rare {
     ($($name:ident: $says:literal,)+) => {
         /// Counts of one run, or of many.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Rare {
-            $(pub $name: u64,)+
+        pub(crate) struct Rare {
+            $(pub(crate) $name: u64,)+
         }
 
         impl Rare {
-            pub fn add(&mut self, other: &Self) {
+            pub(crate) fn add(&mut self, other: &Self) {
                 $(self.$name += other.$name;)+
             }
 
-            pub fn rows(&self) -> Vec<(&'static str, u64)> {
+            pub(crate) fn rows(&self) -> Vec<(&'static str, u64)> {
                 vec![$(($says, self.$name)),+]
             }
         }

@@ -2,45 +2,45 @@
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub(crate) struct Rng(u64);
 
 impl Rng {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// From 0 to below `end`, which is at least 1.
-    pub fn below(&mut self, end: u64) -> u64 {
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
     /// From `from` to `to`, both included.
-    pub fn within(&mut self, from: u64, to: u64) -> u64 {
+    pub(crate) fn within(&mut self, from: u64, to: u64) -> u64 {
         from + self.below(to - from + 1)
     }
 
     /// True so many times of a thousand.
-    pub fn permille(&mut self, of_thousand: u64) -> bool {
+    pub(crate) fn permille(&mut self, of_thousand: u64) -> bool {
         self.below(1000) < of_thousand
     }
 
-    pub fn coin(&mut self) -> bool {
+    pub(crate) fn coin(&mut self) -> bool {
         self.permille(500)
     }
 
     /// Exponentially distributed around `mean`.
-    pub fn exponential(&mut self, mean: u64) -> u64 {
+    pub(crate) fn exponential(&mut self, mean: u64) -> u64 {
         let unit = ((self.next() >> 11) as f64 + 1.0) / (1_u64 << 53) as f64;
         (-unit.ln() * mean as f64) as u64
     }
 }
 
-pub fn mix(input: u64) -> u64 {
+pub(crate) fn mix(input: u64) -> u64 {
     let folded = (input ^ (input >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (folded ^ (folded >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     mixed ^ (mixed >> 31)

@@ -9,14 +9,14 @@ use paternoster::batching::{
 use super::{buckets, rng::Rng};
 
 /// Requests of a run that counts.
-pub const REQUESTS: u64 = 200;
+pub(crate) const REQUESTS: u64 = 200;
 
 /// Rows of a request that its model takes.
 const MOST_ROWS: u32 = 4;
 
 /// One model and how long its stages really take.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub(crate) struct Model {
     pub knobs: Knobs,
     /// Rows may skip from the boundary of the first of these stages to the second.
     pub skip: Option<(u16, u16)>,
@@ -26,7 +26,7 @@ pub struct Model {
 
 /// Everything that a run is made of.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub seed: u64,
     pub models: Vec<Model>,
     pub lanes: Vec<LaneKnobs>,
@@ -43,7 +43,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    pub fn random(seed: u64) -> Self {
+    pub(crate) fn random(seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let rng = &mut rng;
         let crowded = rng.permille(200);

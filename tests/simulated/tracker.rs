@@ -28,14 +28,14 @@ struct Newcomers {
 
 /// The batches under way.
 #[derive(Clone, Debug, Default)]
-pub struct Tracker {
+pub(crate) struct Tracker {
     batches: BTreeMap<(ModelId, u64), Travelling>,
     of: BTreeMap<ReqId, (ModelId, u64)>,
 }
 
 impl Tracker {
     /// A task was launched; `split` tells whether batches of its model were split in the same step.
-    pub fn launched(&mut self, task: &Task, split: bool, rare: &mut Rare) {
+    pub(crate) fn launched(&mut self, task: &Task, split: bool, rare: &mut Rare) {
         let key = (task.model, task.batch);
         if !self.batches.contains_key(&key) {
             let own = self.batches.range_mut((task.model, 0)..=(task.model, u64::MAX));
@@ -71,7 +71,7 @@ impl Tracker {
     }
 
     /// A request has ended.
-    pub fn ended(&mut self, req: ReqId, end: End, rare: &mut Rare) {
+    pub(crate) fn ended(&mut self, req: ReqId, end: End, rare: &mut Rare) {
         let Some(key) = self.of.remove(&req) else { return };
         let Some(batch) = self.batches.get_mut(&key) else { return };
         batch.members.retain(|member| *member != req);
@@ -94,7 +94,7 @@ impl Tracker {
     }
 
     /// A task failed or was lost: whether older rows wait for those in it.
-    pub fn failed(&mut self, task: &Task) -> bool {
+    pub(crate) fn failed(&mut self, task: &Task) -> bool {
         let Some(batch) = self.batches.get_mut(&(task.model, task.batch)) else { return false };
         let inside = |req: &ReqId| task.rows.iter().any(|span| span.req == *req);
         let awaited = batch.newcomers.iter().any(|group| group.live.iter().any(inside))
@@ -105,13 +105,13 @@ impl Tracker {
     }
 
     /// Requests that joined a batch under way and have yet to catch up, of one such group.
-    pub fn newcomers(&self) -> Option<&[ReqId]> {
+    pub(crate) fn newcomers(&self) -> Option<&[ReqId]> {
         let mut groups = self.batches.values().flat_map(|batch| &batch.newcomers);
         groups.next_back().map(|group| group.live.as_slice())
     }
 
     /// Whether a task runs newcomers of which none is left.
-    pub fn is_void(&self, task: &Task) -> bool {
+    pub(crate) fn is_void(&self, task: &Task) -> bool {
         let key = (task.model, task.batch);
         let old = self.batches.get(&key).is_some_and(|batch| !batch.members.is_empty());
         task.cell.0 == 0 && old && task.rows.iter().all(|span| self.of.get(&span.req) != Some(&key))

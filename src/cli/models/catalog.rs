@@ -77,7 +77,7 @@ pub(super) struct Cell {
 
 impl Program {
     /// The files' names without `.onnx`.
-    pub fn files(&self) -> Vec<&'static str> {
+    pub(crate) fn files(&self) -> Vec<&'static str> {
         match self {
             Self::BuiltIn => Vec::new(),
             Self::Cells(cells) => cells.iter().map(|cell| cell.name).collect(),
@@ -106,7 +106,7 @@ pub(super) enum Config {
 
 impl Config {
     /// The file's name and text.
-    pub fn file(self, width: Width) -> Option<(&'static str, Cow<'static, str>)> {
+    pub(crate) fn file(self, width: Width) -> Option<(&'static str, Cow<'static, str>)> {
         match self {
             Self::Bare => None,
             Self::Pbtxt(text) => Some(("config.pbtxt", text.into())),
@@ -148,7 +148,7 @@ impl Recipe {
     }
 
     /// What decides the content of the directory.
-    pub fn stamp(&self, width: Width, checkpoint: Option<&Path>) -> String {
+    pub(crate) fn stamp(&self, width: Width, checkpoint: Option<&Path>) -> String {
         let name = if self.program.has_widths() && width != Width::FULL { "quarter" } else { "full" };
         let weights = checkpoint.map(|path| path.metadata().map_or(0, |found| found.len())).unwrap_or_default();
         let config = self.config.file(width).map_or(Cow::Borrowed(""), |(_, text)| text);

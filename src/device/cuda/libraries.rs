@@ -1,11 +1,9 @@
 //! Where CUDA's libraries are: the driver's own is the system's; NVRTC, cuBLASLt and cuDNN are often Python wheels.
 
-use std::{
-    path::{Path, PathBuf},
-    sync::Mutex,
-};
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
+use parking_lot::Mutex;
 
 use crate::wheels;
 
@@ -40,7 +38,7 @@ pub fn preload(folder: Option<&Path>) -> Found {
         let opened = unsafe { Library::new(&path) };
         match opened {
             Ok(library) => {
-                LOADED.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(library);
+                LOADED.lock().push(library);
                 found.loaded.push(path);
             }
             Err(error) => found.broken.push((path, error.to_string())),

@@ -9,7 +9,7 @@ use crate::onnx::pb::{self, tensor_proto::DataType as Elem};
 ///
 /// # Errors
 /// When it is of a type that no kernel knows, its data do not fill its shape, or it lies outside of the file.
-pub fn of(tensor: &pb::TensorProto) -> Result<(Kind, Dims, Bytes), String> {
+pub(super) fn of(tensor: &pb::TensorProto) -> Result<(Kind, Dims, Bytes), String> {
     let elem = Elem::try_from(tensor.data_type()).unwrap_or(Elem::Undefined);
     let kind = match elem {
         Elem::Float => Kind::F32,
@@ -40,7 +40,7 @@ pub fn of(tensor: &pb::TensorProto) -> Result<(Kind, Dims, Bytes), String> {
 }
 
 /// An element as expressions hold numbers: the bits of an f32, or an i64.
-pub fn bits(kind: Kind, bytes: &[u8], index: usize) -> Option<u64> {
+pub(super) fn bits(kind: Kind, bytes: &[u8], index: usize) -> Option<u64> {
     let element = bytes.get(index * kind.bytes()..(index + 1) * kind.bytes())?;
     Some(match kind {
         Kind::F32 => u32::from_le_bytes(element.try_into().ok()?).into(),

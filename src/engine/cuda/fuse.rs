@@ -18,7 +18,7 @@ const STEPS_BACK_MAX: usize = 64;
 
 /// What is launched at once.
 #[derive(Clone, Debug)]
-pub enum Step {
+pub(super) enum Step {
     /// A generated kernel.
     Kernel(Kernel),
     /// A matrix product.
@@ -33,7 +33,7 @@ pub enum Step {
 
 /// A kernel of stores.
 #[derive(Clone, Debug)]
-pub struct Kernel {
+pub(super) struct Kernel {
     /// Whether it runs for each row.
     pub by_rows: bool,
     /// Its index spaces.
@@ -42,7 +42,7 @@ pub struct Kernel {
 
 /// What is stored over one index space.
 #[derive(Clone, Debug)]
-pub struct Section {
+pub(super) struct Section {
     /// The space.
     pub dims: Dims,
     /// Where each expression goes.
@@ -51,7 +51,7 @@ pub struct Section {
 
 impl Step {
     /// The buffers that it writes.
-    pub fn writes(&self) -> Vec<BufferId> {
+    pub(super) fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::Kernel(kernel) => kernel.stores().map(|(to, _)| to.buffer).collect(),
             Self::Product(product) => vec![product.d],
@@ -62,7 +62,7 @@ impl Step {
     }
 
     /// The buffers that it reads.
-    pub fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
+    pub(super) fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
         match self {
             Self::Kernel(kernel) => kernel.stores().flat_map(|(_, node)| expressions.buffers(*node)).collect(),
             Self::Product(product) => product.reads(),
@@ -107,7 +107,7 @@ impl Kernel {
 }
 
 /// The operations of a graph as launches.
-pub fn fused(work: &mut Work) -> Vec<Step> {
+pub(super) fn fused(work: &mut Work) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for operation in std::mem::take(&mut work.operations) {
         let store = match operation {

@@ -7,11 +7,11 @@ use super::{
 };
 
 /// Each place begins at a multiple of so many bytes.
-pub const ALIGNMENT: usize = 256;
+pub(super) const ALIGNMENT: usize = 256;
 
 /// The places of a workspace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub(super) struct Places {
     /// By buffer; `None` for constants, and for what nothing uses.
     pub offsets: Vec<Option<usize>>,
     /// All of them.
@@ -26,7 +26,7 @@ struct Life {
 }
 
 /// Places all buffers for up to `rows` rows; `None` where their bytes are too many for a number.
-pub fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places> {
+pub(super) fn places(work: &Work, steps: &[Step], rows: usize) -> Option<Places> {
     let mut lives: Vec<Option<Life>> = vec![None; work.buffers.len()];
     for (at, step) in steps.iter().enumerate() {
         for buffer in step.writes().into_iter().chain(step.reads(&work.expressions)) {

@@ -17,7 +17,7 @@ use super::{
 };
 
 /// Moves rectified sums into the convolutions that they are of.
-pub fn rectified(work: &mut Work) {
+pub(super) fn rectified(work: &mut Work) {
     let mut reads: HashMap<BufferId, usize> = HashMap::new();
     for operation in &work.operations {
         for buffer in operation.reads(&work.expressions) {

@@ -4,13 +4,13 @@
 use super::ir::{Dims, Expressions, NodeId, Strides, Tensor};
 
 /// The tensor with its axes in another order.
-pub fn transposed(expressions: &mut Expressions, tensor: &Tensor, order: &[usize]) -> Tensor {
+pub(super) fn transposed(expressions: &mut Expressions, tensor: &Tensor, order: &[usize]) -> Tensor {
     let node = changed(expressions, tensor.node, |strides, _| order.iter().map(|&axis| strides[axis]).collect());
     Tensor { by_rows: tensor.by_rows, dims: order.iter().map(|&axis| tensor.dims[axis]).collect(), node }
 }
 
 /// `length` entries of an axis, `step` apart, from `start` on.
-pub fn sliced(
+pub(super) fn sliced(
     expressions: &mut Expressions,
     tensor: &Tensor,
     axis: usize,
@@ -28,7 +28,7 @@ pub fn sliced(
 }
 
 /// The tensor without axes of length 1, those that `goes` names.
-pub fn without_axes(expressions: &mut Expressions, tensor: &Tensor, goes: impl Fn(usize) -> bool) -> Tensor {
+pub(super) fn without_axes(expressions: &mut Expressions, tensor: &Tensor, goes: impl Fn(usize) -> bool) -> Tensor {
     let node = changed(expressions, tensor.node, |strides, _| {
         strides.iter().enumerate().filter(|(axis, _)| !goes(*axis)).map(|(_, &stride)| stride).collect()
     });
@@ -37,7 +37,7 @@ pub fn without_axes(expressions: &mut Expressions, tensor: &Tensor, goes: impl F
 }
 
 /// The tensor with a new axis of length 1 before the axis `at`.
-pub fn with_axis(expressions: &mut Expressions, tensor: &Tensor, at: usize) -> Tensor {
+pub(super) fn with_axis(expressions: &mut Expressions, tensor: &Tensor, at: usize) -> Tensor {
     let node = changed(expressions, tensor.node, |strides, _| {
         let mut strides = Strides::from_slice(strides);
         strides.insert(at, 0);
@@ -49,7 +49,7 @@ pub fn with_axis(expressions: &mut Expressions, tensor: &Tensor, at: usize) -> T
 }
 
 /// The tensor with its axes of length 1 repeated to `dims`, which has as many axes.
-pub fn expanded(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize], by_rows: bool) -> Tensor {
+pub(super) fn expanded(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize], by_rows: bool) -> Tensor {
     let own = &tensor.dims;
     let node = changed(expressions, tensor.node, |strides, _| {
         strides
@@ -63,7 +63,7 @@ pub fn expanded(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize], 
 
 /// The tensor with other axes over the same elements in the same order; `None` where its elements do not lie so that
 /// strides could say it.
-pub fn reshaped(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize]) -> Option<Tensor> {
+pub(super) fn reshaped(expressions: &mut Expressions, tensor: &Tensor, dims: &[usize]) -> Option<Tensor> {
     let own = &tensor.dims;
     let node = expressions.with_strides(tensor.node, &|strides, _| split_strides(own, strides, dims))?;
     Some(Tensor { by_rows: tensor.by_rows, dims: Dims::from_slice(dims), node })
@@ -102,7 +102,7 @@ fn split_strides(from: &[usize], strides: &[i64], to: &[usize]) -> Option<Stride
 }
 
 /// Axes that can be walked as one become one; axes of length 1 are left out.
-pub fn merged(dims: &[usize], strides: &[i64]) -> Vec<(usize, i64)> {
+pub(super) fn merged(dims: &[usize], strides: &[i64]) -> Vec<(usize, i64)> {
     let mut runs: Vec<(usize, i64)> = Vec::new();
     for (&length, &stride) in dims.iter().zip(strides).filter(|(length, _)| **length != 1) {
         match runs.last_mut() {

@@ -72,6 +72,7 @@ pub enum LibraryError {
 /// Keeps ONNX Runtime from sending telemetry and from keeping a device's identity in the user's home. From version 1.29
 /// on its official libraries do both, unless a variable says otherwise when they are set up. The switch in the interface
 /// comes too late for that. A value that the user has set stays. A program calls this before it starts threads.
+#[expect(clippy::disallowed_methods, reason = "it comes before threads do")]
 pub fn refuse_telemetry() {
     if env::var_os(TELEMETRY_VARIABLE).is_none() {
         // SAFETY: the process has one thread yet, so nothing else reads the environment.

@@ -13,7 +13,7 @@ use crate::{
 pub use elements::RepeatElements;
 
 /// Most responses of one request.
-pub const MAX_RESPONSES: u32 = 65_536;
+pub(super) const MAX_RESPONSES: u32 = 65_536;
 
 /// A request whose first input element is n gets n responses; response i is the input plus i. Each response is one run
 /// of the cell, so that rows repeat it until they are done.

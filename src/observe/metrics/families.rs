@@ -41,7 +41,7 @@ pub(super) struct PerVersion {
 
 impl PerVersion {
     /// Whether it sums durations, and is left out where the counters of latencies are.
-    pub fn is_latency(&self) -> bool {
+    pub(super) fn is_latency(&self) -> bool {
         self.family.name.ends_with("_duration_us")
     }
 }

@@ -46,7 +46,7 @@ pub(super) struct Plan<'g> {
 }
 
 impl<'g> Plan<'g> {
-    pub fn new(
+    pub(super) fn new(
         model: &pb::ModelProto,
         graph: &'g pb::GraphProto,
         links: &'g Links<'g>,
@@ -128,7 +128,7 @@ impl<'g> Plan<'g> {
     }
 
     /// The nodes that tensors depend on.
-    pub fn needed_by(&self, tensors: &[TensorId]) -> Vec<bool> {
+    pub(super) fn needed_by(&self, tensors: &[TensorId]) -> Vec<bool> {
         let mut needed = vec![false; self.graph.node.len()];
         let mut open: Vec<NodeId> = tensors.iter().filter_map(|&tensor| self.links.maker(tensor)).collect();
         while let Some(id) = open.pop() {
@@ -147,18 +147,18 @@ impl<'g> Plan<'g> {
     }
 
     /// Whether a node belongs to one stage.
-    pub fn belongs(&self, id: NodeId) -> bool {
+    pub(super) fn belongs(&self, id: NodeId) -> bool {
         matches!(self.parts[id], Part::Own | Part::Exit)
     }
 
     /// The node that makes a tensor, where it belongs to one stage: such a tensor crosses or stays.
-    pub fn owner(&self, tensor: TensorId) -> Option<NodeId> {
+    pub(super) fn owner(&self, tensor: TensorId) -> Option<NodeId> {
         self.links.maker(tensor).filter(|&id| self.belongs(id))
     }
 
     /// The last place that reads each tensor, directly or through nodes that are computed again there, where `place` tells
     /// the places of the nodes that belong to one. Repeated nodes that make outputs of the graph are needed at `end`.
-    pub fn last_reads(&self, place: impl Fn(NodeId) -> usize, end: usize) -> Vec<Option<usize>> {
+    pub(super) fn last_reads(&self, place: impl Fn(NodeId) -> usize, end: usize) -> Vec<Option<usize>> {
         let mut last: Vec<Option<usize>> = vec![None; self.links.tensors()];
         for &id in self.links.order().iter().rev() {
             let at = match self.parts[id] {
@@ -178,7 +178,7 @@ impl<'g> Plan<'g> {
     }
 
     /// Why a tensor may not cross; `None` where it may.
-    pub fn refusal(&self, tensor: TensorId) -> Option<String> {
+    pub(super) fn refusal(&self, tensor: TensorId) -> Option<String> {
         let reason = match self.facts.rows(self.graph, self.links, tensor) {
             Rows::PerRow if self.facts.fact(tensor).datatype.is_none() => "its element type is not known".to_owned(),
             Rows::PerRow => return None,
@@ -196,7 +196,7 @@ impl<'g> Plan<'g> {
     }
 
     /// A tensor by its name.
-    pub fn find(&self, name: &str) -> Result<TensorId, CutError> {
+    pub(super) fn find(&self, name: &str) -> Result<TensorId, CutError> {
         let unknown = || CutError::Unknown { tensor: name.to_owned(), nearest: self.similar(name) };
         self.links.find(name).ok_or_else(unknown)
     }

@@ -41,7 +41,7 @@ pub(super) struct Sweep {
 
 impl Sweep {
     /// The file's order; nodes that only extra outputs need follow on their operands.
-    pub fn by_position(plan: &Plan<'_>) -> Self {
+    pub(super) fn by_position(plan: &Plan<'_>) -> Self {
         let mut anchors: HashMap<NodeId, usize> = HashMap::new();
         let mut keys: Vec<(usize, bool, usize, NodeId)> = Vec::new();
         for (index, &id) in plan.links.order().iter().enumerate() {
@@ -60,7 +60,7 @@ impl Sweep {
 
     /// What the last output needs, in the file's order, then all else: so cutting at a tensor leaves before it just what
     /// the tensor needs.
-    pub fn by_name(plan: &Plan<'_>) -> Self {
+    pub(super) fn by_name(plan: &Plan<'_>) -> Self {
         let rank: HashMap<NodeId, usize> = plan.links.order().iter().enumerate().map(|(at, &id)| (id, at)).collect();
         let last = plan.outputs.iter().filter_map(|&output| plan.owner(output).map(|id| (rank[&id], output))).max();
         let needed = plan.needed_by(last.map(|(_, output)| output).as_slice());
@@ -115,7 +115,7 @@ impl Sweep {
     }
 
     /// The places that a tensor names: what is before them is what the tensor needs.
-    pub fn named_places(&self, plan: &Plan<'_>) -> Vec<(Place, TensorId)> {
+    pub(super) fn named_places(&self, plan: &Plan<'_>) -> Vec<(Place, TensorId)> {
         let mut joined = Joined::new(plan);
         let mut living: HashMap<NodeId, TensorId> = HashMap::new();
         for span in self.spans.iter().rev() {
@@ -135,7 +135,7 @@ impl Sweep {
     }
 
     /// The places that a tensor names, with what crosses there.
-    pub fn legal_cuts(&self, plan: &Plan<'_>) -> Vec<LegalCut> {
+    pub(super) fn legal_cuts(&self, plan: &Plan<'_>) -> Vec<LegalCut> {
         let mut living: BTreeSet<(usize, TensorId)> = BTreeSet::new();
         let mut ending: Vec<(usize, usize, TensorId)> =
             self.spans.iter().map(|span| (span.last, span.made, span.tensor)).collect();

@@ -28,12 +28,12 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    pub fn new(dims: Vec<Dim>, track: Track) -> Self {
+    pub(super) fn new(dims: Vec<Dim>, track: Track) -> Self {
         Self { dims: Some(dims), value: None, track }
     }
 
     /// A tensor of whole numbers that are known one by one; `None` elements are unknown.
-    pub fn values(rank: usize, value: Vec<Dim>) -> Self {
+    pub(super) fn values(rank: usize, value: Vec<Dim>) -> Self {
         let dims = if rank == 0 { Vec::new() } else { vec![Some(Size::from(value.len() as i64))] };
         let value = (value.len() <= VALUES_MAX).then_some(value);
         Self { dims: Some(dims), value, track: Ok(None) }
@@ -44,65 +44,65 @@ impl Outcome {
 pub(super) type Outcomes = Option<Vec<Outcome>>;
 
 impl<'a> Call<'a> {
-    pub fn operand(&self, index: usize) -> Option<&'a Fact> {
+    pub(super) fn operand(&self, index: usize) -> Option<&'a Fact> {
         self.operands.get(index).copied().flatten()
     }
 
     /// The shape of an operand; `None` where it is left out or of unknown rank.
-    pub fn dims(&self, index: usize) -> Option<&'a [Dim]> {
+    pub(super) fn dims(&self, index: usize) -> Option<&'a [Dim]> {
         self.operand(index)?.dims.as_deref()
     }
 
-    pub fn rank(&self, index: usize) -> Option<usize> {
+    pub(super) fn rank(&self, index: usize) -> Option<usize> {
         self.dims(index).map(<[Dim]>::len)
     }
 
     /// The axis along which an operand carries the rows.
-    pub fn rows(&self, index: usize) -> Option<usize> {
+    pub(super) fn rows(&self, index: usize) -> Option<usize> {
         self.operand(index)?.rows()
     }
 
-    pub fn value(&self, index: usize) -> Option<&'a [Dim]> {
+    pub(super) fn value(&self, index: usize) -> Option<&'a [Dim]> {
         self.operand(index)?.value.as_deref()
     }
 
     /// The elements of a constant operand of whole numbers.
-    pub fn numbers(&self, index: usize) -> Option<Vec<i64>> {
+    pub(super) fn numbers(&self, index: usize) -> Option<Vec<i64>> {
         self.operand(index)?.numbers()
     }
 
     /// The only element of a constant operand.
-    pub fn number(&self, index: usize) -> Option<i64> {
+    pub(super) fn number(&self, index: usize) -> Option<i64> {
         match self.numbers(index)?.as_slice() {
             &[number] => Some(number),
             _ => None,
         }
     }
 
-    pub fn attribute(&self, name: &str) -> Option<&'a pb::AttributeProto> {
+    pub(super) fn attribute(&self, name: &str) -> Option<&'a pb::AttributeProto> {
         self.node.attribute.iter().find(|attribute| attribute.name() == name)
     }
 
-    pub fn int(&self, name: &str) -> Option<i64> {
+    pub(super) fn int(&self, name: &str) -> Option<i64> {
         self.attribute(name)?.i
     }
 
-    pub fn int_or(&self, name: &str, default: i64) -> i64 {
+    pub(super) fn int_or(&self, name: &str, default: i64) -> i64 {
         self.int(name).unwrap_or(default)
     }
 
     /// Whole numbers; `None` where there are none.
-    pub fn ints(&self, name: &str) -> Option<&'a [i64]> {
+    pub(super) fn ints(&self, name: &str) -> Option<&'a [i64]> {
         self.attribute(name).map(|attribute| attribute.ints.as_slice()).filter(|ints| !ints.is_empty())
     }
 
-    pub fn text(&self, name: &str) -> Option<&'a str> {
+    pub(super) fn text(&self, name: &str) -> Option<&'a str> {
         std::str::from_utf8(self.attribute(name)?.s.as_deref()?).ok()
     }
 
     /// Whole numbers that newer operator sets take as an operand and older ones as an attribute. `Err` where an operand
     /// is there whose elements are not known, `Ok(None)` where neither is there.
-    pub fn numbers_or_ints(&self, index: usize, name: &str) -> Result<Option<Vec<i64>>, ()> {
+    pub(super) fn numbers_or_ints(&self, index: usize, name: &str) -> Result<Option<Vec<i64>>, ()> {
         match self.operand(index) {
             Some(operand) => operand.numbers().map(Some).ok_or(()),
             None => Ok(self.ints(name).map(<[i64]>::to_vec)),

@@ -60,12 +60,12 @@ pub(crate) enum Origin {
 
 impl Fact {
     /// Nothing is known but how it depends on rows.
-    pub fn opaque(flow: Flow) -> Self {
+    pub(crate) fn opaque(flow: Flow) -> Self {
         Self { datatype: None, dims: None, value: None, reals: None, flow }
     }
 
     /// A tensor of the file.
-    pub fn of_tensor(tensor: &pb::TensorProto) -> Self {
+    pub(crate) fn of_tensor(tensor: &pb::TensorProto) -> Self {
         let elem = Elem::try_from(tensor.data_type()).ok();
         let fits = tensor.dims.len() <= RANK_MAX && tensor.dims.iter().all(|&length| length >= 0);
         let dims = fits.then(|| tensor.dims.iter().map(|&length| Some(Size::from(length))).collect());
@@ -82,7 +82,7 @@ impl Fact {
     }
 
     /// The axis of the rows.
-    pub fn rows(&self) -> Option<usize> {
+    pub(crate) fn rows(&self) -> Option<usize> {
         match self.flow {
             Flow::Rows(axis) => Some(axis),
             Flow::Constant | Flow::Count | Flow::Mixed(_) => None,
@@ -90,7 +90,7 @@ impl Fact {
     }
 
     /// The elements, where all are plain numbers.
-    pub fn numbers(&self) -> Option<Vec<i64>> {
+    pub(crate) fn numbers(&self) -> Option<Vec<i64>> {
         self.value.as_ref()?.iter().map(|element| element.as_ref()?.known()).collect()
     }
 }

@@ -41,14 +41,14 @@ pub(super) struct Rows<'a> {
 }
 
 impl<'a> Rows<'a> {
-    pub fn with(mut self, dims: &'a [Dim], rows: Option<usize>) -> Self {
+    pub(super) fn with(mut self, dims: &'a [Dim], rows: Option<usize>) -> Self {
         self.operands.push((dims, rows));
         self
     }
 
     /// The axis of the rows in an output of `rank` axes whose last ones are those of the operands. Every operand must
     /// carry the same rows there or be the same for all of them.
-    pub fn track(&self, rank: usize) -> Track {
+    pub(super) fn track(&self, rank: usize) -> Track {
         const ASIDE: &str = "combines rows with each other";
         let lift = |dims: &[Dim], axis: usize| (axis + rank).checked_sub(dims.len()).ok_or(ASIDE);
         let carried = self.operands.iter().find_map(|(dims, rows)| rows.map(|axis| (*dims, axis)));

@@ -107,7 +107,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    pub fn of(model: &pb::ModelProto, graph: &pb::GraphProto, links: &Links<'_>) -> Self {
+    pub(super) fn of(model: &pb::ModelProto, graph: &pb::GraphProto, links: &Links<'_>) -> Self {
         let unknown = |tensor| Fact::opaque(mixed(Origin::Tensor(tensor), "is not defined by the graph"));
         let mut found = Self { symbols: batch_symbols(graph), facts: (0..links.tensors()).map(unknown).collect() };
         for input in &graph.input {
@@ -134,7 +134,7 @@ impl Facts {
         found
     }
 
-    pub fn fact(&self, tensor: TensorId) -> &Fact {
+    pub(super) fn fact(&self, tensor: TensorId) -> &Fact {
         &self.facts[tensor]
     }
 
@@ -212,7 +212,7 @@ impl Facts {
     }
 
     /// The shape as others see it; `None` where not even the rank is known.
-    pub fn port_dims(&self, tensor: TensorId) -> Option<Vec<PortDim>> {
+    pub(super) fn port_dims(&self, tensor: TensorId) -> Option<Vec<PortDim>> {
         let dim = |dim: &Dim| match dim {
             Some(size) => match (size.known(), size.symbol().and_then(|symbol| self.symbols.name(symbol))) {
                 (Some(length), _) => PortDim::Fixed(length),
@@ -225,7 +225,7 @@ impl Facts {
     }
 
     /// How a tensor depends on the rows.
-    pub fn rows(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> Rows {
+    pub(super) fn rows(&self, graph: &pb::GraphProto, links: &Links<'_>, tensor: TensorId) -> Rows {
         let fact = &self.facts[tensor];
         let is_batch = |axis: usize| {
             let length = fact.dims.as_ref().and_then(|dims| dims.get(axis)?.as_ref());

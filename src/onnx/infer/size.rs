@@ -40,40 +40,40 @@ impl From<Symbol> for Size {
 
 impl Size {
     /// The number, where no symbol is in it.
-    pub fn known(&self) -> Option<i64> {
+    pub(crate) fn known(&self) -> Option<i64> {
         self.symbols.is_empty().then_some(self.factor)
     }
 
-    pub fn is(&self, number: i64) -> bool {
+    pub(crate) fn is(&self, number: i64) -> bool {
         self.known() == Some(number)
     }
 
     /// The symbol, where it is nothing else.
-    pub fn symbol(&self) -> Option<Symbol> {
+    pub(crate) fn symbol(&self) -> Option<Symbol> {
         match (self.factor, self.symbols.as_slice()) {
             (1, &[symbol]) => Some(symbol),
             _ => None,
         }
     }
 
-    pub fn is_batch(&self) -> bool {
+    pub(crate) fn is_batch(&self) -> bool {
         self.symbol() == Some(BATCH)
     }
 
     /// Whether it is the number of rows times something that is not.
-    pub fn is_batch_multiple(&self, symbols: &Symbols) -> bool {
+    pub(crate) fn is_batch_multiple(&self, symbols: &Symbols) -> bool {
         let rest = self.symbols.iter().filter(|&&symbol| symbol != BATCH);
         self.symbols.iter().filter(|&&symbol| symbol == BATCH).count() == 1
             && rest.into_iter().all(|&symbol| !symbols.counts_rows(symbol))
     }
 
     /// Whether it depends on the number of rows.
-    pub fn counts_rows(&self, symbols: &Symbols) -> bool {
+    pub(crate) fn counts_rows(&self, symbols: &Symbols) -> bool {
         self.symbols.iter().any(|&symbol| symbols.counts_rows(symbol))
     }
 
     /// The product; `None` where it overflows or has too many symbols.
-    pub fn times(&self, other: &Self) -> Dim {
+    pub(crate) fn times(&self, other: &Self) -> Dim {
         let factor = self.factor.checked_mul(other.factor)?;
         if factor == 0 {
             return Some(Self::from(0));
@@ -88,7 +88,7 @@ impl Size {
     }
 
     /// The quotient, where `other` divides it whatever the symbols stand for. Lengths are taken as not 0.
-    pub fn exact_quotient(&self, other: &Self) -> Dim {
+    pub(crate) fn exact_quotient(&self, other: &Self) -> Dim {
         if other.factor == 0 || self.factor.checked_rem(other.factor)? != 0 {
             return None;
         }
@@ -101,7 +101,7 @@ impl Size {
     }
 
     /// Its value where each symbol stands for what `value` says.
-    pub fn evaluate(&self, value: impl Fn(Symbol) -> f64) -> f64 {
+    pub(crate) fn evaluate(&self, value: impl Fn(Symbol) -> f64) -> f64 {
         self.symbols.iter().fold(self.factor as f64, |product, &symbol| product * value(symbol))
     }
 }
@@ -137,14 +137,14 @@ pub(crate) struct Symbols {
 
 impl Symbols {
     /// Only the number of rows, under its name and aliases.
-    pub fn new(batch: String, aliases: impl IntoIterator<Item = String>) -> Self {
+    pub(crate) fn new(batch: String, aliases: impl IntoIterator<Item = String>) -> Self {
         let mut named: HashMap<String, Symbol> = aliases.into_iter().map(|alias| (alias, BATCH)).collect();
         named.insert(batch.clone(), BATCH);
         let entries = vec![Entry { name: Some(batch), counts_rows: true }];
         Self { entries, named, expressions: HashMap::new() }
     }
 
-    pub fn named(&mut self, name: &str) -> Symbol {
+    pub(crate) fn named(&mut self, name: &str) -> Symbol {
         if let Some(&symbol) = self.named.get(name) {
             return symbol;
         }
@@ -155,7 +155,7 @@ impl Symbols {
 
     /// A symbol that the file declares for a tensor within the graph. One that no input has may stand for anything, the
     /// number of rows included.
-    pub fn declared(&mut self, name: &str) -> Symbol {
+    pub(crate) fn declared(&mut self, name: &str) -> Symbol {
         if let Some(&symbol) = self.named.get(name) {
             return symbol;
         }
@@ -165,7 +165,7 @@ impl Symbols {
     }
 
     /// A length of its own, equal to no other.
-    pub fn fresh(&mut self) -> Symbol {
+    pub(crate) fn fresh(&mut self) -> Symbol {
         self.enter(None, false)
     }
 
@@ -179,7 +179,7 @@ impl Symbols {
     }
 
     /// The symbol's name in the file; `None` for expressions.
-    pub fn name(&self, symbol: Symbol) -> Option<&str> {
+    pub(crate) fn name(&self, symbol: Symbol) -> Option<&str> {
         self.entries.get(symbol.0 as usize)?.name.as_deref()
     }
 
@@ -194,7 +194,7 @@ impl Symbols {
         symbol.into()
     }
 
-    pub fn sum(&mut self, left: &Size, right: &Size) -> Dim {
+    pub(crate) fn sum(&mut self, left: &Size, right: &Size) -> Dim {
         if left.symbols == right.symbols {
             let factor = left.factor.checked_add(right.factor)?;
             return if factor == 0 { Some(Size::from(0)) } else { Some(Size { factor, ..left.clone() }) };
@@ -206,13 +206,13 @@ impl Symbols {
         }
     }
 
-    pub fn difference(&mut self, left: &Size, right: &Size) -> Dim {
+    pub(crate) fn difference(&mut self, left: &Size, right: &Size) -> Dim {
         let negative = right.times(&Size::from(-1))?;
         self.sum(left, &negative)
     }
 
     /// The quotient, rounded towards zero.
-    pub fn quotient(&mut self, left: &Size, right: &Size) -> Dim {
+    pub(crate) fn quotient(&mut self, left: &Size, right: &Size) -> Dim {
         if let Some(exact) = left.exact_quotient(right) {
             return Some(exact);
         }
@@ -223,7 +223,7 @@ impl Symbols {
         }
     }
 
-    pub fn remainder(&mut self, left: &Size, right: &Size) -> Dim {
+    pub(crate) fn remainder(&mut self, left: &Size, right: &Size) -> Dim {
         if left.exact_quotient(right).is_some() {
             return Some(Size::from(0));
         }
@@ -234,7 +234,7 @@ impl Symbols {
         }
     }
 
-    pub fn least(&mut self, left: &Size, right: &Size) -> Dim {
+    pub(crate) fn least(&mut self, left: &Size, right: &Size) -> Dim {
         match (left.known(), right.known()) {
             _ if left == right => Some(left.clone()),
             (Some(left), Some(right)) => Some(Size::from(left.min(right))),
@@ -242,7 +242,7 @@ impl Symbols {
         }
     }
 
-    pub fn greatest(&mut self, left: &Size, right: &Size) -> Dim {
+    pub(crate) fn greatest(&mut self, left: &Size, right: &Size) -> Dim {
         match (left.known(), right.known()) {
             _ if left == right => Some(left.clone()),
             (Some(left), Some(right)) => Some(Size::from(left.max(right))),

@@ -32,50 +32,50 @@ pub(super) struct Conv {
 
 impl Conv {
     /// Stride 1, followed by a rectifier.
-    pub fn new(input: usize, output: usize, kernel: usize) -> Self {
+    pub(super) fn new(input: usize, output: usize, kernel: usize) -> Self {
         Self { input, output, kernel, stride: 1, gain: RECTIFIED }
     }
 
-    pub fn stride(self, stride: usize) -> Self {
+    pub(super) fn stride(self, stride: usize) -> Self {
         Self { stride, ..self }
     }
 
-    pub fn gain(self, gain: f32) -> Self {
+    pub(super) fn gain(self, gain: f32) -> Self {
         Self { gain, ..self }
     }
 }
 
 impl Net {
-    pub fn new(name: &str) -> Self {
+    pub(super) fn new(name: &str) -> Self {
         Self::sharing(name, name)
     }
 
     /// A graph whose weights are drawn as those of another of this name.
-    pub fn sharing(name: &str, weights_of: &str) -> Self {
+    pub(super) fn sharing(name: &str, weights_of: &str) -> Self {
         let seed = weights_of.bytes().fold(0, |seed: u64, byte| seed << 8 ^ seed >> 56 ^ u64::from(byte));
         Self { graph: Graph::new(name), weights: Seeded::new(seed) }
     }
 
     /// The input `image`, FP32, batch first.
-    pub fn image(&mut self, dims: &[PortDim]) -> Value {
+    pub(super) fn image(&mut self, dims: &[PortDim]) -> Value {
         self.graph.input("image", DataType::Fp32, dims)
     }
 
     /// Random weights. What is summed over `fan_in` of them has the variance `gain` in terms of the inputs' mean square.
-    pub fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
+    pub(super) fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
         let spread = (gain / fan_in as f32).sqrt();
         let data = self.weights.uniform(&self.graph.scoped(name), dims.iter().product(), spread);
         self.graph.raw(name, DataType::Fp32, dims, data)
     }
 
     /// The numbers that [`Self::weight`] would give, for those who change some of them.
-    pub fn drawn(&self, name: &str, count: usize, fan_in: usize, gain: f32) -> Vec<f32> {
+    pub(super) fn drawn(&self, name: &str, count: usize, fan_in: usize, gain: f32) -> Vec<f32> {
         let data = self.weights.uniform(&self.graph.scoped(name), count, (gain / fan_in as f32).sqrt());
         data.as_chunks().0.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()
     }
 
     /// A convolution with bias, padded so that stride 1 keeps the size.
-    pub fn conv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
+    pub(super) fn conv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
         let Conv { input, output, kernel, stride, gain } = conv;
         let weight =
             self.weight(&format!("{name}.weight"), &[output, input, kernel, kernel], input * kernel * kernel, gain);
@@ -83,7 +83,7 @@ impl Net {
     }
 
     /// A 3 × 3 convolution of each channel alone.
-    pub fn depthwise(&mut self, name: &str, x: &Value, channels: usize, stride: usize) -> Value {
+    pub(super) fn depthwise(&mut self, name: &str, x: &Value, channels: usize, stride: usize) -> Value {
         let weight = self.weight(&format!("{name}.weight"), &[channels, 1, 3, 3], 9, RECTIFIED);
         self.convolve(name, x, &weight, channels, 3, stride, channels)
     }
@@ -107,13 +107,13 @@ impl Net {
     }
 
     /// A convolution and a rectifier.
-    pub fn conv_relu(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
+    pub(super) fn conv_relu(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
         let y = self.conv(name, x, conv);
         self.relu(&y)
     }
 
     /// A transposed convolution with bias that doubles the size.
-    pub fn upconv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
+    pub(super) fn upconv(&mut self, name: &str, x: &Value, conv: Conv) -> Value {
         let Conv { input, output, kernel, gain, .. } = conv;
         // With stride 2, an output element takes a quarter of the kernel's products.
         let fan_in = (input * kernel * kernel).div_ceil(4);
@@ -127,41 +127,41 @@ impl Net {
         call.attr("pads", [begin, begin, end, end]).value()
     }
 
-    pub fn relu(&mut self, x: &Value) -> Value {
+    pub(super) fn relu(&mut self, x: &Value) -> Value {
         self.graph.op("Relu", &[x]).value()
     }
 
-    pub fn add(&mut self, x: &Value, y: &Value) -> Value {
+    pub(super) fn add(&mut self, x: &Value, y: &Value) -> Value {
         self.graph.op("Add", &[x, y]).value()
     }
 
     /// The maximum of each square of `kernel`, every `stride`, padded by `pad`.
-    pub fn max_pool(&mut self, x: &Value, kernel: i64, stride: i64, pad: i64) -> Value {
+    pub(super) fn max_pool(&mut self, x: &Value, kernel: i64, stride: i64, pad: i64) -> Value {
         let call = self.graph.op("MaxPool", &[x]).attr("kernel_shape", [kernel, kernel]);
         call.attr("strides", [stride, stride]).attr("pads", [pad, pad, pad, pad]).value()
     }
 
     /// The mean of each channel: `[batch, channels]`.
-    pub fn global_mean(&mut self, x: &Value) -> Value {
+    pub(super) fn global_mean(&mut self, x: &Value) -> Value {
         let mean = self.graph.op("GlobalAveragePool", &[x]).value();
         self.graph.op("Flatten", &[&mean]).attr("axis", 1).value()
     }
 
     /// A dense layer on `[batch, input]`.
-    pub fn dense(&mut self, name: &str, x: &Value, input: usize, output: usize, gain: f32) -> Value {
+    pub(super) fn dense(&mut self, name: &str, x: &Value, input: usize, output: usize, gain: f32) -> Value {
         let weight = self.weight(&format!("{name}.weight"), &[output, input], input, gain);
         let bias = self.weight(&format!("{name}.bias"), &[output], 1, 1e-4);
         self.graph.op("Gemm", &[x, &weight, &bias]).attr("transB", 1).value()
     }
 
     /// Gives `x` the name of an output and makes it one.
-    pub fn output(&mut self, name: &str, x: &Value, dims: &[PortDim]) {
+    pub(super) fn output(&mut self, name: &str, x: &Value, dims: &[PortDim]) {
         let named = self.graph.op("Identity", &[x]).named(name).value();
         self.graph.output(&named, DataType::Fp32, dims);
     }
 
     /// Prefixes the names that `build` makes.
-    pub fn scope<T>(&mut self, scope: impl Into<String>, build: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn scope<T>(&mut self, scope: impl Into<String>, build: impl FnOnce(&mut Self) -> T) -> T {
         self.graph.enter(scope);
         let result = build(self);
         self.graph.leave();

@@ -141,6 +141,10 @@ impl Isolation {
 }
 
 /// Asks until there is an answer or the time has come.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a process that ends tells only whoever asks, unless signals are handled"
+)]
 fn until<T>(deadline: Instant, mut ask: impl FnMut() -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     loop {
         match ask()? {

@@ -51,12 +51,12 @@ enum Damage {
 }
 
 /// A valid request for the model: every input there and raw, one row, lengths of 3.
-pub fn valid(spec: &ModelSpec) -> ModelInferRequest {
+pub(crate) fn valid(spec: &ModelSpec) -> ModelInferRequest {
     build(spec, Form { rows: 1, length: 3, typed: false, complete: true })
 }
 
 /// A request for the model, valid or damaged.
-pub fn request(spec: ModelSpec) -> impl Strategy<Value = (ModelInferRequest, ModelSpec)> {
+pub(crate) fn request(spec: ModelSpec) -> impl Strategy<Value = (ModelInferRequest, ModelSpec)> {
     let form = (1..4_i64, 0..4_i64, any::<bool>(), any::<bool>()).prop_map(|(rows, length, typed, complete)| Form {
         rows,
         length,

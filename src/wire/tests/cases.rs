@@ -42,7 +42,7 @@ impl Case {
 }
 
 /// Files of the corpus: name and content.
-pub fn corpus() -> Vec<(String, Vec<u8>)> {
+pub(crate) fn corpus() -> Vec<(String, Vec<u8>)> {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/corpus/infer");
     let entries = fs::read_dir(directory).expect("the corpus is part of the sources");
     let files = entries.map(|entry| entry.expect("a readable directory").path());

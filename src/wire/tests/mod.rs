@@ -3,8 +3,8 @@
 mod arbitrary;
 mod cases;
 mod fuzz;
-pub mod requests;
-pub mod shm;
-pub mod strings;
+pub(crate) mod requests;
+pub(crate) mod shm;
+pub(crate) mod strings;
 
 pub(crate) use super::models;

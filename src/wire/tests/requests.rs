@@ -10,20 +10,20 @@ use crate::wire::pb::{
 
 /// A request that grows tensor by tensor.
 #[derive(Clone, Debug, Default)]
-pub struct Request(pub ModelInferRequest);
+pub(crate) struct Request(pub ModelInferRequest);
 
 /// `count` FP32 elements 0, 1, 2, … in wire form.
-pub fn fp32(count: usize) -> Bytes {
+pub(crate) fn fp32(count: usize) -> Bytes {
     (0..count).flat_map(|value| (value as f32).to_le_bytes()).collect()
 }
 
 /// A parameter's value.
-pub fn parameter(value: ParameterChoice) -> InferParameter {
+pub(crate) fn parameter(value: ParameterChoice) -> InferParameter {
     InferParameter { parameter_choice: Some(value) }
 }
 
 /// The parameters that name shared memory.
-pub fn region(name: &str, offset: i64, byte_size: i64) -> Vec<(&'static str, ParameterChoice)> {
+pub(crate) fn region(name: &str, offset: i64, byte_size: i64) -> Vec<(&'static str, ParameterChoice)> {
     vec![
         ("shared_memory_region", ParameterChoice::StringParam(name.to_owned())),
         ("shared_memory_offset", ParameterChoice::Int64Param(offset)),
@@ -32,7 +32,7 @@ pub fn region(name: &str, offset: i64, byte_size: i64) -> Vec<(&'static str, Par
 }
 
 impl Request {
-    pub fn new(id: &str) -> Self {
+    pub(crate) fn new(id: &str) -> Self {
         Self(ModelInferRequest { id: id.to_owned(), ..ModelInferRequest::default() })
     }
 
@@ -42,18 +42,18 @@ impl Request {
         self.0.inputs.last_mut().expect("just pushed")
     }
 
-    pub fn raw(mut self, name: &str, datatype: &str, shape: &[i64], data: impl Into<Bytes>) -> Self {
+    pub(crate) fn raw(mut self, name: &str, datatype: &str, shape: &[i64], data: impl Into<Bytes>) -> Self {
         self.input(name, datatype, shape);
         self.0.raw_input_contents.push(data.into());
         self
     }
 
-    pub fn typed(mut self, name: &str, datatype: &str, shape: &[i64], contents: InferTensorContents) -> Self {
+    pub(crate) fn typed(mut self, name: &str, datatype: &str, shape: &[i64], contents: InferTensorContents) -> Self {
         self.input(name, datatype, shape).contents = Some(contents);
         self
     }
 
-    pub fn shared(
+    pub(crate) fn shared(
         mut self,
         name: &str,
         datatype: &str,
@@ -65,13 +65,13 @@ impl Request {
         self
     }
 
-    pub fn output(mut self, name: &str, parameters: Vec<(&'static str, ParameterChoice)>) -> Self {
+    pub(crate) fn output(mut self, name: &str, parameters: Vec<(&'static str, ParameterChoice)>) -> Self {
         let entries = parameters.into_iter().map(|(key, value)| (key.to_owned(), parameter(value)));
         self.0.outputs.push(InferRequestedOutputTensor { name: name.to_owned(), parameters: entries.collect() });
         self
     }
 
-    pub fn with(mut self, key: &str, value: ParameterChoice) -> Self {
+    pub(crate) fn with(mut self, key: &str, value: ParameterChoice) -> Self {
         self.0.parameters.insert(key.to_owned(), parameter(value));
         self
     }

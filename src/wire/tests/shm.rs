@@ -7,20 +7,20 @@ use std::{
 };
 
 /// A file in `/dev/shm` with a name of this process and test alone.
-pub struct Object {
+pub(crate) struct Object {
     key: String,
     path: PathBuf,
 }
 
 impl Object {
-    pub fn new(test: &str, content: &[u8]) -> Self {
+    pub(crate) fn new(test: &str, content: &[u8]) -> Self {
         let object = Self::named(test);
         fs::write(&object.path, content).expect("/dev/shm can be written");
         object
     }
 
     /// A directory, which no region can be.
-    pub fn folder(test: &str) -> Self {
+    pub(crate) fn folder(test: &str) -> Self {
         let object = Self::named(test);
         fs::create_dir(&object.path).expect("/dev/shm can be written");
         object
@@ -33,22 +33,22 @@ impl Object {
     }
 
     /// A symbolic link to this object.
-    pub fn link(&self, test: &str) -> Self {
+    pub(crate) fn link(&self, test: &str) -> Self {
         let link = Self::named(test);
         symlink(&self.path, &link.path).expect("/dev/shm can be written");
         link
     }
 
-    pub fn key(&self) -> &str {
+    pub(crate) fn key(&self) -> &str {
         &self.key
     }
 
-    pub fn content(&self) -> Vec<u8> {
+    pub(crate) fn content(&self) -> Vec<u8> {
         fs::read(&self.path).expect("the object is there until it is dropped")
     }
 
     /// Sets its length; what is added has no memory of its own.
-    pub fn truncate(&self, length: u64) {
+    pub(crate) fn truncate(&self, length: u64) {
         let file = OpenOptions::new().write(true).open(&self.path).expect("the object is there until it is dropped");
         file.set_len(length).expect("/dev/shm takes any length");
     }

@@ -1,7 +1,7 @@
 //! BYTES tensors in wire form, read and written apart from the code under test.
 
 /// The elements as texts.
-pub fn split(data: &[u8]) -> Vec<String> {
+pub(crate) fn split(data: &[u8]) -> Vec<String> {
     let mut rest = data;
     let mut elements = Vec::new();
     while !rest.is_empty() {
@@ -14,7 +14,7 @@ pub fn split(data: &[u8]) -> Vec<String> {
 }
 
 /// Elements in wire form.
-pub fn join(elements: &[&[u8]]) -> Vec<u8> {
+pub(crate) fn join(elements: &[&[u8]]) -> Vec<u8> {
     let mut joined = Vec::new();
     for element in elements {
         joined.extend((element.len() as u32).to_le_bytes());

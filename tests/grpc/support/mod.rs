@@ -1,7 +1,7 @@
 //! A server with a few small models, and clients of it.
 
-pub mod models;
-pub mod raw;
+pub(crate) mod models;
+pub(crate) mod raw;
 
 use std::{
     future::Future,
@@ -41,10 +41,10 @@ use models::{Gate, Models};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A client of the inference service.
-pub type Client = GrpcInferenceServiceClient<Channel>;
+pub(crate) type Client = GrpcInferenceServiceClient<Channel>;
 
 /// A running server and what a test does with it.
-pub struct Server {
+pub(crate) struct Server {
     pub grpc: GrpcServer,
     pub http: HttpServer,
     pub repository: Arc<Repository>,
@@ -58,27 +58,27 @@ pub struct Server {
 
 impl Server {
     /// All models loaded, and the given changes to the default configuration.
-    pub async fn start(change: impl FnOnce(&mut GrpcConfig)) -> Self {
+    pub(crate) async fn start(change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_with(Models::all(), change).await
     }
 
     /// The given models.
-    pub async fn start_with(models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+    pub(crate) async fn start_with(models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_on(&PoolOptions::default(), models, change).await
     }
 
     /// All models, and clients that hold no more than the given budgets.
-    pub async fn start_within(budgets: Budgets, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+    pub(crate) async fn start_within(budgets: Budgets, change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_with_all(&PoolOptions::default(), Models::all(), budgets, TraceOptions::default(), change).await
     }
 
     /// All models, whose requests are traced.
-    pub async fn start_traced(traces: TraceOptions) -> Self {
+    pub(crate) async fn start_traced(traces: TraceOptions) -> Self {
         Self::start_with_all(&PoolOptions::default(), Models::all(), Budgets::default(), traces, |_| {}).await
     }
 
     /// The given models on a pool of the given options.
-    pub async fn start_on(options: &PoolOptions, models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
+    pub(crate) async fn start_on(options: &PoolOptions, models: Models, change: impl FnOnce(&mut GrpcConfig)) -> Self {
         Self::start_with_all(options, models, Budgets::default(), TraceOptions::default(), change).await
     }
 
@@ -113,16 +113,16 @@ impl Server {
         Self { grpc, http, repository, readiness, pool, gate, budgets, tracer, _folder: folder }
     }
 
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         self.grpc.address()
     }
 
-    pub async fn channel(&self) -> Channel {
+    pub(crate) async fn channel(&self) -> Channel {
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address())).expect("an address");
         endpoint.connect().await.expect("a connection")
     }
 
-    pub async fn client(&self) -> Client {
+    pub(crate) async fn client(&self) -> Client {
         Client::new(self.channel().await).max_decoding_message_size(usize::MAX)
     }
 }
@@ -135,12 +135,12 @@ fn log() -> Logging {
 }
 
 /// Awaits something that must come.
-pub async fn soon<T>(what: impl Future<Output = T>) -> T {
+pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it comes in time")
 }
 
 /// Awaits a state that other threads bring about.
-pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let wait = async {
         while !holds() {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -150,7 +150,7 @@ pub async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
 }
 
 /// A request of one row for a model with one FP32 input.
-pub fn request(model: &str, id: &str, row: &[f32]) -> ModelInferRequest {
+pub(crate) fn request(model: &str, id: &str, row: &[f32]) -> ModelInferRequest {
     let data: Vec<u8> = row.iter().flat_map(|value| value.to_le_bytes()).collect();
     ModelInferRequest {
         model_name: model.to_owned(),
@@ -167,7 +167,7 @@ pub fn request(model: &str, id: &str, row: &[f32]) -> ModelInferRequest {
 }
 
 /// The values of a response's only output.
-pub fn row(response: &ModelInferResponse) -> Vec<f32> {
+pub(crate) fn row(response: &ModelInferResponse) -> Vec<f32> {
     let [data] = response.raw_output_contents.as_slice() else { panic!("one output: {response:?}") };
     data.chunks_exact(4).map(|value| f32::from_le_bytes(value.try_into().expect("four bytes"))).collect()
 }

@@ -15,37 +15,37 @@ use tempfile::TempDir;
 use tokio::sync::mpsc;
 
 /// Which models there are.
-pub struct Models {
+pub(crate) struct Models {
     names: Vec<&'static str>,
     mode: ControlMode,
 }
 
 impl Models {
     /// `identity`, `gated` and `repeat`, loaded at the start.
-    pub fn all() -> Self {
+    pub(crate) fn all() -> Self {
         Self { names: vec!["gated", "identity", "repeat"], mode: ControlMode::None }
     }
 
     /// One more that fails to load.
-    pub fn with_broken(mut self) -> Self {
+    pub(crate) fn with_broken(mut self) -> Self {
         self.names.push("broken");
         self
     }
 
     /// One more whose batches wait for an hour.
-    pub fn with_patient(mut self) -> Self {
+    pub(crate) fn with_patient(mut self) -> Self {
         self.names.push("patient");
         self
     }
 
     /// Nothing is loaded until a client says so.
-    pub fn explicit(mut self) -> Self {
+    pub(crate) fn explicit(mut self) -> Self {
         self.mode = ControlMode::Explicit { startup: Vec::new() };
         self
     }
 
     /// Starts a repository of these models on the pool; its directory lives as long as the folder.
-    pub async fn start(self, pool: &Arc<Pool>) -> (Arc<Repository>, Gate, TempDir) {
+    pub(crate) async fn start(self, pool: &Arc<Pool>) -> (Arc<Repository>, Gate, TempDir) {
         let folder = TempDir::new().expect("a folder");
         for name in self.names {
             let version = folder.path().join(name).join("1");
@@ -91,19 +91,19 @@ fn configuration(name: &str) -> String {
 }
 
 /// What a test does with the model `gated`: its runs stop at the gate.
-pub struct Gate {
+pub(crate) struct Gate {
     begun: mpsc::UnboundedReceiver<()>,
     release: Sender<()>,
 }
 
 impl Gate {
     /// Waits until a run stands at the gate.
-    pub async fn await_run(&mut self) {
+    pub(crate) async fn await_run(&mut self) {
         super::soon(self.begun.recv()).await.expect("the model lives");
     }
 
     /// Lets that many runs pass, now or when they come.
-    pub fn let_pass(&self, runs: usize) {
+    pub(crate) fn let_pass(&self, runs: usize) {
         for _ in 0..runs {
             self.release.send(()).expect("the model lives");
         }

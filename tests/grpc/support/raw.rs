@@ -19,24 +19,24 @@ use tokio::{net::TcpStream, task::JoinHandle};
 use super::soon;
 
 /// A request's body: some bytes, and then its end or none.
-pub struct RawBody {
+pub(crate) struct RawBody {
     bytes: Option<Bytes>,
     ends: bool,
 }
 
 impl RawBody {
     /// These bytes and no more.
-    pub fn whole(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn whole(bytes: impl Into<Bytes>) -> Self {
         Self { bytes: Some(bytes.into()), ends: true }
     }
 
     /// One gRPC message and no more.
-    pub fn message(message: &impl Message) -> Self {
+    pub(crate) fn message(message: &impl Message) -> Self {
         Self::whole(frame(message))
     }
 
     /// These bytes, and then silence.
-    pub fn silent_after(bytes: impl Into<Bytes>) -> Self {
+    pub(crate) fn silent_after(bytes: impl Into<Bytes>) -> Self {
         Self { bytes: Some(bytes.into()), ends: false }
     }
 }
@@ -55,24 +55,24 @@ impl Body for RawBody {
 }
 
 /// An encoded message behind its prefix, uncompressed.
-pub fn framed(message: &[u8]) -> Vec<u8> {
+pub(crate) fn framed(message: &[u8]) -> Vec<u8> {
     let length = u32::try_from(message.len()).expect("a message that gRPC can carry");
     [&[0], &length.to_be_bytes()[..], message].concat()
 }
 
 /// A connection; its task ends when the connection does.
-pub struct RawConnection {
+pub(crate) struct RawConnection {
     pub sender: http2::SendRequest<RawBody>,
     pub task: JoinHandle<hyper::Result<()>>,
 }
 
 impl RawConnection {
-    pub async fn open(address: SocketAddr) -> Self {
+    pub(crate) async fn open(address: SocketAddr) -> Self {
         Self::with(address, &mut http2::Builder::new(TokioExecutor::new())).await
     }
 
     /// A connection whose peer may send no more than this many bytes of each response before they are read.
-    pub async fn with_window(address: SocketAddr, bytes: u32) -> Self {
+    pub(crate) async fn with_window(address: SocketAddr, bytes: u32) -> Self {
         Self::with(address, http2::Builder::new(TokioExecutor::new()).initial_stream_window_size(bytes)).await
     }
 
@@ -83,19 +83,19 @@ impl RawConnection {
         Self { sender, task: tokio::spawn(connection) }
     }
 
-    pub async fn call(&mut self, request: Request<RawBody>) -> hyper::Result<Response<Incoming>> {
+    pub(crate) async fn call(&mut self, request: Request<RawBody>) -> hyper::Result<Response<Incoming>> {
         self.sender.ready().await?;
         self.sender.send_request(request).await
     }
 }
 
 /// A gRPC message with its prefix.
-pub fn frame(message: &impl Message) -> Vec<u8> {
+pub(crate) fn frame(message: &impl Message) -> Vec<u8> {
     framed(&message.encode_to_vec())
 }
 
 /// A gRPC request to any path.
-pub fn post(path: &str, body: RawBody) -> Request<RawBody> {
+pub(crate) fn post(path: &str, body: RawBody) -> Request<RawBody> {
     Request::post(format!("http://test{path}"))
         .header("content-type", "application/grpc")
         .header("te", "trailers")
@@ -105,7 +105,7 @@ pub fn post(path: &str, body: RawBody) -> Request<RawBody> {
 
 /// How a response ended.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Ending {
+pub(crate) struct Ending {
     /// Bytes of its messages.
     pub bytes: usize,
     /// The status, wherever it was.
@@ -115,7 +115,7 @@ pub struct Ending {
 }
 
 /// Reads a response to its end.
-pub async fn ending(response: Response<Incoming>) -> Ending {
+pub(crate) async fn ending(response: Response<Incoming>) -> Ending {
     let (head, mut body) = response.into_parts();
     let (mut bytes, mut headers) = (0, head.headers);
     while let Some(Ok(frame)) = soon(poll_fn(|context| Pin::new(&mut body).poll_frame(context))).await {
@@ -129,6 +129,6 @@ pub async fn ending(response: Response<Incoming>) -> Ending {
 }
 
 /// The status of a response without messages.
-pub fn grpc_status(response: &Response<Incoming>) -> Option<&str> {
+pub(crate) fn grpc_status(response: &Response<Incoming>) -> Option<&str> {
     response.headers().get("grpc-status").and_then(|status| status.to_str().ok())
 }

@@ -6,17 +6,17 @@ use paternoster::batching::{ReqId, Task, TaskId};
 
 /// By request and node: the task that failed, and the most rows of the task in which it runs next.
 #[derive(Debug, Default)]
-pub struct Again(BTreeMap<(u64, u32), (TaskId, usize)>);
+pub(super) struct Again(BTreeMap<(u64, u32), (TaskId, usize)>);
 
 impl Again {
     /// A task has failed of which these nodes count.
-    pub fn failed(&mut self, task: TaskId, nodes: &[(u64, u32)]) {
+    pub(super) fn failed(&mut self, task: TaskId, nodes: &[(u64, u32)]) {
         let most = nodes.len().div_ceil(2);
         self.0.extend(nodes.iter().map(|node| (*node, (task, most))));
     }
 
     /// Whether a task that is launched runs nodes again: all of them, then, of one task that failed, and half of its rows at most.
-    pub fn launched(&mut self, task: &Task) -> Result<bool, String> {
+    pub(super) fn launched(&mut self, task: &Task) -> Result<bool, String> {
         let of = task.rows.iter().map(|row| self.0.remove(&(row.req.0, row.start)));
         let of: Vec<Option<(TaskId, usize)>> = of.collect();
         let first = of.first().copied().flatten();
@@ -32,7 +32,7 @@ impl Again {
     }
 
     /// A request has ended; whether nodes of it were to run again.
-    pub fn ended(&mut self, req: ReqId) -> bool {
+    pub(super) fn ended(&mut self, req: ReqId) -> bool {
         let before = self.0.len();
         self.0.retain(|(own, _), _| *own != req.0);
         self.0.len() < before

@@ -21,7 +21,7 @@ const SHARE: u64 = if cfg!(debug_assertions) { 300 } else { 3_000 };
 
 /// What happened, that is rare.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Rare {
+pub(crate) struct Rare {
     pub requests: u64,
     pub tasks: u64,
     pub failed_tasks: u64,

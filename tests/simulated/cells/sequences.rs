@@ -26,7 +26,7 @@ struct Sequence {
 
 /// The sequences of one model.
 #[derive(Debug)]
-pub struct Sequences {
+pub(super) struct Sequences {
     knobs: SequenceKnobs,
     open: BTreeMap<CorrelationId, SequenceNo>,
     all: BTreeMap<SequenceNo, Sequence>,
@@ -40,7 +40,7 @@ pub struct Sequences {
 }
 
 impl Sequences {
-    pub fn new(knobs: SequenceKnobs) -> Self {
+    pub(super) fn new(knobs: SequenceKnobs) -> Self {
         Self {
             knobs,
             open: BTreeMap::new(),
@@ -55,7 +55,13 @@ impl Sequences {
     }
 
     /// The core says that a request, which has just arrived, is of a sequence.
-    pub fn joined(&mut self, now: u64, req: u64, request: &InSequence, number: SequenceNo) -> Result<(), String> {
+    pub(super) fn joined(
+        &mut self,
+        now: u64,
+        req: u64,
+        request: &InSequence,
+        number: SequenceNo,
+    ) -> Result<(), String> {
         let open = self.open.get(&request.id).copied();
         match (open, request.starts) {
             (Some(open), false) if open == number => {}
@@ -94,7 +100,7 @@ impl Sequences {
     }
 
     /// A row of a request is launched.
-    pub fn launched(&mut self, req: u64) -> Result<(), String> {
+    pub(super) fn launched(&mut self, req: u64) -> Result<(), String> {
         let Some(sequence) = self.of.get(&req).and_then(|number| self.all.get_mut(number)) else { return Ok(()) };
         if let Some(before) = sequence.live.iter().find(|other| **other < req) {
             return Err(format!("{req} runs before {before}, which arrived before it in its sequence"));
@@ -108,12 +114,19 @@ impl Sequences {
     }
 
     /// What a request reads of its sequence.
-    pub fn state(&self, req: u64) -> u64 {
+    pub(super) fn state(&self, req: u64) -> u64 {
         self.of.get(&req).and_then(|number| self.all.get(number)).map_or(0, |sequence| sequence.state)
     }
 
     /// A request has ended, with this state left if it completed.
-    pub fn finished(&mut self, now: u64, req: u64, request: &InSequence, end: End, left: u64) -> Result<(), String> {
+    pub(super) fn finished(
+        &mut self,
+        now: u64,
+        req: u64,
+        request: &InSequence,
+        end: End,
+        left: u64,
+    ) -> Result<(), String> {
         let Some(number) = self.of.get(&req).copied() else {
             let may_start = request.starts || self.open.contains_key(&request.id);
             return match end {
@@ -148,7 +161,7 @@ impl Sequences {
     }
 
     /// The core says that a sequence is over.
-    pub fn over(&mut self, now: u64, number: SequenceNo) -> Result<(), String> {
+    pub(super) fn over(&mut self, now: u64, number: SequenceNo) -> Result<(), String> {
         let sequence = self.all.remove(&number).ok_or_else(|| format!("{number:?} is over twice"))?;
         // Those behind a first request that did not complete are refused next.
         if !sequence.is_broken && !sequence.live.is_empty() {
@@ -170,7 +183,7 @@ impl Sequences {
     }
 
     /// Nothing is left once nobody has come for long.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.open.is_empty() && self.all.values().all(|sequence| sequence.is_broken && sequence.live.is_empty())
     }
 }

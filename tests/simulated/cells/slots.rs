@@ -7,7 +7,7 @@ use paternoster::batching::{RowSpan, Task};
 
 /// What goes wrong with the slots of a task between the core and the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub(super) enum Planted {
     /// All requests of a version have the same slot.
     OneForAll,
     /// Two rows of a task name each other's slots.
@@ -24,7 +24,7 @@ pub enum Planted {
 
 /// Who has which slots, and what is in them.
 #[derive(Debug, Default)]
-pub struct Slots {
+pub(super) struct Slots {
     planted: Option<Planted>,
     /// By model and slot: the request that has it.
     holders: BTreeMap<(usize, u32), u64>,
@@ -38,12 +38,12 @@ pub struct Slots {
 }
 
 impl Slots {
-    pub fn new(planted: Option<Planted>) -> Self {
+    pub(super) fn new(planted: Option<Planted>) -> Self {
         Self { planted, ..Self::default() }
     }
 
     /// Plants the fault in a task of requests of these models.
-    pub fn plant(&mut self, task: &mut Task, model: impl Fn(u64) -> usize) {
+    pub(super) fn plant(&mut self, task: &mut Task, model: impl Fn(u64) -> usize) {
         let id = task.id.0 as u32;
         match self.planted {
             Some(Planted::OneForAll) => task.rows.iter_mut().for_each(|row| row.slot = 0),
@@ -75,7 +75,7 @@ impl Slots {
 
     /// A row is launched that has this place among its request's slots, of so many that its model has: it is the slot that the request had
     /// there before, and nobody else's.
-    pub fn launched(&mut self, model: usize, all: u32, place: u32, row: &RowSpan) -> Result<(), String> {
+    pub(super) fn launched(&mut self, model: usize, all: u32, place: u32, row: &RowSpan) -> Result<(), String> {
         if row.slot >= all {
             return Err(format!("{row:?} names a slot beyond the {all} of model {model}"));
         }
@@ -94,12 +94,19 @@ impl Slots {
         }
     }
 
-    pub fn write(&mut self, model: usize, segment: usize, slot: u32, state: u64) {
+    pub(super) fn write(&mut self, model: usize, segment: usize, slot: u32, state: u64) {
         self.states.insert((model, segment, slot), state);
     }
 
     /// What is in the slot that a request has at a place, which is to be what is known to have been written for it.
-    pub fn read(&self, model: usize, segment: usize, req: u64, place: u32, expected: u64) -> Result<u64, String> {
+    pub(super) fn read(
+        &self,
+        model: usize,
+        segment: usize,
+        req: u64,
+        place: u32,
+        expected: u64,
+    ) -> Result<u64, String> {
         let slot = self.of_request.get(&(req, place));
         let slot = *slot.ok_or_else(|| format!("request {req} has no slot for node {place}"))?;
         match self.states.get(&(model, segment, slot)) {
@@ -109,14 +116,14 @@ impl Slots {
     }
 
     /// A request has ended while rows of it are in flight.
-    pub fn ended_in_flight(&mut self, model: usize, req: u64) {
+    pub(super) fn ended_in_flight(&mut self, model: usize, req: u64) {
         if let Some(&slot) = self.of_request.get(&(req, 0)) {
             self.early.insert(model, slot);
         }
     }
 
     /// A request has ended, and no row of it is in flight: its slots are anybody's.
-    pub fn release(&mut self, model: usize, req: u64) {
+    pub(super) fn release(&mut self, model: usize, req: u64) {
         let places: Vec<u32> =
             self.of_request.range((req, 0)..=(req, u32::MAX)).map(|((_, place), _)| *place).collect();
         for slot in places.into_iter().filter_map(|place| self.of_request.remove(&(req, place))) {

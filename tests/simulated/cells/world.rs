@@ -19,7 +19,7 @@ use super::super::{
 };
 
 /// A model, its lanes and its requests.
-pub struct World {
+pub(super) struct World {
     pub models: Vec<Knobs>,
     pub lanes: Vec<LaneKnobs>,
     pub requests: Vec<Asked>,
@@ -31,7 +31,7 @@ pub struct World {
 
 /// A request.
 #[derive(Clone, Debug)]
-pub struct Asked {
+pub(super) struct Asked {
     pub at: u64,
     pub model: usize,
     pub graph: Vec<Unfolded>,
@@ -47,18 +47,18 @@ pub struct Asked {
 
 impl Asked {
     /// Number of the first node of a segment.
-    pub fn first(&self, segment: usize) -> u32 {
+    pub(super) fn first(&self, segment: usize) -> u32 {
         self.graph[..segment].iter().map(Unfolded::nodes).sum()
     }
 
     /// The segment and the place in it of a node.
-    pub fn place(&self, number: u32) -> (usize, u32) {
+    pub(super) fn place(&self, number: u32) -> (usize, u32) {
         let segment = (0..self.graph.len()).rfind(|&segment| self.first(segment) <= number).unwrap_or(0);
         (segment, number - self.first(segment))
     }
 
     /// Whether a node reads, directly or through others of its type, what another leaves.
-    pub fn depends(&self, node: u32, on: u32) -> bool {
+    pub(super) fn depends(&self, node: u32, on: u32) -> bool {
         let ((segment, node), (other, on)) = (self.place(node), self.place(on));
         match &self.graph[segment] {
             _ if segment != other => false,
@@ -77,7 +77,7 @@ impl Asked {
     }
 
     /// The cell that a node of this number is of, in a model of these.
-    pub fn cell<'a>(&self, number: u32, cellular: &'a CellularKnobs) -> (CellId, &'a CellKnobs) {
+    pub(super) fn cell<'a>(&self, number: u32, cellular: &'a CellularKnobs) -> (CellId, &'a CellKnobs) {
         let (segment, node) = self.place(number);
         let cell =
             match (&cellular.segments[segment], &self.graph[segment]) {
@@ -91,12 +91,12 @@ impl Asked {
 }
 
 /// What a node makes of what it reads.
-pub fn value(segment: usize, node: u32, reads: &[u64]) -> u64 {
+pub(super) fn value(segment: usize, node: u32, reads: &[u64]) -> u64 {
     reads.iter().fold(mix(segment as u64 * 1_000_003 + u64::from(node)), |value, read| mix(value ^ read.rotate_left(7)))
 }
 
 /// The value of a request that runs alone behind what its sequence left.
-pub fn alone(req: u64, sequence: u64, asked: &Asked) -> u64 {
+pub(super) fn alone(req: u64, sequence: u64, asked: &Asked) -> u64 {
     let mut state = mix(req) ^ sequence;
     for (segment, unfolded) in asked.graph.iter().enumerate() {
         match unfolded {
@@ -128,12 +128,12 @@ fn root(topology: &Topology, segment: usize, input: u64) -> u64 {
     values[last_root(topology) as usize].unwrap_or_default()
 }
 
-pub fn last_root(topology: &Topology) -> u32 {
+pub(super) fn last_root(topology: &Topology) -> u32 {
     (0..topology.nodes()).rev().find(|&node| topology.is_root(node)).unwrap_or(0)
 }
 
 impl World {
-    pub fn draw(rng: &mut Rng) -> Self {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
         let models: Vec<Knobs> = (0..rng.within(1, 3)).map(|_| model(rng)).collect();
         let ahead = rng.coin();
         let lane = |rng: &mut Rng| match ahead {

@@ -17,15 +17,15 @@ use super::{
 };
 
 /// Threads of a block, at most.
-pub const THREADS: usize = 256;
+pub(super) const THREADS: usize = 256;
 /// The head of a plan: counts of rows for the kernels that take them, and no faults.
-pub const HEAD: &str = "head";
+pub(super) const HEAD: &str = "head";
 /// What every program begins with.
 const FUNCTIONS: &str = include_str!("functions.h");
 
 /// A kernel that was generated. Its arguments are `live`, `rows`, these buffers, and `faults` where it notes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Generated {
+pub(super) struct Generated {
     /// Its name in the program.
     pub name: String,
     /// Its buffers, in the order of its parameters.
@@ -42,7 +42,7 @@ pub struct Generated {
 
 /// The kernels of a plan.
 #[derive(Debug)]
-pub struct Program {
+pub(super) struct Program {
     /// Their source.
     pub text: String,
     /// By step; none where a step's kernel is not generated.
@@ -53,7 +53,7 @@ pub struct Program {
 
 /// Writes a plan's program: the head, where `counts` or faults need one, and a kernel for each step that has none of its
 /// own. Steps that do the same on other buffers, as layers of a network do, share one.
-pub fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: bool) -> Program {
+pub(super) fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: bool) -> Program {
     let clears_faults = has_one_lookup(work, steps);
     let mut text = FUNCTIONS.to_owned();
     let mut names: HashMap<String, String> = HashMap::new();
@@ -129,7 +129,7 @@ fn head(counts: &[Count]) -> String {
 }
 
 /// The counts of rows that kernels over rows are told, each once; `live` itself is none of them.
-pub fn counts(steps: &[Step]) -> Vec<Count> {
+pub(super) fn counts(steps: &[Step]) -> Vec<Count> {
     let mut counts = Vec::new();
     for step in steps {
         if let Step::Rowwise(rowwise) = step

@@ -34,7 +34,7 @@ impl Reduction {
 
 impl Writer<'_> {
     /// A kernel that computes and reduces: the text behind its name, and what it needs.
-    pub fn reduction(&mut self, reduce: &Reduce) -> (String, Generated) {
+    pub(super) fn reduction(&mut self, reduce: &Reduce) -> (String, Generated) {
         let Reduce { reduction, by_rows, outer, inner, node, to } = reduce;
         let (kind, rank) = (self.expressions().kind(*node), outer.len());
         let all = self.strides([*node].into_iter());

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use crate::engine::cuda::ir::Strides;
 
 /// An index space, with axes that all views walk as one made one.
-pub struct Space {
+pub(super) struct Space {
     /// Lengths, and which axis of the views each is the last of.
     pub axes: Vec<(usize, usize)>,
 }
 
 impl Space {
     /// The space that views with these strides walk.
-    pub fn new(dims: &[usize], views: &[&Strides]) -> Self {
+    pub(super) fn new(dims: &[usize], views: &[&Strides]) -> Self {
         let mut axes: Vec<(usize, usize)> = Vec::new();
         for (axis, &length) in dims.iter().enumerate().filter(|(_, length)| **length != 1) {
             let goes_on = |strides: &&Strides, last: usize| strides[last] == strides[axis] * length as i64;
@@ -28,12 +28,12 @@ impl Space {
     }
 
     /// How many places it has.
-    pub fn elements(&self) -> usize {
+    pub(super) fn elements(&self) -> usize {
         self.axes.iter().map(|(length, _)| length).product()
     }
 
     /// The places along each axis, from one number.
-    pub fn places(&self, prefix: &str, index: &str) -> String {
+    pub(super) fn places(&self, prefix: &str, index: &str) -> String {
         let mut inner: usize = 1;
         let mut text = String::new();
         for (number, (length, _)) in self.axes.iter().enumerate().rev() {
@@ -46,7 +46,7 @@ impl Space {
     }
 
     /// How far into a view a place is.
-    pub fn offset(&self, prefix: &str, strides: &Strides) -> Vec<String> {
+    pub(super) fn offset(&self, prefix: &str, strides: &Strides) -> Vec<String> {
         let term = |(number, (_, axis)): (usize, &(usize, usize))| match strides[*axis] {
             0 => None,
             1 => Some(format!("{prefix}{number}")),

@@ -13,7 +13,7 @@ use crate::engine::cuda::{
 };
 
 /// Writes one kernel.
-pub struct Writer<'w> {
+pub(super) struct Writer<'w> {
     work: &'w Work,
     /// What runs for each row.
     pub text: String,
@@ -25,17 +25,17 @@ pub struct Writer<'w> {
 
 impl<'w> Writer<'w> {
     /// Begins a kernel, which writes that a row has no fault where it `clears_faults`.
-    pub fn new(work: &'w Work, has_batch: bool, clears_faults: bool) -> Self {
+    pub(super) fn new(work: &'w Work, has_batch: bool, clears_faults: bool) -> Self {
         Self { work, text: String::new(), buffers: Vec::new(), notes_faults: false, has_batch, clears_faults }
     }
 
     /// The expressions.
-    pub fn expressions(&self) -> &'w Expressions {
+    pub(super) fn expressions(&self) -> &'w Expressions {
         &self.work.expressions
     }
 
     /// Writes a line.
-    pub fn line(&mut self, depth: usize, line: &str) {
+    pub(super) fn line(&mut self, depth: usize, line: &str) {
         let _ = writeln!(self.text, "{:1$}{line}", "", 4 * depth);
     }
 
@@ -92,7 +92,7 @@ impl<'w> Writer<'w> {
 
     /// Computes expressions at a place; `offset` says how far into a view with these strides it is. Values are numbered as
     /// they come, so that what computes the same has the same text. Gives their names.
-    pub fn compute(
+    pub(super) fn compute(
         &mut self,
         depth: usize,
         nodes: &[NodeId],
@@ -157,7 +157,7 @@ impl<'w> Writer<'w> {
     }
 
     /// The strides of all that expressions depend on.
-    pub fn strides(&self, nodes: impl Iterator<Item = NodeId>) -> Vec<Strides> {
+    pub(super) fn strides(&self, nodes: impl Iterator<Item = NodeId>) -> Vec<Strides> {
         nodes.flat_map(|node| self.expressions().strides(node)).collect()
     }
 
@@ -181,7 +181,7 @@ impl<'w> Writer<'w> {
     }
 
     /// A kernel of stores: the text behind its name, and what it needs. A thread has one element at a time.
-    pub fn pointwise(&mut self, kernel: &Kernel) -> (String, Generated) {
+    pub(super) fn pointwise(&mut self, kernel: &Kernel) -> (String, Generated) {
         let sections = kernel.sections.iter();
         let most = sections.map(|section| self.section(section, kernel.by_rows)).max().unwrap_or(0);
         let written: HashSet<BufferId> =
@@ -191,7 +191,7 @@ impl<'w> Writer<'w> {
     }
 
     /// Puts the parameters before what was written.
-    pub fn finish(
+    pub(super) fn finish(
         &mut self,
         by_rows: bool,
         written: &HashSet<BufferId>,

@@ -8,7 +8,7 @@ use super::{BufferId, Kind, NodeId, Strides};
 
 /// A tensor within a buffer. A view of a buffer by rows begins `elements` later for each row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct View {
+pub(crate) struct View {
     /// The buffer.
     pub buffer: BufferId,
     /// Its first element.
@@ -19,7 +19,7 @@ pub struct View {
 
 /// An element of a tensor, as computed from the elements of others at the same place.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Node {
+pub(crate) enum Node {
     /// The same everywhere: the bits of an f32, or an i64.
     Number(u64),
     /// What is stored.
@@ -36,7 +36,7 @@ pub enum Node {
 
 /// Reads one entry of an axis of `length` entries, by an index, which counts from the end where it is negative.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Lookup {
+pub(crate) struct Lookup {
     /// The tensor at the entry 0.
     pub table: View,
     /// From one entry to the next.
@@ -49,7 +49,7 @@ pub struct Lookup {
 
 /// How far along something a place of the index space is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Place {
+pub(crate) struct Place {
     /// At the first place.
     pub offset: i64,
     /// By axis.
@@ -58,7 +58,7 @@ pub struct Place {
 
 /// Reads the entries that indices of the plan's own making name, and a number where one is outside of its axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Fetch {
+pub(crate) struct Fetch {
     /// The tensor at the entry 0 of each axis that has an index.
     pub from: View,
     /// By axis.
@@ -69,7 +69,7 @@ pub struct Fetch {
 
 /// An index along an axis.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Index {
+pub(crate) struct Index {
     /// An i32.
     pub node: NodeId,
     /// From one entry to the next.
@@ -82,13 +82,13 @@ macro_rules! functions {
     ($($function:ident: $name:literal,)+) => {
         /// What kernels compute of elements, by the names in `functions.h`.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum Function {
+        pub(crate) enum Function {
             $(#[doc = $name] $function,)+
         }
 
         impl Function {
             /// Its name in `functions.h`.
-            pub fn name(self) -> &'static str {
+            pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$function => $name,)+
                 }
@@ -107,11 +107,11 @@ functions! {
 }
 
 /// The weight from which on an expression is computed once and stored. Most cells have a dozen operators.
-pub const WEIGHT_MAX: u32 = 192;
+pub(crate) const WEIGHT_MAX: u32 = 192;
 
 /// Expressions, each once: equal ones have the same number.
 #[derive(Debug, Default)]
-pub struct Expressions {
+pub(crate) struct Expressions {
     nodes: Vec<(Kind, Node)>,
     /// Operators that an expression computes, counted as often as they occur.
     weights: Vec<u32>,
@@ -120,7 +120,7 @@ pub struct Expressions {
 
 impl Expressions {
     /// Adds an expression, unless it is there.
-    pub fn add(&mut self, kind: Kind, node: Node) -> NodeId {
+    pub(crate) fn add(&mut self, kind: Kind, node: Node) -> NodeId {
         if let Some(&known) = self.known.get(&(kind, node.clone())) {
             return known;
         }
@@ -137,22 +137,22 @@ impl Expressions {
     }
 
     /// What an expression gives.
-    pub fn kind(&self, node: NodeId) -> Kind {
+    pub(crate) fn kind(&self, node: NodeId) -> Kind {
         self.nodes[node].0
     }
 
     /// An expression.
-    pub fn node(&self, node: NodeId) -> &Node {
+    pub(crate) fn node(&self, node: NodeId) -> &Node {
         &self.nodes[node].1
     }
 
     /// How many operators it computes, as if it were a tree.
-    pub fn weight(&self, node: NodeId) -> u32 {
+    pub(crate) fn weight(&self, node: NodeId) -> u32 {
         self.weights[node]
     }
 
     /// The view, where an expression is no more than what is stored.
-    pub fn stored(&self, node: NodeId) -> Option<&View> {
+    pub(crate) fn stored(&self, node: NodeId) -> Option<&View> {
         match self.node(node) {
             Node::Load(view) => Some(view),
             _ => None,
@@ -160,7 +160,7 @@ impl Expressions {
     }
 
     /// Visits an expression and all that it is made of, each once and after what it is made of.
-    pub fn visit(&self, node: NodeId, seen: &mut HashSet<NodeId>, visit: &mut impl FnMut(NodeId)) {
+    pub(crate) fn visit(&self, node: NodeId, seen: &mut HashSet<NodeId>, visit: &mut impl FnMut(NodeId)) {
         if !seen.insert(node) {
             return;
         }
@@ -174,7 +174,7 @@ impl Expressions {
     }
 
     /// The views that an expression reads.
-    pub fn views(&self, node: NodeId) -> Vec<View> {
+    pub(crate) fn views(&self, node: NodeId) -> Vec<View> {
         let mut views = Vec::new();
         self.visit(node, &mut HashSet::new(), &mut |node| match self.node(node) {
             Node::Load(view) | Node::Lookup(Lookup { table: view, .. }) | Node::Fetch(Fetch { from: view, .. }) => {
@@ -186,12 +186,12 @@ impl Expressions {
     }
 
     /// The buffers that an expression reads.
-    pub fn buffers(&self, node: NodeId) -> Vec<BufferId> {
+    pub(crate) fn buffers(&self, node: NodeId) -> Vec<BufferId> {
         self.views(node).into_iter().map(|view| view.buffer).collect()
     }
 
     /// The buffers of which an expression reads elsewhere than at its own place.
-    pub fn tables(&self, node: NodeId) -> HashSet<BufferId> {
+    pub(crate) fn tables(&self, node: NodeId) -> HashSet<BufferId> {
         let mut tables = HashSet::new();
         self.visit(node, &mut HashSet::new(), &mut |node| {
             if let Node::Lookup(Lookup { table: view, .. }) | Node::Fetch(Fetch { from: view, .. }) = self.node(node) {
@@ -202,7 +202,7 @@ impl Expressions {
     }
 
     /// The strides by which an expression depends on its place.
-    pub fn strides(&self, node: NodeId) -> Vec<Strides> {
+    pub(crate) fn strides(&self, node: NodeId) -> Vec<Strides> {
         let mut strides: Vec<Strides> = self.views(node).into_iter().map(|view| view.strides).collect();
         self.visit(node, &mut HashSet::new(), &mut |node| {
             if let Node::Place(place) = self.node(node) {
@@ -214,7 +214,7 @@ impl Expressions {
 
     /// The same expression over another index space: `change` gives the strides of what depends on the place, and moves
     /// its offset. `None` where it has none for one of them.
-    pub fn with_strides(
+    pub(crate) fn with_strides(
         &mut self,
         node: NodeId,
         change: &impl Fn(&Strides, &mut i64) -> Option<Strides>,
@@ -233,7 +233,7 @@ impl Expressions {
 
     /// The same expression with others in the place of what is loaded. Tables of lookups and fetches are given as
     /// loads, and stay views.
-    pub fn rewrite(
+    pub(crate) fn rewrite(
         &mut self,
         node: NodeId,
         change: &mut impl FnMut(&mut Self, Kind, &View) -> Option<NodeId>,

@@ -10,20 +10,20 @@ mod operations;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-pub use self::{
+pub(super) use self::{
     expressions::{Expressions, Fetch, Function, Index, Lookup, Node, Place, View, WEIGHT_MAX},
     operations::{Convolution, Factor, Operation, Product, Rectified, Reduce, Reduction, RowKernel, Rowwise, Store},
 };
 use crate::model::DataType;
 
 /// Lengths of a tensor's axes, of one row.
-pub type Dims = SmallVec<[usize; 4]>;
+pub(super) type Dims = SmallVec<[usize; 4]>;
 /// Elements from one entry of an axis to the next.
-pub type Strides = SmallVec<[i64; 4]>;
+pub(super) type Strides = SmallVec<[i64; 4]>;
 
 /// What elements are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub(super) enum Kind {
     /// FP32.
     F32,
     /// INT64.
@@ -36,7 +36,7 @@ pub enum Kind {
 
 impl Kind {
     /// That of a datatype; `None` where no kernel knows it.
-    pub fn of(datatype: DataType) -> Option<Self> {
+    pub(super) fn of(datatype: DataType) -> Option<Self> {
         match datatype {
             DataType::Fp32 => Some(Self::F32),
             DataType::Int64 => Some(Self::I64),
@@ -47,7 +47,7 @@ impl Kind {
     }
 
     /// Bytes of an element.
-    pub fn bytes(self) -> usize {
+    pub(super) fn bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 => 4,
             Self::I64 => 8,
@@ -56,7 +56,7 @@ impl Kind {
     }
 
     /// Whether it is a whole number or a truth value.
-    pub fn is_whole(self) -> bool {
+    pub(super) fn is_whole(self) -> bool {
         self != Self::F32
     }
 }
@@ -71,13 +71,13 @@ pub enum Half {
 }
 
 /// A buffer, by its place in [`Work::buffers`].
-pub type BufferId = usize;
+pub(super) type BufferId = usize;
 /// An expression, by its place in [`Expressions`].
-pub type NodeId = usize;
+pub(super) type NodeId = usize;
 
 /// Memory for a tensor, row-major without gaps.
 #[derive(Clone, Debug)]
-pub struct Buffer {
+pub(super) struct Buffer {
     /// What it holds.
     pub kind: Kind,
     /// What its elements are rounded to when they are stored; none: nothing. The bytes of a constant are not rounded yet.
@@ -99,7 +99,7 @@ impl Buffer {
 
 /// Where a buffer's contents come from.
 #[derive(Clone, Debug)]
-pub enum Holder {
+pub(super) enum Holder {
     /// The caller's input of this number.
     Input(usize),
     /// An operation; the caller reads it as its output of this number.
@@ -112,7 +112,7 @@ pub enum Holder {
 
 /// A tensor that a graph computes: an expression at each place of an index space.
 #[derive(Clone, Debug)]
-pub struct Tensor {
+pub(super) struct Tensor {
     /// Whether there is one for each row.
     pub by_rows: bool,
     /// Of one row.
@@ -123,14 +123,14 @@ pub struct Tensor {
 
 impl Tensor {
     /// Elements of one row.
-    pub fn elements(&self) -> usize {
+    pub(super) fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 }
 
 /// A number that may count rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Count {
+pub(super) struct Count {
     /// The number, or how many for each row.
     pub factor: usize,
     /// Whether it is for each row.
@@ -139,14 +139,14 @@ pub struct Count {
 
 impl Count {
     /// The number for `rows` rows.
-    pub fn of(self, rows: usize) -> usize {
+    pub(super) fn of(self, rows: usize) -> usize {
         if self.by_rows { self.factor * rows } else { self.factor }
     }
 }
 
 /// A graph as operations.
 #[derive(Debug, Default)]
-pub struct Work {
+pub(super) struct Work {
     /// All memory.
     pub buffers: Vec<Buffer>,
     /// All expressions.
@@ -157,41 +157,41 @@ pub struct Work {
 
 impl Work {
     /// A new buffer.
-    pub fn buffer(&mut self, kind: Kind, by_rows: bool, elements: usize, holder: Holder) -> BufferId {
+    pub(super) fn buffer(&mut self, kind: Kind, by_rows: bool, elements: usize, holder: Holder) -> BufferId {
         self.buffers.push(Buffer { kind, half: None, by_rows, elements, holder });
         self.buffers.len() - 1
     }
 
     /// A constant buffer.
-    pub fn constant(&mut self, kind: Kind, bytes: Bytes) -> BufferId {
+    pub(super) fn constant(&mut self, kind: Kind, bytes: Bytes) -> BufferId {
         self.buffer(kind, false, bytes.len() / kind.bytes(), Holder::Constant(bytes))
     }
 
     /// A tensor that fills a buffer.
-    pub fn whole(&mut self, buffer: BufferId, dims: &[usize]) -> Tensor {
+    pub(super) fn whole(&mut self, buffer: BufferId, dims: &[usize]) -> Tensor {
         let Buffer { kind, by_rows, .. } = self.buffers[buffer];
         let view = View { buffer, offset: 0, strides: contiguous(dims) };
         Tensor { by_rows, dims: Dims::from_slice(dims), node: self.expressions.add(kind, Node::Load(view)) }
     }
 
     /// What a tensor holds.
-    pub fn kind(&self, tensor: &Tensor) -> Kind {
+    pub(super) fn kind(&self, tensor: &Tensor) -> Kind {
         self.expressions.kind(tensor.node)
     }
 }
 
 /// A tensor's row has fewer elements than this, so that kernels count them in 32 bits.
-pub const ELEMENTS_MAX: usize = 1 << 31;
+pub(super) const ELEMENTS_MAX: usize = 1 << 31;
 
 /// How many elements a tensor has; `None` for [`ELEMENTS_MAX`] and more.
-pub fn elements(dims: &[usize]) -> Option<usize> {
+pub(super) fn elements(dims: &[usize]) -> Option<usize> {
     // An axis of length 0 leaves none, however long the others are.
     let count = dims.iter().try_fold(1_usize, |count, &length| count.checked_mul(length));
     count.or(dims.contains(&0).then_some(0)).filter(|&count| count < ELEMENTS_MAX)
 }
 
 /// The strides of a tensor without gaps.
-pub fn contiguous(dims: &[usize]) -> Strides {
+pub(super) fn contiguous(dims: &[usize]) -> Strides {
     let mut strides: Strides = SmallVec::from_elem(1, dims.len());
     for axis in (1..dims.len()).rev() {
         strides[axis - 1] = strides[axis] * dims[axis] as i64;

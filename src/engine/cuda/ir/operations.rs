@@ -4,7 +4,7 @@ use super::{BufferId, Count, Dims, Expressions, NodeId, View};
 
 /// What writes buffers. In each list of operations, one comes after what it reads is written.
 #[derive(Clone, Debug)]
-pub enum Operation {
+pub(crate) enum Operation {
     /// Elements are computed and stored.
     Store(Store),
     /// A matrix product.
@@ -19,7 +19,7 @@ pub enum Operation {
 
 impl Operation {
     /// The buffers that it writes.
-    pub fn writes(&self) -> Vec<BufferId> {
+    pub(crate) fn writes(&self) -> Vec<BufferId> {
         match self {
             Self::Store(store) => vec![store.to.buffer],
             Self::Product(product) => vec![product.d],
@@ -30,7 +30,7 @@ impl Operation {
     }
 
     /// The buffers that it reads.
-    pub fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
+    pub(crate) fn reads(&self, expressions: &Expressions) -> Vec<BufferId> {
         match self {
             Self::Store(Store { node, .. }) | Self::Reduce(Reduce { node, .. }) => expressions.buffers(*node),
             Self::Product(product) => product.reads(),
@@ -42,7 +42,7 @@ impl Operation {
 
 /// Computes an expression at each place and stores it.
 #[derive(Clone, Debug)]
-pub struct Store {
+pub(crate) struct Store {
     /// Whether it is done for each row.
     pub by_rows: bool,
     /// The places, without axes of length 1.
@@ -55,7 +55,7 @@ pub struct Store {
 
 /// A factor of a product.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Factor {
+pub(crate) struct Factor {
     /// Where it lies.
     pub buffer: BufferId,
     /// Its first element.
@@ -70,7 +70,7 @@ pub struct Factor {
 
 /// A matrix product: `d = alpha · a · b + bias`.
 #[derive(Clone, Debug)]
-pub struct Product {
+pub(crate) struct Product {
     /// Rows of `a`.
     pub m: Count,
     /// Columns of `b`.
@@ -99,14 +99,14 @@ impl Product {
     }
 
     /// The buffers that it reads.
-    pub fn reads(&self) -> Vec<BufferId> {
+    pub(crate) fn reads(&self) -> Vec<BufferId> {
         [self.a.buffer, self.b.buffer].into_iter().chain(self.bias).collect()
     }
 }
 
 /// A convolution of images `[images, channels, height, width]`, without gaps. Pairs are of height and width.
 #[derive(Clone, Debug)]
-pub struct Convolution {
+pub(crate) struct Convolution {
     /// Whether each element that is read is spread over a window of those that are written. The filter is then
     /// `[inputs, outputs / groups, …]`, else `[outputs, inputs / groups, …]`.
     pub is_transposed: bool,
@@ -142,7 +142,7 @@ pub struct Convolution {
 
 /// What follows a convolution at once: `y = max(0, convolution + addend + bias)`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rectified {
+pub(crate) struct Rectified {
     /// A constant buffer of an element for each channel.
     pub bias: BufferId,
     /// Images like those that are written.
@@ -160,7 +160,7 @@ impl Convolution {
     }
 
     /// The buffers that it reads.
-    pub fn reads(&self) -> Vec<BufferId> {
+    pub(crate) fn reads(&self) -> Vec<BufferId> {
         let more = self.rectified.map(|Rectified { bias, addend }| [Some(bias), addend]);
         [self.x, self.w].into_iter().chain(more.into_iter().flatten().flatten()).collect()
     }
@@ -168,7 +168,7 @@ impl Convolution {
 
 /// A written kernel over the rows of a matrix, of which `rows.factor` belong to each of the batch's.
 #[derive(Clone, Debug)]
-pub struct Rowwise {
+pub(crate) struct Rowwise {
     /// Which one.
     pub kernel: RowKernel,
     /// Rows of the matrix.
@@ -183,7 +183,7 @@ pub struct Rowwise {
 
 impl Rowwise {
     /// The buffers that it writes.
-    pub fn writes(&self) -> Vec<BufferId> {
+    pub(crate) fn writes(&self) -> Vec<BufferId> {
         match self.kernel {
             RowKernel::ArgMax { done } => vec![self.to, done],
             RowKernel::Softmax | RowKernel::LayerNorm { .. } => vec![self.to],
@@ -191,7 +191,7 @@ impl Rowwise {
     }
 
     /// The buffers that it reads.
-    pub fn reads(&self) -> Vec<BufferId> {
+    pub(crate) fn reads(&self) -> Vec<BufferId> {
         let more = match self.kernel {
             RowKernel::LayerNorm { scale, bias, .. } => [Some(scale), bias],
             RowKernel::Softmax | RowKernel::ArgMax { .. } => [None; 2],
@@ -202,7 +202,7 @@ impl Rowwise {
 
 /// Kernels over the rows of a matrix.
 #[derive(Clone, Debug)]
-pub enum RowKernel {
+pub(crate) enum RowKernel {
     /// `softmax`.
     Softmax,
     /// `layer_norm`.
@@ -223,7 +223,7 @@ pub enum RowKernel {
 
 /// What elements become one by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reduction {
+pub(crate) enum Reduction {
     /// Their sum.
     Sum,
     /// The largest.
@@ -234,7 +234,7 @@ pub enum Reduction {
 
 /// Computes an expression and reduces it over its last axes.
 #[derive(Clone, Debug)]
-pub struct Reduce {
+pub(crate) struct Reduce {
     /// How.
     pub reduction: Reduction,
     /// Whether it is done for each row.

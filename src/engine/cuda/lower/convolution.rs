@@ -20,7 +20,7 @@ const DEPTHWISE_MAX: usize = 49;
 /// Operators that an entry of a window takes beside what it is computed by: whether it is inside, and its weight.
 const OF_AN_ENTRY: u32 = 10;
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     match op {
         "Conv" => Some(convolution),
         "ConvTranspose" => Some(transposed),
@@ -238,7 +238,7 @@ impl Lowering<'_> {
     }
 
     /// A vector as `[channels, 1, …]`, so that it is broadcast over tensors `[batch, channels, …]` of this rank.
-    pub fn by_channel(&mut self, vector: &Tensor, rank: usize) -> Tensor {
+    pub(crate) fn by_channel(&mut self, vector: &Tensor, rank: usize) -> Tensor {
         let mut wide = vector.clone();
         while wide.dims.len() + 1 < rank {
             let last = wide.dims.len();

@@ -12,7 +12,7 @@ use crate::engine::cuda::ir::{
 
 /// Which entry of an axis is read at a place of a new index space.
 #[derive(Clone, Debug)]
-pub enum Along {
+pub(crate) enum Along {
     /// `offset`, and `strides` times the place; it may be outside of the axis.
     Steps {
         /// At the first place.
@@ -26,7 +26,7 @@ pub enum Along {
 
 impl Along {
     /// The entry of the same number as the place along `axis` of `rank`.
-    pub fn same(axis: usize, rank: usize) -> Self {
+    pub(crate) fn same(axis: usize, rank: usize) -> Self {
         Self::shifted(axis, rank, 0)
     }
 
@@ -40,7 +40,7 @@ impl Along {
 impl Lowering<'_> {
     /// Reads a stored tensor over an index space of these dims, each axis as `along` says. Outside of it there is the
     /// number with the bits `outside`. An axis that is read within its bounds alone costs no test.
-    pub fn fetched(
+    pub(crate) fn fetched(
         &mut self,
         tensor: &Tensor,
         dims: &[usize],
@@ -55,7 +55,7 @@ impl Lowering<'_> {
 
     /// As [`Self::fetched`], of a tensor of numbers that is yet to be computed, and is where it is read; outside of it
     /// there is 0. `None` where it is itself computed from what is read elsewhere.
-    pub fn fetched_unstored(&mut self, tensor: &Tensor, dims: &[usize], along: &[Along]) -> Option<Tensor> {
+    pub(crate) fn fetched_unstored(&mut self, tensor: &Tensor, dims: &[usize], along: &[Along]) -> Option<Tensor> {
         let expressions = &mut self.work.expressions;
         if !expressions.tables(tensor.node).is_empty() {
             return None;
@@ -85,7 +85,7 @@ impl Lowering<'_> {
     }
 
     /// A stored tensor with so many entries more before and behind each axis, or fewer where the number is negative.
-    pub fn padded(&mut self, tensor: &Tensor, pads: &[(i64, i64)], outside: u64) -> Result<Tensor, Reason> {
+    pub(crate) fn padded(&mut self, tensor: &Tensor, pads: &[(i64, i64)], outside: u64) -> Result<Tensor, Reason> {
         let rank = tensor.dims.len();
         let mut dims = Dims::new();
         let most = PLACES_MAX as i64;
@@ -104,14 +104,14 @@ impl Lowering<'_> {
     }
 
     /// The windows over the last axes of a stored tensor: `[…, windows by axis, entries of a window by axis]`.
-    pub fn windowed(&mut self, tensor: &Tensor, windows: &[Window], outside: u64) -> Result<Tensor, Reason> {
+    pub(crate) fn windowed(&mut self, tensor: &Tensor, windows: &[Window], outside: u64) -> Result<Tensor, Reason> {
         let (dims, along) = window_space(tensor, windows)?;
         self.fetched(tensor, &dims, &along, outside)
     }
 }
 
 /// The index space of the windows over a tensor's last axes, and how they read it.
-pub fn window_space(tensor: &Tensor, windows: &[Window]) -> Result<(Dims, Vec<Along>), Reason> {
+pub(super) fn window_space(tensor: &Tensor, windows: &[Window]) -> Result<(Dims, Vec<Along>), Reason> {
     let (first, count) = (tensor.dims.len() - windows.len(), windows.len());
     let places = windows.iter().map(|window| window.out).chain(windows.iter().map(|window| window.kernel));
     let dims: Dims = tensor.dims[..first].iter().copied().chain(places).collect();
@@ -163,7 +163,7 @@ fn fetch(
 }
 
 /// Refuses an index space that kernels cannot count.
-pub fn check_size(dims: &[usize]) -> Result<(), Reason> {
+pub(super) fn check_size(dims: &[usize]) -> Result<(), Reason> {
     let refused = || format!("it goes over the axes {dims:?}, expected fewer than {ELEMENTS_MAX} elements");
     elements(dims).map(|_| ()).ok_or_else(refused)
 }

@@ -6,7 +6,7 @@ use crate::engine::cuda::{
     views,
 };
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     match op {
         "Gather" => Some(gather),
         _ => None,

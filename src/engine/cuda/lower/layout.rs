@@ -12,7 +12,7 @@ use crate::engine::cuda::{
 /// An end of a slice that no batch reaches; exporters write the largest number of 32 or 64 bits.
 const TO_THE_END: i64 = i32::MAX as i64;
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     Some(match op {
         "Constant" => constant,
         "Shape" => shape,

@@ -22,7 +22,7 @@ use std::collections::{HashMap, HashSet};
 
 use bytes::Bytes;
 
-pub use self::call::Call;
+pub(crate) use self::call::Call;
 use self::numbers::Known;
 use super::{
     ir::{
@@ -34,7 +34,7 @@ use super::{
 
 /// What a node's output is, while a graph is lowered.
 #[derive(Clone, Debug)]
-pub enum Value {
+pub(super) enum Value {
     /// Whole numbers that are known when the plan is made, such as shapes.
     Known(Known),
     /// A tensor.
@@ -53,17 +53,17 @@ pub struct PlannedNode {
 }
 
 /// Why a node has no lowering.
-pub type Reason = String;
+pub(super) type Reason = String;
 /// What a node's outputs are.
-pub type Outcome = Result<Vec<Value>, Reason>;
+pub(super) type Outcome = Result<Vec<Value>, Reason>;
 /// The dims of one row, and whether there is one for each.
-pub type RowShape = (Dims, bool);
+pub(super) type RowShape = (Dims, bool);
 /// Lowers one operator.
 type Rule = fn(&mut Lowering<'_>, &Call<'_>) -> Outcome;
 
 /// A graph that is being lowered.
 #[derive(Debug)]
-pub struct Lowering<'m> {
+pub(super) struct Lowering<'m> {
     /// What has come of it.
     pub work: Work,
     values: HashMap<&'m str, Value>,
@@ -89,7 +89,7 @@ fn rule(op: &str) -> Option<Rule> {
 
 impl<'m> Lowering<'m> {
     /// Begins with what the graph is given, and how many nodes and outputs read each tensor.
-    pub fn new(
+    pub(super) fn new(
         work: Work,
         values: HashMap<&'m str, Value>,
         outputs: HashMap<&'m str, usize>,
@@ -99,7 +99,7 @@ impl<'m> Lowering<'m> {
     }
 
     /// Lowers a node; one that cannot be is noted.
-    pub fn node(&mut self, call: &Call<'m>) {
+    pub(super) fn node(&mut self, call: &Call<'m>) {
         let lowered = self.lower(call);
         let (name, operator) = (call.node.name().to_owned(), call.op().to_owned());
         self.nodes.push(PlannedNode { name, operator, lowered });
@@ -170,7 +170,7 @@ impl<'m> Lowering<'m> {
     }
 
     /// Stores the graph's outputs, and gives all operations; or names the nodes that were refused.
-    pub fn finish(mut self, outputs: &[(&'m str, Kind)]) -> Result<(Work, Vec<RowShape>), Vec<String>> {
+    pub(super) fn finish(mut self, outputs: &[(&'m str, Kind)]) -> Result<(Work, Vec<RowShape>), Vec<String>> {
         let mut shapes = Vec::new();
         for (index, &(name, kind)) in outputs.iter().enumerate() {
             if self.missing.contains(name) {

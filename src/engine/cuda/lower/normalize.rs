@@ -6,7 +6,7 @@ use crate::engine::cuda::{
     ir::{BufferId, Convolution, Factor, Function, Holder, Kind, Node, NodeId, Operation, Product, Tensor},
 };
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     match op {
         "BatchNormalization" => Some(batch_norm),
         _ => None,
@@ -58,7 +58,7 @@ impl Lowering<'_> {
     }
 
     /// The elements of a constant of one axis.
-    pub fn floats(&self, tensor: &Tensor) -> Option<Vec<f32>> {
+    pub(crate) fn floats(&self, tensor: &Tensor) -> Option<Vec<f32>> {
         let view = self.work.expressions.stored(tensor.node)?;
         let Holder::Constant(bytes) = &self.work.buffers[view.buffer].holder else { return None };
         let (&[length], &[stride]) = (tensor.dims.as_slice(), view.strides.as_slice()) else { return None };

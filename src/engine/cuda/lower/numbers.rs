@@ -14,7 +14,7 @@ const ELEMENTS_MAX: usize = 1024;
 
 /// A whole number, or so many for each row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Number {
+pub(crate) struct Number {
     /// The number.
     pub factor: i64,
     /// Whether it is for each row.
@@ -29,7 +29,7 @@ impl From<i64> for Number {
 
 /// A small tensor of whole numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Known {
+pub(crate) struct Known {
     /// Whole numbers.
     pub kind: Kind,
     /// Its shape.
@@ -40,18 +40,18 @@ pub struct Known {
 
 impl Known {
     /// A tensor of numbers.
-    pub fn fixed_of(dims: &[usize], numbers: &[i64]) -> Self {
+    pub(crate) fn fixed_of(dims: &[usize], numbers: &[i64]) -> Self {
         let elements = numbers.iter().map(|&number| number.into()).collect();
         Self { kind: Kind::I64, dims: Dims::from_slice(dims), elements }
     }
 
     /// The numbers, where none counts rows.
-    pub fn fixed(&self) -> Option<Vec<i64>> {
+    pub(crate) fn fixed(&self) -> Option<Vec<i64>> {
         self.elements.iter().map(|number| (!number.by_rows).then_some(number.factor)).collect()
     }
 
     /// The tensor as a constant; `None` where a number counts rows.
-    pub fn constant(&self, work: &mut Work) -> Option<Tensor> {
+    pub(crate) fn constant(&self, work: &mut Work) -> Option<Tensor> {
         let numbers = self.fixed()?;
         let bytes: Bytes = match self.kind {
             Kind::I64 => numbers.iter().flat_map(|number| number.to_le_bytes()).collect(),
@@ -72,7 +72,7 @@ impl Known {
 }
 
 /// The numbers of a small constant tensor.
-pub fn read(work: &Work, tensor: &Tensor) -> Option<Known> {
+pub(super) fn read(work: &Work, tensor: &Tensor) -> Option<Known> {
     let view = work.expressions.stored(tensor.node)?;
     let buffer = &work.buffers[view.buffer];
     let Holder::Constant(bytes) = &buffer.holder else { return None };
@@ -92,7 +92,7 @@ pub fn read(work: &Work, tensor: &Tensor) -> Option<Known> {
 }
 
 /// What a node gives where it computes whole numbers of numbers that are known; `None` where it does not.
-pub fn folded(call: &Call<'_>, operands: &[Option<Known>]) -> Option<Known> {
+pub(super) fn folded(call: &Call<'_>, operands: &[Option<Known>]) -> Option<Known> {
     let at = |index: usize| operands.get(index).and_then(Option::as_ref);
     let first = at(0)?;
     match call.op() {
@@ -202,7 +202,7 @@ fn number(op: &str, left: Number, right: Number) -> Option<Number> {
 }
 
 /// What a slice takes of an axis, as ONNX clamps it: its first entry, the step, how many.
-pub fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i64, i64, usize), Reason> {
+pub(super) fn range(start: i64, end: i64, step: i64, length: usize) -> Result<(i64, i64, usize), Reason> {
     let length = length as i64;
     let place = |place: i64| if place < 0 { place.saturating_add(length) } else { place };
     let (start, count) = match step {

@@ -11,7 +11,7 @@ use crate::{
     onnx::pb::tensor_proto::DataType as Elem,
 };
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     if unary(op).is_some() {
         return Some(one);
     }
@@ -193,7 +193,7 @@ fn clipped(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 
 impl Lowering<'_> {
     /// A function of tensors that are broadcast to one shape (ONNX, "Broadcasting in ONNX", multidirectional).
-    pub fn apply(&mut self, function: Function, kind: Kind, tensors: &[Tensor]) -> Result<Tensor, Reason> {
+    pub(crate) fn apply(&mut self, function: Function, kind: Kind, tensors: &[Tensor]) -> Result<Tensor, Reason> {
         let kinds: Vec<Kind> = tensors.iter().map(|tensor| self.work.kind(tensor)).collect();
         let operands = if function == Function::Select { &kinds[1..] } else { &kinds[..] };
         if operands.windows(2).any(|pair| pair[0] != pair[1]) {
@@ -207,7 +207,7 @@ impl Lowering<'_> {
     }
 
     /// A function of a tensor and a number.
-    pub fn with_number(&mut self, function: Function, tensor: &Tensor, number: f32) -> Result<Tensor, Reason> {
+    pub(crate) fn with_number(&mut self, function: Function, tensor: &Tensor, number: f32) -> Result<Tensor, Reason> {
         let number = self.number(Kind::F32, number.to_bits().into(), false, &[]);
         self.apply(function, Kind::F32, &[tensor.clone(), number])
     }
@@ -221,7 +221,7 @@ impl Lowering<'_> {
     }
 
     /// The same in another type.
-    pub fn converted(&mut self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Reason> {
+    pub(crate) fn converted(&mut self, tensor: &Tensor, kind: Kind) -> Result<Tensor, Reason> {
         let function = match kind {
             _ if self.work.kind(tensor) == kind => return Ok(tensor.clone()),
             Kind::F32 => Function::ToF32,
@@ -233,7 +233,7 @@ impl Lowering<'_> {
     }
 
     /// Tensors repeated to one shape.
-    pub fn broadcast(&mut self, tensors: &[Tensor]) -> Result<Vec<Tensor>, Reason> {
+    pub(crate) fn broadcast(&mut self, tensors: &[Tensor]) -> Result<Vec<Tensor>, Reason> {
         let rank = tensors.iter().map(|tensor| tensor.dims.len()).max().unwrap_or(0);
         let by_rows = tensors.iter().any(|tensor| tensor.by_rows);
         let mut dims: Dims = SmallVec::from_elem(1, rank);

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::engine::cuda::ir::{Function, Kind, Reduction, Tensor};
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     Some(match op {
         "MaxPool" => max_pool,
         "AveragePool" => average_pool,
@@ -80,7 +80,7 @@ fn global_pool(lowering: &mut Lowering<'_>, call: &Call<'_>) -> Outcome {
 
 impl Lowering<'_> {
     /// Refuses what is no batch of images: `[batch, channels, …]` of fp32.
-    pub fn check_images(&self, tensor: &Tensor) -> Result<(), Reason> {
+    pub(crate) fn check_images(&self, tensor: &Tensor) -> Result<(), Reason> {
         if self.work.kind(tensor) != Kind::F32 {
             return Err(format!("it has elements of {:?}", self.work.kind(tensor)));
         }

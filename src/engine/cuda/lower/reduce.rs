@@ -6,7 +6,7 @@ use crate::engine::cuda::{
     views,
 };
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     Some(match op {
         "Softmax" => softmax,
         "LayerNormalization" => layer_norm,
@@ -161,7 +161,7 @@ impl Lowering<'_> {
     }
 
     /// Reduces axes, which become axes of length 1.
-    pub fn reduced(&mut self, tensor: &Tensor, axes: &[usize], reduction: Reduction, name: &str) -> Tensor {
+    pub(crate) fn reduced(&mut self, tensor: &Tensor, axes: &[usize], reduction: Reduction, name: &str) -> Tensor {
         let rank = tensor.dims.len();
         let outer: Vec<usize> = (0..rank).filter(|axis| !axes.contains(axis)).collect();
         let order: Vec<usize> = outer.iter().chain(axes).copied().collect();

@@ -9,7 +9,7 @@ use crate::engine::cuda::{
     ir::{Function, Holder, Kind, Node, NodeId, Strides, Tensor, View},
 };
 
-pub fn rule(op: &str) -> Option<Rule> {
+pub(super) fn rule(op: &str) -> Option<Rule> {
     match op {
         "Pad" => Some(pad),
         "Resize" => Some(resize),

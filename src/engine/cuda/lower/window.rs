@@ -4,11 +4,11 @@
 use super::{Call, Reason};
 
 /// Places along an axis are fewer than this, so that kernels count them in 32 bits.
-pub const PLACES_MAX: usize = 1 << 31;
+pub(super) const PLACES_MAX: usize = 1 << 31;
 
 /// A window along one axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Window {
+pub(crate) struct Window {
     /// Entries of the axis.
     pub length: usize,
     /// Entries of the window.
@@ -25,14 +25,14 @@ pub struct Window {
 
 impl Window {
     /// Entries from the first to the last of the window.
-    pub fn span(&self) -> usize {
+    pub(crate) fn span(&self) -> usize {
         (self.kernel - 1) * self.dilation + 1
     }
 }
 
 /// How pads are given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AutoPad {
+pub(super) enum AutoPad {
     /// By the attribute `pads`.
     Given,
     /// As many as there are windows to one for each step, the odd one behind.
@@ -45,7 +45,7 @@ pub enum AutoPad {
 
 impl AutoPad {
     /// The attribute of a node.
-    pub fn of(call: &Call<'_>) -> Result<Self, Reason> {
+    pub(super) fn of(call: &Call<'_>) -> Result<Self, Reason> {
         match call.text("auto_pad") {
             None | Some(b"" | b"NOTSET") => Ok(Self::Given),
             Some(b"SAME_UPPER") => Ok(Self::SameUpper),
@@ -56,14 +56,20 @@ impl AutoPad {
     }
 
     /// Divides the pads of an axis.
-    pub fn divided(self, total: usize) -> (usize, usize) {
+    pub(super) fn divided(self, total: usize) -> (usize, usize) {
         let half = total / 2;
         if self == Self::SameLower { (total - half, half) } else { (half, total - half) }
     }
 }
 
 /// A list of a number for each axis, from `least` on.
-pub fn by_axis(call: &Call<'_>, name: &str, axes: usize, least: i64, default: usize) -> Result<Vec<usize>, Reason> {
+pub(super) fn by_axis(
+    call: &Call<'_>,
+    name: &str,
+    axes: usize,
+    least: i64,
+    default: usize,
+) -> Result<Vec<usize>, Reason> {
     let Some(given) = call.ints(name) else { return Ok(vec![default; axes]) };
     // Larger ones than kernels can count have no tensor that they would fit.
     let number = |&number: &i64| usize::try_from(number).ok().filter(|_| (least..PLACES_MAX as i64).contains(&number));
@@ -73,13 +79,13 @@ pub fn by_axis(call: &Call<'_>, name: &str, axes: usize, least: i64, default: us
 }
 
 /// The pads of an axis each, where the node gives them itself.
-pub fn given_pads(call: &Call<'_>, axes: usize) -> Result<Vec<(usize, usize)>, Reason> {
+pub(super) fn given_pads(call: &Call<'_>, axes: usize) -> Result<Vec<(usize, usize)>, Reason> {
     let pads = by_axis(call, "pads", 2 * axes, 0, 0)?;
     Ok((0..axes).map(|axis| (pads[axis], pads[axes + axis])).collect())
 }
 
 /// The windows over spatial axes of these lengths; `kernel` where the node does not give it.
-pub fn windows(call: &Call<'_>, lengths: &[usize], kernel: Option<&[usize]>) -> Result<Vec<Window>, Reason> {
+pub(super) fn windows(call: &Call<'_>, lengths: &[usize], kernel: Option<&[usize]>) -> Result<Vec<Window>, Reason> {
     let axes = lengths.len();
     let shape = match (call.ints("kernel_shape"), kernel) {
         (None, Some(kernel)) => kernel.to_vec(),

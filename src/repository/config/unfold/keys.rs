@@ -5,39 +5,39 @@ use std::fmt;
 use super::{CELLS, UNFOLD};
 use crate::repository::config::nearest::suggestion;
 
-pub const PROGRAM: &str = "program";
-pub const BATCH_SIZES: &str = "batch_sizes";
-pub const MIN_FOLLOWUP: &str = "min_followup";
-pub const PRIORITY: &str = "priority";
+pub(crate) const PROGRAM: &str = "program";
+pub(crate) const BATCH_SIZES: &str = "batch_sizes";
+pub(crate) const MIN_FOLLOWUP: &str = "min_followup";
+pub(crate) const PRIORITY: &str = "priority";
 
-pub const KIND: &str = "kind";
-pub const NAME: &str = "name";
-pub const CELL: &str = "cell";
-pub const LEAF: &str = "leaf";
-pub const INTERNAL: &str = "internal";
-pub const CHILDREN: &str = "children";
-pub const MAX_NODES: &str = "max_nodes";
-pub const STEPS: &str = "steps";
-pub const MAX_STEPS: &str = "max_steps";
-pub const REVERSE: &str = "reverse";
-pub const STREAM: &str = "stream";
+pub(crate) const KIND: &str = "kind";
+pub(crate) const NAME: &str = "name";
+pub(crate) const CELL: &str = "cell";
+pub(crate) const LEAF: &str = "leaf";
+pub(crate) const INTERNAL: &str = "internal";
+pub(crate) const CHILDREN: &str = "children";
+pub(crate) const MAX_NODES: &str = "max_nodes";
+pub(crate) const STEPS: &str = "steps";
+pub(crate) const MAX_STEPS: &str = "max_steps";
+pub(crate) const REVERSE: &str = "reverse";
+pub(crate) const STREAM: &str = "stream";
 
-pub const INPUTS: &str = "inputs";
-pub const OVER: &str = "over";
-pub const CARRY: &str = "carry";
-pub const KEEP: &str = "keep";
-pub const CONTROL: &str = "control";
-pub const FEED: &str = "feed";
-pub const START: &str = "start";
-pub const GROW: &str = "grow";
-pub const HOLD: &str = "hold";
-pub const LENGTH: &str = "length";
-pub const CHILD: &str = "child";
-pub const UNTIL: &str = "until";
-pub const EMIT: &str = "emit";
+pub(crate) const INPUTS: &str = "inputs";
+pub(crate) const OVER: &str = "over";
+pub(crate) const CARRY: &str = "carry";
+pub(crate) const KEEP: &str = "keep";
+pub(crate) const CONTROL: &str = "control";
+pub(crate) const FEED: &str = "feed";
+pub(crate) const START: &str = "start";
+pub(crate) const GROW: &str = "grow";
+pub(crate) const HOLD: &str = "hold";
+pub(crate) const LENGTH: &str = "length";
+pub(crate) const CHILD: &str = "child";
+pub(crate) const UNTIL: &str = "until";
+pub(crate) const EMIT: &str = "emit";
 
 /// Keys of a cell.
-pub const OF_CELLS: [&str; 4] = [PROGRAM, BATCH_SIZES, MIN_FOLLOWUP, PRIORITY];
+pub(crate) const OF_CELLS: [&str; 4] = [PROGRAM, BATCH_SIZES, MIN_FOLLOWUP, PRIORITY];
 
 /// Keys of a segment that have a value of their own.
 const PLAIN: [&str; 11] = [KIND, NAME, CELL, LEAF, INTERNAL, CHILDREN, MAX_NODES, STEPS, MAX_STEPS, REVERSE, STREAM];
@@ -135,7 +135,7 @@ impl fmt::Display for Kind {
 
 /// What a key is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Key<'k> {
+pub(crate) enum Key<'k> {
     /// A cell, and its key.
     Cell(&'k str, &'k str),
     /// A segment's number, and its key, with what a mapping is from behind a dot.
@@ -143,7 +143,7 @@ pub enum Key<'k> {
 }
 
 impl<'k> Key<'k> {
-    pub fn of(key: &'k str) -> Option<Self> {
+    pub(crate) fn of(key: &'k str) -> Option<Self> {
         let (first, rest) = key.split_once('.')?;
         let (part, name) = rest.split_once('.')?;
         if first == CELLS {
@@ -165,7 +165,7 @@ fn number(text: &str) -> Option<u16> {
 }
 
 /// The input of `grow.<input>`, by which `length` names what a segment grows.
-pub fn grown(text: &str) -> Option<&str> {
+pub(crate) fn grown(text: &str) -> Option<&str> {
     text.strip_prefix(GROW)?.strip_prefix('.')
 }
 

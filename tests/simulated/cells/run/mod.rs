@@ -69,7 +69,7 @@ struct Known {
 /// What a task writes: a chain's state, or a node of a tree.
 type Written = (u64, usize, Option<u32>);
 
-pub struct Run {
+pub(super) struct Run {
     world: World,
     core: Core,
     rng: Rng,
@@ -103,7 +103,7 @@ fn slots(graph: &[Unfolded]) -> u32 {
 }
 
 impl Run {
-    pub fn new(world: World, seed: u64, planted: Option<Planted>) -> Self {
+    pub(super) fn new(world: World, seed: u64, planted: Option<Planted>) -> Self {
         let mut core = Core::new();
         for (model, knobs) in (0..).zip(&world.models) {
             core.step(0, Event::ModelUp(ModelId(model), knobs.clone()));
@@ -145,7 +145,7 @@ impl Run {
         }
     }
 
-    pub fn play(mut self) -> Result<Rare, String> {
+    pub(super) fn play(mut self) -> Result<Rare, String> {
         while let Some(Reverse((at, due))) = self.due.pop() {
             if due == Due::Wake && self.wake != Some(at) {
                 // Nothing is due, but requests that are on their way arrive in the end.
