@@ -1,10 +1,10 @@
-//! Compiles `proto/*.proto` with protox, so that building needs no protoc.
+//! Compiles `proto/*.proto` with protox, so that building needs no protoc; names the commit that is built.
 //!
 //! Three sets come out: the model configuration (held by `repository`), the inference service (held by `wire`, which
 //! refers to the configuration's messages by `extern_path`), and ONNX (held by `onnx`). The descriptor sets of the
 //! first two are kept: the text format of `config.pbtxt` and server reflection read them at run time.
 
-use std::{env, error::Error, fs, path::PathBuf};
+use std::{env, error::Error, fs, path::PathBuf, process::Command};
 
 use prost_build::Config;
 use protox::prost::Message;
@@ -15,6 +15,7 @@ const CONFIG_MODULE: &str = "crate::repository::config::pb";
 fn main() -> Result<(), Box<dyn Error>> {
     let out = PathBuf::from(env::var("OUT_DIR")?);
     println!("cargo:rerun-if-changed=proto");
+    name_commit();
 
     let config = protox::compile(["model_config.proto"], ["proto"])?;
     fs::write(out.join("model_config.bin"), config.encode_to_vec())?;
@@ -39,7 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut builder = tonic_prost_build::configure()
         .out_dir(&service_out)
         .build_client(true)
-        // The server runs on its own dispatch; the generated service serves benchmarks and tests, a few methods at a time.
+        // The server runs on its own dispatch; the generated service serves benchmarks and tests, a few methods at a
+        // time.
         .generate_default_stubs(true)
         .bytes(".inference.ModelInferRequest.raw_input_contents")
         .bytes(".inference.ModelInferResponse.raw_output_contents")
@@ -59,4 +61,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     options.compile_fds(protox::compile(["onnx.proto"], ["proto"])?)?;
     Ok(())
+}
+
+/// Lets `paternoster --version` name the commit that is built. A build of sources without a history gets it in
+/// `PATERNOSTER_COMMIT`, or has none. Only release builds ask git, so that a commit does not make others compile again.
+fn name_commit() {
+    const VARIABLE: &str = "PATERNOSTER_COMMIT";
+
+    println!("cargo:rerun-if-env-changed={VARIABLE}");
+    if env::var_os(VARIABLE).is_some() || env::var("PROFILE").as_deref() != Ok("release") {
+        return;
+    }
+    let here = env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    // A copy of the sources within another repository has no history of its own.
+    if git(&["rev-parse", "--show-toplevel"]).as_deref() != Some(&here) {
+        return;
+    }
+    let (Some(commit), Some(log)) = (git(&["rev-parse", "HEAD"]), git(&["rev-parse", "--git-path", "logs/HEAD"]))
+    else {
+        return;
+    };
+    // What git writes whenever HEAD moves.
+    if fs::exists(&log).unwrap_or(false) {
+        println!("cargo:rerun-if-changed={log}");
+    }
+    println!("cargo:rustc-env={VARIABLE}={commit}");
+}
+
+/// What git prints, where it is installed and has an answer.
+fn git(words: &[&str]) -> Option<String> {
+    let done = Command::new("git").args(words).output().ok()?;
+    let printed = String::from_utf8(done.stdout).ok()?;
+    done.status.success().then(|| printed.trim_end().to_owned())
 }

@@ -3,8 +3,8 @@ licences of what is in it and a bill of materials.
 
     python3 scripts/packages.py [--only wheel]
 
-They lie in .cache/packages. What the Debian package takes besides the binary is in .cache/packages/doc and
-.cache/packages/man, where its list of files in Cargo.toml looks for them.
+They lie in .cache/packages. What the Debian package takes besides the binary is in the folders doc, man and completions
+there, where its list of files in Cargo.toml looks for them.
 """
 
 import argparse
@@ -26,10 +26,13 @@ from server import binary
 PACKAGES = CACHE / "packages"
 DOC = PACKAGES / "doc"
 MAN = PACKAGES / "man"
+COMPLETIONS = PACKAGES / "completions"
 #: As deep as deploy/python, since pyproject.toml names Cargo.toml by a relative path.
 STAGE = CACHE / "wheel"
 LICENSES = ROOT / "deploy" / "licenses"
 BILL = "paternoster.cyclonedx.json"
+#: What each shell calls the file.
+SHELLS = {"bash": "paternoster", "zsh": "_paternoster", "fish": "paternoster.fish"}
 #: As in Cargo.toml.
 MAINTAINER = "Paternoster developers <paternoster@packages.invalid>"
 SUMMARIES = {
@@ -109,6 +112,13 @@ def man_pages():
         (MAN / f"{page}.1.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
 
 
+def completions():
+    """Writes what shells complete."""
+    COMPLETIONS.mkdir(parents=True, exist_ok=True)
+    for shell, name in SHELLS.items():
+        (COMPLETIONS / name).write_text(run([binary(), "completions", shell]))
+
+
 def version():
     return run([binary(), "--version"]).split()[1]
 
@@ -130,6 +140,7 @@ def deb():
         target.parent.mkdir(exist_ok=True)
         shutil.copy(library.parent / text, target)
     man_pages()
+    completions()
     changelog()
     for old in PACKAGES.glob("*.deb"):
         old.unlink()

@@ -6,6 +6,8 @@
 mod auto;
 #[cfg(feature = "tools")]
 pub mod bench;
+#[cfg(feature = "tools")]
+mod completions;
 mod cuda;
 mod flags;
 mod hooks;
@@ -29,8 +31,14 @@ pub mod timeline;
 #[cfg_attr(not(feature = "tools"), path = "without_tools.rs")]
 mod tools;
 mod tritonserver;
+mod version;
 
-use std::{ffi::OsString, fmt::Display, process::ExitCode};
+use std::{
+    ffi::OsString,
+    fmt::Display,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand, error::ErrorKind};
 
@@ -84,6 +92,9 @@ pub fn main() -> ExitCode {
         Ok(Command::Inspect(args)) => exit_code(inspect::run(&args)),
         Ok(Command::Tool(tool)) => tool.run(),
         Ok(Command::OpenAlone) => repository::open_alone(),
+        Err(error) if error.kind() == ErrorKind::DisplayVersion => {
+            exit_code(io::stdout().write_all(version::text().as_bytes()))
+        }
         Err(error) => error.exit(),
     }
 }

@@ -2,9 +2,9 @@
 
 use std::process::ExitCode;
 
-use clap::Subcommand;
+use clap::{CommandFactory, Subcommand};
 
-use super::{bench, exit_code, models, simulate, timeline};
+use super::{Cli, bench, completions, exit_code, models, simulate, timeline};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Tool {
@@ -16,6 +16,8 @@ pub(super) enum Tool {
     Timeline(timeline::TimelineArgs),
     /// See what policies would do on a device, and how many devices a load needs
     Simulate(Box<simulate::SimulateArgs>),
+    /// Print what a shell needs to complete subcommands and flags
+    Completions(completions::CompletionsArgs),
 }
 
 impl Tool {
@@ -25,6 +27,7 @@ impl Tool {
             Self::Bench(args) => exit_code(bench::run(&args)),
             Self::Timeline(args) => exit_code(timeline::run(&args)),
             Self::Simulate(args) => exit_code(simulate::run(&args)),
+            Self::Completions(args) => exit_code(completions::run(&args, Cli::command())),
         }
     }
 }

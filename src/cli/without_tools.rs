@@ -14,6 +14,8 @@ pub(super) enum Tool {
     Timeline(Anything),
     #[command(hide = true)]
     Simulate(Anything),
+    #[command(hide = true)]
+    Completions(Anything),
 }
 
 /// Whatever follows the name: the reason is the same for all of it, `--help` included.
@@ -31,6 +33,7 @@ impl Tool {
             Self::Bench(_) => "bench",
             Self::Timeline(_) => "timeline",
             Self::Simulate(_) => "simulate",
+            Self::Completions(_) => "completions",
         };
         eprintln!("error: this program was built without '{name}', which needs the cargo feature 'tools'");
         ExitCode::from(2)

@@ -2,13 +2,16 @@
 
 use std::{
     env,
+    ffi::CStr,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
+use libloading::Library;
 use ort::{
     environment::{Environment, GlobalThreadPoolOptions},
     logging::LogLevel,
+    sys::OrtApiBase,
 };
 
 use super::{arena::Arena, sessions::Sessions, weights::CompiledGraph};
@@ -29,7 +32,8 @@ pub struct RuntimeOptions {
     pub library: Option<PathBuf>,
     /// Threads that one run may use, shared by all sessions; 0: as many as there are cores.
     pub threads: usize,
-    /// Most bytes that the tensors of all models may take, weights included: a run that would need more fails. 0: without a limit.
+    /// Most bytes that the tensors of all models may take, weights included: a run that would need more fails. 0:
+    /// without a limit.
     pub max_memory_bytes: usize,
 }
 
@@ -70,8 +74,9 @@ pub enum LibraryError {
 }
 
 /// Keeps ONNX Runtime from sending telemetry and from keeping a device's identity in the user's home. From version 1.29
-/// on its official libraries do both, unless a variable says otherwise when they are set up. The switch in the interface
-/// comes too late for that. A value that the user has set stays. A program calls this before it starts threads.
+/// on its official libraries do both, unless a variable says otherwise when they are set up. The switch in the
+/// interface comes too late for that. A value that the user has set stays. A program calls this before it starts
+/// threads.
 #[expect(clippy::disallowed_methods, reason = "it comes before threads do")]
 pub fn refuse_telemetry() {
     if env::var_os(TELEMETRY_VARIABLE).is_none() {
@@ -150,6 +155,25 @@ impl Runtime {
     pub fn description(&self) -> &'static str {
         ort::info()
     }
+}
+
+/// Path and version of the library that [`Runtime::load`] finds where no path is given. Nothing is set up.
+///
+/// # Errors
+/// When there is none, or it is another library.
+pub fn installed() -> Result<(PathBuf, String), LibraryError> {
+    let path = find(None)?;
+    let unusable = |reason: String| LibraryError::Load { path: path.clone(), reason };
+    // SAFETY: its initialisers are those that `Runtime::load` runs.
+    let library = unsafe { Library::new(&path) }.map_err(|error| unusable(error.to_string()))?;
+    // SAFETY: the C interface has this function, of this type, in every version.
+    let base = unsafe { library.get::<unsafe extern "C" fn() -> *const OrtApiBase>("OrtGetApiBase") };
+    // SAFETY: it takes nothing, and its answer lives as long as the library.
+    let base = unsafe { base.map_err(|error| unusable(error.to_string()))?().as_ref() };
+    let base = base.ok_or_else(|| unusable("it has no interface".to_owned()))?;
+    // SAFETY: a string of the library's own, which is still loaded.
+    let version = unsafe { CStr::from_ptr((base.GetVersionString)()) };
+    Ok((path.clone(), version.to_string_lossy().into_owned()))
 }
 
 fn available_cores() -> usize {

@@ -13,5 +13,5 @@ mod status;
 mod value;
 mod weights;
 
-pub use library::{LibraryError, Runtime, RuntimeOptions, refuse_telemetry};
+pub use library::{LibraryError, Runtime, RuntimeOptions, installed, refuse_telemetry};
 pub use program::OnnxProgram;
