@@ -381,13 +381,18 @@ def hadolint():
 GO_SETTINGS = {"GOFLAGS": "-mod=mod", "GOTOOLCHAIN": "local"}
 
 
+def go_compiler():
+    """Go's own program, which is not fetched."""
+    found = shutil.which("go")
+    if found is None:
+        raise Unavailable("it is built by Go, which is not installed")
+    return found
+
+
 def go(*arguments, **settings):
     """Runs Go, with settings from its environment."""
-    program = shutil.which("go")
-    if program is None:
-        raise Unavailable("it is built by Go, which is not installed")
     directory = settings.pop("cwd")
-    return run([program, *arguments], env={**os.environ, **GO_SETTINGS, **settings}, cwd=directory)
+    return run([go_compiler(), *arguments], env={**os.environ, **GO_SETTINGS, **settings}, cwd=directory)
 
 
 def go_module(pin, scratch):
@@ -397,6 +402,11 @@ def go_module(pin, scratch):
     if given["Sum"] != pin.sum:
         raise Unavailable(f"{module} has the sum {given['Sum']}, {pin.sum} is pinned")
     return Path(given["Dir"])
+
+
+def node():
+    """The program that runs JavaScript."""
+    return debian_program("node", "nodejs")
 
 
 def go_program(pin):
