@@ -1,14 +1,14 @@
 //! What the batching core costs a task and a row, with 10, 1,000 and 100,000 requests in flight.
 //!
 //! One measured turn completes the running task, which ends its requests and launches the next batch, and lets as many
-//! requests arrive as ended: so the number in flight stays the same. The figure for a task is the turn of a batch of one
-//! row; the figure for a row is what each further row of a batch adds: its request's whole life. `deadlines` gives every
-//! request one, `keys` spreads the requests over 16 keys that share no batch, `lengths` groups requests of 64 lengths by Policy I
-//! and looks for parts by Policy II. `shapes` and `shapes_lazy` are the worst that clients can do to a model with an
-//! objective beside another one: no two requests may share a batch, and at each turn somebody asks who must start
-//! first. Under `stages` each batch runs 16 stages, so that
-//! a turn is a boundary mostly, and what a further row adds is what it costs to let it go on. Under `cells` requests are chains
-//! of 22 nodes on average: a turn is a task of nodes, of which one in 22 is its request's last.
+//! requests arrive as ended: so the number in flight stays the same. The figure for a task is the turn of a batch of
+//! one row; the figure for a row is what each further row of a batch adds: its request's whole life. `deadlines` gives
+//! every request one, `keys` spreads the requests over 16 keys that share no batch, `lengths` groups requests of 64
+//! lengths by Policy I and looks for parts by Policy II. `shapes` and `shapes_lazy` are the worst that clients can do
+//! to a model with an objective beside another one: no two requests may share a batch, and at each turn somebody asks
+//! who must start first. Under `stages` each batch runs 16 stages, so that a turn is a boundary mostly, and what a
+//! further row adds is what it costs to let it go on. Under `cells` requests are chains of 22 nodes on average: a turn
+//! is a task of nodes, of which one in 22 is its request's last.
 
 use std::hint::black_box;
 

@@ -1,5 +1,5 @@
-//! What a boundary between two stages costs on the CPU: a straight line of eight additions, whole and cut into 2, 4 and 8
-//! stages, each request alone on the pool. A boundary's cost is the slope over the number of stages.
+//! What a boundary between two stages costs on the CPU: a straight line of eight additions, whole and cut into 2, 4 and
+//! 8 stages, each request alone on the pool. A boundary's cost is the slope over the number of stages.
 //!
 //! `cargo bench --bench stages`. Programs of this crate's own need nothing; those of ONNX Runtime need its library, in
 //! `ORT_DYLIB_PATH` or where `make` puts it.

@@ -47,8 +47,8 @@ FIGURES = ("requests_per_s", "p50_ms", "p90_ms", "p99_ms")
 
 #: One line: its name, its model, and further words.
 Line = namedtuple("Line", "name model words", defaults=[()])
-#: A part of open loops: the workload, its lines, the requests in flight at the peak, the loads, and of which load and lines timelines
-#: are drawn.
+#: A part of open loops: the workload, its lines, the requests in flight at the peak, the loads, and of which load and
+#: lines timelines are drawn.
 Part = namedtuple("Part", "workload lines in_flight loads recorded", defaults=[IN_FLIGHT, LOADS, None])
 
 

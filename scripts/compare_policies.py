@@ -19,7 +19,8 @@ from pathlib import Path
 import fetch
 from server import ROOT, binary
 
-#: What is measured: the model, the lengths of its requests where they vary, and how often the seconds of the others a round takes.
+#: What is measured: the model, the lengths of its requests where they vary, and how often the seconds of the others a
+#: round takes.
 Case = namedtuple("Case", "model workload longer", defaults=[None, 1])
 
 CASES = {

@@ -21,8 +21,8 @@ from compare_policies import CASES, called, write_models
 from server import binary
 
 LOADS = (0.25, 0.6, 0.9)
-#: Of each case: the policies, and what the simulator is to take for them. `auto` knows the profile's times from the start, as a simulated
-#: policy does.
+#: Of each case: the policies, and what the simulator is to take for them. `auto` knows the profile's times from the
+#: start, as a simulated policy does.
 COMPARED = {
     "minilm, glue-short": {"window": "window", "auto": "diversity: { input: true, operator: true }"},
     "resnet50": {"window": "window", "auto": "diversity: { operator: true }"},

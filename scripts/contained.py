@@ -16,7 +16,7 @@ import fetch
 from fetch import CACHE, Unavailable, made_from, replacing, run
 from server import Server
 
-#: The longest that a server may live, should whoever started it be killed.
+#: The longest that a server may live, should the process that started it be killed.
 MOST_SECONDS = 600
 #: As containers have it.
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"

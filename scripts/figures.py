@@ -216,12 +216,14 @@ def adaptive():
 
 # ## BatchMaker
 
-#: Scheduling and gathering take 65 us a task (section 7.3); a lane is given work of 1.25 ms ahead, five steps of 250 us.
+#: Scheduling and gathering take 65 us a task (section 7.3); a lane is given work of 1.25 ms ahead, five steps of 250
+#: us.
 V100 = options(table="v100", boundary_us=65, horizon_us=1250)
 #: As many requests as the paper draws.
 DRAWN = options(requests=100_000, seeds=2)
 CELLULAR = "BatchMaker=cellular"
-#: On trees: as in section 4.4, where inner nodes wait for all leaves, as by default, and as TensorFlow Fold and DyNet merge requests.
+#: On trees: as in section 4.4, where inner nodes wait for all leaves, as by default, and as TensorFlow Fold and DyNet
+#: merge requests.
 MERGED = "Merging=cellular: { merge_requests: 64, frontier: false }"
 ON_TREES = ("BatchMaker=cellular: { frontier: false }", "frontier=cellular", MERGED)
 

@@ -40,8 +40,8 @@ Stream = namedtuple("Stream", "model samples times choices")
 #: What became of one request. `answer` is None where it failed, and `error` says why.
 Answered = namedtuple("Answered", "model choice due_s done_s latency_s answer error")
 
-#: A table that says of a CPU what is true of devices with operator diversity: the decoder takes few rows at a time better than
-#: many. What is measured corrects it, but not before batches have been split.
+#: A table that says of a CPU what is true of devices with operator diversity: the decoder takes few rows at a time
+#: better than many. What is measured corrects it, but not before batches have been split.
 UNET_LATENCIES = [
     *({"stage": 0, "rows": rows, "latency_us": 20_000 + 5_000 * rows} for rows in (1, 8)),
     *({"stage": stage, "rows": rows, "latency_us": 20_000 * rows**2} for stage in (1, 2) for rows in (1, 2, 4, 8)),

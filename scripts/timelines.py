@@ -19,8 +19,8 @@ import open_load
 from open_load import POLICIES, WHOLE, WINDOW, Served
 from server import ROOT, Server
 
-#: One drawing: its models, the share of the peak at which requests come, how many there are of each model, how many of them
-#: are to be drawn, what should happen to the batch that is drawn, and flags of the server.
+#: One drawing: its models, the share of the peak at which requests come, how many there are of each model, how many of
+#: them are to be drawn, what should happen to the batch that is drawn, and flags of the server.
 Scenario = namedtuple("Scenario", "models load requests drawn shows flags", defaults=[()])
 #: One request: from when to when, in ms after the first event, the process of its model, and the names of its spans.
 Journey = namedtuple("Journey", "begin_ms end_ms process names")

@@ -164,7 +164,7 @@ impl Budget {
         self.used.fetch_sub(amount, Ordering::SeqCst);
         match &self.whole {
             Some(whole) => whole.give_back(amount),
-            // Whoever waits was counted before it looked for room, so that either it finds this or is woken.
+            // A waiter was counted before it looked for room, so that either it finds this or is woken.
             None if self.waiting.load(Ordering::SeqCst) > 0 => self.released.notify_waiters(),
             None => {}
         }

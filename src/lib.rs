@@ -9,7 +9,7 @@
 #[cfg(all(test, not(feature = "tools")))]
 compile_error!("tests run on the example models and with drawn loads: they need the feature 'tools'");
 
-// What the tests of the core are made of is made anew into those of the pool, and names the crate.
+// What the tests of the core are made of is made again into those of the pool, and names the crate.
 #[cfg(test)]
 extern crate self as paternoster;
 

@@ -1,7 +1,8 @@
 //! Which device takes a request. Each device has a core of its own and shares no lock with others; what it has to do
 //! it publishes after each step, and here that is compared. The executor and the simulator route alike.
 //!
-//! - A request goes to the device that is expected to have done its work first; one of a sequence to the sequence's own.
+//! - A request goes to the device that is expected to have done its work first; one of a sequence to the sequence's
+//!   own.
 //! - A device that idles takes requests that have not boarded from the one that has most to do.
 //! - Devices are in groups: those of one can stand in for each other.
 //! - A device that is lost, or has no lane in service, takes none.

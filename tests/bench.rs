@@ -38,7 +38,8 @@ fn has_library() -> bool {
     found
 }
 
-/// Runs the command on that model with more words: what it prints, or, where its exit status is 1, what it complains of.
+/// Runs the command on that model with more words: what it prints, or, where its exit status is 1, what it complains
+/// of.
 fn bench(repository: &Path, more: &[&str]) -> Result<String, String> {
     let words = ["bench", "--model", "echo", "--cpu-threads", "1", "--warm-up-seconds", "0", "--samples", "8"];
     let mut command = Command::new(env!("CARGO_BIN_EXE_paternoster"));

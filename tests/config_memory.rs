@@ -3,8 +3,8 @@
 use allocation_counter::measure;
 use paternoster::repository::config::{json, pbtxt, yaml};
 
-/// Most bytes held at a time for each byte of the text. The YAML reader keeps an event for each token, which may be of two
-/// bytes, before anything can be counted; its files are the smallest.
+/// Most bytes held at a time for each byte of the text. The YAML reader keeps an event for each token, which may be of
+/// two bytes, before anything can be counted; its files are the smallest.
 const GROWTH: u64 = 256;
 
 /// Most bytes held beside that: the schema, tables that grow by doubling, the error's text.

@@ -1,4 +1,5 @@
-//! The pool with real threads and small programs: every request gets its own rows, ends once, and leaves nothing behind.
+//! The pool with real threads and small programs: every request gets its own rows, ends once, and leaves nothing
+//! behind.
 
 use std::{
     sync::{Arc, Weak},

@@ -1,5 +1,5 @@
-//! Models whose weights lie in files beside them: whole, cut into stages, made of cells, profiled and sliced, they are what
-//! they are with the weights in the model's own file.
+//! Models whose weights lie in files beside them: whole, cut into stages, made of cells, profiled and sliced, they are
+//! what they are with the weights in the model's own file.
 //!
 //! Needs ONNX Runtime: in `ORT_DYLIB_PATH` or where `make` puts it. Without it each test says so and passes.
 

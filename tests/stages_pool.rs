@@ -1,5 +1,5 @@
-//! Versions cut into stages on the pool with real threads: rows keep their places from stage to stage, leave where they may,
-//! and each request gets its own back in order.
+//! Versions cut into stages on the pool with real threads: rows keep their places from stage to stage, leave where they
+//! may, and each request gets its own back in order.
 
 #[path = "common/chain.rs"]
 mod chain;

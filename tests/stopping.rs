@@ -1,5 +1,5 @@
-//! Runs that do not end by themselves: they are told to stop when nobody waits for them or their time is over, and a lane
-//! whose task does not stop goes on without it.
+//! Runs that do not end by themselves: they are told to stop when nobody waits for them or their time is over, and a
+//! lane whose task does not stop goes on without it.
 
 #[path = "common/chain.rs"]
 mod chain;

@@ -1,4 +1,5 @@
-//! Parsing takes no more memory than was found beforehand, for any message, and that is a small multiple of the message.
+//! Parsing takes no more memory than was found beforehand, for any message, and that is a small multiple of the
+//! message.
 
 use allocation_counter::measure as allocations;
 use bytes::Bytes;

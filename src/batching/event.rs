@@ -1,4 +1,4 @@
-//! The contract between the core and whoever drives it (executor, simulator, tests): events in, actions out.
+//! The contract between the core and its drivers (executor, simulator, tests): events in, actions out.
 
 use smallvec::SmallVec;
 

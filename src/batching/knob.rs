@@ -205,7 +205,7 @@ pub enum Form {
     },
     /// Ascending lengths, separated by commas.
     Lengths,
-    /// Anything: whoever reads it says more.
+    /// Anything: its reader says more.
     Text,
 }
 

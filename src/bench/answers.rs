@@ -68,8 +68,8 @@ impl Work {
     /// Compares the answer to the request of this number.
     ///
     /// # Errors
-    /// With what differs, if anything does by more than the tolerance: 1e-4 of the output's root mean square, nothing for
-    /// datatypes that are not floating-point, more for those of 16 bits.
+    /// With what differs, if anything does by more than the tolerance: 1e-4 of the output's root mean square, nothing
+    /// for datatypes that are not floating-point, more for those of 16 bits.
     pub fn check(&self, number: usize, answer: &[OutputTensor]) -> Result<(), String> {
         let expected = &self.expected[number % self.expected.len()];
         if answer.len() != expected.len() {

@@ -73,8 +73,8 @@ impl Outcome {
     }
 }
 
-/// Measures all subjects, so many rounds; every second round in the opposite order, and each round with the same arrivals for all, of
-/// what `load` gives for it. `done` is told after each run.
+/// Measures all subjects, so many rounds; every second round in the opposite order, and each round with the same
+/// arrivals for all, of what `load` gives for it. `done` is told after each run.
 pub async fn measure(
     subjects: &[Subject],
     work: &Arc<Work>,

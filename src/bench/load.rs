@@ -20,8 +20,8 @@ use crate::{
 /// How requests come.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Load {
-    /// At their own times, whether earlier ones are answered or not. A latency counts from the time at which a request was to be
-    /// sent.
+    /// At their own times, whether earlier ones are answered or not. A latency counts from the time at which a request
+    /// was to be sent.
     Open(Arrivals),
     /// So many clients send their next request when the last one is answered. A latency counts from there.
     Closed {
@@ -47,8 +47,8 @@ impl Load {
 /// How long a load lasts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Timing {
-    /// What an open loop sends, and what a closed loop is answered, in the first of the time is not counted. Recorded arrivals count from
-    /// the first.
+    /// What an open loop sends, and what a closed loop is answered, in the first of the time is not counted. Recorded
+    /// arrivals count from the first.
     pub warm_up: Duration,
     /// What is sent, or answered, then is counted; `None` is for recorded arrivals: until they end.
     pub measured: Option<Duration>,
@@ -61,7 +61,8 @@ pub struct Timing {
 /// A right answer to a counted request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answered {
-    /// When the request was to be sent, in seconds from the first counted time; in a closed loop it may have been before that.
+    /// When the request was to be sent, in seconds from the first counted time; in a closed loop it may have been
+    /// before that.
     pub sent_s: f64,
     /// How long it took from there.
     pub latency_ns: u64,

@@ -1,8 +1,8 @@
 //! Load on a model, and what it does to latencies: what `paternoster bench` measures.
 //!
-//! Here live generated requests and their right answers ([`samples`], [`answers`]), what is measured ([`Target`]: a model in
-//! this process, or a server over gRPC), open and closed loops ([`load`]), and runs of several policies beside each other
-//! ([`compare`], [`local`], [`sweep`]). Here must not live: what is printed, and when requests arrive
+//! Here live generated requests and their right answers ([`samples`], [`answers`]), what is measured ([`Target`]: a
+//! model in this process, or a server over gRPC), open and closed loops ([`load`]), and runs of several policies beside
+//! each other ([`compare`], [`local`], [`sweep`]). Here must not live: what is printed, and when requests arrive
 //! ([`crate::workload`]).
 
 pub mod answers;

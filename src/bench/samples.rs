@@ -12,7 +12,8 @@ use crate::{
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
 };
 
-/// How often a request that is the same as another is drawn anew before it is taken as it is: a BOOL has but two values.
+/// How often a request that is the same as another is drawn again before it is taken as it is: a BOOL has but two
+/// values.
 const DRAWS: u32 = 16;
 /// More bytes than any input of a sensible benchmark has.
 const MAX_BYTES: usize = 1 << 30;

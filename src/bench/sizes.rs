@@ -10,7 +10,8 @@ use crate::{
 pub enum Sizes {
     /// One length a request, in all dimensions that vary.
     Lengths(Lengths),
-    /// One binary tree a request: dimensions that vary have an entry for each node, and one input names the nodes' children.
+    /// One binary tree a request: dimensions that vary have an entry for each node, and one input names the nodes'
+    /// children.
     Trees(Trees),
 }
 
@@ -50,7 +51,8 @@ impl Size {
         }
     }
 
-    /// The children of each node, in this type of whole numbers: left and right, -1 where there is none. Nothing where there are no nodes.
+    /// The children of each node, in this type of whole numbers: left and right, -1 where there is none. Nothing where
+    /// there are no nodes.
     pub(super) fn children(&self, datatype: DataType) -> Option<Vec<u8>> {
         let Self::Tree(tree) = self else { return None };
         let size = datatype.size_bytes()?;

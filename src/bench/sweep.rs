@@ -13,8 +13,8 @@ const MAX_BATCHES: [u32; 5] = [4, 8, 16, 32, 64];
 const DELAYS_US: [u64; 3] = [0, 1_000, 10_000];
 const BUCKETS: [u32; 3] = [1, 10, 40];
 
-/// All windows of the sweep: largest batches 1 to 64, delays from 0, and buckets of lengths where they vary. Batches of one row
-/// have neither.
+/// All windows of the sweep: largest batches 1 to 64, delays from 0, and buckets of lengths where they vary. Batches of
+/// one row have neither.
 ///
 /// # Errors
 /// Never, as long as `window` has these knobs.
@@ -32,8 +32,8 @@ pub fn windows(lengths_vary: bool) -> Result<Vec<Variant>, VariantError> {
     texts.iter().map(|text| Variant::parse(text)).collect()
 }
 
-/// Runs every window once at every load; of each load the one with the least mean latency, among those that answer at least 98 %
-/// as many requests as the one that answers most. `done` is told after each run.
+/// Runs every window once at every load; of each load the one with the least mean latency, among those that answer at
+/// least 98 % as many requests as the one that answers most. `done` is told after each run.
 ///
 /// # Errors
 /// When a window does not load.

@@ -37,8 +37,8 @@ impl Target {
         }
     }
 
-    /// Sends a request; in this process before the future is first polled. Dropping the future gives the request up. An error is
-    /// why there is no answer.
+    /// Sends a request; in this process before the future is first polled. Dropping the future gives the request up. An
+    /// error is why there is no answer.
     pub fn send(&self, sample: &Sample) -> Pin<Box<dyn Future<Output = Result<Answer, String>> + Send>> {
         match self {
             Self::Local(handle, _) => {

@@ -15,8 +15,8 @@ use crate::{
 #[command(next_help_heading = "Profiles")]
 #[allow(missing_docs)]
 pub struct AutoArgs {
-    /// Directory of the profiles by which models with `stages: auto` or `policy: auto` are served; $XDG_CACHE_HOME/paternoster or
-    /// ~/.cache/paternoster where not given
+    /// Directory of the profiles by which models with `stages: auto` or `policy: auto` are served;
+    /// $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
     #[arg(long = "profile-directory", value_name = "DIR")]
     pub profile_directory: Option<PathBuf>,
 

@@ -23,8 +23,8 @@ const DEPTH: u16 = 2;
 #[command(next_help_heading = "CUDA cards")]
 #[allow(missing_docs)]
 pub struct CudaArgs {
-    /// What models run on that leave it to the server: auto (all CUDA cards that there are, else the CPU), cpu, cuda, or
-    /// cuda: with the numbers of cards, as in cuda:0,1
+    /// What models run on that leave it to the server: auto (all CUDA cards that there are, else the CPU), cpu, cuda,
+    /// or cuda: with the numbers of cards, as in cuda:0,1
     #[arg(long = "device", value_name = "DEVICE", default_value = "auto", value_parser = DeviceChoice::parse)]
     pub device: DeviceChoice,
 

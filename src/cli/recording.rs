@@ -16,8 +16,8 @@ const MOST_EVENTS: i64 = 10_000_000;
 #[derive(Clone, Debug, clap::Args)]
 #[command(next_help_heading = "Timeline")]
 pub struct RecordArgs {
-    /// Record requests and tasks, and write them to this file at the end, in the Chrome trace format; a server gives them before by
-    /// GET /v2/timeline
+    /// Record requests and tasks, and write them to this file at the end, in the Chrome trace format; a server gives
+    /// them before by GET /v2/timeline
     #[arg(id = "timeline-file", long, value_name = "FILE")]
     pub file: Option<PathBuf>,
 

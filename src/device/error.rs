@@ -1,4 +1,4 @@
-//! What devices refuse, and what becomes of work that fails.
+//! What devices refuse, and how work fails.
 
 use super::{AccessKind, BufferId, StreamId, sim::Violation};
 

@@ -2,8 +2,8 @@
 //!
 //! [`Device`] is the contract: CUDA's streams, events, copies and launches over buffers of rows. [`cpu`] carries it out
 //! on threads, [`cuda`] on a GPU, and [`sim`] in virtual time with symbolic rows, where it finds the faults that real
-//! devices hide. One suite (`tests/device`) holds all of them to it. [`RowBuffer`] is the host memory between two stages;
-//! [`BufferPool`] the memory of batches and responses.
+//! devices hide. One suite (`tests/device`) holds all of them to it. [`RowBuffer`] is the host memory between two
+//! stages; [`BufferPool`] the memory of batches and responses.
 
 mod access;
 mod contract;

@@ -108,7 +108,7 @@ impl RowBuffer {
         Ok(RowsMut { buffer: Arc::clone(self), rows, by: AccessKind::Update })
     }
 
-    /// Lets rows hold nothing, whoever uses them.
+    /// Lets rows hold nothing, even if they are in use.
     pub(super) fn lose(&self, rows: impl Iterator<Item = u32>) {
         let mut book = self.book.lock();
         for row in rows {

@@ -32,8 +32,8 @@ pub struct Batch<'a> {
 /// One input of a batch, all rows together.
 #[derive(Debug)]
 pub enum BatchInput<'a> {
-    /// Fixed-size elements, contiguous, row-major. Aligned to 64 bytes where the batch was gathered, to the element's size
-    /// where it is a part of a larger buffer.
+    /// Fixed-size elements, contiguous, row-major. Aligned to 64 bytes where the batch was gathered, to the element's
+    /// size where it is a part of a larger buffer.
     Dense {
         /// Full shape as the graph sees it, batch axis included where the model has one.
         shape: &'a [i64],
@@ -121,13 +121,13 @@ pub trait Program: Send + Sync {
     /// When the program fails as a whole, or is stopped; a row that fails alone is reported in its outcome.
     fn run(&self, batch: &Batch<'_>) -> Result<Execution, EngineError>;
 
-    /// Runs one batch, as [`Self::run`] does, but writes outputs into memory of the caller's: where `given` holds some for an
-    /// output, the batch's `output_shapes` hold its shape, whose bytes the memory has. Such an output's `data` comes back
-    /// empty. `given` may be shorter than there are outputs.
+    /// Runs one batch, as [`Self::run`] does, but writes outputs into memory of the caller's: where `given` holds some
+    /// for an output, the batch's `output_shapes` hold its shape, whose bytes the memory has. Such an output's `data`
+    /// comes back empty. `given` may be shorter than there are outputs.
     ///
     /// # Errors
-    /// As [`Self::run`]; and when an output does not have the size of the memory given for it. What is written by then is
-    /// undefined.
+    /// As [`Self::run`]; and when an output does not have the size of the memory given for it. What is written by then
+    /// is undefined.
     fn run_into(&self, batch: &Batch<'_>, given: &mut [Option<&mut [u8]>]) -> Result<Execution, EngineError> {
         let mut execution = self.run(batch)?;
         for (index, (output, given)) in execution.outputs.iter_mut().zip(given).enumerate() {
@@ -148,7 +148,8 @@ pub trait Program: Send + Sync {
         false
     }
 
-    /// By input, as far as it is known: the indices that every run takes there. Any other makes it fail, whatever else it is given.
+    /// By input, as far as it is known: the indices that every run takes there. Any other makes it fail, whatever else
+    /// it is given.
     fn index_ranges(&self) -> &[Option<IndexRange>] {
         &[]
     }

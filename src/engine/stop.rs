@@ -13,8 +13,8 @@ use parking_lot::Mutex;
 
 use super::EngineError;
 
-/// Stops the runs that it is given to: once raised, they fail soon, as do later ones until it is cleared. A lane, which runs one
-/// batch at a time, keeps one for all its runs, so that it adds no cost to a run.
+/// Stops the runs that it is given to: once raised, they fail soon, as do later ones until it is cleared. A lane, which
+/// runs one batch at a time, keeps one for all its runs, so that it adds no cost to a run.
 #[derive(Default)]
 pub struct StopSignal {
     raised: AtomicBool,

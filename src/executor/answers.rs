@@ -62,7 +62,7 @@ impl Answers<'_> {
         Ok(taken)
     }
 
-    /// What becomes of the rows, each of which has an outcome of its own or goes on.
+    /// How the rows end, each of which has an outcome of its own or goes on.
     pub(super) fn outcomes(&self, taken: &[Option<usize>], own: Vec<RowOutcome>) -> Vec<RowOutcome> {
         let exits = &self.stages.stages[self.number].exits;
         if exits.is_empty() {

@@ -1,4 +1,4 @@
-//! Carries tasks out on a device: waits, the launch, and a ticket for whoever must wait for the task.
+//! Carries tasks out on a device: waits, the launch, and a ticket for those that must wait for the task.
 
 use smallvec::SmallVec;
 

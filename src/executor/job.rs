@@ -117,8 +117,8 @@ impl Job {
         versions
     }
 
-    /// Requests may leave with it: it counts as an execution of the versions in it. Batch sizes tell of the batches that
-    /// requests leave in.
+    /// Requests may leave with it: it counts as an execution of the versions in it. Batch sizes tell of the batches
+    /// that requests leave in.
     pub(super) fn count_execution(&self, timings: &ExecutionTimings) {
         for (stats, rows) in self.by_version() {
             stats.execution(rows, timings);

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 use crate::batching::ReqId;
 
-/// Where whoever submitted a request finds it.
+/// Where the caller that submitted a request finds it.
 #[derive(Clone, Debug)]
 pub(super) enum Location {
     /// On this device until it ends.
@@ -60,8 +60,8 @@ impl Location {
         }
     }
 
-    /// Lets `cancel` end the request on the device where it is; it tells whether the device has it still. One that moves
-    /// meanwhile is ended where it arrives.
+    /// Lets `cancel` end the request on the device where it is; it tells whether the device has it still. One that
+    /// moves meanwhile is ended where it arrives.
     pub(super) fn cancel(&self, cancel: impl Fn(usize, ReqId) -> bool) {
         let mut asked = None;
         loop {

@@ -1,10 +1,10 @@
-//! The shared pool: a shard for each device, and a router that chooses among them. It drives `batching`, carries out its
-//! actions, owns threads and batch memory. Knows neither protocols nor papers.
+//! The shared pool: a shard for each device, and a router that chooses among them. It drives `batching`, carries out
+//! its actions, owns threads and batch memory. Knows neither protocols nor papers.
 //!
-//! Whoever brings an event (a client's task, a lane, the timer) drives the core itself, under one lock: a step costs
-//! about a microsecond, a hand-over to a scheduler thread costs several (`docs/decisions`). For the same reason
-//! a request that is alone, of a program whose runs are known to be short, runs on the thread that brought it. Nothing
-//! but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
+//! The thread that brings an event (of a client's task, a lane, the timer) drives the core itself, under one lock: a
+//! step costs about a microsecond, a hand-over to a scheduler thread costs several (`docs/decisions`). For the same
+//! reason a request that is alone, of a program whose runs are known to be short, runs on the thread that brought it.
+//! Nothing but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
 //!
 //! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that
 //! their batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`).

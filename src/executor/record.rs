@@ -63,7 +63,7 @@ pub(super) struct Record {
     /// Its way through its cells, where it unfolds.
     pub(super) journey: Option<Arc<Journey>>,
     pub(super) sink: Sink,
-    /// Where whoever submitted it finds it, if it may move to another device.
+    /// Where its submitter finds it, if it may move to another device.
     pub(super) whereabouts: Option<Arc<Whereabouts>>,
     /// Responses that its tasks made and the core has not let go yet.
     pub(super) responses: VecDeque<(Response, Option<Held>)>,
@@ -75,8 +75,8 @@ pub(super) struct Record {
     pub(super) unread: Option<Unread>,
     /// How often it ran.
     pub(super) step: u32,
-    /// Parts of its tasks that have completed and whose outputs the host has yet to take, in order: whether a response of
-    /// a stream is among these.
+    /// Parts of its tasks that have completed and whose outputs the host has yet to take, in order: whether a response
+    /// of a stream is among these.
     pub(super) untaken: VecDeque<bool>,
     /// Responses that the core has let go and that are among those outputs, by their numbers.
     pub(super) due_emits: VecDeque<u32>,
@@ -284,7 +284,7 @@ impl Record {
     }
 
     fn count(&mut self, error: Option<&InferError>, now: Ns) {
-        // Let go before the reply leaves, so that whoever sends it ends the trace.
+        // Let go before the reply leaves, so that its sender ends the trace.
         if let Some(trace) = self.trace.take() {
             trace.ended(self.arrived, now, error.map(|error| failure_reason(error).name()));
         }

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// One alarm, set by whoever carries out a `WakeAt`, waited for by the timer's thread.
+/// One alarm, set by the thread that carries out a `WakeAt`, waited for by the timer's thread.
 #[derive(Default)]
 pub(super) struct Timer {
     alarm: Mutex<Alarm>,

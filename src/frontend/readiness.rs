@@ -17,8 +17,8 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Readiness over a repository, which knows whether its models count (`--strict-readiness`). `responsiveness` changes
-    /// when a loaded model or a lane ceases to respond, or responds again.
+    /// Readiness over a repository, which knows whether its models count (`--strict-readiness`). `responsiveness`
+    /// changes when a loaded model or a lane ceases to respond, or responds again.
     pub fn new(repository: Arc<Repository>, responsiveness: watch::Receiver<Responsiveness>) -> Arc<Self> {
         Arc::new(Self { repository, responsiveness, draining: CancellationToken::new() })
     }

@@ -81,7 +81,7 @@ pub enum TlsError {
     Setup(rustls::Error),
 }
 
-/// What becomes of a client without a certificate where there are authorities for clients.
+/// How a client is treated without a certificate where there are authorities for clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Uncertified {
     /// The handshake fails.

@@ -44,8 +44,8 @@ impl IndexRange {
         matches!(datatype, Int8 | Int16 | Int32 | Int64 | Uint8 | Uint16 | Uint32)
     }
 
-    /// The first element that is not among them: its place and its value. `data` holds whole little-endian elements of a type that
-    /// [can be judged](Self::judges).
+    /// The first element that is not among them: its place and its value. `data` holds whole little-endian elements of
+    /// a type that [can be judged](Self::judges).
     pub fn first_outside(&self, datatype: DataType, data: &[u8]) -> Option<(usize, i64)> {
         match datatype {
             DataType::Int8 => self.find(data, |bytes| i8::from_le_bytes(bytes).into()),

@@ -2,7 +2,8 @@
 
 use std::{fmt, sync::Arc};
 
-/// Which sequence a request belongs to, in Triton's words its correlation id: a number above 0, or a text that is not empty.
+/// Which sequence a request belongs to, in Triton's words its correlation id: a number above 0, or a text that is not
+/// empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CorrelationId {
     /// `sequence_id` as a number. Negative ones count as Triton counts them, modulo 2^64.

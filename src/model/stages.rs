@@ -4,7 +4,8 @@ use smallvec::SmallVec;
 
 use super::{DataType, SymbolId, TensorSpec};
 
-/// The stages of one version, in order. A version that is not cut has one, which takes the requests' inputs and gives the replies.
+/// The stages of one version, in order. A version that is not cut has one, which takes the requests' inputs and gives
+/// the replies.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StagePlan {
     /// At least one.
@@ -69,7 +70,8 @@ pub enum BoundaryDim {
     Symbol(SymbolId),
 }
 
-/// A way out of the order of stages (DVABatch section 9.2): rows whose value meets the threshold are done or skip stages.
+/// A way out of the order of stages (DVABatch section 9.2): rows whose value meets the threshold are done or skip
+/// stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exit {
     /// The stage's output, by its number in [`StageSpec::outputs`], that holds one FP32 value a row.
@@ -83,8 +85,8 @@ pub struct Exit {
 /// Where rows go that leave the order of stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitTo {
-    /// They are done. For each output of the model: the number in [`StageSpec::outputs`] of the tensor that answers for it; `None`
-    /// where an earlier stage has given it already.
+    /// They are done. For each output of the model: the number in [`StageSpec::outputs`] of the tensor that answers for
+    /// it; `None` where an earlier stage has given it already.
     Done(Vec<Option<usize>>),
     /// On to this stage, which must read only what stages up to this one have left.
     Stage(u16),

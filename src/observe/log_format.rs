@@ -28,7 +28,8 @@ use tracing_subscriber::{
 /// The forms of a log record. Times are UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Triton's: `I1231 23:59:59.123456 42 serve.rs:7] message key=value`, with the severity, month and day, time, process and place.
+    /// Triton's: `I1231 23:59:59.123456 42 serve.rs:7] message key=value`, with the severity, month and day, time,
+    /// process and place.
     #[default]
     Default,
     /// Triton's other one: `2026-12-31T23:59:59Z I 42 serve.rs:7] message key=value`.

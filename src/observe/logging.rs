@@ -170,8 +170,8 @@ impl Logging {
         ])
     }
 
-    /// Changes settings by their name in the LogSettings call: all of them, or none where one is refused. Names that are
-    /// no setting are ignored, as Triton ignores them: clients may know settings of later servers.
+    /// Changes settings by their name in the LogSettings call: all of them, or none where one is refused. Names that
+    /// are no setting are ignored, as Triton ignores them: clients may know settings of later servers.
     ///
     /// # Errors
     /// The first setting that has no value or one of a wrong type, is out of bounds, or not changeable.

@@ -1,11 +1,11 @@
 //! Statistics, Prometheus metrics and logging. May be used anywhere but in `batching`.
 //!
 //! Here lives what the server says about itself: [`ModelStats`] counts what happens to one loaded version,
-//! [`PoolStats`] what the scheduler does, [`RepositoryStats`] what the repository's disk does, [`Metrics`] renders them as
-//! Prometheus text at scrape time, [`timeline`] records requests and tasks one by one, [`trace`] what happens to single
-//! requests, and [`Logging`] installs the log and changes its settings while the server runs. Here
-//! must not live: anything that decides, and anything that knows the wire, the repository or the executor. The list of
-//! loaded versions comes in as a closure.
+//! [`PoolStats`] what the scheduler does, [`RepositoryStats`] what the repository's disk does, [`Metrics`] renders them
+//! as Prometheus text at scrape time, [`timeline`] records requests and tasks one by one, [`trace`] what happens to
+//! single requests, and [`Logging`] installs the log and changes its settings while the server runs. Here must not
+//! live: anything that decides, and anything that knows the wire, the repository or the executor. The list of loaded
+//! versions comes in as a closure.
 
 mod histogram;
 mod latencies;

@@ -20,8 +20,8 @@ pub struct StageReading {
     pub tasks: u64,
     /// Their rows, padding left out.
     pub rows: u64,
-    /// Time that rows waited for the stage, summed over the rows, in nanoseconds: in the queue for the first stage, at a
-    /// boundary for the others.
+    /// Time that rows waited for the stage, summed over the rows, in nanoseconds: in the queue for the first stage, at
+    /// a boundary for the others.
     pub queue_ns: u64,
     /// Time that the tasks ran, in nanoseconds.
     pub run_ns: u64,
@@ -67,8 +67,8 @@ impl StageStats {
         Self { totals: Mutex::new(totals) }
     }
 
-    /// A task of `rows` real rows ran for `run_ns`. `queue_ns` is how long its rows had waited for it, summed over the rows,
-    /// in nanoseconds.
+    /// A task of `rows` real rows ran for `run_ns`. `queue_ns` is how long its rows had waited for it, summed over the
+    /// rows, in nanoseconds.
     pub fn ran(&self, rows: u32, queue_ns: u64, run_ns: u64) {
         let mut totals = self.totals.lock();
         totals.tasks += 1;

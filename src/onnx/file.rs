@@ -47,8 +47,8 @@ impl Model {
         Ok(Self(proto))
     }
 
-    /// Whether every node runs exactly once, so that the work of a run follows from the shapes of its inputs: no loop, no
-    /// branch, no function.
+    /// Whether every node runs exactly once, so that the work of a run follows from the shapes of its inputs: no loop,
+    /// no branch, no function.
     pub fn is_straight_line(&self) -> bool {
         let nodes = self.0.graph.iter().flat_map(|graph| &graph.node);
         let plain = |node: &pb::NodeProto| node.attribute.iter().all(|it| it.g.is_none() && it.graphs.is_empty());

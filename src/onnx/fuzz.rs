@@ -86,8 +86,8 @@ fn has_unique_names(graph: &pb::GraphProto) -> bool {
         && graph.output.iter().all(|output| declared.insert(output.name()))
 }
 
-/// Every stage reads what earlier ones or the caller give, every output is given once, and each graph is as whole as the
-/// one it was cut from: a tensor that not even that defines is for the engine to refuse.
+/// Every stage reads what earlier ones or the caller give, every output is given once, and each graph is as whole as
+/// the one it was cut from: a tensor that not even that defines is for the engine to refuse.
 pub(super) fn check_stages(graph: &pb::GraphProto, stages: &[StageGraph]) {
     let known: HashSet<&str> = definitions(graph).collect();
     let mut given: HashSet<String> = graph.input.iter().map(|input| input.name().to_owned()).collect();

@@ -1,8 +1,8 @@
 //! Inputs that index tables whose length the file tells, so that a bad index can be refused before a run.
 //!
-//! Only what every run does counts: gathers of the graph itself, not of its branches and loops, that an output depends on. Indices are
-//! followed from the inputs through operators that keep every element; tables from the weights through operators that keep the shape.
-//! What is not understood gives no range, and a bad index then fails its run.
+//! Only what every run does counts: gathers of the graph itself, not of its branches and loops, that an output depends
+//! on. Indices are followed from the inputs through operators that keep every element; tables from the weights through
+//! operators that keep the shape. What is not understood gives no range, and a bad index then fails its run.
 
 use std::collections::BTreeMap;
 
@@ -31,8 +31,8 @@ struct Followed<'g> {
     tables: Vec<Option<&'g [i64]>>,
 }
 
-/// The ranges of a serialized model's inputs, by name; inputs that index nothing known are left out. Never fails: what cannot be read
-/// has none.
+/// The ranges of a serialized model's inputs, by name; inputs that index nothing known are left out. Never fails: what
+/// cannot be read has none.
 pub fn index_ranges(model: &[u8]) -> BTreeMap<String, IndexRange> {
     let outline = outline(model).and_then(|model| model.0.graph);
     outline.as_ref().map(ranges).unwrap_or_default()

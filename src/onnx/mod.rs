@@ -3,8 +3,8 @@
 //! [`Signature`] tells what a model file takes and gives without reading its weights. [`Model`] is a whole file in
 //! memory, and [`SealedModel`] one that an engine may open: bounded, with the files of its weights found and confined.
 //! [`build::Graph`] writes new graphs, and [`zoo`] holds the networks that tests, examples and benchmarks run.
-//! [`index_ranges`] tells which indices a model takes, [`infer`] the shape of every tensor and whether its rows are apart, and
-//! [`cut`] makes stages of a graph.
+//! [`index_ranges`] tells which indices a model takes, [`infer`] the shape of every tensor and whether its rows are
+//! apart, and [`cut`] makes stages of a graph.
 //!
 //! Nothing here runs a graph, and nothing here knows of requests, configurations or model directories.
 

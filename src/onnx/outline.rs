@@ -1,5 +1,5 @@
-//! A model without the elements of its larger weights: what inference needs of a file, however large. What is kept is bounded, whatever
-//! the file claims.
+//! A model without the elements of its larger weights: what inference needs of a file, however large. What is kept is
+//! bounded, whatever the file claims.
 
 use std::io::{Cursor, Read, Seek};
 

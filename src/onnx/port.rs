@@ -5,7 +5,8 @@ use std::fmt;
 use super::pb::{self, tensor_proto::DataType as Elem, tensor_shape_proto::dimension, type_proto};
 use crate::model::DataType;
 
-/// The type of what converters of scikit-learn and LightGBM models write for probabilities, unless they are told otherwise.
+/// The type of what converters of scikit-learn and LightGBM models write for probabilities, unless they are told
+/// otherwise.
 const SEQUENCE_OF_MAPS: &str = "sequence of maps";
 
 /// One input or output of a graph.

@@ -9,8 +9,8 @@ use crate::batching::Ns;
 const NEAR_BEST: f64 = 0.95;
 /// Preferred batch sizes that differ by this factor make a model's operators diverse.
 const OPERATOR_FACTOR: u32 = 2;
-/// Batches of different sizes pay where a row in stages, each at the batch size that suits it, takes at most this share of a row in the
-/// whole model at its best: less is noise, and boundaries.
+/// Batches of different sizes pay where a row in stages, each at the batch size that suits it, takes at most this share
+/// of a row in the whole model at its best: less is noise, and boundaries.
 const PAYS: f64 = 0.95;
 /// Runs of a size from which its median counts for that.
 const TRUSTED_RUNS: u32 = 5;
@@ -32,11 +32,13 @@ pub struct Findings {
     pub together_row_ns: f64,
     /// For each cut that was measured, by its number of stages: the preferred batch size of each stage.
     pub preferred_rows: Vec<Vec<u32>>,
-    /// The preferred batch size of the whole model while every lane runs it; `None` where that was not measured for several.
+    /// The preferred batch size of the whole model while every lane runs it; `None` where that was not measured for
+    /// several.
     pub preferred_side_by_side: Option<u32>,
     /// Requests differ in length: an axis is padded.
     pub input_diversity: bool,
-    /// In some cut a stage's preferred batch size is at least twice another's, and running each at its own makes rows cheaper.
+    /// In some cut a stage's preferred batch size is at least twice another's, and running each at its own makes rows
+    /// cheaper.
     pub operator_diversity: bool,
     /// Joining pays: T(8)/8 ≤ 0.7 · T(1).
     pub load_diversity: bool,

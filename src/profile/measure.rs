@@ -27,7 +27,7 @@ pub enum Halt {
     /// The model does not run; with the engine's reason.
     #[error("{0}")]
     Failed(String),
-    /// Whoever asked for it does not want it any more.
+    /// The caller does not want it any more.
     #[error("the measurement was given up")]
     GivenUp,
 }
@@ -79,12 +79,12 @@ fn spread(times: &[Ns]) -> f64 {
 
 /// Measures a model of `stages` stages at `sizes`, which ascend.
 ///
-/// `run` runs a batch and gives the time of each stage; `elapsed` is the time since the beginning, that must not go much
-/// beyond `budget`. The first run of each size sets things up and is not counted, unless there is time for no other; the
-/// others go round and round, so that a machine that becomes slower does so for all sizes alike, until each median is
-/// known or the time is over. Each size has its share of the time, so that the largest do not take it all; what some leave is
-/// shared among the others. A size that fails (a model may have a greatest length), and all larger ones, are left out;
-/// so is what would take too long.
+/// `run` runs a batch and gives the time of each stage; `elapsed` is the time since the beginning, that must not go
+/// much beyond `budget`. The first run of each size sets things up and is not counted, unless there is time for no
+/// other; the others go round and round, so that a machine that becomes slower does so for all sizes alike, until each
+/// median is known or the time is over. Each size has its share of the time, so that the largest do not take it all;
+/// what some leave is shared among the others. A size that fails (a model may have a greatest length), and all larger
+/// ones, are left out; so is what would take too long.
 ///
 /// # Errors
 /// When not even the smallest batch runs, or `run` gives up.
@@ -145,8 +145,8 @@ pub fn measure(
     Ok(CutTable { at: Vec::new(), stages: (0..stages).map(points).collect(), scatter })
 }
 
-/// Quantiles of all runs in thousandths of the median of their stage and size. All sizes together: of one alone there are too few
-/// runs to tell its longest.
+/// Quantiles of all runs in thousandths of the median of their stage and size. All sizes together: of one alone there
+/// are too few runs to tell its longest.
 fn scatter(sampled: &[Sampled]) -> Vec<u32> {
     let mut ratios: Vec<u32> = Vec::new();
     for one in sampled.iter().filter(|one| one.count() > 1) {

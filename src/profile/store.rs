@@ -81,8 +81,8 @@ impl Store {
         self.directory.join(format!("{}.json", &digits[..32]))
     }
 
-    /// A model's profile. `None` if there is none; and, with a warning that names the file, if it is damaged or of another
-    /// form, so that it is measured again.
+    /// A model's profile. `None` if there is none; and, with a warning that names the file, if it is damaged or of
+    /// another form, so that it is measured again.
     pub fn read(&self, key: &Key) -> Option<Profile> {
         let path = self.path(key);
         match read(&path, key) {
@@ -156,8 +156,8 @@ fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Where profiles lie if nobody says otherwise: `$XDG_CACHE_HOME/paternoster`, else `~/.cache/paternoster`. `None` where
-/// there is no home.
+/// Where profiles lie if nobody says otherwise: `$XDG_CACHE_HOME/paternoster`, else `~/.cache/paternoster`. `None`
+/// where there is no home.
 pub fn default_directory() -> Option<PathBuf> {
     let absolute = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = absolute("XDG_CACHE_HOME").or_else(|| absolute("HOME").map(|home| home.join(".cache")));

@@ -16,7 +16,8 @@ pub struct Profile {
     pub padded_axes: u32,
     /// The whole model first, then the model cut into stages, by ascending number of them.
     pub cuts: Vec<CutTable>,
-    /// The whole model, by ascending rows, while every other lane runs batches of the same size; empty where that was not measured.
+    /// The whole model, by ascending rows, while every other lane runs batches of the same size; empty where that was
+    /// not measured.
     pub side_by_side: Vec<Point>,
 }
 
@@ -28,8 +29,9 @@ pub struct CutTable {
     pub at: Vec<String>,
     /// By stage: its points, by ascending rows, then length. The same sizes in all stages.
     pub stages: Vec<Vec<Point>>,
-    /// How runs scatter: quantiles of a stage's time in thousandths of the median of its size, from the least to the most in
-    /// even steps, over all stages and sizes (the last such that the mean of the longest hundredth is kept); empty where no size ran twice.
+    /// How runs scatter: quantiles of a stage's time in thousandths of the median of its size, from the least to the
+    /// most in even steps, over all stages and sizes (the last such that the mean of the longest hundredth is kept);
+    /// empty where no size ran twice.
     pub scatter: Vec<u32>,
 }
 
@@ -96,7 +98,8 @@ impl CutTable {
         lengths.get(lengths.len().checked_sub(1)? / 2).copied()
     }
 
-    /// The shortest, the middle and the longest of the lengths that were measured: enough for stages, of which there are many.
+    /// The shortest, the middle and the longest of the lengths that were measured: enough for stages, of which there
+    /// are many.
     pub fn few_lengths(&self) -> Vec<u32> {
         let lengths = self.lengths();
         let mut few: Vec<u32> = lengths.first().copied().into_iter().chain(self.middle_length()).collect();

@@ -7,8 +7,8 @@ use hdrhistogram::Histogram;
 const LARGEST_NS: u64 = 36 * 3600 * 1_000_000_000;
 const DIGITS: u8 = 3;
 
-/// Latencies in nanoseconds, from a nanosecond to 36 hours, each kept to three digits: memory does not grow with their number.
-/// The mean is exact.
+/// Latencies in nanoseconds, from a nanosecond to 36 hours, each kept to three digits: memory does not grow with their
+/// number. The mean is exact.
 #[derive(Clone)]
 pub struct Latencies {
     histogram: Histogram<u64>,
@@ -46,8 +46,8 @@ impl Latencies {
         if self.count() == 0 { 0.0 } else { self.sum_ns as f64 / self.count() as f64 }
     }
 
-    /// The least latency that at least this share (0 to 1) of all do not exceed, in nanoseconds, at most 0.1 % too high; 0
-    /// of none.
+    /// The least latency that at least this share (0 to 1) of all do not exceed, in nanoseconds, at most 0.1 % too
+    /// high; 0 of none.
     pub fn quantile_ns(&self, quantile: f64) -> u64 {
         self.histogram.value_at_quantile(quantile)
     }

@@ -20,7 +20,8 @@ pub(super) struct Unprofiled {
 }
 
 impl Control {
-    /// Profiles a version when its turn comes, and switches it over. Ends without a trace if the version goes meanwhile.
+    /// Profiles a version when its turn comes, and switches it over. Ends without a trace if the version goes
+    /// meanwhile.
     pub(super) fn profile_later(self: &Arc<Self>, unprofiled: Unprofiled) {
         // Whatever waits for its turn keeps no repository alive.
         let (control, turns, loader) = (Arc::downgrade(self), self.profiling.clone(), self.loader.clone());

@@ -30,7 +30,8 @@ const MAX_EXAMPLE_BYTES: usize = 1 << 30;
 /// Compiles the cells, tells the core of them in `request.knobs`, and runs an example request through them.
 ///
 /// # Errors
-/// When a program cannot be read or compiled, the segments do not fit the cells, or the example fails; with the cell or segment.
+/// When a program cannot be read or compiled, the segments do not fit the cells, or the example fails; with the cell or
+/// segment.
 pub(super) fn compile(
     pool: &Pool,
     opener: &Opener<'_>,

@@ -63,7 +63,7 @@ pub(super) struct Kept {
 /// Who wants a model loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// Whoever named it.
+    /// What named it.
     Named,
     /// Its directory was there at the start.
     Start,
@@ -118,8 +118,8 @@ impl Control {
         while loads.join_next().await.is_some() {}
     }
 
-    /// Loads what a look at the repositories found under a name. Whether it was there to be loaded: a store may not give
-    /// what it has listed.
+    /// Loads what a look at the repositories found under a name. Whether it was there to be loaded: a store may not
+    /// give what it has listed.
     pub(super) async fn load_found(self: &Arc<Self>, name: &str, found: Option<Found>, demand: Demand) -> bool {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
@@ -332,7 +332,7 @@ impl Control {
         let retired = change(&mut self.table.lock());
         self.publish();
         if !retired.is_empty() {
-            // Whoever waits for an unload finds the memory free, unless requests still hold the version.
+            // A caller that waits for an unload finds the memory free, unless requests still hold the version.
             drop(tokio::task::spawn_blocking(move || drop(retired)).await);
         }
     }

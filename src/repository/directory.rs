@@ -44,8 +44,8 @@ pub(super) fn version_number(name: &str) -> Option<i64> {
     name.parse().ok().filter(|version| plain && *version > 0)
 }
 
-/// Whether a directory is a model's: it has a configuration, or a version with a file (or directory) `model.<something>`.
-/// Triton knows a model without a configuration by the same sign.
+/// Whether a directory is a model's: it has a configuration, or a version with a file (or directory)
+/// `model.<something>`. Triton knows a model without a configuration by the same sign.
 ///
 /// # Errors
 /// When that cannot be looked at.
@@ -94,8 +94,8 @@ impl Fingerprint {
     /// Looks at a model directory.
     ///
     /// # Errors
-    /// When the directory, or a part of it, cannot be looked at. What this process is not allowed to read is a part like
-    /// any other, as long as it stays so.
+    /// When the directory, or a part of it, cannot be looked at. What this process is not allowed to read is a part
+    /// like any other, as long as it stays so.
     pub(super) fn of(model: &Path) -> io::Result<Self> {
         let mut marks = BTreeMap::new();
         add(&mut marks, fs::read_dir(model)?, Path::new(""), 0)?;

@@ -1,4 +1,4 @@
-//! What the repository asks of whoever compiles and runs models.
+//! What the repository asks of the part that compiles and runs models.
 
 use std::{
     fs,
@@ -43,8 +43,8 @@ pub trait Loader: Send + Sync {
         false
     }
 
-    /// Profiles a version that serves, unless there is a profile of it: for seconds, on the calling thread. Ends soon once
-    /// `is_wanted` says no. Whether the version, loaded again, would be served otherwise than it was loaded.
+    /// Profiles a version that serves, unless there is a profile of it: for seconds, on the calling thread. Ends soon
+    /// once `is_wanted` says no. Whether the version, loaded again, would be served otherwise than it was loaded.
     ///
     /// # Errors
     /// When it cannot be measured or its profile not be kept; with the reason.
@@ -62,7 +62,8 @@ pub struct LoadRequest {
     pub knobs: Knobs,
     /// How its graph is to be cut; `knobs` has one stage until that is done.
     pub stages: StageRequest,
-    /// How its requests unfold into cells, if they do; `knobs` know neither cells nor segments until the programs are read.
+    /// How its requests unfold into cells, if they do; `knobs` know neither cells nor segments until the programs are
+    /// read.
     pub unfold: Option<UnfoldRequest>,
     /// The programs of the cells, in their order.
     pub cells: Vec<CellProgram>,
@@ -72,8 +73,8 @@ pub struct LoadRequest {
     pub task_time_limit: Option<Duration>,
     /// What runs it.
     pub engine: EngineKind,
-    /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none. Of a model of cells, the version's
-    /// directory.
+    /// The program's file; it exists unless `override_bytes` stand for it or the engine needs none. Of a model of
+    /// cells, the version's directory.
     pub program: PathBuf,
     /// The program itself, where a load request brought it.
     pub override_bytes: Option<Bytes>,

@@ -157,8 +157,8 @@ impl Looks {
     }
 }
 
-/// A repository as it is to be taken to be, `known` being what was seen of it before. Notes its entries that could not be
-/// looked at; those that were models stay models, and at the first look they may be.
+/// A repository as it is to be taken to be, `known` being what was seen of it before. Notes its entries that could not
+/// be looked at; those that were models stay models, and at the first look they may be.
 fn accept(
     root: &Path,
     listed: io::Result<Listing>,

@@ -22,8 +22,8 @@ pub struct Options {
     pub has_cards: bool,
     /// Name of the configuration to take, `configs/<name>.pbtxt`, where a model has it (`--model-config-name`).
     pub config_name: Option<String>,
-    /// Whether a repository that cannot be read does not keep the others from being served; the server does not count as
-    /// live until it can be (`--exit-on-error=false`).
+    /// Whether a repository that cannot be read does not keep the others from being served; the server does not count
+    /// as live until it can be (`--exit-on-error=false`).
     pub start_unreadable: bool,
     /// Most versions that load at the same time; 0 counts as 1 (`--model-load-thread-count`).
     pub load_threads: usize,

@@ -311,8 +311,8 @@ pub(super) fn configurations(directory: &Path, config_name: Option<&str>) -> Vec
     named.into_iter().chain([directory.join(PBTXT), directory.join(YAML)]).collect()
 }
 
-/// The configuration of a directory: `configs/<config_name>.pbtxt` where there is one, else `config.pbtxt` or `model.yaml`,
-/// not both; `None` where there is none of them.
+/// The configuration of a directory: `configs/<config_name>.pbtxt` where there is one, else `config.pbtxt` or
+/// `model.yaml`, not both; `None` where there is none of them.
 fn read_config(directory: &Path, config_name: Option<&str>) -> Result<Option<(pb::ModelConfig, Origin)>, ConfigError> {
     let label = |path: &Path| path.display().to_string();
     let fail = |path: &Path, fault: String| Origin::new(label(path)).error("", fault);

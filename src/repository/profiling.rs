@@ -27,8 +27,8 @@ pub const STAGE_COUNTS: [u16; 3] = [2, 4, 8];
 const WHOLE_SHARE: f64 = 0.4;
 const SIDE_BY_SIDE_SHARE: f64 = 0.2;
 
-/// Largest batch that is measured side by side, and runs in a row on each lane: while the first begins and the last ends, others may be
-/// alone.
+/// Largest batch that is measured side by side, and runs in a row on each lane: while the first begins and the last
+/// ends, others may be alone.
 const MOST_SIDE_BY_SIDE: u32 = 8;
 const RUNS_IN_A_ROW: u32 = 4;
 
@@ -43,7 +43,8 @@ pub struct Trials<'a> {
     pub budget: Duration,
     /// Called before each run with what is measured and the size; `false` gives up. May block, to let others go first.
     pub before_run: &'a dyn Fn(&str, Size) -> bool,
-    /// Decides by the table of the whole model whether it is measured in stages too, where the configuration leaves it open.
+    /// Decides by the table of the whole model whether it is measured in stages too, where the configuration leaves it
+    /// open.
     pub wants_stages: &'a dyn Fn(&Profile) -> bool,
 }
 
@@ -110,7 +111,8 @@ impl PoolLoader {
         })
     }
 
-    /// The request as the version's profile advises; `None` where the configuration leaves nothing open, or there is no profile.
+    /// The request as the version's profile advises; `None` where the configuration leaves nothing open, or there is no
+    /// profile.
     pub(super) fn by_profile(&self, request: &LoadRequest) -> Option<LoadRequest> {
         let store = self.profiles.as_ref().filter(|_| request.automatic.is_any() && request.unfold.is_none())?;
         let name = &request.spec.name;
@@ -188,8 +190,8 @@ impl PoolLoader {
         }))
     }
 
-    /// Leaves the processor to requests: for as long as the last run took, and while some are in flight; but for a moment only,
-    /// since a server may never be idle.
+    /// Leaves the processor to requests: for as long as the last run took, and while some are in flight; but for a
+    /// moment only, since a server may never be idle.
     #[expect(clippy::disallowed_methods, reason = "a share of the time is left to others, by the clock")]
     fn make_way(&self, took: Duration) {
         thread::sleep(took.min(LONGEST_PAUSE));
@@ -199,8 +201,8 @@ impl PoolLoader {
         }
     }
 
-    /// Measures a version: whole, and in the stages that its configuration asks for, or in 2, 4 and 8 where it leaves that
-    /// open. A number of stages into which it cannot be cut is left out.
+    /// Measures a version: whole, and in the stages that its configuration asks for, or in 2, 4 and 8 where it leaves
+    /// that open. A number of stages into which it cannot be cut is left out.
     ///
     /// Runs on the calling thread, apart from the lanes and from every statistic.
     ///

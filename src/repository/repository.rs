@@ -50,7 +50,8 @@ impl Repository {
     ///
     /// # Errors
     /// When no repository, or one that can never be one, is named; when an object store's credentials or the folder for
-    /// its models cannot be used; and when a repository cannot be read, unless the options let the server start without it.
+    /// its models cannot be used; and when a repository cannot be read, unless the options let the server start without
+    /// it.
     pub async fn open(options: Options, loader: Arc<dyn Loader>) -> Result<Startup, StartError> {
         let places = Places::open(&options)?;
         let scanned = places.scan().await.unwrap_or_default();
@@ -197,15 +198,15 @@ impl Repository {
         task.await.map_err(|_| ControlError::ShuttingDown)
     }
 
-    /// A counter that grows with every change of a state, but not when a version ceases to respond: the pool counts that
-    /// ([`Pool::responsiveness`](crate::executor::Pool::responsiveness)). That the last request left an unloaded version is not a
-    /// change of its own: the index finds it out when it is asked for.
+    /// A counter that grows with every change of a state, but not when a version ceases to respond: the pool counts
+    /// that ([`Pool::responsiveness`](crate::executor::Pool::responsiveness)). That the last request left an unloaded
+    /// version is not a change of its own: the index finds it out when it is asked for.
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.control.changes.subscribe()
     }
 
-    /// Stops polling, lets go of all versions, and removes the temporary copies of models of object stores. Loads that are
-    /// under way are dropped when they are done.
+    /// Stops polling, lets go of all versions, and removes the temporary copies of models of object stores. Loads that
+    /// are under way are dropped when they are done.
     pub fn shutdown(&self) {
         if let Some(poller) = self.poller.get() {
             poller.abort();

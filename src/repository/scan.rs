@@ -43,8 +43,8 @@ pub(super) struct Identity {
 /// What one look at every repository saw.
 pub(super) type Scan = Vec<(PathBuf, io::Result<Listing>)>;
 
-/// Whether a name can be a model's: one plain directory name, not hidden (volume mounts keep their data in `..data`) and
-/// not a file system's own.
+/// Whether a name can be a model's: one plain directory name, not hidden (volume mounts keep their data in `..data`)
+/// and not a file system's own.
 pub(super) fn is_model_name(name: &str) -> bool {
     let reserved = name.is_empty() || name.starts_with('.') || name == "lost+found";
     !reserved && !name.contains(['/', '\\', '\0'])

@@ -123,9 +123,9 @@ impl Table {
 
     /// ## Loading => (Ready | Failed), Ready => (Ready | Unloaded)
     ///
-    /// A load is all or nothing: if one version fails, what served before goes on serving and the others that were loaded
-    /// are dropped. Versions that are no longer wanted go once the new ones are there. `available` are the versions that
-    /// the model's directory has.
+    /// A load is all or nothing: if one version fails, what served before goes on serving and the others that were
+    /// loaded are dropped. Versions that are no longer wanted go once the new ones are there. `available` are the
+    /// versions that the model's directory has.
     pub(super) fn finish(
         &mut self,
         name: &str,
@@ -247,8 +247,8 @@ impl Table {
         Serving { models: models.collect::<HashMap<_, _>>() }
     }
 
-    /// The index by name and version; `on_disk` names models that were perhaps never tried. What is unloaded leaves it with
-    /// its directory, if `all_seen`: whatever is not among those names is not on the disk.
+    /// The index by name and version; `on_disk` names models that were perhaps never tried. What is unloaded leaves it
+    /// with its directory, if `all_seen`: whatever is not among those names is not on the disk.
     pub(super) fn index(&self, ready_only: bool, on_disk: &BTreeSet<String>, all_seen: bool) -> Vec<IndexEntry> {
         let mut entries = Vec::new();
         for (name, model) in &self.models {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::config::pb;
 use crate::{executor::ModelHandle, model::ModelSpec};
 
-/// A version that serves. Whoever holds it, or its handle, keeps it alive; unloading only lets go of it.
+/// A version that serves. Each holder of it, or of its handle, keeps it alive; unloading only lets go of it.
 #[derive(Debug)]
 pub struct ModelVersion {
     handle: Arc<ModelHandle>,

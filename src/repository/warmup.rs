@@ -87,8 +87,8 @@ fn samples_within(
     Ok(samples)
 }
 
-/// Inputs of a batch to measure: what [`random`] makes, all of them given. Dimensions that vary without being padded are
-/// taken as 64.
+/// Inputs of a batch to measure: what [`random`] makes, all of them given. Dimensions that vary without being padded
+/// are taken as 64.
 ///
 /// # Errors
 /// When an input would be too large.

@@ -96,8 +96,8 @@ impl Arrivals {
         times
     }
 
-    /// The same shape at this mean rate. Recorded times are drawn apart or together; the lengths of ramps and bursts stay.
-    /// Without a mean rate of its own nothing changes.
+    /// The same shape at this mean rate. Recorded times are drawn apart or together; the lengths of ramps and bursts
+    /// stay. Without a mean rate of its own nothing changes.
     #[must_use]
     pub fn scaled(&self, rate: f64) -> Self {
         let Some(own) = self.mean_rate() else { return self.clone() };
@@ -113,8 +113,8 @@ impl Arrivals {
         }
     }
 
-    /// Requests per second in the mean: over the listed steps, over whole rises and bursts, or from the first to the last
-    /// recorded time. `None` where that is no positive number, as with fewer than two recorded times.
+    /// Requests per second in the mean: over the listed steps, over whole rises and bursts, or from the first to the
+    /// last recorded time. `None` where that is no positive number, as with fewer than two recorded times.
     pub fn mean_rate(&self) -> Option<f64> {
         let mean = match self {
             Self::Poisson { rate } | Self::Bursts { rate, .. } => *rate,
@@ -165,8 +165,8 @@ impl Stretch {
     }
 }
 
-/// Arrivals over stretches that come one after another again and again: steps of a Poisson process of rate 1, drawn apart by
-/// the inverse of the mean number of requests.
+/// Arrivals over stretches that come one after another again and again: steps of a Poisson process of rate 1, drawn
+/// apart by the inverse of the mean number of requests.
 fn in_turn(stretches: [Stretch; 2], mut gap: impl FnMut() -> f64) -> impl Iterator<Item = u64> {
     let sound = stretches.iter().all(|stretch| {
         let Stretch { seconds, from, to } = *stretch;

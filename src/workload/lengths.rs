@@ -23,14 +23,14 @@ pub enum Lengths {
         min: u32,
         /// The greatest length.
         max: u32,
-        /// What becomes of a length above `max`.
+        /// How a length is replaced that is above `max`.
         above: Above,
     },
     /// These in turn, again and again.
     Recorded(Vec<u32>),
 }
 
-/// What becomes of a length above the greatest one.
+/// How a length is replaced that is above the greatest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Above {
     /// It is the greatest one.
@@ -45,8 +45,8 @@ impl Lengths {
         ["wmt15", "wmt15-50", "wmt15-100", "fixed-24", "closed-22", "wmt19", "glue-short", "glue-pair"];
 
     /// A published workload by its name:
-    /// - `wmt15`: sentences, mean 24, 99 % under 100, at most 330 (BatchMaker §7.2); `wmt15-50` and `wmt15-100` without those
-    ///   above 50 and 100, `fixed-24` with all at the mean (fig. 11).
+    /// - `wmt15`: sentences, mean 24, 99 % under 100, at most 330 (BatchMaker §7.2); `wmt15-50` and `wmt15-100` without
+    ///   those above 50 and 100, `fixed-24` with all at the mean (fig. 11).
     /// - `closed-22`: 512 recorded lengths, mean 22, at most 104.
     /// - `wmt19`: sentences to translate, 70 % under 20 words, 90 % under 30, at most 80 (LazyBatching fig. 11).
     /// - `glue-short`, `glue-pair`: single sentences, mostly 5 to 20 tokens; pairs of sentences, median 55, up to 290.
@@ -74,8 +74,8 @@ impl Lengths {
         }
     }
 
-    /// Lengths without end, the same for the same seed. Fixed and recorded ones do not depend on it. Nothing comes where
-    /// nothing can: from no recorded lengths, or from a distribution without a positive, finite `sigma`.
+    /// Lengths without end, the same for the same seed. Fixed and recorded ones do not depend on it. Nothing comes
+    /// where nothing can: from no recorded lengths, or from a distribution without a positive, finite `sigma`.
     pub fn sampler(&self, seed: u64) -> impl Iterator<Item = u32> + Send + use<> {
         let lengths: Box<dyn Iterator<Item = u32> + Send> = match self.clone() {
             Self::Fixed(length) => Box::new(std::iter::repeat(length)),

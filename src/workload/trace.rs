@@ -11,8 +11,8 @@ const NS_PER_S: f64 = 1e9;
 /// About 292 years: no time of a trace is later.
 const LATEST_S: f64 = i64::MAX as f64 / NS_PER_S;
 
-/// A recorded workload: a CSV file of two columns, arrival in seconds and length, in the order of arrival. Its first line may be
-/// titles; lines that begin with `#` are left out.
+/// A recorded workload: a CSV file of two columns, arrival in seconds and length, in the order of arrival. Its first
+/// line may be titles; lines that begin with `#` are left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     /// When each request arrived, in nanoseconds, ascending.

@@ -3,7 +3,8 @@
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};
 use rand_distr::{Distribution, Normal};
 
-/// Part of a sentence's length by which that of its translation differs: the standard deviation of German and English sentences.
+/// Part of a sentence's length by which that of its translation differs: the standard deviation of German and English
+/// sentences.
 const SPREAD: f64 = 0.15;
 
 /// Draws how long translations are: as long as the sentence on average.

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use super::{Above, Lengths};
 use crate::model::unfold::Topology;
 
-/// What trees requests bring: binary ones, node 0 the root, each node before its children and those of its left child before those of its
-/// right one.
+/// What trees requests bring: binary ones, node 0 the root, each node before its children and those of its left child
+/// before those of its right one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Trees {
     /// Parse trees: as many leaves as are drawn, parted at each inner node anywhere with the same chance.
@@ -16,7 +16,8 @@ pub enum Trees {
         /// Leaves of a tree.
         leaves: Lengths,
     },
-    /// All the same: parted in halves at each inner node, so that so many leaves are complete where they are a power of two.
+    /// All the same: parted in halves at each inner node, so that so many leaves are complete where they are a power of
+    /// two.
     Halved {
         /// Leaves of a tree.
         leaves: u32,
@@ -39,8 +40,8 @@ impl Trees {
         })
     }
 
-    /// Trees without end, the same for the same seed, which those that are all alike do not depend on. Nothing comes where no numbers of
-    /// leaves do.
+    /// Trees without end, the same for the same seed, which those that are all alike do not depend on. Nothing comes
+    /// where no numbers of leaves do.
     pub fn sampler(&self, seed: u64) -> impl Iterator<Item = Topology> + Send + use<> {
         let trees: Box<dyn Iterator<Item = Topology> + Send> = match self {
             Self::Parsed { leaves } => {
@@ -58,8 +59,8 @@ impl Trees {
     }
 }
 
-/// A binary tree of so many leaves, at least one. `left` says how many leaves of those below an inner node are below its left child:
-/// at least one, and not all.
+/// A binary tree of so many leaves, at least one. `left` says how many leaves of those below an inner node are below
+/// its left child: at least one, and not all.
 pub fn tree(leaves: u32, mut left: impl FnMut(u32) -> u32) -> Topology {
     let mut children: Vec<SmallVec<[u32; 2]>> = Vec::with_capacity(2 * leaves as usize);
     // Leaves below nodes that are to come, with the parent that waits for the node's number.

@@ -1,7 +1,7 @@
 // A program whose output tells what it was made of: out[i] is a hash of one[i] and two[i], below `modulus`.
 //
-// one, two: [rows], or null, which reads as zeros; out: [rows]; decision: [rows], 1 where out[i] is a multiple of 4, else
-// 0; faults: [rows], 1 where one[i] is negative. Rows from `live` on are neither read nor written.
+// one, two: [rows], or null, which reads as zeros; out: [rows]; decision: [rows], 1 where out[i] is a multiple of 4,
+// else 0; faults: [rows], 1 where one[i] is negative. Rows from `live` on are neither read nor written.
 //
 // Launch: blockIdx.x runs over rows; any grid does all of it.
 KERNEL(mixing, 32, const int* live, int rows, const u64* one, const u64* two, u64* out, float* decision, u64 modulus,

@@ -1,5 +1,5 @@
-// A program over rows of `length` tokens: marks[i] = token + 1 + step, or 0 where the token is `padding`; sums[row] = the
-// sum of the row's marks.
+// A program over rows of `length` tokens: marks[i] = token + 1 + step, or 0 where the token is `padding`; sums[row] =
+// the sum of the row's marks.
 //
 // tokens, marks: [rows, length]; sums: [rows]. Rows from `live` on are neither read nor written.
 //

@@ -1,5 +1,5 @@
-//! The functions that the stand-in for CUDA has beside CUDA's, for tests in a process that has it: errors on demand, and
-//! the calls that are made.
+//! The functions that the stand-in for CUDA has beside CUDA's, for tests in a process that has it: errors on demand,
+//! and the calls that are made.
 
 use std::ffi::{CStr, c_void};
 

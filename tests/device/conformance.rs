@@ -9,8 +9,8 @@ use crate::{
     on_cuda::OnCuda,
 };
 
-/// Runs each test of the suite on each device, but for what a card cannot do: a kernel does not fail by itself, and what
-/// was issued cannot be taken back.
+/// Runs each test of the suite on each device, but for what a card cannot do: a kernel does not fail by itself, and
+/// what was issued cannot be taken back.
 macro_rules! conformance {
     (everywhere: $($test:ident),+; but_on_a_card: $($other:ident),+ $(,)?) => {
         mod cpu {

@@ -1,4 +1,4 @@
-//! The CUDA device on the driver that stands in for a card's: which calls it makes, and what becomes of errors.
+//! The CUDA device on the driver that stands in for a card's: which calls it makes, and how errors end.
 //!
 //! Each test runs in a process of its own that finds the fake driver.
 

@@ -1,4 +1,4 @@
-//! What clients may hold together, and what becomes of those that want more.
+//! What clients may hold together, and how those that want more are refused.
 
 use paternoster::{
     budget::{Budget, Budgets},

@@ -104,8 +104,8 @@ impl Case {
         execution.outputs.iter().map(|output| output.data.to_vec()).collect()
     }
 
-    /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with other values, with rows behind them that hold
-    /// NaN and ids that no table has, and compares with ONNX Runtime.
+    /// Runs 1, 3 and 8 rows in graphs for 1, 4 and 8, each graph twice with other values, with rows behind them that
+    /// hold NaN and ids that no table has, and compares with ONNX Runtime.
     pub(crate) fn check(&self) {
         self.check_batches(&[(1, 1), (3, 4), (1, 4), (8, 8), (3, 8)], &[1, 2], Precision::Ieee, TOLERANCE);
     }

@@ -1,5 +1,5 @@
-//! Rows that leave behind a stage: done with an early answer, or on to a later stage, whatever the others of their request
-//! and of their batch do.
+//! Rows that leave behind a stage: done with an early answer, or on to a later stage, whatever the others of their
+//! request and of their batch do.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ fn row_dims() -> [PortDim; 2] {
     ["batch".into(), (COLUMNS as i64).into()]
 }
 
-/// `h` = 2 `x`, `g` = `h` + 3, `y` = 10 `g`; behind `h` and `g` heads of their own (`early` = `h` + 1000, `late` = `g` + 2000)
-/// with the first column as the confidence.
+/// `h` = 2 `x`, `g` = `h` + 3, `y` = 10 `g`; behind `h` and `g` heads of their own (`early` = `h` + 1000, `late` = `g`
+/// + 2000) with the first column as the confidence.
 fn with_heads() -> Model {
     let mut graph = Graph::new("heads");
     let x = graph.input("x", DataType::Fp32, &row_dims());
@@ -55,8 +55,8 @@ fn through_heads(row: &[f32]) -> Vec<f32> {
     row.iter().map(answer).collect()
 }
 
-/// `h` = 2 `x`, `y` = 10 `h`, and between them a `check` = `h` + 5 that is all that the middle stage does: rows end with it
-/// if its first column says so, unless the second column of `h` makes them skip it.
+/// `h` = 2 `x`, `y` = 10 `h`, and between them a `check` = `h` + 5 that is all that the middle stage does: rows end
+/// with it if its first column says so, unless the second column of `h` makes them skip it.
 fn with_a_skipped_stage() -> Model {
     let mut graph = Graph::new("skip");
     let x = graph.input("x", DataType::Fp32, &row_dims());

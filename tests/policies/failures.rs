@@ -21,7 +21,8 @@ const BAD_TOKEN: i64 = 1_000_000;
 /// Every so many requests one has a bad token.
 const BAD_EVERY: usize = 12;
 
-/// `shifted` = `ids` + 1, `found` = the entry (100, 101, …) of each in a table, `y` = 2 `found`. The second stage fails.
+/// `shifted` = `ids` + 1, `found` = the entry (100, 101, …) of each in a table, `y` = 2 `found`. The second stage
+/// fails.
 fn lookup() -> Model {
     let dims: [PortDim; 2] = ["batch".into(), (TOKENS as i64).into()];
     let mut graph = Graph::new("lookup");

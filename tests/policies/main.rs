@@ -1,9 +1,10 @@
-//! Batched = unbatched: whatever a policy makes of requests that come and go at random (batches stretched, split, merged,
-//! padded, rows that leave early, tasks that fail), each answer is the one that its request gets alone from the whole model.
+//! Batched = unbatched: whatever a policy makes of requests that come and go at random (batches stretched, split,
+//! merged, padded, rows that leave early, tasks that fail), each answer is the one that its request gets alone from the
+//! whole model.
 //!
-//! Models are loaded from directories, as a server loads them, and run on ONNX Runtime: in `ORT_DYLIB_PATH` or where `make`
-//! puts it. Without it each test says so and passes. Nothing here depends on how long anything takes; when requests meet in a
-//! batch does, so what the policies did is asserted over many combinations.
+//! Models are loaded from directories, as a server loads them, and run on ONNX Runtime: in `ORT_DYLIB_PATH` or where
+//! `make` puts it. Without it each test says so and passes. Nothing here depends on how long anything takes; when
+//! requests meet in a batch does, so what the policies did is asserted over many combinations.
 
 mod exits;
 mod failures;

@@ -56,7 +56,8 @@ pub(crate) fn linknet() -> Network {
     images("linknet", zoo::linknet(Width::QUARTER).expect("sound"), 32)
 }
 
-/// Its first dense layer takes an image of 7 × 7 from the convolutions; here it keeps the weights of as much as there is.
+/// Its first dense layer takes an image of 7 × 7 from the convolutions; here it keeps the weights of as much as there
+/// is.
 pub(crate) fn vgg19() -> Network {
     let (side, channels) = (64, 128);
     let mut model = zoo::vgg19(Width::QUARTER).expect("sound");

@@ -31,7 +31,8 @@ const fn policy(name: &'static str, text: &'static str) -> PolicyText {
     PolicyText { name, text, latency_us: None, padded_only: false }
 }
 
-/// Every policy. Times are long enough that none passes in a test, and latencies such that batches are stretched and split.
+/// Every policy. Times are long enough that none passes in a test, and latencies such that batches are stretched and
+/// split.
 pub(crate) const POLICIES: [PolicyText; 14] = [
     policy("serial", "policy: serial"),
     policy("window", "policy: window"),
@@ -105,8 +106,8 @@ impl PolicyText {
     }
 }
 
-/// Every policy on two of four ways to cut the network: not at all and in four stages, or in three and at a named tensor.
-/// Which of them changes from policy to policy, and with `turn` from network to network.
+/// Every policy on two of four ways to cut the network: not at all and in four stages, or in three and at a named
+/// tensor. Which of them changes from policy to policy, and with `turn` from network to network.
 pub(crate) fn combinations(network: &Network, turn: usize) -> Vec<Combination> {
     let middle = legal_cuts(&network.model).into_iter().find(|cut| cut.cost_before >= 0.5).expect("it can be cut");
     let cuts = |policy: usize| match (policy + turn) % 2 {

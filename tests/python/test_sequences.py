@@ -224,7 +224,7 @@ def test_requests_of_a_stream_are_answered_in_order(server):
 
 
 def test_a_crowd_of_sequences_gets_right_sums_while_clients_vanish(server):
-    """500 sequences at once over 64 slots: one in ten goes away in the middle, one in ten begins anew."""
+    """500 sequences at once over 64 slots: one in ten goes away in the middle, one in ten begins again."""
     outcomes = queue.Queue()
 
     def sequence(id_):

@@ -46,7 +46,7 @@ fn swapped_replies_are_found() {
 }
 
 #[test]
-fn a_read_under_anothers_lease_is_found() {
+fn a_read_under_the_lease_of_another_is_found() {
     is_found(Planted::ForeignLease, &["never written", "poisoned", "race", "is answered with"]);
 }
 

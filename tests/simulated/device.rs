@@ -1,5 +1,5 @@
-//! What an executor does with the core's tasks, on the simulated device: a buffer for each pair, a stream for each lane, a
-//! ticket for each task.
+//! What an executor does with the core's tasks, on the simulated device: a buffer for each pair, a stream for each
+//! lane, a ticket for each task.
 
 use std::sync::Arc;
 

@@ -269,7 +269,8 @@ impl<'s> Driver<'s> {
         Ok(outcomes)
     }
 
-    /// A task has failed, or is lost. If its requests do not end by that, they start again, and what was launched ahead on them is void.
+    /// A task has failed, or is lost. If its requests do not end by that, they start again, and what was launched ahead
+    /// on them is void.
     fn hurt(&mut self, task: &Task, ends_them: bool) {
         let stage = &self.scenario.models[task.model.0 as usize].knobs.stages[usize::from(task.cell.0)];
         let looks_ahead = self.scenario.lanes[usize::from(task.lane.0)].horizon_ns > 0;

@@ -39,8 +39,8 @@ pub(crate) fn next_of(scenario: &Scenario, model: ModelId, stage: u16, req: ReqI
     }
 }
 
-/// Whether a row fails every task of a stage that it is in. A stage that the next does not read fails nobody: on a lane that looks ahead
-/// the reply may be there before its task has ended.
+/// Whether a row fails every task of a stage that it is in. A stage that the next does not read fails nobody: on a lane
+/// that looks ahead the reply may be there before its task has ended.
 pub(crate) fn is_bad(scenario: &Scenario, model: ModelId, stage: u16, req: ReqId, row: u32) -> bool {
     let stages = &scenario.models[model.0 as usize].knobs.stages;
     let is_read = stages.get(usize::from(stage) + 1).is_none_or(|next| next.reads.contains(&stage));

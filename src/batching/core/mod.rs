@@ -110,7 +110,7 @@ impl Core {
         invariants::check(self)
     }
 
-    /// What the device has to do, for whoever chooses among devices.
+    /// What the device has to do, for the router.
     pub fn load(&self) -> Load {
         Load {
             expected_ns: self.ledger.expected_ns(),
@@ -132,7 +132,7 @@ impl Core {
         request.is_some_and(|request| matches!(request.state, crate::batching::ledger::RequestState::Queued { .. }))
     }
 
-    /// Lets the next step panic halfway, to see what becomes of its driver.
+    /// Lets the next step panic halfway, to test how its driver ends.
     #[cfg(test)]
     pub(crate) fn fail_next_step(&mut self) {
         self.fails = true;

@@ -1,6 +1,6 @@
 //! One predicted time: an exponential average that an outlier does not move far and that a drift does.
 
-/// Samples after which an estimate is held against younger ones, and surprises in a row that make it start anew.
+/// Samples after which an estimate is held against younger ones, and surprises in a row that make it start again.
 pub(super) const CONFIRMED: u32 = 4;
 
 /// Weight of a sample once the average is settled: 1/8, so that 20 samples take up 93 % of a change.

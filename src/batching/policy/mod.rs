@@ -31,7 +31,7 @@ macro_rules! policies {
             /// One request at a time.
             Serial,
             $($(#[$doc])* $kind($knobs),)*
-            /// Requests unfold into cells, of which tasks are formed anew at every step (BatchMaker).
+            /// Requests unfold into cells, of which tasks are formed again at every step (BatchMaker).
             Cellular(CellularKnobs),
         }
 
@@ -41,7 +41,7 @@ macro_rules! policies {
             /// One request at a time.
             Serial,
             $($(#[$doc])* $kind,)*
-            /// Requests unfold into cells, of which tasks are formed anew at every step (BatchMaker).
+            /// Requests unfold into cells, of which tasks are formed again at every step (BatchMaker).
             Cellular,
         }
 

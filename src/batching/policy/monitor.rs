@@ -60,7 +60,7 @@ pub(in crate::batching) struct Queue {
     pub(in crate::batching) oldest_arrival: Ns,
     /// How much longer the oldest can wait and still meet its target; none where it has no target.
     pub(in crate::batching) oldest_slack_ns: Option<Ns>,
-    /// Whether a lane would be left for whoever comes next if these went now.
+    /// Whether a lane would be left for the request that comes next if these went now.
     pub(in crate::batching) lane_is_left: bool,
 }
 

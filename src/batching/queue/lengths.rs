@@ -1,7 +1,7 @@
 //! Length groups of Policy I (DVABatch section 7.2): which requests are padded to the same size. The bounds follow the
 //! lengths that are observed, by dynamic programming over them, or are given.
 
-/// Arrivals after which bounds are chosen anew.
+/// Arrivals after which bounds are chosen again.
 const PERIOD: u32 = 256;
 /// Most groups where nobody says.
 const DEFAULT_GROUPS: u32 = 8;

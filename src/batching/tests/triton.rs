@@ -21,7 +21,7 @@ pub(super) struct Queue {
     pub(super) is_closed: bool,
 }
 
-/// What becomes of the pending batch at `now`, when a lane is free.
+/// How the pending batch goes on at `now`, when a lane is free.
 pub(super) fn verdict(knobs: &Knobs, queue: &Queue, now: Ns) -> Verdict {
     let sub_queue = &queue.sub_queue;
     let window = match &knobs.policy {

@@ -60,14 +60,15 @@ pub struct BenchArgs {
     /// Model to measure
     #[arg(long, value_name = "NAME")]
     pub model: String,
-    /// Policy in place of the model's own, as below 'batching' in model.yaml; max_batch_size and stages may stand there too.
-    /// Several are compared with the first; 'as configured' is the model's own
+    /// Policy in place of the model's own, as below 'batching' in model.yaml; max_batch_size and stages may stand there
+    /// too. Several are compared with the first; 'as configured' is the model's own
     #[arg(long = "policy", value_name = "POLICY")]
     pub policies: Vec<String>,
     /// Stages into which the model is cut for every policy that does not say itself
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub stages: Option<u16>,
-    /// Compare with the best window, found anew for each load: largest batches 1 to 64, delays 0 to 10 ms, length buckets
+    /// Compare with the best window, found again for each load: largest batches 1 to 64, delays 0 to 10 ms, length
+    /// buckets
     #[arg(long)]
     pub sweep_window: bool,
     /// Measured time of each window of the sweep
@@ -106,8 +107,8 @@ pub struct BenchArgs {
     /// Mean rates as shares of the measured peak of the first policy [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "SHARE,…", value_delimiter = ',', value_parser = positive, help_heading = "Load")]
     pub load: Vec<f64>,
-    /// Measure before each round how fast the machine is, and let the loads stay the same shares of that: for a machine whose speed
-    /// changes
+    /// Measure before each round how fast the machine is, and let the loads stay the same shares of that: for a machine
+    /// whose speed changes
     #[arg(long, requires = "load", help_heading = "Load")]
     pub follow_peak: bool,
     /// Mean rates in requests per second
@@ -155,7 +156,8 @@ pub struct BenchArgs {
     #[allow(missing_docs)]
     pub timeline: RecordArgs,
 
-    /// Directory of the profiles by which 'auto' is loaded; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where not given
+    /// Directory of the profiles by which 'auto' is loaded; $XDG_CACHE_HOME/paternoster or ~/.cache/paternoster where
+    /// not given
     #[arg(long, value_name = "DIR", help_heading = "CPU")]
     pub profile_directory: Option<PathBuf>,
     #[command(flatten)]

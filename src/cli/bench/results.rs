@@ -204,8 +204,8 @@ impl Results {
         head.into_iter().chain(quantiles).chain(tail).collect()
     }
 
-    /// Mean and 99th percentile of each policy over the loads. The best window is one line, though it is another at each
-    /// load.
+    /// Mean and 99th percentile of each policy over the loads. The best window is one line, though it is another at
+    /// each load.
     pub(super) fn write_svg(&self, path: &Path) -> Result<(), PlotError> {
         let policies = self.points.first().map_or(0, |(_, outcomes)| outcomes.len());
         let line = |policy: usize, figure: Figure| {

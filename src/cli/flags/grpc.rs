@@ -112,8 +112,8 @@ pub struct GrpcArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub connection_backlog_bytes: u64,
 
-    /// Bytes of replies of all connections that may wait for their clients; beyond it a connection may have no more than
-    /// --grpc-stream-backlog-bytes, and what is more fails
+    /// Bytes of replies of all connections that may wait for their clients; beyond it a connection may have no more
+    /// than --grpc-stream-backlog-bytes, and what is more fails
     #[arg(long = "grpc-backlog-bytes", value_name = "BYTES", default_value_t = BACKLOG.total_bytes as u64)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub backlog_bytes: u64,

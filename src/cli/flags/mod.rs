@@ -182,8 +182,8 @@ pub struct RepositoryArgs {
     pub strict_readiness: bool,
 
     /// True: end at start-up when a model fails to load or a repository cannot be read. False: neither ends the server,
-    /// which is not live while a repository cannot be read. Where not given, only a repository that cannot be read ends it
-    /// (tritonserver: as true)
+    /// which is not live while a repository cannot be read. Where not given, only a repository that cannot be read ends
+    /// it (tritonserver: as true)
     #[arg(long = "exit-on-error", value_name = "BOOL", value_parser = boolean)]
     #[arg(num_args = 0..=1, default_missing_value = "true")]
     pub exit_on_error: Option<bool>,
@@ -200,8 +200,8 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_lanes: u16,
 
-    /// Devices that the CPU is cut into, each with its share of the lanes and a scheduler of its own; at most as many as
-    /// there are lanes
+    /// Devices that the CPU is cut into, each with its share of the lanes and a scheduler of its own; at most as many
+    /// as there are lanes
     #[arg(long = "cpu-shards", value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=MOST_THREADS))]
     pub cpu_shards: u16,
@@ -216,14 +216,14 @@ pub struct DeviceArgs {
     #[arg(value_parser = clap::value_parser!(u32).range(..=MOST_THREADS))]
     pub cpu_threads: u32,
 
-    /// Most bytes that all outputs of one batch may take; a batch that would take more fails. A quarter of the memory and
-    /// at most 8 GiB where not given
+    /// Most bytes that all outputs of one batch may take; a batch that would take more fails. A quarter of the memory
+    /// and at most 8 GiB where not given
     #[arg(long = "max-output-bytes", value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub max_output_bytes: Option<u64>,
 
-    /// Most bytes that the tensors of all models may take in ONNX Runtime, weights included; a run that would need more fails.
-    /// 0: without a limit. Three quarters of the memory where not given
+    /// Most bytes that the tensors of all models may take in ONNX Runtime, weights included; a run that would need more
+    /// fails. 0: without a limit. Three quarters of the memory where not given
     #[arg(long = "onnxruntime-memory-bytes", value_name = "BYTES")]
     pub max_memory_bytes: Option<u64>,
 

@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Raised whenever a program changes, so that what an older version wrote is written anew.
+/// Raised whenever a program changes, so that what an older version wrote is written again.
 const CONTENT_VERSION: u32 = 2;
 
 /// A set of models.

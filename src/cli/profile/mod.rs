@@ -24,8 +24,8 @@ use crate::{
 
 /// Measures how long a model takes, whole and cut into stages, for batches of every size.
 ///
-/// The profile is kept, by the hash of the model's file, the processor and the engine's version. Models with `stages: auto`
-/// or `policy: auto` are served by it.
+/// The profile is kept, by the hash of the model's file, the processor and the engine's version. Models with `stages:
+/// auto` or `policy: auto` are served by it.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster profile --model-repository /models --model minilm

@@ -150,7 +150,7 @@ impl Server {
             let started = HttpServer::start_metrics(address, Arc::new(metrics), budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }
-        // Last: whoever sees HTTP answer finds every other port open.
+        // Last: a client that sees HTTP answer finds every other port open.
         if args.http.allow_http {
             let address = SocketAddr::new(args.http.http_address, args.http.http_port);
             let timeline = Arc::clone(&server.recording.timeline);

@@ -27,8 +27,8 @@ const WARM_UP: u64 = 20;
 const PEAK_POLICIES: [&str; 2] = ["cellular", "window"];
 /// Periods of a run whose rate changes otherwise than by steps.
 const PERIODS: u64 = 60;
-/// A run that is to tell whether devices keep up lasts so many times the bound on the latency: a queue that grows by half a
-/// percent has passed the bound by then.
+/// A run that is to tell whether devices keep up lasts so many times the bound on the latency: a queue that grows by
+/// half a percent has passed the bound by then.
 const TOLD_BY: f64 = 200.0;
 /// Most tasks that a lane takes ahead: BatchMaker's MaxTasksToSubmit.
 const DEPTH: u16 = 5;
@@ -51,7 +51,8 @@ pub(super) struct Ask<'a> {
     args: &'a SimulateArgs,
     pub(super) table: DeviceTable,
     pub(super) models: Vec<Model>,
-    /// Requests of each run: those of the trace, if there are fewer; more, where a growing queue could not be told otherwise.
+    /// Requests of each run: those of the trace, if there are fewer; more, where a growing queue could not be told
+    /// otherwise.
     pub(super) requests: u64,
     arrivals: Arrivals,
     traced: Option<Vec<u32>>,
@@ -253,7 +254,8 @@ fn ahead(args: &SimulateArgs) -> LaneKnobs {
     }
 }
 
-/// Lets the models' tasks scatter as they did in a recording, and gives what idle lanes cost there, on average over the models.
+/// Lets the models' tasks scatter as they did in a recording, and gives what idle lanes cost there, on average over the
+/// models.
 fn run_as_recorded(models: &mut [Model], tasks: &[RanTask<'_>]) -> Result<u64, RecordedError> {
     let mut after_idle_ns = 0;
     for model in &mut *models {

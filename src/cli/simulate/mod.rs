@@ -31,8 +31,8 @@ const LOADS: [f64; 3] = [0.25, 0.6, 0.9];
 
 /// Runs the server's own batching over a table of a device's latencies, in virtual time.
 ///
-/// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml; 'oracle' is 'lazy' that
-/// knows exactly how long everything takes. Policies see the same requests.
+/// A policy is a name, a name with its knobs, or the keys of the 'batching' section of a model.yaml; 'oracle' is 'lazy'
+/// that knows exactly how long everything takes. Policies see the same requests.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster simulate --table npu --model resnet --policy window --policy lazy --objective-ms 100
@@ -64,14 +64,15 @@ pub struct SimulateArgs {
     /// Microseconds that a task takes longer on a lane that had nothing to do
     #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = from_zero)]
     pub after_idle_us: f64,
-    /// Timeline that was recorded on the device ('--timeline-file' of serve or bench): tasks scatter, and idle lanes cost, as they did
-    /// there
+    /// Timeline that was recorded on the device ('--timeline-file' of serve or bench): tasks scatter, and idle lanes
+    /// cost, as they did there
     #[arg(long, value_name = "FILE", conflicts_with = "after_idle_us")]
     pub recorded: Option<PathBuf>,
     /// Timeline that was recorded while 'bench' played the trace: at each moment the device is as fast as it was then
     #[arg(long, value_name = "FILE", requires = "trace", conflicts_with_all = ["after_idle_us", "recorded", "devices", "capacity"])]
     pub replay: Option<PathBuf>,
-    /// Microseconds that a request spends outside of queue and device, half of them before; several are quantiles in even steps
+    /// Microseconds that a request spends outside of queue and device, half of them before; several are quantiles in
+    /// even steps
     #[arg(long, value_name = "US,…", value_delimiter = ',', value_parser = from_zero)]
     pub front_us: Vec<f64>,
     /// Largest batch; the table's where it is left out
@@ -86,7 +87,8 @@ pub struct SimulateArgs {
     /// When requests arrive: poisson, stepped, ramp or bursts
     #[arg(long, value_name = "NAME", default_value = "poisson")]
     pub arrivals: String,
-    /// Arrivals as parts of the peak that 'window' ('cellular' for models of cells) reaches with requests always waiting [default: 0.25,0.6,0.9]
+    /// Arrivals as parts of the peak that 'window' ('cellular' for models of cells) reaches with requests always
+    /// waiting [default: 0.25,0.6,0.9]
     #[arg(long, value_name = "PART,…", value_delimiter = ',', value_parser = above_zero, conflicts_with = "rate")]
     pub load: Vec<f64>,
     /// Arrivals as requests a second
@@ -137,8 +139,9 @@ pub struct SimulateArgs {
     /// Write the figures as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Draw them: for out.svg, out-mean.svg, out-p90.svg, out-p99.svg, out-throughput.svg, out-goodput.svg, out-quantiles.svg,
-    /// out-queued.svg and out-computing.svg; also out-missed.svg over several objectives, and out-time.svg where the rate changes
+    /// Draw them: for out.svg, out-mean.svg, out-p90.svg, out-p99.svg, out-throughput.svg, out-goodput.svg,
+    /// out-quantiles.svg, out-queued.svg and out-computing.svg; also out-missed.svg over several objectives, and
+    /// out-time.svg where the rate changes
     #[arg(long, value_name = "FILE", conflicts_with = "capacity")]
     pub svg: Option<PathBuf>,
     /// Print the figures as JSON instead of a table

@@ -40,8 +40,8 @@ const DISTRIBUTIONS: [Distribution; 3] = [
     ("computing", "time from the first task on", |all| &all.computing),
 ];
 
-/// Draws what each policy did: over the load and the share of the requests; of several objectives over these, too, and then
-/// the others for the last; over the requests, where their rate changes.
+/// Draws what each policy did: over the load and the share of the requests; of several objectives over these, too, and
+/// then the others for the last; over the requests, where their rate changes.
 ///
 /// # Errors
 /// When a file cannot be written.

@@ -24,9 +24,9 @@ pub(super) struct Circumstances {
     pub(super) max_batch: Option<u32>,
 }
 
-/// A policy as it was asked for: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a `batching`
-/// section (`policy: window, queueing: { … }, window: { … }`). `stages` and `max_batch_size` may stand there too, and what
-/// it is to be called before an equals sign.
+/// A policy as it was asked for: a name (`lazy`), a name with its knobs (`lazy: { max_depth: 2 }`), or the keys of a
+/// `batching` section (`policy: window, queueing: { … }, window: { … }`). `stages` and `max_batch_size` may stand there
+/// too, and what it is to be called before an equals sign.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     /// What figures and plots call it.

@@ -11,8 +11,8 @@ use crate::{
 /// Most stages of a latency table.
 const MAX_STAGES: u16 = 256;
 
-/// Reads a table: a built-in one by its name, a device table in JSON, or one model's latencies in CSV, as `model.yaml` takes
-/// them; then the model has the file's name.
+/// Reads a table: a built-in one by its name, a device table in JSON, or one model's latencies in CSV, as `model.yaml`
+/// takes them; then the model has the file's name.
 ///
 /// # Errors
 /// When there is no such table, or the file is none; names the line where it can.

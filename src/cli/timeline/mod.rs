@@ -15,8 +15,8 @@ use crate::{
 
 const NS_PER_MS: f64 = 1e6;
 
-/// Draws a timeline that a server recorded: requests as rows, stages as bars, the lanes beneath; or plots of how long requests waited and
-/// ran, and how large tasks were.
+/// Draws a timeline that a server recorded: requests as rows, stages as bars, the lanes beneath; or plots of how long
+/// requests waited and ran, and how large tasks were.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = "Examples:
   paternoster serve --model-repository /models --timeline-file trace.json
@@ -38,8 +38,8 @@ pub struct TimelineArgs {
     /// Milliseconds after the first event at which it ends
     #[arg(long, value_name = "MS", value_parser = milliseconds)]
     pub to: Option<f64>,
-    /// Beginning of the names of three plots: PATH-queueing.svg and PATH-computing.svg, the distributions of the times from arrival to the
-    /// first task and from there to the reply, and PATH-batch-size.svg, the rows of tasks over time
+    /// Beginning of the names of three plots: PATH-queueing.svg and PATH-computing.svg, the distributions of the times
+    /// from arrival to the first task and from there to the reply, and PATH-batch-size.svg, the rows of tasks over time
     #[arg(long, value_name = "PATH")]
     pub plots: Option<PathBuf>,
     /// Another timeline in the same plots; each is named as its file. May be given several times
@@ -101,7 +101,8 @@ pub enum TimelineError {
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When the file cannot be read or is no timeline, nothing happens in the part asked for, or the drawing cannot be written.
+/// When the file cannot be read or is no timeline, nothing happens in the part asked for, or the drawing cannot be
+/// written.
 pub fn run(args: &TimelineArgs) -> Result<(), TimelineError> {
     let picture = read(&args.file)?;
     if let Some(path) = &args.plots {

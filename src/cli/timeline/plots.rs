@@ -27,7 +27,8 @@ pub(super) struct Series {
 }
 
 impl Series {
-    /// What is told from the arrival of a request on, that of this number counted from 0. `None` where there is no such request.
+    /// What is told from the arrival of a request on, that of this number counted from 0. `None` where there is no such
+    /// request.
     pub(super) fn of(name: String, picture: &Picture, first: usize) -> Option<Self> {
         let requests = picture.requests();
         let requests = requests.get(first..).filter(|rest| !rest.is_empty())?;

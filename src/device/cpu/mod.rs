@@ -83,7 +83,7 @@ impl<W: HostWork> Cpu<W> {
             if let Ok(shift) = begun.recv() {
                 shared.serve(&shared.streams[index], shift);
             }
-            // Whoever sees that the threads have ended sees that they hold nothing.
+            // A thread that sees that the others have ended sees that they hold nothing.
             drop(shared);
             drop(alive);
         })?;
@@ -264,7 +264,7 @@ impl<W: HostWork> Shared<W> {
             Action::Mark => stream.complete(position, shift),
             Action::Copy(rows) => {
                 if let Err(failure) = with_rows(&rows, |operands| copy_rows(operands, &rows)) {
-                    // Nobody is told of copies. Their rows are lost, so whoever reads them fails.
+                    // Nobody is told of copies. Their rows are lost, so work that reads them fails.
                     error!(position, "a copy failed: {failure}");
                 }
                 stream.complete(position, shift);

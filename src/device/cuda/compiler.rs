@@ -118,7 +118,7 @@ impl Compiler {
     /// When NVRTC is missing, or a kernel does not compile; with its words.
     pub fn compile(&self, source: Source<'_>, element: Element) -> Result<Vec<u8>, String> {
         #[expect(unsafe_code, reason = "the library's initialisers run")]
-        // SAFETY: the library is one of CUDA's, where whoever runs the server has put it.
+        // SAFETY: the library is one of CUDA's, where the operator has put it.
         let is_present = unsafe { sys::is_culib_present() };
         if !is_present {
             return Err("NVRTC is not found (libnvrtc.so.13): kernels cannot be compiled; give the folder of CUDA's \

@@ -5,7 +5,7 @@ use std::{slice, sync::Arc};
 
 use super::driver::{Address, Mapped};
 
-/// A part of pinned host memory that is mapped into the card's addresses. Whoever has it is the only one to look at it
+/// A part of pinned host memory that is mapped into the card's addresses. Its owner alone looks at it
 /// from the host, and does so only while nothing on the card uses it.
 #[derive(Debug)]
 pub struct HostMemory {

@@ -34,7 +34,7 @@ pub fn preload(folder: Option<&Path>) -> Found {
     for name in PRELOADED {
         let Some(path) = folders.iter().find_map(|folder| wheels::library(folder, name)) else { continue };
         #[expect(unsafe_code, reason = "the library's initialisers run")]
-        // SAFETY: the path is of one of CUDA's libraries, in a place that whoever runs the server has put them.
+        // SAFETY: the path is of one of CUDA's libraries, where the operator has put them.
         let opened = unsafe { Library::new(&path) };
         match opened {
             Ok(library) => {

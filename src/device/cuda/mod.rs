@@ -186,8 +186,8 @@ impl Cuda {
         compile(&self.compiler, &self.context, source, element).map(Kernels)
     }
 
-    /// Allocates memory that is no buffer of rows, such as weights: at least one byte, filled with zeros. Whoever holds
-    /// it lets go of it only once no work that uses it is on the card.
+    /// Allocates memory that is no buffer of rows, such as weights: at least one byte, filled with zeros. The caller
+    /// that holds it lets go of it only once no work that uses it is on the card.
     ///
     /// # Errors
     /// When there is not as much, or the device is lost.
@@ -242,8 +242,8 @@ impl Cuda {
         Ok(Rc::clone(self.convolving.insert(Rc::new(convolutions::Library::open(&self.context)?))))
     }
 
-    /// Captures what `issue` issues, as a graph for one stream whose launches have up to `parameter_bytes` of parameters:
-    /// as many are fetched from the host each time. Not for the hot path.
+    /// Captures what `issue` issues, as a graph for one stream whose launches have up to `parameter_bytes` of
+    /// parameters: as many are fetched from the host each time. Not for the hot path.
     ///
     /// # Errors
     /// When there is no such stream, a launch cannot have as many parameters, or the driver refuses something.
@@ -286,8 +286,8 @@ impl Cuda {
         rows.memory.download(row as usize * rows.row_bytes, data)
     }
 
-    /// Host memory that the card reads and writes where it is, in so many parts of `part_bytes` that follow one another.
-    /// They are dropped on this thread.
+    /// Host memory that the card reads and writes where it is, in so many parts of `part_bytes` that follow one
+    /// another. They are dropped on this thread.
     ///
     /// # Errors
     /// When there is not enough.

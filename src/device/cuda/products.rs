@@ -273,7 +273,8 @@ impl Product {
         let on_card = |address: &Address| address.to_bits() as *mut c_void;
         let [b_layout, a_layout, d_layout] = &self.layouts;
         // SAFETY: the descriptions live; that the matrices are as large as they say, and live until the product is
-        // computed, is the duty of the caller, which compiles plans. `alpha` and `beta` are the host's and read at once.
+        // computed, is the duty of the caller, which compiles plans. `alpha` and `beta` are the host's and read at
+        // once.
         let issued = unsafe {
             result::matmul(
                 self.library.handle,

@@ -129,7 +129,7 @@ impl SymbolicBuffer {
     pub(super) fn write(&mut self, row: u32, writer: Accessor, holds: Holds) {
         self.rows[row as usize] = Row { holds, writer: Some(writer) };
         let first = row as usize * self.streams;
-        // Whoever is ordered after this write is ordered after these readers.
+        // What is ordered after this write is ordered after these readers.
         self.readers[first..first + self.streams].fill(None);
     }
 

@@ -25,8 +25,8 @@ const ROW_THREADS: usize = 512;
 const PACK: usize = 4;
 
 impl Loaded {
-    /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a capture.
-    /// Products and convolutions may run, so nothing else may use the workspace meanwhile.
+    /// Does all that may allocate, compile or ask a library, for batches of `rows` rows in a workspace, before a
+    /// capture. Products and convolutions may run, so nothing else may use the workspace meanwhile.
     ///
     /// # Errors
     /// When the workspace has fewer rows, or a library refuses a product or a convolution.

@@ -1,5 +1,5 @@
-//! Where buffers lie: inputs and outputs in places of their own, what lies between them in an arena whose places are given
-//! to one after another.
+//! Where buffers lie: inputs and outputs in places of their own, what lies between them in an arena whose places are
+//! given to one after another.
 
 use super::{
     fuse::Step,

@@ -54,8 +54,8 @@ impl Plan {
     /// `has_batch_axis`, axis 0 of the graph's tensors are the rows of a batch; else there is one row.
     ///
     /// # Errors
-    /// When nodes have no lowering (all are named), an input or output is not the graph's or has a length that varies, or
-    /// a weight lies outside of the file.
+    /// When nodes have no lowering (all are named), an input or output is not the graph's or has a length that varies,
+    /// or a weight lies outside of the file.
     pub fn new(
         model: &Model,
         inputs: &[TensorSpec],
@@ -87,7 +87,7 @@ impl Plan {
         Ok(Self(Arc::new(parts)))
     }
 
-    /// What becomes of each node that the outputs need, whether or not all have a lowering; else as [`Self::new`].
+    /// How each node is lowered that the outputs need, whether or not all have a lowering; else as [`Self::new`].
     ///
     /// # Errors
     /// When an input or output is not the graph's or has a length that varies, or a weight lies outside of the file.

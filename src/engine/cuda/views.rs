@@ -1,5 +1,5 @@
-//! Views of tensors: other axes over the same elements. Nothing is moved; a tensor that is yet to be computed is computed
-//! at the places that the view names.
+//! Views of tensors: other axes over the same elements. Nothing is moved; a tensor that is yet to be computed is
+//! computed at the places that the view names.
 
 use super::ir::{Dims, Expressions, NodeId, Strides, Tensor};
 

@@ -1,5 +1,5 @@
-//! One arena of a limited size, from which all sessions of an environment take the memory of their tensors. A session's own arena has
-//! no limit that could be set.
+//! One arena of a limited size, from which all sessions of an environment take the memory of their tensors. A session's
+//! own arena has no limit that could be set.
 
 use std::{fmt, ptr};
 
@@ -38,7 +38,8 @@ impl Arena {
     pub(super) fn share(environment: &Environment, max_bytes: usize) -> Result<Self, EngineError> {
         let host = HostMemory::of_arena()?;
         let mut config: *mut sys::OrtArenaCfg = ptr::null_mut();
-        // SAFETY: `config` receives the new object, which is released once, behind its last use; the environment is alive.
+        // SAFETY: `config` receives the new object, which is released once, behind its last use; the environment is
+        // alive.
         unsafe {
             check((ort::api().CreateArenaCfg)(max_bytes, DEFAULT, DEFAULT, DEFAULT, &mut config))?;
             let registered =

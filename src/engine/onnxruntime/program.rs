@@ -32,8 +32,8 @@ use crate::{
     onnx::{ExternalFiles, SealedModel, index_ranges},
 };
 
-/// A session shared by all lanes, and by all programs of the same graph: ONNX Runtime allows concurrent runs. Options are each lane's
-/// own, so that a run that is told to stop leaves the others alone.
+/// A session shared by all lanes, and by all programs of the same graph: ONNX Runtime allows concurrent runs. Options
+/// are each lane's own, so that a run that is told to stop leaves the others alone.
 pub struct OnnxProgram {
     graph: Arc<CompiledGraph>,
     host: HostMemory,
@@ -56,8 +56,8 @@ struct Port {
     differs: AtomicBool,
 }
 
-/// What ONNX Runtime says of an output that has another shape than the memory that it was given, or for which it was given memory of
-/// another shape than the graph declares. Where it allocates itself, it writes a warning and goes on.
+/// What ONNX Runtime says of an output that has another shape than the memory that it was given, or for which it was
+/// given memory of another shape than the graph declares. Where it allocates itself, it writes a warning and goes on.
 const OTHER_SHAPE: [&str; 2] = ["OrtValue shape verification failed", "Got invalid dimensions for output"];
 
 impl OnnxProgram {
@@ -93,8 +93,8 @@ impl OnnxProgram {
     /// Compiles a model that takes and gives the tensors named, in this order: a whole one, or a stage of it.
     ///
     /// # Errors
-    /// When ONNX Runtime refuses it (the text names the operator), weights beside it cannot be read, or it lacks an input or
-    /// output that is named, or has it with another type.
+    /// When ONNX Runtime refuses it (the text names the operator), weights beside it cannot be read, or it lacks an
+    /// input or output that is named, or has it with another type.
     pub fn compile_sealed(
         runtime: &Runtime,
         model: &SealedModel,
@@ -219,7 +219,8 @@ impl Program for OnnxProgram {
 }
 
 impl OnnxProgram {
-    /// Runs once more, without memory of the pool's, after a run whose outputs were not of the shapes declared; and remembers which.
+    /// Runs once more, without memory of the pool's, after a run whose outputs were not of the shapes declared; and
+    /// remembers which.
     fn execute_undeclared(
         &self,
         names: &[*const std::ffi::c_char],

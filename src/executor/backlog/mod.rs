@@ -182,7 +182,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         for level in self.backlog.levels() {
             let before = level.waiting_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
-            // Whoever waits for room sees more than one of these bounds exceeded.
+            // A waiter for room sees more than one of these bounds exceeded.
             if level.parent.is_some() && before >= level.limits.stream_bytes.min(level.limit_bytes) {
                 level.room.notify_waiters();
             }

@@ -260,7 +260,7 @@ impl Journey {
         self.left.lock()[segment].values[output].last().cloned()
     }
 
-    /// What all steps so far left, one behind the other. Whoever holds it makes [`Self::keep`] copy it.
+    /// What all steps so far left, one behind the other. While it is held, [`Self::keep`] copies it.
     pub(in crate::executor) fn steps(&self, segment: usize, output: usize) -> Option<Bytes> {
         match &self.left.lock()[segment].values[output] {
             Values::Steps { data, .. } => Some(data.clone()),

@@ -1,4 +1,4 @@
-//! A node of a request: what it reads there, and what becomes of what it gives.
+//! A node of a request: what it reads there, and where what it gives goes.
 
 use bytes::Bytes;
 
@@ -106,7 +106,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// What becomes of the node by what it gave: `row` gives the row of an output. The last step of a loop ends it.
+    /// How the node ends by what it gave: `row` gives the row of an output. The last step of a loop ends it.
     pub(in crate::executor) fn outcome(&self, row: impl FnOnce(usize) -> Option<Row>) -> RowOutcome {
         let segment = self.segment();
         if self.is_past_the_end() {

@@ -84,7 +84,7 @@ impl Flights {
         Self { shard, lanes, taker, give_back, reports: OnceLock::new(), is_lost: AtomicBool::new(false), journal }
     }
 
-    /// Keeps what becomes of a task, if somebody asks for it.
+    /// Keeps how a task ends, if a caller asks for it.
     pub(super) fn note(&self, noted: impl FnOnce() -> Noted) {
         if let Some(journal) = &self.journal {
             journal.note(noted());
@@ -168,7 +168,7 @@ impl Told for Flights {
         Arc::clone(&pool).completed(self.shard, Some(began_ns), &flight.job, Finished::Ran(ran));
         lane.lock().has_told(flight.job.task.id, pool.now());
         if flight.is_taken {
-            // Whoever takes lives as long as this.
+            // The taker lives as long as this.
             let _ = self.taker.send(flight);
         } else {
             (self.give_back)(flight);

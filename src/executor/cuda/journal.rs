@@ -1,5 +1,5 @@
-//! What was issued to a card and what ended, in an order in which both may have happened, for whoever checks that tasks
-//! wait for what they must.
+//! What was issued to a card and what ended, in an order in which both may have happened, for tests that check that
+//! tasks wait for what they must.
 
 use parking_lot::Mutex;
 

@@ -1,4 +1,5 @@
-//! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the card.
+//! A CUDA card as a backend: tasks are graphs that were captured at load, launched by the one thread that owns the
+//! card.
 //!
 //! - **Intermediate state stays on the card**: that of cells in slots (`cells`), that of stages in the rows of buffer
 //!   pairs (`stages`). A task's graph gathers its rows from there, runs the program, and scatters the outputs

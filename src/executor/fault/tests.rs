@@ -1,4 +1,4 @@
-//! What becomes of a pool whose scheduler panics, on whichever thread.
+//! How a pool ends whose scheduler panics, on whichever thread.
 
 use std::{
     future::Future,

@@ -1,4 +1,4 @@
-//! How the devices of a run behave: times, faults, and what becomes of rows.
+//! How the devices of a run behave: times, faults, and how rows end.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -142,7 +142,7 @@ impl Behaviour {
         }
     }
 
-    /// What becomes of the rows of a task.
+    /// How the rows of a task end.
     pub(super) fn outcomes(&self, job: &Job) -> Vec<RowOutcome> {
         if self.kind(job) == Kind::Decoupled {
             return self

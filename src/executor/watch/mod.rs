@@ -197,8 +197,8 @@ impl Watch {
         self.look_at
     }
 
-    /// Takes the task off a lost lane, which goes on without it and those behind it, unless too many tasks are abandoned
-    /// already. Returns the lane, its task, and why that was to stop.
+    /// Takes the task off a lost lane, which goes on without it and those behind it, unless too many tasks are
+    /// abandoned already. Returns the lane, its task, and why that was to stop.
     pub(super) fn abandon(&mut self) -> Option<(LaneId, Flight, StopReason)> {
         if self.abandoned.len() >= self.most_abandoned {
             return None;

@@ -15,8 +15,8 @@ use tower::ServiceExt;
 use super::{HttpConfig, fixture::Fixture, listener, routes};
 use crate::{budget::Budgets, observe::timeline::Timeline};
 
-/// Bytes in flight each way: room for all answers. Where a peer does not read, hyper puts its answer to a broken request
-/// before what is left of the one ahead, which harms that peer alone.
+/// Bytes in flight each way: room for all answers. Where a peer does not read, hyper puts its answer to a broken
+/// request before what is left of the one ahead, which harms that peer alone.
 const PIPE_BYTES: usize = 1 << 20;
 
 static RUNTIME: LazyLock<Runtime> =

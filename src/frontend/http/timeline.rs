@@ -54,7 +54,8 @@ impl TimelineRoute {
         }
         let room = self.room.acquire_owned().await.map_err(|error| Problem::internal(&error))?;
         let timeline = self.timeline;
-        // It takes long enough to hold up other connections, and the room for as long as it runs, whoever waits for it.
+        // It takes long enough to hold up other connections, and the room for as long as it runs, whether or not a
+        // client waits for it.
         let write = move || {
             let mut json = Vec::new();
             let written =

@@ -1,4 +1,5 @@
-//! Threads for what would hold up the connections of an I/O thread: decompressing, decoding and encoding large messages.
+//! Threads for what would hold up the connections of an I/O thread: decompressing, decoding and encoding large
+//! messages.
 
 use std::sync::Arc;
 

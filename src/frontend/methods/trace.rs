@@ -8,8 +8,8 @@ use crate::{
     wire::pb::{self, trace_setting_response::SettingValue},
 };
 
-/// Answers TraceSetting with all settings of the server, or of the model that is named, after the changes of the request,
-/// which take place all or none. A setting without a value falls back.
+/// Answers TraceSetting with all settings of the server, or of the model that is named, after the changes of the
+/// request, which take place all or none. A setting without a value falls back.
 ///
 /// # Errors
 /// INVALID_ARGUMENT for a model without a ready version, and for settings that are not there or cannot be so;

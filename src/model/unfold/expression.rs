@@ -5,9 +5,11 @@ use std::fmt;
 /// Deepest nesting that is read.
 const MOST_DEPTH: u32 = 32;
 
-/// A number that follows from the lengths of inputs: whole numbers and `len(input)`, joined by `+`, `-`, `*`, `/` and parentheses.
+/// A number that follows from the lengths of inputs: whole numbers and `len(input)`, joined by `+`, `-`, `*`, `/` and
+/// parentheses.
 ///
-/// Differences end at 0, quotients are rounded down, and all of it at the greatest number there is; by 0 nothing is divided.
+/// Differences end at 0, quotients are rounded down, and all of it at the greatest number there is; by 0 nothing is
+/// divided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expression {
     /// A number.
@@ -61,7 +63,8 @@ impl Expression {
         if reader.rest.is_empty() { Ok(expression) } else { Err(reader.unexpected("an operator or the end")) }
     }
 
-    /// Its value, where inputs have these lengths. `None` where one that counts is left out, or something is divided by 0.
+    /// Its value, where inputs have these lengths. `None` where one that counts is left out, or something is divided by
+    /// 0.
     pub fn value(&self, length: &dyn Fn(usize) -> Option<u64>) -> Option<u64> {
         match self {
             Self::Number(number) => Some(*number),

@@ -1,5 +1,5 @@
-//! What the requests of a recurrent version unfold into (BatchMaker sections 3.1 and 4.2): cells, the segments in which they run one after
-//! the other, and where each of their tensors comes from.
+//! What the requests of a recurrent version unfold into (BatchMaker sections 3.1 and 4.2): cells, the segments in which
+//! they run one after the other, and where each of their tensors comes from.
 //!
 //! Plain data, checked by [`Unfolding::check`] when the version is loaded. A request's own graph is made of it by
 //! [`Unfolding::unfold`]. Tensors and outputs are numbers here. As long as programs are not known, configurations have
@@ -35,7 +35,8 @@ pub struct Unfolding {
 pub struct CellSpec {
     /// Its name in the configuration.
     pub name: String,
-    /// What the program takes, the batch left out of the dims; -1 where nodes differ and are padded to the longest of their task.
+    /// What the program takes, the batch left out of the dims; -1 where nodes differ and are padded to the longest of
+    /// their task.
     pub inputs: Vec<TensorSpec>,
     /// What it gives, likewise.
     pub outputs: Vec<TensorSpec>,
@@ -123,8 +124,8 @@ pub enum Source<T = Tensor, O = usize, R = Bytes> {
         output: O,
         /// Before the first step.
         start: Start<T, R>,
-        /// Whether it lives on between requests of a sequence: the first step of a later one reads what the last step of the one before
-        /// gave.
+        /// Whether it lives on between requests of a sequence: the first step of a later one reads what the last step
+        /// of the one before gave.
         is_kept: bool,
     },
     /// What the request says of its sequence, in each element.
@@ -138,7 +139,8 @@ pub enum Source<T = Tensor, O = usize, R = Bytes> {
     },
     /// The request's correlation id, as one integer.
     CorrelationId,
-    /// What all steps before gave at this output, one behind the other along a new first axis, which is 0 long at the first step.
+    /// What all steps before gave at this output, one behind the other along a new first axis, which is 0 long at the
+    /// first step.
     Grown {
         /// The cell's output.
         output: O,
@@ -210,7 +212,8 @@ pub struct Emit<O = usize> {
 pub enum Which {
     /// That of the last step, or of the node that is nobody's child: `last(…)`, `root(…)`.
     Last,
-    /// Those of all nodes in order, along a new first axis: `all(…)`. Reversed chains leave them in the order of the input.
+    /// Those of all nodes in order, along a new first axis: `all(…)`. Reversed chains leave them in the order of the
+    /// input.
     All,
 }
 

@@ -97,7 +97,8 @@ pub(super) fn topology(children: &[i64], width: usize) -> Result<Topology, Unfol
     }
 }
 
-/// A node among its own descendants, if there is one: what is left when nodes all of whose children are taken are taken, too.
+/// A node among its own descendants, if there is one: what is left when nodes all of whose children are taken are
+/// taken, too.
 fn in_a_circle(children: &[SmallVec<[u32; 2]>]) -> Option<usize> {
     let mut left: Vec<usize> = children.iter().map(SmallVec::len).collect();
     let mut parents: Vec<SmallVec<[u32; 2]>> = vec![SmallVec::new(); children.len()];
@@ -113,7 +114,7 @@ fn in_a_circle(children: &[SmallVec<[u32; 2]>]) -> Option<usize> {
             }
         }
     }
-    // Every node that is left has a child that is left: whoever follows them comes round.
+    // Every node that is left has a child that is left: a walk along them comes round.
     let mut node = left.iter().position(|left| *left > 0)?;
     for _ in 0..children.len() {
         node = children[node].iter().map(|&child| child as usize).find(|&child| left[child] > 0)?;

@@ -77,7 +77,7 @@ impl FailureReason {
     }
 }
 
-/// Counters of one loaded version; a reload starts anew. All methods are cheap and may be called from any thread.
+/// Counters of one loaded version; a reload starts again. All methods are cheap and may be called from any thread.
 ///
 /// The totals share one short lock instead of an atomic each: a dozen plain additions under an uncontended lock cost
 /// less than a dozen atomic ones, and every snapshot is consistent (queue + compute ≤ request time holds in each).

@@ -172,8 +172,8 @@ impl History {
         Request { number, model, rows, arrived_ns, end: None, ended_ns: self.ended_ns, runs: Vec::new() }
     }
 
-    /// Walks through the tasks as they were launched. A task begins when it is launched, its lane has ended the one before,
-    /// and its rows' earlier tasks have ended: a lane may be given work ahead.
+    /// Walks through the tasks as they were launched. A task begins when it is launched, its lane has ended the one
+    /// before, and its rows' earlier tasks have ended: a lane may be given work ahead.
     fn replay(&mut self) {
         let mut order: Vec<usize> = (0..self.tasks.len()).collect();
         order.sort_by_key(|&task| self.tasks[task].launched_ns);

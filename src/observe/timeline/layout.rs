@@ -72,8 +72,8 @@ impl Picture {
         self.processes.push(Process { id: process, name, rows });
     }
 
-    /// Draws the runs of a request that follow each other on one row, and the waits between them; on the request's first
-    /// row those before and behind them too.
+    /// Draws the runs of a request that follow each other on one row, and the waits between them; on the request's
+    /// first row those before and behind them too.
     fn draw_strand(&mut self, row: Row, request: &Request, blocks: &[Block], first: bool, tasks: &[Task]) {
         let mut free_ns = if first { Some(request.arrived_ns) } else { None };
         let mut last: Option<&Task> = None;

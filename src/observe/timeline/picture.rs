@@ -9,7 +9,8 @@ use super::history::Change;
 /// The process that holds the lanes; those of models follow.
 pub(super) const LANES: u32 = 1;
 
-/// A recording laid out: one process for the lanes and one for each model version, with rows on which spans never overlap.
+/// A recording laid out: one process for the lanes and one for each model version, with rows on which spans never
+/// overlap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Picture {
     /// Records that were dropped for newer ones before the picture was taken.
@@ -167,8 +168,8 @@ impl Picture {
         found.into_values().flatten().filter(|request| request.began_ns < u64::MAX).collect()
     }
 
-    /// The tasks that ran, lane by lane in the order of time. Without those that failed, that had not ended, or whose requests are not
-    /// in the picture.
+    /// The tasks that ran, lane by lane in the order of time. Without those that failed, that had not ended, or whose
+    /// requests are not in the picture.
     pub fn tasks(&self) -> Vec<RanTask<'_>> {
         let names: BTreeMap<u32, &str> = self.processes.iter().map(|one| (one.id, one.name.as_str())).collect();
         let of_requests = self.spans.iter().filter(|span| span.kind == Kind::Stage);

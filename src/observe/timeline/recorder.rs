@@ -74,7 +74,7 @@ impl Timeline {
         Self { is_recording: AtomicBool::new(true), ring, is_kept: true, ..Self::default() }
     }
 
-    /// Whether it records from its beginning to its end, whoever watches.
+    /// Whether it records from its beginning to its end, watched or not.
     pub fn is_kept(&self) -> bool {
         self.is_kept
     }

@@ -4,9 +4,9 @@
 //! axis 0 being the batch, so that batches can be stretched and split between stages; anything else is refused with the
 //! tensor, the reason and where one could cut instead.
 //!
-//! What follows from weights and shapes alone (masks, positions, target shapes) does not cross: each stage that needs it
-//! computes it again, from the inputs of the graph or from a tensor that crosses anyway or may. Such nodes are no work
-//! of any stage. Nodes that no output needs are left out.
+//! What follows from weights and shapes alone (masks, positions, target shapes) does not cross: each stage that needs
+//! it computes it again, from the inputs of the graph or from a tensor that crosses anyway or may. Such nodes are no
+//! work of any stage. Nodes that no output needs are left out.
 
 mod assign;
 mod cost;
@@ -33,8 +33,8 @@ pub const CROSSING_MAX: usize = 64;
 pub enum Cuts<'a> {
     /// Into this many stages of even estimated time, with little crossing between them.
     Parts(usize),
-    /// Behind the nodes that make these tensors. A stage holds what its tensor needs and no earlier stage holds; the last
-    /// one holds all else.
+    /// Behind the nodes that make these tensors. A stage holds what its tensor needs and no earlier stage holds; the
+    /// last one holds all else.
     At(&'a [String]),
 }
 

@@ -156,8 +156,9 @@ impl<'g> Plan<'g> {
         self.links.maker(tensor).filter(|&id| self.belongs(id))
     }
 
-    /// The last place that reads each tensor, directly or through nodes that are computed again there, where `place` tells
-    /// the places of the nodes that belong to one. Repeated nodes that make outputs of the graph are needed at `end`.
+    /// The last place that reads each tensor, directly or through nodes that are computed again there, where `place`
+    /// tells the places of the nodes that belong to one. Repeated nodes that make outputs of the graph are needed at
+    /// `end`.
     pub(super) fn last_reads(&self, place: impl Fn(NodeId) -> usize, end: usize) -> Vec<Option<usize>> {
         let mut last: Vec<Option<usize>> = vec![None; self.links.tensors()];
         for &id in self.links.order().iter().rev() {

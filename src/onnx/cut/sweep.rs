@@ -58,8 +58,8 @@ impl Sweep {
         Self::over(plan, keys.into_iter().map(|(.., id)| id).collect(), usize::MAX)
     }
 
-    /// What the last output needs, in the file's order, then all else: so cutting at a tensor leaves before it just what
-    /// the tensor needs.
+    /// What the last output needs, in the file's order, then all else: so cutting at a tensor leaves before it just
+    /// what the tensor needs.
     pub(super) fn by_name(plan: &Plan<'_>) -> Self {
         let rank: HashMap<NodeId, usize> = plan.links.order().iter().enumerate().map(|(at, &id)| (id, at)).collect();
         let last = plan.outputs.iter().filter_map(|&output| plan.owner(output).map(|id| (rank[&id], output))).max();

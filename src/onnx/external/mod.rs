@@ -1,8 +1,8 @@
 //! External data: tensors whose elements lie in other files than the graph's.
 //!
 //! ONNX names such a file by a location relative to the model. Here it is opened, confined to the model's version, and
-//! its size is checked against the tensor's, so that an engine never resolves a location by itself: it would look in the
-//! process's working directory, and follow any path.
+//! its size is checked against the tensor's, so that an engine never resolves a location by itself: it would look in
+//! the process's working directory, and follow any path.
 
 mod confined;
 mod entry;
@@ -151,8 +151,8 @@ pub(super) struct Gathered {
     pub weights: Vec<ExternalWeight>,
 }
 
-/// Puts small tensors, and those that are no weights of the model's own graph, into the graph. The others are checked and
-/// returned.
+/// Puts small tensors, and those that are no weights of the model's own graph, into the graph. The others are checked
+/// and returned.
 ///
 /// # Errors
 /// When a file is missing, lies elsewhere or is too short, or an entry does not fit its tensor; with tensor and file.

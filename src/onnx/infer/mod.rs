@@ -2,8 +2,8 @@
 //! batch.
 //!
 //! Lengths are numbers, symbols of the graph's inputs, or expressions of these. Small whole-number tensors are followed
-//! element by element, so that shapes that a graph computes from shapes are known too. What an unknown operator makes is
-//! unknown, unless the file declares it.
+//! element by element, so that shapes that a graph computes from shapes are known too. What an unknown operator makes
+//! is unknown, unless the file declares it.
 //!
 //! The batch is axis 0 of the inputs: the symbol there, and what other inputs have there instead, as long as no input
 //! has that symbol on another axis. A tensor is *by rows* as long as row i of it depends on the rows i of the inputs

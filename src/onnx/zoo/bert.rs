@@ -141,8 +141,8 @@ impl<W: Weights> Encoder<W> {
         let kinds = self.tensor("embeddings.token_type_embeddings.weight", &[2, hidden], 0.02)?;
         let graph = &mut self.graph;
         let words = graph.op("Gather", &[&words, ids]).value();
-        // Sliced by length, the positions leave the sum's shape open to shape inference, so ONNX Runtime does not fuse the
-        // residual sums with their normalisation. Measured on the CPU, that is the faster form by a tenth.
+        // Sliced by length, the positions leave the sum's shape open to shape inference, so ONNX Runtime does not fuse
+        // the residual sums with their normalisation. Measured on the CPU, that is the faster form by a tenth.
         let shape = graph.op("Shape", &[ids]).value();
         let (zero, one) = (graph.literal(&[0_i64]), graph.literal(&[1_i64]));
         let tokens = graph.op("Gather", &[&shape, &one]).value();

@@ -61,7 +61,8 @@ impl Net {
         self.graph.input("image", DataType::Fp32, dims)
     }
 
-    /// Random weights. What is summed over `fan_in` of them has the variance `gain` in terms of the inputs' mean square.
+    /// Random weights. What is summed over `fan_in` of them has the variance `gain` in terms of the inputs' mean
+    /// square.
     pub(super) fn weight(&mut self, name: &str, dims: &[usize], fan_in: usize, gain: f32) -> Value {
         let spread = (gain / fan_in as f32).sqrt();
         let data = self.weights.uniform(&self.graph.scoped(name), dims.iter().product(), spread);

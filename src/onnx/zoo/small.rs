@@ -59,8 +59,8 @@ pub fn scale(factor: f32) -> Result<Model, BuildError> {
     graph.finish()
 }
 
-/// `OUTPUT0` INT64 `[batch, 1]` = `total` + `INPUT0`, and the same as `total_next`, beside what it is told: `is_first` = `START` INT32 and
-/// `is_last` = `END` FP32. A model whose state and control inputs the server fills in.
+/// `OUTPUT0` INT64 `[batch, 1]` = `total` + `INPUT0`, and the same as `total_next`, beside what it is told: `is_first`
+/// = `START` INT32 and `is_last` = `END` FP32. A model whose state and control inputs the server fills in.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -81,7 +81,8 @@ pub fn running_total() -> Result<Model, BuildError> {
     graph.finish()
 }
 
-/// What it is told of each row: `OUTPUT0` UINT64 `[batch, 1]` = `CORRID`, `is_ready` = `READY` BOOL; and `same` = `INPUT0` INT64.
+/// What it is told of each row: `OUTPUT0` UINT64 `[batch, 1]` = `CORRID`, `is_ready` = `READY` BOOL; and `same` =
+/// `INPUT0` INT64.
 ///
 /// # Errors
 /// Never in a correct build.

@@ -9,8 +9,8 @@ use crate::batching::{DiversityKnobs, InputDiversity, LoadDiversity, Ns, Operato
 /// the way to the lane.
 pub const BOUNDARY_NS: Ns = 5_000;
 
-/// Stages may take this much of the whole model's time, alone and in a batch of eight. Joining on the way takes some per cent off the
-/// mean at best; engines that fuse across the cut lose more.
+/// Stages may take this much of the whole model's time, alone and in a batch of eight. Joining on the way takes some
+/// per cent off the mean at best; engines that fuse across the cut lose more.
 const CUT_COSTS: f64 = 1.02;
 
 /// How a model is to be served.
@@ -63,16 +63,17 @@ impl ChosenPolicy {
 
 /// Chooses by a profile; `fixed` is the number of stages where the configuration names it.
 ///
-/// Where lanes that all run the model do best with one row each, the policy is `serial`: they have the device to share already, and batches
-/// only make requests wait for each other. Else it is `diversity`: each of its rules acts only where the measured times say that completion
-/// times become shorter by it, so that it is `window` with delay 0 where none does. What is chosen is which rules have something to do, and
-/// the stages:
+/// Where lanes that all run the model do best with one row each, the policy is `serial`: they have the device to share
+/// already, and batches only make requests wait for each other. Else it is `diversity`: each of its rules acts only
+/// where the measured times say that completion times become shorter by it, so that it is `window` with delay 0 where
+/// none does. What is chosen is which rules have something to do, and the stages:
 ///
 /// - Policy II, always. With one stage it boards no more than the device takes as well in parts.
-/// - Policy I where requests differ in length. Its groups run in parallel, which resolves load diversity too (DVABatch section
-///   7.2): one stage, unless it pays that stages run batches of different sizes.
-/// - Else Policy III where joining pays, in the number of stages for which a request that comes at a random moment completes
-///   earliest, of those that make no batch slower than by 2 %: the time of all stages, [`BOUNDARY_NS`] for each boundary, and half of the first stage, for which it waits.
+/// - Policy I where requests differ in length. Its groups run in parallel, which resolves load diversity too (DVABatch
+///   section 7.2): one stage, unless it pays that stages run batches of different sizes.
+/// - Else Policy III where joining pays, in the number of stages for which a request that comes at a random moment
+///   completes earliest, of those that make no batch slower than by 2 %: the time of all stages, [`BOUNDARY_NS`] for
+///   each boundary, and half of the first stage, for which it waits.
 ///
 /// `None` if the profile says nothing of one row.
 pub fn choose(profile: &Profile, fixed: Option<u16>) -> Option<Choice> {

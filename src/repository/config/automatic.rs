@@ -18,9 +18,9 @@ pub struct Automatic {
 }
 
 impl Automatic {
-    /// Nothing, unless the configuration says `auto` of stages or policy in so many words; then also the other of the two
-    /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that cannot be cut
-    /// or cannot batch, and of one of cells or with sequences, nothing.
+    /// Nothing, unless the configuration says `auto` of stages or policy explicitly; then also the other of the two
+    /// where it says nothing of it (in `config.pbtxt` a policy that is not named stays Triton's). Of a model that
+    /// cannot be cut or cannot batch, and of one of cells or with sequences, nothing.
     pub fn of(config: &pb::ModelConfig, stages: &StageRequest, origin: &Origin) -> Self {
         let said = config.parameters.get(STAGES).map(|parameter| parameter.string_value.trim());
         let policy = matches!(params::policy(config), Ok(Some(PolicyName::Auto)));

@@ -81,8 +81,8 @@ pub(super) fn told(config: &mut pb::ModelConfig, origin: &Origin) -> Result<Told
     Ok((spec, knobs, stages, unfold, table))
 }
 
-/// Printed as `config.pbtxt` and as JSON and read again, a completed configuration says the same. One that is as long as
-/// allowed before it is completed may be too long after it.
+/// Printed as `config.pbtxt` and as JSON and read again, a completed configuration says the same. One that is as long
+/// as allowed before it is completed may be too long after it.
 pub(super) fn check_forms(config: &pb::ModelConfig, said: &Result<Told, String>) {
     let mut message = DynamicMessage::new(schema::model_config().expect("sound descriptors"));
     message.transcode_from(config).expect("the schema is the message's");

@@ -18,7 +18,8 @@ pub const BUCKET_WIDTH: Knob<u64> = Knob::whole("batching.bucket_width", 0, u32:
 pub const WEIGHT: Knob<u64> = Knob::whole("batching.weight", 1, 1_000);
 /// Buffers at each boundary between two stages.
 pub const BUFFER_PAIRS: Knob<u64> = Knob::whole("batching.buffer_pairs", 1, 16);
-/// How long a task may run before it is told to stop, in milliseconds; 0: as long as it likes; absent: the server's limit.
+/// How long a task may run before it is told to stop, in milliseconds; 0: as long as it likes; absent: the server's
+/// limit.
 pub const TASK_TIME_LIMIT: Knob<f64> =
     Knob::new("batching.task_time_limit_ms", Form::Number { least: 0.0, most: DAY_MS });
 /// The latency table: a file's name, or the table itself.

@@ -1,12 +1,12 @@
 //! Model configuration: `config.pbtxt`, `model.yaml`, a JSON override, and completion from the graph, all ending in one
 //! [`pb::ModelConfig`], which one conversion turns into what admission and batching need.
 //!
-//! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), completion ([`complete`]), validation ([`check`]), our own knobs
-//! in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`], [`lengths`],
-//! [`precision`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
-//! [`policy_text`] for command lines), what
-//! they leave to a profile ([`automatic`]) and the conversion ([`convert`]). Here must not live: directories and versions,
-//! model states, threads. Nothing here touches the disk; callers hand in text and graph signatures.
+//! Here live reading ([`pbtxt`], [`yaml`], [`json`]) within bounds (`bounds`), completion ([`complete`]), validation
+//! ([`check`]), our own knobs in `parameters` ([`params`]: [`knobs`], [`stages`], [`unfold`], [`latencies`],
+//! [`lengths`], [`precision`]), sequences ([`sequences`]), what they make of a policy ([`policies`], and
+//! [`policy_text`] for command lines), what they leave to a profile ([`automatic`]) and the conversion ([`convert`]).
+//! Here must not live: directories and versions, model states, threads. Nothing here touches the disk; callers hand in
+//! text and graph signatures.
 
 pub mod automatic;
 mod bounds;

@@ -15,8 +15,8 @@ pub struct PolicyText {
 }
 
 impl PolicyText {
-    /// Reads `lazy`, `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }` or `policy: window, queueing: { … }`: the
-    /// first key is the policy, unless there is a key `policy`. None where it is no mapping.
+    /// Reads `lazy`, `window: { max_queue_delay_us: 500 }, queueing: { bucket_width: 10 }` or `policy: window,
+    /// queueing: { … }`: the first key is the policy, unless there is a key `policy`. None where it is no mapping.
     pub fn read(text: &str) -> Option<Self> {
         let mut batching: Mapping = serde_yaml::from_str(&format!("{{ {text} }}")).ok()?;
         let mut model = Mapping::new();

@@ -15,8 +15,8 @@ use crate::{
     repository::{StageCuts, staging},
 };
 
-/// Opens the model that comes on standard input, within the limits that come with it, and ends: with status 0, or with the
-/// reason on standard output.
+/// Opens the model that comes on standard input, within the limits that come with it, and ends: with status 0, or with
+/// the reason on standard output.
 pub fn open_alone() -> ExitCode {
     match open(&mut BufReader::new(io::stdin().lock())) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,8 +1,8 @@
-//! Opens a model in a process of its own before the server does: what crashes, hangs or takes all memory there is refused
-//! with the reason, and never reaches the server.
+//! Opens a model in a process of its own before the server does: what crashes, hangs or takes all memory there is
+//! refused with the reason, and never reaches the server.
 //!
-//! The process is the server's own program, run anew: [`open_alone`] is its main function then. It limits itself, reads a
-//! [`Trial`] and the files from its standard input, compiles every graph as the server would, and ends.
+//! The process is the server's own program, run again: [`open_alone`] is its main function then. It limits itself,
+//! reads a [`Trial`] and the files from its standard input, compiles every graph as the server would, and ends.
 
 mod alone;
 mod trial;
@@ -141,10 +141,7 @@ impl Isolation {
 }
 
 /// Asks until there is an answer or the time has come.
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a process that ends tells only whoever asks, unless signals are handled"
-)]
+#[expect(clippy::disallowed_methods, reason = "whether a process has ended is asked for, since no signals are handled")]
 fn until<T>(deadline: Instant, mut ask: impl FnMut() -> io::Result<Option<T>>) -> io::Result<Option<T>> {
     loop {
         match ask()? {

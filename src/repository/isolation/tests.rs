@@ -13,7 +13,7 @@ fn opened(script: &str, time: Duration) -> Result<(), String> {
         time,
     };
     let program = CellProgram { file: "m/1/model.onnx".into(), bytes: None, external: ExternalFiles::None };
-    // More than a pipe holds, so that whoever does not read it keeps the writer waiting.
+    // More than a pipe holds, so that a reader that stops keeps the writer waiting.
     let graph = vec![0; 1 << 20];
     isolation.try_open(Path::new("lib.so"), &program, &graph, &StageRequest::default())
 }

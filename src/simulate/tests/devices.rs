@@ -1,4 +1,4 @@
-//! Several devices: what they carry together, and what becomes of requests when one idles or is lost.
+//! Several devices: what they carry together, and how requests go on when one idles or is lost.
 
 use rand::RngExt;
 use rand_chacha::{ChaCha8Rng, rand_core::SeedableRng};

@@ -37,8 +37,8 @@ pub enum SizeError {
     /// A field has more entries than a request may have.
     #[error("{}", .0.message())]
     TooMany(RequestError),
-    /// The bytes are no such message. A decoder finds that out late, or not at all: prost builds what reaches beyond the
-    /// part that holds it first, and takes an entry of a map for one however it is encoded.
+    /// The bytes are no such message. A decoder finds that out late, or not at all: prost builds what reaches beyond
+    /// the part that holds it first, and takes an entry of a map for one however it is encoded.
     #[error("a field is cut short, of another type, or reaches beyond the message that holds it")]
     Broken,
 }

@@ -1,8 +1,8 @@
 //! System shared memory: named regions of `/dev/shm` that requests take inputs from and put outputs into.
 //!
 //! Regions are read and written by position, never mapped: a client that truncates its file makes a read fail, where a
-//! mapping would kill the server with SIGBUS. A read is a snapshot; what the client writes afterwards does not reach the
-//! request.
+//! mapping would kill the server with SIGBUS. A read is a snapshot; what the client writes afterwards does not reach
+//! the request.
 
 use std::{
     collections::HashMap,
@@ -69,8 +69,8 @@ pub struct RegionSlice {
     size_bytes: u64,
 }
 
-/// What one request may still read from shared memory. Every byte that is copied for it is taken from here before there is
-/// memory for it, so this is where a budget of the whole server would be asked too.
+/// What one request may still read from shared memory. Every byte that is copied for it is taken from here before there
+/// is memory for it, so this is where a budget of the whole server would be asked too.
 #[derive(Debug)]
 pub struct Allowance {
     limit_bytes: u64,

@@ -27,8 +27,8 @@ const REQUEST_KEYS: &[&str] = &[
 /// Parameters by key.
 type Parameters = Vec<(String, InferParameter)>;
 
-/// What makes a valid request: rows, the length of variable dimensions, whether contents are typed, and whether optional
-/// inputs come.
+/// What makes a valid request: rows, the length of variable dimensions, whether contents are typed, and whether
+/// optional inputs come.
 #[derive(Clone, Copy, Debug)]
 struct Form {
     rows: i64,

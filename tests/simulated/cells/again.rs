@@ -15,7 +15,8 @@ impl Again {
         self.0.extend(nodes.iter().map(|node| (*node, (task, most))));
     }
 
-    /// Whether a task that is launched runs nodes again: all of them, then, of one task that failed, and half of its rows at most.
+    /// Whether a task that is launched runs nodes again: all of them, then, of one task that failed, and half of its
+    /// rows at most.
     pub(super) fn launched(&mut self, task: &Task) -> Result<bool, String> {
         let of = task.rows.iter().map(|row| self.0.remove(&(row.req.0, row.start)));
         let of: Vec<Option<(TaskId, usize)>> = of.collect();

@@ -1,5 +1,6 @@
-//! Cellular batching in virtual time: the production core gives lanes tasks of nodes, whose values are hashes of what they read when they
-//! begin, written where their request keeps its state when they end. Every request is held to the same graph evaluated alone.
+//! Cellular batching in virtual time: the production core gives lanes tasks of nodes, whose values are hashes of what
+//! they read when they begin, written where their request keeps its state when they end. Every request is held to the
+//! same graph evaluated alone.
 //!
 //! A `world` is drawn from a seed (models, lanes, requests, what fails), a `run` plays it.
 
@@ -57,7 +58,7 @@ pub(crate) struct Rare {
     pub failed_with_more_in_flight: u64,
     /// Sequences were over because nobody came.
     pub sequences_reclaimed: u64,
-    /// Sequences were begun anew before their end.
+    /// Sequences were begun again before their end.
     pub sequences_superseded: u64,
     /// Sequences began while all slots were held.
     pub sequences_waited: u64,

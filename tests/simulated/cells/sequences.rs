@@ -1,5 +1,5 @@
-//! What is known of a model's sequences apart from the core: which requests belong together, whose turn it is, what their state is, and who may
-//! hold a slot.
+//! What is known of a model's sequences apart from the core: which requests belong together, whose turn it is, what
+//! their state is, and who may hold a slot.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -73,8 +73,8 @@ impl Slots {
         }
     }
 
-    /// A row is launched that has this place among its request's slots, of so many that its model has: it is the slot that the request had
-    /// there before, and nobody else's.
+    /// A row is launched that has this place among its request's slots, of so many that its model has: it is the slot
+    /// that the request had there before, and nobody else's.
     pub(super) fn launched(&mut self, model: usize, all: u32, place: u32, row: &RowSpan) -> Result<(), String> {
         if row.slot >= all {
             return Err(format!("{row:?} names a slot beyond the {all} of model {model}"));

@@ -237,7 +237,7 @@ fn asked(rng: &mut Rng, at: u64, model: usize, knobs: &Knobs) -> Asked {
     Asked { at, model, graph, steps, cancelled_after, expires_after, boards_within, sequence, bad }
 }
 
-/// One of a few ids, so that sequences have several requests, and some begin anew before they end.
+/// One of a few ids, so that sequences have several requests, and some begin again before they end.
 fn in_sequence(rng: &mut Rng) -> InSequence {
     let number = rng.within(1, 8);
     let id = if number < 6 { CorrelationId::Number(number) } else { CorrelationId::Text(number.to_string().into()) };

@@ -17,7 +17,7 @@ pub(super) type SubgraphIx = u32;
 
 /// A place that holds no subgraph.
 const NOBODY: SubgraphIx = u32::MAX;
-/// Places from which on a queue is made anew rather than extended, if half of them are empty.
+/// Places from which on a queue is made again rather than extended, if half of them are empty.
 const FEW_PLACES: usize = 64;
 
 /// Index of a request's journey; never reused while a task names it.
@@ -230,8 +230,8 @@ impl Queues {
 
     /// Forms a task of up to `most` rows, and no more than the type's largest batch, in queue order (lines 24 to 32).
     /// For the rest of their subgraphs the nodes count as done (line 18); a subgraph stays on the lane until its last
-    /// task has completed (line 20). `slot_of` is called once for each row: which slot a request has at this place among
-    /// its slots.
+    /// task has completed (line 20). `slot_of` is called once for each row: which slot a request has at this place
+    /// among its slots.
     pub(super) fn form(
         &mut self,
         cell: CellId,
@@ -343,7 +343,7 @@ impl Queue {
         &mut self.pinned[at].1
     }
 
-    /// Sets a subgraph's pin, and counts its ready nodes anew.
+    /// Sets a subgraph's pin, and counts its ready nodes again.
     fn count(&mut self, subgraph: &mut Subgraph, pinned: Option<LaneId>) {
         let nodes = subgraph.ready();
         let counted = std::mem::replace(&mut subgraph.counted, nodes);

@@ -156,7 +156,7 @@ impl Cells {
         let round = &mut self.rounds[at];
         let own = self.cells.ready(round.cell, lane.id) + joined(round.cell);
         let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
-        // A lane that nothing is on is scheduled anew: the round is for submitting ahead.
+        // A lane that nothing is on is scheduled again: the round is for submitting ahead.
         if !lane.is_idle()
             && (1..self.knobs.max_tasks).contains(&round.tasks)
             && own > 0

@@ -63,7 +63,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What is said of the core to whoever chooses among devices adds up.
+/// What the router is told of the core adds up.
 fn sums(core: &Core) -> Result<(), Broken> {
     let expected_ns: Ns = core.ledger.iter().map(|(_, request)| request.expected_ns).sum();
     hold!(core.ledger.expected_ns() == expected_ns, "expects {} ns, of {expected_ns}", core.ledger.expected_ns());

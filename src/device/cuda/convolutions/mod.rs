@@ -273,8 +273,8 @@ impl Convolution {
                 // Without an addend, the library wants one and leaves it alone.
                 let (share, z) = addend.as_ref().map_or((zero, y), |addend| (one, addend));
                 // SAFETY: the descriptions live; that the images are as large as they say, and live until the
-                // convolution is computed, is the duty of the caller, which compiles plans. The numbers are the host's and
-                // read at once.
+                // convolution is computed, is the duty of the caller, which compiles plans. The numbers are the host's
+                // and read at once.
                 unsafe {
                     result::convolution_bias_activation_forward(
                         handle,

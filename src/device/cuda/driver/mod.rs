@@ -2,7 +2,7 @@
 //!
 //! What the driver answers is checked here. An error that a context never recovers from is kept in the context, which
 //! is *lost* from then on: every later call answers it, and nothing is freed any more, since the driver refuses that
-//! too. The safe layer of `cudarc` parks errors of destructors for whoever calls next, and panics in some; hence the
+//! too. The safe layer of `cudarc` parks errors of destructors for the next caller, and panics in some; hence the
 //! plain functions.
 //!
 //! A call is made with the context current on its thread ([`Context::enter`]). Handles are used by the one thread that
@@ -189,7 +189,7 @@ impl Stream {
         let mut pointers: Vec<*mut c_void> = arguments.iter().map(Argument::pointer).collect();
         let Shape { grid: [x, y, z], threads, shared_bytes } = shape;
         // SAFETY: the driver copies the arguments before it returns. That they are of the kernel's types, and that
-        // what they point to lives until the kernel has run, is what whoever compiles plans answers for.
+        // what they point to lives until the kernel has run, is what the compiler of plans answers for.
         let launched = unsafe {
             result::launch_kernel(kernel.raw, (x, y, z), (threads, 1, 1), shared_bytes, self.raw, &mut pointers)
         };
@@ -203,8 +203,8 @@ impl Stream {
     }
 
     /// Notes what `issue` issues to the stream, in place of doing it, as a graph that is to run on `target`. The
-    /// thread's other calls are held to the rules of captures meanwhile, and so is whoever asks for the stream: it is
-    /// none that the poller watches.
+    /// thread's other calls are held to the rules of captures meanwhile, and so is a thread that asks for the stream:
+    /// it is none that the poller watches.
     pub(super) fn capture(
         &self,
         target: &Self,

@@ -1,5 +1,5 @@
-//! The source of a plan's kernels, in the vocabulary of `kernels/README.md`. Shapes are numbers in the text; memory, and
-//! how many rows there are, are arguments.
+//! The source of a plan's kernels, in the vocabulary of `kernels/README.md`. Shapes are numbers in the text; memory,
+//! and how many rows there are, are arguments.
 
 mod reduction;
 mod space;
@@ -51,8 +51,8 @@ pub(super) struct Program {
     pub has_head: bool,
 }
 
-/// Writes a plan's program: the head, where `counts` or faults need one, and a kernel for each step that has none of its
-/// own. Steps that do the same on other buffers, as layers of a network do, share one.
+/// Writes a plan's program: the head, where `counts` or faults need one, and a kernel for each step that has none of
+/// its own. Steps that do the same on other buffers, as layers of a network do, share one.
 pub(super) fn program(work: &Work, steps: &[Step], counts: &[Count], has_batch: bool) -> Program {
     let clears_faults = has_one_lookup(work, steps);
     let mut text = FUNCTIONS.to_owned();

@@ -90,8 +90,8 @@ impl<'w> Writer<'w> {
         constants::bits(kind, bytes, usize::try_from(view.offset).ok()?).map(|bits| literal(kind, bits))
     }
 
-    /// Computes expressions at a place; `offset` says how far into a view with these strides it is. Values are numbered as
-    /// they come, so that what computes the same has the same text. Gives their names.
+    /// Computes expressions at a place; `offset` says how far into a view with these strides it is. Values are numbered
+    /// as they come, so that what computes the same has the same text. Gives their names.
     pub(super) fn compute(
         &mut self,
         depth: usize,

@@ -1,8 +1,8 @@
 //! What a plan is made of: buffers, expressions over their elements, and operations in order.
 //!
 //! Everything is said of one row. Of a graph's tensor `[batch, …]`, axis 0 holds `k` entries a row (`k` is 1 but for
-//! graphs that merge axes), and the dims here are `[k, …]`; that there is such a row for each request's is `by_rows`. So
-//! no shape depends on how many rows there are, and an operation is the same for each of them.
+//! graphs that merge axes), and the dims here are `[k, …]`; that there is such a row for each request's is `by_rows`.
+//! So no shape depends on how many rows there are, and an operation is the same for each of them.
 
 mod expressions;
 mod operations;

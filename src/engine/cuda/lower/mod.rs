@@ -41,7 +41,7 @@ pub(super) enum Value {
     Tensor(Tensor),
 }
 
-/// What becomes of a node.
+/// How a node is lowered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedNode {
     /// Its name in the file; empty where it has none.
@@ -219,7 +219,8 @@ impl<'m> Lowering<'m> {
         known.and_then(|known| known.fixed()).ok_or_else(|| format!("its {what} is not known when the plan is made"))
     }
 
-    /// Numbers that older operator sets give as an attribute and newer ones as an operand; `None` where neither is there.
+    /// Numbers that older operator sets give as an attribute and newer ones as an operand; `None` where neither is
+    /// there.
     fn listed(&self, call: &Call<'_>, attribute: &str, index: usize) -> Result<Option<Vec<i64>>, Reason> {
         match call.ints(attribute) {
             Some(ints) => Ok(Some(ints.to_vec())),

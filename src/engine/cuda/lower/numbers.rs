@@ -1,5 +1,5 @@
-//! Whole numbers that are known when a plan is made: shapes, and what graphs compute of them. One may count rows, as the
-//! first of a shape does.
+//! Whole numbers that are known when a plan is made: shapes, and what graphs compute of them. One may count rows, as
+//! the first of a shape does.
 
 use bytes::Bytes;
 

@@ -75,8 +75,8 @@ struct Axis {
 }
 
 impl Lowering<'_> {
-    /// The operands of a product. A left one that all rows share the right one with is stored under its own name where it
-    /// is yet to be computed, so that others read it there.
+    /// The operands of a product. A left one that all rows share the right one with is stored under its own name where
+    /// it is yet to be computed, so that others read it there.
     fn factors(&mut self, call: &Call<'_>) -> Result<(Tensor, Tensor), Reason> {
         let (a, b) = (self.tensor(call, 0)?, self.tensor(call, 1)?);
         if self.work.expressions.stored(a.node).is_none() && b.dims.len() <= 2 && !b.by_rows {
@@ -213,7 +213,8 @@ impl Lowering<'_> {
         Some(Factor { buffer: view.buffer, offset: view.offset, leading, is_transposed, batch_stride: 0 })
     }
 
-    /// Stores a tensor so that its last two axes are matrices: by columns where most of what it is computed from lies so.
+    /// Stores a tensor so that its last two axes are matrices: by columns where most of what it is computed from lies
+    /// so.
     fn store_as_matrices(&mut self, tensor: &Tensor) -> (usize, Tensor) {
         let rank = tensor.dims.len();
         let by_columns = self.work.expressions.views(tensor.node).iter().any(|view| {

@@ -190,9 +190,9 @@ fn write_status(status: &Status, headers: &mut HeaderMap) {
     }
 }
 
-/// A status message as the gRPC specification encodes it for its header: printable ASCII stays, spaces included, but for
-/// the percent sign. tonic also encodes what the specification leaves, so that clients which show the header as it is
-/// show `%20`.
+/// A status message as the gRPC specification encodes it for its header: printable ASCII stays, spaces included, but
+/// for the percent sign. tonic also encodes what the specification leaves, so that clients which show the header as it
+/// is show `%20`.
 fn percent_encoded(message: &str) -> Vec<u8> {
     let mut encoded = Vec::with_capacity(message.len());
     for byte in message.bytes() {

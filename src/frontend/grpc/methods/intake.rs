@@ -1,7 +1,7 @@
 //! From the bytes of an inference request to one that can be submitted, within the server's budgets.
 //!
-//! What a message will build is found before it is built. Small messages are decoded where they came in; what would hold
-//! up an I/O thread goes to the workers.
+//! What a message will build is found before it is built. Small messages are decoded where they came in; what would
+//! hold up an I/O thread goes to the workers.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 

@@ -1,8 +1,8 @@
 //! The calls of one connection, run in the connection's own task.
 //!
 //! hyper hands each call to an executor. A task for each would cost a request two more trips through the scheduler, and
-//! its answer a write of its own: here, all answers that are ready go into the connection's buffers before it is polled,
-//! and leave in one write.
+//! its answer a write of its own: here, all answers that are ready go into the connection's buffers before it is
+//! polled, and leave in one write.
 
 use std::{
     future::Future,

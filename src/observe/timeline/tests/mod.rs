@@ -57,8 +57,8 @@ fn one(req: u64, at: u32) -> TaskRows {
     TaskRows { req, start: 0, count: 1, at }
 }
 
-/// The example of DVABatch figure 8: *new* with two queries, *stretch* by two while they are in the second stage, *split*
-/// in two behind the third.
+/// The example of DVABatch figure 8: *new* with two queries, *stretch* by two while they are in the second stage,
+/// *split* in two behind the third.
 fn figure_8() -> Script {
     let mut script = Script::new();
     let [a, b, c, d] = [one(11, 0), one(12, 1), one(13, 2), one(14, 3)];

@@ -1,7 +1,8 @@
 //! Traces as spans, exported over OTLP/HTTP by the batch processor of the OpenTelemetry SDK.
 //!
-//! A request's spans are made when it has ended, from what was recorded of it; only its own span begins with it, so that
-//! the client can be told which it is. Spans wait in a queue that is bounded, and are dropped and counted where it is full.
+//! A request's spans are made when it has ended, from what was recorded of it; only its own span begins with it, so
+//! that the client can be told which it is. Spans wait in a queue that is bounded, and are dropped and counted where it
+//! is full.
 
 mod client;
 mod queue;

@@ -61,7 +61,7 @@ pub struct Tracer {
     /// What the server was started with.
     default: TraceSettings,
     current: ArcSwap<Samplers>,
-    /// Held by whoever changes settings.
+    /// Held while settings are changed.
     changing: Mutex<()>,
     /// `None` where there is nothing that traces could go to.
     sink: Option<Arc<Sink>>,
@@ -167,8 +167,8 @@ impl Sampler {
 }
 
 impl Tracer {
-    /// A tracer by its options. That of mode `triton` traces nothing unless there is a file; that of mode `opentelemetry`
-    /// is to be started in the runtime that its connections are to run on.
+    /// A tracer by its options. That of mode `triton` traces nothing unless there is a file; that of mode
+    /// `opentelemetry` is to be started in the runtime that its connections are to run on.
     ///
     /// # Errors
     /// When there is no thread to be had, or spans cannot be exported so.

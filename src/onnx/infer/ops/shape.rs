@@ -78,7 +78,7 @@ fn remaining(own: &[Dim], dims: &[Dim], open: usize) -> Dim {
     product(rest)?.exact_quotient(&divisor)
 }
 
-/// Where the rows lie after the elements were grouped anew: before them there are as many entries as before, and
+/// Where the rows lie after the elements were grouped again: before them there are as many entries as before, and
 /// behind them the length is a multiple of their number.
 fn regrouped(own: &[Dim], rows: Option<usize>, dims: &[Dim], symbols: &Symbols) -> Track {
     let Some(axis) = rows else { return Ok(None) };

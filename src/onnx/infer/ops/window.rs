@@ -1,4 +1,5 @@
-//! Operators that move a window over the spatial axes: convolutions and pools. Axis 0 is the batch, axis 1 the channels.
+//! Operators that move a window over the spatial axes: convolutions and pools. Axis 0 is the batch, axis 1 the
+//! channels.
 
 use crate::onnx::infer::{
     call::{Call, Outcome, Outcomes, Track},

@@ -1,5 +1,5 @@
-//! Deep Speech 2 (Amodei et al., 2016), in a smaller shape: convolutions over a spectrogram, a bidirectional recurrent layer over what
-//! is left of its frames, and a dense layer that scores the characters.
+//! Deep Speech 2 (Amodei et al., 2016), in a smaller shape: convolutions over a spectrogram, a bidirectional recurrent
+//! layer over what is left of its frames, and a dense layer that scores the characters.
 
 use super::layers::Widths;
 use crate::{
@@ -64,7 +64,8 @@ fn convolve(net: &mut Net, name: &str, x: &Value, shape: [usize; 4], stride: i64
     net.graph.op("Clip", &[&x, &low, &high]).value()
 }
 
-/// `x` FP32 `[640]`, `h` FP32 `[hidden]` → `h_next` FP32 `[hidden]`; hidden is 512 at full width. From the first step on.
+/// `x` FP32 `[640]`, `h` FP32 `[hidden]` → `h_next` FP32 `[hidden]`; hidden is 512 at full width. From the first step
+/// on.
 ///
 /// # Errors
 /// Never in a correct build.

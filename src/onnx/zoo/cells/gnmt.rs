@@ -1,6 +1,7 @@
-//! Google's neural machine translation system (Wu et al., 2016), in a smaller shape: an encoder of a bidirectional layer and one
-//! over both directions, and a decoder of two layers with a residual connection, which attends to the encoder's states. The context
-//! comes from the lower decoder layer's last state and goes to both layers, as in the paper's section 3.
+//! Google's neural machine translation system (Wu et al., 2016), in a smaller shape: an encoder of a bidirectional
+//! layer and one over both directions, and a decoder of two layers with a residual connection, which attends to the
+//! encoder's states. The context comes from the lower decoder layer's last state and goes to both layers, as in the
+//! paper's section 3.
 
 use super::layers::{EMBEDDED, Ending, STATES, Widths};
 use crate::onnx::{
@@ -16,8 +17,8 @@ fn hidden(width: Width) -> usize {
     width.of(512)
 }
 
-/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 512 at full width. The first layer,
-/// from the first token on.
+/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 512 at full width. The
+/// first layer, from the first token on.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -44,8 +45,8 @@ fn first_layer(name: &str, width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `forward`, `backward`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`: the second layer, over the states of both
-/// directions.
+/// `forward`, `backward`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`: the second layer, over the
+/// states of both directions.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -60,8 +61,9 @@ pub fn upper(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are there, `h1`, `c1`, `h2`,
-/// `c2` FP32 `[hidden]` → `next_token` INT64 `[]`, `h1_next`, `c1_next`, `h2_next`, `c2_next` FP32 `[hidden]`.
+/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are there, `h1`,
+/// `c1`, `h2`, `c2` FP32 `[hidden]` → `next_token` INT64 `[]`, `h1_next`, `c1_next`, `h2_next`, `c2_next` FP32
+/// `[hidden]`.
 ///
 /// # Errors
 /// Never in a correct build.

@@ -1,5 +1,6 @@
-//! Listen, attend and spell (Chan et al., 2016): a listener over the frames of a recording and a speller that attends to what the
-//! listener has heard, character by character. The paper's pyramid is left out: both layers of the listener run over every frame.
+//! Listen, attend and spell (Chan et al., 2016): a listener over the frames of a recording and a speller that attends
+//! to what the listener has heard, character by character. The paper's pyramid is left out: both layers of the listener
+//! run over every frame.
 
 use super::layers::{Ending, STATES, Widths};
 use crate::onnx::{
@@ -44,8 +45,8 @@ fn listening(name: &str, input: &str, widths: Widths) -> Result<Model, BuildErro
     net.graph.finish()
 }
 
-/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are there, `context`, `h`, `c`
-/// FP32 `[hidden]` → `next_token` INT64 `[]`, `context_next`, `h_next`, `c_next` FP32 `[hidden]`.
+/// `token` INT64 `[]`, `memory` FP32 `[length, hidden]` of which the first `memory_length` INT64 `[]` are there,
+/// `context`, `h`, `c` FP32 `[hidden]` → `next_token` INT64 `[]`, `context_next`, `h_next`, `c_next` FP32 `[hidden]`.
 ///
 /// # Errors
 /// Never in a correct build.

@@ -15,8 +15,9 @@ const QUERIES: f32 = 400.0;
 /// What a score is where there is nothing to attend to: its share is 0 exactly.
 const MASKED: f32 = -10_000.0;
 
-/// How a decoder comes to its end. The first sixteenth of its units are a clock: whatever is decoded, they rise from step to step, and
-/// with them the score of the end token. Without it many a sequence would go round in circles to its bound.
+/// How a decoder comes to its end. The first sixteenth of its units are a clock: whatever is decoded, they rise from
+/// step to step, and with them the score of the end token. Without it many a sequence would go round in circles to its
+/// bound.
 #[derive(Clone, Copy)]
 pub(super) struct Ending {
     /// What the score rises by while the clock's units go from 0 to 1.
@@ -107,9 +108,9 @@ impl Net {
         self.graph.op("Mul", &[x, y]).value()
     }
 
-    /// One step of an LSTM (Hochreiter, Schmidhuber, 1997; with forget gates: Gers et al., 2000): the gates i, f, g, o stand side by
-    /// side in `name.weight` `[input + hidden, 4 · hidden]`, whose first rows are the input's. The state's names end with `next`, as in
-    /// `h_next`.
+    /// One step of an LSTM (Hochreiter, Schmidhuber, 1997; with forget gates: Gers et al., 2000): the gates i, f, g, o
+    /// stand side by side in `name.weight` `[input + hidden, 4 · hidden]`, whose first rows are the input's. The
+    /// state's names end with `next`, as in `h_next`.
     pub(super) fn lstm(&mut self, name: &str, x: &Value, state: &State, widths: Widths, next: &str) -> State {
         self.lstm_with(name, x, state, widths, next, 0)
     }
@@ -137,8 +138,8 @@ impl Net {
         State { h, c }
     }
 
-    /// One step of a GRU (Cho et al., 2014), whose reset gate applies to the state before the product. `name.gates` holds the reset
-    /// and the update gate, `name.candidate` what is offered to the state.
+    /// One step of a GRU (Cho et al., 2014), whose reset gate applies to the state before the product. `name.gates`
+    /// holds the reset and the update gate, `name.candidate` what is offered to the state.
     pub(super) fn gru(&mut self, name: &str, x: &Value, h: &Value, widths: Widths) -> Value {
         let Widths { input, hidden, gain } = widths;
         let joined = self.join(&[x, h]);
@@ -160,7 +161,8 @@ impl Net {
         self.within_from(0, held, length)
     }
 
-    /// The same of `past`, and one entry more before the others, the newest, which always counts: BOOL `[batch, 1 + entries]`.
+    /// The same of `past`, and one entry more before the others, the newest, which always counts: BOOL `[batch, 1 +
+    /// entries]`.
     pub(super) fn newest_and_within(&mut self, past: &Value, length: &Value) -> Value {
         self.within_from(-1, past, length)
     }
@@ -182,8 +184,8 @@ impl Net {
         self.graph.op("Softmax", &[&scores]).attr("axis", -1).value()
     }
 
-    /// What a state attends to in `memory` `[entries, hidden]`, of which the first `length` are there (Luong et al.: Effective
-    /// approaches to attention, 2015, the form "general").
+    /// What a state attends to in `memory` `[entries, hidden]`, of which the first `length` are there (Luong et al.:
+    /// Effective approaches to attention, 2015, the form "general").
     pub(super) fn attend(&mut self, name: &str, h: &Value, memory: &Value, length: &Value, hidden: usize) -> Value {
         let (first, last) = (self.graph.literal(&[1_i64]), self.graph.literal(&[2_i64]));
         let is_there = self.within(memory, length);
@@ -197,8 +199,8 @@ impl Net {
         self.graph.op("Squeeze", &[&context, &first]).value()
     }
 
-    /// The likeliest token after `x` of this width and of `vocabulary`: the output `next_token`. The first of `x` is a state of width
-    /// `hidden`, whose clock leads to the ending.
+    /// The likeliest token after `x` of this width and of `vocabulary`: the output `next_token`. The first of `x` is a
+    /// state of width `hidden`, whose clock leads to the ending.
     pub(super) fn next_token(&mut self, x: &Value, widths: Widths, vocabulary: usize, ending: Ending) {
         let Widths { input, hidden, gain } = widths;
         let mut weight = self.drawn("projection.weight", input * vocabulary, input, gain);

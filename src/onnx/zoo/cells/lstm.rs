@@ -1,4 +1,5 @@
-//! An LSTM over a sequence of tokens: one cell, or, with the same weights, one for what its steps read and one for the steps.
+//! An LSTM over a sequence of tokens: one cell, or, with the same weights, one for what its steps read and one for the
+//! steps.
 
 use super::layers::{EMBEDDED, Widths, lstm_bias};
 use crate::onnx::{
@@ -26,8 +27,8 @@ pub fn step(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `x` INT64 `[]` → `gates` FP32 `[4 · hidden]`: the part of a step's gates that does not hang on its state, by `input.weight`
-/// `[hidden, 4 · hidden]`, the first half of the weights of [`step`], and `input.bias`.
+/// `x` INT64 `[]` → `gates` FP32 `[4 · hidden]`: the part of a step's gates that does not hang on its state, by
+/// `input.weight` `[hidden, 4 · hidden]`, the first half of the weights of [`step`], and `input.bias`.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -44,8 +45,8 @@ pub fn project(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `gates` FP32 `[4 · hidden]` of [`project`], `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`, by `state.weight`
-/// `[hidden, 4 · hidden]`, the second half of the weights of [`step`].
+/// `gates` FP32 `[4 · hidden]` of [`project`], `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`, by
+/// `state.weight` `[hidden, 4 · hidden]`, the second half of the weights of [`step`].
 ///
 /// # Errors
 /// Never in a correct build.

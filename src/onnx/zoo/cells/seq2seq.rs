@@ -1,5 +1,5 @@
-//! Sequence to sequence (Sutskever et al.: Sequence to sequence learning with neural networks, 2014), of one LSTM layer each way, as
-//! BatchMaker measures it: an encoder, whose last state a decoder begins with.
+//! Sequence to sequence (Sutskever et al.: Sequence to sequence learning with neural networks, 2014), of one LSTM layer
+//! each way, as BatchMaker measures it: an encoder, whose last state a decoder begins with.
 
 use super::layers::{EMBEDDED, Ending, STATES, State, Widths};
 use crate::onnx::{
@@ -15,8 +15,8 @@ fn sizes(width: Width) -> (usize, usize) {
     (width.of(1024), if width == Width::FULL { 30_000 } else { 2_000 })
 }
 
-/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 1,024 at full width, of 30,000
-/// tokens, and 256 at a quarter, of 2,000.
+/// `token` INT64 `[]`, `h`, `c` FP32 `[hidden]` → `h_next`, `c_next` FP32 `[hidden]`; hidden is 1,024 at full width, of
+/// 30,000 tokens, and 256 at a quarter, of 2,000.
 ///
 /// # Errors
 /// Never in a correct build.

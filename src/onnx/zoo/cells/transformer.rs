@@ -1,8 +1,9 @@
-//! A Transformer (Vaswani et al., 2017) of two layers each way: the encoder is a stage over the whole source, the decoder a cell.
+//! A Transformer (Vaswani et al., 2017) of two layers each way: the encoder is a stage over the whole source, the
+//! decoder a cell.
 //!
-//! The decoder's state grows: it attends to all positions of its own sequence, whose keys and values it is given, and gives those of
-//! the newest alone. What it reads of the source, its keys and values in each layer, is the same at every step, so the encoder makes it
-//! once.
+//! The decoder's state grows: it attends to all positions of its own sequence, whose keys and values it is given, and
+//! gives those of the newest alone. What it reads of the source, its keys and values in each layer, is the same at
+//! every step, so the encoder makes it once.
 
 use super::layers::{Ending, Widths, clock};
 use crate::{
@@ -31,8 +32,9 @@ fn hidden(width: Width) -> usize {
     width.of(512)
 }
 
-/// `source` INT64 `[source]` → `memory_keys_0`, `memory_values_0`, `memory_keys_1`, `memory_values_1` FP32 `[source, hidden]`, one pair
-/// for each layer of the decoder; hidden is 512 at full width, and the source at most 512 tokens long.
+/// `source` INT64 `[source]` → `memory_keys_0`, `memory_values_0`, `memory_keys_1`, `memory_values_1` FP32 `[source,
+/// hidden]`, one pair for each layer of the decoder; hidden is 512 at full width, and the source at most 512 tokens
+/// long.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -66,9 +68,10 @@ pub fn encoder(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `token`, `past_length`, `memory_length` INT64 `[]`, for each layer n `keys_n`, `values_n` FP32 `[past, hidden]` of which the first
-/// `past_length` are there, and `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]` of which the first `memory_length` are →
-/// `next_token` INT64 `[]`, `key_n`, `value_n` FP32 `[hidden]`. The position is `past_length`.
+/// `token`, `past_length`, `memory_length` INT64 `[]`, for each layer n `keys_n`, `values_n` FP32 `[past, hidden]` of
+/// which the first `past_length` are there, and `memory_keys_n`, `memory_values_n` FP32 `[length, hidden]` of which the
+/// first `memory_length` are → `next_token` INT64 `[]`, `key_n`, `value_n` FP32 `[hidden]`. The position is
+/// `past_length`.
 ///
 /// # Errors
 /// Never in a correct build.

@@ -1,5 +1,5 @@
-//! A binary tree LSTM (Tai et al.: Improved semantic representations from tree-structured long short-term memory networks, 2015,
-//! section 3.2, with two children; tokens stand at the leaves alone).
+//! A binary tree LSTM (Tai et al.: Improved semantic representations from tree-structured long short-term memory
+//! networks, 2015, section 3.2, with two children; tokens stand at the leaves alone).
 
 use super::layers::{STATES, State, Widths};
 use crate::onnx::{
@@ -14,7 +14,8 @@ fn hidden(width: Width) -> usize {
     width.of(1024)
 }
 
-/// `token` INT64 `[]` → `h`, `c` FP32 `[hidden]`; hidden is 1,024 at full width. The gates in `leaf.weight` are i, o, u.
+/// `token` INT64 `[]` → `h`, `c` FP32 `[hidden]`; hidden is 1,024 at full width. The gates in `leaf.weight` are i, o,
+/// u.
 ///
 /// # Errors
 /// Never in a correct build.
@@ -31,8 +32,8 @@ pub fn leaf(width: Width) -> Result<Model, BuildError> {
     net.graph.finish()
 }
 
-/// `h_left`, `c_left`, `h_right`, `c_right` FP32 `[hidden]` → `h`, `c` FP32 `[hidden]`. The gates in `node.weight`
-/// `[2 · hidden, 5 · hidden]`, whose first rows are the left child's, are i, the left child's f, the right child's, o, u.
+/// `h_left`, `c_left`, `h_right`, `c_right` FP32 `[hidden]` → `h`, `c` FP32 `[hidden]`. The gates in `node.weight` `[2
+/// · hidden, 5 · hidden]`, whose first rows are the left child's, are i, the left child's f, the right child's, o, u.
 ///
 /// # Errors
 /// Never in a correct build.

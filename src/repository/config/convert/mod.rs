@@ -55,9 +55,9 @@ pub fn datatype_from_name(name: &str) -> Option<DataType> {
 }
 
 /// Makes the specification, the batching knobs and the stages asked for of one version. The knobs have one stage: how
-/// many there are is known once the graph is cut. Those of a model of cells have one for each cell, and their policy's cells and segments
-/// are empty until the programs are known. `labels` holds the labels of each output that has a label file, by
-/// output name.
+/// many there are is known once the graph is cut. Those of a model of cells have one for each cell, and their policy's
+/// cells and segments are empty until the programs are known. `labels` holds the labels of each output that has a label
+/// file, by output name.
 ///
 /// # Errors
 /// When the configuration is not complete or contradicts itself.

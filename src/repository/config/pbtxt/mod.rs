@@ -13,8 +13,8 @@ use super::{ConfigError, Origin, Position, bounds, pb, schema};
 /// Reads a `config.pbtxt`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is too large, not UTF-8, not in the text format, or names keys or values that `ModelConfig` has not; with
-/// file, line, column and what was expected.
+/// For text that is too large, not UTF-8, not in the text format, or names keys or values that `ModelConfig` has not;
+/// with file, line, column and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
     let origin = Origin::new(file);
     if bytes.len() > bounds::MAX_TEXT_BYTES {

@@ -1,5 +1,6 @@
-//! `sequence_batching`: models whose requests belong to sequences. A model of cells says itself what its state is; of any other, the whole
-//! program is the one cell of its requests, and Triton's `state` and `control_input` say what it reads beside the model's inputs.
+//! `sequence_batching`: models whose requests belong to sequences. A model of cells says itself what its state is; of
+//! any other, the whole program is the one cell of its requests, and Triton's `state` and `control_input` say what it
+//! reads beside the model's inputs.
 
 use std::collections::BTreeMap;
 
@@ -111,7 +112,8 @@ pub fn files(config: &pb::ModelConfig) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// A checked model without cells of its own as one of a single cell, its program. `initial` holds the bytes of [`files`].
+/// A checked model without cells of its own as one of a single cell, its program. `initial` holds the bytes of
+/// [`files`].
 ///
 /// # Errors
 /// When an initial state has not as many bytes as its dims.

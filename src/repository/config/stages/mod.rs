@@ -69,8 +69,8 @@ pub struct ExitRequest {
 /// Where rows go that leave the order of stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ExitRequestTo {
-    /// They are done. For outputs of the model, by name: the tensor of the stage that answers; earlier stages have given
-    /// the others.
+    /// They are done. For outputs of the model, by name: the tensor of the stage that answers; earlier stages have
+    /// given the others.
     Done(BTreeMap<String, String>),
     /// On to this stage, at least two behind.
     Stage(u16),

@@ -1,8 +1,9 @@
-//! `cells` and `unfold`: the cell types of a recurrent model, and how each request unfolds into them (BatchMaker sections 3.1 and 4.2).
-//! They travel in `parameters`: `cells.<cell>.<key>`, and `unfold.<n>.<key>` of the n-th segment.
+//! `cells` and `unfold`: the cell types of a recurrent model, and how each request unfolds into them (BatchMaker
+//! sections 3.1 and 4.2). They travel in `parameters`: `cells.<cell>.<key>`, and `unfold.<n>.<key>` of the n-th
+//! segment.
 //!
-//! [`read`] makes them an [`UnfoldRequest`], in which programs' inputs and outputs are still names. Which of them there are only the
-//! programs know: the loader reads those and calls [`UnfoldRequest::resolve`], for an
+//! [`read`] makes them an [`UnfoldRequest`], in which programs' inputs and outputs are still names. Which of them there
+//! are only the programs know: the loader reads those and calls [`UnfoldRequest::resolve`], for an
 //! [`Unfolding`](crate::model::unfold::Unfolding). Both are of the same [`Nodes`], [`Source`]s and [`Emit`]s.
 
 use std::collections::BTreeMap;
@@ -104,7 +105,8 @@ pub struct SegmentRequest {
     pub cells: SmallVec<[usize; 2]>,
     /// Its nodes.
     pub nodes: NamedNodes,
-    /// By input of its cells: where it comes from. What a stage leaves out comes from the model's input of the same name.
+    /// By input of its cells: where it comes from. What a stage leaves out comes from the model's input of the same
+    /// name.
     pub sources: BTreeMap<String, NamedSource>,
     /// What it leaves behind, by ascending name. Empty for a stage that leaves each output under its own name.
     pub emits: Vec<Emit<String>>,

@@ -1,4 +1,5 @@
-//! From a completed configuration to an [`UnfoldRequest`]: cells and segments one by one, then the tensors that they name.
+//! From a completed configuration to an [`UnfoldRequest`]: cells and segments one by one, then the tensors that they
+//! name.
 
 use std::collections::BTreeMap;
 
@@ -60,8 +61,9 @@ pub fn read(config: &pb::ModelConfig, origin: &Origin) -> Result<Option<UnfoldRe
     Ok(Some(UnfoldRequest { cells, segments: requests }))
 }
 
-/// Types that come later in a request go first, so that those that are nearly done are done (BatchMaker section 4.3): the number of places
-/// from the last of the cell to the end. A segment is one place, a tree two: its leaves, then its inner nodes.
+/// Types that come later in a request go first, so that those that are nearly done are done (BatchMaker section 4.3):
+/// the number of places from the last of the cell to the end. A segment is one place, a tree two: its leaves, then its
+/// inner nodes.
 fn default_priority(segments: &[SegmentRequest], cell: usize) -> u32 {
     let places: Vec<usize> = segments.iter().flat_map(|segment| segment.cells.iter().copied()).collect();
     let last = places.iter().rposition(|own| *own == cell).unwrap_or(0);

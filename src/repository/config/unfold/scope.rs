@@ -85,7 +85,8 @@ impl<'r> Scope<'r> {
     /// A tensor whose length a segment is told.
     ///
     /// # Errors
-    /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment grows.
+    /// Those of [`Self::tensor`]; for `grow.<input>`, which nothing else is called, with the inputs that the segment
+    /// grows.
     pub(super) fn length_of(&self, segment: &SegmentRequest, name: &str) -> Result<Option<Tensor>, String> {
         self.tensor(name).map_err(|fault| {
             let grows = segment.sources.iter().filter(|(_, source)| matches!(source, Source::Grown { .. }));

@@ -32,8 +32,8 @@ const LATENCY: [&str; 4] = ["stage", "rows", "length", "latency_us"];
 /// Prefix of the keys of knobs.
 const BATCHING: &str = "batching";
 
-/// Fills in the scheduler and the knobs. Without `batching` the policy is `auto`; whether `auto` batches is decided when
-/// the largest batch is known (`complete`).
+/// Fills in the scheduler and the knobs. Without `batching` the policy is `auto`; whether `auto` batches is decided
+/// when the largest batch is known (`complete`).
 pub(super) fn policy(
     reader: &mut Reader<'_>,
     value: Option<&Value<'_>>,
@@ -151,8 +151,8 @@ fn knob(reader: &Reader<'_>, value: &Value<'_>, form: Form) -> Result<String, Co
     Ok(text)
 }
 
-/// The knobs of a section whose keys begin with `prefix` as parameters. A switch that has knobs of its own is a flag, or
-/// a section of these that switches it on.
+/// The knobs of a section whose keys begin with `prefix` as parameters. A switch that has knobs of its own is a flag,
+/// or a section of these that switches it on.
 fn knob_section<'n>(reader: &Reader<'_>, value: &Value<'n>, prefix: &str) -> Result<Vec<Given<'n>>, ConfigError> {
     let known: Vec<&str> = knobs::within(prefix).map(|(name, _)| name).collect();
     let section = reader.section(value, &known)?;

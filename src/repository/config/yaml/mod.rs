@@ -52,8 +52,8 @@ const KEYS: [&str; 17] = [
 /// Reads a `model.yaml`. `file` is the name that errors carry.
 ///
 /// # Errors
-/// For text that is too large or not YAML, for unknown and repeated keys, and for values of a wrong kind; with file, line, column,
-/// key and what was expected.
+/// For text that is too large or not YAML, for unknown and repeated keys, and for values of a wrong kind; with file,
+/// line, column, key and what was expected.
 pub fn parse(file: &str, bytes: &[u8]) -> Result<(pb::ModelConfig, Origin), ConfigError> {
     let plain = |message: String| ConfigError { file: file.to_owned(), position: None, key: String::new(), message };
     if bytes.len() > MAX_BYTES {

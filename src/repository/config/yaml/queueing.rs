@@ -1,4 +1,5 @@
-//! The queue of a batching policy: order, priorities, limits and length buckets. It becomes Triton's `dynamic_batching`.
+//! The queue of a batching policy: order, priorities, limits and length buckets. It becomes Triton's
+//! `dynamic_batching`.
 
 use super::read::{Reader, Section, Value};
 use crate::repository::config::{

@@ -35,7 +35,8 @@ impl Run {
         }
     }
 
-    /// Whether what becomes of a row counts: what ran beyond the end of a loop, or for a request that has ended, does not.
+    /// Whether the outcome of a row counts: what ran beyond the end of a loop, or for a request that has ended, does
+    /// not.
     pub(super) fn counts(&self, row: &RowSpan) -> bool {
         self.known[&row.req.0].end.is_none() && !self.is_past_the_end(row)
     }

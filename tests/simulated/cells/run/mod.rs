@@ -394,7 +394,8 @@ impl Run {
         if queue.len() == 1 { self.begin(lane) } else { Ok(()) }
     }
 
-    /// The rows of a task are nodes of its cell, or of cells of the same kind that others share with it; no more than any of them takes.
+    /// The rows of a task are nodes of its cell, or of cells of the same kind that others share with it; no more than
+    /// any of them takes.
     fn is_of_one_type(&mut self, task: &Task) -> Result<(), String> {
         let leader = self.cellular(task.model.0 as usize)?;
         let own = &leader.cells[usize::from(task.cell.0)];
@@ -569,7 +570,7 @@ impl Run {
         node.is_none() && self.known[&row.req.0].ended.contains(&segment)
     }
 
-    /// What becomes of a row; of one that is void anything may.
+    /// The outcome of a row; that of a void one may be anything.
     fn write(&mut self, row: &RowSpan, written: u64, is_lost: bool, is_void: bool) -> RowOutcome {
         let key = self.written(row);
         self.writing.remove(&key);

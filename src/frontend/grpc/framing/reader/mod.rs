@@ -112,8 +112,8 @@ where
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED for a message over the limit or over the memory there is, INTERNAL for a broken frame,
-    /// DEADLINE_EXCEEDED for a message that stops in its middle, CANCELLED when the client went away. Nothing follows an
-    /// error.
+    /// DEADLINE_EXCEEDED for a message that stops in its middle, CANCELLED when the client went away. Nothing follows
+    /// an error.
     pub(in crate::frontend::grpc) fn poll_next(
         &mut self,
         context: &mut Context<'_>,

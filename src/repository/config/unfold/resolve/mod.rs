@@ -23,8 +23,8 @@ impl UnfoldRequest {
     /// What requests of `spec` unfold into. `cells` are the ports of the programs, in the order of [`Self::cells`].
     ///
     /// # Errors
-    /// When a cell's input has no source, a name means nothing, or datatypes differ; with the segment or output, and with what is
-    /// there. Dims are not looked at.
+    /// When a cell's input has no source, a name means nothing, or datatypes differ; with the segment or output, and
+    /// with what is there. Dims are not looked at.
     pub fn resolve(&self, spec: &ModelSpec, cells: &[CellPorts]) -> Result<Unfolding, String> {
         if cells.len() != self.cells.len() {
             return Err(format!("expected the ports of {} programs, but found {}", self.cells.len(), cells.len()));
