@@ -9,7 +9,7 @@ use paternoster::onnx::{
 use crate::{fake_cuda::with_card, networks::network};
 
 /// A network with smaller images, where the stand-in would take long: its layers do not depend on their size.
-pub fn of_side(mut model: Model, side: i64) -> Model {
+pub(crate) fn of_side(mut model: Model, side: i64) -> Model {
     let graph = model.0.graph.as_mut().expect("a graph");
     for port in graph.input.iter_mut().chain(&mut graph.output) {
         let declared = port.r#type.as_mut().and_then(|declared| declared.value.as_mut());

@@ -17,8 +17,8 @@ STAGED = "stages: 3\nbatching: { policy: diversity }\n"
 LENGTHS = f"lengths: {{ tokens: [6, 11, {LONGEST}] }}"
 #: One alone, for which kernels are compiled sooner.
 LENGTH = f"lengths: {{ tokens: [{LONGEST}] }}"
-#: The model as it is, in stages that newcomers join, and in half precision: what `instance` and all else say, and how far
-#: answers may be from NumPy's.
+#: The model as it is, in stages that newcomers join, and in half precision: what `instance` and all else say, and how
+#: far answers may be from NumPy's.
 FORMS = {
     "whole": (LENGTHS, "", 1e-4),
     "staged": (LENGTHS, STAGED, 1e-4),

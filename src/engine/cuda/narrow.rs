@@ -1,5 +1,5 @@
-//! Keeps what lies between a plan's inputs and outputs in 16 bits, so that products and convolutions read and write half
-//! types. Everything in between is computed in fp32, and rounded where it is stored.
+//! Keeps what lies between a plan's inputs and outputs in 16 bits, so that products and convolutions read and write
+//! half types. Everything in between is computed in fp32, and rounded where it is stored.
 //!
 //! Fp32 stay: what the caller gives and takes, the results of reductions, rows of which the largest is chosen, and what
 //! whole numbers are made of, such as places. Where a product or a convolution needs one of these, it is rounded into a
@@ -13,7 +13,7 @@ use super::ir::{
 };
 
 /// Rounds what may be rounded.
-pub fn narrowed(work: &mut Work, half: Half) {
+pub(super) fn narrowed(work: &mut Work, half: Half) {
     let operations = std::mem::take(&mut work.operations);
     let wide = wide(work, &operations);
     let tables = tables(work, &operations);

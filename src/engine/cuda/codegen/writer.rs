@@ -60,7 +60,7 @@ impl<'w> Writer<'w> {
     }
 
     /// The statement that stores a value as an element of a view.
-    pub fn stored(&mut self, view: &View, terms: Vec<String>, value: &str) -> String {
+    pub(super) fn stored(&mut self, view: &View, terms: Vec<String>, value: &str) -> String {
         let element = self.element(view, terms, None);
         match self.work.buffers[view.buffer].half {
             Some(_) => format!("round_to({value}, {element});"),

@@ -63,7 +63,7 @@ impl Kind {
 
 /// A type of 16 bits that the elements of an fp32 buffer may be kept in. They are computed in fp32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Half {
+pub(super) enum Half {
     /// FP16.
     F16,
     /// BF16.
@@ -80,7 +80,8 @@ pub(super) type NodeId = usize;
 pub(super) struct Buffer {
     /// What it holds.
     pub kind: Kind,
-    /// What its elements are rounded to when they are stored; none: nothing. The bytes of a constant are not rounded yet.
+    /// What its elements are rounded to when they are stored; none: nothing. The bytes of a constant are not rounded
+    /// yet.
     pub half: Option<Half>,
     /// Whether there is one for each row.
     pub by_rows: bool,
@@ -92,7 +93,7 @@ pub(super) struct Buffer {
 
 impl Buffer {
     /// Bytes of an element in memory.
-    pub fn element_bytes(&self) -> usize {
+    pub(super) fn element_bytes(&self) -> usize {
         if self.half.is_some() { 2 } else { self.kind.bytes() }
     }
 }
