@@ -146,12 +146,12 @@ impl Job {
     pub(super) fn failed(&self, failure: WorkFailure) -> String {
         let spec = &self.model.spec;
         if let WorkFailure::Panicked(panic) = failure {
-            error!(model = %spec.name, version = spec.version, "the program panicked: {panic}");
+            error!(model = spec.name, version = spec.version, %panic, "the program panicked");
             return format!("the program of model '{}' panicked", spec.name);
         }
         let reason = failure.to_string();
         // Clients can bring this about at will, and hear of it: no place for a warning.
-        debug!(model = %spec.name, version = spec.version, "task failed: {reason}");
+        debug!(model = spec.name, version = spec.version, reason, "task failed");
         reason
     }
 }

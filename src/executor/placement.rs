@@ -1,6 +1,6 @@
 //! Which devices a pool has, and on which of them a version lives.
 
-use std::{io, sync::Arc};
+use std::{fmt, io, sync::Arc};
 
 use super::{
     backend::Backend,
@@ -77,6 +77,22 @@ pub enum Site {
     Cards,
     /// One card, by its number among those of the driver (KIND_GPU with `gpus`).
     Card(u16),
+}
+
+impl fmt::Display for Placement {
+    /// As `auto`, or as kinds of Triton's instance groups.
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self::On(sites) = self else { return formatter.write_str("auto") };
+        for (position, site) in sites.iter().enumerate() {
+            formatter.write_str(if position == 0 { "" } else { "," })?;
+            match site {
+                Site::Cpu => formatter.write_str("cpu")?,
+                Site::Cards => formatter.write_str("gpu")?,
+                Site::Card(number) => write!(formatter, "gpu:{number}")?,
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Placement {

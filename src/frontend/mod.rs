@@ -8,6 +8,7 @@ mod methods;
 mod readiness;
 mod restricted;
 mod services;
+mod span;
 mod tls;
 mod trace;
 mod turn_away;

@@ -1,7 +1,7 @@
 //! How one log record looks.
 
 use std::{
-    fmt::{self, Write as _},
+    fmt,
     path::Path,
     process,
     str::FromStr,
@@ -11,12 +11,10 @@ use std::{
     },
 };
 
-use serde_json::{Map, Value};
-use tracing::{
-    Event, Level, Metadata, Subscriber,
-    field::{Field, Visit},
-};
+use serde_json::Map;
+use tracing::{Event, Level, Metadata, Subscriber};
 use tracing_subscriber::{
+    field::RecordFields,
     fmt::{
         FmtContext, FormatEvent, FormatFields,
         format::Writer,
@@ -24,6 +22,8 @@ use tracing_subscriber::{
     },
     registry::LookupSpan,
 };
+
+use super::log_fields::Fields;
 
 /// The forms of a log record. Times are UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -92,45 +92,65 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
     N: for<'a> FormatFields<'a> + 'static,
 {
-    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+    fn format_event(&self, context: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
         let mut timestamp = String::with_capacity(32);
         SystemTime.format_time(&mut Writer::new(&mut timestamp))?;
+        let (metadata, fields) = (event.metadata(), Fields::of(event, context.event_scope()));
         match self.get() {
-            LogFormat::Default => write_default(&mut writer, &timestamp, event),
-            LogFormat::Iso8601 => write_iso8601(&mut writer, &timestamp, event),
-            LogFormat::Json => write_json(&mut writer, timestamp, event),
+            LogFormat::Default => write_default(&mut writer, &timestamp, metadata, &fields),
+            LogFormat::Iso8601 => write_iso8601(&mut writer, &timestamp, metadata, &fields),
+            LogFormat::Json => write_json(&mut writer, timestamp, metadata, fields),
         }
     }
 }
 
+/// Writes nothing: the fields of spans are kept as values ([`SpanFields`](super::log_fields::SpanFields)).
+#[derive(Debug)]
+pub(super) struct NoText;
+
+impl<'a> FormatFields<'a> for NoText {
+    fn format_fields<R: RecordFields>(&self, _: Writer<'a>, _: R) -> fmt::Result {
+        Ok(())
+    }
+}
+
 /// `timestamp` is RFC 3339 with six decimals, always of one width until the year 10000.
-fn write_default(writer: &mut Writer<'_>, timestamp: &str, event: &Event<'_>) -> fmt::Result {
+fn write_default(
+    writer: &mut Writer<'_>,
+    timestamp: &str,
+    metadata: &Metadata<'static>,
+    fields: &Fields,
+) -> fmt::Result {
     let part = |range| timestamp.get(range).unwrap_or_default();
     let (month, day, time) = (part(5..7), part(8..10), part(11..26));
-    write!(writer, "{}{month}{day} {time} {}", severity(event.metadata().level()), process::id())?;
-    write_rest(writer, event)
+    write!(writer, "{}{month}{day} {time} {}", severity(metadata.level()), process::id())?;
+    write_rest(writer, metadata, fields)
 }
 
-fn write_iso8601(writer: &mut Writer<'_>, timestamp: &str, event: &Event<'_>) -> fmt::Result {
+fn write_iso8601(
+    writer: &mut Writer<'_>,
+    timestamp: &str,
+    metadata: &Metadata<'static>,
+    fields: &Fields,
+) -> fmt::Result {
     let seconds = timestamp.get(..19).unwrap_or(timestamp);
-    write!(writer, "{seconds}Z {} {}", severity(event.metadata().level()), process::id())?;
-    write_rest(writer, event)
+    write!(writer, "{seconds}Z {} {}", severity(metadata.level()), process::id())?;
+    write_rest(writer, metadata, fields)
 }
 
-fn write_rest(writer: &mut Writer<'_>, event: &Event<'_>) -> fmt::Result {
-    let mut text = TextFields::default();
-    event.record(&mut text);
-    writeln!(writer, " {}] {}{}", Place(event.metadata()), text.message, text.others)
+fn write_rest(writer: &mut Writer<'_>, metadata: &Metadata<'static>, fields: &Fields) -> fmt::Result {
+    write!(writer, " {}] ", Place(metadata))?;
+    fields.write_line(writer)?;
+    writeln!(writer)
 }
 
-fn write_json(writer: &mut Writer<'_>, timestamp: String, event: &Event<'_>) -> fmt::Result {
-    let metadata = event.metadata();
-    let mut fields = JsonFields::default();
-    fields.0.insert("timestamp".to_owned(), timestamp.into());
-    fields.0.insert("level".to_owned(), metadata.level().as_str().into());
-    fields.0.insert("target".to_owned(), metadata.target().into());
-    event.record(&mut fields);
-    let line = serde_json::to_string(&fields.0).map_err(|_| fmt::Error)?;
+fn write_json(writer: &mut Writer<'_>, timestamp: String, metadata: &Metadata<'static>, fields: Fields) -> fmt::Result {
+    let mut object = Map::new();
+    object.insert("timestamp".to_owned(), timestamp.into());
+    object.insert("level".to_owned(), metadata.level().as_str().into());
+    object.insert("target".to_owned(), metadata.target().into());
+    fields.add_to(&mut object);
+    let line = serde_json::to_string(&object).map_err(|_| fmt::Error)?;
     writeln!(writer, "{line}")
 }
 
@@ -153,65 +173,5 @@ impl fmt::Display for Place<'_> {
             (Some(file), Some(line)) => write!(formatter, "{file}:{line}"),
             _ => formatter.write_str(self.0.target()),
         }
-    }
-}
-
-/// The message, and ` key=value` for every other field.
-#[derive(Default)]
-struct TextFields {
-    message: String,
-    others: String,
-}
-
-impl Visit for TextFields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // Writing into a string cannot fail.
-        let _ = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => write!(self.others, " {name}={value:?}"),
-        };
-    }
-
-    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.record_debug(field, &format_args!("{value}"));
-    }
-}
-
-#[derive(Default)]
-struct JsonFields(Map<String, Value>);
-
-impl JsonFields {
-    fn insert(&mut self, field: &Field, value: impl Into<Value>) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-}
-
-impl Visit for JsonFields {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.insert(field, format!("{value:?}"));
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.insert(field, value);
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.insert(field, value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.insert(field, value);
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.insert(field, value);
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.insert(field, value);
-    }
-
-    fn record_error(&mut self, field: &Field, value: &(dyn std::error::Error + 'static)) {
-        self.insert(field, value.to_string());
     }
 }

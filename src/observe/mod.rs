@@ -9,6 +9,7 @@
 
 mod histogram;
 mod latencies;
+mod log_fields;
 mod log_format;
 mod logging;
 mod machine;

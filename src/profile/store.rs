@@ -88,7 +88,7 @@ impl Store {
         match read(&path, key) {
             Ok(found) => found,
             Err(fault) => {
-                tracing::warn!("the profile '{}' is not used and will be measured again: {fault}", path.display());
+                tracing::warn!(file = %path.display(), %fault, "the profile is not used and will be measured again");
                 None
             }
         }

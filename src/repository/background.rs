@@ -36,7 +36,7 @@ impl Control {
                 Ok(false) => return,
                 Ok(true) => {}
                 Err(reason) => {
-                    tracing::warn!(model = name, "is served on without a profile: {reason}");
+                    tracing::warn!(model = name, reason, "is served on without a profile");
                     return;
                 }
             }

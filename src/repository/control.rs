@@ -15,6 +15,10 @@ use tokio::{
     sync::{Semaphore, watch},
     task::JoinSet,
 };
+use tracing::{
+    field::{Empty, display},
+    info_span,
+};
 
 use super::{
     ControlError, LoadRequest, Loader, ModelVersion, Options, Overrides,
@@ -368,7 +372,7 @@ impl Control {
         let mut warned = self.warned.lock();
         for hint in &plan.hints {
             if warned.insert((name.to_owned(), hint.key.clone())) {
-                tracing::warn!(model = name, key = %hint.key, "has no effect: {}", hint.text);
+                tracing::warn!(model = name, key = %hint.key, reason = %hint.text, "has no effect");
             }
         }
     }
@@ -385,7 +389,10 @@ fn duplicate(first: &Path, second: &Path) -> String {
 }
 
 fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded, String> {
+    let span = info_span!("load", model = plan.name(), version, engine = Empty, placement = Empty);
+    let _within = span.enter();
     let request = plan.request(version, loader)?;
+    span.record("engine", request.engine.name()).record("placement", display(&request.placement));
     let config = request.config.clone();
     let unprofiled = loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), ..request.clone() });
     let handle = loader.load(request)?;

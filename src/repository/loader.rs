@@ -141,6 +141,16 @@ pub enum EngineKind {
     Repeat,
 }
 
+impl EngineKind {
+    /// Its name as a backend of Triton, or as the platform of a built-in model.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::OnnxRuntime => "onnxruntime",
+            Self::Repeat => "repeat",
+        }
+    }
+}
+
 /// A request that runs `count` times before its version is ready.
 #[derive(Clone, Debug)]
 pub struct WarmupSample {

@@ -65,7 +65,7 @@ impl Plans {
         let Self { are_wanted, missing } = self;
         let refused = || are_wanted.then(|| check_cards(spec, programs).err()).flatten();
         if let Some(reason) = missing.or_else(refused) {
-            info!(model = %spec.name, "the model runs on the CPU: {reason}");
+            info!(model = spec.name, reason, "the model runs on the CPU");
         }
     }
 }
@@ -97,7 +97,7 @@ fn planned(request: &LoadRequest, compiled: &[Compiled<'_>]) -> Result<Vec<Arc<d
     }
     if let Some((lengths, reason)) = skipped {
         let lengths = lengths.as_slice();
-        info!(model = %spec.name, ?lengths, "on cards requests of these lengths and more are refused: {reason}");
+        info!(model = spec.name, ?lengths, reason, "on cards requests of these lengths and more are refused");
     }
     let programs = compiled.iter().zip(plans).map(|(own, plans)| {
         let program = OnCard::new(Arc::clone(&own.program), plans);

@@ -130,7 +130,7 @@ impl PoolLoader {
                  KIND_CPU or KIND_AUTO, or a server with --allow-cpu-fallback"
             ));
         }
-        warn!(model, "its instances of kind KIND_GPU run on the CPU: {reason}");
+        warn!(model, reason, "its instances of kind KIND_GPU run on the CPU");
         request.placement = Placement::On(vec![Site::Cpu]);
         Ok(())
     }
@@ -252,7 +252,7 @@ impl Loader for PoolLoader {
                 Ok(handle) => return Ok(handle),
                 Err(reason) => {
                     let model = request.spec.name.as_str();
-                    warn!(model, "cannot be served as its profile advises: {reason}");
+                    warn!(model, reason, "cannot be served as its profile advises");
                 }
             }
         }

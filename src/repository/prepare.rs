@@ -86,6 +86,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// The model's name.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     /// Reads what there is of a model's configuration and picks its versions. `given` is the override's configuration.
     ///
     /// # Errors

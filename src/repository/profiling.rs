@@ -9,6 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tracing::info_span;
+
 use super::{
     EngineKind, LoadRequest, Loader, Overrides, PoolLoader, StageCuts, config::complete, prepare, scan,
     stores::is_remote, warmup,
@@ -119,7 +121,7 @@ impl PoolLoader {
         let key = match self.profile_key(request) {
             Ok(key) => key,
             Err(reason) => {
-                tracing::debug!(model = name, "no profile: {reason}");
+                tracing::debug!(model = name, reason, "there is no profile");
                 return None;
             }
         };
@@ -128,8 +130,9 @@ impl PoolLoader {
             let file = store.path(&key);
             tracing::warn!(
                 model = name,
-                "its profile '{}' is not believed, and it is served as if it had none: {doubt}",
-                file.display()
+                file = %file.display(),
+                reason = %doubt,
+                "its profile is not believed, and it is served as if it had none"
             );
             return None;
         }
@@ -146,11 +149,12 @@ impl PoolLoader {
         if advised.knobs.latencies.is_none() {
             advised.knobs.latencies = profile.cut(usize::from(advised.stages.count())).map(|cut| profile.costs(cut));
         }
-        let (stages, policy) = (choice.stages, choice.policy.describe());
         tracing::info!(
             model = name,
-            "its profile advises stages {stages}, policy {policy}: {}",
-            choice.reasons.join("; ")
+            stages = choice.stages,
+            policy = choice.policy.describe(),
+            reasons = choice.reasons.join("; "),
+            "is served as its profile advises"
         );
         Some(advised)
     }
@@ -183,7 +187,7 @@ impl PoolLoader {
         };
         let file = store.write(&key, &profile).map_err(|error| error.to_string())?;
         self.measured.lock().insert(key);
-        tracing::info!(model = name, "its profile is kept in '{}'", file.display());
+        tracing::info!(model = name, file = %file.display(), "its profile is kept");
         let advised = self.by_profile(request);
         Ok(advised.is_some_and(|advised| {
             (advised.stages, advised.knobs.policy) != (request.stages.clone(), request.knobs.policy.clone())
@@ -213,6 +217,7 @@ impl PoolLoader {
             return Err(Halt::Failed("a model of cells is not measured: its policy is cellular".to_owned()));
         }
         let spec = &request.spec;
+        let _within = info_span!("profile", model = spec.name, version = spec.version).entered();
         let budget = trials.budget;
         let lengths = if spec.symbols.is_empty() { &[][..] } else { &LENGTHS };
         let all = sizes(spec.max_batch_size, lengths);
@@ -233,7 +238,7 @@ impl PoolLoader {
             match self.measure_cut(request, &programs, &small, share, lanes, trials) {
                 Ok(mut table) => profile.side_by_side = table.stages.pop().unwrap_or_default(),
                 // Alone it runs, and may be all that the memory takes.
-                Err(Halt::Failed(reason)) => tracing::debug!(model = spec.name, "not measured side by side: {reason}"),
+                Err(Halt::Failed(reason)) => tracing::debug!(reason, "not measured side by side"),
                 Err(halt) => return Err(halt),
             }
         }
@@ -255,7 +260,7 @@ impl PoolLoader {
             match measured {
                 Ok(table) => profile.cuts.push(CutTable { at, ..table }),
                 // Not every graph has so many places to cut at.
-                Err(Halt::Failed(reason)) if is_open => tracing::debug!(model = spec.name, "not measured: {reason}"),
+                Err(Halt::Failed(reason)) if is_open => tracing::debug!(reason, "not measured in stages"),
                 Err(halt) => return Err(halt),
             }
         }
@@ -288,6 +293,7 @@ impl PoolLoader {
             1 => "whole".to_owned(),
             count => format!("{count} stages"),
         };
+        let _within = info_span!("measure", what, sizes = sizes.len()).entered();
         let began = Instant::now();
         let mut inputs = None;
         measure(

@@ -8,3 +8,4 @@ mod rig;
 #[path = "../common/runtime.rs"]
 mod runtime;
 mod serving;
+mod spans;

@@ -30,7 +30,7 @@ impl Pool {
 
     /// Ends the pool: answers what remains, also of the shard that is stopped already.
     pub(super) fn fail(&self, panic: &(dyn Any + Send), stopped: Remains, after: After) {
-        error!("the scheduler panicked, the server has to end: {}", message(panic));
+        error!(panic = message(panic), "the scheduler panicked, the server has to end");
         self.responsiveness.send_modify(|known| {
             known.changes += 1;
             known.failed = true;
@@ -82,7 +82,7 @@ impl Pool {
 /// Answers one request. What panics there ends no other's answer, and the channel that closes by it is an answer.
 fn answer(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
-        error!("a request could not be answered: {}", message(&*panic));
+        error!(panic = message(&*panic), "a request could not be answered");
     }
 }
 

@@ -126,6 +126,6 @@ fn check(issued: Result<Operation, DeviceError>) {
     if let Err(refusal) = issued
         && refusal != DeviceError::Stopped
     {
-        error!("the device refused a task: {refusal}");
+        error!(%refusal, "the device refused a task");
     }
 }

@@ -199,7 +199,7 @@ impl Pool {
         let among = placement.devices(&self.kinds, &spec, &loaded.programs)?;
         let (homes, own_knobs) = match self.settle_in(id, &loaded, &knobs, among) {
             Err(fault) if *placement == Placement::Auto && self.has_cards() => {
-                warn!(model = %spec.name, "the model runs on the CPU: {fault}");
+                warn!(model = spec.name, reason = %fault, "the model runs on the CPU");
                 let among = Placement::On(vec![Site::Cpu]).devices(&self.kinds, &spec, &loaded.programs)?;
                 self.settle_in(id, &loaded, &knobs, among)?
             }

@@ -7,6 +7,7 @@ use hyper::body::Incoming;
 use prost::Message;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
+use tracing::Instrument;
 
 use super::{
     CompressionLevel, GrpcConfig, MessageLimits,
@@ -21,8 +22,10 @@ use super::{
 use crate::{
     budget::Reservation,
     executor::Backlog,
-    frontend::{Protocol, Services, intake::Workers, methods, restricted::Restrictions, services::ConnectionHolds},
-    observe::trace::{RequestTrace, TRACE_RESPONSE},
+    frontend::{
+        Protocol, Services, intake::Workers, methods, restricted::Restrictions, services::ConnectionHolds, span,
+    },
+    observe::trace::{RequestTrace, TRACE_RESPONSE, Transport},
 };
 
 const SERVICE: &str = "/inference.GRPCInferenceService/";
@@ -198,16 +201,20 @@ impl Dispatch {
             Method::ModelInfer => {
                 let head = self.services.tracer.head(&parts.headers);
                 drop(parts);
-                let answer = infer(&self.services, &mut call.reader, call.writer, call.deadline, head).await;
-                let (answer, trace) = match answer {
-                    Ok((reply, trace)) => (Ok(reply), trace),
-                    Err(status) => (Err(status), None),
+                let span = span::open(Transport::Grpc);
+                let answering = async {
+                    let answer = infer(&self.services, &mut call.reader, call.writer, call.deadline, head, &span).await;
+                    let (answer, trace) = match answer {
+                        Ok((reply, trace)) => (Ok(reply), trace),
+                        Err(status) => (Err(status), None),
+                    };
+                    let response = answered(call.writer, &call.backlog, answer);
+                    match trace {
+                        Some(trace) => traced(response, &trace),
+                        None => response,
+                    }
                 };
-                let response = answered(call.writer, &call.backlog, answer);
-                match trace {
-                    Some(trace) => traced(response, &trace),
-                    None => response,
-                }
+                answering.instrument(span.clone()).await
             }
             Method::ModelStreamInfer => {
                 let errors_end_stream =

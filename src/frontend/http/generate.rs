@@ -11,6 +11,7 @@ use axum::{
 use bytes::Bytes;
 use futures_util::stream;
 use http::{HeaderValue, header::CONTENT_TYPE};
+use tracing::{Instrument, Span};
 
 use super::{
     Problem,
@@ -25,6 +26,7 @@ use crate::{
         intake::{Admitted, Held, MOST_BUILT_HERE_BYTES},
         methods::unresolved,
         services::ConnectionHolds,
+        span,
         trace::{Received, begin, responded},
         unsent::counted,
     },
@@ -40,7 +42,13 @@ const EVENTS: &str = "text/event-stream; charset=utf-8";
 
 /// Answers `POST …/generate`: the one response of the model.
 pub(super) async fn generate(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
-    let (mut responses, holds) = submit(&api, path, request).await?;
+    let span = span::open(Transport::Http);
+    let answer = answer_once(&api, path, request, &span).instrument(span.clone()).await;
+    answer.inspect_err(|problem| problem.log(&span))
+}
+
+async fn answer_once(api: &Api, path: ModelPath, request: Request, span: &Span) -> Result<Response, Problem> {
+    let (mut responses, holds) = submit(api, path, request, span).await?;
     let only = responses.next().await;
     let exactly_one = || {
         let text = "generate expects model to produce exactly 1 response, use generate stream for model that generates \
@@ -62,7 +70,9 @@ pub(super) async fn generate_stream(
     path: ModelPath,
     request: Request,
 ) -> Result<Response, Problem> {
-    let (mut responses, holds) = submit(&api, path, request).await?;
+    let span = span::open(Transport::Http);
+    let submitted = submit(&api, path, request, &span).instrument(span.clone()).await;
+    let (mut responses, holds) = submitted.inspect_err(|problem| problem.log(&span))?;
     let first = responses.next().await;
     let status = match &first {
         Some(Err(error)) => Problem::from(error.clone()).into_response().status(),
@@ -74,7 +84,11 @@ pub(super) async fn generate_stream(
                 Some(first) => first,
                 None => responses.next().await,
             };
-            let event = counted(event(next?), &backlog);
+            let next = next?;
+            if let Err(error) = &next {
+                span::refused(&responses.span, error.kind().code(), error.message());
+            }
+            let event = counted(event(next), &backlog);
             Some((Ok::<_, Infallible>(event), (None, responses, backlog)))
         });
     let mut response = Response::new(Body::from_stream(events));
@@ -95,6 +109,7 @@ struct Responses {
     plan: ReplyPlan,
     source: Source,
     trace: Option<Arc<RequestTrace>>,
+    span: Span,
     _held: Held,
 }
 
@@ -126,7 +141,13 @@ impl Responses {
     }
 }
 
-async fn submit(api: &Api, path: ModelPath, request: Request) -> Result<(Responses, ConnectionHolds), Problem> {
+async fn submit(
+    api: &Api,
+    path: ModelPath,
+    request: Request,
+    span: &Span,
+) -> Result<(Responses, ConnectionHolds), Problem> {
+    span::asked(span, &path.model, &path.version, "");
     let (parts, body) = request.into_parts();
     let head = api.services.tracer.head(&parts.headers);
     let holds = api.holds(&parts.extensions);
@@ -146,16 +167,17 @@ async fn submit(api: &Api, path: ModelPath, request: Request) -> Result<(Respons
     };
     let here = length <= LONGEST_JSON_HERE_BYTES && built <= MOST_BUILT_HERE_BYTES;
     let (mut admitted, _) = if here { build()? } else { api.workers.run(built, build).await?? };
+    span::admitted(span, &admitted);
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);
-    Ok((start(admitted, trace, &holds.backlog), holds))
+    Ok((start(admitted, trace, span.clone(), &holds.backlog), holds))
 }
 
-fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, backlog: &Arc<Backlog>) -> Responses {
+fn start(admitted: Admitted, trace: Option<Arc<RequestTrace>>, span: Span, backlog: &Arc<Backlog>) -> Responses {
     let Admitted { version, decoded, held } = admitted;
     let handle = version.handle();
     let source = match version.spec().decoupled {
         true => Source::Many(handle.submit_stream(decoded.request, &backlog.stream())),
         false => Source::One(Some(handle.submit(decoded.request))),
     };
-    Responses { version, plan: decoded.reply, source, trace, _held: held }
+    Responses { version, plan: decoded.reply, source, trace, span, _held: held }
 }

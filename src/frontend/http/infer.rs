@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::{extract::Request, extract::State, response::Response};
 use http::{HeaderMap, StatusCode};
+use tracing::{Instrument, Span};
 
 use super::{
     Problem,
@@ -20,6 +21,7 @@ use crate::{
             Admitted, LARGE_PACKED_REPLY_BYTES, LARGE_REPLY_BYTES, MOST_BUILT_HERE_BYTES, Message, UNCOUNTED_BYTES,
         },
         methods::unresolved,
+        span,
         trace::{Received, begin, responded},
     },
     observe::trace::Transport,
@@ -42,6 +44,13 @@ const LARGE_JSON_REPLY_BYTES: usize = 16 << 10;
 
 /// Answers `POST …/infer`. Dropping the future, as when the client disconnects, cancels the request.
 pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
+    let span = span::open(Transport::Http);
+    let answer = answer(&api, path, request, &span).instrument(span.clone()).await;
+    answer.inspect_err(|problem| problem.log(&span))
+}
+
+async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Result<Response, Problem> {
+    span::asked(span, &path.model, &path.version, "");
     let (parts, body) = request.into_parts();
     let holds = api.holds(&parts.extensions);
     let head = api.services.tracer.head(&parts.headers);
@@ -49,7 +58,8 @@ pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Requ
     let packing = body::accepted(&parts.headers);
     let message = body::read(body, &parts.headers, api.max_receive_bytes, &holds.share, &api.workers).await?;
     let received = Received::now(head);
-    let (mut admitted, forms) = take_in(&api, path, message, json_bytes).await?;
+    let (mut admitted, forms) = take_in(api, path, message, json_bytes).await?;
+    span::admitted(span, &admitted);
     let trace = begin(&api.services, Transport::Http, received, &mut admitted);
 
     let Admitted { version, decoded, held } = admitted;

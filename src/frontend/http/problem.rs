@@ -7,8 +7,12 @@ use axum::{
 use http::StatusCode;
 use serde_json::json;
 use tonic::{Code, Status};
+use tracing::Span;
 
-use crate::wire::{Kind, RequestError};
+use crate::{
+    frontend::span,
+    wire::{Kind, RequestError},
+};
 
 /// What nginx and Triton call a request whose client has gone.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -29,6 +33,11 @@ impl Problem {
     /// 400: something is wrong with the request.
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
+    }
+
+    /// Notes in the log that it is all the answer that a request of this span gets.
+    pub(super) fn log(&self, span: &Span) {
+        span::refused(span, self.status.as_u16(), &self.message);
     }
 
     /// 500: the server's own fault.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use hyper::body::Incoming;
 use tonic::Status;
+use tracing::Span;
 
 use super::intake::{Intake, take_in};
 use crate::{
@@ -35,10 +36,11 @@ pub(in crate::frontend::grpc) async fn infer(
     writer: Writer,
     deadline: Deadline,
     head: Option<TraceHead>,
+    span: &Span,
 ) -> Result<TracedReply, Status> {
     let message = before(deadline, reader.only()).await?;
     let received = Received::now(head);
-    let mut admitted = match take_in(services, reader.workers(), message, admit) {
+    let mut admitted = match take_in(services, reader.workers(), message, admit, span) {
         Intake::Done(outcome) => outcome??,
         Intake::Apart(outcome) => before(deadline, outcome).await??,
     };

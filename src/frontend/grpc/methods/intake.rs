@@ -6,6 +6,7 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
 use tonic::Status;
+use tracing::Span;
 
 use crate::{
     budget::Reservation,
@@ -16,6 +17,7 @@ use crate::{
             Admitted, LONGEST_HERE_BYTES, MOST_BUILT_HERE_BYTES, Message, ROOM_PATIENCE, UNCOUNTED_BYTES, Workers,
             no_room,
         },
+        span,
     },
     repository::ModelVersion,
     wire::{
@@ -49,8 +51,14 @@ pub(super) enum Intake {
 /// Becomes the outcome of a large request.
 pub(super) type Apart = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Takes a message in.
-pub(super) fn take_in(services: &Arc<Services>, workers: &Arc<Workers>, mut message: Message, admit: Admit) -> Intake {
+/// Takes a message in. The span learns what the request asks for.
+pub(super) fn take_in(
+    services: &Arc<Services>,
+    workers: &Arc<Workers>,
+    mut message: Message,
+    admit: Admit,
+    span: &Span,
+) -> Intake {
     let requests = &services.budgets.requests;
     let Some(place) = requests.take_one() else {
         let text = format!("the server has {} pending requests, its limit", requests.capacity());
@@ -62,12 +70,13 @@ pub(super) fn take_in(services: &Arc<Services>, workers: &Arc<Workers>, mut mess
             Ok(Some(built))
                 if built <= UNCOUNTED_BYTES || (built <= MOST_BUILT_HERE_BYTES && message.held.try_grow(built)) =>
             {
-                return Intake::Done(decode(services, message, place, admit));
+                return Intake::Done(decode(services, message, place, admit, span));
             }
             Ok(_) => {}
         }
     }
-    Intake::Apart(Box::pin(apart(Arc::clone(services), Arc::clone(workers), message, place, admit)))
+    let (services, workers, span) = (Arc::clone(services), Arc::clone(workers), span.clone());
+    Intake::Apart(Box::pin(apart(services, workers, message, place, admit, span)))
 }
 
 async fn apart(
@@ -76,6 +85,7 @@ async fn apart(
     message: Message,
     place: Reservation,
     admit: Admit,
+    span: Span,
 ) -> Outcome {
     let bytes = message.bytes.len();
     let look = move || (measure(INFER_REQUEST, &message.bytes, usize::MAX), message);
@@ -87,7 +97,7 @@ async fn apart(
     if let Err(error) = message.held.grow_within(built, ROOM_PATIENCE).await {
         return Ok(Err(RequestError::new(Kind::ResourceExhausted, no_room(&error).message())));
     }
-    workers.run(bytes.max(built), move || decode(&services, message, place, admit)).await?
+    workers.run(bytes.max(built), move || decode(&services, message, place, admit, &span)).await?
 }
 
 /// What is not to be decoded: a request that is refused, or bytes behind which nothing can be read.
@@ -98,10 +108,15 @@ fn refuse(error: SizeError) -> Outcome {
     }
 }
 
-fn decode(services: &Services, message: Message, place: Reservation, admit: Admit) -> Outcome {
+fn decode(services: &Services, message: Message, place: Reservation, admit: Admit, span: &Span) -> Outcome {
     let Message { bytes, held } = message;
     let message_bytes = bytes.len();
     let request = decode::parse(bytes).map_err(|error| unparsable(&error))?;
-    let admitted = admit(services, request);
-    Ok(admitted.map(|(version, decoded)| Admitted::new(version, decoded, place, held, message_bytes)))
+    span::asked(span, &request.model_name, &request.model_version, &request.id);
+    let admitted = admit(services, request).map(|(version, decoded)| {
+        let admitted = Admitted::new(version, decoded, place, held, message_bytes);
+        span::admitted(span, &admitted);
+        admitted
+    });
+    Ok(admitted)
 }

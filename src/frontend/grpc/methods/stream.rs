@@ -15,6 +15,7 @@ use tokio::time::Sleep;
 use tokio_stream::Stream;
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
+use tracing::Span;
 
 use super::intake::{Apart, Intake, take_in};
 use crate::{
@@ -27,6 +28,7 @@ use crate::{
         },
         intake::{Admitted, Held},
         methods::unresolved,
+        span,
         trace::{Received, begin, responded},
         unsent::counted,
     },
@@ -79,9 +81,9 @@ pub(in crate::frontend::grpc) struct InferStream {
     /// Whether an ordinary answer left last; the other kind is looked at first then.
     ordinary_last: bool,
     in_flight_bytes: usize,
-    /// A large request that workers decode, its bytes, and its trace's beginning. None is read behind it, so that
-    /// requests keep their order.
-    decoding: Option<(Apart, usize, Option<Received>)>,
+    /// A large request that workers decode, and what is known of it. None is read behind it, so that requests keep their
+    /// order.
+    decoding: Option<(Apart, Read)>,
     /// The client's span that all requests belong to.
     parent: Option<Parent>,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,
@@ -96,6 +98,15 @@ enum Phase {
     Ended,
 }
 
+/// A request that is read, of so many bytes.
+#[derive(Clone)]
+struct Read {
+    bytes: usize,
+    /// Its trace's beginning.
+    received: Option<Received>,
+    span: Span,
+}
+
 /// A place in the order of answers.
 enum Turn {
     Running(Box<Running>),
@@ -108,6 +119,7 @@ struct Running {
     reply: ReplyPlan,
     bytes: usize,
     trace: Option<Arc<RequestTrace>>,
+    span: Span,
     _held: Held,
 }
 
@@ -153,11 +165,11 @@ impl InferStream {
     /// Reads and starts requests as far as the bounds go.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         loop {
-            if let Some((decoding, bytes, received)) = &mut self.decoding {
+            if let Some((decoding, read)) = &mut self.decoding {
                 let Poll::Ready(outcome) = decoding.as_mut().poll(context) else { return Ok(()) };
-                let (bytes, received) = (*bytes, *received);
+                let read = read.clone();
                 self.decoding = None;
-                self.start(outcome?, bytes, received);
+                self.start(outcome?, read);
             }
             if self.phase != Phase::Open || !self.has_room() || self.poll_room(context).is_pending() {
                 return Ok(());
@@ -169,9 +181,10 @@ impl InferStream {
                     let message = message?;
                     let bytes = message.bytes.len();
                     let received = Received::now(self.services.tracer.head_of(self.parent));
-                    match take_in(&self.services, self.reader.workers(), message, admit) {
-                        Intake::Done(outcome) => self.start(outcome?, bytes, received),
-                        Intake::Apart(outcome) => self.decoding = Some((outcome, bytes, received)),
+                    let read = Read { bytes, received, span: span::open(Transport::Grpc) };
+                    match take_in(&self.services, self.reader.workers(), message, admit, &read.span) {
+                        Intake::Done(outcome) => self.start(outcome?, read),
+                        Intake::Apart(outcome) => self.decoding = Some((outcome, read)),
                     }
                 }
             }
@@ -198,10 +211,14 @@ impl InferStream {
         Poll::Ready(())
     }
 
-    fn start(&mut self, admitted: Result<Admitted, RequestError>, bytes: usize, received: Option<Received>) {
+    fn start(&mut self, admitted: Result<Admitted, RequestError>, read: Read) {
+        let Read { bytes, received, span } = read;
         let mut admitted = match admitted {
             Ok(admitted) => admitted,
-            Err(error) => return self.turns.push_back(Turn::Refused(error)),
+            Err(error) => {
+                span::refused(&span, error.kind().code(), error.message());
+                return self.turns.push_back(Turn::Refused(error));
+            }
         };
         let trace = begin(&self.services, Transport::Grpc, received, &mut admitted);
         let Admitted { version, mut decoded, held } = admitted;
@@ -210,11 +227,11 @@ impl InferStream {
             let responses = version.handle().submit_stream(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
             let (reply, state) = (decoded.reply, DecoupledState::Running);
-            self.decoupled.push(Decoupled { version, responses, reply, bytes, state, trace, _held: held });
+            self.decoupled.push(Decoupled { version, responses, reply, bytes, state, trace, span, _held: held });
         } else {
             let response = version.handle().submit_counted(decoded.request, &self.backlog);
             self.in_flight_bytes += bytes;
-            let running = Running { response, version, reply: decoded.reply, bytes, trace, _held: held };
+            let running = Running { response, version, reply: decoded.reply, bytes, trace, span, _held: held };
             self.turns.push_back(Turn::Running(Box::new(running)));
         }
     }
@@ -243,7 +260,8 @@ impl InferStream {
         match (self.turns.pop_front(), result) {
             (Some(Turn::Running(running)), Some(result)) => {
                 self.in_flight_bytes -= running.bytes;
-                Poll::Ready(conclude(&running.version, &running.reply, running.trace.as_ref(), result, true))
+                let Running { version, reply, trace, span, .. } = &*running;
+                Poll::Ready(conclude(version, reply, trace.as_ref(), span, result, true))
             }
             (Some(Turn::Refused(error)), _) => Poll::Ready(Answer::Refused(error)),
             _ => Poll::Pending,
@@ -351,6 +369,7 @@ struct Decoupled {
     bytes: usize,
     state: DecoupledState,
     trace: Option<Arc<RequestTrace>>,
+    span: Span,
     _held: Held,
 }
 
@@ -380,7 +399,7 @@ impl Stream for Decoupled {
                     if result.is_err() {
                         self.state = DecoupledState::Over;
                     }
-                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), result, false);
+                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), &self.span, result, false);
                     return Poll::Ready(Some(Said::Answer(answer)));
                 }
                 None => self.state = DecoupledState::Over,
@@ -402,6 +421,7 @@ fn conclude(
     version: &Arc<ModelVersion>,
     reply: &ReplyPlan,
     trace: Option<&Arc<RequestTrace>>,
+    span: &Span,
     result: Result<Response, InferError>,
     last: bool,
 ) -> Answer {
@@ -409,16 +429,15 @@ fn conclude(
         responded(trace, version, &result);
         trace.sending()
     });
-    if let Err(refused) = &result
-        && refused.is_refusal()
-    {
-        return Answer::Refused(RequestError::from_infer(refused, &reply.id));
-    }
+    let is_refusal = result.as_ref().is_err_and(InferError::is_refusal);
     let encoded = result
         .map_err(|error| RequestError::from_infer(&error, &reply.id))
         .and_then(|response| encode::encode(version.spec(), reply, response));
     match encoded {
         Ok(response) => Answer::Reply(stream::success(response, last)),
-        Err(error) => Answer::Failed(Arc::clone(version), error),
+        Err(error) => {
+            span::refused(span, error.kind().code(), error.message());
+            if is_refusal { Answer::Refused(error) } else { Answer::Failed(Arc::clone(version), error) }
+        }
     }
 }
