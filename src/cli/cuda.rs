@@ -12,7 +12,8 @@ use crate::{
         cards::{self, Card},
         libraries,
     },
-    executor::CardsOptions,
+    executor::{CardsOptions, Pool},
+    observe::WatchedCards,
     profile::default_directory,
 };
 
@@ -144,6 +145,18 @@ impl CudaArgs {
     pub(super) fn leaves_open(&self) -> bool {
         self.device == DeviceChoice::Auto
     }
+}
+
+/// The cards of a pool, watched for the metrics. Where they cannot be, which the log says, they are not shown.
+pub(super) fn watched_cards(pool: &Pool) -> Option<WatchedCards> {
+    if !pool.has_cards() {
+        return None;
+    }
+    let used: Vec<u16> = pool.cards().collect();
+    let of_pool = |card: Card| used.contains(&card.ordinal).then_some(card.uuid);
+    let uuids: Vec<String> = cards::cards().unwrap_or_default().into_iter().filter_map(of_pool).collect();
+    let watched = WatchedCards::open(&uuids);
+    watched.inspect_err(|error| warn!(%error, "there are no metrics of cards: NVML does not know them")).ok()
 }
 
 #[cfg(test)]

@@ -16,7 +16,6 @@ pub(super) const BACKENDS: &str = "there are no loadable backends";
 const CACHE: &str = "there is no response cache";
 const CARD_MEMORY: &str = "each model reserves its own memory of a card";
 const HEADERS: &str = "headers are not forwarded to models";
-const METRICS: &str = "metrics are computed when they are scraped";
 const OTHER_FRONTS: &str = "there is no such endpoint";
 const PINGS: &str = "the HTTP/2 library has its own rule for pings";
 const PORTS: &str = "ports are not shared between servers";
@@ -25,8 +24,6 @@ const THREADS: &str = "one pool of threads serves everything";
 
 /// Every flag of tritonserver that `serve` does not act on.
 pub const IGNORED: &[Ignored] = &[
-    Ignored { name: "allow-cpu-metrics", why: METRICS },
-    Ignored { name: "allow-gpu-metrics", why: "there are no metrics of cards" },
     Ignored { name: "allow-sagemaker", why: OTHER_FRONTS },
     Ignored { name: "allow-vertex-ai", why: OTHER_FRONTS },
     Ignored { name: "backend-directory", why: BACKENDS },
@@ -46,7 +43,6 @@ pub const IGNORED: &[Ignored] = &[
     Ignored { name: "host-policy", why: THREADS },
     Ignored { name: "http-header-forward-pattern", why: HEADERS },
     Ignored { name: "http-thread-count", why: THREADS },
-    Ignored { name: "metrics-interval-ms", why: METRICS },
     Ignored { name: "min-supported-compute-capability", why: "--device names the cards that are used" },
     Ignored { name: "model-load-gpu-limit", why: CARD_MEMORY },
     Ignored { name: "model-load-retry-count", why: "a load is not retried" },

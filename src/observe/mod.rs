@@ -7,6 +7,7 @@
 //! live: anything that decides, and anything that knows the wire, the repository or the executor. The list of loaded
 //! versions comes in as a closure.
 
+mod cards;
 mod histogram;
 mod latencies;
 mod log_fields;
@@ -22,12 +23,13 @@ mod stats;
 pub mod timeline;
 pub mod trace;
 
+pub use cards::WatchedCards;
 pub use histogram::Histogram;
 pub use latencies::{FirstResponseReading, LatencyMetrics, LatencyReading, SummaryReading, VersionLatencies};
 pub use log_format::LogFormat;
 pub use logging::{LogOptions, LogSettingError, LogStartError, LogValue, Logging, MAX_VERBOSE_LEVEL};
 pub use machine::{machine, memory_bytes, open_files_limit};
-pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, Metrics};
+pub use metrics::{FIRST_RESPONSE_HISTOGRAM, LoadedVersion, MachineMetrics, Metrics};
 pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
 pub use repository::RepositoryStats;
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};

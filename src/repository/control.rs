@@ -7,6 +7,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    time::Instant,
 };
 
 use arc_swap::ArcSwap;
@@ -391,10 +392,12 @@ fn duplicate(first: &Path, second: &Path) -> String {
 fn load_version(loader: &dyn Loader, plan: &Plan, version: i64) -> Result<Loaded, String> {
     let span = info_span!("load", model = plan.name(), version, engine = Empty, placement = Empty);
     let _within = span.enter();
+    let began = Instant::now();
     let request = plan.request(version, loader)?;
     span.record("engine", request.engine.name()).record("placement", display(&request.placement));
     let config = request.config.clone();
     let unprofiled = loader.may_profile(&request).then(|| LoadRequest { warmup: Vec::new(), ..request.clone() });
     let handle = loader.load(request)?;
+    handle.stats().loaded_in(began.elapsed());
     Ok(Loaded { version: Arc::new(ModelVersion::new(handle, config)), unprofiled })
 }

@@ -14,7 +14,7 @@ const CHILD: &str = "FAKE_CUDA_CHILD";
 /// Says that tests are to run on the card that is there.
 const CARD: &str = "CUDA_TESTS_ON_CARD";
 /// With and without versions: a machine may have the real libraries under either.
-const NAMES: [&str; 8] = [
+const NAMES: [&str; 9] = [
     "libcuda.so",
     "libcuda.so.1",
     "libnvrtc.so",
@@ -23,6 +23,7 @@ const NAMES: [&str; 8] = [
     "libcublasLt.so.13",
     "libcudnn.so",
     "libcudnn.so.9",
+    "libnvidia-ml.so.1",
 ];
 /// How the variables begin that cargo sets for the tests of a package.
 const OF_THE_PACKAGE: [&str; 7] =

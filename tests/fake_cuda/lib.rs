@@ -1,4 +1,4 @@
-//! A stand-in for CUDA's driver, NVRTC, cuBLASLt and cuDNN on machines without a GPU, for tests alone.
+//! A stand-in for CUDA's driver, NVML, NVRTC, cuBLASLt and cuDNN on machines without a GPU, for tests alone.
 //!
 //! One library answers under all of their names (`libcuda.so`, `libnvrtc.so.13`, …), so that they share one state; a
 //! child process finds it by `LD_LIBRARY_PATH` (`tests/common/fake_cuda.rs` builds and links it). Device memory is host
@@ -42,6 +42,7 @@ mod kernels;
 mod matmul;
 mod memory;
 mod module;
+mod nvml;
 mod nvrtc;
 mod pinned;
 mod settings;

@@ -27,7 +27,7 @@ NOTES = []
 #: What a stand-in for CUDA is found as.
 CUDA_LIBRARIES = (
     "libcuda.so", "libcuda.so.1", "libnvrtc.so", "libnvrtc.so.13", "libcublasLt.so", "libcublasLt.so.13", "libcudnn.so",
-    "libcudnn.so.9",
+    "libcudnn.so.9", "libnvidia-ml.so.1",
 )  # fmt: skip
 
 

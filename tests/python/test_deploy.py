@@ -12,6 +12,7 @@ from clients import scrape
 from conftest import fetched, serving
 from manifests import CHART, DEPLOY, only, read, render
 from open_load import Served
+from server import Server
 
 RULES = DEPLOY / "prometheus" / "rules.yaml"
 RULE_TESTS = DEPLOY / "prometheus" / "rules_test.yaml"
@@ -67,13 +68,17 @@ class Page:
 
 
 @pytest.fixture(scope="module")
-def page(program, made_models, tmp_path_factory):
-    """The metrics page of a server with a model of several stages, whose families come with such models only."""
+def page(program, made_models, stand_in, tmp_path_factory):
+    """The metrics pages of a server with a model of several stages, and of one with a card: some families come with
+    those only."""
     networks = made_models("examples", "--only", "minilm", "--minilm", fetch.minilm())
     staged = {"staged": Served("minilm", "stages: 2\nbatching: { policy: diversity }")}
     repository = open_load.write_repository(tmp_path_factory.mktemp("staged"), networks, staged)
     with serving(repository, "--auto-profile=false", program=program) as server:
-        return Page(scrape(server))
+        staged_page = scrape(server)
+    identity = made_models("tests", "--only", "identity")
+    with Server(identity, "--device=cuda", program=program, environment=stand_in) as server:
+        return Page(staged_page + scrape(server))
 
 
 @pytest.fixture(scope="module")

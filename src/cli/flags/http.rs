@@ -64,6 +64,20 @@ pub struct HttpArgs {
     #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
     pub allow_metrics: bool,
 
+    /// Show the families of cards, nv_gpu_... and nv_energy_consumption, where models run on cards
+    #[arg(long = "allow-gpu-metrics", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_gpu_metrics: bool,
+
+    /// Show the families of the processor and its memory, nv_cpu_...
+    #[arg(long = "allow-cpu-metrics", value_name = "BOOL", value_parser = boolean)]
+    #[arg(num_args = 0..=1, default_missing_value = "true", default_value = "true")]
+    pub allow_cpu_metrics: bool,
+
+    /// Milliseconds for which a reading of processor, memory and cards is shown before it is made again
+    #[arg(long = "metrics-interval-ms", value_name = "MILLISECONDS", default_value_t = 2000)]
+    pub metrics_interval_ms: u32,
+
     /// Address of the metrics; that of HTTP where not given
     #[arg(long = "metrics-address", value_name = "ADDRESS", value_parser = address)]
     pub metrics_address: Option<IpAddr>,

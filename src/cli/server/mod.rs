@@ -10,7 +10,7 @@ use std::{
 use tokio::time::sleep;
 use tracing::{error, info, warn};
 
-use super::{ServeArgs, limits, options, recording::TimelineRecording, report};
+use super::{ServeArgs, cuda::watched_cards, limits, options, recording::TimelineRecording, report};
 use crate::{
     executor::Pool,
     frontend::{
@@ -19,7 +19,7 @@ use crate::{
         http::{HttpServer, HttpStartError, loaded_versions},
     },
     observe::{
-        Logging, Metrics,
+        Logging, MachineMetrics, Metrics,
         trace::{TraceStartError, Tracer},
     },
     repository::{self, Loader, Repository, Startup},
@@ -147,6 +147,11 @@ impl Server {
             };
             let metrics = Metrics::new(versions, Arc::clone(pool.stats()), budgets.clone())?;
             let metrics = metrics.with_repository(repository.stats())?.with_traces(tracer.stats())?;
+            let metrics = metrics.with_machine(MachineMetrics {
+                cpu: args.http.allow_cpu_metrics,
+                cards: args.http.allow_gpu_metrics.then(|| watched_cards(&pool)).flatten(),
+                interval: Duration::from_millis(u64::from(args.http.metrics_interval_ms)),
+            })?;
             let started = HttpServer::start_metrics(address, Arc::new(metrics), budgets.metrics_connections).await;
             server.metrics = Some(started.map_err(StartError::MetricsServer)?);
         }

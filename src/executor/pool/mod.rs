@@ -278,6 +278,14 @@ impl Pool {
         self.kinds.iter().any(|kind| *kind != DeviceKind::Cpu)
     }
 
+    /// Its cards: their numbers among those of the driver.
+    pub fn cards(&self) -> impl Iterator<Item = u16> + '_ {
+        self.kinds.iter().filter_map(|kind| match kind {
+            DeviceKind::Cpu => None,
+            DeviceKind::Card(number) => Some(*number),
+        })
+    }
+
     /// Tasks that may run at the same time.
     pub fn lanes(&self) -> u16 {
         self.shards.iter().map(Shard::lanes).sum()

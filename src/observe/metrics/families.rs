@@ -2,7 +2,7 @@
 
 use prometheus::proto::MetricType;
 
-use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading, trace::TraceStats};
+use super::super::{MetaCounters, PoolSnapshot, StageReading, VersionReading, cards::CardReading, trace::TraceStats};
 use crate::budget::{Budget, Budgets};
 
 const NS_PER_US: u64 = 1_000;
@@ -364,6 +364,43 @@ pub(super) const FAILED_SCANS: Family = counter(
     "paternoster_repository_failed_scans_total",
     "Looks at a model repository or a model's directory that failed; what was served stayed as it was",
 );
+
+/// A family of one number per card (label gpu_uuid).
+pub(super) struct PerCard {
+    pub family: Family,
+    pub value: fn(&CardReading) -> Option<f64>,
+}
+
+/// All families of cards.
+pub(super) const PER_CARD: [PerCard; 6] = [
+    PerCard {
+        family: gauge("nv_gpu_utilization", "Share of time in which a kernel ran on a card, 0.0 to 1.0"),
+        value: |card| card.utilization,
+    },
+    PerCard {
+        family: gauge("nv_gpu_memory_total_bytes", "Memory of a card in bytes"),
+        value: |card| Some(card.memory?.0 as f64),
+    },
+    PerCard {
+        family: gauge("nv_gpu_memory_used_bytes", "Memory of a card in use by all processes, in bytes"),
+        value: |card| Some(card.memory?.1 as f64),
+    },
+    PerCard {
+        family: gauge("nv_gpu_power_usage", "Power that a card takes, in watts"),
+        value: |card| card.power_usage,
+    },
+    PerCard {
+        family: gauge("nv_gpu_power_limit", "Most power that a card may take, in watts"),
+        value: |card| card.power_limit,
+    },
+    PerCard {
+        family: counter("nv_energy_consumption", "Energy that a card took since the server started, in joules"),
+        value: |card| card.energy,
+    },
+];
+
+pub(super) const LOAD_DURATION: Family =
+    gauge("nv_model_load_duration_secs", "Time that loading the version took, in seconds");
 
 pub(super) const CPU_UTILIZATION: Family =
     gauge("nv_cpu_utilization", "Share of the machine's CPUs in use, 0.0 to 1.0");

@@ -5,9 +5,11 @@
 //! begin with `paternoster_`. A family without a sample (no model loaded) is left out.
 
 mod families;
+mod machine;
 mod samples;
 
 pub use families::FIRST_RESPONSE_HISTOGRAM;
+pub use machine::MachineMetrics;
 
 use std::{
     fmt,
@@ -22,17 +24,15 @@ use prometheus::{
 
 use self::{
     families::{
-        BATCH_ROWS, CPU_UTILIZATION, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, MEMORY_TOTAL, MEMORY_USED, META,
-        NS_PER_SECOND, PER_BUDGET, PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PINNED_TOTAL, PINNED_USED,
-        PORTS, PerTracer, QUEUE_DURATION, REASONS, REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
+        BATCH_ROWS, FAILED_SCANS, FAILURES, FIRST_RESPONSE, Family, LOAD_DURATION, META, NS_PER_SECOND, PER_BUDGET,
+        PER_POOL, PER_PORT, PER_STAGE, PER_TRACER, PER_VERSION, PORTS, PerTracer, QUEUE_DURATION, REASONS,
+        REJECTION_TIME, REQUEST_DURATION, STAGE_BATCH_SIZE, SUMMARIES,
     },
+    machine::MachineCollector,
     samples::{distribution, family_of, first_responses, label, labels, number, quantiles, single},
 };
 use super::{
-    ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading,
-    histogram::Histogram,
-    machine::{Machine, Memory},
-    trace::TraceStats,
+    ModelStats, PoolStats, RepositoryStats, StageReading, VersionReading, histogram::Histogram, trace::TraceStats,
 };
 use crate::budget::Budgets;
 
@@ -95,6 +95,15 @@ impl Metrics {
         Ok(self)
     }
 
+    /// The same with the machine, as far as it is shown.
+    ///
+    /// # Errors
+    /// When it is there already.
+    pub fn with_machine(self, shown: MachineMetrics) -> Result<Self, prometheus::Error> {
+        self.registry.register(Box::new(MachineCollector::new(shown)?))?;
+        Ok(self)
+    }
+
     /// The text exposition format, version 0.0.4, as of now.
     ///
     /// # Errors
@@ -111,7 +120,6 @@ struct ServerCollector {
     loaded: LoadedVersions,
     pool: Arc<PoolStats>,
     budgets: Budgets,
-    machine: Machine,
     descs: Vec<Desc>,
 }
 
@@ -124,7 +132,7 @@ impl fmt::Debug for ServerCollector {
 impl ServerCollector {
     fn new(loaded: LoadedVersions, pool: Arc<PoolStats>, budgets: Budgets) -> Result<Self, prometheus::Error> {
         let per_version = PER_VERSION.iter().map(|one| &one.family).chain(META.iter().map(|one| &one.family));
-        let per_version = per_version.map(|family| (family, &["model", "version"][..]));
+        let per_version = per_version.chain([&LOAD_DURATION]).map(|family| (family, &["model", "version"][..]));
         let per_stage = PER_STAGE.iter().map(|one| &one.family).chain([&STAGE_BATCH_SIZE]);
         let per_stage = per_stage.map(|family| (family, &["model", "stage", "version"][..]));
         let failures = [(&FAILURES, &["model", "reason", "version"][..])];
@@ -132,19 +140,18 @@ impl ServerCollector {
             [&REQUEST_DURATION, &QUEUE_DURATION, &BATCH_ROWS, &FIRST_RESPONSE].into_iter().chain(&SUMMARIES);
         let histograms = histograms.map(|family| (family, &["model", "version"][..]));
         let per_pool = PER_POOL.iter().map(|one| (&one.family, &[][..]));
-        let machine = [&REJECTION_TIME, &CPU_UTILIZATION, &MEMORY_TOTAL, &MEMORY_USED, &PINNED_TOTAL, &PINNED_USED];
-        let machine = machine.map(|family| (family, &[][..]));
+        let rejections = [(&REJECTION_TIME, &[][..])];
         let per_budget = PER_BUDGET.iter().flat_map(|one| [&one.used, &one.limit, &one.refused]);
         let per_budget = per_budget.map(|family| (family, &[][..]));
         let per_port = PER_PORT.iter().map(|one| (&one.family, &["port"][..]));
 
         let of_versions = per_version.chain(per_stage).chain(failures).chain(histograms);
-        let of_the_server = per_pool.chain(machine).chain(per_budget).chain(per_port);
+        let of_the_server = per_pool.chain(rejections).chain(per_budget).chain(per_port);
         let descs = of_versions.chain(of_the_server).map(|(family, labels): (&Family, &[&str])| {
             let labels = labels.iter().map(|&label| label.to_owned()).collect();
             Desc::new(family.name.to_owned(), family.help.to_owned(), labels, Default::default())
         });
-        Ok(Self { descs: descs.collect::<Result<_, _>>()?, loaded, pool, budgets, machine: Machine::new() })
+        Ok(Self { descs: descs.collect::<Result<_, _>>()?, loaded, pool, budgets })
     }
 
     fn version_families(&self) -> Vec<MetricFamily> {
@@ -163,6 +170,11 @@ impl ServerCollector {
             let samples = shown.map(|(labels, read)| number(labels.clone(), kind, (one.value)(read) as f64));
             families.push(family_of(&one.family, samples.collect()));
         }
+        let loads = read.iter().filter_map(|(labels, read)| {
+            let seconds = read.load_ns? as f64 / NS_PER_SECOND;
+            Some(number(labels.clone(), LOAD_DURATION.kind, seconds))
+        });
+        families.push(family_of(&LOAD_DURATION, loads.collect()));
         for (at, family) in SUMMARIES.iter().enumerate() {
             let of_family = |(labels, read): &(Vec<LabelPair>, VersionReading)| {
                 read.latencies.summaries.get(at).map(|read| quantiles(labels, read))
@@ -218,16 +230,6 @@ impl ServerCollector {
         }
         families
     }
-
-    fn machine_families(&self) -> Vec<MetricFamily> {
-        // There is no pinned memory without a GPU; dashboards still ask for the pool.
-        let mut families = vec![single(&PINNED_TOTAL, 0.0), single(&PINNED_USED, 0.0)];
-        families.extend(self.machine.cpu_utilization().map(|share| single(&CPU_UTILIZATION, share)));
-        if let Some(Memory { total, used }) = Machine::memory() {
-            families.extend([single(&MEMORY_TOTAL, total as f64), single(&MEMORY_USED, used as f64)]);
-        }
-        families
-    }
 }
 
 impl Collector for ServerCollector {
@@ -239,7 +241,6 @@ impl Collector for ServerCollector {
         let mut families = self.version_families();
         families.extend(self.pool_families());
         families.extend(self.budget_families());
-        families.extend(self.machine_families());
         families
     }
 }

@@ -1,6 +1,6 @@
 //! The text of the endpoint against the families measured on Triton.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use parking_lot::Mutex;
 
@@ -27,7 +27,8 @@ fn staged(name: &str, version: i64) -> LoadedVersion {
 }
 
 fn metrics_of(loaded: Vec<LoadedVersion>) -> Metrics {
-    Metrics::new(move || loaded.clone(), Arc::default(), Budgets::default()).expect("names are unique")
+    let metrics = Metrics::new(move || loaded.clone(), Arc::default(), Budgets::default()).expect("names are unique");
+    metrics.with_machine(MachineMetrics { cpu: true, cards: None, interval: Duration::ZERO }).expect("names are unique")
 }
 
 /// `name type` of every family whose name begins with a prefix, sorted.
@@ -48,7 +49,10 @@ fn assert_has(text: &str, line: &str) {
 
 #[test]
 fn families_and_types_are_those_of_triton() {
-    let text = metrics_of(vec![version("identity_onnx", 1)]).render().expect("renders");
+    let loaded = version("identity_onnx", 1);
+    loaded.stats.loaded_in(Duration::from_millis(1500));
+    let text = metrics_of(vec![loaded]).render().expect("renders");
+    assert_has(&text, r#"nv_model_load_duration_secs{model="identity_onnx",version="1"} 1.5"#);
     let measured = [
         "nv_cpu_memory_total_bytes gauge",
         "nv_cpu_memory_used_bytes gauge",
@@ -63,6 +67,7 @@ fn families_and_types_are_those_of_triton() {
         "nv_inference_request_duration_us counter",
         "nv_inference_request_failure counter",
         "nv_inference_request_success counter",
+        "nv_model_load_duration_secs gauge",
         "nv_pinned_memory_pool_total_bytes gauge",
         "nv_pinned_memory_pool_used_bytes gauge",
     ];

@@ -5,7 +5,7 @@ use std::{
         OnceLock,
         atomic::{AtomicI64, Ordering},
     },
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::Mutex;
@@ -90,6 +90,8 @@ pub struct ModelStats {
     meta: Mutex<MetaCounters>,
     /// What is shown where it is asked for.
     latencies: OnceLock<VersionLatencies>,
+    /// How long the load took; none before it has ended.
+    load_ns: OnceLock<u64>,
 }
 
 #[derive(Clone, Debug)]
@@ -131,6 +133,8 @@ pub struct VersionReading {
     pub meta: MetaCounters,
     /// What is shown where it is asked for.
     pub latencies: LatencyReading,
+    /// How long loading the version took, in nanoseconds; none before it has ended.
+    pub load_ns: Option<u64>,
 }
 
 impl Default for ModelStats {
@@ -167,12 +171,18 @@ impl ModelStats {
             stages: (0..counted_apart).map(|_| StageStats::new(max_batch_rows)).collect(),
             meta: Mutex::default(),
             latencies: OnceLock::new(),
+            load_ns: OnceLock::new(),
         }
     }
 
     /// Keeps latencies besides, from now on. A version keeps what it was given first.
     pub fn keep_latencies(&self, latencies: VersionLatencies) {
         let _ = self.latencies.set(latencies);
+    }
+
+    /// Loading the version took so long; only the first time counts.
+    pub fn loaded_in(&self, took: Duration) {
+        let _ = self.load_ns.set(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
     /// A request was admitted (pending until [`Self::left_queue`]).
@@ -307,6 +317,7 @@ impl ModelStats {
             queue_duration,
             stages: self.stages.iter().map(StageStats::reading).collect(),
             meta: *self.meta.lock(),
+            load_ns: self.load_ns.get().copied(),
             latencies: self.latencies.get().map(|latencies| latencies.reading(Instant::now())).unwrap_or_default(),
         }
     }
