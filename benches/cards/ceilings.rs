@@ -18,16 +18,16 @@ use crate::{STREAM, timing};
 
 /// The card's own speeds.
 #[derive(Clone, Debug, Serialize)]
-pub struct Ceilings {
+pub(crate) struct Ceilings {
     /// Bytes a second that a copy reads and writes.
-    pub bytes_per_second: f64,
+    pub(crate) bytes_per_second: f64,
     /// Floating-point operations a second of a product of square matrices, by precision.
-    pub flops: Vec<(String, f64)>,
+    pub(crate) flops: Vec<(String, f64)>,
 }
 
 impl Ceilings {
     /// Measures them.
-    pub fn measure(cuda: &mut Cuda, is_quick: bool, lasting: Duration) -> Result<Self, DeviceError> {
+    pub(crate) fn measure(cuda: &mut Cuda, is_quick: bool, lasting: Duration) -> Result<Self, DeviceError> {
         let (bytes, side) = if is_quick { (1 << 20, 64) } else { (1 << 30, 8192) };
         let mut flops = Vec::new();
         for (name, precision) in Precision::NAMES {
@@ -39,7 +39,7 @@ impl Ceilings {
     }
 
     /// Seconds that so many operations on so many bytes take at least.
-    pub fn floor(&self, precision: Precision, flops: f64, bytes: f64) -> f64 {
+    pub(crate) fn floor(&self, precision: Precision, flops: f64, bytes: f64) -> f64 {
         let name = precision.to_string();
         let peak = self.flops.iter().find(|(known, _)| *known == name).map_or(f64::INFINITY, |(_, peak)| *peak);
         (flops / peak).max(bytes / self.bytes_per_second)

@@ -1,8 +1,9 @@
-//! How long the example networks take on a CUDA card, as plans run them: one captured graph after another on one stream, for each
-//! number of rows and each precision, beside what the card itself can do.
+//! How long the example networks take on a CUDA card, as plans run them: one captured graph after another on one
+//! stream, for each number of rows and each precision, beside what the card itself can do.
 //!
-//! `cargo bench --bench cards`; `-- --json FILE` keeps the figures, and `-- --quick` takes small networks, to see that all
-//! of it runs: on the stand-in for CUDA's libraries too, where times mean nothing. Without a card it says so and ends.
+//! `cargo bench --bench cards`; `-- --json FILE` keeps the figures, and `-- --quick` takes small networks, to see
+//! that all of it runs: on the stand-in for CUDA's libraries too, where times mean nothing. Without a card it says so
+//! and ends.
 
 mod ceilings;
 mod networks;

@@ -18,14 +18,14 @@ const IMAGES: [u32; 5] = [1, 4, 8, 32, 64];
 const FEW: [u32; 2] = [1, 4];
 
 /// A network and what it is measured with.
-pub struct Network {
+pub(crate) struct Network {
     /// What tables call it.
-    pub name: String,
-    pub model: Model,
-    pub inputs: Vec<TensorSpec>,
-    pub outputs: Vec<TensorSpec>,
+    pub(crate) name: String,
+    pub(crate) model: Model,
+    pub(crate) inputs: Vec<TensorSpec>,
+    pub(crate) outputs: Vec<TensorSpec>,
     /// Rows of batches, ascending.
-    pub rows: Vec<u32>,
+    pub(crate) rows: Vec<u32>,
 }
 
 impl Network {
@@ -53,7 +53,7 @@ impl Network {
 }
 
 /// All of them; with `is_quick` at a quarter of their width.
-pub fn all(is_quick: bool) -> Result<Vec<Network>, Box<dyn Error>> {
+pub(crate) fn all(is_quick: bool) -> Result<Vec<Network>, Box<dyn Error>> {
     if is_quick {
         return Ok(vec![
             Network::new("lstm, step", cells::lstm::step(Width::QUARTER), 1, &FEW)?,

@@ -9,15 +9,15 @@ use crate::{ceilings::Ceilings, steps::Step};
 
 /// All figures of a card.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub(crate) struct Report {
     /// Name, compute capability and memory.
-    pub card: String,
-    pub ceilings: Ceilings,
-    pub steps: Vec<Step>,
+    pub(crate) card: String,
+    pub(crate) ceilings: Ceilings,
+    pub(crate) steps: Vec<Step>,
 }
 
 /// A network's times: a line for each number of rows, two columns for each precision.
-pub fn table(network: &str, steps: &[Step]) -> String {
+pub(crate) fn table(network: &str, steps: &[Step]) -> String {
     let mut text = format!("{network}: microseconds of a batch, and how often the floor\n{:>6}", "rows");
     for (name, _) in Precision::NAMES {
         let _ = write!(text, " {name:>11}       ");

@@ -15,20 +15,20 @@ use crate::{STREAM, ceilings::Ceilings, networks::Network, timing};
 
 /// A time.
 #[derive(Clone, Debug, Serialize)]
-pub struct Step {
-    pub network: String,
-    pub precision: String,
-    pub rows: u32,
+pub(crate) struct Step {
+    pub(crate) network: String,
+    pub(crate) precision: String,
+    pub(crate) rows: u32,
     /// Of a captured graph, launched behind others.
-    pub microseconds: f64,
+    pub(crate) microseconds: f64,
     /// What its products and convolutions, and reading their weights, take at the card's own speeds.
-    pub floor_microseconds: f64,
+    pub(crate) floor_microseconds: f64,
     /// Kernels and calls of libraries in the graph.
-    pub launches: usize,
+    pub(crate) launches: usize,
 }
 
 /// Measures a network. Inputs are zeros: no time here depends on values.
-pub fn measure(
+pub(crate) fn measure(
     cuda: &mut Cuda,
     network: &Network,
     ceilings: &Ceilings,

@@ -15,14 +15,19 @@ use paternoster::device::{
 use crate::STREAM;
 
 /// Launches that are in flight at once: the card always has the next, so that what is measured is its time alone.
-pub const DEPTH: u32 = 8;
+pub(crate) const DEPTH: u32 = 8;
 /// Runs of which the median counts.
 const RUNS: usize = 5;
 /// Longer than any launch takes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Seconds of a launch with these parameters: the median of several runs, which last as long as is said.
-pub fn seconds(cuda: &mut Cuda, graph: &Rc<Graph>, parameters: &[u8], lasting: Duration) -> Result<f64, DeviceError> {
+pub(crate) fn seconds(
+    cuda: &mut Cuda,
+    graph: &Rc<Graph>,
+    parameters: &[u8],
+    lasting: Duration,
+) -> Result<f64, DeviceError> {
     let mut count = 1;
     let mut took = run(cuda, graph, parameters, count)?;
     while took < lasting && count < 1 << 16 {

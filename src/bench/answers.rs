@@ -40,8 +40,8 @@ pub struct Unanswered {
 }
 
 impl Work {
-    /// Lets a target answer all samples, one at a time. Answers under load may differ from these by `tolerance`, in units
-    /// of an output's root mean square; where it is none, by what [`Self::check`] says.
+    /// Lets a target answer all samples, one at a time. Answers under load may differ from these by `tolerance`, in
+    /// units of an output's root mean square; where it is none, by what [`Self::check`] says.
     ///
     /// # Errors
     /// When it does not answer one of them.

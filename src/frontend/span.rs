@@ -1,7 +1,7 @@
 //! The span of a request in the log: the lines that are written while it is read, run and answered name it.
 //!
-//! Its level is DEBUG, because so are the lines about single requests: clients cause them at will. Where debug lines are
-//! not logged, opening a span is one load of the level.
+//! Its level is DEBUG, because so are the lines about single requests: clients cause them at will. Where debug lines
+//! are not logged, opening a span is one load of the level.
 
 use std::fmt;
 

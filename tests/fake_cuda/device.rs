@@ -99,7 +99,7 @@ fn uuid(ordinal: c_int) -> CUuuid {
 }
 
 /// The identifier as the driver's tools write it.
-pub fn uuid_text(ordinal: c_int) -> String {
+pub(crate) fn uuid_text(ordinal: c_int) -> String {
     let hex: Vec<String> = uuid(ordinal).bytes.iter().map(|&byte| format!("{:02x}", byte as u8)).collect();
     let part = |range: std::ops::Range<usize>| hex[range].concat();
     format!("GPU-{}-{}-{}-{}-{}", part(0..4), part(4..6), part(6..8), part(8..10), part(10..16))

@@ -18,13 +18,13 @@ const ENERGY_STEP: u64 = 1_500;
 static ENERGY: AtomicU64 = AtomicU64::new(1_000_000);
 
 #[repr(C)]
-pub struct Utilization {
+pub(crate) struct Utilization {
     gpu: c_uint,
     memory: c_uint,
 }
 
 #[repr(C)]
-pub struct MemoryInfo {
+pub(crate) struct MemoryInfo {
     version: c_uint,
     total: c_ulonglong,
     reserved: c_ulonglong,
@@ -36,19 +36,19 @@ pub struct MemoryInfo {
 type Handle = *mut c_void;
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlInit_v2() -> c_int {
+pub(crate) extern "C" fn nvmlInit_v2() -> c_int {
     SUCCESS
 }
 
 #[unsafe(no_mangle)]
-pub extern "C" fn nvmlShutdown() -> c_int {
+pub(crate) extern "C" fn nvmlShutdown() -> c_int {
     SUCCESS
 }
 
 /// # Safety
 /// `uuid` is a C string, `handle` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, handle: *mut Handle) -> c_int {
+pub(crate) unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, handle: *mut Handle) -> c_int {
     // SAFETY: the caller's promise.
     let asked = unsafe { CStr::from_ptr(uuid) };
     let known =
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, handle: 
 /// # Safety
 /// `rates` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: Handle, rates: *mut Utilization) -> c_int {
+pub(crate) unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: Handle, rates: *mut Utilization) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { *rates = Utilization { gpu: 40 + handle as c_uint, memory: 7 } };
     SUCCESS
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(handle: Handle, rates: *m
 /// # Safety
 /// `info` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(_: Handle, info: *mut MemoryInfo) -> c_int {
+pub(crate) unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(_: Handle, info: *mut MemoryInfo) -> c_int {
     let total = settings().memory_bytes as c_ulonglong;
     let used = total / 4;
     // SAFETY: the caller's promise.
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(_: Handle, info: *mut Memory
 /// # Safety
 /// `milliwatts` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(handle: Handle, milliwatts: *mut c_uint) -> c_int {
+pub(crate) unsafe extern "C" fn nvmlDeviceGetPowerUsage(handle: Handle, milliwatts: *mut c_uint) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { *milliwatts = 120_500 + handle as c_uint };
     SUCCESS
@@ -93,7 +93,7 @@ pub unsafe extern "C" fn nvmlDeviceGetPowerUsage(handle: Handle, milliwatts: *mu
 /// # Safety
 /// `milliwatts` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(handle: Handle, milliwatts: *mut c_uint) -> c_int {
+pub(crate) unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(handle: Handle, milliwatts: *mut c_uint) -> c_int {
     if handle as usize == 2 {
         return NOT_SUPPORTED;
     }
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn nvmlDeviceGetEnforcedPowerLimit(handle: Handle, milliwa
 /// # Safety
 /// `millijoules` can be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(_: Handle, millijoules: *mut c_ulonglong) -> c_int {
+pub(crate) unsafe extern "C" fn nvmlDeviceGetTotalEnergyConsumption(_: Handle, millijoules: *mut c_ulonglong) -> c_int {
     // SAFETY: the caller's promise.
     unsafe { *millijoules = ENERGY.fetch_add(ENERGY_STEP, Ordering::Relaxed) };
     SUCCESS

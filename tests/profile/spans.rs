@@ -24,9 +24,12 @@ use tracing_subscriber::{
 
 use crate::{rig::Place, runtime::runtime};
 
+/// A span's name and its fields.
+type Span = (String, HashMap<&'static str, String>);
+
 /// Every span as it was opened: the path of names to it, and its fields.
 #[derive(Clone, Default)]
-struct Seen(Arc<Mutex<Vec<(String, HashMap<&'static str, String>)>>>);
+struct Seen(Arc<Mutex<Vec<Span>>>);
 
 struct Values(HashMap<&'static str, String>);
 

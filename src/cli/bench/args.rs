@@ -96,8 +96,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "N", default_value_t = 1000, help_heading = "Requests")]
     #[arg(value_parser = clap::value_parser!(u32).range(2..))]
     pub integers_below: u32,
-    /// Share of an output's root mean square by which answers under load may differ from those taken alone; 0.0001 where
-    /// not given, more for outputs of 16 bits. A model that computes in half precision needs more
+    /// Share of an output's root mean square by which answers under load may differ from those taken alone; 0.0001
+    /// where not given, more for outputs of 16 bits. A model that computes in half precision needs more
     #[arg(long, value_name = "SHARE", value_parser = positive, help_heading = "Requests")]
     pub tolerance: Option<f64>,
     /// Value of all elements of an input. Without: 1 for integers of masks, 0 for token types, else they are drawn

@@ -93,7 +93,7 @@ pub(crate) struct Product {
 
 impl Product {
     /// Floating-point operations of a batch of so many rows.
-    pub fn flops(&self, rows: usize) -> f64 {
+    pub(crate) fn flops(&self, rows: usize) -> f64 {
         let lengths = [self.m.of(rows), self.n, self.k, self.batches.of(rows)];
         lengths.iter().fold(2.0, |flops, &length| flops * length as f64)
     }
@@ -150,9 +150,9 @@ pub(crate) struct Rectified {
 }
 
 impl Convolution {
-    /// Floating-point operations of a batch of so many rows: two for each entry of a window and channel of its group, at
-    /// each place that windows are moved to.
-    pub fn flops(&self, rows: usize) -> f64 {
+    /// Floating-point operations of a batch of so many rows: two for each entry of a window and channel of its group,
+    /// at each place that windows are moved to.
+    pub(crate) fn flops(&self, rows: usize) -> f64 {
         let [height, width] = if self.is_transposed { self.size } else { self.out };
         let channels = [self.inputs, self.outputs / self.groups];
         let window = [self.kernel[0], self.kernel[1], height, width, self.images.of(rows)];

@@ -81,8 +81,8 @@ pub(in crate::frontend::grpc) struct InferStream {
     /// Whether an ordinary answer left last; the other kind is looked at first then.
     ordinary_last: bool,
     in_flight_bytes: usize,
-    /// A large request that workers decode, and what is known of it. None is read behind it, so that requests keep their
-    /// order.
+    /// A large request that workers decode, and what is known of it. None is read behind it, so that requests keep
+    /// their order.
     decoding: Option<(Apart, Read)>,
     /// The client's span that all requests belong to.
     parent: Option<Parent>,
