@@ -1,6 +1,7 @@
 //! What the methods of `inference.GRPCInferenceService` do that depends on gRPC: taking messages in, and streams. The
 //! other methods are [`crate::frontend::methods`].
 
+mod answers;
 mod infer;
 mod intake;
 mod load;

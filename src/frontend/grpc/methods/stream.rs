@@ -17,9 +17,12 @@ use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 use tonic::Status;
 use tracing::Span;
 
-use super::intake::{Apart, Intake, take_in};
+use super::{
+    answers::{Answer, Decoupled, DecoupledState, Said, conclude},
+    intake::{Apart, Intake, take_in},
+};
 use crate::{
-    executor::{Backlog, InferError, Response, ResponseFuture, ResponseStream},
+    executor::{Backlog, ResponseFuture},
     frontend::{
         Services,
         grpc::{
@@ -29,12 +32,12 @@ use crate::{
         intake::{Admitted, Held},
         methods::unresolved,
         span,
-        trace::{Received, begin, responded},
+        trace::{Received, begin},
         unsent::counted,
     },
     observe::trace::{Parent, RequestTrace, Transport},
     repository::ModelVersion,
-    wire::{Kind, ReplyPlan, RequestError, decode, encode, pb, stream},
+    wire::{Kind, ReplyPlan, RequestError, decode, pb, stream},
 };
 
 /// What one stream may have in flight: requests that are read but not yet answered.
@@ -121,12 +124,6 @@ struct Running {
     trace: Option<Arc<RequestTrace>>,
     span: Span,
     _held: Held,
-}
-
-enum Answer {
-    Reply(pb::ModelStreamInferResponse),
-    Refused(RequestError),
-    Failed(Arc<ModelVersion>, RequestError),
 }
 
 impl InferStream {
@@ -353,91 +350,4 @@ fn admit(
     };
     let decoded = decode::decode(request, version.spec(), &services.shared_memory)?;
     Ok((version, decoded))
-}
-
-/// A request of a decoupled model.
-///
-/// ```text
-/// Running => (Over | Ended)    after an error, or the end with or without an empty answer to say so
-/// Over => Ended
-/// ```
-struct Decoupled {
-    version: Arc<ModelVersion>,
-    responses: ResponseStream,
-    reply: ReplyPlan,
-    /// Those of the request.
-    bytes: usize,
-    state: DecoupledState,
-    trace: Option<Arc<RequestTrace>>,
-    span: Span,
-    _held: Held,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum DecoupledState {
-    Running,
-    Over,
-    Ended,
-}
-
-/// What comes of a decoupled request.
-enum Said {
-    Answer(Answer),
-    /// Nothing follows; the bytes are those of the request.
-    Over {
-        bytes: usize,
-    },
-}
-
-impl Stream for Decoupled {
-    type Item = Said;
-
-    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Said>> {
-        if self.state == DecoupledState::Running {
-            match ready!(self.responses.poll_next(context)) {
-                Some(result) => {
-                    if result.is_err() {
-                        self.state = DecoupledState::Over;
-                    }
-                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), &self.span, result, false);
-                    return Poll::Ready(Some(Said::Answer(answer)));
-                }
-                None => self.state = DecoupledState::Over,
-            }
-            if self.reply.enable_empty_final_response {
-                let last = stream::empty_final(self.version.spec(), &self.reply);
-                return Poll::Ready(Some(Said::Answer(Answer::Reply(last))));
-            }
-        }
-        if self.state == DecoupledState::Ended {
-            return Poll::Ready(None);
-        }
-        self.state = DecoupledState::Ended;
-        Poll::Ready(Some(Said::Over { bytes: self.bytes }))
-    }
-}
-
-fn conclude(
-    version: &Arc<ModelVersion>,
-    reply: &ReplyPlan,
-    trace: Option<&Arc<RequestTrace>>,
-    span: &Span,
-    result: Result<Response, InferError>,
-    last: bool,
-) -> Answer {
-    let _sending = trace.map(|trace| {
-        responded(trace, version, &result);
-        trace.sending()
-    });
-    let is_refusal = result.as_ref().is_err_and(InferError::is_refusal);
-    let encoded = result
-        .map_err(|error| RequestError::from_infer(&error, &reply.id))
-        .and_then(|response| encode::encode(version.spec(), reply, response));
-    match encoded {
-        Ok(response) => Answer::Reply(stream::success(response, last)),
-        Err(error) => {
-            span::refused(span, error.kind().code(), error.message());
-            if is_refusal { Answer::Refused(error) } else { Answer::Failed(Arc::clone(version), error) }
-        }
-    }
 }

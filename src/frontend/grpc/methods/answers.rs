@@ -1,0 +1,113 @@
+//! What comes of the requests of a stream: answers in the protocol's form, and how those of decoupled models follow each
+//! other.
+
+use std::{
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio_stream::Stream;
+use tracing::Span;
+
+use crate::{
+    executor::{InferError, Response, ResponseStream},
+    frontend::{intake::Held, span, trace::responded},
+    observe::trace::RequestTrace,
+    repository::ModelVersion,
+    wire::{ReplyPlan, RequestError, encode, pb, stream},
+};
+
+/// What is said to a request, once or several times.
+pub(super) enum Answer {
+    Reply(pb::ModelStreamInferResponse),
+    Refused(RequestError),
+    Failed(Arc<ModelVersion>, RequestError),
+}
+
+/// A request of a decoupled model.
+///
+/// ```text
+/// Running => (Over | Ended)    after an error, or the end with or without an empty answer to say so
+/// Over => Ended
+/// ```
+pub(super) struct Decoupled {
+    pub(super) version: Arc<ModelVersion>,
+    pub(super) responses: ResponseStream,
+    pub(super) reply: ReplyPlan,
+    /// Those of the request.
+    pub(super) bytes: usize,
+    pub(super) state: DecoupledState,
+    pub(super) trace: Option<Arc<RequestTrace>>,
+    pub(super) span: Span,
+    pub(super) _held: Held,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum DecoupledState {
+    Running,
+    Over,
+    Ended,
+}
+
+/// What comes of a decoupled request.
+pub(super) enum Said {
+    Answer(Answer),
+    /// Nothing follows; the bytes are those of the request.
+    Over {
+        bytes: usize,
+    },
+}
+
+impl Stream for Decoupled {
+    type Item = Said;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Said>> {
+        if self.state == DecoupledState::Running {
+            match ready!(self.responses.poll_next(context)) {
+                Some(result) => {
+                    if result.is_err() {
+                        self.state = DecoupledState::Over;
+                    }
+                    let answer = conclude(&self.version, &self.reply, self.trace.as_ref(), &self.span, result, false);
+                    return Poll::Ready(Some(Said::Answer(answer)));
+                }
+                None => self.state = DecoupledState::Over,
+            }
+            if self.reply.enable_empty_final_response {
+                let last = stream::empty_final(self.version.spec(), &self.reply);
+                return Poll::Ready(Some(Said::Answer(Answer::Reply(last))));
+            }
+        }
+        if self.state == DecoupledState::Ended {
+            return Poll::Ready(None);
+        }
+        self.state = DecoupledState::Ended;
+        Poll::Ready(Some(Said::Over { bytes: self.bytes }))
+    }
+}
+
+pub(super) fn conclude(
+    version: &Arc<ModelVersion>,
+    reply: &ReplyPlan,
+    trace: Option<&Arc<RequestTrace>>,
+    span: &Span,
+    result: Result<Response, InferError>,
+    last: bool,
+) -> Answer {
+    let _sending = trace.map(|trace| {
+        responded(trace, version, &result);
+        trace.sending()
+    });
+    let is_refusal = result.as_ref().is_err_and(InferError::is_refusal);
+    let encoded = result
+        .map_err(|error| RequestError::from_infer(&error, &reply.id))
+        .and_then(|response| encode::encode(version.spec(), reply, response));
+    match encoded {
+        Ok(response) => Answer::Reply(stream::success(response, last)),
+        Err(error) => {
+            span::refused(span, error.kind().code(), error.message());
+            if is_refusal { Answer::Refused(error) } else { Answer::Failed(Arc::clone(version), error) }
+        }
+    }
+}
