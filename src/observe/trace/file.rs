@@ -2,13 +2,14 @@
 
 use std::{
     fs::File,
-    io::{self, Seek, SeekFrom, Write},
+    io, iter,
+    os::unix::fs::FileExt,
     path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    thread::Builder,
+    thread::{self, Builder},
     time::Duration,
 };
 
@@ -22,6 +23,9 @@ const MOST_WAITING: usize = 1024;
 
 /// Bytes of them.
 const MOST_WAITING_BYTES: usize = 16 << 20;
+
+/// How long traces gather before they are written together. To wake the thread for each costs more than to write it.
+const GATHERING: Duration = Duration::from_millis(10);
 
 /// Time that a disk has, at the end, to take what waits.
 const LAST_WRITES: Duration = Duration::from_secs(5);
@@ -101,38 +105,62 @@ struct Writer {
 
 impl Writer {
     fn run(&mut self, orders: &Receiver<Order>, waiting: &AtomicUsize, stats: &TraceStats) {
-        while let Ok(order) = orders.recv() {
-            match order {
-                Order::Write { objects, log_frequency } => {
-                    let written = self.write(&objects, log_frequency);
-                    waiting.fetch_sub(objects.len(), Ordering::Relaxed);
-                    let had_failed = std::mem::replace(&mut self.has_failed, written.is_err());
-                    if let Err(error) = written {
-                        stats.dropped(1);
-                        if !had_failed {
-                            error!(file = %self.path.display(), %error, "cannot write traces");
+        while let Ok(first) = orders.recv() {
+            if matches!(first, Order::Write { .. }) {
+                thread::sleep(GATHERING);
+            }
+            let mut bytes = 0;
+            let mut flushed = Vec::new();
+            let mut lost = 0;
+            let mut failure = None;
+            for order in iter::once(first).chain(orders.try_iter().take(MOST_WAITING)) {
+                match order {
+                    Order::Write { objects, log_frequency } => {
+                        bytes += objects.len();
+                        if let Err((traces, error)) = self.add(&objects, log_frequency) {
+                            lost += traces;
+                            failure = Some(error);
                         }
                     }
+                    Order::Flush(done) => flushed.push(done),
                 }
-                // It may have stopped waiting.
-                Order::Flush(done) => drop(done.send(())),
             }
+            for list in [&mut self.whole, &mut self.numbered].into_iter().flatten() {
+                if let Err((traces, error)) = list.write() {
+                    lost += traces;
+                    failure = Some(error);
+                }
+            }
+            if bytes > 0 {
+                waiting.fetch_sub(bytes, Ordering::Relaxed);
+                stats.dropped(lost);
+                let had_failed = std::mem::replace(&mut self.has_failed, failure.is_some());
+                if let Some(error) = failure.filter(|_| !had_failed) {
+                    error!(file = %self.path.display(), %error, "cannot write traces");
+                }
+            }
+            // It may have stopped waiting.
+            flushed.into_iter().for_each(|done| drop(done.send(())));
         }
     }
 
-    fn write(&mut self, objects: &[u8], log_frequency: u32) -> io::Result<()> {
+    /// Adds a trace to its file; one that is full by it is written and closed.
+    fn add(&mut self, objects: &[u8], log_frequency: u32) -> Result<(), Lost> {
+        let lost = |error| (1, error);
         if log_frequency == 0 {
-            return opened(&mut self.whole, &self.path)?.push(objects);
+            opened(&mut self.whole, &self.path).map_err(lost)?.add(objects);
+            return Ok(());
         }
         if self.numbered.is_none() {
             let mut name = self.path.clone().into_os_string();
             name.push(format!(".{}", self.next_number));
-            opened(&mut self.numbered, Path::new(&name))?;
+            opened(&mut self.numbered, Path::new(&name)).map_err(lost)?;
             self.next_number += 1;
         }
         if let Some(list) = &mut self.numbered {
-            list.push(objects)?;
-            if list.traces >= u64::from(log_frequency) {
+            list.add(objects);
+            if list.traces + list.pending_traces >= u64::from(log_frequency) {
+                list.write()?;
                 self.numbered = None;
             }
         }
@@ -147,28 +175,47 @@ fn opened<'a>(list: &'a mut Option<List>, path: &Path) -> io::Result<&'a mut Lis
     }
 }
 
-/// A file with one JSON list, which is whole after every trace.
+/// How many traces were not written, and why.
+type Lost = (u64, io::Error);
+
+/// A file with one JSON list, which is whole after every write.
 struct List {
     file: File,
     /// Where the next object goes: the list's end is behind it.
     end: u64,
     traces: u64,
+    /// Objects that are to be written.
+    pending: Vec<u8>,
+    pending_traces: u64,
 }
 
 const LIST_END: &[u8] = b"\n]\n";
 
 impl List {
     fn create(path: &Path) -> io::Result<Self> {
-        Ok(Self { file: File::create(path)?, end: 0, traces: 0 })
+        let file = File::create(path)?;
+        Ok(Self { file, end: 0, traces: 0, pending: Vec::new(), pending_traces: 0 })
     }
 
-    /// Adds objects. Where that fails, the next ones take their place.
-    fn push(&mut self, objects: &[u8]) -> io::Result<()> {
-        let before: &[u8] = if self.traces == 0 { b"[\n" } else { b",\n" };
-        self.file.seek(SeekFrom::Start(self.end))?;
-        self.file.write_all(&[before, objects, LIST_END].concat())?;
-        self.end += (before.len() + objects.len()) as u64;
-        self.traces += 1;
+    /// Adds the objects of a trace.
+    fn add(&mut self, objects: &[u8]) {
+        let is_first = self.traces + self.pending_traces == 0;
+        self.pending.extend_from_slice(if is_first { b"[\n" } else { b",\n" });
+        self.pending.extend_from_slice(objects);
+        self.pending_traces += 1;
+    }
+
+    /// Writes what was added. Where that fails it is lost, and what is added next takes its place.
+    fn write(&mut self) -> Result<(), Lost> {
+        let (mut pending, traces) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_traces));
+        if traces == 0 {
+            return Ok(());
+        }
+        let bytes = pending.len() as u64;
+        pending.extend_from_slice(LIST_END);
+        self.file.write_all_at(&pending, self.end).map_err(|error| (traces, error))?;
+        self.end += bytes;
+        self.traces += traces;
         Ok(())
     }
 }
