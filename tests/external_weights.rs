@@ -109,6 +109,7 @@ impl Twice {
             let options = Options {
                 repositories: vec![self.repository(repository)],
                 cache_directory: None,
+                cache_max_bytes: None,
                 mode: ControlMode::Explicit { startup: Vec::new() },
                 strict_readiness: true,
                 auto_complete: true,

@@ -223,6 +223,7 @@ impl Local {
         let options = Options {
             repositories: vec![place.path().to_owned()],
             cache_directory: None,
+            cache_max_bytes: None,
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,

@@ -37,6 +37,7 @@ pub(super) fn repository(args: &ServeArgs, has_cards: bool) -> repository::Optio
     repository::Options {
         repositories: models.directories.iter().map(PathBuf::from).collect(),
         cache_directory: models.cache_directory.clone(),
+        cache_max_bytes: models.cache_max_bytes,
         mode,
         strict_readiness: models.strict_readiness,
         auto_complete: args.auto_complete(),

@@ -30,6 +30,7 @@ use super::{
     prepare::{self, Completion, Plan},
     scan::{self, Found},
     serving::Serving,
+    stores::LetGo,
     table::{Retired, Table},
 };
 use crate::observe::RepositoryStats;
@@ -129,7 +130,7 @@ impl Control {
         let gate = self.gate(name);
         let _turn = gate.lock().await;
         let brought = match found {
-            Some(Found::At(directory)) => self.places.bring(&directory).await.map(Found::At).map(Some),
+            Some(Found::At(directory)) => self.bring(&directory).await.map(Found::At).map(Some),
             found => Ok(found),
         };
         let was_brought = brought.is_ok();
@@ -151,6 +152,16 @@ impl Control {
             tracing::error!(model = name, %fault, "the model is not served as its repository has it");
         }
         was_brought
+    }
+
+    /// The folder of a model on the disk, for which copies of models that are not loaded may have to go.
+    async fn bring(self: &Arc<Self>, directory: &Path) -> Result<PathBuf, String> {
+        let control = self.clone();
+        let let_go: LetGo = Arc::new(move |name| {
+            let turn = control.gate(name).try_lock_owned().ok()?;
+            (!control.table.lock().needs(name)).then_some(turn)
+        });
+        self.places.bring(directory, &let_go).await
     }
 
     /// Whether a directory is a model's, or cannot be told not to be one.
@@ -192,7 +203,7 @@ impl Control {
         }
         let directory = match directory {
             None => None,
-            Some(directory) => match self.places.bring(&directory).await {
+            Some(directory) => match self.bring(&directory).await {
                 Ok(directory) => Some(directory),
                 Err(_) if overrides.versions().is_some() => None,
                 Err(reason) => return Err(ControlError::NoPlace { name: name.to_owned(), reason }),
@@ -297,6 +308,7 @@ impl Control {
         let _turn = gate.lock().await;
         self.kept.lock().remove(name);
         self.change(|table| table.unload(name)).await;
+        self.places.touch(name).await;
         tracing::info!(model = name, "unloaded");
     }
 

@@ -9,6 +9,8 @@ pub struct Options {
     pub repositories: Vec<PathBuf>,
     /// Where models of object stores are kept; a temporary folder where not given (`--repository-cache-directory`).
     pub cache_directory: Option<PathBuf>,
+    /// Most bytes that they may take there together (`--repository-cache-max-bytes`).
+    pub cache_max_bytes: Option<u64>,
     /// Who decides what is loaded.
     pub mode: ControlMode,
     /// Whether [`super::Repository::ready`] waits for every model that should be loaded (`--strict-readiness`).

@@ -19,7 +19,7 @@ use super::{
     directory::Fingerprint,
     looks::Look,
     scan::{self, Found, Listing, Scan},
-    stores::{Cache, Credentials, Location, Mirror, PARALLEL_REQUESTS, StoreFault, is_remote},
+    stores::{Cache, Credentials, LetGo, Location, Mirror, PARALLEL_REQUESTS, StoreFault, is_remote},
 };
 
 /// The repositories of the command line.
@@ -27,7 +27,7 @@ use super::{
 pub(super) struct Places {
     directories: Vec<PathBuf>,
     stores: Vec<Mirror>,
-    cache: Option<Cache>,
+    cache: Option<Arc<Cache>>,
 }
 
 impl Places {
@@ -45,7 +45,8 @@ impl Places {
         if remote.is_empty() {
             return Ok(Self { directories, stores: Vec::new(), cache: None });
         }
-        let cache = Cache::open(options.cache_directory.as_deref()).map_err(StartError::Cache)?;
+        let cache = Cache::open(options.cache_directory.as_deref(), options.cache_max_bytes);
+        let cache = Arc::new(cache.map_err(StartError::Cache)?);
         let fail = |fault: StoreFault| StartError::Credentials(fault.to_string());
         let credentials = Credentials::of_environment().map_err(fail)?;
         let requests = Arc::new(Semaphore::new(PARALLEL_REQUESTS));
@@ -134,9 +135,16 @@ impl Places {
     ///
     /// # Errors
     /// When a store does not give the model; with its name and the reason.
-    pub(super) async fn bring(&self, directory: &Path) -> Result<PathBuf, String> {
+    pub(super) async fn bring(&self, directory: &Path, let_go: &LetGo) -> Result<PathBuf, String> {
         let Some((store, name)) = self.in_store(directory) else { return Ok(directory.to_owned()) };
-        store.bring(name).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
+        store.bring(name, let_go).await.map_err(|fault| format!("cannot fetch {}: {fault}", directory.display()))
+    }
+
+    /// Notes that a model was used until now.
+    pub(super) async fn touch(&self, name: &str) {
+        for store in &self.stores {
+            store.touch(name).await;
+        }
     }
 
     /// Removes copies of a model that stores do not have any more.

@@ -222,6 +222,11 @@ impl Table {
         self.models.contains_key(name)
     }
 
+    /// Whether a version of this model serves, is being loaded, or is to be at the start.
+    pub(super) fn needs(&self, name: &str) -> bool {
+        self.models.get(name).is_some_and(|model| model.serves() || model.is_loading())
+    }
+
     /// Whether the models of the start were tried, and nothing was closed since.
     pub(super) fn is_open(&self) -> bool {
         !self.starting && !self.closed

@@ -105,6 +105,7 @@ impl Place {
         let options = Options {
             repositories: vec![repository.path().to_owned()],
             cache_directory: None,
+            cache_max_bytes: None,
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,

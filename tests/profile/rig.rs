@@ -74,6 +74,7 @@ impl Place {
         let options = Options {
             repositories: vec![self.repository()],
             cache_directory: None,
+            cache_max_bytes: None,
             mode: ControlMode::Explicit { startup: Vec::new() },
             strict_readiness: true,
             auto_complete: true,

@@ -187,6 +187,33 @@ def test_a_cache_directory_outlives_the_server(s3, serve, tmp_path):
         serve(s3, flags=flags)
 
 
+def test_a_bounded_cache_lets_models_go_that_are_not_loaded(s3, serve, tmp_path):
+    for name, by in (("one", 2), ("two", 3), ("three", 5)):
+        upload(s3, name, by)
+    bytes_of_one = len(config("one", PORTS)) + len(scale(2))
+    most = 2 * bytes_of_one + bytes_of_one // 2
+    bound = [f"--repository-cache-directory={tmp_path / 'cache'}", f"--repository-cache-max-bytes={most}"]
+    server = serve(s3, flags=[*EXPLICIT, *bound])
+
+    def copies():
+        (folder,) = (path for path in (tmp_path / "cache").iterdir() if path.is_dir())
+        return {path.name for path in (folder / "models").iterdir()}
+
+    with connected(server) as client:
+        client.load_model("one")
+        client.load_model("two")
+        with refused("INTERNAL", "failed to load 'three'", f"of the {most} that --repository-cache-max-bytes allows"):
+            client.load_model("three")
+        assert (factor(client, "one"), factor(client, "two")) == (2, 3)
+        client.unload_model("one")
+        assert copies() == {"one", "two"}, "it may be loaded again"
+        client.load_model("three")
+        assert (factor(client, "two"), factor(client, "three"), copies()) == (3, 5, {"two", "three"})
+        client.unload_model("two")
+        client.load_model("one")
+        assert (factor(client, "one"), factor(client, "three"), copies()) == (2, 5, {"one", "three"})
+
+
 def test_directories_and_stores_go_together(s3, serve, tmp_path):
     azure = Azure()
     try:
@@ -215,6 +242,26 @@ def test_an_endpoint_is_given_in_other_forms(s3, serve, form):
     }[form]
     with connected(serve(s3, locations=[location], environment=environment)) as client:
         assert factor(client, "model") == 2
+
+
+@pytest.mark.parametrize("place", ["variable", "default", "credential file"])
+def test_keys_come_from_a_profile_of_aws(s3, serve, tmp_path, place):
+    upload(s3, "model", 2)
+    name = "default" if place == "default" else "models"
+    keys = f"aws_access_key_id = {s3.key.access_key_id}\naws_secret_access_key = {s3.secret}\n"
+    (tmp_path / "shared").write_text(f"[someone]\naws_access_key_id = none\n[{name}]\n{keys}")
+    section = name if name == "default" else f"profile {name}"
+    (tmp_path / ".aws").mkdir()
+    (tmp_path / ".aws" / "config").write_text(f"[{section}]\nregion = us-east-1\n")
+    cloud = tmp_path / "cloud.json"
+    cloud.write_text(json.dumps({"s3": {"": {"profile": name}}}))
+    named = {"variable": {"AWS_PROFILE": name}, "default": {}, "credential file": {"TRITON_CLOUD_CREDENTIAL_PATH": str(cloud)}}
+    none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "AWS_DEFAULT_REGION": ""}
+    environment = {"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "shared"), **none, **named[place]}
+    server = serve(s3, environment=environment)
+    with connected(server) as client:
+        assert factor(client, "model") == 2
+    assert s3.secret not in server.log.read_text()
 
 
 def test_a_store_over_tls_is_known_by_its_certificate(serve, tmp_path):

@@ -52,6 +52,7 @@ impl Fixture {
         let options = Options {
             repositories: vec![folder.path().to_owned()],
             cache_directory: None,
+            cache_max_bytes: None,
             mode: ControlMode::None,
             strict_readiness: true,
             auto_complete: false,

@@ -10,23 +10,24 @@ use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use super::Location;
+use super::{Location, room::Room};
 
 /// The folder of all repositories. One process uses it at a time.
 #[derive(Debug)]
 pub(in crate::repository) struct Cache {
     root: PathBuf,
     temporary: Mutex<Option<TempDir>>,
+    pub(super) room: Room,
     /// Locked as long as the process lives.
     _lock: File,
 }
 
 impl Cache {
-    /// Opens the folder, or makes a temporary one.
+    /// Opens the folder, or makes a temporary one. Copies may take `most_bytes` together, if that is given.
     ///
     /// # Errors
     /// When it cannot be made, or another process uses it.
-    pub(in crate::repository) fn open(given: Option<&Path>) -> io::Result<Self> {
+    pub(in crate::repository) fn open(given: Option<&Path>, most_bytes: Option<u64>) -> io::Result<Self> {
         let (root, temporary) = match given {
             Some(root) => {
                 fs::create_dir_all(root)?;
@@ -42,7 +43,8 @@ impl Cache {
             fs::TryLockError::WouldBlock => io::Error::other("another process uses it"),
             fs::TryLockError::Error(fault) => fault,
         })?;
-        Ok(Self { root, temporary: Mutex::new(temporary), _lock: lock })
+        let room = Room::new(root.clone(), most_bytes);
+        Ok(Self { root, temporary: Mutex::new(temporary), room, _lock: lock })
     }
 
     /// Whether it outlives the process.

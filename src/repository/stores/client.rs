@@ -14,6 +14,7 @@ use super::{
     Credentials, Location, StoreFault,
     credentials::{AzureCredential, GoogleFile, variable},
     location::Service,
+    profiles::Profile,
 };
 
 /// Time to connect, and time without a byte.
@@ -45,6 +46,7 @@ fn s3(
     bucket: &str,
     credentials: &Credentials,
 ) -> Result<Arc<dyn ObjectStore>, StoreFault> {
+    let mut profile = None;
     let mut builder = match credentials.s3(location.as_str())? {
         Some(given) if !given.key_id.is_empty() => {
             let builder = AmazonS3Builder::new().with_access_key_id(&given.key_id);
@@ -52,11 +54,29 @@ fn s3(
             set(builder, &given.session_token, AmazonS3Builder::with_token)
         }
         Some(given) if !given.profile.is_empty() => {
-            let reason = "profiles of AWS's configuration files are not read: give key_id and secret_key";
-            return Err(StoreFault(reason.to_owned()));
+            profile = Profile::find(Some(&given.profile), &variable)?;
+            AmazonS3Builder::from_env()
         }
-        _ => AmazonS3Builder::from_env(),
+        _ => {
+            let builder = AmazonS3Builder::from_env();
+            let has_value = |key| builder.get_config_value(&key).is_some_and(|value| !value.is_empty());
+            // What the environment says itself goes before its profile, as in AWS's own clients.
+            let is_open = !has_value(AmazonS3ConfigKey::AccessKeyId) && !skips_signature(&builder);
+            if is_open {
+                profile = Profile::find(None, &variable)?;
+            }
+            builder
+        }
     };
+    if let Some(profile) = &profile {
+        if profile.has_keys() {
+            builder = builder.with_access_key_id(&profile.key_id).with_secret_access_key(&profile.secret_key);
+            builder = set(builder, &profile.session_token, AmazonS3Builder::with_token);
+        }
+        if builder.get_config_value(&AmazonS3ConfigKey::Region).is_none_or(|region| region.is_empty()) {
+            builder = set(builder, &profile.region, AmazonS3Builder::with_region);
+        }
+    }
     if let Some(given) = credentials.s3(location.as_str())? {
         builder = set(builder, &given.region, AmazonS3Builder::with_region);
     }
@@ -68,7 +88,13 @@ fn s3(
     let endpoint = special.or_else(|| builder.get_config_value(&AmazonS3ConfigKey::Endpoint));
     let builder =
         builder.with_bucket_name(bucket).with_retry(retries()).with_client_options(options(endpoint.as_deref()));
-    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, credentials))?))
+    let repeats = |text: &str| credentials.are_in(text) || profile.as_ref().is_some_and(|profile| profile.is_in(text));
+    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, repeats))?))
+}
+
+/// Whether requests are not signed: whoever asks for that needs no credentials.
+fn skips_signature(builder: &AmazonS3Builder) -> bool {
+    builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value == "true")
 }
 
 fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Result<Arc<dyn ObjectStore>, StoreFault> {
@@ -88,7 +114,7 @@ fn google(location: &Location, bucket: &str, credentials: &Credentials) -> Resul
     };
     let builder =
         builder.with_bucket_name(bucket).with_retry(retries()).with_client_options(options(base_url.as_deref()));
-    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, credentials))?))
+    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, |text| credentials.are_in(text)))?))
 }
 
 fn azure(
@@ -127,7 +153,7 @@ fn azure(
     }
     let endpoint = builder.get_config_value(&AzureConfigKey::Endpoint);
     let builder = builder.with_retry(retries()).with_client_options(options(endpoint.as_deref()));
-    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, credentials))?))
+    Ok(Arc::new(builder.build().map_err(|error| unusable(&error, |text| credentials.are_in(text)))?))
 }
 
 /// Sets what is not empty.
@@ -136,9 +162,9 @@ fn set<B>(builder: B, value: &str, with: impl FnOnce(B, String) -> B) -> B {
 }
 
 /// Why a client cannot be made. What it says of that is left out where it repeats a secret.
-fn unusable(error: &object_store::Error, credentials: &Credentials) -> StoreFault {
+fn unusable(error: &object_store::Error, repeats_secret: impl Fn(&str) -> bool) -> StoreFault {
     let text = error.to_string();
-    StoreFault(match credentials.are_in(&text) {
+    StoreFault(match repeats_secret(&text) {
         true => "the credentials, or the settings of the store in the environment, cannot be used".to_owned(),
         false => format!("the client of the store cannot be made: {}", text.escape_debug()),
     })

@@ -13,7 +13,7 @@ use crate::repository::prepare::read_up_to;
 const FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";
 
 /// More than any credential file needs.
-const MAX_FILE_BYTES: u64 = 1 << 20;
+pub(super) const MAX_FILE_BYTES: u64 = 1 << 20;
 
 /// Parts of the names of variables that hold secrets.
 const SECRET_NAMES: [&str; 4] = ["KEY", "SECRET", "TOKEN", "SAS"];

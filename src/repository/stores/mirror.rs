@@ -12,7 +12,7 @@ use object_store::{GetOptions, ObjectStore, path::Path as Key};
 use tokio::{fs::File, io::AsyncWriteExt, sync::Semaphore};
 
 use super::{
-    Cache, Credentials, Location, Object, StoreFault, client,
+    Cache, Credentials, LetGo, Location, Object, StoreFault, client,
     listing::{self, Contents, Tag},
     snapshot::Shelf,
 };
@@ -27,8 +27,7 @@ pub(in crate::repository) struct Mirror {
     store: Arc<dyn ObjectStore>,
     shelf: Arc<Shelf>,
     requests: Arc<Semaphore>,
-    /// Whether files have to be on the disk before they count.
-    is_kept: bool,
+    cache: Arc<Cache>,
 }
 
 impl Mirror {
@@ -39,7 +38,7 @@ impl Mirror {
     pub(in crate::repository) fn open(
         location: Location,
         credentials: &Credentials,
-        cache: &Cache,
+        cache: &Arc<Cache>,
         requests: Arc<Semaphore>,
     ) -> Result<Self, StoreFault> {
         let store = client::open(&location, credentials)?;
@@ -49,11 +48,13 @@ impl Mirror {
     pub(super) fn over(
         store: Arc<dyn ObjectStore>,
         location: Location,
-        cache: &Cache,
+        cache: &Arc<Cache>,
         requests: Arc<Semaphore>,
     ) -> Result<Self, StoreFault> {
-        let shelf = Shelf::open(&cache.folder(&location)).map_err(|fault| disk(&fault))?;
-        Ok(Self { location, store, shelf: Arc::new(shelf), requests, is_kept: cache.is_kept() })
+        let folder = cache.folder(&location);
+        let shelf = Shelf::open(&folder).map_err(|fault| disk(&fault))?;
+        cache.room.serve(&folder);
+        Ok(Self { location, store, shelf: Arc::new(shelf), requests, cache: cache.clone() })
     }
 
     /// What stands for the repository where directories have their path.
@@ -89,14 +90,14 @@ impl Mirror {
     }
 
     /// Fetches what changed of a model, and returns its folder. A model that changes meanwhile is left as it was, since
-    /// what was fetched may belong to two states of it.
+    /// what was fetched may belong to two states of it. Where there is no room for it, other models may be let go.
     ///
     /// Loads of one model must not overlap.
     ///
     /// # Errors
     /// When the store does not give all of it, a key cannot be a file, the disk does not take it, or the model changed
     /// meanwhile.
-    pub(in crate::repository) async fn bring(&self, name: &str) -> Result<PathBuf, StoreFault> {
+    pub(in crate::repository) async fn bring(&self, name: &str, let_go: &LetGo) -> Result<PathBuf, StoreFault> {
         let objects = self.objects(name).await?;
         if objects.is_empty() {
             return Err(StoreFault("the store has nothing of that model".to_owned()));
@@ -105,6 +106,7 @@ impl Mirror {
         let begun = on_disk(move || {
             let earlier = shelf.current(&model);
             if earlier.as_ref().is_some_and(|earlier| earlier.objects == wanted) {
+                shelf.touch(&model);
                 return Ok(None);
             }
             let draft = shelf.begin()?;
@@ -112,16 +114,27 @@ impl Mirror {
             Ok(Some((draft, missing)))
         });
         let Some((draft, missing)) = begun.await? else { return Ok(self.shelf.model(name)) };
+        let needed = missing.iter().map(|(object, _)| object.size).sum();
+        let reserved = self.cache.room.reserve(needed, let_go).await?;
         let fetches = stream::iter(missing).map(|(object, file)| self.fetch(name, object, file));
         let bytes: Vec<u64> = fetches.buffer_unordered(PARALLEL_REQUESTS).try_collect().await?;
         if self.objects(name).await? != objects {
             return Err(changed());
         }
         let (shelf, model) = (self.shelf.clone(), name.to_owned());
+        let turn = self.cache.room.turn().await;
         let folder = on_disk(move || shelf.publish(&model, draft, &objects)).await?;
+        drop((reserved, turn));
         let (count, bytes) = (bytes.len(), bytes.iter().sum::<u64>());
         tracing::info!(model = name, repository = %self.location, objects = count, bytes, "fetched");
         Ok(folder)
+    }
+
+    /// Notes that a model was used until now.
+    pub(in crate::repository) async fn touch(&self, name: &str) {
+        let (shelf, model) = (self.shelf.clone(), name.to_owned());
+        // It fails with the runtime alone.
+        let _ = blocking(move || shelf.touch(&model)).await;
     }
 
     /// Removes the copy of a model that the store does not have any more.
@@ -158,7 +171,7 @@ impl Mirror {
             file.write_all(&bytes).await.map_err(|fault| disk(&fault))?;
         }
         file.flush().await.map_err(|fault| disk(&fault))?;
-        if self.is_kept {
+        if self.cache.is_kept() {
             file.sync_all().await.map_err(|fault| disk(&fault))?;
         }
         if left == 0 { Ok(object.size) } else { Err(changed()) }

@@ -2,9 +2,11 @@
 //! there and is never changed; so a model is seen as it was before or as it is after, and never in between.
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io,
     os::unix::fs::symlink,
     path::{Path, PathBuf},
+    time::SystemTime,
 };
 
 use tempfile::TempDir;
@@ -37,12 +39,17 @@ pub(super) struct Draft {
 }
 
 impl Shelf {
+    /// The folder of a repository, as it is.
+    pub(super) fn of(folder: &Path) -> Self {
+        Self { models: folder.join("models"), snapshots: folder.join("snapshots") }
+    }
+
     /// Opens the folder of a repository, and removes what an earlier process did not complete.
     ///
     /// # Errors
     /// When it cannot be made or written.
     pub(super) fn open(folder: &Path) -> io::Result<Self> {
-        let shelf = Self { models: folder.join("models"), snapshots: folder.join("snapshots") };
+        let shelf = Self::of(folder);
         fs::create_dir_all(&shelf.models)?;
         fs::create_dir_all(&shelf.snapshots)?;
         let mut wanted = Vec::new();
@@ -60,6 +67,34 @@ impl Shelf {
             }
         }
         Ok(shelf)
+    }
+
+    /// The models that were fetched.
+    ///
+    /// # Errors
+    /// When the folder cannot be read; one that is no repository's has none.
+    pub(super) fn names(&self) -> io::Result<Vec<String>> {
+        let links = match fs::read_dir(&self.models) {
+            Err(fault) if fault.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            links => links?,
+        };
+        let names = links.map(|link| Ok(link?.file_name().into_string().unwrap_or_default()));
+        // A link that begins with a dot is one that is being made.
+        names.filter(|name| !name.as_ref().is_ok_and(|name| name.is_empty() || name.starts_with('.'))).collect()
+    }
+
+    /// Bytes that a model takes, and when it was used last; none where that cannot be told.
+    pub(super) fn usage(&self, name: &str) -> Option<(u64, SystemTime)> {
+        let file = self.folder_of(name)?.join(OBJECTS);
+        let used = fs::metadata(&file).and_then(|file| file.modified()).ok()?;
+        let objects: Vec<Object> = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        Some((objects.iter().map(|object| object.size).sum(), used))
+    }
+
+    /// Notes that a model is used now. What cannot be noted makes it older than it is, and harms nothing.
+    pub(super) fn touch(&self, name: &str) {
+        let file = self.folder_of(name).and_then(|folder| File::open(folder.join(OBJECTS)).ok());
+        let _ = file.map(|file| file.set_modified(SystemTime::now()));
     }
 
     /// Where a model is, once it was fetched.

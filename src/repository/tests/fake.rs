@@ -187,6 +187,7 @@ pub(super) fn options(directories: &[&Directory], mode: ControlMode) -> Options 
     Options {
         repositories: directories.iter().map(|directory| directory.path()).collect(),
         cache_directory: None,
+        cache_max_bytes: None,
         mode,
         strict_readiness: true,
         auto_complete: true,

@@ -59,6 +59,7 @@ impl Models {
         let options = Options {
             repositories: vec![folder.path().to_owned()],
             cache_directory: None,
+            cache_max_bytes: None,
             mode: self.mode,
             strict_readiness: true,
             auto_complete: false,

@@ -1,0 +1,146 @@
+//! The bound on what all copies of models take together. Where a fetch has no room, the copies that were used longest ago
+//! go first, but for those of models that are loaded.
+
+use std::{
+    collections::HashSet,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::SystemTime,
+};
+
+use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
+
+use super::{StoreFault, snapshot::Shelf};
+use crate::repository::control::blocking;
+
+/// Lets the copy of a model go: nothing of that name is loaded, nor will be as long as the guard is there.
+pub(in crate::repository) type LetGo = Arc<dyn Fn(&str) -> Option<OwnedMutexGuard<()>> + Send + Sync>;
+
+/// The room of a cache.
+#[derive(Debug)]
+pub(super) struct Room {
+    root: PathBuf,
+    /// None: there is no bound.
+    most_bytes: Option<u64>,
+    /// Folders of the repositories that are served. Copies of others are nobody's.
+    served: parking_lot::Mutex<HashSet<PathBuf>>,
+    /// Bytes of what is being fetched.
+    fetching: Arc<AtomicU64>,
+    /// What is there and what is being fetched is added up, and changed, by one at a time.
+    turn: Mutex<()>,
+}
+
+/// Room for what is being fetched, given back when it is dropped.
+#[derive(Debug)]
+pub(super) struct Reserved {
+    bytes: u64,
+    fetching: Arc<AtomicU64>,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.fetching.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A model's copy.
+#[derive(Debug)]
+struct Copy {
+    folder: PathBuf,
+    name: String,
+    bytes: u64,
+    used: SystemTime,
+    is_served: bool,
+}
+
+impl Room {
+    pub(super) fn new(root: PathBuf, most_bytes: Option<u64>) -> Self {
+        Self { root, most_bytes, served: Default::default(), fetching: Arc::default(), turn: Mutex::default() }
+    }
+
+    /// Notes that the repository of a folder is served.
+    pub(super) fn serve(&self, folder: &Path) {
+        self.served.lock().insert(folder.to_owned());
+    }
+
+    /// Room for bytes that are to be fetched, if need be in place of other copies.
+    ///
+    /// # Errors
+    /// When the copies of loaded models leave too little, or one cannot be removed.
+    pub(super) async fn reserve(&self, bytes: u64, let_go: &LetGo) -> Result<Reserved, StoreFault> {
+        let _turn = self.turn.lock().await;
+        if let Some(most_bytes) = self.most_bytes {
+            self.make_room(bytes, most_bytes, let_go).await?;
+        }
+        self.fetching.fetch_add(bytes, Ordering::Relaxed);
+        Ok(Reserved { bytes, fetching: self.fetching.clone() })
+    }
+
+    /// Waits until nobody adds up what there is, and keeps them waiting: what was fetched becomes a copy meanwhile.
+    pub(super) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    async fn make_room(&self, bytes: u64, most_bytes: u64, let_go: &LetGo) -> Result<(), StoreFault> {
+        let (root, served) = (self.root.clone(), self.served.lock().clone());
+        let mut copies = on_disk(move || copies(&root, &served)).await?;
+        // Those of no repository first, then the one that was used longest ago.
+        copies.sort_by_key(|copy| (copy.is_served, copy.used));
+        let all: u64 = copies.iter().map(|copy| copy.bytes).sum();
+        let mut taken = all + self.fetching.load(Ordering::Relaxed);
+        // Nothing goes unless what goes is enough.
+        let mut going = Vec::new();
+        for copy in copies {
+            if taken.saturating_add(bytes) <= most_bytes {
+                break;
+            }
+            let guard = if copy.is_served { let_go(&copy.name) } else { None };
+            if copy.is_served && guard.is_none() {
+                continue;
+            }
+            taken = taken.saturating_sub(copy.bytes);
+            going.push((copy, guard));
+        }
+        if taken.saturating_add(bytes) > most_bytes {
+            return Err(StoreFault(format!(
+                "there is no room for its {bytes} bytes: models that are loaded or being fetched take {taken} of the \
+                 {most_bytes} that --repository-cache-max-bytes allows"
+            )));
+        }
+        for (Copy { folder, name, bytes: freed, .. }, guard) in going {
+            let model = name.clone();
+            on_disk(move || Shelf::of(&folder).remove(&model)).await?;
+            drop(guard);
+            tracing::info!(model = name, bytes = freed, "its copy was removed to make room for another");
+        }
+        Ok(())
+    }
+}
+
+/// All copies below the root of a cache.
+fn copies(root: &Path, served: &HashSet<PathBuf>) -> io::Result<Vec<Copy>> {
+    let mut found = Vec::new();
+    for folder in fs::read_dir(root)? {
+        let folder = folder?.path();
+        if !folder.is_dir() {
+            continue;
+        }
+        let (shelf, is_served) = (Shelf::of(&folder), served.contains(&folder));
+        for name in shelf.names()? {
+            if let Some((bytes, used)) = shelf.usage(&name) {
+                found.push(Copy { folder: folder.clone(), name, bytes, used, is_served });
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Runs work on the disk off the runtime's threads.
+async fn on_disk<T: Send + 'static>(work: impl FnOnce() -> io::Result<T> + Send + 'static) -> Result<T, StoreFault> {
+    let fault = |fault: io::Error| StoreFault(format!("the cache of models cannot be read or written: {fault}"));
+    blocking(work).await.map_err(StoreFault)?.map_err(fault)
+}
