@@ -124,8 +124,8 @@ pub struct RepositoryArgs {
     #[arg(long = "repository-cache-directory", value_name = "DIR")]
     pub cache_directory: Option<PathBuf>,
 
-    /// Most bytes that the models of object stores take on the disk; those that were used longest ago and are not loaded
-    /// go first
+    /// Most bytes that the models of object stores take on the disk; those that were used longest ago and are not
+    /// loaded go first
     #[arg(long = "repository-cache-max-bytes", value_name = "BYTES")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub cache_max_bytes: Option<u64>,

@@ -107,6 +107,7 @@ impl Writer {
     fn run(&mut self, orders: &Receiver<Order>, waiting: &AtomicUsize, stats: &TraceStats) {
         while let Ok(first) = orders.recv() {
             if matches!(first, Order::Write { .. }) {
+                #[expect(clippy::disallowed_methods, reason = "what comes meanwhile is written by the same call")]
                 thread::sleep(GATHERING);
             }
             let mut bytes = 0;
@@ -139,8 +140,10 @@ impl Writer {
                     error!(file = %self.path.display(), %error, "cannot write traces");
                 }
             }
-            // It may have stopped waiting.
-            flushed.into_iter().for_each(|done| drop(done.send(())));
+            for done in flushed {
+                // It may have stopped waiting.
+                let _ = done.send(());
+            }
         }
     }
 

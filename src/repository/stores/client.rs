@@ -92,7 +92,7 @@ fn s3(
     Ok(Arc::new(builder.build().map_err(|error| unusable(&error, repeats))?))
 }
 
-/// Whether requests are not signed: whoever asks for that needs no credentials.
+/// Whether requests are not signed, so that no credentials are needed.
 fn skips_signature(builder: &AmazonS3Builder) -> bool {
     builder.get_config_value(&AmazonS3ConfigKey::SkipSignature).is_some_and(|value| value == "true")
 }

@@ -1,5 +1,5 @@
-//! The bound on what all copies of models take together. Where a fetch has no room, the copies that were used longest ago
-//! go first, but for those of models that are loaded.
+//! The bound on what all copies of models take together. Where a fetch has no room, the copies that were used longest
+//! ago go first, but for those of models that are loaded.
 
 use std::{
     collections::HashSet,

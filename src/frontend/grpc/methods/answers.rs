@@ -1,5 +1,5 @@
-//! What comes of the requests of a stream: answers in the protocol's form, and how those of decoupled models follow each
-//! other.
+//! What comes of the requests of a stream: answers in the protocol's form, and how those of decoupled models follow
+//! each other.
 
 use std::{
     pin::Pin,
