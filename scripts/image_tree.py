@@ -20,10 +20,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+import bill
 import dockerfile
 import package_checks
+import pins
 from contained import PATH, Contained, debian, enter_mount_namespace
-from fetch import CACHE, ROOT, Unavailable, run, say
+from fetch import CACHE, ROOT, Unavailable, build_for_here, run, say
 from server import target_directory
 
 DOCKER = ROOT / "deploy" / "docker"
@@ -183,8 +185,25 @@ def container(build, root, models, log):
     return Contained(root, dockerfile.last(final, "USER"), words, dockerfile.environment(final), mounts, log)
 
 
+def check_bill(root):
+    """Holds the image's bill of materials against the crates that are locked, and the library that is pinned."""
+    made = json.loads((inside(root, "/usr/share/doc/paternoster") / bill.NAME).read_text())
+    found = {(one["name"], one["version"]) for one in made["components"]}
+    locked = set(re.findall(r'^name = "(.+)"\nversion = "(.+)"$', (ROOT / "Cargo.lock").read_text(), re.MULTILINE))
+    others = sorted(found - locked)
+    if others != [(bill.LIBRARY, pins.ONNXRUNTIME.version)] or len(found) < 100:
+        seen = f"{len(found)} components, of which Cargo.lock does not have {others}"
+        raise package_checks.Wrong(f"the bill has {seen}; expected those of Cargo.lock and the library")
+    _, digest = build_for_here(pins.ONNXRUNTIME)
+    (library,) = [one for one in made["components"] if one["name"] == bill.LIBRARY]
+    hashes = [one["content"] for one in library["hashes"]]
+    if hashes != [digest]:
+        raise package_checks.Wrong(f"the bill has {hashes} for the library's wheel, expected {digest}")
+
+
 def check(build, root, scratch):
     """Serves models in the image; raises where anything is not as it should be."""
+    check_bill(root)
     models = package_checks.identity(inside(root, "/usr/local/bin/paternoster"), scratch / "models")
     with container(build, root, models, scratch / "server.log") as server:
         package_checks.infer(server)

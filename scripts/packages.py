@@ -10,13 +10,13 @@ there, where its list of files in Cargo.toml looks for them.
 import argparse
 import email.utils
 import gzip
-import json
 import os
 import shutil
 import sys
 import zipfile
 from pathlib import Path
 
+import bill
 import fetch
 import package_tools
 import pins
@@ -72,28 +72,9 @@ def wheel():
 def bill_of_materials(built_wheel):
     """Writes what packages with ONNX Runtime's library are made of: the wheel's own bill, and the library."""
     with zipfile.ZipFile(built_wheel) as archive:
-        member = fetch.one_member(archive, "paternoster-", f"/sboms/{BILL}")
-        # It names the program by the folder that it was built in.
-        bill = json.loads(archive.read(member).decode().replace(f"path+file://{ROOT}#", ""))
-    pin = pins.ONNXRUNTIME
-    _, digest = fetch.build_for_here(pin)
-    component = {
-        "type": "library",
-        "bom-ref": f"pkg:pypi/{pin.name}@{pin.version}",
-        "name": pin.name,
-        "version": pin.version,
-        "description": "its shared library, out of the wheel whose hash this is",
-        "purl": f"pkg:pypi/{pin.name}@{pin.version}",
-        "licenses": [{"expression": "MIT"}],
-        "hashes": [{"alg": "SHA-256", "content": digest}],
-    }
-    bill["components"].append(component)
-    top = bill["metadata"]["component"]["bom-ref"]
-    for dependency in bill["dependencies"]:
-        if dependency["ref"] == top:
-            dependency.setdefault("dependsOn", []).append(component["bom-ref"])
-    bill["dependencies"].append({"ref": component["bom-ref"]})
-    (DOC / BILL).write_text(json.dumps(bill, indent=1))
+        text = archive.read(fetch.one_member(archive, "paternoster-", f"/sboms/{bill.NAME}")).decode()
+    _, digest = fetch.build_for_here(pins.ONNXRUNTIME)
+    (DOC / bill.NAME).write_text(bill.with_library(text, pins.ONNXRUNTIME.version, digest))
 
 
 def man_pages():

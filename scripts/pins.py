@@ -217,6 +217,11 @@ CARGO_DEB = CargoProgram(
     "cargo-deb", "3.8.0", "201780f7056812fe4d8078b2772c1a222c56fa924cd2aafa1aaf74ff2777e188", "", 2
 )
 
+#: Writes a program's bill of materials for the image; maturin does the same for the packages.
+CARGO_CYCLONEDX = CargoProgram(
+    "cargo-cyclonedx", "0.5.9", "5d162f67705f0f5038759d73bf546a083bf30e8677c2e944b416bca48d9d69a8", "", 2
+)
+
 #: Gathers the licences of the crates that a program is made of.
 CARGO_ABOUT = CargoProgram(
     "cargo-about", "0.9.3", "f2309e4e7cd6fbb25c4c8d68e69c728936dec58a0cb7940dcb382d5be32aa52b", "cli", 3

@@ -1,9 +1,12 @@
 """The images: their Dockerfile is linted, names what is there, and its parts do here what they do in a container."""
 
+import hashlib
+import json
 import os
 import re
 import subprocess
 
+import bill
 import dockerfile
 import fetch
 import pins
@@ -73,10 +76,35 @@ def test_the_library_is_the_one_of_the_tests():
     assert set(re.findall(r"sha256:([0-9a-f]{64})", text)) == wanted
 
 
-def test_the_notices_are_gathered_by_the_pinned_program(instructions):
-    (command,) = [one.arguments for one in instructions if one.name == "RUN" and "cargo install" in one.arguments]
-    pin = pins.CARGO_ABOUT
-    assert f"--version ={pin.version} --features {pin.features} " in command and command.endswith(f" {pin.name}")
+def test_notices_and_bill_are_written_by_the_pinned_programs(instructions):
+    commands = [one.arguments.split() for one in instructions if one.name == "RUN" and "cargo install" in one.arguments]
+    expected = [(pin.name, f"={pin.version}", pin.features) for pin in (pins.CARGO_ABOUT, pins.CARGO_CYCLONEDX)]
+
+    def after(words, flag):
+        return words[words.index(flag) + 1] if flag in words else ""
+
+    assert [(words[-1], after(words, "--version"), after(words, "--features")) for words in commands] == expected
+
+
+def test_the_bill_names_the_library_beside_the_crates(tmp_path):
+    program = {"bom-ref": "path+file:///src#paternoster@0.1.0", "name": "paternoster"}
+    given = {
+        "metadata": {"component": program},
+        "components": [{"name": "tokio"}],
+        "dependencies": [{"ref": program["bom-ref"], "dependsOn": ["tokio"]}, {"ref": "tokio"}],
+    }
+    wheel, made = tmp_path / "onnxruntime-1.23.2-cp311-none-any.whl", tmp_path / "doc" / "bill.json"
+    wheel.write_bytes(b"wheel")
+    (tmp_path / "given.json").write_text(json.dumps(given))
+    bill.main(tmp_path / "given.json", wheel, made)
+    found = json.loads(made.read_text())
+    assert found["metadata"]["component"]["bom-ref"] == "paternoster@0.1.0", "no folder of the build"
+    crate, library = found["components"]
+    assert (crate["name"], library["name"], library["version"]) == ("tokio", "onnxruntime", "1.23.2")
+    assert library["hashes"] == [{"alg": "SHA-256", "content": hashlib.sha256(b"wheel").hexdigest()}]
+    assert {"ref": "paternoster@0.1.0", "dependsOn": ["tokio", library["purl"]]} in found["dependencies"]
+    with pytest.raises(SystemExit, match="expected onnxruntime"):
+        bill.main(tmp_path / "given.json", tmp_path / "torch-2.0-any.whl", made)
 
 
 def test_base_images_have_exact_tags(instructions):
