@@ -105,11 +105,14 @@ bench: setup
 
 # The figures of docs/benchmarks/README.md, of the program as it is released: cargo's own build for benchmarks has the
 # features of the tests, and takes its place. Cargo runs a benchmark in its own folder, hence the full paths.
+FRONTEND = PATERNOSTER="$(CURDIR)/.cache/bin/paternoster" \
+	ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend --
 bench-frontend: build
 	@mkdir -p .cache/bin && cp "$(BINARY)" .cache/bin/paternoster
-	PATERNOSTER="$(CURDIR)/.cache/bin/paternoster" \
-		ORT_DYLIB_PATH="$(CURDIR)/.cache/onnxruntime/libonnxruntime.so" cargo bench --bench frontend -- \
+	$(FRONTEND) \
 		--csv "$(CURDIR)/benches/tables/frontend-2-cores.csv" --svg "$(CURDIR)/docs/benchmarks/frontend-2-cores.svg"
+	$(FRONTEND) --what traces --rounds 20 --seconds 1 --csv "$(CURDIR)/benches/tables/frontend-traces.csv"
+	$(FRONTEND) --what protocols --rounds 10 --seconds 1 --csv "$(CURDIR)/benches/tables/frontend-protocols.csv"
 
 overload: build
 	@$(VENV) tests/python/overload.py

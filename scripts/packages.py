@@ -30,7 +30,6 @@ COMPLETIONS = PACKAGES / "completions"
 #: As deep as deploy/python, since pyproject.toml names Cargo.toml by a relative path.
 STAGE = CACHE / "wheel"
 LICENSES = ROOT / "deploy" / "licenses"
-BILL = "paternoster.cyclonedx.json"
 #: What each shell calls the file.
 SHELLS = {"bash": "paternoster", "zsh": "_paternoster", "fish": "paternoster.fish"}
 #: As in Cargo.toml.

@@ -1,12 +1,20 @@
-//! What the front end costs: a closed loop of small requests against `paternoster serve` with the identity model, and
-//! against a bare tonic echo of the same messages in the same run (the limit). Prints requests per second, p50, p99 and
-//! server CPU per request at concurrency 1, 8 and 64, and the ratios; checks every answer while timing.
+//! What the front end costs, by closed loops that compare every answer while timing. `--what` says of what:
 //!
-//!     cargo bench --bench frontend -- [--seconds 5] [--rounds 3] [--csv FILE] [--svg FILE]
+//! `echo` (default): small requests against `paternoster serve` with the identity model, and against a bare tonic echo of
+//! the same messages in the same run (the limit). Prints requests per second, p50, p99 and server CPU per request at
+//! concurrency 1, 8 and 64, and the ratios.
 //!
-//! Servers are processes of their own, so that their CPU time is theirs alone. Rounds alternate between the two. The
-//! binary is taken from the build; ONNX Runtime is found as the server finds it (`ORT_DYLIB_PATH`).
+//! `traces`: the same requests over both protocols to servers that trace nothing, and one request in a hundred.
+//!
+//! `protocols`: binary requests of three sizes over gRPC and over HTTP, to one server.
+//!
+//!     cargo bench --bench frontend -- [--what WHAT] [--seconds S] [--rounds N] [--csv FILE] [--svg FILE]
+//!
+//! Servers are processes of their own, so that their CPU time is theirs alone. Rounds alternate between what is compared.
+//! The binary is taken from the build; ONNX Runtime is found as the server finds it (`ORT_DYLIB_PATH`).
 
+mod client;
+mod costs;
 mod echo;
 mod load;
 mod report;
@@ -14,17 +22,33 @@ mod servers;
 
 use std::{error::Error, path::PathBuf, time::Duration};
 
-use clap::Parser;
+use clap::{Parser, ValueEnum};
+
+use self::client::{Model, Protocol};
 
 /// Concurrencies of the comparison.
 const CONCURRENCIES: [usize; 3] = [1, 8, 64];
 
+/// What is measured.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum What {
+    /// The server beside a bare echo
+    Echo,
+    /// Traces of one request in a hundred beside none
+    Traces,
+    /// HTTP beside gRPC
+    Protocols,
+}
+
 #[derive(Parser)]
 struct Args {
-    /// Measured time of each point
+    /// What is measured
+    #[arg(long, value_enum, default_value_t = What::Echo)]
+    what: What,
+    /// Measured time of each point of a round
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// How often each point is measured; the median round is reported
+    /// How often each point is measured
     #[arg(long, default_value_t = 3)]
     rounds: usize,
     /// Where to write the table as CSV
@@ -48,6 +72,20 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let repository = servers::identity_repository()?;
     let measured = Duration::from_secs_f64(args.seconds);
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let rounds = costs::Rounds { count: args.rounds.max(1), turn: measured };
+    let compared = match args.what {
+        What::Echo => None,
+        What::Traces => Some(("protocol", runtime.block_on(costs::traces(repository.path(), rounds))?)),
+        What::Protocols => Some(("bytes", runtime.block_on(costs::protocols(rounds))?)),
+    };
+    if let Some((case, rows)) = compared {
+        if let Some(path) = &args.csv {
+            costs::write_csv(path, case, &rows)?;
+        }
+        return Ok(());
+    }
+    let model = Model { name: "identity".to_owned(), elements: 16 };
     let mut results = Vec::new();
     for round in 0..args.rounds {
         for concurrency in CONCURRENCIES {
@@ -57,8 +95,12 @@ fn main() -> Result<(), Box<dyn Error>> {
                 targets.reverse();
             }
             for kind in targets {
-                let server = servers::Server::start(kind, repository.path())?;
-                let point = load::closed_loop(&server, concurrency, measured)?;
+                let server = servers::Server::start(kind, repository.path(), &[])?;
+                let point = runtime.block_on(async {
+                    let mut loops = load::Loops::connect(&server, Protocol::Grpc, &model, concurrency).await?;
+                    loops.turn(&server, load::WARM_UP).await?;
+                    Ok::<_, Box<dyn Error>>(loops.turn(&server, measured).await?.point())
+                })?;
                 eprintln!("round {} {kind:?} at {concurrency}: {point}", round + 1);
                 results.push(report::Row { kind, concurrency, point });
             }

@@ -11,9 +11,9 @@ use crate::{CONCURRENCIES, load::Point, servers::Kind};
 
 /// One measured point of one round.
 pub(crate) struct Row {
-    pub kind: Kind,
-    pub concurrency: usize,
-    pub point: Point,
+    pub(crate) kind: Kind,
+    pub(crate) concurrency: usize,
+    pub(crate) point: Point,
 }
 
 /// Prints the table; `idle` is the idle server's share of a core.

@@ -24,11 +24,13 @@ pub(crate) enum Kind {
 pub(crate) struct Server {
     child: Child,
     /// `host:port` of its gRPC service.
-    pub address: String,
+    pub(crate) grpc: String,
+    /// `host:port` of its HTTP port, where it has one.
+    pub(crate) http: Option<String>,
 }
 
-/// The program that is measured: the one that `PATERNOSTER` names. Cargo builds its own for a benchmark with the
-/// features that tests need, such as a clock that can be paused, which cost a third of the rate.
+/// The program that is measured: the one that `PATERNOSTER` names. Cargo builds its own for a benchmark with the features
+/// that tests need, such as a clock that can be paused, which cost a third of the rate.
 fn program() -> OsString {
     env::var_os("PATERNOSTER").unwrap_or_else(|| env!("CARGO_BIN_EXE_paternoster").into())
 }
@@ -48,8 +50,8 @@ pub(crate) fn identity_repository() -> Result<tempfile::TempDir, Box<dyn Error>>
 }
 
 impl Server {
-    /// Starts a server on a free port and waits until it says that it is ready.
-    pub(crate) fn start(kind: Kind, repository: &Path) -> Result<Self, Box<dyn Error>> {
+    /// Starts a server on free ports and waits until it says that it is ready. The flags are for `paternoster serve`.
+    pub(crate) fn start(kind: Kind, repository: &Path, flags: &[String]) -> Result<Self, Box<dyn Error>> {
         match kind {
             Kind::Echo => {
                 let mut child = {
@@ -58,26 +60,27 @@ impl Server {
                 };
                 let mut address = String::new();
                 BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut address)?;
-                Ok(Self { child, address: address.trim().to_owned() })
+                Ok(Self { child, grpc: address.trim().to_owned(), http: None })
             }
             Kind::Paternoster => {
                 let mut child = Command::new(program())
                     .arg("serve")
                     .arg("--model-repository")
                     .arg(repository)
-                    .args(["--grpc-address", "127.0.0.1", "--grpc-port", "0"])
-                    .args(["--allow-http", "false", "--allow-metrics", "false"])
+                    .args(["--grpc-address=127.0.0.1", "--grpc-port=0", "--http-address=127.0.0.1", "--http-port=0"])
+                    .arg("--allow-metrics=false")
+                    .args(flags)
                     .stderr(Stdio::piped())
                     .spawn()?;
                 let mut lines = BufReader::new(child.stderr.take().ok_or("no output")?).lines();
-                let ready = lines.by_ref().map_while(Result::ok).find_map(|line| grpc_address(&line));
-                let Some(address) = ready else {
+                let ready = lines.by_ref().map_while(Result::ok).find_map(|line| addresses(&line));
+                let Some((grpc, http)) = ready else {
                     child.kill()?;
                     return Err("the server ended before it was ready".into());
                 };
                 // Whatever it says later must not fill the pipe.
                 std::thread::spawn(move || lines.for_each(drop));
-                Ok(Self { child, address })
+                Ok(Self { child, grpc, http: Some(http) })
             }
         }
     }
@@ -102,22 +105,22 @@ impl Drop for Server {
 }
 
 /// CPU time of an idle server per second of wall clock, as a share of one core.
-#[expect(clippy::disallowed_methods, reason = "the server is watched while it has nothing to do")]
 pub(crate) fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Error>> {
-    let server = Server::start(Kind::Paternoster, repository)?;
+    let server = Server::start(Kind::Paternoster, repository, &[])?;
     let before = server.cpu_time()?;
     std::thread::sleep(watched);
     let used = server.cpu_time()? - before;
     Ok(used.as_secs_f64() / watched.as_secs_f64())
 }
 
-/// The address in the server's line "… is ready after … GRPCInferenceService 127.0.0.1:PORT …".
-fn grpc_address(line: &str) -> Option<String> {
+/// The addresses of gRPC and HTTP in the server's line "… is ready after …".
+fn addresses(line: &str) -> Option<(String, String)> {
     if !line.contains("is ready after") {
         return None;
     }
-    let start = line.find("127.0.0.1:")?;
-    let address: String =
-        line[start..].chars().take_while(|letter| letter.is_ascii_digit() || matches!(letter, '.' | ':')).collect();
-    Some(address)
+    let of = |service: &str| {
+        let address = line.split_once(service)?.1.trim_start();
+        Some(address.chars().take_while(|letter| letter.is_ascii_digit() || matches!(letter, '.' | ':')).collect())
+    };
+    Some((of("GRPCInferenceService")?, of("HTTPService")?))
 }
