@@ -1,5 +1,5 @@
-//! What something costs, by servers or protocols that take turns in one run: whatever else the machine does meets all of
-//! them alike.
+//! What something costs, by servers or protocols that take turns in one run: whatever else the machine does meets all
+//! of them alike.
 
 use std::{error::Error, path::Path, time::Duration};
 

@@ -1,8 +1,8 @@
 //! What the front end costs, by closed loops that compare every answer while timing. `--what` says of what:
 //!
-//! `echo` (default): small requests against `paternoster serve` with the identity model, and against a bare tonic echo of
-//! the same messages in the same run (the limit). Prints requests per second, p50, p99 and server CPU per request at
-//! concurrency 1, 8 and 64, and the ratios.
+//! `echo` (default): small requests against `paternoster serve` with the identity model, and against a bare tonic
+//! echo of the same messages in the same run (the limit). Prints requests per second, p50, p99 and server CPU per
+//! request at concurrency 1, 8 and 64, and the ratios.
 //!
 //! `traces`: the same requests over both protocols to servers that trace nothing, and one request in a hundred.
 //!
@@ -10,8 +10,8 @@
 //!
 //!     cargo bench --bench frontend -- [--what WHAT] [--seconds S] [--rounds N] [--csv FILE] [--svg FILE]
 //!
-//! Servers are processes of their own, so that their CPU time is theirs alone. Rounds alternate between what is compared.
-//! The binary is taken from the build; ONNX Runtime is found as the server finds it (`ORT_DYLIB_PATH`).
+//! Servers are processes of their own, so that their CPU time is theirs alone. Rounds alternate between what is
+//! compared. The binary is taken from the build; ONNX Runtime is found as the server finds it (`ORT_DYLIB_PATH`).
 
 mod client;
 mod costs;

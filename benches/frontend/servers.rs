@@ -29,8 +29,8 @@ pub(crate) struct Server {
     pub(crate) http: Option<String>,
 }
 
-/// The program that is measured: the one that `PATERNOSTER` names. Cargo builds its own for a benchmark with the features
-/// that tests need, such as a clock that can be paused, which cost a third of the rate.
+/// The program that is measured: the one that `PATERNOSTER` names. Cargo builds its own for a benchmark with the
+/// features that tests need, such as a clock that can be paused, which cost a third of the rate.
 fn program() -> OsString {
     env::var_os("PATERNOSTER").unwrap_or_else(|| env!("CARGO_BIN_EXE_paternoster").into())
 }
