@@ -22,6 +22,7 @@ COMMENTS = {".rs": r"//[/!]?(?: |$)", ".cu": r"//(?: |$)", ".h": r"//(?: |$)", "
 #: Recorded to the byte, or generated.
 NOT_PROSE = ("tests/corpus/", "tests/data/", "proptest-regressions/", "proto/")
 LINK = re.compile(r"\[(?:[^\[\]]|\[[^\]]*\])*\]\(([^)\s]+)\)")
+ANCHOR = re.compile(r'<a id="([^"]+)">')
 LONE_LINK = re.compile(r"(?:[-*] )?" + LINK.pattern)
 HEADING = re.compile(r"^#{1,6} +(.*?) *#*$")
 FENCE = re.compile(r"^ *(?:```|~~~)")
@@ -83,9 +84,10 @@ def check_words(files, folder):
 
 
 def anchors(page):
-    """The anchors that a page's headings have, as GitHub and mdBook make them."""
+    """The anchors that a page's headings have, as GitHub and mdBook make them, and those that it sets itself."""
     seen = {}
     for _, line in prose(page):
+        yield from ANCHOR.findall(line)
         if heading := HEADING.match(line):
             text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading[1])
             anchor = re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-")

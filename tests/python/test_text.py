@@ -78,6 +78,12 @@ def test_of_sources_comments_are_read(folder, name, line, expected):
     assert len(faults(folder)) == expected
 
 
+def test_an_anchor_that_a_page_sets_itself_is_one(folder):
+    with (folder / "docs" / "page.md").open("a") as page:
+        page.write('<a id="own"></a>Text, and [a link](#own).\n')
+    assert faults(folder) == []
+
+
 def test_a_page_that_the_book_does_not_have_is_named(folder):
     (folder / "docs" / "new.md").write_text("# New\n")
     assert faults(folder) == ["docs/SUMMARY.md: does not list new.md"]
