@@ -105,6 +105,7 @@ impl Drop for Server {
 }
 
 /// CPU time of an idle server per second of wall clock, as a share of one core.
+#[expect(clippy::disallowed_methods, reason = "the server is watched while it has nothing to do")]
 pub(crate) fn idle_cpu(repository: &Path, watched: Duration) -> Result<f64, Box<dyn Error>> {
     let server = Server::start(Kind::Paternoster, repository, &[])?;
     let before = server.cpu_time()?;
