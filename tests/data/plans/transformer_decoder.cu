@@ -1,5 +1,5 @@
-// What generated kernels compute of elements, by the names of ir::Function. They have a meaning for every operand: whole
-// numbers wrap around, and a quotient by zero is zero, since a padding row or an unused branch may hold anything.
+// What generated kernels compute of elements, by the names of ir::Function. They have a meaning for every operand:
+// whole numbers wrap around, and a quotient by zero is zero, since a padding row or an unused branch may hold anything.
 
 DEVICE float plus(float a, float b) { return a + b; }
 DEVICE i64 plus(i64 a, i64 b) { return i64(u64(a) + u64(b)); }
