@@ -140,8 +140,8 @@ def raw_channel(server):
     return grpc.insecure_channel(server.grpc, options=[("grpc.max_receive_message_length", -1)])
 
 
-def output(command, **options):
+def output(command, timeout=300, **options):
     """What a client program writes, which has to end well."""
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, **options)
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=timeout, **options)
     assert done.returncode == 0, f"{command} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
