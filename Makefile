@@ -78,7 +78,8 @@ soak: build
 
 lint:
 	cargo fmt --check
-	python3 scripts/check_imports.py batching executor
+	python3 scripts/check_imports.py batching bench cli device engine executor frontend model onnx profile report \
+		repository/stores simulate workload
 	cargo fmt --check --manifest-path tests/fuzz/Cargo.toml
 	cargo clippy --all-targets -- -D warnings
 	cargo clippy --no-default-features -- -D warnings

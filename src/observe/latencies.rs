@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 use parking_lot::Mutex;
 
-use super::stats::RequestTimings;
+use super::timings::RequestTimings;
 
 /// How far back quantiles look: Triton's summaries forget what is older than a minute, a fifth of it at a time.
 const AGE: Duration = Duration::from_secs(60);

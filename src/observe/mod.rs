@@ -21,6 +21,7 @@ mod snapshot;
 mod stages;
 mod stats;
 pub mod timeline;
+mod timings;
 pub mod trace;
 
 pub use cards::WatchedCards;
@@ -34,4 +35,5 @@ pub use pool::{LaneCounts, PoolSnapshot, PoolStats};
 pub use repository::RepositoryStats;
 pub use snapshot::{BatchStats, InferenceStats, ResponseStats, StatsSnapshot, Tally};
 pub use stages::{MetaCounters, StageReading, StageStats};
-pub use stats::{ExecutionTimings, FailureReason, ModelStats, RequestTimings, VersionReading};
+pub use stats::{FailureReason, ModelStats, VersionReading};
+pub use timings::{ExecutionTimings, RequestTimings};

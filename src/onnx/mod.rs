@@ -24,6 +24,7 @@ pub mod infer;
 mod links;
 mod outline;
 pub(crate) mod port;
+mod protobuf;
 mod read;
 mod sealed;
 mod tensors;

@@ -7,7 +7,7 @@ use super::{
     Model,
     infer::VALUES_MAX,
     pb,
-    read::{Body, Fault, Field, Wire},
+    protobuf::{Body, Fault, Field, Wire},
 };
 
 /// Most bytes of nodes, inputs, outputs and small weights that are read; large language models have a few million.

@@ -7,25 +7,21 @@ use std::{
 
 use super::{
     LoadRequest, ModelVersion,
-    control::{Control, Source, blocking},
+    blocking::blocking,
+    control::{Control, Source},
 };
 
-/// A version that serves without a profile.
-pub(super) struct Unprofiled {
-    /// The model's directory.
-    pub(super) directory: PathBuf,
-    pub(super) version: Weak<ModelVersion>,
-    /// What it was loaded from.
-    pub(super) request: LoadRequest,
-}
-
 impl Control {
-    /// Profiles a version when its turn comes, and switches it over. Ends without a trace if the version goes
-    /// meanwhile.
-    pub(super) fn profile_later(self: &Arc<Self>, unprofiled: Unprofiled) {
+    /// Profiles a version that serves without a profile when its turn comes, and switches the model in `directory`
+    /// over. `request` is what the version was loaded from. Does nothing if the version is unloaded meanwhile.
+    pub(super) fn profile_later(
+        self: &Arc<Self>,
+        directory: PathBuf,
+        version: Weak<ModelVersion>,
+        request: LoadRequest,
+    ) {
         // Whatever waits for its turn keeps no repository alive.
         let (control, turns, loader) = (Arc::downgrade(self), self.profiling.clone(), self.loader.clone());
-        let Unprofiled { directory, version, request } = unprofiled;
         let (asked, profiled_version) = (control.clone(), version.clone());
         let is_wanted = move || asked.upgrade().is_some_and(|control| control.serves(&profiled_version));
         tokio::spawn(async move {

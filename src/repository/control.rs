@@ -23,7 +23,7 @@ use tracing::{
 
 use super::{
     ControlError, LoadRequest, Loader, ModelVersion, Options, Overrides,
-    background::Unprofiled,
+    blocking::blocking,
     config::{Origin, pb},
     directory::{self, Fingerprint},
     places::Places,
@@ -290,7 +290,7 @@ impl Control {
                 tracing::info!(model = name, versions = ?plan.versions, "loaded");
                 for (version, request) in unprofiled {
                     if let Some(directory) = &directory {
-                        self.profile_later(Unprofiled { directory: directory.clone(), version, request });
+                        self.profile_later(directory.clone(), version, request);
                     }
                 }
                 Ok(())
@@ -389,11 +389,6 @@ impl Control {
             }
         }
     }
-}
-
-/// Runs work that blocks off the runtime's threads; a panic in it becomes a reason.
-pub(super) async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, String> {
-    tokio::task::spawn_blocking(work).await.map_err(|fault| format!("the loader failed: {fault}"))
 }
 
 /// Why a name that is in two repositories is served from neither; as Triton says it, with the places.

@@ -8,6 +8,8 @@
 //! [`PoolLoader`] is the one that knows engines and the pool. Here must not live: the wire, batching.
 
 mod background;
+mod blocking;
+mod bounded_file;
 mod cells;
 pub mod config;
 mod control;

@@ -15,7 +15,7 @@ use tokio::sync::Semaphore;
 
 use super::{
     Options, StartError,
-    control::blocking,
+    blocking::blocking,
     directory::Fingerprint,
     looks::Look,
     scan::{self, Found, Listing, Scan},

@@ -3,8 +3,6 @@
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::Read,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -14,6 +12,7 @@ use bytes::Bytes;
 
 use super::{
     CellProgram, EngineKind, LoadRequest, Loader, Options, Overrides,
+    bounded_file::read_up_to,
     config::{
         ConfigError, Origin,
         automatic::Automatic,
@@ -349,21 +348,6 @@ pub(super) fn read_override(overrides: &Overrides) -> Result<Option<(pb::ModelCo
 /// A whole file of a bounded size.
 pub(super) fn read_limited(path: &Path) -> Result<Vec<u8>, String> {
     read_up_to(path, MAX_TEXT_BYTES)
-}
-
-/// A whole file of at most `limit` bytes.
-pub(super) fn read_up_to(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
-    let fail = |fault: std::io::Error| format!("cannot read {}: {fault}", path.display());
-    // A device or a pipe would never end.
-    if !fs::metadata(path).map_err(fail)?.is_file() {
-        return Err(format!("cannot read {}: not a file", path.display()));
-    }
-    let mut bytes = Vec::new();
-    File::open(path).map_err(fail)?.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
-    if bytes.len() as u64 > limit {
-        return Err(format!("cannot read {}: it has more than {limit} bytes", path.display()));
-    }
-    Ok(bytes)
 }
 
 /// The versions that a policy picks out of those there are (both ascending).

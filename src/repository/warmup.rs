@@ -7,12 +7,12 @@ use tracing::info;
 
 use super::{
     WarmupSample,
+    bounded_file::read_up_to,
     config::{
         convert,
         pb::{self, model_warmup::input::InputDataType},
         sequences,
     },
-    prepare::read_up_to,
 };
 use crate::{
     executor::InputTensor,

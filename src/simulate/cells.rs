@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::{load::Offered, table::Surface};
+use super::{load::Offered, surface::Surface};
 use crate::{
     batching::{CellId, CellKnobs, CostPoint, CostTable, Ns, SegmentKnobs},
     model::unfold::Unfolded,

@@ -4,6 +4,7 @@ use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     cell_file::{CellEntry, SegmentEntry, graph},
+    file_error::FileError,
     profile_file::ProfileFile,
     table::{DeviceTable, ModelTable, Steps},
 };
@@ -13,38 +14,6 @@ use crate::batching::{CostPoint, CostTable, Ns};
 const MAX_STAGES: usize = 4096;
 /// Longest latency: a day.
 const MAX_LATENCY_US: f64 = 86_400_000_000.0;
-
-/// Why a file is no device table.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FileError {
-    /// It is not JSON of the right form.
-    #[error("{0}")]
-    Form(String),
-    /// A device without models simulates nothing.
-    #[error("expected at least one model, but found none")]
-    NoModels,
-    /// Two models of one name.
-    #[error("the model '{0}' is there twice")]
-    Twice(String),
-    /// A value that cannot be.
-    #[error("model '{model}': expected {expected}, but found {found}")]
-    Value {
-        /// The model.
-        model: String,
-        /// What would be right.
-        expected: String,
-        /// What is there.
-        found: String,
-    },
-    /// Power that cannot be.
-    #[error("expected busy_watts of at least idle_watts and neither below 0, but found {busy} and {idle}")]
-    Watts {
-        /// Busy power, as text.
-        busy: String,
-        /// Idle power, as text.
-        idle: String,
-    },
-}
 
 /// What tells a profile from a table.
 #[derive(Deserialize)]

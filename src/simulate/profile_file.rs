@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use super::{
-    file::FileError,
+    file_error::FileError,
     table::{DeviceTable, ModelTable},
 };
 use crate::batching::{CostPoint, CostTable, Ns};

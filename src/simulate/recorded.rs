@@ -1,7 +1,7 @@
 //! What a recorded timeline tells of a device beside its table: how its tasks scattered about the table's times, and
 //! what it cost that a lane had nothing to do.
 
-use super::table::{ModelTable, Surface};
+use super::{surface::Surface, table::ModelTable};
 use crate::{batching::Ns, observe::timeline::RanTask};
 
 /// A task that begins so soon after the last one on its lane followed it at once: it takes the time from there.

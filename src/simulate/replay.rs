@@ -3,7 +3,8 @@
 
 use super::{
     recorded::{RecordedError, its_name},
-    table::{ModelTable, Surface},
+    surface::Surface,
+    table::ModelTable,
 };
 use crate::{batching::Ns, observe::timeline::RanTask};
 

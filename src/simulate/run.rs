@@ -12,7 +12,7 @@ use super::{
     lanes::Lanes,
     load::Offered,
     setup::{Served, Setup},
-    table::Surface,
+    surface::Surface,
 };
 use crate::{
     batching::{Action, Arrival, Core, End, Event, LaneId, ModelId, Next, Ns, ReqId, RequestKey, RowOutcome},

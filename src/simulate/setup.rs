@@ -1,9 +1,6 @@
 //! Who serves what: devices, models, policies.
 
-use super::{
-    replay::Replay,
-    table::{ModelTable, Surface},
-};
+use super::{replay::Replay, surface::Surface, table::ModelTable};
 use crate::batching::{CellId, Knobs, LaneKnobs, Next, Ns, Policy, ReqId, StageKnobs, Task};
 
 /// Devices that serve models.

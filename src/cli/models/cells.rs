@@ -1,8 +1,8 @@
 //! The example models that are unfolded into cells.
 
 use super::{
-    catalog::{Cell, Config, Program, Recipe},
     cell_configs as configs,
+    recipe::{Cell, Config, Program, Recipe},
 };
 use crate::onnx::zoo::cells::{deepspeech2, gnmt, las, lstm, seq2seq, transformer, tree_lstm};
 

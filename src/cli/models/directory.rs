@@ -5,7 +5,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::{ModelsError, catalog::Recipe};
+use super::{ModelsError, recipe::Recipe};
 use crate::onnx::{Model, zoo::Width};
 
 /// What was written, for the next run to compare; servers do not read it.

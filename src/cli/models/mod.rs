@@ -5,6 +5,7 @@ mod cell_configs;
 mod cells;
 mod configs;
 mod directory;
+mod recipe;
 
 use std::{
     io::{self, Write},
@@ -15,8 +16,9 @@ use std::{
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
 
 use self::{
-    catalog::{Program, Recipe, Set},
+    catalog::Set,
     directory::Outcome,
+    recipe::{Program, Recipe},
 };
 use crate::onnx::{
     self, Model,

@@ -163,7 +163,7 @@ fn what_is_unchanged_is_kept_and_what_changed_is_replaced() {
     assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }), "a missing file is written again");
 
     fs::create_dir(directory.join("2")).expect("a version of the user's own");
-    recipe.config = catalog::Config::Yaml("max_batch_size: 4\n");
+    recipe.config = recipe::Config::Yaml("max_batch_size: 4\n");
     assert!(matches!(write_one(&folder, &recipe), Outcome::Written { .. }));
     assert!(!directory.join("config.pbtxt").exists(), "two configurations would contradict each other");
     assert_eq!(fs::read_to_string(directory.join("model.yaml")).expect("it is there"), "max_batch_size: 4\n");

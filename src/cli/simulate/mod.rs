@@ -1,6 +1,7 @@
 //! `paternoster simulate`: what policies would do on a device, in virtual time.
 
 mod ask;
+mod line;
 mod output;
 mod plots;
 mod policies;
@@ -13,11 +14,7 @@ use std::{io, path::PathBuf, time::Duration};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use self::{
-    ask::Ask,
-    output::{Line, Sizing},
-    policies::Asked,
-};
+use self::{ask::Ask, line::Line, output::Sizing, policies::Asked};
 use crate::{
     report::plot::PlotError,
     simulate::{Figures, Load, Setup, TableError, cores, fewest_devices, on_all_cores, run as play},

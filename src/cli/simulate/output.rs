@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Map, Value, json};
 
-use super::{SimulateArgs, SimulateError, ask::Ask, plots};
+use super::{SimulateArgs, SimulateError, ask::Ask, line::Line, plots};
 use crate::{
     cli::table::Table,
     report::write_csv,
@@ -13,18 +13,6 @@ use crate::{
 
 const NS_PER_MS: f64 = 1e6;
 const NS_PER_S: f64 = 1e9;
-
-/// One policy under one load.
-#[derive(Debug)]
-pub(super) struct Line {
-    pub(super) policy: String,
-    pub(super) objective_ms: Option<f64>,
-    /// Part of the peak, where the load was given so.
-    pub(super) part: Option<f64>,
-    /// Requests a second on average; none where the arrivals have their own rates.
-    pub(super) rate: Option<f64>,
-    pub(super) figures: Figures,
-}
 
 /// What one policy needs.
 #[derive(Debug)]

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{SimulateError, ask::Ask, output::Line};
+use super::{SimulateError, ask::Ask, line::Line};
 use crate::{
     report::{Latencies, plot::Lines},
     simulate::{Figures, ModelFigures, Period},

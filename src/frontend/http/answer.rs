@@ -21,13 +21,16 @@ use http::{
 };
 use http_body::{Frame, SizeHint};
 
-use super::{Problem, infer::JSON_LENGTH};
+use super::Problem;
 use crate::{
     executor::Backlog,
     frontend::{intake::Encoding, unsent::admitted},
     observe::trace::{RequestTrace, Sending, TRACE_RESPONSE},
     wire::json,
 };
+
+/// Header with the length in bytes of the JSON in front of binary data.
+pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
 /// An answer that is not sent yet.
 pub(super) struct Answer {

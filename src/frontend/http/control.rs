@@ -13,8 +13,10 @@ use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Map, Value, json};
 
 use super::{
-    Problem, body,
-    routes::{Api, ModelPath, PathNames},
+    Problem,
+    api::Api,
+    body,
+    path::{ModelPath, PathNames},
 };
 use crate::{
     frontend::{intake::Message, methods},

@@ -16,9 +16,10 @@ use tracing::{Instrument, Span};
 use super::{
     Problem,
     answer::Answer,
+    api::Api,
     body,
     infer::{LONGEST_JSON_HERE_BYTES, admit, pending_place},
-    routes::{Api, ModelPath},
+    path::ModelPath,
 };
 use crate::{
     executor::{self, Backlog, InferError, ResponseFuture, ResponseStream},

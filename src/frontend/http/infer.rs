@@ -8,9 +8,10 @@ use tracing::{Instrument, Span};
 
 use super::{
     Problem,
-    answer::Answer,
+    answer::{Answer, JSON_LENGTH},
+    api::Api,
     body,
-    routes::{Api, ModelPath},
+    path::ModelPath,
 };
 use crate::{
     budget::Reservation,
@@ -32,9 +33,6 @@ use crate::{
         pb::ModelInferRequest,
     },
 };
-
-/// Length in bytes of the JSON in front of binary data.
-pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
 /// Longest JSON that is parsed where it came in, in bytes: well below a millisecond's work.
 pub(super) const LONGEST_JSON_HERE_BYTES: usize = 64 << 10;

@@ -2,15 +2,18 @@
 //! one port; Prometheus metrics on another.
 //!
 //! `listener` accepts connections and bounds what a peer may hold; `body` reads requests, `routes` finds who answers
-//! them, `answer` sends what they say. `infer` and `generate` run models; `control` asks the methods that gRPC asks.
+//! them (state in `api`, names in `path`), `answer` sends what they say. `infer` and `generate` run models; `describe` and
+//! `control` ask the methods that gRPC asks.
 //! `page` is what a browser shows, and `overview` what it shows there.
 //! Here must not live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is
 //! counted (`observe`).
 
 mod answer;
+mod api;
 mod body;
 mod config_json;
 mod control;
+mod describe;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fixture;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -22,6 +25,7 @@ mod listener;
 mod openapi;
 mod overview;
 mod page;
+mod path;
 mod problem;
 mod routes;
 mod timeline;

@@ -1,22 +1,22 @@
-//! The routes and their answers.
+//! The routing table: which path is answered by which handler, and what it asks of the client.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use axum::{
-    Json, Router,
-    extract::{FromRequestParts, Path, Request, State},
+    Router,
+    extract::{Request, State},
     middleware::{Next, from_fn_with_state},
     response::{IntoResponse, Response},
     routing::{MethodRouter, get, post},
 };
-use http::{Extensions, Method, StatusCode, Uri, header::CONTENT_TYPE, request::Parts};
-use serde::Serialize;
-use serde_json::{Value, json};
+use http::{Method, StatusCode, Uri, header::CONTENT_TYPE};
 
 use super::{
     HttpConfig, HttpStartError, Problem,
+    api::Api,
     config_json::ConfigJson,
     control,
+    describe::{model_config, model_metadata, model_ready, model_stats, server_live, server_metadata, server_ready},
     generate::{generate, generate_stream},
     infer::infer,
     listener::Certified,
@@ -26,41 +26,12 @@ use super::{
     timeline::TimelineRoute,
 };
 use crate::{
-    frontend::{
-        Protocol, Services,
-        intake::Workers,
-        methods::{self, unresolved},
-        restricted::Restrictions,
-        services::ConnectionHolds,
-    },
-    observe::{Metrics, StatsSnapshot, timeline::Timeline},
-    wire::pb::{
-        ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
-        model_metadata_response::TensorMetadata,
-    },
+    frontend::{Protocol, Services, intake::Workers, restricted::Restrictions},
+    observe::{Metrics, timeline::Timeline},
 };
 
 /// The content type of Prometheus' text format, as Triton writes it.
 const METRICS_TYPE: &str = "text/plain; charset=utf-8";
-
-/// What the routes work on.
-#[derive(Clone)]
-pub(super) struct Api {
-    pub(super) services: Arc<Services>,
-    pub(super) workers: Arc<Workers>,
-    /// Longest body of a request, in bytes.
-    pub(super) max_receive_bytes: usize,
-    config_json: ConfigJson,
-    timeline: TimelineRoute,
-    overview: Overview,
-}
-
-impl Api {
-    /// What the connection of a request holds.
-    pub(super) fn holds(&self, of_request: &Extensions) -> ConnectionHolds {
-        of_request.get().cloned().unwrap_or_else(|| self.services.connection())
-    }
-}
 
 /// The routes of the HTTP port.
 pub(super) fn api(
@@ -183,121 +154,6 @@ fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
             let message = format!("method {method} is not allowed for {}", uri.path());
             Problem::new(StatusCode::METHOD_NOT_ALLOWED, message)
         })
-}
-
-/// What a path names; empty where it names nothing.
-#[derive(Debug, Default)]
-pub(super) struct PathNames {
-    pub(super) model: String,
-    pub(super) region: String,
-    pub(super) repository: String,
-    version: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for PathNames {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let captured = Path::<HashMap<String, String>>::from_request_parts(parts, state).await;
-        let Path(mut captured) = captured.map_err(|rejection| Problem::invalid(rejection.body_text()))?;
-        let mut take = |name| captured.remove(name).unwrap_or_default();
-        Ok(Self {
-            model: take("model"),
-            region: take("region"),
-            repository: take("repository"),
-            version: take("version"),
-        })
-    }
-}
-
-/// The model, and the version or nothing, that a path names.
-#[derive(Debug)]
-pub(super) struct ModelPath {
-    pub(super) model: String,
-    pub(super) version: String,
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for ModelPath {
-    type Rejection = Problem;
-
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
-        let PathNames { model, version, .. } = PathNames::from_request_parts(parts, state).await?;
-        Ok(Self { model, version })
-    }
-}
-
-fn status_of(ready: bool) -> StatusCode {
-    if ready { StatusCode::OK } else { StatusCode::BAD_REQUEST }
-}
-
-async fn server_live(State(api): State<Api>) -> StatusCode {
-    status_of(api.services.readiness.live())
-}
-
-async fn server_ready(State(api): State<Api>) -> StatusCode {
-    status_of(api.services.readiness.ready())
-}
-
-async fn model_ready(State(api): State<Api>, path: ModelPath) -> Result<StatusCode, Problem> {
-    let asked = ModelReadyRequest { name: path.model, version: path.version };
-    Ok(status_of(methods::model_ready(&api.services, asked)?.ready))
-}
-
-async fn server_metadata(State(api): State<Api>) -> Json<Value> {
-    let answer = methods::metadata(&api.services, ServerMetadataRequest {});
-    let ServerMetadataResponse { name, version, extensions } = answer;
-    Json(json!({ "name": name, "version": version, "extensions": extensions }))
-}
-
-async fn model_metadata(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
-    let asked = ModelMetadataRequest { name: path.model, version: path.version };
-    let ModelMetadataResponse { name, versions, platform, inputs, outputs } =
-        methods::model_metadata(&api.services, asked)?;
-    let tensors = |tensors: &[TensorMetadata]| -> Vec<Value> {
-        let written = tensors.iter().map(
-            |TensorMetadata { name, datatype, shape }| json!({ "name": name, "datatype": datatype, "shape": shape }),
-        );
-        written.collect()
-    };
-    Ok(Json(json!({
-        "name": name,
-        "versions": versions,
-        "platform": platform,
-        "inputs": tensors(&inputs),
-        "outputs": tensors(&outputs),
-    })))
-}
-
-async fn model_config(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
-    let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
-    api.config_json.write(version.config()).map(Json)
-}
-
-/// `ModelStatisticsResponse` as Triton's HTTP endpoint writes it: all fields, all numbers as numbers.
-#[derive(Serialize)]
-struct ModelStatistics {
-    model_stats: Vec<VersionStatistics>,
-}
-
-#[derive(Serialize)]
-struct VersionStatistics {
-    name: String,
-    version: String,
-    #[serde(flatten)]
-    stats: StatsSnapshot,
-    memory_usage: [(); 0],
-}
-
-/// Of all models where the path names none.
-async fn model_stats(State(api): State<Api>, path: ModelPath) -> Result<Json<ModelStatistics>, Problem> {
-    let versions = methods::versions(&api.services, &path.model, &path.version)?;
-    let statistics = versions.iter().map(|version| VersionStatistics {
-        name: version.spec().name.clone(),
-        version: version.spec().version.to_string(),
-        stats: version.handle().stats().snapshot(),
-        memory_usage: [],
-    });
-    Ok(Json(ModelStatistics { model_stats: statistics.collect() }))
 }
 
 async fn scrape(State(metrics): State<Arc<Metrics>>) -> Result<Response, Problem> {

@@ -15,6 +15,7 @@ use super::{
     latencies::{LatencyReading, VersionLatencies},
     snapshot::{BatchStats, ResponseStats, StatsSnapshot},
     stages::{MetaCounters, StageReading, StageStats},
+    timings::{ExecutionTimings, RequestTimings},
 };
 
 /// Positions of decoupled responses that are told apart; later ones count at the last.
@@ -22,32 +23,6 @@ const MOST_STEPS: usize = 1024;
 
 /// Batch sizes for which room is made ahead, so that recording them allocates nothing.
 const MOST_RESERVED_SIZES: u32 = 1024;
-
-/// Durations of one successful request in nanoseconds; queue + compute ≤ total.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RequestTimings {
-    /// From admission to the answer.
-    pub total_ns: u64,
-    /// Waiting for a lane (stage boundaries included).
-    pub queue_ns: u64,
-    /// Gathering inputs into the batch.
-    pub compute_input_ns: u64,
-    /// Running the model.
-    pub compute_infer_ns: u64,
-    /// Taking the outputs out of the batch.
-    pub compute_output_ns: u64,
-}
-
-/// Durations of one execution of a batch in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ExecutionTimings {
-    /// Gathering inputs into the batch.
-    pub compute_input_ns: u64,
-    /// Running the model.
-    pub compute_infer_ns: u64,
-    /// Taking the outputs out of the batch.
-    pub compute_output_ns: u64,
-}
 
 /// Why a request failed: the `reason` label of `nv_inference_request_failure`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

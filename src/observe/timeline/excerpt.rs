@@ -5,7 +5,7 @@ use std::{cmp::Reverse, collections::BTreeMap};
 use serde::Serialize;
 
 use super::{
-    history::Change,
+    change::Change,
     picture::{Kind, LANES, Picture, Process, Row, Span},
 };
 

@@ -6,10 +6,19 @@ use std::{
 };
 
 use super::{
-    history::{Change, History, Request, Task},
+    change::Change,
+    history::{History, Request, Task},
     picture::{Arrow, Facts, Kind, LANES, Mark, Picture, Process, Row, Span},
     record::RequestEnd,
+    recording::Recording,
 };
+
+impl Recording {
+    /// Lays the recording out. Takes about a second for a million events.
+    pub fn picture(&self) -> Picture {
+        Picture::of(&History::of(self))
+    }
+}
 
 impl Picture {
     pub(super) fn of(history: &History) -> Self {

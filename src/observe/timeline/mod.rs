@@ -6,6 +6,7 @@
 //! Chrome trace format, read back, drawn as SVG, and its end cut out for a page that follows it. Here must not live: a
 //! clock (times come with each call), or anything that acts on what was recorded.
 
+mod change;
 mod chrome;
 mod excerpt;
 mod history;
@@ -13,13 +14,15 @@ mod layout;
 mod picture;
 mod record;
 mod recorder;
+mod recording;
 mod svg;
 
 pub use chrome::ReadError;
 pub use excerpt::{Bounds, Excerpt};
 pub use picture::{Picture, RanRequest, RanTask};
 pub use record::{Record, RequestEnd, TaskLaunch, TaskRows};
-pub use recorder::{Recording, Timeline, VersionName};
+pub use recorder::Timeline;
+pub use recording::{Recording, VersionName};
 pub use svg::{DrawError, View};
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::history::Change;
+use super::change::Change;
 
 /// The process that holds the lanes; those of models follow.
 pub(super) const LANES: u32 = 1;

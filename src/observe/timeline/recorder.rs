@@ -8,9 +8,8 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    history::History,
-    picture::Picture,
     record::{Record, RequestEnd, TaskLaunch, TaskRows},
+    recording::{Recording, VersionName},
 };
 
 /// Names of versions that are kept, those that were unloaded included; each load brings one more.
@@ -39,26 +38,6 @@ struct Ring {
     most: usize,
     dropped: u64,
     arrivals: u64,
-}
-
-/// Name and version of a loaded version.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VersionName {
-    /// The model's name.
-    pub name: String,
-    /// The version's number.
-    pub version: i64,
-}
-
-/// What a timeline held at one instant.
-#[derive(Clone, Debug, Default)]
-pub struct Recording {
-    /// In the order of recording, from the first that does not belong to a launch that was dropped.
-    pub records: Vec<Record>,
-    /// Records that were dropped for newer ones.
-    pub dropped: u64,
-    /// By the number that requests and tasks name them by.
-    pub names: BTreeMap<u32, VersionName>,
 }
 
 impl Timeline {
@@ -186,20 +165,6 @@ impl Ring {
             self.dropped += 1;
         }
         self.records.push_back(record);
-    }
-}
-
-impl Recording {
-    /// Leaves out records whose launch was dropped before them.
-    fn new(mut records: Vec<Record>, dropped: u64, names: BTreeMap<u32, VersionName>) -> Self {
-        let first = records.iter().position(|record| record.at_ns().is_some()).unwrap_or(records.len());
-        records.drain(..first);
-        Self { records, dropped: dropped + first as u64, names }
-    }
-
-    /// Lays the recording out. Takes about a second for a million events.
-    pub fn picture(&self) -> Picture {
-        Picture::of(&History::of(self))
     }
 }
 

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, env, fmt, path::Path};
 use serde::Deserialize;
 
 use super::StoreFault;
-use crate::repository::prepare::read_up_to;
+use crate::repository::bounded_file::read_up_to;
 
 /// Names the credential file.
 const FILE: &str = "TRITON_CLOUD_CREDENTIAL_PATH";

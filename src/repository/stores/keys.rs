@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::listing::Object;
+use super::object::Object;
 
 /// Linux has no longer name in a directory.
 const MAX_NAME_BYTES: usize = 255;
@@ -72,7 +72,7 @@ fn fault(path: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::repository::stores::listing::Tag;
+    use crate::repository::stores::object::Tag;
 
     fn object(path: &str, size: u64) -> Object {
         Object { path: path.to_owned(), size, tag: Tag::ETag("tag".to_owned()) }

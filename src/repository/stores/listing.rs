@@ -3,41 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::TryStreamExt;
-use object_store::{ObjectMeta, ObjectStore, path::Path as Key};
-use serde::{Deserialize, Serialize};
+use object_store::{ObjectStore, path::Path as Key};
 
-use super::{StoreFault, keys};
+use super::{
+    StoreFault, keys,
+    object::{Object, Tag},
+};
 use crate::repository::scan::is_model_name;
 
 /// Most objects that are listed of a repository, so that a wrong path does not fill the memory.
 const MAX_OBJECTS: usize = 200_000;
-
-/// An object of a model.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::repository) struct Object {
-    /// Relative to the model's folder.
-    pub(in crate::repository) path: String,
-    pub(in crate::repository) size: u64,
-    pub(in crate::repository) tag: Tag,
-}
-
-/// What an object's content is told apart by.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(in crate::repository) enum Tag {
-    /// Without quotes, which stores write in one place and leave out in another.
-    ETag(String),
-    /// Of a store without ETags: milliseconds since 1970.
-    Modified(i64),
-}
-
-impl Tag {
-    pub(super) fn of(meta: &ObjectMeta) -> Self {
-        match &meta.e_tag {
-            Some(tag) => Self::ETag(tag.trim_matches('"').to_owned()),
-            None => Self::Modified(meta.last_modified.timestamp_millis()),
-        }
-    }
-}
 
 /// What all of a repository was seen to be: by model its objects, or why it cannot be a folder.
 pub(super) type Contents = BTreeMap<String, Result<Vec<Object>, String>>;

@@ -13,10 +13,11 @@ use tokio::{fs::File, io::AsyncWriteExt, sync::Semaphore};
 
 use super::{
     Cache, Credentials, LetGo, Location, Object, StoreFault, client,
-    listing::{self, Contents, Tag},
+    listing::{self, Contents},
+    object::Tag,
     snapshot::Shelf,
 };
-use crate::repository::control::blocking;
+use crate::repository::blocking::blocking;
 
 /// Most requests to all stores at the same time.
 pub(in crate::repository) const PARALLEL_REQUESTS: usize = 8;

@@ -13,6 +13,7 @@ mod keys;
 mod listing;
 mod location;
 mod mirror;
+mod object;
 mod profiles;
 mod room;
 mod snapshot;
@@ -20,9 +21,9 @@ mod snapshot;
 pub(super) use cache::Cache;
 pub(super) use credentials::Credentials;
 pub(super) use fault::StoreFault;
-pub(super) use listing::Object;
 pub(super) use location::{Location, is_remote};
 pub(super) use mirror::{Mirror, PARALLEL_REQUESTS};
+pub(super) use object::Object;
 pub(super) use room::LetGo;
 
 #[cfg(test)]

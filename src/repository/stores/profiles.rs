@@ -13,7 +13,7 @@ use super::{
     StoreFault,
     credentials::{MAX_FILE_BYTES, Variables},
 };
-use crate::repository::prepare::read_up_to;
+use crate::repository::bounded_file::read_up_to;
 
 /// The profile that counts where none is named.
 const DEFAULT: &str = "default";

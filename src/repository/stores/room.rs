@@ -15,7 +15,7 @@ use std::{
 use tokio::sync::{Mutex, MutexGuard, OwnedMutexGuard};
 
 use super::{StoreFault, snapshot::Shelf};
-use crate::repository::control::blocking;
+use crate::repository::blocking::blocking;
 
 /// Lets the copy of a model go: nothing of that name is loaded, nor will be as long as the guard is there.
 pub(in crate::repository) type LetGo = Arc<dyn Fn(&str) -> Option<OwnedMutexGuard<()>> + Send + Sync>;

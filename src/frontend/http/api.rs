@@ -1,0 +1,27 @@
+//! The state that every route works on.
+
+use std::sync::Arc;
+
+use http::Extensions;
+
+use super::{config_json::ConfigJson, overview::Overview, timeline::TimelineRoute};
+use crate::frontend::{Services, intake::Workers, services::ConnectionHolds};
+
+/// The state of the HTTP port's routes, shared by all requests.
+#[derive(Clone)]
+pub(super) struct Api {
+    pub(super) services: Arc<Services>,
+    pub(super) workers: Arc<Workers>,
+    /// Longest body of a request, in bytes.
+    pub(super) max_receive_bytes: usize,
+    pub(super) config_json: ConfigJson,
+    pub(super) timeline: TimelineRoute,
+    pub(super) overview: Overview,
+}
+
+impl Api {
+    /// Returns what the connection of a request holds.
+    pub(super) fn holds(&self, of_request: &Extensions) -> ConnectionHolds {
+        of_request.get().cloned().unwrap_or_else(|| self.services.connection())
+    }
+}

@@ -1,0 +1,90 @@
+//! The state, metadata, configuration and statistics of the server and its models, as JSON.
+
+use axum::{Json, extract::State};
+use http::StatusCode;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::{Problem, api::Api, path::ModelPath};
+use crate::{
+    frontend::methods::{self, unresolved},
+    observe::StatsSnapshot,
+    wire::pb::{
+        ModelMetadataRequest, ModelMetadataResponse, ModelReadyRequest, ServerMetadataRequest, ServerMetadataResponse,
+        model_metadata_response::TensorMetadata,
+    },
+};
+
+fn status_of(ready: bool) -> StatusCode {
+    if ready { StatusCode::OK } else { StatusCode::BAD_REQUEST }
+}
+
+pub(super) async fn server_live(State(api): State<Api>) -> StatusCode {
+    status_of(api.services.readiness.live())
+}
+
+pub(super) async fn server_ready(State(api): State<Api>) -> StatusCode {
+    status_of(api.services.readiness.ready())
+}
+
+pub(super) async fn model_ready(State(api): State<Api>, path: ModelPath) -> Result<StatusCode, Problem> {
+    let asked = ModelReadyRequest { name: path.model, version: path.version };
+    Ok(status_of(methods::model_ready(&api.services, asked)?.ready))
+}
+
+pub(super) async fn server_metadata(State(api): State<Api>) -> Json<Value> {
+    let answer = methods::metadata(&api.services, ServerMetadataRequest {});
+    let ServerMetadataResponse { name, version, extensions } = answer;
+    Json(json!({ "name": name, "version": version, "extensions": extensions }))
+}
+
+pub(super) async fn model_metadata(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
+    let asked = ModelMetadataRequest { name: path.model, version: path.version };
+    let ModelMetadataResponse { name, versions, platform, inputs, outputs } =
+        methods::model_metadata(&api.services, asked)?;
+    let tensors = |tensors: &[TensorMetadata]| -> Vec<Value> {
+        let written = tensors.iter().map(
+            |TensorMetadata { name, datatype, shape }| json!({ "name": name, "datatype": datatype, "shape": shape }),
+        );
+        written.collect()
+    };
+    Ok(Json(json!({
+        "name": name,
+        "versions": versions,
+        "platform": platform,
+        "inputs": tensors(&inputs),
+        "outputs": tensors(&outputs),
+    })))
+}
+
+pub(super) async fn model_config(State(api): State<Api>, path: ModelPath) -> Result<Json<Value>, Problem> {
+    let version = api.services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
+    api.config_json.write(version.config()).map(Json)
+}
+
+/// `ModelStatisticsResponse` as Triton's HTTP endpoint writes it: all fields, all numbers as numbers.
+#[derive(Serialize)]
+pub(super) struct ModelStatistics {
+    model_stats: Vec<VersionStatistics>,
+}
+
+#[derive(Serialize)]
+struct VersionStatistics {
+    name: String,
+    version: String,
+    #[serde(flatten)]
+    stats: StatsSnapshot,
+    memory_usage: [(); 0],
+}
+
+/// Of all models where the path names none.
+pub(super) async fn model_stats(State(api): State<Api>, path: ModelPath) -> Result<Json<ModelStatistics>, Problem> {
+    let versions = methods::versions(&api.services, &path.model, &path.version)?;
+    let statistics = versions.iter().map(|version| VersionStatistics {
+        name: version.spec().name.clone(),
+        version: version.spec().version.to_string(),
+        stats: version.handle().stats().snapshot(),
+        memory_usage: [],
+    });
+    Ok(Json(ModelStatistics { model_stats: statistics.collect() }))
+}

@@ -1,0 +1,25 @@
+//! Small files that are read whole, within a bound.
+
+use std::{
+    fs::{self, File},
+    io::Read,
+    path::Path,
+};
+
+/// Reads a whole file of at most `limit` bytes.
+///
+/// # Errors
+/// Names the file where it is no regular file, is longer, or cannot be read.
+pub(super) fn read_up_to(path: &Path, limit: u64) -> Result<Vec<u8>, String> {
+    let fail = |fault: std::io::Error| format!("cannot read {}: {fault}", path.display());
+    // A device or a pipe would never end.
+    if !fs::metadata(path).map_err(fail)?.is_file() {
+        return Err(format!("cannot read {}: not a file", path.display()));
+    }
+    let mut bytes = Vec::new();
+    File::open(path).map_err(fail)?.take(limit + 1).read_to_end(&mut bytes).map_err(fail)?;
+    if bytes.len() as u64 > limit {
+        return Err(format!("cannot read {}: it has more than {limit} bytes", path.display()));
+    }
+    Ok(bytes)
+}
