@@ -4,6 +4,7 @@ use std::{net::IpAddr, path::Path};
 
 use super::{tools::Tool, *};
 
+mod documented;
 mod moving_from_triton;
 
 fn parse_words(words: &[&str]) -> Result<Command, clap::Error> {

@@ -1,9 +1,9 @@
 //! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, the timeline, and a page for people, on
 //! one port; Prometheus metrics on another.
 //!
-//! `listener` accepts connections and bounds what a peer may hold; `body` reads requests, `routes` finds who answers
-//! them (state in `api`, names in `path`), `answer` sends what they say. `infer` and `generate` run models; `describe` and
-//! `control` ask the methods that gRPC asks.
+//! `listener` accepts connections and bounds what a peer may hold; `body` reads requests; `routes` maps paths to
+//! handlers, which share the state in `api` and take names from `path`; `answer` sends responses. `infer` and
+//! `generate` run models; `describe` and `control` call the same methods as gRPC.
 //! `page` is what a browser shows, and `overview` what it shows there.
 //! Here must not live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is
 //! counted (`observe`).

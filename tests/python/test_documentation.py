@@ -1,0 +1,73 @@
+"""The programs that README and docs/ show run as they are written there, and what they name exists."""
+
+import contextlib
+import io
+import re
+import subprocess
+
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from conftest import ROOT, serving
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: Where the programs look for a server: the usual port.
+USUAL = "localhost:8001"
+#: Models that the programs ask, besides the identity.
+CELLS = "lstm,seq2seq,tree-lstm,lstm-sequence"
+
+
+@pytest.fixture(scope="module")
+def server(program, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("documentation")
+    for names in (["--only", "identity"], ["--only", CELLS, "--quarter"]):
+        subprocess.run([str(program), "models", "--out", str(folder), *names], check=True, capture_output=True, timeout=300)
+    with serving(folder, program=program) as running:
+        yield running
+
+
+def programs(page):
+    """The blocks of Python of a page, without their indentation."""
+    for indent, text in re.findall(r"^( *)```python\n(.*?)^ *```", page.read_text(), re.MULTILINE | re.DOTALL):
+        yield re.sub(f"^{indent}", "", text, flags=re.MULTILINE)
+
+
+def run(text, names, address):
+    """Runs a program in its page's namespace; returns what it prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(text.replace(USUAL, address), "the page", "exec"), names)
+    return printed.getvalue()
+
+
+def test_the_clients_of_the_readme_are_answered(server):
+    names = {}
+    first, cells = (run(text, names, server.grpc) for text in programs(ROOT / "README.md"))
+    assert first == f"{np.ones((2, 16), np.float32)}\n", "the identity"
+    shape, tokens, root = cells.splitlines()
+    assert re.fullmatch(r"\(1, \d+\)", shape) and re.fullmatch(r"\(1, \d+\)", root), cells
+    assert re.fullmatch(r"\[\[ *\d+( +\d+)*\]\]", tokens), cells
+
+
+def test_a_sequence_keeps_its_id_in_a_header(server):
+    (text,) = programs(ROOT / "docs" / "deploy.md")
+    tokens = triton.InferInput("tokens", [1, 2], "INT64")
+    tokens.set_data_from_numpy(np.array([[3, 4]]))
+    names = {"client": triton.InferenceServerClient(server.grpc), "inputs": [tokens], "start": True, "end": True}
+    run(text, names, server.grpc)
+
+
+def test_no_other_page_shows_python():
+    shown = {page.name for page in PAGES if any(programs(page))}
+    assert shown == {"README.md", "deploy.md"}, "each has a test here"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_tells_readers_to_run_exists(page):
+    text = page.read_text()
+    targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    targets = {target for line in targets for target in line.split()}
+    asked = set(re.findall(r"(?:^ {4,}|`)make ([\w-]+)", text, re.MULTILINE))
+    assert asked <= targets, f"{asked - targets} are no targets of make"
+    for script in set(re.findall(r"(?:python3?|\.venv/bin/python) ((?:scripts|tests|clients)/[\w./-]+\.py)", text)):
+        assert (ROOT / script).is_file(), f"{script} is not there"
