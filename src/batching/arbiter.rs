@@ -1,38 +1,41 @@
-//! The arbiter: which group gets the lane. Groups with work stand in a ring and share the device by deficit round
-//! robin: each is charged the time its tasks took, and one in debt waits until the others have had as much, by weight;
-//! time that no other waited for is not owed. A group whose slack is running out goes first and pays later, as long as
-//! it owes less than its loan: beyond that, weights rule. One group does not get the last lane while it holds all the
-//! others and another group waits.
+//! The arbiter decides which group gets a free lane. `Core` calls it.
+//!
+//! Groups with work form a ring and share the device by deficit round robin. Each group is charged the device time of
+//! its tasks; a group in debt waits until the others have had as much, by weight. Time for which no other group waited
+//! is not owed. A group whose slack is running out goes first and pays later, as long as its debt is within its loan;
+//! beyond the loan, weights decide. While one group holds all other lanes and another group waits, it does not get the
+//! last lane.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::{LaneId, LaneKnobs, Ns, TaskId, ids::GroupIx};
 
-/// Device time that a group of weight 1 is credited when all that wait are in debt.
+/// Device time that a group of weight 1 is credited per round when all waiting groups are in debt.
 const QUANTUM_NS: i64 = 1_000_000;
 
-/// Quanta that a group may owe and still overtake others when its slack runs out. Without a bound, weights would be
-/// void for a model that is always in a hurry, and it would be off the air for as long as it had overtaken before.
+/// Debt, in quanta, up to which a group may overtake others when its slack runs out. Without this bound, weights would
+/// not matter for a model that is always urgent, and once it stopped it would be starved for as long as it had
+/// overtaken the others.
 const LOAN_QUANTA: i64 = 16;
 
-/// Quanta that a group owes at most, whatever its tasks took: an endless one is not paid for endlessly. Shares are
-/// exact while tasks are shorter than that, a second for a group of weight 1.
+/// Maximum debt of a group, in quanta, so that a single endless task does not starve a group forever. Shares are exact
+/// as long as tasks are shorter than that: a second for a group of weight 1.
 const MOST_DEBT_QUANTA: i64 = 1_000;
 
-/// Weight of a task in the average of its lane's pace.
+/// Weight of one task in the average of its lane's pace.
 const PACE_WEIGHT: f64 = 1.0 / 8.0;
 
-/// A task counts for at most so many times what was predicted of it, or as little.
+/// Limit of the ratio between actual and predicted time of one task, and of its inverse.
 const MOST_PACE: f64 = 2.0;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Standing {
     in_ring: bool,
     due: Option<Ns>,
-    /// Device time that it may still use before it is another's turn; below zero: debt.
+    /// Device time that the group may still use before the next group's turn; negative is debt.
     credit_ns: i64,
     weight: u32,
-    /// What had been credited to groups of weight 1 when its own credit was last brought up to date.
+    /// Value of `credited_ns` when this group's credit was last brought up to date.
     settled_ns: i64,
 }
 
@@ -46,27 +49,27 @@ impl Standing {
     }
 }
 
-/// A lane as the core sees it.
+/// A lane, as the core sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lane {
     pub(super) id: LaneId,
     pub(super) knobs: LaneKnobs,
     tasks: u16,
-    /// When the work on it is predicted to end.
+    /// Predicted end of the work on it.
     busy_until: Ns,
-    /// When its last task ended.
+    /// End of its last task.
     last_end: Ns,
-    /// How much longer its tasks take than predicted, on average.
+    /// Average ratio between actual and predicted time of its tasks.
     pace: f64,
 }
 
 impl Lane {
-    /// Whether it takes work before the last has ended.
+    /// Whether the lane accepts work before its previous task has ended.
     pub(super) fn looks_ahead(&self) -> bool {
         self.knobs.horizon_ns > 0
     }
 
-    /// Whether nothing is on it.
+    /// Whether the lane has no task.
     pub(super) fn is_idle(&self) -> bool {
         self.tasks == 0
     }
@@ -75,7 +78,7 @@ impl Lane {
         self.is_idle() || self.has_room() && self.busy_until < now.saturating_add(self.knobs.horizon_ns)
     }
 
-    /// When what is on it is predicted to end within its horizon.
+    /// Returns the time from which its work is predicted to end within its horizon.
     fn opens(&self) -> Ns {
         self.busy_until.saturating_sub(self.knobs.horizon_ns) + 1
     }
@@ -84,12 +87,12 @@ impl Lane {
         self.looks_ahead() && self.tasks < self.knobs.depth
     }
 
-    /// How long a task will take that is predicted to take so long; its whole horizon where that is not known.
+    /// Returns the expected duration of a task with this prediction; the whole horizon if there is no prediction.
     fn takes_ns(&self, predicted_ns: Option<Ns>) -> Ns {
         predicted_ns.map_or(self.knobs.horizon_ns, |ns| (ns as f64 * self.pace).round() as Ns)
     }
 
-    /// A task took so long.
+    /// Corrects the pace by the actual duration of a task.
     fn learn(&mut self, predicted_ns: Option<Ns>, took_ns: Ns) {
         if let Some(predicted_ns) = predicted_ns.filter(|&ns| ns > 0) {
             let ratio = (took_ns as f64 / predicted_ns as f64).clamp(1.0 / MOST_PACE, MOST_PACE);
@@ -98,29 +101,29 @@ impl Lane {
     }
 }
 
-/// What is on a lane.
+/// A lane and its tasks.
 #[derive(Debug)]
 struct Load {
     lane: Lane,
-    /// Tasks in order, with the times that are predicted for them.
+    /// Tasks in launch order, with their predicted durations.
     tasks: VecDeque<(TaskId, Option<Ns>)>,
 }
 
-/// Lanes, and the groups that wait for one or for a time.
+/// The lanes, and the groups that wait for a lane or for a time.
 #[derive(Debug, Default)]
 pub(super) struct Arbiter {
-    /// By their ids. There are a few.
+    /// Ordered by id. There are only a few.
     lanes: Vec<Load>,
     ring: VecDeque<GroupIx>,
-    /// Groups whose batch still waits for more requests, by the time at which it goes without them.
+    /// Groups whose batch waits for more requests, by the time at which it is launched without them.
     delays: BTreeSet<(Ns, GroupIx)>,
     standings: Vec<Standing>,
-    /// What has been credited to groups of weight 1, and forgiven them, since the beginning.
+    /// Total device time credited to, or forgiven, a group of weight 1.
     credited_ns: i64,
 }
 
 impl Arbiter {
-    /// Takes a lane into service. A known lane is left as it is.
+    /// Puts a lane into service. Ignored if the lane is known.
     pub(super) fn lane_up(&mut self, id: LaneId, knobs: LaneKnobs) {
         let lane = Lane { id, knobs, tasks: 0, busy_until: 0, last_end: 0, pace: 1.0 };
         if let Err(at) = self.lanes.binary_search_by_key(&id, |load| load.lane.id) {
@@ -133,7 +136,7 @@ impl Arbiter {
         self.lanes.retain(|load| load.lane.id != id);
     }
 
-    /// A task was launched on a lane; it is predicted to take so long.
+    /// Records a task launched on a lane, with its predicted duration.
     pub(super) fn launched(&mut self, id: LaneId, task: TaskId, now: Ns, predicted_ns: Option<Ns>) {
         let Some(Load { lane, tasks }) = self.load(id) else { return };
         tasks.push_back((task, predicted_ns));
@@ -141,8 +144,8 @@ impl Arbiter {
         lane.busy_until = lane.busy_until.max(now).saturating_add(lane.takes_ns(predicted_ns));
     }
 
-    /// A task that was launched at `launched` ended: how long it had the lane. What remains begins now: were
-    /// predictions only added up, whatever they are off by would add up too.
+    /// Records the end of a task and returns how long it occupied the lane. Restarts the prediction for the remaining
+    /// tasks at `now`; merely adding up predictions would add up their errors too.
     pub(super) fn completed(&mut self, id: LaneId, task: TaskId, launched: Ns, now: Ns) -> Ns {
         let Some(Load { lane, tasks }) = self.load(id) else { return 0 };
         let took_ns = now.saturating_sub(launched.max(lane.last_end));
@@ -162,7 +165,7 @@ impl Arbiter {
         self.lanes.iter_mut().find(|load| load.lane.id == id)
     }
 
-    /// Lanes without a task.
+    /// Returns the number of lanes without a task.
     pub(super) fn idle_lanes(&self) -> usize {
         self.lanes.iter().filter(|load| load.lane.is_idle()).count()
     }
@@ -171,17 +174,17 @@ impl Arbiter {
         self.lanes.iter().map(|load| (&load.lane, load.lane.tasks))
     }
 
-    /// Lanes that take a task now, by their ids.
+    /// Returns the lanes that accept a task now, by id.
     pub(super) fn open_lanes(&self, now: Ns) -> impl Iterator<Item = Lane> {
         self.lanes.iter().map(|load| load.lane).filter(move |lane| lane.is_open(now))
     }
 
-    /// Sets a group's share.
+    /// Sets a group's weight.
     pub(super) fn weigh(&mut self, group: GroupIx, weight: u32) {
         self.standing(group).weight = weight.max(1);
     }
 
-    /// Charges a group device time.
+    /// Charges device time to a group.
     pub(super) fn charge(&mut self, group: GroupIx, used_ns: Ns) {
         self.settle(group);
         let standing = self.standing(group);
@@ -189,8 +192,8 @@ impl Arbiter {
         standing.credit_ns = credit_ns.max(-MOST_DEBT_QUANTA * standing.quantum_ns());
     }
 
-    /// Lets a group that was out of the ring have what was credited to others meanwhile, as far as it is in debt:
-    /// they have used as much by weight.
+    /// Brings a group's credit up to date after it was out of the ring: it receives the credit that others received
+    /// meanwhile, but only up to zero debt, since the others have used that much time by weight.
     fn settle(&mut self, group: GroupIx) {
         let credited_ns = self.credited_ns;
         let standing = self.standing(group);
@@ -208,7 +211,7 @@ impl Arbiter {
         &mut self.standings[group]
     }
 
-    /// Puts a group with work at the end of the ring, unless it stands there already.
+    /// Appends a group with work to the ring, unless it is in the ring already.
     pub(super) fn call(&mut self, group: GroupIx) {
         self.settle(group);
         let standing = self.standing(group);
@@ -221,14 +224,14 @@ impl Arbiter {
         }
     }
 
-    /// Lets a group out of the ring wait until `due`.
+    /// Makes a group that is not in the ring wait until `due`.
     pub(super) fn defer(&mut self, group: GroupIx, due: Ns) {
         debug_assert!(!self.standings[group].in_ring, "a group waits for a lane or for a time");
         self.standings[group].due = Some(due);
         self.delays.insert((due, group));
     }
 
-    /// Calls the groups whose time has come.
+    /// Adds the groups whose time has come to the ring.
     pub(super) fn call_due(&mut self, now: Ns) {
         while let Some(&(due, group)) = self.delays.first() {
             if due > now {
@@ -238,7 +241,7 @@ impl Arbiter {
         }
     }
 
-    /// When the next group's time comes, or a lane's horizon reaches its end while a group waits for one.
+    /// Returns the next time at which a deferred group is due, or at which a lane opens while a group waits for one.
     pub(super) fn earliest(&self) -> Option<Ns> {
         let due = self.delays.first().map(|&(due, _)| due);
         if self.ring.is_empty() {
@@ -247,7 +250,7 @@ impl Arbiter {
         due.into_iter().chain(self.lanes_ahead().map(Lane::opens)).min()
     }
 
-    /// When a group that has work only for lanes that are not open may have one of them.
+    /// Returns when a lane opens for a group that has work only for lanes that are not open now.
     pub(super) fn opens_later(&self, now: Ns, has_work_on: impl Fn(LaneId) -> bool) -> Option<Ns> {
         let lanes = self.lanes_ahead().filter(|lane| !lane.is_open(now) && has_work_on(lane.id));
         lanes.map(Lane::opens).min()
@@ -257,8 +260,8 @@ impl Arbiter {
         self.lanes.iter().map(|load| &load.lane).filter(|lane| lane.has_room())
     }
 
-    /// The open lane and the group that may use it, which leaves the ring. `holds` tells how many lanes a group has,
-    /// `urgent` whether its slack runs out.
+    /// Returns an open lane and the group that gets it, and removes the group from the ring. `holds` returns how many
+    /// lanes a group has tasks on, `urgent` whether its slack is running out.
     pub(super) fn grant(
         &mut self,
         now: Ns,
@@ -276,8 +279,8 @@ impl Arbiter {
         Some((lane, group))
     }
 
-    /// Forgives the debt of the only group in the ring. Otherwise a later group would have the device to itself for as
-    /// long as this one had it.
+    /// Cancels the debt of the only group in the ring. Otherwise a group that arrives later would have the device to
+    /// itself until it had used as much time.
     fn forgive(&mut self) -> usize {
         if let Some(&group) = self.ring.front() {
             let standing = self.standing(group);
@@ -288,7 +291,7 @@ impl Arbiter {
         0
     }
 
-    /// Whose turn it is, by its place in the ring.
+    /// Returns the position in the ring of the group whose turn it is.
     fn turn(&mut self, holds: impl Fn(GroupIx) -> usize, mut urgent: impl FnMut(GroupIx) -> bool) -> usize {
         let lanes = self.lanes.len();
         let may = |group: GroupIx| lanes <= 1 || holds(group) + 1 < lanes;
@@ -296,7 +299,7 @@ impl Arbiter {
         if let Some(at) = self.ring.iter().position(|&group| may(group) && in_a_hurry(group)) {
             return at;
         }
-        // Where every group holds all other lanes, the last lane is anybody's.
+        // If every group already holds all other lanes, none can be preferred, and the last lane is open to all.
         let restricted = self.ring.iter().any(|&group| may(group));
         let takes_part = |group: GroupIx| !restricted || may(group);
         let debts = self.ring.iter().filter(|&&group| takes_part(group)).map(|&group| {
@@ -304,6 +307,7 @@ impl Arbiter {
             let quantum_ns = standing.quantum_ns();
             standing.credit_ns.saturating_neg().max(0).saturating_add(quantum_ns - 1) / quantum_ns
         });
+        // Credit as many rounds at once as the least indebted group needs, instead of looping round by round.
         let rounds = debts.min().unwrap_or(0);
         if rounds > 0 {
             for &group in &self.ring {
@@ -344,6 +348,6 @@ pub(super) enum Waiting {
     ForLane,
     /// A time.
     Until(Ns),
-    /// An event of its own.
+    /// An event that concerns it.
     Nothing,
 }

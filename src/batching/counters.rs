@@ -1,53 +1,52 @@
-//! What `observe` may ask of the core.
+//! Counters of the core, as exported to `observe`.
 
 use std::ops::AddAssign;
 
 use super::{End, Rejection};
 
-/// Figures of one loaded version. Totals count from `ModelUp`.
+/// Counters of one loaded version. Totals count from `ModelUp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Requests in the queue, delayed ones included; not those in a batch.
+    /// Requests in the queue, including delayed ones, excluding those in a batch.
     pub pending_requests: u64,
-    /// Their rows.
+    /// Rows of these requests.
     pub pending_rows: u64,
     /// Requests that have not ended: pending, in a batch, or over with their reply held for order.
     pub live_requests: u64,
     /// Tasks on lanes.
     pub running_tasks: u64,
-    /// Batches formed out of the queue (total).
+    /// Batches formed from the queue (total).
     pub batches_formed: u64,
-    /// Of those, batches below the largest size while requests of another key or length class waited, which could not
-    /// join (total).
+    /// Of these, batches below the largest size although requests of another key or length class waited, which could
+    /// not join (total).
     pub batches_parted_by_key: u64,
-    /// Requests that joined a batch under way count once for each time (total): meta operation *stretch*.
+    /// Stretch operations: newcomers joined a batch in progress (meta operation *stretch*) (total).
     pub stretches: u64,
-    /// Of those, joined while the batch's foot was ready and waited for a buffer: its executor was *checking* (DVABatch
-    /// section 6.2) (total).
+    /// Of these, joined while the batch's next step was ready but waited for a buffer, that is, while its executor was
+    /// *checking* (DVABatch section 6.2) (total).
     pub stretches_while_checking: u64,
-    /// Batches split (total): meta operation *split*.
+    /// Batches split by the meta operation *split* (total).
     pub splits: u64,
-    /// Steps that caught up with the one before and merged with it (total).
+    /// Steps that caught up with the step before and merged with it (total).
     pub merges: u64,
-    /// Times that a batch which could have gone on was left waiting for newcomers, or for requests of a higher level
-    /// (total).
+    /// Times that a batch that could have run was left waiting for newcomers or for requests of a higher level (total).
     pub preemptions: u64,
-    /// Rows that were done before the last stage (total).
+    /// Rows done before the last stage (total).
     pub early_exits: u64,
-    /// Requests that completed after the latency objective or their deadline (total).
+    /// Requests that completed after their latency objective or deadline (total).
     pub slack_misses: u64,
     /// Tasks launched (total).
     pub tasks_launched: u64,
     /// Rows launched (total).
     pub rows_launched: u64,
-    /// Tasks that the engine failed (total).
+    /// Tasks failed by the engine (total).
     pub tasks_failed: u64,
-    /// Parts of failed tasks that were put aside to run again, apart from all others (total): of a task of several
-    /// requests, or nodes, one half each.
+    /// Retries of parts of failed tasks, isolated from other work (total). A task of several requests or nodes gives
+    /// one retry per half.
     pub retries: u64,
-    /// Requests that left for another core before they boarded (total).
+    /// Requests that moved to another core before boarding (total).
     pub recalled: u64,
-    /// Requests put behind the others by `DELAY` (total).
+    /// Requests moved behind the others by the timeout action `DELAY` (total).
     pub delayed: u64,
     /// Requests ended `Completed` (total).
     pub completed: u64,
@@ -69,10 +68,10 @@ pub struct Counters {
     pub cancelled: u64,
 }
 
-/// Figures of several cores, or of several versions, add up.
+/// Sums the counters of several cores or versions.
 impl AddAssign<&Self> for Counters {
     fn add_assign(&mut self, more: &Self) {
-        // All fields, so that none is forgotten.
+        // Destructures all fields, so that the compiler reports one that is not added.
         let Self {
             pending_requests,
             pending_rows,
@@ -149,7 +148,7 @@ impl Counters {
         } += 1;
     }
 
-    /// Requests that have ended, however they did.
+    /// Returns the number of requests that have ended, in any way.
     pub fn ended(&self) -> u64 {
         self.completed
             + self.failed

@@ -8,7 +8,7 @@ use crate::model::{InSequence, unfold::Unfolded};
 /// Nanoseconds since an epoch of the driver's choosing.
 pub type Ns = u64;
 
-/// A request, from admission to its end. Never reused by a driver.
+/// A request, from admission to its end. A driver never reuses an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReqId(pub u64);
 
@@ -24,19 +24,19 @@ pub struct CellId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LaneId(pub u16);
 
-/// One sequence of a version, from its first request to its end. Never reused by a core.
+/// One sequence of a version, from its first request to its end. The core never reuses a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceNo(pub u64);
 
-/// One run of a cell over some rows.
+/// One launch of a cell over some rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskId(pub u64);
 
 /// A request's own length along each padded symbol of its model, in the order of the model's symbols.
 pub type Lengths = SmallVec<[u32; 2]>;
 
-/// What must agree for two requests to share a batch: variable dimensions that are not padded, and which optional
-/// inputs are there. Empty for a model whose shapes are fixed.
+/// Requests can share a batch only if their keys are equal. Contains the variable dimensions that are not padded, and
+/// which optional inputs are present. Empty for a model with fixed shapes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RequestKey(pub SmallVec<[i64; 4]>);
 
@@ -44,159 +44,162 @@ pub struct RequestKey(pub SmallVec<[i64; 4]>);
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ShapeClass(pub Lengths);
 
-/// How far ahead of its completions a lane takes work.
+/// How much work a lane accepts ahead of completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LaneKnobs {
-    /// A further task is launched while the work on the lane is predicted to end within this time; 0: only on an idle
-    /// lane, and only once everything it waits for has completed.
+    /// Another task is launched once the work on the lane is predicted to end within this time. With 0, tasks are
+    /// launched only on an idle lane, and only after everything they depend on has completed.
     pub horizon_ns: Ns,
-    /// Most tasks on the lane at once, at least 1.
+    /// Maximum number of tasks on the lane at once, at least 1.
     pub depth: u16,
 }
 
 impl Default for LaneKnobs {
-    /// A lane that takes one task at a time, as the CPU's do.
+    /// A lane that runs one task at a time, as on the CPU.
     fn default() -> Self {
         Self { horizon_ns: 0, depth: 1 }
     }
 }
 
-/// One buffer pair's memory at a boundary, held by a batch and all its parts (DVABatch section 6.1).
+/// A lease of one buffer at a boundary, held by a batch with all its parts (DVABatch section 6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Lease {
-    /// The boundary behind the stage of this number.
+    /// Number of the boundary: the number of the stage before it.
     pub boundary: u16,
     /// Which of the boundary's buffers.
     pub pair: u16,
 }
 
-/// Consecutive rows of one request; of a version that unfolds requests into cells, one node each.
+/// Consecutive rows of one request. For a version that unfolds requests into cells: one node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowSpan {
     /// The request.
     pub req: ReqId,
-    /// First row within the request; the number of the node, counted over all segments of the request, of which a loop
-    /// that outcomes end counts with its most steps.
+    /// First row within the request, or the number of the node. Nodes are counted over all segments of the request; a
+    /// loop whose end depends on outcomes counts with its maximum number of steps.
     pub start: u32,
     /// Number of rows.
     pub count: u32,
-    /// Where the first of them sits in its batch: its row in every buffer that the batch leases.
+    /// Place of the first row in the batch: its row in every buffer that the batch leases.
     pub at: u32,
-    /// Of a node: the slot that holds the state which it leaves, [`NO_SLOT`](Self::NO_SLOT) of rows of a batch.
+    /// For a node, the slot for the state that it writes; [`NO_SLOT`](Self::NO_SLOT) for rows of a batch.
     ///
-    /// A number below the `slots` of the request's own version, whatever version leads the task. A request has its
-    /// slots from its first task until it has ended and no row of it is in flight; nothing else has them meanwhile. A
-    /// chain has one, which each step reads and writes over. Of a tree each node has its own, and reads those of its
-    /// children. All segments of a request have the same slots: a decoder goes on in that where its encoder stopped. A
-    /// tree behind another segment needs a table of its own, since its first leaves write where others have yet to
-    /// read what was left for them.
+    /// The number is below the `slots` of the request's own version, even if another version leads the task. A request
+    /// holds its slots from its first task until it has ended and none of its rows is in flight; no other request uses
+    /// them meanwhile. A chain has one slot, which each step reads and overwrites. In a tree each node has its own slot
+    /// and reads the slots of its children. All segments of a request share its slots: a decoder continues in the slot
+    /// in which its encoder stopped. A tree behind another segment needs a separate table, because its first leaves
+    /// write while other nodes still have to read the state left by the segment before.
     ///
-    /// What does not count must not get there, since others still read what was there before: what a failed task gives,
-    /// or a node that was launched ahead of one that failed, or a step beyond the outcome that ended its loop.
+    /// Invalid results must not be written to the slot, because other nodes still read its previous state. Results are
+    /// invalid if the task failed, if the node was launched ahead of one that failed, or if the step lies beyond the
+    /// outcome that ended its loop.
     pub slot: u32,
 }
 
 impl RowSpan {
-    /// The slot of rows that keep no state: those of versions whose requests travel in batches.
+    /// The slot of rows that keep no state: rows of versions whose requests run in batches.
     pub const NO_SLOT: u32 = u32::MAX;
 }
 
 /// The executable size of a task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Rows of the executed batch, padding included: one of the `buckets` of the task's stage or cell, or the number of
-    /// its rows where that has none, as on the CPU.
+    /// Rows of the executed batch, padding included: one of the `buckets` of the task's stage or cell, or exactly the
+    /// number of its rows if there are no buckets, as on the CPU.
     pub rows: u32,
     /// Padded lengths.
     pub class: ShapeClass,
 }
 
-/// A request as the core sees it: sizes and times, no payload.
+/// A request as the core sees it: sizes and times without the payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Unique among all requests of this core.
     pub req: ReqId,
     /// The loaded version that serves it.
     pub model: ModelId,
-    /// Rows it brings, at least 1 and at most the model's largest batch.
+    /// Number of rows, at least 1 and at most the model's largest batch.
     pub rows: u32,
-    /// Its lengths along the model's padded symbols.
+    /// Lengths along the model's padded symbols.
     pub lengths: Lengths,
-    /// Requests share a batch only where this agrees.
+    /// Requests share a batch only if their keys are equal.
     pub key: RequestKey,
     /// Triton's priority: 0 = the model's default, 1 = highest.
     pub priority: u64,
-    /// Queue timeout asked for by the request, as an instant; the model's queue policy decides whether it counts.
+    /// Queue timeout that the request asks for, as an absolute time. The model's queue policy decides whether it
+    /// applies.
     pub board_by: Option<Ns>,
-    /// The client's deadline: the request ends here wherever it is.
+    /// The client's deadline. The request ends at this time in whatever state it is.
     pub expiry: Option<Ns>,
-    /// What it unfolds into, segment by segment; empty for a version whose requests travel in batches.
+    /// The graph that it unfolds into, segment by segment; empty for a version whose requests run in batches.
     pub graph: Box<[Unfolded]>,
-    /// Its sequence, if its version has any; none for all others, whatever the client said.
+    /// Its sequence, or `None` if its version has no sequences; a sequence id sent to such a version is dropped before.
     pub sequence: Option<InSequence>,
-    /// Where it comes from another core: what that knew of it.
+    /// Its first arrival, if it was recalled from another core.
     pub first: Option<FirstArrival>,
 }
 
-/// When a request that was [recalled](Action::Recalled) first arrived. Its age and its times count from there.
+/// First arrival of a request that was [recalled](Action::Recalled) from another core. Its age and its timeouts count
+/// from there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FirstArrival {
-    /// When.
+    /// Time of the first arrival.
     pub at: Ns,
-    /// When its queue timeout is over; none without one.
+    /// End of its queue timeout, if it has one.
     pub board_by: Option<Ns>,
 }
 
-/// What happened.
+/// An event: an input of the core.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// A request was admitted.
     Arrived(Arrival),
-    /// Requests that another core recalled arrive together, so that they may share a batch.
+    /// Requests that another core recalled. They arrive together, so that they may share a batch.
     TakenIn(Vec<Arrival>),
-    /// Its client gave it up.
+    /// The client cancelled a request.
     Cancelled(ReqId),
-    /// A task ended well; one outcome per row, in the task's row order.
+    /// A task completed successfully.
     Completed {
         /// The task.
         task: TaskId,
-        /// Outcomes in row order, those of ended requests included. Empty: every row goes `On` and made no response. A
-        /// row that a shorter slice leaves out failed.
+        /// One outcome per row, in the task's row order, including rows of ended requests. An empty slice means that
+        /// every row goes `On` without a response. Rows beyond the end of a shorter slice failed.
         rows: &'a [RowOutcome],
     },
-    /// The engine failed a task, which must have left nothing behind. If it held several requests, they run again in
-    /// halves, which accept no newcomers, until only those that fail alone end `Failed`; of requests that unfold into
-    /// cells, nodes do. Nodes that were launched ahead and need what the failed ones should have left are void: they
-    /// are launched again, and what they give is to be dropped.
+    /// The engine failed a task, without leaving any results. If the task held several requests, they run again in
+    /// halves, which accept no newcomers, until only requests that fail alone end as `Failed`. For requests that unfold
+    /// into cells, the halves are of nodes. Nodes that were launched ahead and depend on a failed node are void: they
+    /// are launched again, and their first results must be dropped.
     Failed {
         /// The task.
         task: TaskId,
     },
-    /// A lane takes work. A known lane is left as it is.
+    /// A lane is ready for tasks. Ignored if the lane is known.
     LaneUp(LaneId, LaneKnobs),
-    /// A lane is out of service: it hangs. The requests of its tasks fail; it comes back by `LaneUp`.
+    /// A lane hangs and is out of service. The requests of its tasks fail. `LaneUp` brings it back.
     LaneLost(LaneId),
-    /// A model version is ready to run.
+    /// A model version is loaded and ready.
     ModelUp(ModelId, Knobs),
-    /// Forget this version once no request and no task of it is left. Requests that still arrive until then are served.
+    /// Remove this version once none of its requests and tasks is left. Requests that arrive until then are served.
     ModelDraining(ModelId),
-    /// The client of a request took the responses that its rows paused for ([`Next::Pause`]): they go on.
+    /// The client took the responses for which its request's rows were paused ([`Next::Pause`]); the rows continue.
     Resumed(ReqId),
-    /// Another device is idle: of each version half of the requests that wait, rounded up, and at most a largest batch
-    /// of rows, leave as [`Action::Recalled`], those that would board next. Nothing leaves of a version whose requests
-    /// belong to sequences or whose replies leave in the order of arrival.
+    /// Another device is idle. For each version, half of the waiting requests, rounded up, and at most a largest batch
+    /// of rows, leave as [`Action::Recalled`]; those that would board next leave first. Nothing leaves from a version
+    /// whose requests belong to sequences or whose replies leave in arrival order.
     Recall,
-    /// The device is gone with all its lanes and all that it holds: requests that have boarded fail, those that wait
-    /// are recalled, but for those that may not leave, which fail too.
+    /// The device is lost, with all its lanes and all its memory. Requests that have boarded fail. Queued requests are
+    /// recalled, except those that may not leave, which fail too.
     DeviceLost,
-    /// The time of the last `WakeAt` has come. Each `WakeAt` that is not replaced must be answered.
+    /// The time of the last `WakeAt` has come. Each `WakeAt` that is not replaced must be answered with this event.
     Wake,
 }
 
-/// What became of a row, as the engine evaluated it.
+/// The outcome of a row, as the engine evaluated it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowOutcome {
-    /// Where the row goes.
+    /// Where the row goes next.
     pub next: Next,
     /// Whether the task produced a response for the row's request (decoupled models).
     pub emitted: bool,
@@ -205,128 +208,127 @@ pub struct RowOutcome {
 /// Where a row goes after a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// To the following stage; after the last it is done.
+    /// To the following stage; a row of the last stage is done.
     On,
-    /// It is done, whatever stages are left.
+    /// The row is done, even if stages are left.
     Done,
-    /// Through the named stage (again).
+    /// To the named stage, which may be the same stage or an earlier one.
     Skip(CellId),
-    /// Through the same stage again, but not before the client has taken the responses there are ([`Event::Resumed`]).
-    /// Only versions of one stage, whose rows hold no buffers, have rows that pause; all rows of a request pause
-    /// together.
+    /// To the same stage again, but only after the client has taken its pending responses ([`Event::Resumed`]). Only
+    /// versions with one stage, whose rows hold no buffers, have rows that pause. All rows of a request pause together.
     Pause,
-    /// It failed alone; the others of its task did not.
+    /// The row failed alone; the other rows of its task did not.
     Failed,
 }
 
-/// A batch that a lane shall run.
+/// A batch for a lane to run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     /// Unique among all tasks of this core.
     pub id: TaskId,
-    /// The version it runs.
+    /// The version to run.
     pub model: ModelId,
-    /// The stage, or the cell type, that it runs.
+    /// The stage or cell type to run.
     pub cell: CellId,
     /// Executable size.
     pub bucket: Bucket,
-    /// Where it runs.
+    /// The lane to run it on.
     pub lane: LaneId,
-    /// Number of its batch, the same for all parts of a split one: what travels together.
+    /// Number of its batch, shared by all parts of a split batch. Identifies rows that share buffers.
     pub batch: u64,
-    /// Its rows by their place in the batch; never empty. Where its cell is of a [kind](super::CellKind), requests of
-    /// other versions may be among them, behind its own.
+    /// Rows by their place in the batch; never empty. If the cell has a [kind](super::CellKind), requests of other
+    /// versions may follow the version's own.
     pub rows: Vec<RowSpan>,
     /// Buffers of earlier stages that it reads, at its rows' places. The first stage reads the requests themselves.
     pub reads: SmallVec<[Lease; 2]>,
-    /// The buffer that it writes, at its rows' places; none: it is the last stage and writes replies.
+    /// The buffer that it writes, at its rows' places; `None` for the last stage, which writes replies.
     pub writes: Option<Lease>,
-    /// Tasks in flight on other lanes that must have ended on the device before this one begins there: they wrote what
-    /// it reads, or still read or write what it writes. Empty on lanes without a horizon.
+    /// Tasks in flight on other lanes that must end on the device before this one starts there: they write what it
+    /// reads, or still read or write what it writes. Empty on lanes without a horizon.
     pub after: SmallVec<[TaskId; 2]>,
 }
 
 impl Task {
-    /// How many rows it has, without padding.
+    /// Returns the number of rows without padding.
     pub fn row_count(&self) -> u32 {
         self.rows.iter().map(|span| span.count).sum()
     }
 }
 
-/// What the driver shall do.
+/// An action that the driver must carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Run a task.
     Launch(Task),
-    /// Send one response of a decoupled request: one for each of its tasks in which any of its rows `emitted`. Where
-    /// the version preserves the order of arrival it may come long after that task, so keep responses by `step`.
+    /// Send one response of a decoupled request: one for each of its tasks in which any of its rows `emitted`. If the
+    /// version preserves arrival order, this may come long after that task, so the driver must keep responses by
+    /// `step`.
     Emit {
         /// The request.
         req: ReqId,
-        /// How many responses went before.
+        /// Number of responses sent before.
         step: u32,
     },
-    /// A request was taken in: what it reads and leaves of the version's state is this sequence's. Those of one
-    /// sequence run one after the other; what a request leaves counts from its `Finish` on, and only if it completed.
+    /// A request was admitted to a sequence: it reads and writes this sequence's state. Requests of one sequence run
+    /// one after the other. The state that a request writes takes effect at its `Finish`, and only if it completed.
     Joined {
         /// The request.
         req: ReqId,
-        /// Its sequence, which begins with its first request.
+        /// Its sequence, which starts with its first request.
         sequence: SequenceNo,
     },
-    /// A sequence is over: nothing reads its state any more.
+    /// A sequence is over; nothing reads its state any more.
     SequenceOver {
         /// The version.
         model: ModelId,
         /// The sequence.
         sequence: SequenceNo,
     },
-    /// A request ended: answer it. Its rows may still be in a running task, whose results for it are to be dropped.
+    /// A request ended: answer it. Its rows may still be in a running task; drop that task's results for it.
     Finish {
         /// The request.
         req: ReqId,
         /// How it ended.
         end: End,
     },
-    /// A request leaves before it has boarded, to arrive at another core. It has no further action here.
+    /// A request leaves before it has boarded, to arrive at another core. No further action names it here.
     Recalled(Box<Arrival>),
-    /// A draining version has no request left.
+    /// A draining version has no requests left and is removed.
     Drained(ModelId),
-    /// Send `Wake` at this time; replaces the last.
+    /// Send `Wake` at this time; replaces the previous `WakeAt`.
     WakeAt(Ns),
 }
 
 /// Actions of one step, in order.
 pub type Actions = SmallVec<[Action; 4]>;
 
-/// How a request ended. Each ends exactly once.
+/// How a request ended. Each request ends exactly once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum End {
-    /// Its outputs are there.
+    /// Its outputs are ready.
     Completed,
-    /// The engine failed it, alone; or it was for a version that is not up, or of a size that its version does not
-    /// take.
+    /// The engine failed it when it ran alone, or its version is not loaded, or its size is not allowed by its version.
     Failed,
-    /// It never ran.
+    /// Rejected before it ran.
     Rejected(Rejection),
     /// The client's deadline passed.
     Expired,
-    /// The client gave it up.
+    /// The client cancelled it.
     Cancelled,
 }
 
-/// Why a request was turned away before it ran.
+/// Why a request was rejected before it ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Rejection {
     /// The queue holds `max_queue_size` requests.
     QueueFull,
     /// It waited past its queue timeout.
     QueueTimeout,
-    /// It could not have met its latency objective any more.
+    /// It can no longer meet its latency objective.
     Late,
-    /// It needs more state than there is room for.
+    /// It needs more state slots than the version has.
     NoMemory,
-    /// Its sequence is not open, and it does not start it: there was no first request, that did not complete, the last
-    /// has come, or the sequence was idle for too long.
+    /// It belongs to a sequence that is not open, and does not start one. Either no start request came, or that request
+    /// did not complete, or the last request has come, or the sequence was idle for too long.
     NotStarted,
 }

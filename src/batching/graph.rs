@@ -1,5 +1,5 @@
-//! What requests of a version run through, as far as times need it: stages one after another, or cells that each
-//! request unfolds into.
+//! The graph that requests of a version run through, as far as time estimates need it: a chain of stages, or the cells
+//! that each request unfolds into.
 
 use smallvec::SmallVec;
 
@@ -13,34 +13,34 @@ use crate::model::unfold::Unfolded;
 /// Time left, in nanoseconds; negative when late.
 pub(super) type SlackNs = i64;
 
-/// Nodes by their types.
+/// Number of nodes per cell type.
 pub(super) type NodeCounts = SmallVec<[(CellId, u32); 4]>;
 
 /// The graph of one version.
 #[derive(Debug)]
 pub(super) enum Graph {
-    /// So many stages.
+    /// A chain of this many stages.
     Stages(u16),
-    /// So many cell types, and the segments that requests unfold into.
+    /// The number of cell types, and the segments that requests unfold into.
     Cells(u16, Vec<SegmentKnobs>),
 }
 
 impl Graph {
-    /// The graph of a model of so many stages, or of cells where there are `segments`.
+    /// Creates a graph of cells if there are `segments`, or else a chain of `stages` stages.
     pub(super) fn new(stages: usize, segments: Option<&[SegmentKnobs]>) -> Self {
         let stages = stages.max(1) as u16;
         segments.map_or(Self::Stages(stages), |segments| Self::Cells(stages, segments.to_vec()))
     }
 
-    /// How many stages there are, or cell types.
+    /// Returns the number of stages or cell types.
     pub(super) fn stages(&self) -> u16 {
         match self {
             Self::Stages(stages) | Self::Cells(stages, _) => *stages,
         }
     }
 
-    /// What a request that has not boarded takes alone: its rows through all stages, or each of its nodes in a task of
-    /// its own. None when times are not known.
+    /// Returns the execution time of an unboarded request alone: its rows through all stages, or each of its nodes in a
+    /// task of its own. `None` if costs are unknown.
     pub(super) fn time_alone(&self, costs: &Costs, request: &Request, quantile: Quantile) -> Option<Ns> {
         match self {
             Self::Stages(_) => costs.whole(request.rows, &ShapeClass(request.lengths.clone()), quantile),
@@ -49,7 +49,7 @@ impl Graph {
     }
 }
 
-/// Nodes of a request from a segment on, less those that are submitted there.
+/// Counts a request's nodes from a segment on, less the nodes of that segment that are already submitted.
 pub(super) fn node_counts(
     segments: &[SegmentKnobs],
     graph: &[Unfolded],
@@ -61,6 +61,7 @@ pub(super) fn node_counts(
         let before = if number == from_segment { submitted } else { 0 };
         match (knobs, unfolded) {
             (SegmentKnobs::Tree { leaf, inner }, Unfolded::Tree(topology)) => {
+                // All leaves are ready at once, and each level of inner nodes runs together.
                 nodes.push((*leaf, 1));
                 nodes.push((*inner, topology.depth()));
             }
@@ -72,7 +73,7 @@ pub(super) fn node_counts(
     nodes
 }
 
-/// What a request takes (LazyBatching, algorithm 1) whose nodes run in tasks of so many rows.
+/// Returns the execution time of a request whose nodes run in tasks of `rows(cell)` rows (LazyBatching, algorithm 1).
 pub(super) fn time_of(
     costs: &Costs,
     nodes: &[(CellId, u32)],
@@ -86,10 +87,10 @@ pub(super) fn time_of(
     nodes.collect::<Option<SmallVec<[(Ns, u32); 4]>>>().map(single_input_exec_time)
 }
 
-/// Algorithm 1: graph-wide execution time of one input, of whose nodes each has its profiled latency for one input and
-/// the times that it runs: once if it is static, else once a time step of the input or of the output. The steps of the
-/// output are the most that there may be, so that slack is rather under- than overestimated (the paper: the length that
-/// covers 90 % of what was seen in training).
+/// Graph-wide execution time of one input (LazyBatching, algorithm 1). Takes, for each node, its profiled latency for
+/// one input and how often it runs: once for a static node, else once per time step of the input or output. Output
+/// steps count at their maximum, so slack is underestimated rather than overestimated. (The paper uses the length that
+/// covers 90 % of the training data.)
 pub(super) fn single_input_exec_time(nodes: impl IntoIterator<Item = (Ns, u32)>) -> Ns {
     let times = nodes.into_iter().map(|(latency_ns, times)| latency_ns.saturating_mul(u64::from(times)));
     times.fold(0, Ns::saturating_add)

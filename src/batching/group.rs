@@ -1,5 +1,5 @@
-//! A group: a loaded version and the work that its requests are in. Events that name a request or a version come here
-//! from the core; what happens to requests that wait is here, what happens to those that run in their `Work`.
+//! A group: one loaded version and the work that its requests are in. `Core` routes every event that names a request or
+//! a version to its group. Waiting requests are handled here; running requests are handled by [`Work`].
 
 use std::mem;
 
@@ -13,7 +13,7 @@ use super::{
     work::Work,
 };
 
-/// One loaded version.
+/// One loaded version with its work.
 #[derive(Debug)]
 pub(super) struct Group {
     pub(super) version: Version,
@@ -26,7 +26,7 @@ impl Group {
         Self { version: Version::new(model, ix, knobs), work: Work::new(knobs), draining: false }
     }
 
-    /// The work, and the context in which a step changes it.
+    /// Returns the work together with the context through which a step changes it.
     pub(super) fn at<'a>(
         &'a mut self,
         now: Ns,
@@ -42,27 +42,27 @@ impl Group {
         self.version.hold_until_waiting = 0;
     }
 
-    /// Whether the group may be forgotten.
+    /// Whether the group is drained and can be removed.
     pub(super) fn is_drained(&self) -> bool {
         self.draining && self.version.live == 0 && self.version.running == 0
     }
 
-    /// Whether a lane would be of use, as far as can be told without a decision of the policy.
+    /// Whether the group could use a lane, judged without asking the policy.
     pub(super) fn wants_lane(&self) -> bool {
         self.version.may_run() && (self.version.pending.ready() > 0 || self.work.has_ready())
     }
 
-    /// Whether its next decision depends on how much time other models can spare.
+    /// Whether the policy's next decision depends on the slack of other models.
     pub(super) fn asks_for_neighbours(&self) -> bool {
         self.work.asks_for_neighbours(&self.version)
     }
 
-    /// Whether it may launch on a lane what is bound to it.
+    /// Whether the group may launch work that is pinned to this lane.
     pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
         self.version.may_run() && self.work.has_ready_on(lane)
     }
 
-    /// Whether what it has ready may be bound to a lane.
+    /// Whether ready work may be pinned to a lane.
     pub(super) fn has_pins(&self) -> bool {
         self.work.cells().is_some()
     }
@@ -78,12 +78,13 @@ impl Group {
         }
     }
 
-    /// Time that the group can spare before a target is missed that can still be met; none without such.
+    /// Returns the slack before the first reachable target of this group is missed, or `None` without targets.
     pub(super) fn slack_ns(&mut self, now: Ns, ledger: &Ledger) -> Option<Ns> {
         self.tightest(now, ledger).map(|tightest| tightest.slack_ns)
     }
 
-    /// Whether a target is missed unless the group goes first: its slack is below one stage.
+    /// Whether a target will be missed unless this group runs next, that is, whether its slack is shorter than one
+    /// stage.
     pub(super) fn is_urgent(&mut self, now: Ns, ledger: &Ledger) -> bool {
         self.tightest(now, ledger).is_some_and(|tightest| tightest.slack_ns < tightest.stage_ns)
     }
@@ -97,7 +98,7 @@ impl Group {
 }
 
 // ## arrival => (pending | ended)
-/// What the request keeps is taken out of `arrival`.
+/// Moves the parts that the request keeps out of `arrival`, to avoid a copy.
 pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &mut Arrival) {
     let version = &mut *context.version;
     let level = version.pending.rules.level_of(arrival.priority);
@@ -112,6 +113,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         Some(length_bucketing) => BatchKey::new(mem::take(&mut arrival.key), &arrival.lengths, length_bucketing),
         None => BatchKey::default(),
     };
+    // A refused request is recorded too, because its reply may have to wait for earlier ones.
     let seq = context.ledger.next_seq();
     let request_ix = context.ledger.insert(Request {
         req: arrival.req,
@@ -148,6 +150,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
     let sub_queue = if arrival.sequence.is_some() { NOT_THEIR_TURN } else { pending.sub_queue_for(batch_key) };
     pending.push(context.ledger, request_ix, sub_queue);
     work.arrived(context.now, sub_queue, &context.ledger[request_ix]);
+    // The initial hold applies once; it never returns after the first release.
     if pending.requests >= version.hold_until_waiting as usize {
         version.hold_until_waiting = 0;
     }
@@ -158,6 +161,7 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
         context.apply(change);
     }
     context.timers.arm(context.ledger, request_ix, board_by.min(expiry));
+    // The queue timeout may have passed already: it is zero, or the request was recalled from another core.
     if board_by <= context.now {
         context.timers.disarm(context.ledger, request_ix);
         alarm(work, context, request_ix);
@@ -166,7 +170,8 @@ pub(super) fn arrive(work: &mut Work, context: &mut StepContext<'_>, arrival: &m
     }
 }
 
-/// Why a request never enters the queue. One whose size breaks the contract could only be lost: it fails.
+/// Returns why a request is refused before it enters the queue. A size that breaks the contract ends as `Failed`, since
+/// no batch could ever hold the request.
 fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u64, expiry: Ns) -> Option<End> {
     if expiry <= now {
         return Some(End::Expired);
@@ -187,12 +192,13 @@ fn refusal(work: &Work, version: &Version, now: Ns, arrival: &Arrival, level: u6
     version.pending.is_full(level).then_some(End::Rejected(Rejection::QueueFull))
 }
 
-/// The request's alarm went off: its queue timeout, its deadline, or an instant that no longer matters.
+/// Handles an alarm of a request: its queue timeout, its deadline, or a time that no longer matters.
 pub(super) fn alarm(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     let request = &context.ledger[request_ix];
     let (level, board_by, expiry) = (request.level, request.board_by, request.expiry);
     if let RequestState::Queued { sub_queue, delayed: false } = request.state
         && board_by <= context.now
+        // The deadline wins a tie: an expired request must not be counted as rejected or delayed.
         && board_by < expiry
     {
         if context.version.pending.rules.queue_of(level).timeout_action == TimeoutAction::Reject {

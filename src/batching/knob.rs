@@ -1,94 +1,94 @@
-//! Knobs as configurations write them: keys, the forms of their values, and what a policy reads its own from.
+//! Settings ("knobs") as a configuration writes them: keys, forms of values, and the reader that a policy uses.
 
 use std::{fmt, marker::PhantomData};
 
 use super::Ns;
 
-/// Longest time that a knob may name: a day.
+/// Longest time that a knob accepts, one day, in milliseconds.
 pub const DAY_MS: f64 = 86_400_000.0;
 /// The same in microseconds.
 pub const DAY_US: u64 = 86_400_000_000;
 
-/// Most lengths of a list.
+/// Maximum number of lengths in a list.
 const MAX_LENGTHS: usize = 64;
 
-/// Longer delays count as this: 292 years, which added to any clock still fits.
+/// Maximum delay: 292 years, which can be added to any clock without overflow.
 const MAX_DELAY_NS: Ns = i64::MAX as Ns;
 
-/// `default`, or a paper's own rules.
+/// The mode of a policy: `default`, or the paper's own rules.
 pub const MODE: Form = Form::Word { words: &["default", "paper"], refused: None };
 
-/// The key of the policy's name.
+/// Key of the policy's name.
 pub const POLICY: &str = "batching.policy";
 
-/// The latency that requests are to stay within, in milliseconds.
+/// Latency objective of requests, in milliseconds.
 pub const LATENCY_OBJECTIVE: Knob<f64> = Knob::positive("batching.latency_objective_ms", DAY_MS);
 
-/// A knob's key and form.
+/// Key and form of a knob.
 pub type KnobEntry = (&'static str, Form);
 
-/// What a policy's knobs are read from: the texts of a configuration, and what they depend on of its model.
+/// The source of a policy's knobs: the texts of a configuration, and the properties of the model that affect them.
 #[derive(Clone, Copy)]
 pub struct GivenKnobs<'c> {
-    /// The text of a key, if the configuration gives it.
+    /// Returns the text of a key, if the configuration sets it.
     pub text: &'c dyn Fn(&str) -> Option<&'c str>,
-    /// Stages of the model, at least 1.
+    /// Number of stages of the model, at least 1.
     pub stages: u16,
-    /// Whether an axis of an input is padded.
+    /// Whether any input axis is padded.
     pub is_padded: bool,
     /// Whether requests have a latency objective.
     pub has_objective: bool,
 }
 
-/// Why knobs are refused.
+/// Why a knob was rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KnobRefusal {
-    /// The key that is to be changed.
+    /// The key to change.
     pub key: String,
     /// What was wrong and what was expected.
     pub message: String,
 }
 
 impl KnobRefusal {
-    /// A refusal of what stands at a key.
+    /// Creates a rejection of the value at a key.
     pub fn new(key: impl Into<String>, message: impl Into<String>) -> Self {
         Self { key: key.into(), message: message.into() }
     }
 }
 
 impl GivenKnobs<'_> {
-    /// No knobs, of a model of one stage: what is read has the defaults.
+    /// No knobs, for a model of one stage; every reader returns defaults.
     pub const NONE: Self = Self { text: &|_| None, stages: 1, is_padded: false, has_objective: false };
 
-    /// The value that the configuration gives, if it gives any.
+    /// Returns the value, if the configuration sets it.
     ///
     /// # Errors
-    /// When it is not of the knob's form.
+    /// If the value does not have the knob's form.
     pub fn read<T: FromText>(&self, knob: &Knob<T>) -> Result<Option<T>, KnobRefusal> {
         let Some(text) = (self.text)(knob.key) else { return Ok(None) };
         knob.parse(text).map(Some).map_err(|message| KnobRefusal::new(knob.key, message))
     }
 
-    /// The value in milliseconds, as nanoseconds.
+    /// Reads a value in milliseconds and returns it in nanoseconds.
     ///
     /// # Errors
-    /// When it is not of the knob's form.
+    /// If the value does not have the knob's form.
     pub fn read_ms(&self, knob: &Knob<f64>) -> Result<Option<Ns>, KnobRefusal> {
         Ok(self.read(knob)?.map(from_ms))
     }
 
-    /// The value in microseconds, as nanoseconds.
+    /// Reads a value in microseconds and returns it in nanoseconds.
     ///
     /// # Errors
-    /// When it is not of the knob's form.
+    /// If the value does not have the knob's form.
     pub fn read_us(&self, knob: &Knob<u64>) -> Result<Option<Ns>, KnobRefusal> {
         Ok(self.read(knob)?.map(from_us))
     }
 
-    /// Whether the mode is the paper's own, which leaves no say to `others`.
+    /// Whether the mode is `paper`. That mode fixes all `others`, so none of them may be set.
     ///
     /// # Errors
-    /// When the mode is neither, or another knob is given beside the paper's.
+    /// If the mode is unknown, or if `paper` is combined with another knob.
     pub fn read_paper(&self, mode: &Knob<&'static str>, others: &[KnobEntry]) -> Result<bool, KnobRefusal> {
         let is_paper = self.read(mode)? == Some("paper");
         match others.iter().find(|(key, _)| is_paper && self.is_given(key)) {
@@ -100,29 +100,29 @@ impl GivenKnobs<'_> {
         }
     }
 
-    /// Whether the configuration gives a key.
+    /// Whether the configuration sets a key.
     pub fn is_given(&self, key: &str) -> bool {
         (self.text)(key).is_some()
     }
 }
 
-/// A bounded number as `u32`.
+/// Converts a bounded number to `u32`.
 pub fn narrow(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }
 
-/// Nanoseconds of a number of microseconds.
+/// Converts microseconds to nanoseconds.
 pub fn from_us(microseconds: u64) -> Ns {
     microseconds.saturating_mul(1000).min(MAX_DELAY_NS)
 }
 
-/// Nanoseconds of a positive number of milliseconds, at least 1.
+/// Converts a positive number of milliseconds to nanoseconds, at least 1.
 #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
 pub fn from_ms(milliseconds: f64) -> Ns {
     ((milliseconds * 1e6).round() as Ns).clamp(1, MAX_DELAY_NS)
 }
 
-/// One knob: its key, and the form of its value, which is read as a `T`.
+/// One knob: its key and the form of its value, which is read as a `T`.
 #[derive(Debug)]
 pub struct Knob<T> {
     /// The key in `parameters`.
@@ -132,50 +132,50 @@ pub struct Knob<T> {
 }
 
 impl<T> Knob<T> {
-    /// A knob of this key.
+    /// Creates a knob.
     pub const fn new(key: &'static str, form: Form) -> Self {
         Self { key, form, value: PhantomData }
     }
 
-    /// Its line in a list of knobs.
+    /// Returns the knob's entry in a list of knobs.
     pub const fn entry(&self) -> (&'static str, Form) {
         (self.key, self.form)
     }
 
-    /// The knob's path in the configuration, for errors.
+    /// Returns the knob's path in the configuration, for errors.
     pub fn path(&self) -> String {
         format!("parameters[{}]", self.key)
     }
 }
 
 impl Knob<u64> {
-    /// A whole number within bounds.
+    /// Creates a knob for a whole number within bounds.
     pub const fn whole(key: &'static str, least: u64, most: u64) -> Self {
         Self::new(key, Form::Whole { least, most })
     }
 }
 
 impl Knob<f64> {
-    /// A number above 0.
+    /// Creates a knob for a number above 0.
     pub const fn positive(key: &'static str, most: f64) -> Self {
         Self::new(key, Form::Positive { most })
     }
 }
 
 impl<T: FromText> Knob<T> {
-    /// Reads a value's text.
+    /// Parses a value.
     ///
     /// # Errors
-    /// When it is not of the knob's form; with what was expected.
+    /// If it does not have the knob's form; the text states what was expected.
     pub fn parse(&self, text: &str) -> Result<T, String> {
         T::from_text(&self.form, text.trim()).ok_or_else(|| self.form.refusal(text))
     }
 }
 
-/// What the value of a knob may be; displayed as what is expected.
+/// Form of a knob's value. Displayed as the expectation in an error.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Form {
-    /// On or off.
+    /// True or false.
     Flag,
     /// A whole number within bounds.
     Whole {
@@ -196,24 +196,24 @@ pub enum Form {
         /// Largest.
         most: f64,
     },
-    /// One of some words.
+    /// One of several words.
     Word {
         /// The words.
         words: &'static [&'static str],
-        /// A word that is known but refused, with the reason.
+        /// A known word that is rejected, with the reason.
         refused: Option<(&'static str, &'static str)>,
     },
     /// Ascending lengths, separated by commas.
     Lengths,
-    /// Anything: its reader says more.
+    /// Any text; the knob's reader checks it further.
     Text,
 }
 
 impl Form {
-    /// Checks a value's text.
+    /// Checks a value.
     ///
     /// # Errors
-    /// With what was expected.
+    /// States what was expected.
     pub fn check(&self, text: &str) -> Result<(), String> {
         let text = text.trim();
         let fits = match self {
@@ -251,9 +251,9 @@ impl fmt::Display for Form {
     }
 }
 
-/// Values that a knob's text is read as, according to its form.
+/// Types that a knob's value is parsed into, according to its form.
 pub trait FromText: Sized {
-    /// The value, if the text is of the form.
+    /// Parses the text, if it has the form.
     fn from_text(form: &Form, text: &str) -> Option<Self>;
 }
 

@@ -1,26 +1,27 @@
-//! The heart: one pure state machine per pool. `Core::step(now, event) -> actions` decides which requests run together.
-//!
-//! Here live the ledger, the pending queues, the batch table, the pipelines and the policies. Here must not live: a
-//! clock, a thread, I/O, a payload, randomness, or anything whose order depends on a hash. Production, simulator and
-//! tests run this same code.
+//! The scheduler: a pure state machine, one per device. `Core::step(now, event) -> actions` decides which requests run
+//! together.  This module holds the ledger, the pending queues, the batch table, the pipelines and the policies. It
+//! must not use a clock, threads, I/O, payloads or randomness, nor depend on the iteration order of a hash map.
+//! Production, the simulator and the tests run this same code.
 //!
 //! Imports go down this list only:
 //!
-//! - `core`: what an event does, who is offered a free lane, tasks that versions share, and the invariants that hold
-//!   between two steps.
-//! - `group`: one loaded version and its work. A request arrives, waits, expires and is cancelled here. `recall`:
-//!   requests that leave for another core before they have boarded.
-//! - `work`: whether a version's requests run as `batches` or as `cells`; the one place where these are told apart.
-//! - `batches`: decisions of the policy carried out on queue and table (*new*, *stretch*, *split*), launches, outcomes,
-//!   retries, leases of buffers, rows that wait for their client. `cells`: the same for graphs of cells (BatchMaker).
-//! - `policy`: what happens at each boundary, one file each, and the table of policies.
-//! - `table`: batches with their parts, each a staircase of steps, and the pipeline with its buffers.
-//! - `replies`: the only maker of `Emit` and `Finish`. `version`: queue, order of replies, costs and counters of a
+//! - `core`: handles events, offers free lanes to versions, lets versions share tasks, and checks the invariants that
+//!   hold between two steps.
+//! - `group`: one loaded version and its work; handles arrival, waiting, expiry and cancellation of a request.
+//!   `recall`: hands requests that have not boarded to another core.
+//! - `work`: runs a version's requests as `batches` or as `cells`. Only this file distinguishes the two.
+//! - `batches`: carries out the policy's decisions on the queue and the batch table (*new*, *stretch*, *split*);
+//!   handles launches, outcomes, retries, buffer leases and paused rows. `cells`: the same for graphs of cells
+//!   (BatchMaker).
+//! - `policy`: one file per policy, each deciding what happens at a stage boundary, and the table of policies.
+//! - `table`: batches and their parts (each part a staircase of steps), and the pipeline with its buffers.
+//! - `replies`: the only place that creates `Emit` and `Finish`. `version`: queue, reply order, costs and counters of a
 //!   loaded version, and the context in which a step changes it.
-//! - `queue`: requests that wait, their order and targets, Triton's queue rules, sequences.
-//! - `graph`, `cost`: what requests run through, and how long that takes. `arbiter`: which version is next on a lane.
-//! - `ledger`, `timers`: every live request, every task in flight, every instant at which something is due.
-//! - `knob`: knobs as configurations write them. `offer`, `row_outcomes`, `event`, `knobs`, `counters`, `ids`: plain
+//! - `queue`: waiting requests, their order and deadlines, Triton's queue rules, and sequences.
+//! - `graph`, `cost`: the stages or cells that a request runs through, and how long they take. `arbiter`: picks the
+//!   version that gets a free lane.
+//! - `ledger`, `timers`: every live request, every task in flight, and every pending alarm.
+//! - `knob`: settings as configurations write them. `offer`, `row_outcomes`, `event`, `knobs`, `counters`, `ids`: plain
 //!   data.
 
 mod arbiter;

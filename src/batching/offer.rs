@@ -1,27 +1,28 @@
-//! A lane that is offered to a version: what the version sees of the pool, and what it answers.
+//! The offer of a lane to a version: what the core passes in, and what the version answers.
 
 use super::{CellId, Ns};
 
-/// What a version sees of the pool as it is offered a lane.
+/// The state of the pool when a version is offered a lane.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolView<'a> {
-    /// Time that other models can spare before one of their targets is missed; none without targets.
+    /// Least slack of any other model, `None` without targets.
     pub(super) neighbours_slack_ns: Option<Ns>,
-    /// Lanes there are.
+    /// Number of lanes in service.
     pub(super) lanes: u32,
-    /// Other lanes that have nothing to do.
+    /// Number of other lanes that are idle.
     pub(super) idle_besides: u32,
-    /// By cell type: nodes of other versions that would share a task of it; only those that some would.
+    /// For each cell type, the number of nodes that other versions could add to a task of it. Types with none are left
+    /// out.
     pub(super) brought: &'a [(CellId, u64)],
 }
 
-/// What a version makes of an offered lane.
+/// A version's answer to an offered lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// It launched a task there, predicted to take so long.
+    /// Launched a task, with its predicted duration if known.
     Launched(Option<Ns>),
-    /// It has nothing to launch before this time.
+    /// Has nothing to launch before this time.
     NotBefore(Ns),
-    /// It has nothing to launch.
+    /// Has nothing to launch.
     Nothing,
 }

@@ -1,4 +1,5 @@
-//! Requests that have not boarded leave for another core, because its device is idle or their own is lost.
+//! Recall of requests that have not boarded: they move to another core because its device is idle, or because their own
+//! device is lost.
 
 use std::mem;
 
@@ -10,8 +11,8 @@ use super::{
     work::Work,
 };
 
-/// Gives up half of the requests that wait, rounded up, and at most a largest batch of rows: those that would board
-/// next, since they waited longest.
+/// Recalls half of the waiting requests, rounded up, and at most a largest batch of rows. Takes the requests that would
+/// board next, since they have waited longest.
 pub(super) fn recall_half(context: &mut StepContext<'_>) {
     let pending = &context.version.pending;
     if !pending.may_leave() {
@@ -28,18 +29,18 @@ pub(super) fn recall_half(context: &mut StepContext<'_>) {
     leaves.into_iter().for_each(|request_ix| context.recall(request_ix));
 }
 
-/// The device of a request is lost: it leaves if it may and has not boarded, and fails otherwise.
+/// Handles the loss of a request's device: recalls the request if it is queued and may move, and fails it otherwise.
 pub(super) fn abandon(work: &mut Work, context: &mut StepContext<'_>, request_ix: RequestIx) {
     match context.ledger[request_ix].state {
         RequestState::Queued { .. } if context.version.pending.may_leave() => context.recall(request_ix),
         RequestState::Queued { .. } | RequestState::Aboard => work.end(context, request_ix, End::Failed),
-        // It is over.
+        // The request has run; only its reply is held.
         RequestState::Held(_) | RequestState::Merged(_) => {}
     }
 }
 
 impl StepContext<'_> {
-    /// Takes a request that waits out of this core.
+    /// Removes a waiting request from this core and passes it back as an arrival for another core.
     fn recall(&mut self, request_ix: RequestIx) {
         let key = self.key_of(request_ix);
         self.unqueue(request_ix);

@@ -1,5 +1,5 @@
-//! Responses and ends of requests. They leave at once, or in the order of arrival where the version preserves it: then
-//! what a later request has to say is held until the earlier ones have ended.
+//! Responses and ends of requests. Both leave at once, or in arrival order if the version preserves it: then the
+//! responses and the end of a later request are held until all earlier requests have ended.
 
 use super::{
     Action, End,
@@ -10,7 +10,7 @@ use super::{
 };
 
 impl StepContext<'_> {
-    /// A task made a response of a request.
+    /// Sends a response that a task made for a request, or holds it for order.
     pub(super) fn emit(&mut self, request_ix: RequestIx) {
         if self.version.is_behind_another(request_ix) {
             self.ledger[request_ix].unsent += 1;
@@ -19,8 +19,8 @@ impl StepContext<'_> {
         }
     }
 
-    /// Ends a request of which no work is left. Its reply may be held for order; a client that gave up or whose
-    /// deadline passed waits for none.
+    /// Ends a request that has no work left. Its reply may be held for order; a cancelled or expired request ends at
+    /// once, since its client no longer waits.
     pub(super) fn end(&mut self, request_ix: RequestIx, end: End) {
         self.unqueue(request_ix);
         let in_order = matches!(end, End::Completed | End::Failed | End::Rejected(_));
@@ -32,10 +32,10 @@ impl StepContext<'_> {
         self.release_replies();
     }
 
-    /// A request is over; its reply is held as `state` tells.
+    /// Marks a request as over and holds its reply in `state`.
     pub(super) fn hold(&mut self, request_ix: RequestIx, state: RequestState) {
         self.ledger[request_ix].state = state;
-        // The client's deadline still counts, a queue timeout no longer does.
+        // The client's deadline still counts; the queue timeout no longer does.
         let expiry = self.ledger[request_ix].expiry;
         if self.ledger[request_ix].alarm != expiry {
             self.timers.disarm(self.ledger, request_ix);
@@ -43,8 +43,8 @@ impl StepContext<'_> {
         }
     }
 
-    /// All requests that these were merged with have run: their replies leave, unless they have to wait for an earlier
-    /// one.
+    /// Releases the replies of merged requests, after all requests of the merge have run. A reply may still be held for
+    /// an earlier request.
     pub(super) fn release_merged(&mut self, merged: impl IntoIterator<Item = RequestIx>) {
         for request_ix in merged {
             let RequestState::Merged(end) = self.ledger[request_ix].state else { continue };
@@ -57,7 +57,7 @@ impl StepContext<'_> {
         self.release_replies();
     }
 
-    /// Lets out what was held for the requests that are now the first.
+    /// Releases held replies until the first request in order has no held end.
     fn release_replies(&mut self) {
         while let Some(request_ix) = self.version.order.as_ref().and_then(List::head) {
             while self.ledger[request_ix].unsent > 0 {
@@ -97,7 +97,7 @@ impl StepContext<'_> {
 }
 
 impl Version {
-    /// Whether the reply of a request has to wait for an earlier one.
+    /// Whether the reply of a request must wait for an earlier request.
     fn is_behind_another(&self, request_ix: RequestIx) -> bool {
         self.order.as_ref().is_some_and(|order| order.head() != Some(request_ix))
     }

@@ -2,7 +2,7 @@
 
 use super::{Next, RowOutcome};
 
-/// The outcomes of one request's rows within those of its task.
+/// The outcomes of one request's rows within the outcomes of its task.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outcomes<'a> {
     all: &'a [RowOutcome],
@@ -10,7 +10,7 @@ pub(super) struct Outcomes<'a> {
 }
 
 impl<'a> Outcomes<'a> {
-    /// Those behind so many rows.
+    /// Returns the outcomes from row `from` on.
     pub(super) fn from(all: &'a [RowOutcome], from: usize) -> Self {
         Self { all, from }
     }
@@ -20,12 +20,13 @@ impl<'a> Outcomes<'a> {
         self.all.is_empty()
     }
 
-    /// Those of a task.
+    /// Returns all outcomes of a task.
     pub(super) fn of_all(all: &'a [RowOutcome]) -> Self {
         Self { all, from: 0 }
     }
 
-    /// The outcome of a row. No outcomes at all mean that every row goes on; a row left out of some failed.
+    /// Returns the outcome of a row. An empty slice means that every row goes on; a row beyond a non-empty slice
+    /// failed.
     pub(super) fn get(&self, row: usize) -> RowOutcome {
         let missing = if self.all.is_empty() { Next::On } else { Next::Failed };
         self.all.get(self.from + row).copied().unwrap_or(RowOutcome { next: missing, emitted: false })

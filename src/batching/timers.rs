@@ -1,8 +1,8 @@
-//! Alarms of requests, queue timeouts and clients' deadlines; and when sequences have been idle for as long as they
-//! may.
+//! Alarms for queue timeouts and client deadlines of requests, and for the idle limit of sequences.
 //!
-//! A request has at most one armed alarm, kept in its ledger entry. Disarming leaves the heap's entry where it is;
-//! stale entries are dropped at the top, and all at once when they are the greater part, so that they stay bounded.
+//! A request has at most one armed alarm, stored in its ledger entry. Disarming leaves the heap entry in place. A stale
+//! entry is dropped when it reaches the top, and all are dropped when they are the majority, so their number stays
+//! bounded.
 
 use std::{
     cmp::Reverse,
@@ -15,7 +15,7 @@ use super::{
     ledger::{Ledger, NEVER},
 };
 
-/// Stale entries that are always tolerated, so that small heaps are not rebuilt all the time.
+/// Number of stale entries that is always tolerated, so that small heaps are not rebuilt constantly.
 const TOLERATED: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -31,19 +31,19 @@ impl Alarm {
     }
 }
 
-/// A heap of alarms, earliest first; alarms of the same instant go off in the order of request ids.
+/// A heap of alarms, earliest first. Alarms of the same instant are ordered by request id.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     heap: BinaryHeap<Reverse<Alarm>>,
-    /// How many alarms are armed. All other entries of the heap are stale, also those of an alarm that was disarmed and
-    /// armed again for the same instant: such entries are alike.
+    /// Number of armed alarms. All other heap entries are stale. If an alarm is disarmed and armed again for the same
+    /// instant, its two entries are equal, and one counts as stale.
     armed: usize,
-    /// Idle sequences, by when they are over.
+    /// Idle sequences, ordered by the time at which they are closed.
     idle: BTreeSet<(Ns, GroupIx, SequenceIx)>,
 }
 
 impl Timers {
-    /// Arms the request's alarm, which must not be armed, for `at`; `NEVER` arms nothing.
+    /// Arms the request's alarm for `at`; `NEVER` arms nothing. The alarm must not be armed.
     pub(super) fn arm(&mut self, ledger: &mut Ledger, request_ix: RequestIx, at: Ns) {
         let request = &mut ledger[request_ix];
         debug_assert_eq!(request.alarm, NEVER, "an alarm is armed once at a time");
@@ -56,7 +56,7 @@ impl Timers {
         self.heap.push(Reverse(alarm));
     }
 
-    /// Disarms the request's alarm, if any.
+    /// Disarms the request's alarm, if it is armed.
     pub(super) fn disarm(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
         if ledger[request_ix].alarm != NEVER {
             ledger[request_ix].alarm = NEVER;
@@ -64,7 +64,7 @@ impl Timers {
         }
     }
 
-    /// The next request whose alarm is due, disarmed.
+    /// Removes and returns the next request whose alarm is due.
     pub(super) fn pop_due(&mut self, now: Ns, ledger: &mut Ledger) -> Option<RequestIx> {
         if self.earliest_alarm(ledger)? > now {
             return None;
@@ -75,32 +75,32 @@ impl Timers {
         Some(alarm.request_ix)
     }
 
-    /// A sequence becomes idle, and is over at this time.
+    /// Records that a sequence became idle and is closed at `until`.
     pub(super) fn rest(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
         self.idle.insert((until, group, sequence));
     }
 
-    /// A sequence is idle no more.
+    /// Records that an idle sequence is active again.
     pub(super) fn rouse(&mut self, until: Ns, group: GroupIx, sequence: SequenceIx) {
         self.idle.remove(&(until, group, sequence));
     }
 
-    /// The next sequence that has been idle for long enough; it stays idle.
+    /// Returns the next sequence whose idle time is over. It stays recorded as idle.
     pub(super) fn due_sequence(&self, now: Ns) -> Option<(GroupIx, SequenceIx)> {
         self.idle.first().filter(|(until, ..)| *until <= now).map(|&(_, group, sequence)| (group, sequence))
     }
 
-    /// A group is gone, and its sequences with it.
+    /// Removes the idle sequences of a group that is removed.
     pub(super) fn forget(&mut self, group: GroupIx) {
         self.idle.retain(|(_, own, _)| *own != group);
     }
 
-    /// Idle sequences of a group.
+    /// Returns the idle sequences of a group.
     pub(super) fn idle(&self, group: GroupIx) -> impl Iterator<Item = (Ns, SequenceIx)> + '_ {
         self.idle.iter().filter(move |(_, own, _)| *own == group).map(|&(until, _, sequence)| (until, sequence))
     }
 
-    /// When the next alarm goes off, or the next sequence is over.
+    /// Returns the time of the next alarm or of the next closing sequence.
     pub(super) fn earliest(&mut self, ledger: &Ledger) -> Option<Ns> {
         let idle = self.idle.first().map(|&(until, ..)| until);
         self.earliest_alarm(ledger).into_iter().chain(idle).min()
@@ -120,7 +120,7 @@ impl Timers {
         self.heap.len() - self.armed
     }
 
-    /// Rebuilds the heap without its stale entries once they are the greater part: O(log n) a disarmed alarm.
+    /// Rebuilds the heap without stale entries once they are the majority: amortized O(log n) per disarmed alarm.
     pub(super) fn sweep(&mut self, ledger: &Ledger) {
         if self.stale() > TOLERATED && self.stale() > self.heap.len() / 2 {
             let mut alarms = std::mem::take(&mut self.heap).into_vec();
@@ -131,12 +131,12 @@ impl Timers {
         }
     }
 
-    /// Entries in the heap, and how many of them are stale.
+    /// Returns the number of heap entries and how many of them are stale.
     pub(super) fn load(&self) -> (usize, usize) {
         (self.heap.len(), self.stale())
     }
 
-    /// The most entries a heap with `armed` armed alarms may hold after a sweep.
+    /// Returns the maximum heap size after a sweep with `armed` armed alarms.
     pub(super) fn bound(armed: usize) -> usize {
         2 * armed + TOLERATED + 1
     }

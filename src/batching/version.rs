@@ -1,5 +1,5 @@
-//! A loaded version apart from how its requests run: limits, queue, order of replies, costs and counters. `Group` owns
-//! it beside its `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
+//! A loaded version without its work: limits, queue, reply order, costs and counters. `Group` owns it next to the
+//! `Work`, which changes it through a [`StepContext`]; `replies` ends its requests.
 
 use super::{
     Action, Actions, Arrival, CellId, CostTable, Counters, End, ModelId, Ns, Policy, QueueingKnobs, Rejection, RowSpan,
@@ -13,36 +13,36 @@ use super::{
     timers::Timers,
 };
 
-/// What the core knows of one model version.
+/// Settings of one model version.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Knobs {
-    /// Largest batch in rows, at least 1. No batch is larger than the largest bucket of any stage.
+    /// Largest batch in rows, at least 1. The largest bucket of each stage limits it further.
     pub max_batch_rows: u32,
-    /// Whether requests may share a batch at all (false for models without a batch axis).
+    /// Whether requests may share a batch; false for models without a batch axis.
     pub mergeable: bool,
-    /// Most tasks in flight at once per device (`instance_group.count`).
+    /// Maximum number of tasks in flight per device (`instance_group.count`).
     pub max_in_flight: u32,
     /// The stages in order; at least one.
     pub stages: Vec<StageKnobs>,
-    /// Buffers at each boundary between two stages (DVABatch section 6.1), at least 1: with 1, one batch is between
-    /// admission and the last stage's end; with 2, stages overlap.
+    /// Number of buffers at each boundary between two stages (DVABatch section 6.1), at least 1. With 1, only one batch
+    /// is between admission and the end of the last stage; with 2, stages overlap.
     pub buffer_pairs: u16,
-    /// The latency that requests are to stay within, from arrival to end. Steers, never kills.
+    /// Latency objective, from arrival to end. It guides scheduling; a request that misses it still runs.
     pub objective_ns: Option<Ns>,
-    /// Latencies of the stages as far as they are known beforehand; they are corrected online.
+    /// Known latencies of the stages, if any. Measurements correct them online.
     pub latencies: Option<CostTable>,
-    /// Share of the device against other models, at least 1.
+    /// Weight of this model's share of the device, at least 1.
     pub weight: u32,
     /// Order, priorities and limits of the queue.
     pub queueing: QueueingKnobs,
-    /// How batches are formed.
+    /// Batching policy.
     pub policy: Policy,
-    /// Requests do not leave for another core: the version does not live wherever they could go.
+    /// Whether requests must stay on this core, because the version is not loaded on every device they could move to.
     pub stays: bool,
 }
 
 impl Default for Knobs {
-    /// `serial`, one stage, batches of one row.
+    /// The `serial` policy with one stage and batches of one row.
     fn default() -> Self {
         Self {
             max_batch_rows: 1,
@@ -61,34 +61,34 @@ impl Default for Knobs {
 }
 
 impl Knobs {
-    /// Whether all requests of the version must go to one core: their replies leave in order, or nothing runs before a
-    /// number of them wait.
+    /// Whether all requests of the version must go to one core: either replies leave in arrival order, or nothing runs
+    /// before a number of requests wait.
     pub fn is_bound(&self) -> bool {
         self.queueing.preserve_ordering || self.queueing.hold_until_waiting > 0
     }
 
-    /// Largest batch in rows that all stages can run.
+    /// Returns the largest batch, in rows, that all stages can run.
     pub(super) fn max_rows(&self) -> u32 {
         let largest = self.stages.iter().filter_map(|stage| stage.buckets.iter().copied().max());
         largest.fold(self.max_batch_rows, u32::min).max(1)
     }
 }
 
-/// What a row or node takes is averaged over so many tasks.
+/// Weight of the moving average of device time per row or node.
 const AVERAGED: Ns = 16;
 
-/// What a row or node is expected to take before the first has run.
+/// Assumed device time per row or node until the first task has run.
 const UNKNOWN_UNIT_NS: Ns = 100_000;
 
 /// Slack of the request that must start first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tightest {
     pub(super) slack_ns: Ns,
-    /// What one stage takes of it, on average.
+    /// Average duration of one stage of that request.
     pub(super) stage_ns: Ns,
 }
 
-/// One step of the core, as far as it concerns one version.
+/// The part of a core step that concerns one version: the version plus the core's shared tables.
 #[derive(Debug)]
 pub(super) struct StepContext<'a> {
     pub(super) now: Ns,
@@ -102,34 +102,34 @@ pub(super) struct StepContext<'a> {
 #[derive(Debug)]
 pub(super) struct Version {
     pub(super) model: ModelId,
-    /// Where its group stands among those of the core.
+    /// Index of its group in the core.
     pub(super) ix: GroupIx,
     pub(super) max_rows: u32,
     pub(super) max_in_flight: u32,
     pub(super) objective_ns: Option<Ns>,
-    /// What requests run through.
+    /// The stages or cells that requests run through.
     pub(super) graph: Graph,
     pub(super) costs: Costs,
-    /// Device time that one row takes in one stage, or one node, on average; none before the first has run.
+    /// Average device time per row and stage, or per node; `None` until the first task has run.
     unit_ns: Option<Ns>,
-    /// Runs that the costs have been corrected by.
+    /// Number of runs that have corrected the costs.
     pub(super) learned: u64,
-    /// Whether anything asks for the costs.
+    /// Whether costs are used, by the policy, an objective or buckets.
     learns: bool,
-    /// How lengths are rounded, when requests of equal keys may share a batch.
+    /// How lengths are rounded into buckets; `None` if requests never share a batch.
     pub(super) merges: Option<LengthBucketing>,
     pub(super) pending: Pending,
-    /// Where there is an objective: when the sub-queues of `pending` must start.
+    /// Latest start of each sub-queue of `pending`, kept if there is an objective.
     pub(super) latest_starts: LatestStarts,
-    /// Where requests belong to sequences.
+    /// Open sequences, if requests belong to sequences.
     pub(super) sequences: Option<Sequences>,
-    /// Nothing runs before this many requests wait; 0 once they did.
+    /// Number of waiting requests before anything runs; 0 once that number was reached.
     pub(super) hold_until_waiting: u32,
-    /// All live requests in order of arrival, when replies are to leave in that order.
+    /// All live requests in arrival order, if replies must leave in that order.
     pub(super) order: Option<List<InOrder>>,
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     pub(super) live: usize,
-    /// Tasks on lanes.
+    /// Number of tasks on lanes.
     pub(super) running: u32,
     pub(super) totals: Counters,
 }
@@ -170,7 +170,8 @@ impl Version {
             pending: Pending::new(QueueRules::new(&knobs.queueing), targets, may_leave),
             unit_ns: None,
             latest_starts: LatestStarts::default(),
-            // Each sequence is in order anyway; a reply that waits for another sequence would keep its own from ending.
+            // Sequences keep their own order already. Ordering across sequences could deadlock: a reply that waits for
+            // another sequence would keep its own sequence from ending.
             order: (knobs.queueing.preserve_ordering && sequences.is_none()).then(List::new),
             sequences,
             hold_until_waiting: knobs.queueing.hold_until_waiting,
@@ -180,17 +181,17 @@ impl Version {
         }
     }
 
-    /// Whether it may have one more task in flight.
+    /// Whether one more task may be in flight.
     pub(super) fn may_run(&self) -> bool {
         self.hold_until_waiting == 0 && self.running < self.max_in_flight
     }
 
-    /// Whether other requests wait that could not share a batch with those of a sub-queue.
+    /// Whether requests wait that cannot share a batch with this sub-queue.
     pub(super) fn others_wait(&self, sub_queue: SubQueueIx) -> bool {
         self.merges.is_some() && self.pending.rows > self.pending.sub_queues[sub_queue as usize].rows
     }
 
-    /// A run of so many rows of a stage or cell, executed in a bucket, took so long.
+    /// Corrects the costs by one run of `rows` rows of a stage or cell, executed in a bucket.
     pub(super) fn learn(&mut self, cell: CellId, rows: u32, bucket: u32, class: &ShapeClass, took_ns: Ns) {
         if self.learns {
             self.costs.learn(cell, rows, bucket, class, took_ns);
@@ -198,15 +199,15 @@ impl Version {
         }
     }
 
-    /// A task of so many rows in one stage, or nodes, took so long.
+    /// Updates the average device time per row by a task of `units` rows in one stage, or `units` nodes.
     pub(super) fn ran(&mut self, units: u32, used_ns: Ns) {
-        // Dividing costs about as much as the rest of this.
+        // The division costs about as much as the rest of this function, so a single row skips it.
         let own_ns = if units > 1 { used_ns / Ns::from(units) } else { used_ns };
         let unit_ns = self.unit_ns.get_or_insert(own_ns);
         *unit_ns = unit_ns.saturating_mul(AVERAGED - 1).saturating_add(own_ns) / AVERAGED;
     }
 
-    /// Device time that a request is expected to take.
+    /// Returns the device time that a request is expected to need.
     pub(super) fn expected_ns(&self, arrival: &Arrival) -> Ns {
         let units = match &self.graph {
             Graph::Stages(stages) => u64::from(arrival.rows) * u64::from(*stages),
@@ -215,26 +216,26 @@ impl Version {
         units.saturating_mul(self.unit_ns.unwrap_or(UNKNOWN_UNIT_NS))
     }
 
-    /// Target completion time of a request, `NEVER` without a deadline or objective.
+    /// Returns the target completion time of a request, `NEVER` without a deadline or objective.
     pub(super) fn target(&self, request: &Request) -> Ns {
         request.target(self.objective_ns)
     }
 
-    /// When a request that waits must start at the latest: its target less what it takes alone.
+    /// Returns the latest start of a waiting request: its target less its execution time alone.
     pub(super) fn latest_start(&self, request: &Request) -> Option<SlackNs> {
         let needs_ns = self.graph.time_alone(&self.costs, request, Quantile::P99)?;
         let target = SlackNs::try_from(self.target(request)).unwrap_or(SlackNs::MAX);
         Some(target.saturating_sub_unsigned(needs_ns))
     }
 
-    /// What one of the stages takes, on average.
+    /// Returns the average duration of one stage for a batch of this size and shape.
     pub(super) fn stage_ns(&self, rows: u32, class: &ShapeClass) -> Option<Ns> {
         let whole_ns = self.costs.whole(rows, class, Quantile::P99)?;
         Some(whole_ns / Ns::from(self.graph.stages()))
     }
 
-    /// Of requests that wait, the one that must start first. Only the first of each sub-queue counts, by target: the
-    /// others go behind it.
+    /// Returns the waiting request with the least slack. Considers only the first request by target of each sub-queue,
+    /// since the others start later in any case.
     pub(super) fn tightest_waiting(&mut self, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         let mut latest_starts = std::mem::take(&mut self.latest_starts);
         let first = latest_starts.first(now, |request_ix| self.latest_start(&ledger[request_ix]));
@@ -251,7 +252,8 @@ impl Version {
         }
     }
 
-    /// A sub-queue has changed: a request came, left or was delayed. Called before an empty sub-queue is retired.
+    /// Refiles a sub-queue after a request came, left or was delayed. Must be called before an empty sub-queue is
+    /// retired.
     pub(super) fn touched(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
         if self.objective_ns.is_none() || sub_queue == NOT_THEIR_TURN {
             return;
@@ -265,13 +267,13 @@ impl Version {
 
 impl StepContext<'_> {
     // ## pending => aboard
-    /// Takes a request out of the queue and lets it board.
+    /// Removes a request from the queue and boards it.
     pub(super) fn board(&mut self, request_ix: RequestIx) -> BatchSpan {
         self.unqueue(request_ix);
         board_request(self.now, self.ledger, self.timers, request_ix)
     }
 
-    /// Takes a request out of the queue, if it waits there.
+    /// Removes a request from the queue, if it is queued.
     pub(super) fn unqueue(&mut self, request_ix: RequestIx) {
         let RequestState::Queued { sub_queue, .. } = self.ledger[request_ix].state else { return };
         self.version.pending.remove(self.ledger, request_ix);
@@ -279,7 +281,7 @@ impl StepContext<'_> {
         self.version.pending.retire(sub_queue);
     }
 
-    /// Carries out what has come of a change of sequences.
+    /// Applies a change of sequences: timers, ended sequences, requests whose turn has come, and orphaned requests.
     pub(super) fn apply(&mut self, change: Change) {
         let (group, model) = (self.version.ix, self.version.model);
         change.rouses.iter().for_each(|&(until, ix)| self.timers.rouse(until, group, ix));
@@ -304,7 +306,7 @@ impl StepContext<'_> {
         }
     }
 
-    /// A sequence has been idle for as long as it may.
+    /// Closes a sequence that has been idle for its maximum idle time.
     pub(super) fn reclaim(&mut self, sequence: SequenceIx) {
         let now = self.now;
         let change = self.version.sequences.as_mut().map(|sequences| sequences.reclaim(now, sequence));
@@ -312,7 +314,7 @@ impl StepContext<'_> {
     }
 }
 
-/// Lets a request board that has left the queue; its deadline still counts, its queue timeout no longer does.
+/// Boards a request that has left the queue. Its deadline still counts; its queue timeout no longer does.
 pub(super) fn board_request(now: Ns, ledger: &mut Ledger, timers: &mut Timers, request_ix: RequestIx) -> BatchSpan {
     let request = &mut ledger[request_ix];
     request.state = RequestState::Aboard;

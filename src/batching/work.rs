@@ -1,5 +1,5 @@
-//! How the requests of a version run: as batches through stages, or as cells. What is the same for both is decided here
-//! once; everything behind belongs to one of them.
+//! How the requests of a version run: as batches through stages, or as graphs of cells. `Group` calls this type, which
+//! dispatches to `batches` or `cells`; no other code distinguishes the two.
 
 use super::{
     Arrival, End, Knobs, LaneId, Ns, Policy, RowOutcome, TaskId,
@@ -16,9 +16,9 @@ use super::{
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "a loaded version has one")]
 pub(super) enum Work {
-    /// Batches through stages.
+    /// Batches that run through stages.
     Batches(Batches),
-    /// Graphs of cells.
+    /// Requests that unfold into graphs of cells.
     Cells(Cells),
 }
 
@@ -30,7 +30,7 @@ impl Work {
         }
     }
 
-    /// Why a request can never board.
+    /// Returns why a request can never board, if so.
     pub(super) fn refusal(&self, arrival: &Arrival) -> Option<End> {
         match self {
             Self::Batches(_) => None,
@@ -38,14 +38,14 @@ impl Work {
         }
     }
 
-    /// Takes note of an arrival in a sub-queue.
+    /// Notifies the policy of an arrival in a sub-queue.
     pub(super) fn arrived(&mut self, now: Ns, sub_queue: SubQueueIx, request: &Request) {
         if let Self::Batches(batches) = self {
             batches.policy.arrived(now, sub_queue, request);
         }
     }
 
-    /// Whether there is anything to launch, be it bound to a lane.
+    /// Whether any work is ready to launch, including work that is pinned to a lane.
     pub(super) fn has_ready(&self) -> bool {
         match self {
             Self::Batches(batches) => batches.table.has_queued(),
@@ -91,7 +91,7 @@ impl Work {
     }
 
     // ## running => ended
-    /// The lane of a task hangs: its requests fail.
+    /// Fails the requests of a task whose lane hangs.
     pub(super) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
         context.version.totals.tasks_failed += 1;
         match self {
@@ -108,7 +108,7 @@ impl Work {
         }
     }
 
-    /// The request aboard that must go on first, to be in time.
+    /// Returns the boarded request with the least slack.
     pub(super) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         match self {
             Self::Batches(batches) => batches.tightest(version, now, ledger),
@@ -116,26 +116,26 @@ impl Work {
         }
     }
 
-    /// A request whose rows paused goes on.
+    /// Resumes a request whose rows are paused.
     pub(super) fn resume(&mut self, context: &mut StepContext<'_>, request_ix: RequestIx) {
         if let Self::Batches(batches) = self {
             batches.resume(context, request_ix);
         }
     }
 
-    /// Drops what has ended since the last boundary.
+    /// Removes rows that have ended since the last boundary.
     pub(super) fn tidy(&mut self, context: &mut StepContext<'_>) {
         if let Self::Batches(batches) = self {
             batches.tidy(context);
         }
     }
 
-    /// Whether its next decision depends on how much time other models can spare.
+    /// Whether the policy's next decision depends on the slack of other models.
     pub(super) fn asks_for_neighbours(&self, version: &Version) -> bool {
         self.batches().is_some_and(|batches| batches.asks_for_neighbours(version))
     }
 
-    /// Whether any node is ready that a lane may run.
+    /// Whether a node is ready that this lane may run.
     pub(super) fn has_ready_on(&self, lane: LaneId) -> bool {
         self.cells().is_some_and(|cells| cells.has_ready_on(lane))
     }

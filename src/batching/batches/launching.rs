@@ -1,5 +1,5 @@
-//! How batches travel from a decision of the policy to a lane: the meta operations on requests of the queue, and
-//! launches.
+//! Forming and launching batches: the meta operations *new* and *stretch* on queued requests, and the launch of a
+//! part's last step. `Batches::offer` calls these after the policy has decided.
 
 use smallvec::SmallVec;
 
@@ -22,7 +22,7 @@ use crate::batching::{
 };
 
 impl Batches {
-    /// Asks the policy what to do with a lane.
+    /// Asks the policy what to run on a lane.
     pub(in crate::batching) fn decide(
         &mut self,
         context: &StepContext<'_>,
@@ -60,7 +60,8 @@ impl Batches {
         selection: &Selection,
         accepts_newcomers: bool,
     ) -> PartIx {
-        // It is the newest now, so that no other is stretched any more.
+        // The new batch becomes the newest, so the previous one can no longer be stretched. Sealing it may return a
+        // lease that this batch needs.
         if self.pipeline.boundaries() > 0 {
             if let Some((newest, _)) = self.table.newest() {
                 self.table.batches[newest].sealed = true;
@@ -117,7 +118,7 @@ impl Batches {
         }
     }
 
-    /// The steps of a part will wait for so many newcomers to catch up.
+    /// Adds the time that the steps of a part will wait for `rows` newcomers to catch up.
     fn count_wait(&mut self, costs: &Costs, part: PartIx, rows: u32) {
         let class = self.table.batches[part.batch].class.clone();
         let entry = self.pipeline.entry();
@@ -139,6 +140,7 @@ impl Batches {
         let part = &mut self.table[ix];
         let foot_at = part.foot_at()?;
         if !staged {
+            // Without boundaries no buffer fixes the places, so rows are packed without gaps.
             lay_out(&mut part.steps[foot_at].rows);
         }
         let (batch, step) = (&self.table.batches[ix.batch], &self.table[ix].steps[foot_at]);
@@ -157,10 +159,12 @@ impl Batches {
             })
             .collect();
         let (from, to) = span_of(&step.rows);
+        // Buffers fix the padding of a staged batch; otherwise the task is padded only to its own longest row.
         let class = if staged { batch.class.clone() } else { longest(&step.rows, context.ledger) };
         let access = self.pipeline.access(batch, cell, from, to).unwrap_or_default();
         let after = if lane.looks_ahead() { self.pipeline.hazards(&access, lane.id) } else { SmallVec::new() };
         self.pipeline.launched(id, lane.id, &access, &mut self.table.batches[ix.batch]);
+        // Rows may go on at launch only if no outcome can redirect them.
         let ahead = lane.looks_ahead() && !self.pipeline.decides(cell) && !self.pipeline.is_last(cell);
         let ahead = self.pass_on(context, ix, foot_at, id, ahead);
         context.version.running += 1;
@@ -191,8 +195,8 @@ impl Batches {
         predicted_ns
     }
 
-    /// The foot of a part is on its lane: it waits for the task's end, or goes on to the next stage `ahead` of it.
-    /// Then its spans are given back, as they are in the task.
+    /// Moves the launched step: it waits for the task's end, or goes on to the next stage `ahead` of the task's end. In
+    /// the second case its spans are returned, for the task to keep.
     fn pass_on(
         &mut self,
         context: &mut StepContext<'_>,
@@ -215,20 +219,20 @@ impl Batches {
     }
 }
 
-/// Requests of a sub-queue have boarded.
+/// Updates a sub-queue after some of its requests have boarded.
 fn left(context: &mut StepContext<'_>, sub_queue: SubQueueIx) {
     context.version.touched(context.ledger, sub_queue);
     context.version.pending.retire(sub_queue);
 }
 
-/// Places of rows, from the first to behind the last.
+/// Returns the place of the first row and the place after the last.
 pub(in crate::batching) fn span_of(rows: &[BatchSpan]) -> (u32, u32) {
     let from = rows.first().map_or(0, |span| span.rows.at);
     let to = rows.last().map_or(0, |span| span.rows.at + span.rows.count);
     (from, to)
 }
 
-/// The padded shape that holds all these rows.
+/// Returns the padded shape that holds all these rows.
 pub(in crate::batching) fn longest(rows: &[BatchSpan], ledger: &Ledger) -> ShapeClass {
     let mut class = ShapeClass::default();
     for span in rows {
@@ -237,7 +241,7 @@ pub(in crate::batching) fn longest(rows: &[BatchSpan], ledger: &Ledger) -> Shape
     class
 }
 
-/// The highest level of the requests that these rows belong to; ended ones do not count.
+/// Returns the best priority level among the live requests of these rows.
 pub(in crate::batching) fn best_level(rows: &[BatchSpan], ledger: &Ledger) -> u64 {
     let aboard = rows.iter().filter(|span| ledger.is_aboard(span));
     aboard.map(|span| ledger[span.request_ix].level).min().unwrap_or(u64::MAX)

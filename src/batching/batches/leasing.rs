@@ -1,4 +1,4 @@
-//! Which batches may use a buffer, and when buffers return: the pipeline's leases seen from the batches.
+//! Buffer leases as batches see them: whether a batch may take a buffer, and when its leases return to the pipeline.
 
 use smallvec::SmallVec;
 
@@ -14,8 +14,8 @@ use crate::batching::{
 };
 
 impl Batches {
-    /// Whether the foot of a part may be launched: a buffer is free, and on a lane without a horizon no running task
-    /// uses it.
+    /// Whether the last step of a part may be launched: a buffer is free for it, and on a lane without a horizon no
+    /// running task uses that buffer.
     pub(in crate::batching) fn admits(&self, part: &Part, lane: &Lane) -> bool {
         if self.pipeline.boundaries() == 0 {
             return true;
@@ -29,15 +29,15 @@ impl Batches {
         self.access(part).is_none()
     }
 
-    /// What the foot of a part would read and write; none if no buffer is free.
+    /// Returns the buffers that the last step of a part would read and write; `None` if no buffer is free.
     fn access(&self, part: &Part) -> Option<Access> {
         let foot = part.foot()?;
         let (from, to) = span_of(&foot.rows);
         self.pipeline.access(&self.table.batches[part.ix.batch], foot.next, from, to)
     }
 
-    /// Whether a new batch could be launched: the first stage has a credit, or gets one as the newest batch ceases to
-    /// be the newest.
+    /// Whether a new batch could be launched: the first stage has a credit, or gets one when the newest batch is no
+    /// longer the newest.
     pub(in crate::batching) fn can_enter(&self, lane: &Lane) -> bool {
         if self.pipeline.boundaries() == 0 {
             return true;
@@ -53,14 +53,14 @@ impl Batches {
         self.pipeline.would_release(boundary, self.reached(newest)) && clear(newest.leases[usize::from(boundary)])
     }
 
-    /// Returns the leases that are not needed any more, and forgets batches without parts.
+    /// Returns the leases that are no longer needed, and removes batches without parts.
     pub(in crate::batching) fn release_leases(&mut self, now: Ns) {
         if self.pipeline.boundaries() == 0 {
             return;
         }
         let newest = self.table.newest().map(|(ix, _)| ix);
         let batches: SmallVec<[BatchIx; 8]> = self.table.batches.iter().map(|(ix, _)| ix).collect();
-        // A credit that returns at one boundary may let another return before it.
+        // A credit returned at one boundary may allow another return at the boundary before it.
         loop {
             let mut any = false;
             for &ix in &batches {
@@ -83,8 +83,8 @@ impl Batches {
         }
     }
 
-    /// Whether requests that start again wait for a buffer of the first stage. No other batch keeps one for newcomers
-    /// then, since newcomers are younger.
+    /// Whether requests that start again wait for a buffer of the first stage. If so, no other batch keeps its buffer
+    /// for newcomers, because newcomers are younger.
     fn older_wait_to_enter(&self) -> bool {
         let entry = self.pipeline.entry();
         self.table.all_queued().any(|ix| {
@@ -93,13 +93,13 @@ impl Batches {
         })
     }
 
-    /// Whether no newcomer may join a batch any more, by its size, age and progress.
+    /// Whether a batch accepts no more newcomers, because of its size, age or progress.
     fn is_over(&self, now: Ns, batch: &Batch) -> bool {
         batch.places.free() == 0 || !self.policy.keeps_open(now, batch, self.pipeline.stages())
     }
 
-    /// The number of stages that all rows of a batch have been launched into. The last counts once it has completed,
-    /// and so does one that decides, since rows may repeat it. `None` without rows.
+    /// Returns the number of stages that all rows of a batch have been launched into, or `None` without rows. The last
+    /// stage counts only once it has completed, and so does a stage that decides, since rows may repeat it.
     pub(in crate::batching) fn reached(&self, batch: &Batch) -> Option<u16> {
         let counts = |stage: CellId| !self.pipeline.is_last(stage) && !self.pipeline.decides(stage);
         batch.steps().map(|step| step.next.0 + u16::from(!step.is_queued() && counts(step.next))).min()

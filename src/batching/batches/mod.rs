@@ -1,6 +1,6 @@
-//! Requests that run as batches through stages (DVABatch section 5): what the policy decides about a lane is carried
-//! out on the queue and the batch table. How batches travel is in `launching` and `leasing`, what comes of their tasks
-//! in `outcomes`.
+//! Requests that run as batches through stages (DVABatch section 5). Carries out the policy's decisions on the queue
+//! and the batch table. `launching` and `leasing` form and launch batches; `outcomes` applies the outcomes of their
+//! tasks; `pausing` holds rows that wait for their client.
 
 mod launching;
 mod leasing;
@@ -31,15 +31,15 @@ pub(in crate::batching) struct Batches {
     pub(in crate::batching) policy: Box<dyn BatchPolicy>,
     pub(in crate::batching) table: BatchTable,
     pub(in crate::batching) pipeline: Pipeline,
-    /// Rows of requests whose clients have yet to take responses, in no batch meanwhile.
+    /// Rows of requests whose clients must first take their responses. They are in no batch.
     pub(in crate::batching) paused: BTreeMap<RequestIx, Vec<BatchSpan>>,
-    /// A request ended while its rows were in batches.
+    /// Whether a request has ended while its rows were in batches.
     pub(in crate::batching) untidy: bool,
     /// Tasks in flight.
     pub(in crate::batching) tasks: Vec<BatchTask>,
 }
 
-/// A task in flight.
+/// One task in flight.
 #[derive(Debug)]
 pub(in crate::batching) struct BatchTask {
     pub(in crate::batching) id: TaskId,
@@ -47,11 +47,11 @@ pub(in crate::batching) struct BatchTask {
     /// Number of the part's batch.
     pub(in crate::batching) batch_number: u64,
     pub(in crate::batching) cell: CellId,
-    /// Requests and rows that were in it when it was launched.
+    /// Number of requests and rows at launch.
     pub(in crate::batching) requests: u32,
     pub(in crate::batching) rows: u32,
     pub(in crate::batching) class: ShapeClass,
-    /// Its rows, when they went on to the next stage as soon as it was launched; empty when they wait for its end.
+    /// Its rows, if they went on to the next stage at launch; empty if they wait for its end.
     pub(in crate::batching) ahead: Vec<BatchSpan>,
 }
 
@@ -69,7 +69,7 @@ impl Batches {
         }
     }
 
-    /// Whether its next decision depends on how much time other models can spare.
+    /// Whether the policy's next decision depends on the slack of other models.
     pub(in crate::batching) fn asks_for_neighbours(&self, version: &Version) -> bool {
         self.policy.asks_for_neighbours() && version.pending.ready() > 0 && self.table.newest().is_some()
     }
@@ -98,6 +98,8 @@ impl Batches {
                     context.version.totals.splits += 1;
                     continue;
                 }
+                // The policy decides again after each change to the table, until it launches a task or has nothing to
+                // do.
                 Decision::Refuse(request_ix) => {
                     self.end(context, request_ix, End::Rejected(Rejection::Late));
                     continue;
@@ -112,7 +114,7 @@ impl Batches {
         }
     }
 
-    /// Takes requests out of their sub-queues and lets them board.
+    /// Removes requests from their sub-queues and boards them.
     pub(in crate::batching) fn board(
         &mut self,
         context: &mut StepContext<'_>,
@@ -152,7 +154,7 @@ impl Batches {
     }
 
     // ## slack
-    /// The batch that must go on first, to be in time.
+    /// Returns the least slack of any step, with its stage time.
     pub(in crate::batching) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         let batches = self.table.batches.iter().map(|(_, batch)| batch);
         let steps = batches.flat_map(|batch| batch.steps().map(move |step| (batch, step)));
@@ -160,7 +162,8 @@ impl Batches {
         slacks.min_by_key(|tightest| tightest.slack_ns)
     }
 
-    /// The rows of a step end together, so that only the earliest target that can still be met counts.
+    /// Returns the slack of a step. All its rows end together, so only the earliest target that can still be met
+    /// counts.
     fn tightest_of_step(
         &self,
         version: &Version,

@@ -1,5 +1,5 @@
-//! What comes of a task: its rows go on, are done, leave the order of stages, or start again in halves of the failed
-//! task.
+//! Outcomes of a task: rows go on to a stage, are done, pause, or fail. The requests of a failed task start again in
+//! halves.
 
 use smallvec::SmallVec;
 
@@ -17,7 +17,7 @@ use crate::batching::{
     version::StepContext,
 };
 
-/// Rows that go on, by the stage that they go to.
+/// Rows that go on, grouped by their next stage.
 type GoingOn = SmallVec<[(CellId, Vec<BatchSpan>); 1]>;
 
 impl Batches {
@@ -36,7 +36,7 @@ impl Batches {
             self.apply_outcomes_ahead(context, in_flight, outcomes);
             return;
         };
-        // One end per span, and a task and a wake beside them.
+        // Usually one `Finish` per span, plus one launch and one wake.
         context.actions.reserve(step.rows.len() + 2);
         let mut going_on = GoingOn::new();
         let Step { next: cell, rows, waits_ns, .. } = step;
@@ -56,7 +56,7 @@ impl Batches {
             if next <= cell {
                 self.table.repeat(in_flight.part, best_level(&rows, context.ledger));
             }
-            // Rows that skip stages become a part of their own; the rest can never catch up.
+            // Rows that skip stages become their own part; the rest can never catch up with them.
             if next.0 > cell.0 + 1 && self.pipeline.boundaries() > 0 {
                 self.table.new_part(in_flight.part, next, rows);
             } else {
@@ -66,7 +66,7 @@ impl Batches {
         self.after_step(context, in_flight.part);
     }
 
-    /// A task is off its lane.
+    /// Removes a task that has left its lane.
     fn take_completed(&mut self, context: &mut StepContext<'_>, task: TaskId) -> Option<BatchTask> {
         let at = self.tasks.iter().position(|in_flight| in_flight.id == task)?;
         let in_flight = self.tasks.swap_remove(at);
@@ -79,13 +79,13 @@ impl Batches {
         Some(in_flight)
     }
 
-    /// Brings a part whose steps changed in order, and returns what its batch needs no longer.
+    /// Restores the order of a part whose steps have changed, and returns the leases that its batch no longer needs.
     fn after_step(&mut self, context: &mut StepContext<'_>, part: PartIx) {
         context.version.totals.merges += u64::from(self.table.tidy(part, context.ledger));
         self.release_leases(context.now);
     }
 
-    /// Deals with the outcomes of one request's rows; those that stay under way are put into `going_on`.
+    /// Applies the outcomes of one request's rows. Rows that go on are added to `going_on`.
     fn apply_outcomes(
         &mut self,
         context: &mut StepContext<'_>,
@@ -144,7 +144,7 @@ impl Batches {
         }
     }
 
-    /// A task ended whose rows had gone on before: only rows that failed matter now.
+    /// Applies the outcomes of a task whose rows went on at launch. Only failed rows matter now.
     fn apply_outcomes_ahead(&mut self, context: &mut StepContext<'_>, in_flight: &BatchTask, outcomes: &[RowOutcome]) {
         let mut at = 0;
         for span in &in_flight.ahead {
@@ -164,7 +164,7 @@ impl Batches {
         self.retry_or_fail(context, task, |in_flight| in_flight.requests > 1);
     }
 
-    /// The lane of a task hangs: its requests fail.
+    /// Fails the requests of a task whose lane hangs.
     pub(in crate::batching) fn fail_lost(&mut self, context: &mut StepContext<'_>, task: TaskId) {
         self.retry_or_fail(context, task, |_| false);
     }
@@ -207,9 +207,10 @@ impl Batches {
         self.untidy = true;
     }
 
-    /// Takes all rows of a request that are not done out of its batches, wherever they have gone.
+    /// Takes all unfinished rows of a request out of its batches, and returns them. The request's boarding number
+    /// changes, which masks the spans that stay behind in running tasks.
     fn recall(&mut self, context: &mut StepContext<'_>, of: BatchSpan) -> Vec<BatchSpan> {
-        // Masked rows of a request that had the same place in the ledger before may still run.
+        // Compare ids, too: masked rows of an ended request that had the same ledger index may still run.
         let mine = |span: &&BatchSpan| span.rows.req == of.rows.req && span.boarding == of.boarding;
         let steps = self.table.parts().flat_map(|part| &part.steps);
         let mut rows: Vec<BatchSpan> = steps.flat_map(|step| step.rows.iter().filter(mine)).copied().collect();
@@ -220,18 +221,21 @@ impl Batches {
         rows
     }
 
-    /// The turn of a task's part, which may have gone on ahead to its end.
+    /// Returns the precedence of a task's part. If the part has already gone on and ended, its batch's number takes its
+    /// place.
     fn place_of(&self, in_flight: &BatchTask) -> u64 {
         self.table.find(in_flight.part).map_or(in_flight.batch_number, |part| part.precedence)
     }
 
-    /// Lets requests whose task has failed start again in two parts, so that those that fail alone are found.
+    /// Starts the requests of a failed task again in two parts, so that requests that fail alone are found by
+    /// bisection.
     fn halve(&mut self, context: &mut StepContext<'_>, place: u64, requests: &[Vec<BatchSpan>]) {
         let (first, second) = requests.split_at(requests.len().div_ceil(2));
         for half in [first, second] {
             let rows: Vec<BatchSpan> = half.concat();
             let count: u32 = rows.iter().map(|span| span.rows.count).sum();
-            // Rows that had parted come together again, and others may have come into their places.
+            // A request's rows that were in different parts are together again, and other rows may have filled their
+            // places, so they can exceed the largest batch.
             if count > context.version.max_rows {
                 self.halve(context, place, half);
             } else if count > 0 {
@@ -240,7 +244,7 @@ impl Batches {
         }
     }
 
-    /// Starts rows again in a batch that accepts no newcomers, at the level and the place in the order that they had.
+    /// Starts rows again in a sealed batch, at their previous level and precedence.
     fn start_again(&mut self, context: &mut StepContext<'_>, place: u64, rows: Vec<BatchSpan>) {
         context.version.totals.retries += 1;
         let (class, level) = (longest(&rows, context.ledger), best_level(&rows, context.ledger));
@@ -263,12 +267,12 @@ impl Batches {
     }
 }
 
-/// Adds a row to those that go to `next`, joining it to the last span where it follows on.
+/// Adds a row to the rows that go to `next`, extending the last span if the row continues it.
 fn go_on(going_on: &mut GoingOn, next: CellId, span: &BatchSpan, row: u32, blank: impl FnOnce() -> Vec<BatchSpan>) {
     append(stage_of(going_on, next, blank), span, row);
 }
 
-/// Adds a row of a span to others, joining it to the last of them where it follows on.
+/// Adds a row of a span to `spans`, extending the last one if the row continues it.
 pub(in crate::batching) fn append(spans: &mut Vec<BatchSpan>, span: &BatchSpan, row: u32) {
     let rows = RowSpan { start: span.rows.start + row, count: 1, at: span.rows.at + row, ..span.rows };
     match spans.last_mut() {
@@ -283,7 +287,7 @@ pub(in crate::batching) fn append(spans: &mut Vec<BatchSpan>, span: &BatchSpan, 
     }
 }
 
-/// The rows that go to `next`.
+/// Returns the rows that go to `next`.
 fn stage_of(going_on: &mut GoingOn, next: CellId, blank: impl FnOnce() -> Vec<BatchSpan>) -> &mut Vec<BatchSpan> {
     let at = going_on.iter().position(|&(stage, _)| stage == next).unwrap_or_else(|| {
         going_on.push((next, blank()));

@@ -1,5 +1,5 @@
-//! Rows that wait for the client of their request: it has more responses than it takes, so no further one is made. They
-//! are in no batch and hold no lane, and their request still ends by its deadline, or when the client gives it up.
+//! Paused rows: their client has more responses pending than it takes, so no further response is made. They are in no
+//! batch and occupy no lane. Their request still ends at its deadline or when the client cancels it.
 
 use super::{Batches, launching::longest, outcomes::append};
 use crate::batching::{PartOrder, ids::RequestIx, ledger::BatchSpan, table::Blueprint, version::StepContext};

@@ -1,5 +1,5 @@
-//! What requests unfold into: the segments of their model one after the other, each as subgraphs (BatchMaker sections
-//! 3.1 and 4.3).
+//! The cell graphs of boarded requests (BatchMaker sections 3.1 and 4.3). A request runs through its model's segments
+//! in order; each segment unfolds into subgraphs, whose ready nodes are in `queues`.
 
 use slab::Slab;
 use smallvec::SmallVec;
@@ -19,23 +19,23 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// A request on its way.
+/// A boarded request: its graph, its progress and its state slots.
 #[derive(Debug)]
 struct Journey {
     request: RequestIx,
     graph: Box<[Unfolded]>,
-    /// Where its state is, from its first node to the last: all segments share these.
+    /// State slots, held from the first node to the last and shared by all segments.
     slots: HeldSlots,
-    /// The segment that it is in.
+    /// Index of the current segment.
     segment: usize,
-    /// Its subgraphs in it.
+    /// Its subgraphs in the current segment.
     subgraphs: Members,
-    /// Of a tree: the subgraph of the inner nodes, and leaves that have not run.
+    /// For a tree, the subgraph of the inner nodes, and the number of leaves that have not run.
     inner: Option<SubgraphIx>,
     leaves: u32,
-    /// Rows in flight.
+    /// Number of rows in flight.
     rows: u32,
-    /// Its request has ended: its slots return with its last row.
+    /// Whether the request has ended. Its slots are freed with its last row in flight.
     is_over: bool,
 }
 
@@ -45,12 +45,12 @@ pub(in crate::batching) struct CellGraphs {
     segments: Vec<SegmentKnobs>,
     queues: Queues,
     journeys: Slab<Journey>,
-    /// Those of them whose requests have not ended.
+    /// Number of journeys whose requests have not ended.
     under_way: u32,
-    /// By the request's index in the ledger.
+    /// Indexed by the request's index in the ledger.
     of_request: Vec<Option<JourneyIx>>,
     free_slots: FreeSlots,
-    /// Inner nodes wait for their own children alone, and not for all leaves (section 4.4).
+    /// Whether inner nodes wait only for their own children instead of for all leaves (section 4.4).
     frontier: bool,
 }
 
@@ -67,8 +67,8 @@ impl CellGraphs {
         }
     }
 
-    /// What holds between two steps, of a version of which these requests have boarded, these rows are in flight, and
-    /// some of them run again.
+    /// Checks the invariants between two steps, given the requests that have boarded, the rows in flight, and the rows
+    /// that run again.
     pub(in crate::batching) fn check<'a>(
         &self,
         mut aboard: Vec<RequestIx>,
@@ -95,7 +95,8 @@ impl CellGraphs {
         self.queues.check(retried.filter(|row| self.is_live(row)))
     }
 
-    /// Requests hold the slots that they need, each its own, and rows in flight name those of their requests.
+    /// Each request holds as many slots as it needs, no slot is held twice, and rows in flight name slots of their own
+    /// requests.
     fn check_slots<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
         for (ix, journey) in &self.journeys {
             let (held, needs) = (journey.slots.len(), slots(&journey.graph));
@@ -118,7 +119,8 @@ impl CellGraphs {
         self.free_slots.count()
     }
 
-    /// A request boards, for whose state there is room: the subgraphs of its first segment stand in their queues.
+    /// Boards a request, and queues the subgraphs of its first segment. The caller has checked that enough slots are
+    /// free.
     pub(in crate::batching) fn board(&mut self, request: RequestIx, graph: Box<[Unfolded]>) {
         self.under_way += 1;
         let ix = self.journeys.insert(Journey {
@@ -140,7 +142,7 @@ impl CellGraphs {
         self.enter(ix);
     }
 
-    /// The type of the nodes that a request boards with.
+    /// Returns the type of the nodes with which a request starts.
     pub(in crate::batching) fn first(&self) -> CellId {
         match self.segments.first() {
             Some(SegmentKnobs::Steps { cell } | SegmentKnobs::Tree { leaf: cell, .. }) => *cell,
@@ -148,18 +150,18 @@ impl CellGraphs {
         }
     }
 
-    /// Requests that have boarded and not ended.
+    /// Returns the number of boarded requests that have not ended.
     pub(in crate::batching) fn under_way(&self) -> u32 {
         self.under_way
     }
 
-    /// Whether any node is ready, on whatever lane.
+    /// Whether any node is ready, on any lane.
     pub(in crate::batching) fn has_ready(&self) -> bool {
         self.queues.has_ready()
     }
 
-    /// The type that a lane runs next, given the one that it ran last, and how many nodes requests would bring that
-    /// have not boarded, and other versions.
+    /// Returns the type that a lane runs next. `last` is the type that it ran last; `waiting` and `brought` return how
+    /// many nodes unboarded requests and other versions could add.
     pub(in crate::batching) fn choose(
         &self,
         lane: LaneId,
@@ -183,20 +185,20 @@ impl CellGraphs {
         })
     }
 
-    /// The type of the oldest retry that a lane may run.
+    /// Returns the type of the oldest retry that a lane may run.
     pub(in crate::batching) fn first_retry(&self, lane: LaneId) -> Option<CellId> {
         self.queues.first_retry(lane)
     }
 
-    /// Rows of a failed task that run again, apart from all others, as a task of this type on a lane.
+    /// Takes the rows of a retry of this type for a lane. They run as a separate task.
     pub(in crate::batching) fn launch_retry(&mut self, cell: CellId, lane: LaneId) -> Option<Vec<NodeRow>> {
         let rows = self.queues.launch_retry(cell, lane)?;
         rows.iter().for_each(|row| self.journeys[row.of.journey as usize].rows += 1);
         Some(rows)
     }
 
-    /// A task has failed: these rows of it, which count, run again in halves. What was launched ahead on them, among
-    /// those `in_flight`, is void.
+    /// Handles the failure of a task: these rows, whose outcomes count, run again in halves. Rows among `in_flight`
+    /// that were launched ahead and depend on them become void.
     pub(in crate::batching) fn failed<'a>(
         &mut self,
         cell: CellId,
@@ -218,7 +220,7 @@ impl CellGraphs {
         }
     }
 
-    /// The rows of a retry have run well.
+    /// Handles the success of a retry.
     pub(in crate::batching) fn ran_again(&mut self, rows: &[NodeRow]) {
         for row in rows {
             if self.is_live(row) {
@@ -227,8 +229,8 @@ impl CellGraphs {
         }
     }
 
-    /// Whether the outcome of a row counts: its request is under way, its inputs were there, and no earlier outcome has
-    /// ended its loop.
+    /// Whether the outcome of a row counts: its request has not ended, its inputs were valid, and no earlier outcome
+    /// has ended its loop.
     pub(in crate::batching) fn counts(&self, row: &NodeRow) -> bool {
         self.is_live(row) && !self.queues.get(row.subgraph).nodes.has_ended()
     }
@@ -237,8 +239,8 @@ impl CellGraphs {
         !row.is_void && !self.journeys[row.of.journey as usize].is_over
     }
 
-    /// A task has ended; `is_last` tells for each of its rows whether its outcome ended the loop. Gives the requests
-    /// that are done.
+    /// Handles the end of a task, and returns the requests that are done. `is_last` returns whether a row's outcome
+    /// ended its loop.
     pub(in crate::batching) fn completed(
         &mut self,
         cell: CellId,
@@ -256,29 +258,29 @@ impl CellGraphs {
             let journey = &mut self.journeys[row.of.journey as usize];
             journey.rows -= 1;
             if !journey.is_over {
-                // A row before it may have been the last of the same subgraph.
+                // An earlier row of this task may have been the last of the same subgraph.
                 let is_there = self.queues.is_of(row.subgraph, row.of.journey);
                 if !is_there || !self.queues.is_complete(row.subgraph) || !self.passed(row) {
                     continue;
                 }
                 done.push(row.of.request);
             }
-            // It has no further row in any task, then.
+            // A request that is over is forgotten with its last row in flight.
             self.forget_if_over(row.of.journey);
         }
         done
     }
 
-    /// Nodes of a request that has not boarded, by their types.
+    /// Counts the nodes of an unboarded request by type.
     pub(in crate::batching) fn all_nodes(&self, graph: &[Unfolded]) -> NodeCounts {
         node_counts(&self.segments, graph, 0, 0)
     }
 
-    /// Nodes of a request under way that are not submitted, at most.
+    /// Counts, by type, the nodes of a boarded request that are not submitted; an upper bound.
     pub(in crate::batching) fn nodes_left(&self, request: RequestIx) -> NodeCounts {
         let journey = self.of_request.get(request as usize).copied().flatten();
         let Some(journey) = journey.and_then(|ix| self.journeys.get(ix as usize)) else { return NodeCounts::new() };
-        // Steps are one subgraph. Of a tree nothing is counted off.
+        // Steps form a single subgraph. For a tree, submitted nodes are not subtracted.
         let submitted = match (&journey.graph[journey.segment], journey.subgraphs.first()) {
             (Unfolded::Steps(_), Some(subgraph)) => self.queues.get(subgraph).nodes.submitted(),
             _ => 0,
@@ -286,7 +288,8 @@ impl CellGraphs {
         node_counts(&self.segments, &journey.graph, journey.segment, submitted)
     }
 
-    /// Takes a request out of all queues; rows of it that run are masked, and its slots return with the last of them.
+    /// Removes an ended request from all queues. Its rows in running tasks are masked, and its slots are freed with the
+    /// last of them.
     pub(in crate::batching) fn drop(&mut self, request: RequestIx) {
         let Some(ix) = self.of_request.get_mut(request as usize).and_then(Option::take) else { return };
         let journey = &mut self.journeys[ix as usize];
@@ -301,7 +304,7 @@ impl CellGraphs {
         self.forget_if_over(ix);
     }
 
-    /// Subgraphs of a journey that were gone through one by one.
+    /// Number of times that a subgraph of a journey was visited by iteration.
     #[cfg(test)]
     pub(super) fn visited(&self, journey: JourneyIx) -> u64 {
         self.journeys.get(journey as usize).map_or(0, |journey| journey.subgraphs.visited())
@@ -314,13 +317,14 @@ impl CellGraphs {
         }
     }
 
-    /// A subgraph is complete: what waits for it goes on. Whether its request is done.
+    /// Handles a complete subgraph: starts the nodes or the segment that wait for it. Returns whether the request is
+    /// done.
     fn passed(&mut self, row: &NodeRow) -> bool {
         let journey = &mut self.journeys[row.of.journey as usize];
         self.queues.remove(row.subgraph);
         let are_all = journey.subgraphs.complete_one();
         if journey.inner == Some(row.subgraph) {
-            // Leaves that nobody waits for may still run.
+            // Leaves that no inner node waits for may still be running.
             journey.inner = None;
         } else if let Some(inner) = journey.inner {
             journey.leaves -= 1;
@@ -350,7 +354,7 @@ impl CellGraphs {
         true
     }
 
-    /// Puts the subgraphs of a request's segment into their queues.
+    /// Queues the subgraphs of a request's current segment.
     fn enter(&mut self, ix: JourneyIx) {
         let journey = &mut self.journeys[ix as usize];
         let queues = &mut self.queues;

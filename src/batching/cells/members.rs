@@ -1,16 +1,16 @@
-//! The subgraphs of the segment that a request is in. A tree has as many as leaves, so nothing that happens for each of
-//! its nodes goes through them all.
+//! The subgraphs of a request's current segment. A tree has one subgraph per leaf, so work done per node must not
+//! iterate over all of them.
 
 use smallvec::SmallVec;
 
 use super::queues::SubgraphIx;
 
-/// Subgraphs that entered together, and how many of them are not complete.
+/// Subgraphs queued together, and the number of them that are not complete.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     all: SmallVec<[SubgraphIx; 1]>,
     open: u32,
-    /// How many were gone through, one by one.
+    /// Number of subgraphs visited by iteration.
     #[cfg(test)]
     visited: std::cell::Cell<u64>,
 }
@@ -21,29 +21,29 @@ impl Members {
         self.open += 1;
     }
 
-    /// Forgets those of the segment before.
+    /// Removes the subgraphs of the previous segment.
     pub(super) fn clear(&mut self) {
         self.all.clear();
         self.open = 0;
     }
 
-    /// One of them is complete; whether all are.
+    /// Counts one subgraph as complete, and returns whether all are.
     pub(super) fn complete_one(&mut self) -> bool {
         self.open -= 1;
         self.open == 0
     }
 
-    /// Those that are not complete.
+    /// Returns the number of incomplete subgraphs.
     pub(super) fn open(&self) -> u32 {
         self.open
     }
 
-    /// The one that entered first, complete or not.
+    /// Returns the subgraph that was added first, complete or not.
     pub(super) fn first(&self) -> Option<SubgraphIx> {
         self.all.first().copied()
     }
 
-    /// All that entered. The indices of those that are complete may be another's by now.
+    /// Returns all subgraphs. The index of a complete one may have been reused.
     pub(super) fn iter(&self) -> impl Iterator<Item = SubgraphIx> {
         #[cfg(test)]
         self.visited.set(self.visited.get() + self.all.len() as u64);

@@ -1,7 +1,7 @@
-//! Cellular batching (BatchMaker): requests as graphs of cells, queues of ready nodes by cell type, and tasks that are
-//! formed for each run, so that requests board at any step and leave after their own last one.
+//! Cellular batching (BatchMaker). Requests are graphs of cells; each cell type has a queue of ready nodes, and every
+//! task is formed from such a queue, so requests board at any step and leave after their own last step.
 //!
-//! Here must not live: what a cell computes, or what state is and where a slot of it lies.
+//! This module must not know what a cell computes, what its state is, or where a device stores a slot.
 
 mod graphs;
 mod members;

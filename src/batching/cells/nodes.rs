@@ -1,4 +1,4 @@
-//! The nodes of one subgraph: which are ready, and what becomes ready when one is submitted.
+//! The nodes of one subgraph: which are ready, and which become ready when one is submitted.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -7,11 +7,11 @@ use crate::model::unfold::Topology;
 /// Nodes of one cell type that depend on one another.
 #[derive(Debug)]
 pub(super) enum Nodes {
-    /// One after the other, so many; a generator where outcomes end them early.
+    /// `steps` nodes, one after the other. A loop whose outcomes end it early has fewer.
     Steps { next: u32, steps: u32, has_ended: bool },
-    /// A single one.
+    /// A single node.
     One { node: u32, taken: bool },
-    /// Those of a topology that are no leaves, each behind its children.
+    /// The inner nodes of a topology; each runs after its children.
     Inner { topology: Arc<Topology>, ready: VecDeque<u32>, unfinished: Vec<u32>, left: u32 },
 }
 
@@ -22,7 +22,7 @@ impl Nodes {
         Self::Inner { topology: Arc::clone(topology), ready: VecDeque::new(), unfinished, left }
     }
 
-    /// How many are ready.
+    /// Returns the number of ready nodes.
     pub(super) fn ready(&self) -> u32 {
         match self {
             Self::Steps { next, steps, .. } => u32::from(next < steps),
@@ -31,7 +31,7 @@ impl Nodes {
         }
     }
 
-    /// Whether none is left to submit.
+    /// Whether all nodes are submitted.
     pub(super) fn are_submitted(&self) -> bool {
         match self {
             Self::Steps { next, steps, .. } => next >= steps,
@@ -40,7 +40,8 @@ impl Nodes {
         }
     }
 
-    /// Which of its request's slots has what a node leaves: a chain writes over its own, of a tree each node has one.
+    /// Returns the index, among its request's slots, of the slot that a node writes. A chain overwrites a single slot;
+    /// in a tree each node has its own.
     pub(super) fn slot(&self, node: u32) -> usize {
         match self {
             Self::Steps { .. } => 0,
@@ -48,7 +49,7 @@ impl Nodes {
         }
     }
 
-    /// Steps that are.
+    /// Returns the number of submitted steps.
     pub(super) fn submitted(&self) -> u32 {
         match self {
             Self::Steps { next, .. } => *next,
@@ -56,8 +57,8 @@ impl Nodes {
         }
     }
 
-    /// Submits the first that is ready, which makes ready what waited for it alone: lanes are in order, and the
-    /// subgraph stays on its lane.
+    /// Submits the first ready node. Nodes that waited only for it become ready at once, because lanes run in order and
+    /// the subgraph stays on its lane.
     pub(super) fn submit(&mut self) -> Option<u32> {
         match self {
             Self::Steps { next, steps, .. } => (*next < *steps).then(|| {
@@ -74,7 +75,7 @@ impl Nodes {
         }
     }
 
-    /// A node is there for those that wait for it.
+    /// Marks the inputs that a node provides as available.
     pub(super) fn release_parents(&mut self, node: u32) {
         let Self::Inner { topology, ready, unfinished, .. } = self else { return };
         for &parent in topology.parents_of(node) {
@@ -86,8 +87,8 @@ impl Nodes {
         }
     }
 
-    /// A submitted node has not run after all: those that were submitted because of it, which this gives, are as if
-    /// they had not been.
+    /// Takes back a submitted node that failed. Nodes that were submitted because of it are taken back too, and
+    /// returned.
     pub(super) fn take_back(&mut self, failed: u32) -> Vec<u32> {
         match self {
             Self::Steps { next, .. } => {
@@ -104,6 +105,7 @@ impl Nodes {
                     for &parent in topology.parents_of(node) {
                         let waits_for = &mut unfinished[parent as usize];
                         *waits_for += 1;
+                        // The parent already waited for another child, so it was not submitted.
                         if *waits_for > 1 {
                             continue;
                         }
@@ -121,14 +123,14 @@ impl Nodes {
         }
     }
 
-    /// An outcome was the last: nothing more is submitted.
+    /// Ends a loop by an outcome: no further step is submitted.
     pub(super) fn end(&mut self) {
         if let Self::Steps { next, steps, has_ended } = self {
             (*steps, *has_ended) = (*next, true);
         }
     }
 
-    /// Whether an outcome was the last: what was submitted beyond it counts for nothing.
+    /// Whether an outcome has ended the loop, so that steps submitted beyond it do not count.
     pub(super) fn has_ended(&self) -> bool {
         matches!(self, Self::Steps { has_ended: true, .. })
     }

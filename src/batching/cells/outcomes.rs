@@ -1,4 +1,4 @@
-//! What comes of a task of cells: its nodes make others ready, end their requests, or run again in halves of the failed
+//! Outcomes of a task of cells: nodes make other nodes ready, end their requests, or run again in halves of the failed
 //! task.
 
 use super::{
@@ -44,8 +44,8 @@ impl Cells {
     }
 
     // ## running => (to run again, in halves | ended)
-    /// A node that failed alone ends its request. Of several it is unknown which one failed; their inputs are
-    /// unchanged, so that they run again.
+    /// Handles a failed task. A node that failed alone ends its request. If a task of several nodes failed, it is
+    /// unknown which one is at fault; their inputs are unchanged, so they run again in halves.
     pub(in crate::batching) fn fail(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
         if in_flight.rows == 1 {
             return self.fail_lost(context, in_flight);
@@ -58,7 +58,7 @@ impl Cells {
         self.cells.completed(task.cell, &task.nodes, |_| false);
     }
 
-    /// A task's nodes end their requests, but for those whose loop had ended before.
+    /// Fails the requests of a task's nodes, except requests whose loop had ended before.
     pub(in crate::batching) fn fail_lost(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) {
         let Some(task) = self.take_completed(context, in_flight) else { return };
         for row in &task.nodes {
@@ -69,14 +69,14 @@ impl Cells {
         self.cells.completed(task.cell, &task.nodes, |_| false);
     }
 
-    /// A task is off its lane, as far as it is of one cell.
+    /// Removes the entry of a task for one cell, after the task has left its lane.
     fn take_completed(&mut self, context: &mut StepContext<'_>, in_flight: &InFlightTask) -> Option<CellTask> {
         context.version.running -= u32::from(!in_flight.is_followed);
         let at = self.tasks.iter().position(|task| task.id == in_flight.task)?;
         Some(self.tasks.remove(at))
     }
 
-    /// Whether the nodes of the task that was launched last run again.
+    /// Whether a task is a retry.
     pub(in crate::batching) fn is_retry(&self, id: TaskId) -> bool {
         self.tasks.iter().any(|task| task.id == id && task.is_retry)
     }

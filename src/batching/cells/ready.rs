@@ -1,20 +1,20 @@
-//! Which places of a queue have something ready: a set of small numbers from which the first is found in a few steps,
-//! however many places there are.
+//! A set of small numbers that finds its first member in a few steps, however many numbers there are. Used for the
+//! places of a queue that have ready nodes.
 
 /// A set of places.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Places {
-    /// A bit a place.
+    /// One bit per place.
     words: Vec<u64>,
-    /// A bit a word that is not empty.
+    /// One bit per word, set if the word is not 0.
     summary: Vec<u64>,
 }
 
 impl Places {
-    /// Places of a word.
+    /// Number of places per word.
     pub(super) const WORD: usize = u64::BITS as usize;
 
-    /// Adds a place; whether it was not there.
+    /// Adds a place, and returns whether it was missing before.
     pub(super) fn insert(&mut self, place: u32) -> bool {
         let (word, bit) = split(place);
         if self.words.len() <= word {
@@ -28,7 +28,7 @@ impl Places {
         !was
     }
 
-    /// Takes a place out; whether it was there.
+    /// Removes a place, and returns whether it was present.
     pub(super) fn remove(&mut self, place: u32) -> bool {
         let (word, bit) = split(place);
         let Some(entry) = self.words.get_mut(word).filter(|entry| **entry & bit != 0) else { return false };
@@ -40,7 +40,7 @@ impl Places {
         true
     }
 
-    /// The first word, from one on, that holds a place of either set, and those of its places that do.
+    /// Returns the first word, from `from` on, in which either set has a place, with the bits of both sets.
     pub(super) fn next_word(&self, other: &Self, from: usize) -> Option<(usize, u64)> {
         let at = self.first_word(from).into_iter().chain(other.first_word(from)).min()?;
         Some((at, self.words.get(at).unwrap_or(&0) | other.words.get(at).unwrap_or(&0)))

@@ -1,15 +1,15 @@
-//! Slots for the state of requests: numbers, which a device turns into rows of a table.
+//! State slots of requests. A slot is a number, which a device maps to a row of a table.
 
 use smallvec::SmallVec;
 
 use crate::model::unfold::Unfolded;
 
-/// The slots of one request. A chain's is kept without an allocation.
+/// The slots of one request. A chain's single slot needs no allocation.
 pub(super) type HeldSlots = SmallVec<[u32; 4]>;
 
-/// The slots that a request reserves: those of the segment that needs most.
+/// Returns the number of slots that a request reserves: the maximum over its segments.
 pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
-    // A chain writes over its own, each node of a tree has one.
+    // A chain overwrites a single slot; in a tree each node has its own.
     let held = |unfolded: &Unfolded| match unfolded {
         Unfolded::Steps(_) => 1,
         Unfolded::Tree(topology) => topology.nodes(),
@@ -19,16 +19,16 @@ pub(in crate::batching) fn slots(graph: &[Unfolded]) -> u32 {
 
 /// The free slots of a version.
 ///
-/// What was freed last is given out first: its state was touched last, so that it is likely to be cached still. Only
-/// when nothing freed is left comes the lowest number that was never given out, so that no number is higher than it
-/// must be, and nothing is kept for those that were never needed.
+/// The slot freed last is reused first, since its state is the most likely to be cached. If no freed slot is left, the
+/// lowest number never used is next. So numbers stay as low as possible, and slots that are never needed take no
+/// memory.
 #[derive(Debug)]
 pub(super) struct FreeSlots {
-    /// Slots in all.
+    /// Total number of slots.
     all: u32,
-    /// The lowest that was never given out.
+    /// The lowest slot that was never used.
     fresh: u32,
-    /// Those given back, the latest last.
+    /// Freed slots, the latest last.
     freed: Vec<u32>,
 }
 
@@ -37,12 +37,12 @@ impl FreeSlots {
         Self { all, fresh: 0, freed: Vec::new() }
     }
 
-    /// How many there are.
+    /// Returns the number of free slots.
     pub(super) fn count(&self) -> u32 {
         self.all - self.fresh + self.freed.len() as u32
     }
 
-    /// Takes so many, of which there must be enough.
+    /// Takes `count` slots. The caller has checked that enough are free.
     pub(super) fn take(&mut self, count: u32) -> HeldSlots {
         debug_assert!(count <= self.count(), "{count} slots are taken of {}", self.count());
         let mut take_one = || {
@@ -54,12 +54,12 @@ impl FreeSlots {
         (0..count).map(|_| take_one()).collect()
     }
 
-    /// Takes a request's slots back. One of its size is given the same, in the same order.
+    /// Frees a request's slots. The next request of the same size gets them in the same order.
     pub(super) fn give_back(&mut self, held: &[u32]) {
         self.freed.extend(held.iter().rev());
     }
 
-    /// Each slot is held once or free once: those that requests hold and those that are free are all there are.
+    /// Checks that each slot is either free or held by exactly one request.
     pub(super) fn check<'a>(&'a self, held: impl Iterator<Item = &'a u32>) -> Result<(), String> {
         if self.fresh > self.all {
             return Err(format!("{} slots were given out, of {}", self.fresh, self.all));

@@ -1,4 +1,5 @@
-//! The core: one state machine for a pool of lanes and all the versions that share it.
+//! The core: one state machine for a device, its lanes and all model versions that share them. The executor and the
+//! simulator drive it through [`Core::step`].
 
 pub(super) mod invariants;
 mod sharing;
@@ -22,24 +23,24 @@ use super::{
     work::Work,
 };
 
-/// In debug builds the invariants are checked after every step while at most this many requests live, since a check
-/// walks over all of them.
+/// Debug builds check the invariants after each step only while at most this many requests are live, because a check
+/// visits every request.
 const CHECKED_LIVE: usize = 64;
 
-/// What a device has to do.
+/// The load of one device, as the router reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// Device time that its live requests take, in nanoseconds, as expected when they arrived.
+    /// Device time that the live requests are expected to need, in nanoseconds; estimated at arrival.
     pub expected_ns: Ns,
-    /// Requests that wait and may leave for another device.
+    /// Number of queued requests that may move to another device.
     pub may_leave: usize,
-    /// Lanes in service.
+    /// Number of lanes in service.
     pub lanes: usize,
-    /// Of those, without a task.
+    /// Number of lanes in service that have no task.
     pub idle_lanes: usize,
 }
 
-/// Decides which requests run together, when and where. It owns no clock: time comes with every event.
+/// Decides which requests run together, when and on which lane. It has no clock; each event carries the time.
 #[derive(Debug, Default)]
 pub struct Core {
     pub(in crate::batching) ledger: Ledger,
@@ -48,33 +49,33 @@ pub struct Core {
     pub(in crate::batching) shared_cells: SharedCells,
     pub(in crate::batching) arbiter: Arbiter,
     pub(in crate::batching) timers: Timers,
-    /// The `WakeAt` that the driver has yet to answer.
+    /// The time of the last `WakeAt` that the driver has not answered yet.
     announced: Option<Ns>,
     pub(in crate::batching) now: Ns,
     tasks: u64,
-    /// Whether the next step panics.
+    /// Makes the next step panic.
     #[cfg(test)]
     fails: bool,
 }
 
 impl Core {
-    /// A core without lanes and models: both come by events.
+    /// Creates a core without lanes or models. `LaneUp` and `ModelUp` events add them.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes one event at `now` (nanoseconds since the driver's epoch; an earlier time than before counts as the last)
-    /// and returns what the driver has to do, in order.
+    /// Handles one event at `now` and returns the actions for the driver, in order. `now` is in nanoseconds since the
+    /// driver's epoch; a time earlier than the previous one counts as the previous one.
     ///
-    /// Deadlines and queue timeouts that have passed at `now` take effect before the event does. Events that name an
-    /// ended request, an ended task or a version that is not up change nothing, but that a request for a version that
-    /// is not up, or with no rows, or more than its version's largest batch, ends `Failed`.
+    /// Deadlines and queue timeouts that have passed at `now` take effect before the event. Events that name an ended
+    /// request, an ended task or an unloaded version are ignored, except that `Arrived` finishes as `Failed` if its
+    /// version is not loaded, or if it has no rows or more rows than its version's largest batch.
     pub fn step(&mut self, now: Ns, mut event: Event<'_>) -> Actions {
         self.now = self.now.max(now);
         let mut actions = Actions::new();
         self.sound_alarms(&mut actions);
         match event {
-            // An arrival is large, and each move would copy it.
+            // Borrowed rather than moved: an arrival is large, and each move would copy it.
             Event::Arrived(ref mut arrival) => self.arrived(arrival, &mut actions),
             Event::TakenIn(ref mut arrivals) => arrivals.iter_mut().for_each(|one| self.arrived(one, &mut actions)),
             Event::Cancelled(req) => self.cancelled(req, &mut actions),
@@ -102,15 +103,16 @@ impl Core {
         actions
     }
 
-    /// Checks what must hold between two steps. It walks over everything, so it is for tests and simulations.
+    /// Checks the invariants that must hold between two steps. Visits every request, so it is meant for tests and
+    /// simulations.
     ///
     /// # Errors
-    /// The first broken invariant, in words.
+    /// Describes the first broken invariant.
     pub fn check(&self) -> Result<(), String> {
         invariants::check(self)
     }
 
-    /// What the device has to do, for the router.
+    /// Returns the load of the device, for the router.
     pub fn load(&self) -> Load {
         Load {
             expected_ns: self.ledger.expected_ns(),
@@ -120,19 +122,19 @@ impl Core {
         }
     }
 
-    /// The figures of every version that is up, by ascending id.
+    /// Returns the counters of every loaded version, by ascending id.
     pub fn counters(&self) -> Vec<(ModelId, Counters)> {
         self.by_model.iter().map(|(&model, &group)| (model, self.groups[group].counters())).collect()
     }
 
-    /// Whether a request waits to board.
+    /// Returns whether a request is still queued.
     #[cfg(test)]
     pub(crate) fn waits(&self, req: ReqId) -> bool {
         let request = self.ledger.find(req).map(|request_ix| &self.ledger[request_ix]);
         request.is_some_and(|request| matches!(request.state, crate::batching::ledger::RequestState::Queued { .. }))
     }
 
-    /// Lets the next step panic halfway, to test how its driver ends.
+    /// Makes the next step panic halfway, to test how the driver recovers.
     #[cfg(test)]
     pub(crate) fn fail_next_step(&mut self) {
         self.fails = true;
@@ -173,6 +175,7 @@ impl Core {
         let mut outcomes = rows;
         for in_flight in &in_flight_tasks {
             let own;
+            // A shared task reports its rows in order: each version takes the outcomes of its own rows.
             (own, outcomes) = outcomes.split_at(outcomes.len().min(in_flight.own_rows as usize));
             self.with_group(in_flight.group, actions, |work, context| {
                 context.version.ran(in_flight.rows, used_ns);
@@ -187,7 +190,8 @@ impl Core {
         }
     }
 
-    /// Removes a task from its lane and returns its device time, charged to models in proportion to their rows.
+    /// Removes a task from its lane and returns its parts and its device time. The time is charged to models in
+    /// proportion to their rows.
     fn take_completed(&mut self, task: TaskId) -> (SmallVec<[InFlightTask; 1]>, Ns) {
         let in_flight_tasks = self.ledger.completed(task);
         let Some(first) = in_flight_tasks.first() else { return (in_flight_tasks, 0) };
@@ -216,9 +220,10 @@ impl Core {
         let lanes: SmallVec<[LaneId; 8]> = self.arbiter.lanes().map(|(lane, _)| lane.id).collect();
         lanes.into_iter().for_each(|lane| self.lane_lost(lane, actions));
         let mut live: Vec<_> = self.ledger.iter().map(|(ix, request)| (request.seq, ix, request.req)).collect();
+        // Slab order depends on reuse of places; arrival order is deterministic.
         live.sort_unstable();
         for (_, request_ix, req) in live {
-            // The end of one may be that of others.
+            // Ending one request may end others, so this one may be gone already.
             if self.ledger.same(request_ix, req).is_some() {
                 self.with_request(request_ix, actions, abandon);
             }
@@ -252,7 +257,7 @@ impl Core {
         self.with_group(group, actions, |work, context| change(work, context, request_ix));
     }
 
-    /// Changes a group, then lets it wait for a lane if it has work, or go if it is drained.
+    /// Applies a change to a group, then requests a lane if the group has work, or removes the group if it is drained.
     fn with_group(
         &mut self,
         group: GroupIx,
@@ -270,7 +275,7 @@ impl Core {
         }
     }
 
-    /// A group is drained.
+    /// Removes a drained group.
     fn forget(&mut self, group: GroupIx, actions: &mut Actions) {
         let model = self.groups.remove(group).version.model;
         self.shared_cells.forget(group);
@@ -287,6 +292,7 @@ impl Core {
             let urgent = |group: GroupIx| groups[group].is_urgent(now, ledger);
             let Some((lane, group)) = self.arbiter.grant(now, holds, urgent) else { return };
             let asks = groups[group].asks_for_neighbours();
+            // Computing other groups' slack is costly, so do it only for a policy that uses it.
             let others = groups.iter_mut().filter(|(ix, entry)| asks && *ix != group && entry.version.live > 0);
             let neighbours_slack_ns = others.filter_map(|(_, entry)| entry.slack_ns(now, ledger)).min();
             let idle_besides = self.arbiter.idle_lanes().saturating_sub(usize::from(lane.is_idle())) as u32;
@@ -295,7 +301,7 @@ impl Core {
             let mut lane = lane;
             let mut answer = self.offer(group, lane, pool, actions);
             if matches!(answer, Answer::Nothing) && self.groups[group].has_pins() {
-                // What is ready may be bound to another lane.
+                // The arbiter chose the lane by availability alone; ready nodes may be pinned to a different open lane.
                 let open: SmallVec<[Lane; 8]> = self.arbiter.open_lanes(self.now).collect();
                 for other in open.into_iter().filter(|other| other.id != lane.id) {
                     answer = self.offer(group, other, pool, actions);
@@ -314,9 +320,10 @@ impl Core {
                     }
                 }
                 Answer::NotBefore(due) => self.arbiter.defer(group, due),
-                // What it had may all have been refused.
+                // The offer may have rejected or expired the group's last requests.
                 Answer::Nothing if self.groups[group].is_drained() => self.forget(group, actions),
-                // What is bound to a lane that has yet to reach its horizon waits for that, whatever lanes are open.
+                // Ready nodes may be pinned to a lane that has not reached its horizon. Retry when that lane opens,
+                // even if other lanes are open now.
                 Answer::Nothing => {
                     let opens = self.arbiter.opens_later(self.now, |lane| self.groups[group].has_ready_on(lane));
                     if let Some(due) = opens {
@@ -327,7 +334,7 @@ impl Core {
         }
     }
 
-    /// Offers a group a lane; what room its task has left goes to others.
+    /// Offers a lane to a group. Room left in the launched task is filled with nodes of other versions.
     fn offer(&mut self, group: GroupIx, lane: Lane, pool: PoolView<'_>, actions: &mut Actions) -> Answer {
         let id = TaskId(self.tasks);
         let brought = self.brought(group, lane.id);
@@ -344,8 +351,8 @@ impl Core {
         }
     }
 
-    /// Asks to be woken if something is due before the driver would wake the core anyway. An instant that has become
-    /// void is left to a wake that does nothing, so that the driver is not bothered for each request.
+    /// Requests a wake-up if something is due before the driver's next scheduled one. An announced time that no longer
+    /// matters is not withdrawn: that wake does nothing, and the driver is spared an update for each request.
     fn announce(&mut self, actions: &mut Actions) {
         let alarm = self.timers.earliest(&self.ledger);
         if let Some(due) = alarm.into_iter().chain(self.arbiter.earliest()).min()
@@ -356,12 +363,12 @@ impl Core {
         }
     }
 
-    /// The time of the latest event.
+    /// Returns the time of the latest event.
     pub(in crate::batching) fn now(&self) -> Ns {
         self.now
     }
 
-    /// The `WakeAt` that the driver has yet to answer.
+    /// Returns the time of the last `WakeAt` that the driver has not answered yet.
     pub(in crate::batching) fn announced(&self) -> Option<Ns> {
         self.announced
     }

@@ -1,6 +1,6 @@
-//! Cells of one kind share tasks, whatever versions they are of (BatchMaker section 4.2). Each version has queues of
-//! its own: the one whose turn it is leads a task, and the room that it leaves goes to the others, in the order in
-//! which they came up.
+//! Sharing of tasks among cells of the same kind, across versions (BatchMaker section 4.2). Each version keeps its own
+//! queues. The version that is granted the lane leads the task; the room left in it goes to the other versions, in the
+//! order in which they were loaded.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use crate::batching::{
     ids::GroupIx,
 };
 
-/// Who has cells of which kinds.
+/// Maps each cell kind to the versions that have cells of it.
 #[derive(Debug, Default)]
 pub(in crate::batching) struct SharedCells {
     by_kind: BTreeMap<CellKind, Vec<(GroupIx, CellId)>>,
-    /// Whether any kind is of more than one.
+    /// Whether any kind is used by more than one version's cells.
     are_there: bool,
 }
 
@@ -43,7 +43,7 @@ impl SharedCells {
         self.are_there = self.by_kind.values().any(|shared_cells| shared_cells.len() > 1);
     }
 
-    /// Those that would share a task of a group's cell.
+    /// Returns the other cells that may share a task of this group's cell.
     fn of<'a>(&'a self, group: GroupIx, entry: &Group, cell: CellId) -> impl Iterator<Item = (GroupIx, CellId)> + 'a {
         let cellular = entry.work.cells().filter(|_| self.are_there);
         let kind = cellular.and_then(|cellular| cellular.kind(cell));
@@ -53,7 +53,8 @@ impl SharedCells {
 }
 
 impl Core {
-    /// By a group's cells: nodes that others would bring to a task on a lane.
+    /// Returns, for each cell of the group, how many nodes other versions could add to a task on this lane. Cells with
+    /// none are left out.
     pub(in crate::batching) fn brought(&self, group: GroupIx, lane: LaneId) -> SmallVec<[(CellId, u64); 2]> {
         let entry = &self.groups[group];
         let types = entry.work.cells().filter(|_| self.shared_cells.are_there).map(|cellular| cellular.types());
@@ -69,8 +70,8 @@ impl Core {
         work.cells().map_or(0, |cells| cells.would_bring(version, &self.ledger, cell, lane))
     }
 
-    /// Gives what room is left in the task that a group has just launched to others; how long it is predicted to take
-    /// then.
+    /// Fills the room left in the task that the group has just launched with nodes of other versions, and returns the
+    /// task's new predicted duration.
     pub(in crate::batching) fn fill_up(
         &mut self,
         group: GroupIx,
@@ -81,7 +82,7 @@ impl Core {
         let Some(Action::Launch(task)) = actions.last() else { return predicted_ns };
         let (id, cell, at, own) = (task.id, task.cell, actions.len() - 1, task.row_count());
         let entry = &self.groups[group];
-        // What runs again does so by itself.
+        // A retry runs sealed: after a failure it must not take in requests that did not fail.
         let is_sealed = entry.work.cells().is_some_and(|cells| cells.is_retry(id));
         let shared_cells = self.shared_cells.of(group, entry, cell).filter(|_| !is_sealed);
         let shared_cells: SmallVec<[(GroupIx, CellId); 2]> = shared_cells.collect();
@@ -90,7 +91,8 @@ impl Core {
         for (other, cell) in shared_cells {
             let entry = &mut self.groups[other];
             let largest = entry.work.cells().map_or(0, |cellular| cellular.most_rows(cell));
-            // To the group that leads the task is none more.
+            // Skip if the task is full, or if the other version is at its own limit of tasks in flight. The leading
+            // group may always add more, since the task counts once for it.
             if rows >= most.min(largest) || !(other == group || entry.version.may_run()) {
                 continue;
             }

@@ -1,8 +1,8 @@
-//! One axis of a latency curve: rows or length, with a knot for each profiled size and each bucket that was observed.
+//! One axis of a latency curve, rows or length, with a knot for each profiled size and each observed bucket.
 
 use smallvec::SmallVec;
 
-/// Samples after which a knot's place moves by an eighth of the way to each further one.
+/// After this many samples, a knot moves by an eighth of the distance to each further sample.
 const SETTLED: u32 = 8;
 
 /// A size for which times are kept.
@@ -10,20 +10,21 @@ const SETTLED: u32 = 8;
 struct Knot {
     at: f64,
     bucket: u32,
-    /// 0 for a profiled knot, which stays where it is.
+    /// Number of samples; 0 for a profiled knot, which does not move.
     samples: u32,
 }
 
-/// Knots in ascending order, at most one for each bucket that holds no profiled knot.
+/// Knots in ascending order, at most one per bucket that has no profiled knot.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     knots: SmallVec<[Knot; 8]>,
     bucket: fn(u64) -> u32,
-    /// Sizes from here on have a bucket of their own.
+    /// Sizes from here on share a bucket of their own.
     largest: u64,
 }
 
-/// Where a size lies between two knots: `low` and `high` blended by `weight`, times `scale` beyond the last knot.
+/// Position of a size between two knots: `low` and `high` blended by `weight`, and multiplied by `scale` beyond the
+/// last knot.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Place {
     pub(super) low: usize,
@@ -32,7 +33,7 @@ pub(super) struct Place {
     pub(super) scale: f64,
 }
 
-/// Which knot a size belongs to, and whether it was made for it.
+/// The knot that a size belongs to, and whether it was inserted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Admitted {
     pub(super) knot: usize,
@@ -40,19 +41,19 @@ pub(super) struct Admitted {
 }
 
 impl Axis {
-    /// Buckets double: 1, 2, 3 to 4, 5 to 8, and so on. The largest batch has one to itself, since full batches are
-    /// common and times beyond the last knot are only guessed.
+    /// Axis of rows. Buckets double: 1, 2, 3 to 4, 5 to 8, and so on. The largest batch has its own bucket, because
+    /// full batches are common and times beyond the last knot are only extrapolated.
     pub(super) fn of_rows(largest: u32) -> Self {
         let octave = |rows: u64| u64::BITS - rows.saturating_sub(1).leading_zeros();
         Self { knots: SmallVec::new(), bucket: octave, largest: u64::from(largest) }
     }
 
-    /// Each size that is executed has a bucket of its own: there are few.
+    /// Axis of executed sizes. Each size has its own bucket, because there are few.
     pub(super) fn of_executed() -> Self {
         Self { knots: SmallVec::new(), bucket: |rows| u32::try_from(rows).unwrap_or(u32::MAX), largest: u64::MAX }
     }
 
-    /// Buckets are quarters of an octave: 16 to 19, 20 to 23, 24 to 27, 28 to 31, 32 to 39, and so on.
+    /// Axis of lengths. Buckets are quarters of an octave: 16 to 19, 20 to 23, 24 to 27, 28 to 31, 32 to 39, and so on.
     pub(super) fn of_lengths() -> Self {
         Self { knots: SmallVec::new(), bucket: quarter_octave, largest: u64::MAX }
     }
@@ -73,7 +74,7 @@ impl Axis {
         self.knots.iter().map(|knot| knot.at)
     }
 
-    /// The knot of a profiled size.
+    /// Returns the knot of a profiled size.
     pub(super) fn profile(&mut self, size: u64) -> Admitted {
         match self.knots.binary_search_by(|knot| knot.at.total_cmp(&(size as f64))) {
             Ok(knot) => Admitted { knot, is_new: false },
@@ -81,7 +82,8 @@ impl Axis {
         }
     }
 
-    /// The knot of an observed size: the nearest of its bucket, which moves towards it unless it was profiled.
+    /// Returns the knot of an observed size: the nearest knot of its bucket, which moves towards the size unless it was
+    /// profiled.
     pub(super) fn observe(&mut self, size: u64) -> Admitted {
         let (bucket, at) = (self.bucket(size), size as f64);
         let batch_key = self.knots.iter().enumerate().filter(|(_, knot)| knot.bucket == bucket);
@@ -104,7 +106,8 @@ impl Axis {
         Admitted { knot: index, is_new: true }
     }
 
-    /// Constant below the first knot, linear between two, proportional beyond the last. The axis must have a knot.
+    /// Returns the position of a size for interpolation: constant below the first knot, linear between two,
+    /// proportional beyond the last. The axis must have a knot.
     pub(super) fn place(&self, size: u64) -> Place {
         let (size, last) = (size as f64, self.knots.len() - 1);
         let high = self.knots.partition_point(|knot| knot.at <= size);

@@ -1,4 +1,4 @@
-//! The latency of one stage over rows and length: what was profiled or observed, and the monotone surface through it.
+//! The latency of one stage over rows and length: profiled and observed times, and a monotone surface through them.
 
 use std::ops::Range;
 
@@ -8,37 +8,37 @@ use super::{
     law::Law,
 };
 
-/// Times on a grid of knots, one column a length.
+/// Times on a grid of knots, with one column per length.
 ///
-/// Known times never fall as rows or length grow. When one that is learned contradicts others, the newest evidence
-/// wins: the others move with it, unless it is still young and they are not, in which case it yields. What is not known
-/// is filled in along the rows of its column (constant below the first known time, linear between two, proportional
-/// beyond the last) and kept within what the known times around it allow.
+/// Known times never fall as rows or length grow. If a learned time contradicts others, the newest evidence wins and
+/// the others move with it; only if the learned time is still unconfirmed and the others are confirmed does it yield.
+/// Unknown times are filled in along the rows of their column (constant below the first known time, linear between two,
+/// proportional beyond the last) and kept within the bounds set by the known times around them.
 ///
-/// Where a device runs a few sizes (buckets), each has its own times, which need not grow with rows.
+/// If the device runs only a few sizes (buckets), each bucket has its own times, which need not grow with rows.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     rows: Axis,
-    /// Known times never fall as rows grow.
+    /// Whether known times never fall as rows grow.
     grows_with_rows: bool,
     lengths: Axis,
-    /// By length, then by rows.
+    /// Indexed by length, then by rows.
     known: Vec<Vec<Option<Estimate>>>,
-    /// The monotone surface at the knots: length-major.
+    /// The monotone surface at the knots, length-major.
     surface: Vec<f64>,
-    /// Upper bounds from known times, kept for their memory.
+    /// Upper bounds from known times. Kept to reuse the allocation.
     ceilings: Vec<f64>,
     spread: Spread,
     law: Law,
 }
 
 impl Curve {
-    /// Any size up to `max_rows` runs.
+    /// Creates a curve for a stage that runs any size up to `max_rows`.
     pub(super) fn new(max_rows: u32) -> Self {
         Self::over(Axis::of_rows(max_rows), true)
     }
 
-    /// A few sizes run.
+    /// Creates a curve for a stage that runs only a few sizes.
     pub(super) fn of_buckets() -> Self {
         Self::over(Axis::of_executed(), false)
     }
@@ -56,7 +56,7 @@ impl Curve {
         }
     }
 
-    /// Takes profiled points (rows, length, nanoseconds), each raised to the longest time of any smaller one.
+    /// Adds profiled points (rows, length, nanoseconds), each raised to the longest time of any smaller size.
     pub(super) fn profiled(self, mut points: Vec<(u32, u64, f64)>) -> Self {
         points.sort_by(|one, two| (one.0, one.1).cmp(&(two.0, two.1)).then(one.2.total_cmp(&two.2)));
         let mut curve = self;
@@ -74,27 +74,27 @@ impl Curve {
         curve
     }
 
-    /// Predicted nanoseconds, or none when nothing is known.
+    /// Returns the predicted time in nanoseconds, or `None` if no time is known.
     pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
         (!self.surface.is_empty()).then(|| self.at(self.lengths.place(length), self.rows.place(u64::from(rows.max(1)))))
     }
 
-    /// What to multiply a prediction by for the 99th percentile.
+    /// Returns the factor from a predicted time to its 99th percentile.
     pub(super) fn p99_factor(&self) -> f64 {
         self.spread.factor()
     }
 
-    /// The law of padded tokens.
+    /// Returns the cost law over padded tokens.
     pub(super) fn law(&self) -> &Law {
         &self.law
     }
 
-    /// Rows for which times are kept.
+    /// Returns the row counts for which times are kept.
     pub(super) fn row_knots(&self) -> impl Iterator<Item = f64> {
         self.rows.sizes()
     }
 
-    /// Learns that a run of `rows`, executed in a `bucket`, took `took_ns`.
+    /// Corrects the curve by one run of `rows` rows, executed in a `bucket`, that took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         self.law.learn(rows, bucket, length, took_ns.max(1.0));
         let (column, row) = (self.lengths.observe(length), self.rows.observe(u64::from(bucket.max(1))));
@@ -120,8 +120,8 @@ impl Curve {
         }
     }
 
-    /// Sizes that have not run since they were profiled drift as those do on average that have: a device that got
-    /// slower, or is shared, is so for all of them.
+    /// Scales profiled times of sizes that have not run since by the average drift of the sizes that have. A device
+    /// that became slower, or is shared, is slower for all sizes.
     fn follow(&mut self) {
         let drifts = self.known.iter().flatten().flatten().filter_map(Estimate::drift);
         let (sum, weights) =
@@ -132,7 +132,7 @@ impl Curve {
         }
     }
 
-    /// By what to multiply a time of this size to have one of the knot's size.
+    /// Returns the factor from a time of this size to a time of the knot's size.
     fn shape(&self, column: usize, row: usize, rows: u32, length: u64) -> f64 {
         match self.predict(rows, length) {
             Some(here) if here > 0.0 => self.value(column, row) / here,
@@ -149,7 +149,7 @@ impl Curve {
         }
     }
 
-    /// Makes the known times agree again with one that has changed.
+    /// Makes the other known times consistent with one that has changed.
     fn reconcile(&mut self, column: usize, row: usize) {
         let Some(mut newest) = self.known[column][row] else { return };
         if !newest.is_confirmed() {
@@ -166,18 +166,18 @@ impl Curve {
         }
     }
 
-    /// Rows whose times are no longer than those of a row.
+    /// Returns the rows whose times are at most those of `row`.
     fn no_wider(&self, row: usize) -> Range<usize> {
         if self.grows_with_rows { 0..row + 1 } else { row..row + 1 }
     }
 
-    /// Rows whose times are no shorter than those of a row.
+    /// Returns the rows whose times are at least those of `row`.
     fn no_narrower(&self, row: usize) -> Range<usize> {
         if self.grows_with_rows { row..self.rows.len() } else { row..row + 1 }
     }
 
-    /// The longest of the known times of smaller sizes and the shortest of those of larger sizes, of those that
-    /// `count`.
+    /// Returns the longest known time of smaller sizes and the shortest known time of larger sizes, considering only
+    /// estimates that `count`.
     fn bounds(&self, column: usize, row: usize, count: impl Fn(&Estimate) -> bool) -> (f64, f64) {
         let (mut least, mut most) = (0.0_f64, f64::INFINITY);
         let (narrower, wider) = (self.no_wider(row), self.no_narrower(row));
@@ -203,6 +203,7 @@ impl Curve {
         self.known.iter_mut().flatten().flatten().for_each(Estimate::draw);
         self.ceilings.clear();
         self.ceilings.resize(columns * rows, f64::INFINITY);
+        // From the largest size down, each ceiling is the least known time of any larger size.
         for c in (0..columns).rev() {
             for r in (0..rows).rev() {
                 let longer = if c + 1 < columns { self.ceilings[(c + 1) * rows + r] } else { f64::INFINITY };
@@ -214,6 +215,7 @@ impl Curve {
         }
         self.surface.clear();
         for c in 0..columns {
+            // From the smallest size up, each time is at least that of any smaller size.
             let (mut below, mut above) = (None, self.known_from(c, 0));
             for r in 0..rows {
                 if above == Some(r) {
@@ -227,12 +229,12 @@ impl Curve {
         }
     }
 
-    /// The first known row of a column from this one on.
+    /// Returns the first row of a column, from this one on, whose time is known.
     fn known_from(&self, column: usize, row: usize) -> Option<usize> {
         (row..self.rows.len()).find(|&row| self.known[column][row].is_some())
     }
 
-    /// A time from the known ones of its column: the last up to this row, and the first beyond it.
+    /// Interpolates a time from the known times of its column: the last up to this row, and the first beyond it.
     fn along_column(&self, column: usize, row: usize, below: Option<usize>, above: Option<usize>) -> f64 {
         let known = |row: usize| self.known[column][row].map(|estimate| (self.rows.at(row), estimate.ns()));
         let at = self.rows.at(row);
@@ -256,7 +258,7 @@ impl Curve {
     }
 }
 
-/// A time between two, never beyond the longer by rounding.
+/// Interpolates between two times; never exceeds the longer one through rounding.
 fn blend(low: f64, high: f64, weight: f64) -> f64 {
     (low + (high - low) * weight).min(low.max(high))
 }

@@ -1,36 +1,36 @@
-//! One predicted time: an exponential average that an outlier does not move far and that a drift does.
+//! One predicted time: an exponential average that follows a drift but is robust against outliers.
 
-/// Samples after which an estimate is held against younger ones, and surprises in a row that make it start again.
+/// Number of samples after which an estimate counts as confirmed, and number of consecutive surprises that restart it.
 pub(super) const CONFIRMED: u32 = 4;
 
-/// Weight of a sample once the average is settled: 1/8, so that 20 samples take up 93 % of a change.
+/// Weight of a sample in a settled average: 1/8, so that 20 samples absorb 93 % of a change.
 const SETTLED: u32 = 8;
 
-/// A sample beyond this ratio to the average, either way, is a surprise.
+/// A sample that differs from the average by more than this factor, either way, is a surprise.
 const SURPRISE: f64 = 2.0;
 
-/// Share of an average by which it may move before the surface is computed again: that takes as long as a decision, and
-/// run times lie further apart than this.
+/// Relative change of an average after which the surface is recomputed. Recomputing takes as long as a decision, and
+/// run times vary more than this.
 const NOTABLE: f64 = 0.01;
 
 /// An average of run times in nanoseconds.
 ///
-/// A sample of more than twice or less than half the average is a surprise and counts as just that: a run whose lane
-/// was descheduled moves a settled average by an eighth at most. [`CONFIRMED`] surprises in a row on one side are no
-/// outliers; the average restarts from the mildest of them.
+/// A sample of more than twice or less than half the average is a surprise, and is clamped to that limit: a run whose
+/// lane was descheduled moves a settled average by an eighth at most. [`CONFIRMED`] consecutive surprises on one side
+/// are not outliers; the average restarts from the mildest of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Estimate {
     ns: f64,
-    /// The average when the surface was last drawn through it.
+    /// The average at the last computation of the surface.
     drawn_ns: f64,
     samples: u32,
-    /// The profiled time, and how many runs have been learned since, as far as that counts.
+    /// The profiled time, if any, and the number of runs learned since, up to `SETTLED`.
     profiled_ns: Option<f64>,
     learned: u32,
     run: Surprises,
 }
 
-/// Surprises in a row on one side.
+/// Consecutive surprises on one side.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Surprises {
     count: u32,
@@ -39,12 +39,12 @@ struct Surprises {
 }
 
 impl Estimate {
-    /// The first sample.
+    /// Creates an estimate from its first sample.
     pub(super) fn first(ns: f64) -> Self {
         Self { ns, drawn_ns: 0.0, samples: 1, profiled_ns: None, learned: 1, run: Surprises::default() }
     }
 
-    /// A profiled time: as settled as one that was learned.
+    /// Creates an estimate from a profiled time, which counts as settled.
     pub(super) fn profiled(ns: f64) -> Self {
         let profiled_ns = Some(ns);
         Self { ns, drawn_ns: 0.0, samples: SETTLED, profiled_ns, learned: 0, run: Surprises::default() }
@@ -58,14 +58,13 @@ impl Estimate {
         self.samples >= CONFIRMED
     }
 
-    /// How far the device has come from what was profiled, and how much that says: none where no run or no profile
-    /// tells.
+    /// Returns the ratio between the learned and the profiled time, with its weight; `None` without both.
     pub(super) fn drift(&self) -> Option<(f64, f64)> {
         let profiled_ns = self.profiled_ns.filter(|_| self.learned > 0)?;
         Some((self.ns / profiled_ns, f64::from(self.learned)))
     }
 
-    /// A size of which there was no run since it was profiled goes the way of the others.
+    /// Scales a profiled time by the drift of other sizes, if this size has not run since it was profiled.
     pub(super) fn follow(&mut self, drift: f64) {
         if let Some(profiled_ns) = self.profiled_ns.filter(|_| self.learned == 0) {
             self.ns = profiled_ns * drift;
@@ -85,17 +84,17 @@ impl Estimate {
         self.ns += (ns.clamp(least, most) - self.ns) / f64::from(self.samples);
     }
 
-    /// Whether the average has come so far from where it was drawn that the surface no longer holds.
+    /// Whether the average has moved so far that the surface must be recomputed.
     pub(super) fn has_moved(&self) -> bool {
         (self.ns - self.drawn_ns).abs() > self.drawn_ns * NOTABLE
     }
 
-    /// The surface is drawn through the average as it is.
+    /// Records that the surface was computed from the current average.
     pub(super) fn draw(&mut self) {
         self.drawn_ns = self.ns;
     }
 
-    /// Whether this surprise is one too many.
+    /// Counts a surprise, and returns whether it is one too many.
     fn surprised(&mut self, ns: f64) -> bool {
         let above = ns > self.ns;
         let run = &mut self.run;
@@ -108,13 +107,13 @@ impl Estimate {
         run.count >= CONFIRMED
     }
 
-    /// Moves the time into `least..=most`, which what is known of other sizes asks for.
+    /// Moves the time into `least..=most`, the bounds set by other sizes.
     pub(super) fn confine(&mut self, least: f64, most: f64) {
         self.ns = self.ns.max(least).min(most);
     }
 }
 
-/// How far run times lie from what was predicted, as a share of it: the p99 factor of one stage.
+/// Relative deviation of run times from predictions; yields the factor to the 99th percentile of one stage.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spread {
     variance: f64,
@@ -122,11 +121,11 @@ pub(super) struct Spread {
 }
 
 impl Spread {
-    /// Standard deviation that is assumed before anything was learned.
+    /// Standard deviation assumed before any run.
     const ASSUMED: f64 = 0.05;
     /// Weight of a sample.
     const WEIGHT: f64 = 1.0 / 32.0;
-    /// Standard deviations above the mean: 2.33 would be the 99th percentile of a normal distribution, and run times
+    /// Standard deviations above the mean. 2.33 would give the 99th percentile of a normal distribution, but run times
     /// have a longer upper tail.
     const DEVIATIONS: f64 = 3.0;
 
@@ -134,14 +133,14 @@ impl Spread {
         Self { variance: Self::ASSUMED * Self::ASSUMED, factor: 1.0 + Self::DEVIATIONS * Self::ASSUMED }
     }
 
-    /// A run took `ratio` times what was predicted.
+    /// Adds a run whose time was `ratio` times the prediction.
     pub(super) fn learn(&mut self, ratio: f64) {
         let error = ratio.min(SURPRISE) - 1.0;
         self.variance += Self::WEIGHT * (error * error - self.variance);
         self.factor = 1.0 + Self::DEVIATIONS * self.variance.sqrt();
     }
 
-    /// What to multiply a predicted time by so that about 99 of 100 runs stay below.
+    /// Returns the factor that raises a predicted time to a bound that about 99 of 100 runs stay below.
     pub(super) fn factor(&self) -> f64 {
         self.factor
     }

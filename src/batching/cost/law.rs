@@ -1,31 +1,30 @@
-//! The law by which a stage's time follows from the padded tokens of its batch: what policies compare batches by of
-//! which no times are known beforehand.
+//! A linear cost law: a stage's time as a function of the padded tokens of its batch. Policies use it to compare
+//! batches for which there are no profiled times.
 
-/// Fixed time of a run before any has shown it, in tokens.
+/// Prior of a run's fixed time, in tokens.
 const FIXED_TOKENS: f64 = 4.0;
 
-/// How far the fixed time may lie from that before runs show it, in tokens; and how far runs lie from the law, as a
-/// share.
+/// Standard deviations of the prior: of the fixed time, in tokens, and of a run's relative distance from the law.
 const FIXED_SPREAD: f64 = 32.0;
 const RUN_SPREAD: f64 = 0.1;
 
-/// Share of a run's weight that is left after the next one: runs count for about 128 others.
+/// Share of a run's weight that remains after the next one, so about 128 runs count.
 const KEPT: f64 = 1.0 - 1.0 / 128.0;
 
-/// Runs after which a further one moves the law no more than one of so many times the time, or so small a part of
-/// it, that it foretells: a lane that was descheduled, or memory that had to be found.
+/// After this many runs, a run's time is clamped to within this factor of the prediction. Outliers come from a
+/// descheduled lane or a page fault.
 const SETTLED: u32 = 8;
 const SURPRISE: f64 = 4.0;
 
 /// `T = fixed + per token · tokens`, where tokens are rows times padded length.
 ///
-/// Fitted to the latest runs by least squares of their relative errors, neither part below 0. The prior is that
-/// time is proportional to tokens but for a small fixed part. It decides as long as all runs had about as many
-/// tokens, and gives way as they differ: where short runs take as long as long ones, some ten of them show that
-/// larger batches cost nothing.
+/// Fitted to the latest runs by least squares of their relative errors, with neither term below 0. The prior says that
+/// time is proportional to tokens, plus a small fixed part. It dominates as long as all runs have similar numbers of
+/// tokens, and loses weight as they differ: if short runs take as long as long ones, about ten runs are enough to show
+/// that larger batches cost nothing.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Law {
-    /// Sums over runs by weight: of 1, tokens, tokens², time, and tokens × time.
+    /// Weighted sums over runs: of 1, tokens, tokens², time, and tokens × time.
     ones: f64,
     tokens: f64,
     squares: f64,
@@ -39,7 +38,7 @@ pub(super) struct Law {
 }
 
 impl Law {
-    /// Learns that a run of `rows`, executed in a `bucket`, took `took_ns`.
+    /// Adds a run of `rows` rows, executed in a `bucket`, that took `took_ns`.
     pub(super) fn learn(&mut self, rows: u32, bucket: u32, length: u64, took_ns: f64) {
         let rows = f64::from(rows.max(1));
         let tokens = f64::from(bucket.max(1)) * length.max(1) as f64;
@@ -61,20 +60,20 @@ impl Law {
         self.rows += share * (rows - self.rows);
     }
 
-    /// What a run takes, or none where there was no run.
+    /// Returns the predicted time of a run, or `None` before the first run.
     pub(super) fn predict(&self, rows: u32, length: u64) -> Option<f64> {
         self.ns_of(f64::from(rows.max(1)) * length.max(1) as f64)
     }
 
-    /// What so many rows add to runs that they share with others: their tokens, and of the fixed time the share
-    /// that rows have had of late. None where there was no run.
+    /// Returns the time that `rows` rows add to runs that they share with others: the time of their tokens, and their
+    /// share of the fixed time by the recent mean number of rows. `None` before the first run.
     pub(super) fn share(&self, rows: u32, length: u64) -> Option<f64> {
         let rows = f64::from(rows.max(1));
         let fixed_ns = self.fixed_ns * (rows / self.rows).min(1.0);
         (self.runs > 0).then(|| fixed_ns + self.token_ns * rows * length.max(1) as f64)
     }
 
-    /// What a row of the latest runs took on average, or none where there was no run.
+    /// Returns the average time per row of recent runs, or `None` before the first run.
     pub(super) fn row_ns(&self) -> Option<f64> {
         (self.runs > 0).then_some(self.row_ns)
     }
@@ -83,13 +82,13 @@ impl Law {
         (self.runs > 0).then_some(self.fixed_ns + self.token_ns * tokens)
     }
 
-    /// Solves the normal equations of `Σ weight · (T − fixed − per token · tokens)² + prior · (fixed − FIXED_TOKENS
-    /// · per token)²`.
+    /// Solves the normal equations of `Σ weight · (T − fixed − per token · tokens)² + prior · (fixed − FIXED_TOKENS ·
+    /// per token)²`.
     fn fit(&mut self) {
         let prior = (RUN_SPREAD / FIXED_SPREAD).powi(2);
         let (ones, squares) = (self.ones + prior, self.squares + prior * FIXED_TOKENS * FIXED_TOKENS);
         let tokens = self.tokens - prior * FIXED_TOKENS;
-        // Above 0: no number of tokens agrees both with a run and with the prior's negative one.
+        // Always positive: no number of tokens agrees both with a run and with the prior's negative number.
         let determinant = ones * squares - tokens * tokens;
         let fixed_ns = (self.ns * squares - tokens * self.products) / determinant;
         let token_ns = (ones * self.products - tokens * self.ns) / determinant;

@@ -1,25 +1,25 @@
-//! In which sizes a batch is best run: in one piece or split (DVABatch section 7.2, policy II).
+//! The sizes in which a batch should run: whole or in parts (DVABatch section 7.2, Policy II).
 
 use smallvec::SmallVec;
 
 use super::{Costs, length_of};
 use crate::batching::{CellId, ShapeClass};
 
-/// Sizes in rows, in the order in which they run.
+/// Sizes in rows, in execution order.
 pub(in crate::batching) type Parts = SmallVec<[u32; 8]>;
 
-/// Of a split, no part but the last is smaller than this share of its batch: with eight equal parts in a row the mean
-/// completion time is 9/16 of the whole, and no number of parts brings it below 8/16.
+/// No part of a split but the last is smaller than this fraction of its batch. With eight equal parts in sequence the
+/// mean completion time is 9/16 of the whole, and no number of parts brings it below 8/16.
 const MOST_EQUAL_PARTS: u32 = 8;
 
-/// Up to this batch size every part size is tried; above, at most so many of the sizes for which times are kept, and
-/// the batch's even parts.
+/// Up to this batch size every part size is tried. Above, at most this many of the sizes with known times are tried,
+/// plus even parts.
 const TRY_ALL_SIZES: u32 = 16;
 
-/// Share by which sums of times may differ from what they are exactly.
+/// Relative rounding error allowed in sums of times.
 const ROUNDING: f64 = 1e-9;
 
-/// One way to run some rows, as its first part and the way to run the rest.
+/// One way to run some rows: its first part, and a reference to the way to run the rest.
 #[derive(Clone, Copy, Debug)]
 struct Arrangement {
     /// Time until the last part is done.
@@ -28,7 +28,7 @@ struct Arrangement {
     row_ns: f64,
     parts: u32,
     first: u32,
-    /// Index among the arrangements of the other rows.
+    /// Index among the arrangements of the remaining rows.
     rest: usize,
 }
 
@@ -39,15 +39,15 @@ impl Arrangement {
 }
 
 impl Costs {
-    /// Policy II with cuts of any size: the parts in which a batch that stands before `from` is best run one after
-    /// another, each to its end, or none when it is best left whole or something is not known.
+    /// Policy II with cuts of any size: returns the parts in which a batch that waits for `from` should run, each part
+    /// to its end, or `None` if it should stay whole or a time is unknown.
     ///
-    /// Parts are acceptable when T_remain(rows) ≥ `threshold` · Σ T_remain(part). Of the acceptable ones those are
-    /// taken that complete earliest on average over the rows, and the fewest of those.
+    /// Parts are acceptable if T_remain(rows) ≥ `threshold` · Σ T_remain(part). Among acceptable splits, takes those
+    /// with the least mean completion time over the rows, and among these the one with the fewest parts.
     ///
-    /// The search is dynamic programming over the rows that are left, which keeps what completes early beside what
-    /// takes little; for batches above [`TRY_ALL_SIZES`] rows it tries sizes for which times are kept, even parts, and
-    /// any remainder.
+    /// The search is dynamic programming over the number of remaining rows. For each number it keeps the arrangements
+    /// that are not dominated in both total time and completion time. For batches above [`TRY_ALL_SIZES`] rows it tries
+    /// sizes with known times, even parts, and any remainder.
     pub(in crate::batching) fn best_split(
         &self,
         from: CellId,
@@ -62,6 +62,7 @@ impl Costs {
 
         let known = self.known_rows(from);
         let fastest = self.fastest_ns_per_row(from, rows, length, &known)?;
+        // Most batches are not worth splitting: this bound avoids the search for them.
         if self.least_ns_in_parts(from, rows, length, &known, fastest)? > budget_ns {
             return None;
         }
@@ -73,6 +74,8 @@ impl Costs {
         let mut table: Vec<Vec<Arrangement>> = vec![Vec::new(); rows as usize + 1];
         for left in 1..=rows {
             let mut found = Vec::new();
+            // The rows before these take at least `fastest` each, so a more expensive arrangement cannot meet the
+            // budget.
             let affordable = budget_ns - f64::from(rows - left) * fastest;
             if left < rows {
                 let ns = time(left)?;
@@ -90,13 +93,12 @@ impl Costs {
         unroll(&table, rows, f64::from(rows) * whole_ns)
     }
 
-    /// The parts in which rows that have not begun are best run while `behind` rows wait for their end, of other
-    /// requests or of such as will come meanwhile: the sum of completion times over all of them is least, and of the
-    /// ways with the least the one that begins with the most rows. None when that is all in one piece, or something is
-    /// not known.
+    /// Returns the parts in which rows that have not started should run while `behind` other rows wait for their end,
+    /// queued or still to arrive. Minimizes the sum of completion times over all of them; among equal solutions, takes
+    /// the one with the largest first part. `None` if one piece is best, or if a time is unknown.
     ///
-    /// Any part delays all that are behind it, whatever those do then. So the best way to run some rows is a first
-    /// part, and the best way to run the others.
+    /// A part delays all rows behind it equally, however those run. So the best solution is a first part followed by
+    /// the best solution for the remaining rows.
     pub(in crate::batching) fn best_parts(
         &self,
         from: CellId,
@@ -110,7 +112,7 @@ impl Costs {
         for size in part_sizes(rows, 1, &self.known_rows(from)) {
             sizes.push((size, time(size)?));
         }
-        // By rows that are left: the first part, and the delay of all by these.
+        // Indexed by remaining rows: the first part, and the total delay that these rows cause.
         let mut best: Vec<(u32, f64)> = vec![(0, 0.0)];
         for left in 1..=rows {
             let delay_ns = |first_ns: f64, rest: u32| first_ns * (f64::from(left) + behind) + best[rest as usize].1;
@@ -132,9 +134,9 @@ impl Costs {
         (parts.len() > 1).then_some(parts)
     }
 
-    /// Policy II as the paper has it (figure 13): a batch is split into halves when T_remain(b) ≥ 2 · T_remain(b / 2),
-    /// and so is each half. Of an odd batch the larger half goes first. None when it stays whole or something is not
-    /// known.
+    /// Policy II as published (figure 13): splits a batch into halves if T_remain(b) ≥ 2 · T_remain(b / 2), and
+    /// recursively each half. The larger half of an odd batch goes first. `None` if the batch stays whole or a time is
+    /// unknown.
     pub(in crate::batching) fn halves(&self, from: CellId, rows: u32, class: &ShapeClass) -> Option<Parts> {
         let mut parts = Parts::new();
         self.halve(from, rows, length_of(class), &mut parts)?;
@@ -153,8 +155,8 @@ impl Costs {
         self.halve(from, smaller, length, parts)
     }
 
-    /// The least time per row of any part of fewer than `rows` rows. Between two known sizes times are linear, so the
-    /// time per row is least at one of them.
+    /// Returns the least time per row of any part with fewer than `rows` rows. Times are linear between known sizes, so
+    /// the minimum is at a known size.
     fn fastest_ns_per_row(&self, from: CellId, rows: u32, length: u64, known: &[u32]) -> Option<f64> {
         let sizes = known.iter().copied().filter(|&size| size < rows).chain([1, rows - 1]);
         let mut fastest = f64::INFINITY;
@@ -164,8 +166,8 @@ impl Costs {
         Some(fastest)
     }
 
-    /// What parts take together at least: one has at most half the rows, and the others run at the `fastest` time per
-    /// row.
+    /// Returns a lower bound on the total time in parts: one part has at most half the rows, and the others run at the
+    /// `fastest` time per row.
     fn least_ns_in_parts(&self, from: CellId, rows: u32, length: u64, known: &[u32], fastest: f64) -> Option<f64> {
         let half = rows / 2;
         let sizes = known.iter().copied().filter(|&size| size < half).chain([1, half]);
@@ -177,7 +179,7 @@ impl Costs {
     }
 }
 
-/// Sizes of parts that others may follow, ascending, from the least on.
+/// Returns the sizes, ascending from `least`, that a part may have if others follow it.
 fn part_sizes(rows: u32, least: u32, known: &[u32]) -> SmallVec<[u32; 32]> {
     if rows <= TRY_ALL_SIZES {
         return (least..rows).collect();
@@ -191,7 +193,7 @@ fn part_sizes(rows: u32, least: u32, known: &[u32]) -> SmallVec<[u32; 32]> {
     sizes
 }
 
-/// Adds an arrangement that is affordable, unless one that is kept is no worse; drops those that it is no worse than.
+/// Adds an affordable arrangement unless a kept one dominates it, and drops those that it dominates.
 fn keep(found: &mut Vec<Arrangement>, new: Arrangement, affordable_ns: f64) {
     if new.ns > affordable_ns || found.iter().any(|kept| kept.is_no_worse_than(&new)) {
         return;
@@ -200,7 +202,7 @@ fn keep(found: &mut Vec<Arrangement>, new: Arrangement, affordable_ns: f64) {
     found.push(new);
 }
 
-/// The arrangement of all rows that completes earliest on average, if that is earlier than `whole_row_ns`.
+/// Returns the arrangement of all rows with the least mean completion time, if it is below `whole_row_ns`.
 fn unroll(table: &[Vec<Arrangement>], rows: u32, whole_row_ns: f64) -> Option<Parts> {
     let all = table[rows as usize].iter().enumerate();
     let earliest = all.min_by(|(_, one), (_, two)| one.row_ns.total_cmp(&two.row_ns).then(one.parts.cmp(&two.parts)));

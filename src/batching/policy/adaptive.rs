@@ -1,5 +1,5 @@
-//! `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The monitor says how
-//! many rows to collect, the dispatcher how long a batch may wait for them.
+//! The policy `adaptive`: the batch size follows the request rate (Efficient Adaptive Batching, section III). The
+//! monitor chooses how many rows to collect, the dispatcher how long a batch waits for them.
 
 use super::{
     BatchLimits, BatchPolicy, Decision, PolicyKnobs, Selection, View,
@@ -14,26 +14,27 @@ use crate::batching::{
     queue::SubQueue,
 };
 
-/// Surplus over the measured rate that the preferred batch size carries.
+/// Margin over the measured rate that the preferred batch size must sustain.
 const HEADROOM: Knob<f64> = Knob::new("batching.adaptive.headroom", Form::Number { least: 0.0, most: 10.0 });
-/// Time over which the rate is averaged, in milliseconds.
+/// Averaging time of the rate, in milliseconds.
 const AVERAGE: Knob<f64> = Knob::positive("batching.adaptive.average_ms", DAY_MS);
-/// Longest wait of a partial batch, in microseconds.
+/// Maximum wait of a partial batch, in microseconds.
 const DELAY: Knob<u64> = Knob::whole("batching.adaptive.max_queue_delay_us", 0, DAY_US);
-/// `default` or the paper's own rules.
+/// `default`, or the paper's own rules.
 const RULES: Knob<&str> = Knob::new("batching.adaptive.mode", MODE);
 
-/// BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
+/// Parameters of BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III).
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdaptiveKnobs {
-    /// The preferred batch size carries the measured rate times 1 + this. The rule of equality is unstable under
-    /// Poisson arrivals.
+    /// The preferred batch size must sustain the measured rate times 1 + this. Without a margin the batch size is
+    /// unstable under Poisson arrivals.
     pub headroom: f64,
-    /// Time over which the request rate is averaged.
+    /// Averaging time of the request rate.
     pub average_ns: Ns,
-    /// Longest time that a partial batch waits for its preferred size.
+    /// Maximum time that a partial batch waits for its preferred size.
     pub max_queue_delay_ns: Ns,
-    /// The paper's own rules: a window of one second, sizes from 2, no headroom, a linear fit of the latency.
+    /// Whether to use the paper's own rules: a window of one second, sizes from 2, no headroom, a linear fit of the
+    /// latency.
     pub paper: bool,
 }
 
@@ -64,7 +65,7 @@ impl PolicyKnobs for AdaptiveKnobs {
     }
 }
 
-/// The policy, with what it remembers of one version.
+/// The policy with its state for one version.
 #[derive(Debug)]
 struct Adaptive {
     monitor: Monitor,
@@ -96,7 +97,7 @@ impl BatchPolicy for Adaptive {
     }
 }
 
-/// What the dispatcher does with a sub-queue.
+/// Returns the dispatcher's decision for a sub-queue.
 fn dispatch(monitor: &mut Monitor, view: &View<'_>, sub_queue: &SubQueue) -> Dispatch {
     let Some(first) = sub_queue.iter(view.ledger).next() else { return Dispatch::Until(Ns::MAX) };
     let class = ShapeClass(view.ledger[first].lengths.clone());

@@ -1,7 +1,8 @@
-//! Which groups of like length board together (Policy I). Groups save padding, but each is a run of its own that
-//! the others wait for: where the engine gains more from a larger batch than padding costs, neighbours had better
-//! share one. Where times are known beforehand groups are few, and asked in the order of their turns; else each
-//! length is a group, and the nearest are asked first.
+//! Merging of length groups into one batch (DVABatch, Policy I).
+//!
+//! Groups save padding, but each group is a separate run that the others wait for. If the engine gains more from a
+//! larger batch than padding costs, neighbouring groups should share one. With profiled times there are few groups, and
+//! they are tried in queue order. Without, each length is a group of its own, and the nearest lengths are tried first.
 
 use std::{iter::Peekable, ops::Bound};
 
@@ -18,26 +19,27 @@ use crate::batching::{
     queue::{BatchKey, SubQueue},
 };
 
-/// Sub-queues that are looked at, in the order of their turns: with many keys there may be thousands.
+/// Number of sub-queues considered, in queue order. With many keys there may be thousands.
 const LOOKED_AT: usize = 9;
 
-/// Lengths that are looked at on each side.
+/// Number of lengths considered on each side.
 const NEAR_LOOKED_AT: usize = 32;
 
-/// Requests that board as one batch: so many from the head of each sub-queue, the sub-queue whose turn it is first.
+/// Requests that board as one batch: a count from the head of each sub-queue, starting with the sub-queue that is next
+/// in order.
 #[derive(Debug)]
 pub(super) struct CandidateBatch {
     pub(super) from: SmallVec<[(SubQueueIx, u32); 4]>,
     pub(super) rows: u32,
-    /// Longest of the requests, in each axis.
+    /// Longest length of the requests, in each axis.
     class: ShapeClass,
-    /// The same, rounded up as their groups are: of these there are few, so that what is found out about one can be
-    /// kept.
+    /// The same, rounded up to the bounds of their groups. There are few different bounds, so results for one can be
+    /// cached.
     pub(super) bound: ShapeClass,
 }
 
 impl CandidateBatch {
-    /// The first requests of one sub-queue, as many as have no more than `room` rows together.
+    /// Takes the first requests of one sub-queue that together have at most `room` rows.
     pub(super) fn of_sub_queue(view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue, room: u32) -> Self {
         let mut class = ShapeClass::default();
         let (mut requests, mut rows) = (0, 0);
@@ -53,8 +55,8 @@ impl CandidateBatch {
         Self { from: SmallVec::from_slice(&[(sub_queue, requests)]), rows, class, bound: view.class_of(entry) }
     }
 
-    /// Lets others of the same keys and the same level aboard, in the order of their turns, as long as that makes the
-    /// sum of all completion times no longer. Where times are not known, groups stay apart.
+    /// Adds requests of other groups with the same key and level, in queue order, as long as the sum of all completion
+    /// times does not grow. Adds nothing if times are unknown.
     pub(super) fn try_merge(mut self, view: &View<'_>, room: u32) -> Self {
         let [(first, _)] = self.from[..] else { return self };
         let Some(host) = view.pending.sub_queue(first) else { return self };
@@ -74,9 +76,10 @@ impl CandidateBatch {
         self
     }
 
-    /// Lets others of the same keys and the same level aboard, the nearest lengths first, as long as all that wait
-    /// complete no later by it on average: these, and the rows `behind` them, from which the candidates come. Times are
-    /// those that padded tokens foretell; where they are not known, lengths stay apart.
+    /// Adds requests of other lengths with the same key and level, nearest lengths first, as long as the mean
+    /// completion time of all waiting requests does not grow: of these requests, the candidates, and the `behind` rows
+    /// that wait behind them, from which the candidates are taken. Times are predicted from padded tokens; adds nothing
+    /// if they are unknown.
     pub(super) fn try_merge_near(mut self, view: &View<'_>, room: u32, behind: f64) -> Self {
         let [(first, _)] = self.from[..] else { return self };
         let Some(host) = view.pending.sub_queue(first) else { return self };
@@ -103,7 +106,7 @@ impl CandidateBatch {
             if is_gain {
                 self.take_along(candidates);
             }
-            // Lengths that are further away on a side gain less.
+            // If this length does not help, lengths further away on the same side help even less.
             if takes_below {
                 shorter.next();
                 asks_shorter = is_gain;
@@ -115,7 +118,7 @@ impl CandidateBatch {
         self
     }
 
-    /// The requests of the next sub-queue that would fit.
+    /// Returns the requests of the next sub-queue that fit.
     fn next_of<'m>(
         &self,
         view: &View<'_>,
@@ -135,16 +138,16 @@ impl CandidateBatch {
         }
     }
 
-    /// Elements that a joint batch is padded by, beyond what the two are.
+    /// Returns the elements of padding that a joint batch adds to the two separate ones.
     fn padding(&self, candidates: &Self) -> u64 {
         let tokens = |rows: u32, class: &ShapeClass| u64::from(rows).saturating_mul(length_of(class));
         let joint = tokens(self.rows + candidates.rows, &joint(&self.class, &candidates.class));
         joint.saturating_sub(tokens(self.rows, &self.class)).saturating_sub(tokens(candidates.rows, &candidates.class))
     }
 
-    /// Whether all, and the rows `behind` them, complete no later on average if the candidates join than if they leave
-    /// later, as [`Self::gains_by`]. Candidates that leave later share a batch as well, so that only their part of its
-    /// fixed time counts.
+    /// Whether the mean completion time of all rows, including the `behind` rows, does not grow if the candidates join
+    /// now instead of running later; compare [`Self::gains_by`]. Candidates that run later share a batch as well, so
+    /// only their share of its fixed time counts.
     fn gains_by_runs(&self, view: &View<'_>, candidates: &Self, behind: f64) -> Option<bool> {
         let own_ns = view.costs.by_tokens(self.rows, &self.class)?;
         let candidates_ns = view.costs.share_by_tokens(candidates.rows, &candidates.class)?;
@@ -162,8 +165,8 @@ impl CandidateBatch {
         self.from.extend(candidates.from);
     }
 
-    /// Whether all complete no later on average in one batch than in two, of which the second has a lane at once where
-    /// one idles, and else waits for the first lane that becomes free.
+    /// Whether the mean completion time does not grow if both run as one batch instead of two. The second batch starts
+    /// at once if another lane is idle, or else when the first lane becomes free.
     fn gains_by(&self, view: &View<'_>, candidates: &Self) -> Option<bool> {
         let whole = |rows, class| view.costs.whole(rows, class, Quantile::Mean);
         let own_ns = whole(self.rows, &self.class)?;
@@ -176,7 +179,7 @@ impl CandidateBatch {
     }
 }
 
-/// The shape that holds both.
+/// Returns the shape that holds both.
 fn joint(one: &ShapeClass, two: &ShapeClass) -> ShapeClass {
     let axes = one.0.len().max(two.0.len());
     let length = |class: &ShapeClass, axis: usize| class.0.get(axis).copied().unwrap_or(0);

@@ -1,16 +1,16 @@
-//! Plan A against plan B: some rows run and others follow, or both run together. What counts is the sum of all rows'
-//! times to completion.
+//! Comparison of two plans: run two groups of rows one after the other, or together. The measure is the sum of all
+//! rows' completion times.
 
-/// Rows that run as one batch, and how long it takes.
+/// Rows that run as one batch, and the duration of that run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Run {
     pub(super) rows: u32,
     pub(super) ns: f64,
 }
 
-/// By how much the sum of all completion times is shorter, in nanoseconds, if the rows of `first` and `second` run
-/// together, which takes `together_ns`. Else the second begin `wait_ns` after the first. Further rows `behind` them,
-/// not always a whole number, wait for the device until both are done.
+/// Returns by how much the sum of all completion times shrinks, in nanoseconds, if the rows of `first` and `second` run
+/// together in `together_ns` instead of apart, where `second` starts `wait_ns` after `first`. `behind` further rows
+/// (possibly a fraction) wait until both are done.
 pub(super) fn gain_ns(first: Run, second: Run, wait_ns: f64, together_ns: f64, behind: f64) -> f64 {
     let (own, others) = (f64::from(first.rows), f64::from(second.rows));
     let apart = own * first.ns + others * (wait_ns + second.ns) + behind * (first.ns + second.ns);

@@ -1,5 +1,5 @@
-//! Whether newcomers should join a batch under way, as far as latency goes. The papers let them join wherever no target
-//! is missed; where the engine gains little from batching, that only delays those that were first.
+//! Whether newcomers should join a batch in progress, judged by mean latency. In the papers they join whenever no
+//! target is missed. If the engine gains little from batching, that only delays the requests that came first.
 
 use super::{
     View,
@@ -11,21 +11,22 @@ use crate::batching::{
     table::batch::{Part, Step},
 };
 
-/// The stage at which newcomers of a batch meet the step that is ahead of them: behind the one that it runs.
+/// Returns the stage at which newcomers catch up with a step: the stage that it waits for, or the stage behind the one
+/// that it runs.
 pub(super) fn meets_at(step: &Step) -> CellId {
     CellId(step.next.0 + u16::from(!step.is_queued()))
 }
 
-/// Whether the mean time to completion of a batch's rows and of `rows` newcomers is shorter when these catch up than
-/// when they follow as a batch of their own. What is not known of the times does not speak against it.
+/// Whether the mean completion time of a batch's rows and of `rows` newcomers does not grow if these catch up, compared
+/// with running as a batch of their own. Unknown times count as a gain.
 pub(super) fn is_gain(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> bool {
     mean_gain_ns(view, part, class, rows).is_none_or(|gain_ns| gain_ns >= 0.0)
 }
 
-/// By how much the sum of all rows' times to completion is shorter if they join.
+/// Returns by how much the sum of all rows' completion times shrinks if the newcomers join.
 ///
-/// Newcomers that do not join may have the lane at once where the batch itself runs on another; else they wait until
-/// the batch, or one on another lane, is done.
+/// Newcomers that do not join can take the lane at once if the batch itself runs on another. Otherwise they wait until
+/// the batch, or a batch on another lane, is done.
 fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<f64> {
     let entry = view.pipeline.entry();
     let aboard: u32 = awaited(&part.steps).map(Step::row_count).sum();
@@ -38,8 +39,8 @@ fn mean_gain_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> 
     Some(gain_ns(batch, newcomers, waits_ns as f64, together_ns as f64, 0.0))
 }
 
-/// The time until a staircase is done, with `pushed` rows at its foot if there are any: the foot catches up, merges,
-/// goes on.
+/// Returns the time until a staircase is done, with `pushed` rows at its foot, if any. The foot catches up with the
+/// step above, merges with it, and goes on.
 fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: &ShapeClass) -> Option<Ns> {
     let mut active = pushed;
     let mut elapsed: Ns = 0;
@@ -56,12 +57,12 @@ fn times(view: &View<'_>, steps: &[Step], pushed: Option<(CellId, u32)>, class: 
     Some(elapsed + view.costs.remaining(from, rows, class, Quantile::Mean)?)
 }
 
-/// Steps with live rows.
+/// Returns the steps that have live rows.
 fn awaited(steps: &[Step]) -> impl DoubleEndedIterator<Item = &Step> {
     steps.iter().filter(|step| !step.is_forsaken)
 }
 
-/// The longest time that any step of a batch has waited and would wait for newcomers.
+/// Returns the longest time that any step of a batch has waited and would wait for newcomers.
 pub(super) fn longest_wait_ns(view: &View<'_>, part: &Part, class: &ShapeClass, rows: u32) -> Option<Ns> {
     let entry = view.pipeline.entry();
     let waits = part.steps.iter().map(|step| {

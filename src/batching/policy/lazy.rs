@@ -1,5 +1,6 @@
-//! `lazy` (LazyBatching section IV): newcomers are pushed onto the batch under way and catch up with it, as long as
-//! every request keeps a slack of 0 or more. The batch table is one batch; its staircase is the paper's stack.
+//! The policy `lazy` (LazyBatching section IV): newcomers are pushed onto the batch in progress and catch up with it,
+//! as long as the slack of every request stays non-negative. The paper's batch table is one batch here; the stack is
+//! its staircase of steps.
 
 use smallvec::SmallVec;
 
@@ -18,10 +19,10 @@ use crate::batching::{
     table::batch::{Batch, Part, Step},
 };
 
-/// Requests that are looked at for each row of room: those that are too long for a batch may be many.
+/// Number of requests considered per row of room. Many of them may be too long for the batch.
 const LOOKED_AT: usize = 4;
 
-/// How remaining times are predicted.
+/// The predictor of remaining times.
 const PREDICTOR: Knob<&str> = Knob::new(
     "batching.lazy.predictor",
     Form::Word {
@@ -29,24 +30,24 @@ const PREDICTOR: Knob<&str> = Knob::new(
         refused: Some(("oracle", "the predictor 'oracle' is for simulation only, where latencies are known exactly")),
     },
 );
-/// Most entries of the batch table's stack.
+/// Maximum number of entries in the batch table's stack.
 const DEPTH: Knob<u64> = Knob::whole("batching.lazy.max_depth", 1, 64);
-/// Longest time in all that an entry waits for later ones, in milliseconds.
+/// Maximum total time that an entry waits for later ones, in milliseconds.
 const CATCH_UP: Knob<f64> = Knob::positive("batching.lazy.max_catch_up_ms", DAY_MS);
-/// Whether requests that are late are rejected.
+/// Whether late requests are rejected.
 const REJECT: Knob<bool> = Knob::new("batching.lazy.reject_late", Form::Flag);
 
-/// LazyBatching, section IV.
+/// Parameters of LazyBatching (section IV).
 #[derive(Clone, Debug, PartialEq)]
 pub struct LazyKnobs {
-    /// How remaining times are predicted.
+    /// Predictor of remaining times.
     pub predictor: Predictor,
-    /// Most entries of the batch table's stack; more would starve its bottom.
+    /// Maximum number of entries in the batch table's stack; more would starve the bottom entry.
     pub max_depth: u32,
-    /// Longest time in all that an entry waits for later ones to catch up; none: half the time of the whole model for
-    /// the largest batch.
+    /// Maximum total time that an entry waits for later ones to catch up. `None`: half the whole model's time for the
+    /// largest batch.
     pub max_catch_up_ns: Option<Ns>,
-    /// Requests that cannot meet the objective any more are rejected instead of served late.
+    /// Reject requests that can no longer meet the objective instead of serving them late.
     pub reject_late: bool,
 }
 
@@ -59,17 +60,17 @@ impl Default for LazyKnobs {
 /// How the slack of a request is predicted (LazyBatching section IV-C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Predictor {
-    /// Equation 2: the batch-1 times of all requests, summed.
+    /// Equation 2: the sum of all requests' times at batch size 1.
     Paper,
-    /// Measured latency per stage and batch size at its 99th percentile, corrected online.
+    /// Measured latency per stage and batch size, at the 99th percentile, corrected online.
     #[default]
     Table,
-    /// The mean latency per stage and batch size: the exact curve, where the table holds it (simulation).
+    /// Mean latency per stage and batch size. Exact if the table is exact, as in simulation.
     Oracle,
 }
 
 impl LazyKnobs {
-    /// Keys that say something of stacks of batches, and nothing of cells.
+    /// Keys that concern stacks of batches and have no meaning for cells.
     pub const OF_BATCHES: [&str; 2] = [PREDICTOR.key, DEPTH.key];
 }
 
@@ -149,7 +150,7 @@ impl BatchPolicy for Lazy {
 }
 
 impl Lazy {
-    /// The request that would board next, if it cannot meet its target any more and such are refused.
+    /// Returns the request that would board next, if it can no longer meet its target and late requests are rejected.
     fn hopeless(&self, view: &View<'_>) -> Option<RequestIx> {
         if !self.knobs.reject_late {
             return None;
@@ -161,10 +162,12 @@ impl Lazy {
         view.target(first).is_some_and(|target| view.now.saturating_add(needs_ns) > target).then_some(first)
     }
 
-    /// Who boards a new batch: so many that nobody among them is late by it; or all, where fewer are late then than
-    /// if the others had to wait for the next batch. Batches that are kept small for the sake of a few make everybody
-    /// late in the end. Equation 2 is asked whether requests may join others that run (section IV-B), not how many
-    /// begin: it would keep batches the smaller, the longer requests wait.
+    /// Selects the requests of a new batch: as many as keep every one of them in time, or all, if that makes fewer
+    /// requests late than leaving the rest to the next batch. Keeping batches small for the sake of a few requests
+    /// would in the end make all of them late.
+    ///
+    /// The paper applies equation 2 to requests that join others in progress (section IV-B), not to the size of a new
+    /// batch. Applied here, it would make batches smaller the longer requests wait.
     fn boarding(&self, view: &View<'_>, sub_queue: SubQueueIx, entry: &SubQueue) -> Vec<RequestIx> {
         let class = view.class_of(entry);
         let mut request_ixs = by_target(view, sub_queue, view.max_rows, |_| true);
@@ -179,8 +182,8 @@ impl Lazy {
         request_ixs
     }
 
-    /// How many more of these requests are late if only the first `count` board, and the others in the next batch;
-    /// none where times are not known.
+    /// Returns how many more of these requests are late if only the first `count` board now and the others in the next
+    /// batch; `None` if times are unknown.
     fn late_by(&self, view: &View<'_>, request_ixs: &[RequestIx], count: usize, class: &ShapeClass) -> Option<i64> {
         let rows = |request_ixs: &[RequestIx]| request_ixs.iter().map(|&request_ix| view.ledger[request_ix].rows).sum();
         let time = |request_ixs: &[RequestIx]| match request_ixs {
@@ -198,7 +201,7 @@ impl Lazy {
         Some(apart - late(request_ixs, view.now + time(request_ixs)?))
     }
 
-    /// Pushes what may be pushed onto the newest batch.
+    /// Pushes as many requests as allowed onto the newest batch.
     fn push(&self, view: &View<'_>) -> Option<Decision> {
         let (batch, part) = stretchable(view)?;
         if part.steps.len() >= self.knobs.max_depth.max(1) as usize {
@@ -212,13 +215,12 @@ impl Lazy {
         };
         let mut request_ixs = by_target(view, sub_queue, batch.places.free(), is_short);
         let in_time = self.in_time(view, &request_ixs, &stack, &batch.class, batch.places.free());
-        // The paper asks of all that wait together whether they may join, and pushes none of them otherwise (section
-        // IV-B).
+        // The paper checks all waiting requests together, and pushes either all of them or none (section IV-B).
         if self.knobs.predictor == Predictor::Paper && in_time < all_within(view, &request_ixs, batch.places.free()) {
             return None;
         }
         request_ixs.truncate(in_time);
-        // Rows of one request need places in a row, and what is free may have gaps.
+        // The rows of one request need consecutive places, and the free places may have gaps.
         let mut places = batch.places.clone();
         let fits =
             request_ixs.iter().take_while(|&&request_ix| places.take(view.ledger[request_ix].rows).is_some()).count();
@@ -235,8 +237,8 @@ impl Lazy {
         })
     }
 
-    /// Whether co-located models keep their slack (section VI-C), the wait of those below stays bounded, and the mean
-    /// completion is not later for it. The paper's predictor asks for slack alone.
+    /// Whether the push leaves co-located models their slack (section VI-C), keeps the wait of the entries below
+    /// bounded, and does not increase the mean completion time. The paper's predictor checks slack only.
     fn is_worth(&self, view: &View<'_>, batch: &Batch, part: &Part, rows: u32) -> bool {
         let class = &batch.class;
         let wait_ns = longest_wait_ns(view, part, class, rows).unwrap_or(0);
@@ -251,7 +253,7 @@ impl Lazy {
         wait_ns <= bound_ns && is_gain(view, part, class, rows)
     }
 
-    /// How many of these requests may be pushed onto a stack together without making anybody late.
+    /// Returns how many of these requests can be pushed onto a stack together without making any request late.
     fn in_time(
         &self,
         view: &View<'_>,
@@ -276,14 +278,14 @@ impl Lazy {
     }
 }
 
-/// Of those with the earliest targets in a sub-queue the ones that fit: as many as may have room, each with a row at
-/// least.
+/// Returns the requests of a sub-queue with the earliest targets that fit, at most `room` of them, since each has at
+/// least one row.
 fn by_target(view: &View<'_>, sub_queue: SubQueueIx, room: u32, fits: impl Fn(RequestIx) -> bool) -> Vec<RequestIx> {
     let looked_at = view.pending.by_target(sub_queue).take(LOOKED_AT * room as usize);
     looked_at.filter(|&request_ix| fits(request_ix)).take(room as usize).collect()
 }
 
-/// How many of these requests have at most so many rows together.
+/// Returns how many of these requests together have at most `room` rows.
 fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
     let sums = request_ixs.iter().scan(0, |rows, &request_ix| {
         *rows += view.ledger[request_ix].rows;
@@ -292,14 +294,14 @@ fn all_within(view: &View<'_>, request_ixs: &[RequestIx], room: u32) -> usize {
     sums.take_while(|&rows| rows <= room).count()
 }
 
-/// The newest batch and its only part, if newcomers may join it and it has room.
+/// Returns the newest batch and its only part, if the batch accepts newcomers and has room.
 pub(super) fn stretchable<'a>(view: &View<'a>) -> Option<(&'a Batch, &'a Part)> {
     let (_, batch) = view.table.newest()?;
     let [part] = batch.parts.as_slice() else { return None };
     (!batch.sealed && batch.places.free() > 0).then_some((batch, part))
 }
 
-/// A part as the slack predictor sees it.
+/// Converts a part to the stack that the slack predictor takes.
 fn stack(view: &View<'_>, part: &Part) -> SmallVec<[Entry; 5]> {
     part.steps.iter().map(|step| entry(view, step)).collect()
 }

@@ -1,6 +1,6 @@
-//! Policies: what happens at each boundary of a batch. Each is one file, and one line in the table below; names,
-//! knobs and forms of configurations, start-up tables, simulator and tests take what they need of a policy from there.
-//! docs/adding-a-policy.md says how another is added.
+//! Batching policies: each decides what happens when a lane is offered at a stage boundary. A policy is one file and
+//! one line in the table below. Configuration, start-up tables, the simulator and the tests take names, knobs and forms
+//! of the policies from that table. `docs/adding-a-policy.md` describes how to add one.
 
 mod adaptive;
 mod candidate;
@@ -31,7 +31,7 @@ macro_rules! policies {
             /// One request at a time.
             Serial,
             $($(#[$doc])* $kind($knobs),)*
-            /// Requests unfold into cells, of which tasks are formed again at every step (BatchMaker).
+            /// Requests unfold into cells, and tasks are formed again at every step (BatchMaker).
             Cellular(CellularKnobs),
         }
 
@@ -41,7 +41,7 @@ macro_rules! policies {
             /// One request at a time.
             Serial,
             $($(#[$doc])* $kind,)*
-            /// Requests unfold into cells, of which tasks are formed again at every step (BatchMaker).
+            /// Requests unfold into cells, and tasks are formed at every step (BatchMaker).
             Cellular,
         }
 
@@ -49,13 +49,13 @@ macro_rules! policies {
             /// All policies.
             pub const ALL: &'static [Self] = &[Self::Serial, $(Self::$kind,)* Self::Cellular];
 
-            /// The policies over batches, each with the defaults of its knobs.
+            /// Returns the policies over batches, each with default knobs.
             pub fn over_batches() -> impl Iterator<Item = Policy> {
                 let kinds = Self::ALL.iter().filter(|kind| **kind != Self::Cellular);
                 kinds.filter_map(|kind| kind.read(&GivenKnobs::NONE).ok())
             }
 
-            /// The name in configurations.
+            /// Returns the name used in configurations.
             pub const fn name(self) -> &'static str {
                 match self {
                     Self::Serial => "serial",
@@ -64,8 +64,8 @@ macro_rules! policies {
                 }
             }
 
-            /// Its knobs in configurations, with the forms of their values. Those of `cellular` are with the other
-            /// parameters of cells.
+            /// Returns its knobs in configurations, with the forms of their values. The knobs of `cellular` are read
+            /// with the other parameters of cells.
             pub fn knobs(self) -> &'static [KnobEntry] {
                 match self {
                     Self::Serial | Self::Cellular => &[],
@@ -73,10 +73,10 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy with the knobs that a configuration gives.
+            /// Reads the policy's knobs from a configuration.
             ///
             /// # Errors
-            /// When a knob is not of its form or contradicts another.
+            /// If a knob does not have its form or contradicts another.
             pub fn read(self, given: &GivenKnobs<'_>) -> Result<Policy, KnobRefusal> {
                 match self {
                     Self::Serial => Ok(Policy::Serial),
@@ -87,7 +87,7 @@ macro_rules! policies {
         }
 
         impl Policy {
-            /// Which policy it is.
+            /// Returns the policy without its knobs.
             pub fn kind(&self) -> PolicyKind {
                 match self {
                     Self::Serial => PolicyKind::Serial,
@@ -96,7 +96,7 @@ macro_rules! policies {
                 }
             }
 
-            /// What it asks of its version.
+            /// Returns what the policy requires of its version.
             pub(super) fn requirements(&self) -> Requirements {
                 match self {
                     Self::Serial => Serial::requirements(),
@@ -105,7 +105,8 @@ macro_rules! policies {
                 }
             }
 
-            /// The policy at work, over batches. Cells have none to decide about.
+            /// Creates the policy over batches for one version. `cellular` has no such policy; `serial` takes its place
+            /// and is never asked.
             pub(super) fn start(&self, limits: BatchLimits) -> Box<dyn BatchPolicy> {
                 match self {
                     Self::Serial | Self::Cellular(_) => Box::new(Serial),
@@ -119,16 +120,16 @@ macro_rules! policies {
 policies! {
     /// Triton's dynamic batcher.
     Window(WindowKnobs),
-    /// Batch sizes follow the request rate (Efficient Adaptive Batching).
+    /// The batch size follows the request rate (Efficient Adaptive Batching).
     Adaptive(AdaptiveKnobs),
-    /// Late requests catch up while the slack allows it (LazyBatching).
+    /// Newcomers catch up with the batch in progress as long as slack allows (LazyBatching).
     Lazy(LazyKnobs),
-    /// Batches are stretched, split and run in groups of like length (DVABatch).
+    /// Batches are stretched, split, and grouped by length (DVABatch).
     Diversity(DiversityKnobs),
 }
 
 impl Policy {
-    /// Whether requests may join a batch between its stages, so that stages are of use.
+    /// Whether requests may join a batch between its stages, so that cutting the model into stages is useful.
     pub fn lets_join(&self) -> bool {
         self.requirements().joins
     }

@@ -1,9 +1,9 @@
 //! BatchMonitor and BatchDispatcher (Efficient Adaptive Batching, section III and algorithm 1): the preferred batch
-//! size follows the request rate, so that collecting a batch takes about as long as running one.
+//! size follows the request rate, so that collecting a batch takes about as long as running one. Used by `adaptive`.
 //!
-//! Where the algorithm as published would starve a slow trickle or swing at equality, it is corrected: the search
-//! starts at 1, the rate is taken with headroom, and a partial batch does not wait for ever. [`MonitorKnobs::paper`]
-//! undoes that.
+//! The published algorithm starves a slow trickle of requests and oscillates when rate and throughput are equal. The
+//! corrected version starts the search at 1, adds headroom to the rate, and bounds the wait of a partial batch.
+//! [`MonitorKnobs::paper`] restores the published rules.
 
 use smallvec::SmallVec;
 
@@ -13,32 +13,32 @@ use crate::batching::{
     cost::{Costs, Quantile},
 };
 
-/// A partial batch waits so many times as long as the rest of it is expected to take.
+/// A partial batch waits this many times longer than the missing rows are expected to take.
 const PATIENCE: f64 = 1.5;
 
-/// A batch waits for its next row while that makes the mean latency of both at most so many times what it is without.
+/// A batch waits for its next row if the mean latency of both is at most this many times the latency without waiting.
 const TOLERATED: f64 = 1.1;
 
-/// Where no size keeps up with the rate, the smallest whose throughput is at least this share of the best.
+/// If no size sustains the rate, choose the smallest size whose throughput is at least this share of the best.
 const NEARLY_BEST: f64 = 0.95;
 
 /// Parameters of the monitor.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::batching) struct MonitorKnobs {
-    /// Share by which the rate is raised before it is held against a throughput: equality is unstable under Poisson
+    /// Share added to the rate before it is compared with a throughput, because equality is unstable under Poisson
     /// arrivals. Not used in `paper` mode.
     pub(in crate::batching) headroom: f64,
-    /// Averaging time of the rate, and how long a smaller batch size must be asked for before it is taken. Not used in
-    /// `paper` mode.
+    /// Averaging time of the rate. Also the time for which a smaller batch size must be asked for before it is adopted.
+    /// Not used in `paper` mode.
     pub(in crate::batching) average_ns: Ns,
-    /// The longest that the oldest request waits for its batch to fill.
+    /// Maximum time that the oldest request waits for its batch to fill.
     pub(in crate::batching) cap_ns: Ns,
-    /// Algorithm 1 as published: a window of one second, the search from 2 with a strict comparison, times by linear
-    /// regression, and partial batches that go at `cap_ns` only.
+    /// Whether to use algorithm 1 as published: a window of one second, a search from 2 with a strict comparison, times
+    /// by linear regression, and partial batches that are launched only at `cap_ns`.
     pub(in crate::batching) paper: bool,
 }
 
-/// What a group's requests ask of the batch size.
+/// The inputs that determine the batch size of a group.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::batching) struct Demand<'a> {
     pub(in crate::batching) costs: &'a Costs,
@@ -46,79 +46,80 @@ pub(in crate::batching) struct Demand<'a> {
     pub(in crate::batching) class: &'a ShapeClass,
     /// Largest batch in rows.
     pub(in crate::batching) max_rows: u32,
-    /// Time from arrival to completion that is aimed at.
+    /// Latency objective, from arrival to completion.
     pub(in crate::batching) objective_ns: Option<Ns>,
-    /// Lanes that run batches beside each other.
+    /// Number of lanes that run batches in parallel.
     pub(in crate::batching) lanes: u32,
 }
 
-/// The requests that wait, as the dispatcher sees them.
+/// The waiting requests, as the dispatcher sees them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) struct Queue {
     pub(in crate::batching) rows: u32,
-    /// Arrival of the oldest.
+    /// Arrival time of the oldest request.
     pub(in crate::batching) oldest_arrival: Ns,
-    /// How much longer the oldest can wait and still meet its target; none where it has no target.
+    /// Time that the oldest request can still wait and meet its target; `None` without a target.
     pub(in crate::batching) oldest_slack_ns: Option<Ns>,
-    /// Whether a lane would be left for the request that comes next if these went now.
+    /// Whether another lane would be free for the next request if these were launched now.
     pub(in crate::batching) lane_is_left: bool,
 }
 
-/// What the dispatcher does with the queue.
+/// The dispatcher's decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) enum Dispatch {
-    /// A batch of so many rows goes.
+    /// Launch a batch of this many rows.
     Go(u32),
-    /// Nothing goes before this time or the next arrival; the end of time where nothing waits.
+    /// Launch nothing before this time or the next arrival; `Ns::MAX` if nothing waits.
     Until(Ns),
 }
 
-/// Since when a smaller batch size has been asked for, and the largest of those asked for.
+/// A period in which smaller batch sizes were asked for: its start, and the largest of those sizes.
 #[derive(Clone, Copy, Debug)]
 struct Lull {
     since: Ns,
     most: u32,
 }
 
-/// Measures the rate of arrivals and publishes the preferred batch size.
+/// Measures the arrival rate and computes the preferred batch size.
 #[derive(Clone, Debug)]
 pub(in crate::batching) struct Monitor {
     knobs: MonitorKnobs,
     rate: Rate,
     latest_arrival: Ns,
-    /// The rate as it was at the latest arrival: that none has come since does not make the rest of a batch later.
+    /// The rate at the latest arrival. It is kept because the current estimate falls while no request arrives, which
+    /// would delay the expected rest of a batch.
     latest_rate: f64,
     preferred: u32,
-    /// The rate has changed since `preferred` was found.
+    /// Whether the rate has changed since `preferred` was computed.
     is_due: bool,
     lull: Option<Lull>,
 }
 
 impl Monitor {
-    /// A monitor that begins to count at `now`, and prefers batches of one until it is asked.
+    /// Creates a monitor that counts from `now` on. The preferred size is 1 until it is first computed.
     pub(in crate::batching) fn new(knobs: MonitorKnobs, now: Ns) -> Self {
         let rate = if knobs.paper { Rate::of_seconds(now) } else { Rate::averaged(knobs.average_ns, now) };
         Self { knobs, rate, latest_arrival: now, latest_rate: 0.0, preferred: 1, is_due: true, lull: None }
     }
 
-    /// So many rows have arrived.
+    /// Records the arrival of `rows` rows.
     pub(in crate::batching) fn arrived(&mut self, now: Ns, rows: u32) {
         self.is_due |= self.rate.add(now, rows);
         self.latest_arrival = now;
         self.latest_rate = self.rate(now);
     }
 
-    /// λ in rows per nanosecond: an exponential average over measured time, in which each row counts for one
-    /// `average_ns`-th; in `paper` mode the count of the last whole second.
+    /// Returns λ in rows per nanosecond: an exponential average over measured time, in which each row counts for 1 /
+    /// `average_ns`; in `paper` mode, the count of the last whole second.
     pub(in crate::batching) fn rate(&self, now: Ns) -> f64 {
         self.rate.at(now)
     }
 
-    /// The preferred batch size: the smallest B ≥ 1 with λ · (1 + headroom) ≤ B / T(B), else the largest B.
+    /// Returns the preferred batch size: the smallest B ≥ 1 with λ · (1 + headroom) ≤ B / T(B), or else the largest B.
     ///
-    /// It rises at once, also when the queue already holds the next power of two, and falls when less has been asked
-    /// for during a whole `average_ns`. It is never above the B with (B − 1) / λ + T(B) ≤ objective. While no time is
-    /// known, only the queue raises it, and an objective holds it at 1.
+    /// It rises at once, also if the queue already holds the next power of two. It falls after smaller sizes have been
+    /// asked for during a whole `average_ns`. It never exceeds the largest B with (B − 1) / λ + T(B) ≤ objective. While
+    /// times are unknown, only the queue length raises it, and an objective keeps it at 1.
     pub(in crate::batching) fn preferred(&mut self, now: Ns, queued_rows: u32, demand: &Demand) -> u32 {
         self.is_due |= self.rate.roll(now);
         let (is_due, rate) = (std::mem::take(&mut self.is_due), self.rate(now));
@@ -144,7 +145,7 @@ impl Monitor {
         self.preferred.min(largest_within_objective(rate, demand))
     }
 
-    /// Takes over a size that the rate asks for: a larger one at once, a smaller one with hysteresis.
+    /// Adopts a size that the rate asks for: a larger one at once, a smaller one with hysteresis.
     fn follow(&mut self, now: Ns, wanted: u32) {
         if wanted >= self.preferred {
             self.preferred = wanted;
@@ -159,12 +160,12 @@ impl Monitor {
         }
     }
 
-    /// BatchDispatcher: `preferred` rows go as soon as they are there.
+    /// BatchDispatcher: launches `preferred` rows as soon as they wait.
     ///
-    /// A partial batch of n goes when the first of these has come: the oldest request's slack is used up; 1.5 times the
-    /// time in which the missing rows were to be expected has passed since the latest arrival; the oldest request has
-    /// waited `cap_ns`. It goes at once when a lane idles and (n + 1) / λ ≥ T(n), T(n) is not known, or to wait for the
-    /// next row would make the mean latency longer by more than a tenth.
+    /// A partial batch of n rows is launched at the earliest of these times: the oldest request's slack is used up; 1.5
+    /// times the expected arrival time of the missing rows has passed since the latest arrival; the oldest request has
+    /// waited `cap_ns`. It is launched at once if a lane is idle and either (n + 1) / λ ≥ T(n), or T(n) is unknown, or
+    /// waiting for the next row would increase the mean latency by more than a tenth.
     pub(in crate::batching) fn dispatch(
         &self,
         now: Ns,
@@ -195,7 +196,7 @@ impl Monitor {
         if limit <= now { Dispatch::Go(rows) } else { Dispatch::Until(limit) }
     }
 
-    /// Whether the next row is worth waiting for, as far as the mean latency of that and of those that wait goes.
+    /// Whether the next row is worth waiting for, judged by the mean latency of that row and the waiting rows.
     fn is_worth_waiting(&self, queue: &Queue, demand: &Demand) -> bool {
         let time = |rows| Some(demand.costs.whole(rows, demand.class, Quantile::Mean)? as f64);
         let (Some(now_ns), Some(next_ns), Some(both_ns)) = (time(queue.rows), time(1), time(queue.rows + 1)) else {
@@ -209,8 +210,9 @@ impl Monitor {
     }
 }
 
-/// Equation 1, λ ≤ B / T(B) on each of the lanes: the smallest such B. Where there is none, the smallest B whose
-/// throughput is nearly the best: a larger one makes requests wait and nothing cheaper. 1 where no time is known.
+/// Equation 1, λ ≤ B / T(B) on each lane: returns the smallest such B. If there is none, returns the smallest B whose
+/// throughput is nearly the best, since a larger one adds waiting time without saving device time. Returns 1 if times
+/// are unknown.
 pub(in crate::batching) fn smallest_that_keeps_up(rate: f64, demand: &Demand) -> u32 {
     let rate = rate / f64::from(demand.lanes.max(1));
     let throughputs = (1..=demand.max_rows.max(1)).map_while(|rows| demand.costs.throughput(rows, demand.class));
@@ -220,7 +222,7 @@ pub(in crate::batching) fn smallest_that_keeps_up(rate: f64, demand: &Demand) ->
     throughputs.iter().position(|&throughput| throughput >= enough).map_or(1, |before| before as u32 + 1)
 }
 
-/// The largest B with (B − 1) / λ + T(B) ≤ objective, at least 1.
+/// Returns the largest B with (B − 1) / λ + T(B) ≤ objective, at least 1.
 pub(in crate::batching) fn largest_within_objective(rate: f64, demand: &Demand) -> u32 {
     let max_rows = demand.max_rows.max(1);
     let Some(objective_ns) = demand.objective_ns else { return max_rows };
@@ -241,14 +243,14 @@ pub(in crate::batching) fn largest_within_objective(rate: f64, demand: &Demand) 
     fits
 }
 
-/// B* = λa / (1 − λc), the size at which collecting takes as long as running by T = a + c·B; none when λc ≥ 1, where no
-/// size keeps up.
+/// Returns B* = λa / (1 − λc), the size at which collecting takes as long as running with T = a + c·B; `None` if λc ≥
+/// 1, where no size keeps up.
 pub(in crate::batching) fn balanced_size(rate: f64, a: f64, c: f64) -> Option<f64> {
     let idle_share = 1.0 - rate * c;
     (idle_share > 0.0).then(|| rate * a / idle_share)
 }
 
-/// Algorithm 1, lines 6 to 18: the first B from 2 on with λ < B / (a + c·B), else the largest B.
+/// Algorithm 1, lines 6 to 18: returns the first B from 2 on with λ < B / (a + c·B), or else the largest B.
 pub(in crate::batching) fn paper_size(rate: f64, a: f64, c: f64, max_rows: u32) -> u32 {
     let size =
         balanced_size(rate, a, c).map_or(max_rows, |balanced| (balanced.max(0.0).floor() as u32).saturating_add(1));

@@ -1,52 +1,52 @@
-//! The rate of arrivals λ, as the policies measure it.
+//! The arrival rate λ, as the policies `adaptive` and `diversity` measure it.
 
 use crate::batching::Ns;
 
 /// The window of Efficient Adaptive Batching, algorithm 1: one second.
 const PAPER_WINDOW_NS: Ns = 1_000_000_000;
 
-/// Parts of the averaging time after which counted arrivals enter the average.
+/// Counted arrivals enter the average after each such fraction of the averaging time.
 const FOLDS: Ns = 8;
 
-/// An exponential average over measured time, in which each row counts for one `average_ns`-th; or, as published, the
+/// An exponential average over measured time, in which each row counts for 1 / `average_ns`; or, as published, the
 /// count of the last whole second.
 #[derive(Clone, Debug)]
 pub(in crate::batching) struct Rate {
-    /// None: as published.
+    /// Averaging time; `None`: as published.
     average_ns: Option<Ns>,
     /// Rows per nanosecond, as of `since`.
     per_ns: f64,
     since: Ns,
-    /// Rows since then.
+    /// Rows counted since `since`.
     count: u64,
 }
 
 impl Rate {
-    /// An average over so long, from `now` on.
+    /// Creates an average over `average_ns`, counting from `now` on.
     pub(in crate::batching) fn averaged(average_ns: Ns, now: Ns) -> Self {
         Self { average_ns: Some(average_ns.max(1)), per_ns: 0.0, since: now, count: 0 }
     }
 
-    /// The count of the last whole second.
+    /// Creates a rate that is the count of the last whole second.
     pub(in crate::batching) fn of_seconds(now: Ns) -> Self {
         Self { average_ns: None, per_ns: 0.0, since: now, count: 0 }
     }
 
-    /// So many rows have arrived. Whether earlier ones have entered the average for it.
+    /// Counts `rows` arrived rows. Returns whether earlier rows entered the average first.
     pub(in crate::batching) fn add(&mut self, now: Ns, rows: u32) -> bool {
         let rolled = self.roll(now);
         self.count += u64::from(rows);
         rolled
     }
 
-    /// Rows per nanosecond.
+    /// Returns the rate in rows per nanosecond.
     pub(in crate::batching) fn at(&self, now: Ns) -> f64 {
         let Some(average_ns) = self.average_ns else { return self.per_ns };
         let (average, elapsed) = (average_ns as f64, now.saturating_sub(self.since) as f64);
         (average * self.per_ns + self.count as f64) / (average + elapsed)
     }
 
-    /// Takes the count into the rate and zeroes it, in one step, where it is time; whether it was.
+    /// Moves the count into the rate if it is time to, and returns whether it did.
     pub(in crate::batching) fn roll(&mut self, now: Ns) -> bool {
         let elapsed = now.saturating_sub(self.since);
         match self.average_ns {

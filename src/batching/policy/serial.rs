@@ -1,13 +1,13 @@
-//! `serial`: one request at a time, in order of arrival. What Triton does with a model that has no scheduler.
+//! The policy `serial`: one request at a time, in arrival order. Triton does the same for a model without a scheduler.
 
 use super::{BatchPolicy, Decision, Requirements, Selection, View};
 
-/// The policy, which remembers nothing.
+/// The policy; it has no state.
 #[derive(Debug)]
 pub(in crate::batching) struct Serial;
 
 impl Serial {
-    /// What the policy asks of its version.
+    /// Returns what the policy requires of its version.
     pub(in crate::batching) fn requirements() -> Requirements {
         Requirements { costs: false, shares_batches: false, ..Requirements::default() }
     }

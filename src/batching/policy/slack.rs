@@ -1,5 +1,5 @@
-//! Slack (LazyBatching, section IV.C): whether newcomers may be pushed onto a stack of batches without making any of
-//! its rows late.
+//! The slack time predictor (LazyBatching section IV-C): whether newcomers may be pushed onto a stack of batches
+//! without making any of its rows late.
 
 use smallvec::SmallVec;
 
@@ -9,12 +9,12 @@ use crate::batching::{
     graph::{SlackNs, single_input_exec_time},
 };
 
-/// Equation 1: what is left of `sla_target_ns` after the initial wait in the queue and the request's own execution.
+/// Equation 1: the part of `sla_target_ns` that remains after the wait in the queue and the request's own execution.
 pub(in crate::batching) fn slack_alone(sla_target_ns: Ns, wait_ns: Ns, single_input_exec_time_ns: Ns) -> SlackNs {
     slack_batched(sla_target_ns, wait_ns, [single_input_exec_time_ns])
 }
 
-/// Equation 2: as equation 1, with the execution of a batch taken for the sum of its inputs' times alone.
+/// Equation 2: as equation 1, with the execution time of a batch estimated as the sum of its inputs' times alone.
 pub(in crate::batching) fn slack_batched(
     sla_target_ns: Ns,
     wait_ns: Ns,
@@ -28,46 +28,46 @@ fn signed(ns: Ns) -> SlackNs {
     SlackNs::try_from(ns).unwrap_or(SlackNs::MAX)
 }
 
-/// Rows of the stack (the staircase of a batch) that have come equally far.
+/// Rows of the stack (the staircase of a batch) that have progressed equally far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) struct Entry {
-    /// The segment that they run next.
+    /// The stage that they run next.
     pub(in crate::batching) next: CellId,
     pub(in crate::batching) rows: u32,
-    /// Earliest target of its live rows; none where none has a target.
+    /// Earliest target of its live rows; `None` if no row has a target.
     pub(in crate::batching) target: Option<Ns>,
-    /// SLA_target − T_wait of the row for which it is least: from its first launch to its target. For
+    /// The least value of SLA_target − T_wait over its rows: the time from boarding to target. Used by
     /// [`Predictor::Paper`] only.
     pub(in crate::batching) allowance_ns: Option<Ns>,
-    /// Its rows are known to be late: they have no veto.
+    /// Whether its rows are known to be late, so that they have no veto.
     pub(in crate::batching) late: bool,
 }
 
-/// A pending request that might be pushed.
+/// A queued request that might be pushed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) struct Waiting {
     pub(in crate::batching) rows: u32,
-    /// When it is to be completed; none where it has no target.
+    /// Target completion time, if it has one.
     pub(in crate::batching) target: Option<Ns>,
 }
 
 /// How remaining work is predicted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) enum Predictor {
-    /// Equation 2: the sum of all rows' times alone, and of the time passed only the wait in the queue.
+    /// Equation 2: the sum of all rows' times alone; of the elapsed time, only the wait in the queue counts.
     Paper,
-    /// The profiled and learned times of each segment at its row count, 99th percentile.
+    /// Profiled and learned time of each stage at its row count, at the 99th percentile.
     Table,
-    /// The same from the exact curve, without margin (simulation).
+    /// The same without a margin, from the exact curve (simulation).
     Oracle,
 }
 
-/// The earliest time that a push must keep.
+/// The earliest target that a push must keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Veto {
-    /// No row has a say.
+    /// No row has a veto.
     Nobody,
-    /// Rows have a say, but a segment's time is not known.
+    /// Some rows have a veto, but a stage's time is unknown.
     Unknown,
     /// Completion must not be later than this.
     Past(Ns),
@@ -85,9 +85,9 @@ impl Veto {
 
 /// The slack time predictor for one stack.
 ///
-/// Rows that would be late even if nothing were pushed have no veto, nor have entries marked `late`: they would forbid
-/// all batching for ever. As long as a segment's time is not known, nothing is pushed if any row of the stack or of the
-/// push has a target: the stack's run is what makes it known.
+/// Rows that would be late even without a push have no veto, and neither have entries marked `late`: their veto would
+/// forbid all batching. As long as a stage's time is unknown, nothing is pushed if any row of the stack or of the push
+/// has a target; running the stack makes the time known.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::batching) struct SlackPredictor<'a> {
     pub(in crate::batching) costs: &'a Costs,
@@ -98,12 +98,12 @@ pub(in crate::batching) struct SlackPredictor<'a> {
 
 impl SlackPredictor<'_> {
     #[cfg(test)]
-    /// How long the stack takes when nothing is pushed, or none when a segment's time is not known: the top catches up,
-    /// merges with the entry below as it reaches that entry's segment, and goes on with it, to the last segment.
+    /// Returns how long the stack takes if nothing is pushed, or `None` if a stage's time is unknown. The top catches
+    /// up with the entry below, merges with it at that entry's stage, and goes on with it to the last stage.
     ///
-    /// `entries` are least advanced last (the top). `resumes` receives, for each entry, the time until it goes on: its
-    /// share of waiting for those above to catch up. All rows complete together, since each entry has merged into the
-    /// bottom one by then.
+    /// `entries` are ordered from the most to the least advanced (the top). `resumes` receives, for each entry, the
+    /// time until it goes on, that is, until those above have caught up. All rows complete together, since by then
+    /// every entry has merged into the bottom one.
     pub(in crate::batching) fn stack_times(&self, entries: &[Entry], resumes: &mut SmallVec<[Ns; 5]>) -> Option<Ns> {
         resumes.clear();
         resumes.resize(entries.len(), 0);
@@ -112,17 +112,17 @@ impl SlackPredictor<'_> {
 
     #[cfg(test)]
     /// Whether `pushed` may become the stack's new top: every row of every entry keeps slack ≥ 0. `pushed` must not be
-    /// more advanced than the top; its `allowance_ns` is not looked at, since its wait in the queue ends with the push.
+    /// more advanced than the top. Its `allowance_ns` is ignored, since its wait in the queue ends with the push.
     pub(in crate::batching) fn may_push(&self, now: Ns, entries: &[Entry], pushed: &Entry) -> bool {
         let target = pushed.target.filter(|_| !pushed.late);
         let veto = self.veto(now, entries, pushed.next, target.into_iter());
         self.keeps(now, entries, (pushed.next, pushed.rows), veto)
     }
 
-    /// How many of the `waiting` requests, earliest target first, may be pushed as one entry at segment `next`: the
-    /// longest prefix of at most `room` rows that keeps every row's slack.
+    /// Returns how many of the `waiting` requests, earliest target first, may be pushed as one entry at stage `next`:
+    /// the longest prefix of at most `room` rows that keeps every row's slack.
     ///
-    /// Onto an empty stack the first one always goes, whatever its slack: waiting would not improve it.
+    /// On an empty stack the first request always fits, whatever its slack, because waiting would not improve it.
     pub(in crate::batching) fn pushable(
         &self,
         now: Ns,
@@ -143,6 +143,7 @@ impl SlackPredictor<'_> {
         let most = fitting.count();
         let targets = waiting[..most].iter().filter_map(|request| request.target);
         let veto = self.veto(now, entries, next, targets);
+        // Binary search: if a prefix keeps every slack, so does each shorter one.
         let (mut kept, mut refused) = (usize::from(entries.is_empty()).min(most), most + 1);
         while refused - kept > 1 {
             let middle = kept + (refused - kept) / 2;
@@ -155,8 +156,8 @@ impl SlackPredictor<'_> {
         kept
     }
 
-    /// Who has a say in a push at segment `next` of requests with these targets: those that would be in time without
-    /// it, or with the least there is of it.
+    /// Returns the veto against a push at stage `next` of requests with these targets. Only requests that would be in
+    /// time without the push, or with the smallest possible push, have a veto.
     fn veto(&self, now: Ns, entries: &[Entry], next: CellId, targets: impl Iterator<Item = Ns>) -> Veto {
         let voters = entries.iter().filter(|entry| !entry.late);
         if self.predictor == Predictor::Paper {
@@ -170,7 +171,7 @@ impl SlackPredictor<'_> {
         stack.or(earliest_kept(targets, now, with_one))
     }
 
-    /// Whether a push of so many rows completes in time for those that have a say.
+    /// Whether a push of this many rows completes in time for all rows that have a veto.
     fn keeps(&self, now: Ns, entries: &[Entry], pushed: (CellId, u32), veto: Veto) -> bool {
         let time = match veto {
             Veto::Nobody => return true,
@@ -186,7 +187,7 @@ impl SlackPredictor<'_> {
         completion.is_some_and(|ns| slack_alone(time, now, ns) >= 0)
     }
 
-    /// Runs the stack with `pushed` (segment and rows) on top, and tells when each entry goes on.
+    /// Runs the stack with `pushed` (stage and rows) on top, and reports to `resumes` when each entry goes on.
     fn run(
         &self,
         entries: &[Entry],
@@ -225,7 +226,7 @@ impl SlackPredictor<'_> {
     }
 }
 
-/// The earliest target among those that `needed_ns` of work would meet at `elapsed_ns` of their time.
+/// Returns the earliest target among those that `needed_ns` of work would still meet after `elapsed_ns`.
 fn earliest_kept(targets: impl Iterator<Item = Ns>, elapsed_ns: Ns, needed_ns: impl FnOnce() -> Option<Ns>) -> Veto {
     let mut targets = targets.peekable();
     if targets.peek().is_none() {

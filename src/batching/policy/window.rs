@@ -1,17 +1,17 @@
-//! `window`: Triton's dynamic batcher.
+//! The policy `window`: Triton's dynamic batcher.
 //!
-//! The pending batch is that of the sub-queue whose first request boards next (its level, then the order of arrival):
-//! the requests of that sub-queue in boarding order, as many as the largest batch holds. When a lane is offered,
-//! - a batch of the largest preferred size that it can be cut to goes, unless its oldest request has waited the whole
-//!   queue delay;
-//! - a batch past that delay goes with all it has;
-//! - a batch that the next request would take past the largest preferred size goes without it;
-//! - a batch that a waiting request cannot join goes as it is;
-//! - any other waits for more requests or for its delay; with delay 0 it goes at once.
+//! The pending batch belongs to the sub-queue whose first request boards next (by level, then by arrival). It has the
+//! requests of that sub-queue in boarding order, as many as the largest batch holds. When a lane is offered,
+//! - a batch is cut to the largest preferred size that it reaches and launched, unless its oldest request has waited
+//!   the whole queue delay;
+//! - a batch past that delay is launched with all its requests;
+//! - a batch that the next request would take past the largest preferred size is launched without it;
+//! - a batch that a waiting request cannot join is launched as it is;
+//! - any other batch waits for more requests or for its delay; with delay 0 it is launched at once.
 //!
-//! Until a lane takes it, a batch keeps growing. Triton's batch ends at the first request that cannot join it. Here the
-//! requests behind it that can join board too; for a request that is overtaken by them it counts that they came behind
-//! it, so that its batch goes next and does not wait either.
+//! A batch keeps growing until a lane takes it. Triton's batch ends at the first request that cannot join it. Here,
+//! later requests that can join board too. A request that they overtake counts as if they came behind it: its batch is
+//! launched next and does not wait either.
 
 use smallvec::SmallVec;
 
@@ -24,19 +24,19 @@ use crate::batching::{
     queue::{Pending, SubQueue},
 };
 
-/// Triton's `dynamic_batching`, times in nanoseconds.
+/// Triton's `dynamic_batching`, with times in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct WindowKnobs {
-    /// Sizes in rows at which a batch goes at once, ascending. Sizes that no batch can have are passed over; with none
-    /// left it is the largest batch.
+    /// Batch sizes in rows that are launched at once, ascending. Sizes that no batch can have are ignored; if none is
+    /// left, the largest batch is the only preferred size.
     pub preferred_batch_sizes: Vec<u32>,
-    /// How long the oldest request may wait for a preferred size.
+    /// Maximum time that the oldest request waits for a preferred size.
     pub max_queue_delay_ns: Ns,
 }
 
 impl PolicyKnobs for WindowKnobs {
     const NAME: &'static str = "window";
-    /// Its knobs are the fields of Triton's `dynamic_batching`.
+    /// Empty, because its knobs are the fields of Triton's `dynamic_batching`.
     const KNOBS: &'static [KnobEntry] = &[];
 
     fn read(_: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
@@ -55,18 +55,18 @@ impl PolicyKnobs for WindowKnobs {
 /// The batch that a sub-queue would form.
 #[derive(Clone, Copy, Debug, Default)]
 struct Forming {
-    /// Requests up to the largest batch.
+    /// Number of requests up to the largest batch.
     requests: u32,
-    /// Their rows.
+    /// Rows of these requests.
     rows: u64,
-    /// Arrival of the oldest of them.
+    /// Arrival time of the oldest of them.
     oldest: Ns,
-    /// Requests up to the largest preferred size among the prefixes; short of one, up to where the next request would
-    /// go past all preferred sizes.
+    /// Number of requests up to the largest preferred size that a prefix reaches exactly. If no prefix does, the number
+    /// of requests before the one that would exceed all preferred sizes.
     preferred: Option<u32>,
 }
 
-/// The latest arrival, and the latest one in any other sub-queue than its own.
+/// The latest arrival, and the latest arrival in any other sub-queue.
 #[derive(Clone, Copy, Debug, Default)]
 struct Latest {
     sub_queue: SubQueueIx,
@@ -74,14 +74,14 @@ struct Latest {
     elsewhere: Option<u64>,
 }
 
-/// The policy, with what it remembers of one version.
+/// The policy with its state for one version.
 #[derive(Debug)]
 struct Window {
-    /// Ascending, never empty.
+    /// Preferred sizes, ascending, never empty.
     preferred: SmallVec<[u32; 4]>,
     max_rows: u64,
     delay_ns: Ns,
-    /// Requests may not be merged: each goes at once by itself.
+    /// Whether requests may not be merged, so that each is launched at once by itself.
     alone: bool,
     latest: Latest,
 }
@@ -120,7 +120,7 @@ impl Window {
         }
     }
 
-    /// Which requests board now.
+    /// Selects the requests that board now.
     fn board(&self, now: Ns, pending: &Pending, ledger: &Ledger) -> Decision {
         let mut sub_queues = pending.in_order();
         let Some((sub_queue, entry)) = sub_queues.next() else { return Decision::Nothing };
@@ -135,7 +135,7 @@ impl Window {
         Decision::New { sub_queue, selection, accepts_newcomers: true }
     }
 
-    /// How many requests of a sub-queue make its batch now.
+    /// Returns how many requests of a sub-queue form its batch now.
     fn cut(&self, now: Ns, sub_queue: &SubQueue, ledger: &Ledger) -> u32 {
         if self.alone {
             return 1;
@@ -148,7 +148,8 @@ impl Window {
         }
     }
 
-    /// Until when a sub-queue waits for more requests, if no other request waits; `None`: its batch goes at once.
+    /// Returns until when a sub-queue waits for more requests if no other request waits; `None`: its batch is launched
+    /// at once.
     fn waits_until(&self, sub_queue: &SubQueue, ledger: &Ledger) -> Option<Ns> {
         if self.alone || self.delay_ns == 0 || sub_queue.rows >= u64::from(self.largest_preferred()) {
             return None;
@@ -157,8 +158,8 @@ impl Window {
         if may_hit_preferred && self.form(sub_queue, ledger).preferred.is_some() {
             return None;
         }
-        // Short of the largest preferred size all of the sub-queue is in its batch, so that its oldest is the batch's
-        // oldest.
+        // Below the largest preferred size, the batch contains the whole sub-queue, so both have the same oldest
+        // request.
         let oldest = sub_queue.oldest(ledger).unwrap_or_default();
         Some(oldest.saturating_add(self.delay_ns))
     }
@@ -199,7 +200,8 @@ impl Latest {
         self.seq = Some(seq);
     }
 
-    /// Whether a request that cannot join a sub-queue came after the sub-queue's first, be it still there or not.
+    /// Whether a request that cannot join this sub-queue arrived after the sub-queue's first request, even if it has
+    /// left the queue since.
     fn is_behind(&self, sub_queue: SubQueueIx, entry: &SubQueue, ledger: &Ledger) -> bool {
         let latest = if self.sub_queue == sub_queue { self.elsewhere } else { self.seq };
         entry.rank(ledger).is_some_and(|(_, _, first)| latest > Some(first))

@@ -1,27 +1,27 @@
-//! Length groups of Policy I (DVABatch section 7.2): which requests are padded to the same size. The bounds follow the
-//! lengths that are observed, by dynamic programming over them, or are given.
+//! Length groups of Policy I (DVABatch section 7.2): which requests are padded to the same length. The bounds are
+//! configured, or chosen by dynamic programming over the observed lengths.
 
-/// Arrivals after which bounds are chosen again.
+/// Number of arrivals after which bounds are chosen again.
 const PERIOD: u32 = 256;
-/// Most groups where nobody says.
+/// Maximum number of groups if not configured.
 const DEFAULT_GROUPS: u32 = 8;
-/// Lengths that are told apart: up to this one exactly, above in steps of an eighth.
+/// Observed lengths are exact up to this one, and rounded up in steps of an eighth above.
 const EXACT: u32 = 64;
 
-/// Upper ends of the length groups of one version.
+/// Upper bounds of the length groups of one version.
 #[derive(Debug)]
 pub(in crate::batching) struct LengthGroups {
-    /// Ascending; a longer request is a group of its own length.
+    /// Ascending. A longer request is in a group of its own length.
     bounds: Vec<u32>,
     most: usize,
-    /// Observed lengths with their weights, ascending; empty where the bounds are given.
+    /// Observed lengths with their weights, ascending; empty if the bounds are configured.
     observed: Vec<(u32, f64)>,
     follows: bool,
     since: u32,
 }
 
 impl LengthGroups {
-    /// Groups with these upper ends, or, if there are none, at most `most` chosen ones (0: 8).
+    /// Creates groups with these upper bounds, or, if there are none, at most `most` chosen groups (0 means 8).
     pub(in crate::batching) fn new(bounds: &[u32], most: u32) -> Self {
         let mut bounds = bounds.to_vec();
         bounds.sort_unstable();
@@ -30,7 +30,7 @@ impl LengthGroups {
         Self { follows: bounds.is_empty(), bounds, most: most as usize, observed: Vec::new(), since: 0 }
     }
 
-    /// The padded length of a request of this length, which is taken note of.
+    /// Observes a request's length, and returns its padded length.
     pub(in crate::batching) fn round(&mut self, length: u32) -> u32 {
         if self.follows {
             self.observe(length);
@@ -49,7 +49,7 @@ impl LengthGroups {
         if self.since == PERIOD {
             self.since = 0;
             self.bounds = best_bounds(&self.observed, self.most);
-            // What was observed fades, so that the bounds follow.
+            // Old observations decay, so that the bounds follow changes.
             self.observed.iter_mut().for_each(|(_, weight)| *weight /= 2.0);
             self.observed.retain(|&(_, weight)| weight > 0.5);
         }
@@ -64,10 +64,10 @@ fn coarse(length: u32) -> u32 {
     length.div_ceil(step).saturating_mul(step)
 }
 
-/// The least sum of padded lengths over the first so many lengths, and where the last of their groups begins.
+/// For each number of shortest lengths: the least sum of their padded lengths, and where the last group begins.
 type Least = Vec<(f64, usize)>;
 
-/// At most `most` of the lengths as bounds, such that the padded lengths of all sum up to the least.
+/// Chooses at most `most` of the lengths as bounds so that the sum of all padded lengths is least.
 fn best_bounds(observed: &[(u32, f64)], most: usize) -> Vec<u32> {
     let count = observed.len();
     let mut weights = vec![0.0];
@@ -95,9 +95,9 @@ fn best_bounds(observed: &[(u32, f64)], most: usize) -> Vec<u32> {
     bounds
 }
 
-/// Fills `row`, which begins with the first `from` lengths, from the sums with a group fewer. Where the last group best
-/// begins grows with the number of lengths (a bound costs the more, the longer it is), so that what is found for the
-/// middle one narrows the search `among` beginnings on both sides: n log n steps in place of n².
+/// Fills `row`, whose first entry is for the `from` shortest lengths, from the sums with one group fewer. The best
+/// start of the last group does not decrease with the number of lengths, since a longer bound costs more. So the
+/// solution for the middle entry narrows the search (`among`) on both sides: n log n steps instead of n².
 fn add_group(
     observed: &[(u32, f64)],
     weights: &[f64],
@@ -162,7 +162,7 @@ mod tests {
         }
     }
 
-    /// Every choice of at most `most` bounds that holds the longest.
+    /// Returns every choice of at most `most` bounds that includes the longest length.
     fn all_bounds(observed: &[(u32, f64)], most: usize) -> impl Iterator<Item = Vec<u32>> + '_ {
         let longest = observed.len() - 1;
         (0..1_u32 << longest).filter(move |choice| choice.count_ones() < most as u32).map(move |choice| {
@@ -170,7 +170,7 @@ mod tests {
         })
     }
 
-    /// Sum of the lengths, each padded to the next bound.
+    /// Returns the sum of the lengths, each padded to the next bound.
     fn padded(observed: &[(u32, f64)], bounds: &[u32]) -> f64 {
         let bound = |length: u32| bounds.iter().find(|&&bound| bound >= length).copied().unwrap_or(u32::MAX);
         observed.iter().map(|&(length, weight)| weight * f64::from(bound(length))).sum()

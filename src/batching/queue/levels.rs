@@ -1,15 +1,14 @@
-//! What there is of each priority level at which requests wait. There may be 2^64 - 1 levels: only those in use take
-//! memory.
+//! A map by priority level. There may be 2^64 - 1 levels; only levels in use take memory.
 
 use std::collections::BTreeMap;
 
-/// A map by priority level, highest first. One level alone, as of most models, lies inline; several are in a tree, so
-/// that clients who use many do not slow others down.
+/// A map by priority level, highest first. A single level, the usual case, is stored inline. Several are in a tree, so
+/// that clients that use many levels do not slow down the others.
 #[derive(Clone, Debug)]
 pub(in crate::batching) struct Levels<T> {
-    /// The only entry, while there is no other.
+    /// The only entry, as long as there is just one.
     lone: Option<(u64, T)>,
-    /// All entries from the second on, until there is none.
+    /// All entries as soon as there are two, until none is left.
     several: BTreeMap<u64, T>,
 }
 
@@ -24,7 +23,7 @@ impl<T> Levels<T> {
         self.lone.is_none() && self.several.is_empty()
     }
 
-    /// The entry of the highest level, which has the smallest number.
+    /// Returns the entry of the highest level, which has the smallest number.
     pub(in crate::batching) fn first(&self) -> Option<(u64, &T)> {
         self.iter().next()
     }
@@ -36,7 +35,7 @@ impl<T> Levels<T> {
         }
     }
 
-    /// All entries, highest level first.
+    /// Returns all entries, highest level first.
     pub(in crate::batching) fn iter(&self) -> impl Iterator<Item = (u64, &T)> {
         let lone = self.lone.iter().map(|(level, entry)| (*level, entry));
         lone.chain(self.several.iter().map(|(level, entry)| (*level, entry)))
@@ -52,7 +51,7 @@ impl<T> Levels<T> {
 }
 
 impl<T: Default> Levels<T> {
-    /// The entry of a level, made if need be.
+    /// Returns the entry of a level; creates it if missing.
     pub(in crate::batching) fn entry(&mut self, level: u64) -> &mut T {
         if self.lone.as_ref().is_none_or(|(own, _)| *own != level) && !self.is_empty() {
             self.several.extend(self.lone.take());

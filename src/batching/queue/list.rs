@@ -1,4 +1,4 @@
-//! Doubly linked lists threaded through the ledger's requests: any member leaves in O(1) and nothing is allocated.
+//! Doubly linked lists threaded through the ledger's requests: any member leaves in O(1), without allocation.
 
 use std::marker::PhantomData;
 
@@ -7,15 +7,15 @@ use crate::batching::{
     ledger::{Ledger, Links, NONE, Request},
 };
 
-/// Which of a request's links a list uses.
+/// Selects which of a request's links a list uses.
 pub(in crate::batching) trait Chain {
-    /// The request's links of this chain.
+    /// Returns the request's links in this list.
     fn links(request: &mut Request) -> &mut Links;
-    /// The same, to look at.
+    /// The same, read-only.
     fn peek(request: &Request) -> Links;
 }
 
-/// The chain of a pending queue.
+/// The list of a pending queue.
 #[derive(Debug)]
 pub(in crate::batching) struct InQueue;
 
@@ -29,7 +29,7 @@ impl Chain for InQueue {
     }
 }
 
-/// The chain of a version's requests in order of arrival.
+/// The list of a version's requests in arrival order.
 #[derive(Debug)]
 pub(in crate::batching) struct InOrder;
 
@@ -73,7 +73,7 @@ impl<C: Chain> List<C> {
         self.tail = request_ix;
     }
 
-    /// Takes a member out. `request_ix` must be in this list.
+    /// Removes a member. `request_ix` must be in this list.
     pub(in crate::batching) fn remove(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
         let links = std::mem::take(C::links(&mut ledger[request_ix]));
         match links.prev {

@@ -1,7 +1,7 @@
-//! The requests of a version that wait: sub-queues of those that may share a batch, their order and earliest targets,
-//! Triton's queue rules, and sequences whose requests take turns.
+//! The waiting requests of a version: sub-queues of requests that may share a batch, their order and targets, Triton's
+//! queue rules, and sequences. `group` adds and removes requests; policies read the queue.
 //!
-//! Here must not live: what runs, or who decides that something does.
+//! This module must not know what runs, nor decide what to launch.
 
 mod lengths;
 mod levels;

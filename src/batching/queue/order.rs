@@ -1,26 +1,27 @@
-//! The order of a queue's sub-queues: which one boards next. The pending queue owns it and files a sub-queue whenever
-//! its first request changes; policies go through it and keep no copy.
+//! The order of a queue's sub-queues: which one boards next. The pending queue owns it, and refiles a sub-queue
+//! whenever its first request changes. Policies read it and keep no copy.
 
 use std::collections::BTreeSet;
 
 use crate::batching::ids::SubQueueIx;
 
-/// Where a sub-queue stands among the sub-queues of its version: by the level of its first request, fresh before
-/// delayed, then by order of arrival.
+/// Rank of a sub-queue in its version: by the level of its first request, then fresh before delayed, then arrival
+/// order.
 pub(in crate::batching) type Rank = (u64, bool, u64);
 
 /// Sub-queues that are not empty, by the rank of their first requests.
 #[derive(Debug, Default)]
 pub(in crate::batching) struct QueueOrder {
-    /// The one that boards next is kept apart: most models have one sub-queue, which then needs no tree.
+    /// The sub-queue that boards next. Stored separately because most models have only one sub-queue, which then needs
+    /// no tree.
     first: Option<(Rank, SubQueueIx)>,
     others: BTreeSet<(Rank, SubQueueIx)>,
-    /// By sub-queue.
+    /// Indexed by sub-queue.
     ranks: Vec<Option<Rank>>,
 }
 
 impl QueueOrder {
-    /// Files a sub-queue by the rank of its first request; `None` for an empty sub-queue.
+    /// Files a sub-queue by the rank of its first request; `None` removes an empty sub-queue.
     pub(in crate::batching) fn file(&mut self, sub_queue: SubQueueIx, rank: Option<Rank>) {
         let at = sub_queue as usize;
         if self.ranks.len() <= at {
@@ -45,7 +46,7 @@ impl QueueOrder {
         }
     }
 
-    /// Lets the first be before all others again.
+    /// Restores the invariant that `first` is before all others.
     fn restore_first(&mut self) {
         let Some(&next) = self.others.first() else { return };
         if self.first.is_none_or(|first| next < first) {
@@ -55,7 +56,7 @@ impl QueueOrder {
         }
     }
 
-    /// The sub-queues in order.
+    /// Returns the sub-queues in order.
     pub(in crate::batching) fn sub_queues(&self) -> impl Iterator<Item = SubQueueIx> + '_ {
         self.first.iter().chain(&self.others).map(|&(_, sub_queue)| sub_queue)
     }
@@ -67,7 +68,7 @@ impl QueueOrder {
         filed == rank && rank.is_none_or(is_there)
     }
 
-    /// Whether the first is before all others, for checks.
+    /// Whether `first` is before all others, for checks.
     pub(in crate::batching) fn is_in_order(&self) -> bool {
         self.others.first().is_none_or(|next| self.first.is_some_and(|first| first < *next))
     }

@@ -1,9 +1,8 @@
-//! Pending requests: first in, first out in each priority level, with the delayed queue of `DELAY` behind it; any
-//! request leaves in O(1). Batch sizes count rows, `max_queue_size` counts requests.
+//! Pending requests: first in, first out within each priority level, followed by the delayed requests of that level
+//! (timeout action `DELAY`). Any request leaves in O(1). Batch sizes count rows; `max_queue_size` counts requests.
 //!
-//! Requests that may share a batch (their keys agree, and their lengths round up to the same class) stand in one
-//! *sub-queue*. A request that may not join the batch being formed is in another sub-queue and does not hold it up, nor
-//! is held up by it.
+//! Requests that may share a batch (equal keys, and lengths that round up to the same class) are in one *sub-queue*. A
+//! request that cannot join the batch being formed is in another sub-queue, so neither delays the other.
 
 use std::collections::BTreeMap;
 
@@ -23,18 +22,18 @@ use crate::batching::{
     ledger::{Ledger, RequestState},
 };
 
-/// How lengths are rounded up; requests of equal rounded lengths may share a batch.
+/// How lengths are rounded up. Requests with equal rounded lengths may share a batch.
 #[derive(Debug)]
 pub(in crate::batching) enum LengthBucketing {
-    /// Any lengths share a batch.
+    /// No rounding: requests of any lengths share a batch.
     Any,
-    /// To multiples.
+    /// To multiples of a width.
     Width(u32),
-    /// The first length to the end of its group (DVABatch's Policy I); others as they are.
+    /// The first length to the bound of its group (DVABatch's Policy I); the others unchanged.
     Groups(LengthGroups),
 }
 
-/// What the requests of a sub-queue have in common.
+/// The properties that all requests of a sub-queue share.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::batching) struct BatchKey {
     pub(in crate::batching) key: RequestKey,
@@ -42,7 +41,7 @@ pub(in crate::batching) struct BatchKey {
 }
 
 impl BatchKey {
-    /// Requests of equal keys whose lengths round up to the same.
+    /// Creates the key of a request by rounding its lengths.
     pub(in crate::batching) fn new(key: RequestKey, lengths: &Lengths, length_bucketing: &mut LengthBucketing) -> Self {
         let class = match length_bucketing {
             LengthBucketing::Any => Lengths::new(),
@@ -58,7 +57,7 @@ impl BatchKey {
         Self { key, class: ShapeClass(class) }
     }
 
-    /// Equality without a call of `memcmp` each for what is mostly empty.
+    /// Equality for mostly empty keys, without a call of `memcmp` per field.
     fn agree(&self, other: &Self) -> bool {
         let ((one, two), (own, their)) = ((&self.key.0, &other.key.0), (&self.class.0, &other.class.0));
         one.len() == two.len()
@@ -72,7 +71,8 @@ impl BatchKey {
 #[derive(Debug)]
 pub(in crate::batching) struct Level {
     pub(in crate::batching) fresh: List<InQueue>,
-    /// Requests past their queue timeout, under `DELAY`: behind the fresh ones of their level, before the next level.
+    /// Requests past their queue timeout under `DELAY`. They go behind the fresh requests of their level and before the
+    /// next level.
     pub(in crate::batching) delayed: List<InQueue>,
 }
 
@@ -86,7 +86,7 @@ impl Default for Level {
 #[derive(Debug, Default)]
 pub(in crate::batching) struct SubQueue {
     pub(in crate::batching) batch_key: BatchKey,
-    /// Levels with requests.
+    /// Levels that have requests.
     pub(in crate::batching) levels: Levels<Level>,
     pub(in crate::batching) rows: u64,
 }
@@ -96,12 +96,12 @@ impl SubQueue {
         self.levels.is_empty()
     }
 
-    /// Its requests in the order in which they board.
+    /// Returns its requests in boarding order.
     pub(in crate::batching) fn iter<'a>(&'a self, ledger: &'a Ledger) -> impl Iterator<Item = RequestIx> + 'a {
         self.levels.iter().flat_map(|(_, level)| level.fresh.iter(ledger).chain(level.delayed.iter(ledger)))
     }
 
-    /// How many requests from its head have no more than `rows` rows together.
+    /// Returns how many requests from its head together have at most `rows` rows.
     pub(in crate::batching) fn first_within(&self, rows: u32, ledger: &Ledger) -> u32 {
         let mut left = rows;
         let fits = self.iter(ledger).take_while(|&request_ix| match left.checked_sub(ledger[request_ix].rows) {
@@ -119,7 +119,7 @@ impl SubQueue {
         Some((level, delayed, ledger[request_ix].seq))
     }
 
-    /// Level of the request that boards next, whether it is delayed, and its place in the ledger.
+    /// Returns the level of the request that boards next, whether it is delayed, and its ledger index.
     fn first(&self) -> Option<(u64, bool, RequestIx)> {
         let (number, level) = self.levels.first()?;
         match level.fresh.head() {
@@ -128,7 +128,8 @@ impl SubQueue {
         }
     }
 
-    /// Arrival of its oldest request. Fresh requests stand in order of arrival, delayed ones in order of timeout.
+    /// Returns the arrival time of its oldest request. Fresh requests are in arrival order, delayed ones in timeout
+    /// order.
     pub(in crate::batching) fn oldest(&self, ledger: &Ledger) -> Option<Ns> {
         let heads = self.levels.iter().filter_map(|(_, level)| level.fresh.head());
         let delayed = self.levels.iter().flat_map(|(_, level)| level.delayed.iter(ledger));
@@ -142,29 +143,29 @@ impl SubQueue {
     }
 }
 
-/// All requests of a version that are in no batch yet.
+/// All requests of a version that have not boarded.
 #[derive(Debug)]
 pub(in crate::batching) struct Pending {
     pub(in crate::batching) rules: QueueRules,
-    /// Whether its requests may leave for another core.
+    /// Whether its requests may move to another core.
     may_leave: bool,
     pub(in crate::batching) sub_queues: Slab<SubQueue>,
-    /// Requests behind others of their sequence; they count as those in sub-queues do.
+    /// Requests that wait for earlier requests of their sequence. They count like those in sub-queues.
     pub(in crate::batching) held: SubQueue,
     pub(in crate::batching) by_key: BTreeMap<BatchKey, SubQueueIx>,
-    /// The sub-queue of the latest arrival: most arrivals join it and need no search.
+    /// The sub-queue of the latest arrival. Most arrivals join it without a search.
     recent: Option<SubQueueIx>,
-    /// One empty sub-queue may stay, so that a group whose requests are all alike does not make one for each.
+    /// An empty sub-queue that is kept, so that a group whose requests are all alike does not create one for each.
     spare: Option<SubQueueIx>,
-    /// How many requests wait at each level, delayed ones included; none at the levels that are missing.
+    /// Number of waiting requests per level, delayed ones included; levels without any have no entry.
     pub(in crate::batching) by_level: Levels<u32>,
     pub(in crate::batching) requests: usize,
     pub(in crate::batching) rows: u64,
-    /// Of the requests, those that are held.
+    /// Number of requests in `held`.
     held_requests: usize,
-    /// Which sub-queue boards next.
+    /// The order of the sub-queues.
     pub(in crate::batching) order: QueueOrder,
-    /// Those that are not held by their targets, where anything asks for that.
+    /// Requests in sub-queues by target, if a policy or an objective needs it.
     pub(in crate::batching) targets: Option<Targets>,
 }
 
@@ -191,19 +192,19 @@ impl Pending {
         self.sub_queues.get(sub_queue as usize)
     }
 
-    /// The sub-queue of this key, if any of its requests wait.
+    /// Returns the sub-queue with this key, if any of its requests wait.
     pub(in crate::batching) fn waiting_with(&self, batch_key: &BatchKey) -> Option<SubQueueIx> {
         let sub_queue = *self.by_key.get(batch_key)?;
         self.sub_queue(sub_queue).filter(|entry| !entry.is_empty()).map(|_| sub_queue)
     }
 
-    /// The requests of a sub-queue by level, fresh before delayed, then the earliest targets first. For groups that
-    /// keep targets.
+    /// Returns the requests of a sub-queue by level, fresh before delayed, then by target. Empty unless the group keeps
+    /// targets.
     pub(in crate::batching) fn by_target(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
         self.targets.iter().flat_map(move |targets| targets.of_sub_queue(sub_queue))
     }
 
-    /// The sub-queues that are not empty, the one that boards next first.
+    /// Returns the sub-queues that are not empty, starting with the one that boards next.
     pub(in crate::batching) fn in_order(&self) -> impl Iterator<Item = (SubQueueIx, &SubQueue)> {
         self.order.sub_queues().filter_map(|sub_queue| Some((sub_queue, self.sub_queue(sub_queue)?)))
     }
@@ -212,28 +213,28 @@ impl Pending {
         if sub_queue == NOT_THEIR_TURN { &mut self.held } else { &mut self.sub_queues[sub_queue as usize] }
     }
 
-    /// Whether its requests may leave for another core.
+    /// Whether its requests may move to another core.
     pub(in crate::batching) fn may_leave(&self) -> bool {
         self.may_leave
     }
 
-    /// Requests that may board.
+    /// Returns the number of requests that may board.
     pub(in crate::batching) fn ready(&self) -> usize {
         self.requests - self.held_requests
     }
 
-    /// The highest level at which a request waits.
+    /// Returns the highest level with a waiting request.
     pub(in crate::batching) fn best_level(&self) -> Option<u64> {
         self.by_level.first().map(|(level, _)| level)
     }
 
-    /// Whether the level holds its largest number of requests.
+    /// Whether the level has reached its maximum number of requests.
     pub(in crate::batching) fn is_full(&self, level: u64) -> bool {
         let limit = self.rules.queue_of(level).max_queue_size;
         limit != 0 && self.by_level.get(level).is_some_and(|waiting| *waiting >= limit)
     }
 
-    /// The sub-queue of this key, made if need be.
+    /// Returns the sub-queue with this key; creates it if missing.
     pub(in crate::batching) fn sub_queue_for(&mut self, batch_key: BatchKey) -> SubQueueIx {
         if let Some(recent) = self.recent
             && self.sub_queue(recent).is_some_and(|sub_queue| sub_queue.batch_key.agree(&batch_key))
@@ -248,7 +249,7 @@ impl Pending {
         sub_queue
     }
 
-    /// Puts a request of the ledger at the end of its level in `sub_queue`.
+    /// Appends a request of the ledger to its level in `sub_queue`.
     pub(in crate::batching) fn push(&mut self, ledger: &mut Ledger, request_ix: RequestIx, sub_queue: SubQueueIx) {
         let request = &mut ledger[request_ix];
         request.state = RequestState::Queued { sub_queue, delayed: false };
@@ -270,14 +271,14 @@ impl Pending {
         self.refile(ledger, sub_queue);
     }
 
-    /// Files a sub-queue whose first request may have changed.
+    /// Refiles a sub-queue whose first request may have changed.
     fn refile(&mut self, ledger: &Ledger, sub_queue: SubQueueIx) {
         if let Some(entry) = self.sub_queues.get(sub_queue as usize) {
             self.order.file(sub_queue, entry.rank(ledger));
         }
     }
 
-    /// Takes a request out of its sub-queue, which stays even if empty until it is `retired`.
+    /// Removes a request from its sub-queue. An empty sub-queue stays until it is retired.
     pub(in crate::batching) fn remove(&mut self, ledger: &mut Ledger, request_ix: RequestIx) {
         let RequestState::Queued { sub_queue, .. } = ledger[request_ix].state else {
             debug_assert!(false, "only a queued request leaves the queue");
@@ -343,7 +344,7 @@ impl Pending {
         self.refile(ledger, sub_queue);
     }
 
-    /// Forgets a sub-queue if it is empty, or keeps it as the spare one instead of the last.
+    /// Keeps an empty sub-queue as the spare one, and removes the previous spare.
     pub(in crate::batching) fn retire(&mut self, sub_queue: SubQueueIx) {
         if sub_queue == NOT_THEIR_TURN
             || self.spare == Some(sub_queue)

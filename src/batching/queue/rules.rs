@@ -1,8 +1,9 @@
-//! Triton's priority levels and queue policies: at which level a request waits, how long, and how many may.
+//! Triton's priority levels and queue policies: the level at which a request waits, how long it may wait, and how many
+//! may wait.
 
 use crate::batching::{Ns, QueueKnobs, QueueingKnobs, ledger::NEVER};
 
-/// The rules of one version's pending queue. `Default` is one level without limits, as for a model without a dynamic
+/// The rules of one version's pending queue. The default is one level without limits, as for a model without a dynamic
 /// batcher.
 #[derive(Debug)]
 pub(in crate::batching) struct QueueRules {
@@ -32,12 +33,12 @@ impl QueueRules {
         }
     }
 
-    /// The level of a request with this priority: 0 and values out of range mean the default level.
+    /// Returns the level of a request with this priority. 0 and values out of range mean the default level.
     pub(in crate::batching) fn level_of(&self, priority: u64) -> u64 {
         if (1..=self.levels).contains(&priority) { priority } else { self.default_level }
     }
 
-    /// The queue policy of a level.
+    /// Returns the queue policy of a level.
     pub(in crate::batching) fn queue_of(&self, level: u64) -> &QueueKnobs {
         match self.level_queues.binary_search_by_key(&level, |&(level, _)| level) {
             Ok(at) => &self.level_queues[at].1,
@@ -45,9 +46,9 @@ impl QueueRules {
         }
     }
 
-    /// When a request that arrives now at `level` and asks for `asked` has waited long enough. An override may only
-    /// shorten the default timeout. No default timeout counts as one without end, so that any override shortens it;
-    /// Triton compares with the 0 that stands for it and drops the override.
+    /// Returns when the queue timeout of a request ends that arrives now at `level` and asks for `asked`. An override
+    /// can only shorten the default timeout. If there is no default timeout, any override applies; Triton would compare
+    /// the override with 0 and ignore it.
     pub(in crate::batching) fn board_by(&self, level: u64, now: Ns, asked: Option<Ns>) -> Ns {
         let queue = self.queue_of(level);
         let default = match queue.default_timeout_ns {

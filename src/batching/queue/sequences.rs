@@ -1,9 +1,9 @@
-//! Sequences (Triton's sequence batcher): requests of one board one after the other, in order of arrival, and only so
-//! many sequences hold a slot for their state at once.
+//! Sequences (Triton's sequence batcher). Requests of one sequence board one after the other in arrival order, and the
+//! number of sequences that hold a state slot at once is limited.
 //!
-//! A slot is held from the sequence's first request until its last has ended, or it has been idle for too long; no
-//! other sequence gets it before. A sequence whose first request does not complete was never begun: what waits behind
-//! that is refused.
+//! A sequence holds its slot from its first request until its last one has ended, or until it has been idle for too
+//! long. If the first request does not complete, the sequence never started, and the requests that wait behind it are
+//! rejected.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -23,28 +23,28 @@ struct Sequence {
     id: CorrelationId,
     number: u64,
     has_slot: bool,
-    /// Its first request has completed.
+    /// Whether a request of the sequence has completed.
     is_begun: bool,
-    /// No further request joins it.
+    /// Whether no further request can join it.
     is_closed: bool,
-    /// The request that may board, or has.
+    /// The request that may board or has boarded.
     at_turn: Option<RequestIx>,
-    /// Those behind it, in order of arrival.
+    /// Requests behind it, in arrival order.
     waiting: VecDeque<RequestIx>,
-    /// When it is over, if no request comes before.
+    /// When an idle sequence is closed.
     idle_until: Option<Ns>,
 }
 
-/// What has come of a change, for the version to carry out.
+/// The effects of a change, for [`StepContext::apply`](crate::batching::version::StepContext) to carry out.
 #[derive(Debug, Default)]
 pub(in crate::batching) struct Change {
     /// Requests that may board now.
     pub(in crate::batching) ready: SmallVec<[RequestIx; 2]>,
-    /// Requests of a sequence that never began.
+    /// Requests of a sequence that never started.
     pub(in crate::batching) orphans: VecDeque<RequestIx>,
     /// Sequences that are over.
     pub(in crate::batching) over: SmallVec<[SequenceNo; 1]>,
-    /// Sequences that have become idle until then, or are not any more.
+    /// Sequences that became idle, and those that no longer are, with the time at which each is or was to be closed.
     pub(in crate::batching) rests: SmallVec<[(Ns, SequenceIx); 1]>,
     pub(in crate::batching) rouses: SmallVec<[(Ns, SequenceIx); 1]>,
 }
@@ -54,9 +54,9 @@ pub(in crate::batching) struct Change {
 pub(in crate::batching) struct Sequences {
     knobs: SequenceKnobs,
     all: Slab<Sequence>,
-    /// Those that requests may join.
+    /// Sequences that requests can join.
     open: BTreeMap<CorrelationId, SequenceIx>,
-    /// Those with requests and without a slot, in the order in which they began.
+    /// Sequences with requests but without a slot, in the order in which they started.
     backlog: BTreeMap<u64, SequenceIx>,
     free_slots: u32,
     made: u64,
@@ -68,13 +68,13 @@ impl Sequences {
         Self { knobs, all: Slab::new(), open: BTreeMap::new(), backlog: BTreeMap::new(), free_slots, made: 0 }
     }
 
-    /// Whether a request finds its sequence, or starts it.
+    /// Whether a request finds its sequence or starts one.
     pub(in crate::batching) fn admits(&self, request: &InSequence) -> bool {
         request.starts || self.open.contains_key(&request.id)
     }
 
-    /// A request that is admitted joins its sequence. Where it starts one whose id is still open, that one ends behind
-    /// the requests that it has.
+    /// Adds an admitted request to its sequence. If it starts a sequence whose id is still open, the open one ends
+    /// after the requests that it has.
     pub(in crate::batching) fn join(
         &mut self,
         now: Ns,
@@ -103,7 +103,7 @@ impl Sequences {
         (ix, number, change)
     }
 
-    /// A request of a sequence has ended, wherever it was.
+    /// Removes a request that has ended, in whatever state it was.
     pub(in crate::batching) fn left(
         &mut self,
         now: Ns,
@@ -130,7 +130,7 @@ impl Sequences {
         change
     }
 
-    /// A sequence has been idle for as long as it may.
+    /// Closes a sequence that has been idle for the maximum time.
     pub(in crate::batching) fn reclaim(&mut self, now: Ns, ix: SequenceIx) -> Change {
         let mut change = Change::default();
         self.close(ix);
@@ -162,8 +162,8 @@ impl Sequences {
         }
     }
 
-    /// Lets the next request of a sequence have its turn, if there is a slot for it; ends the sequence or lets it rest
-    /// where there is none.
+    /// Gives the next request of a sequence its turn if a slot is available. Without requests, closes the sequence or
+    /// makes it idle.
     fn advance(&mut self, now: Ns, ix: SequenceIx, change: &mut Change) {
         let sequence = &mut self.all[ix as usize];
         if sequence.at_turn.is_some() {
@@ -191,7 +191,7 @@ impl Sequences {
         change.ready.extend(sequence.at_turn);
     }
 
-    /// A sequence has no request.
+    /// Handles a sequence without requests: it becomes idle, or is over if it is closed.
     fn rest(&mut self, now: Ns, ix: SequenceIx, change: &mut Change) {
         let sequence = &mut self.all[ix as usize];
         if !sequence.is_closed {
@@ -214,8 +214,8 @@ impl Sequences {
         }
     }
 
-    /// What holds between two steps. `is_ready` tells of a request whether it may board or has, `None` where it is
-    /// gone.
+    /// Checks the invariants between two steps. `is_ready` returns whether a request may board or has boarded, `None`
+    /// if it is gone.
     pub(in crate::batching) fn check(&self, is_ready: impl Fn(RequestIx) -> Option<bool>) -> Result<(), String> {
         let held = self.all.iter().filter(|(_, sequence)| sequence.has_slot).count();
         let most = self.knobs.max_sequences.max(1);
@@ -249,7 +249,7 @@ impl Sequences {
         Ok(())
     }
 
-    /// When sequences are over for idleness, by index.
+    /// Returns when idle sequences are closed, by index.
     pub(in crate::batching) fn idle(&self) -> impl Iterator<Item = (Ns, SequenceIx)> + '_ {
         self.all.iter().filter_map(|(ix, sequence)| Some((sequence.idle_until?, ix as SequenceIx)))
     }

@@ -1,6 +1,6 @@
-//! Waiting requests by their targets. Clients choose shapes and deadlines, so neither who boards next nor how soon a
-//! group must start may need a look at all requests or sub-queues: each change costs O(log n), each question looks at a
-//! few.
+//! Waiting requests by target. Clients choose shapes and deadlines, so there may be many requests and sub-queues.
+//! Finding the next request to board, or the latest start of a group, must not scan them all: each change costs O(log
+//! n), and each query looks at a few.
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,10 @@ use crate::batching::{
     ledger::Request,
 };
 
-/// Where a request stands among those of its sub-queue: by level, fresh before delayed, by target, then in order of
-/// arrival.
+/// Position of a request: by sub-queue, then level, then fresh before delayed, then target, then arrival order.
 type Place = (SubQueueIx, u64, bool, Ns, u64, RequestIx);
 
-/// Waiting requests of each sub-queue, the earliest targets first.
+/// Waiting requests of each sub-queue, earliest targets first.
 #[derive(Debug)]
 pub(in crate::batching) struct Targets {
     objective_ns: Option<Ns>,
@@ -51,13 +50,13 @@ impl Targets {
         self.places.remove(&self.place(sub_queue, request_ix, request, delayed));
     }
 
-    /// The requests of a sub-queue.
+    /// Returns the requests of a sub-queue, earliest targets first within each level.
     pub(in crate::batching) fn of_sub_queue(&self, sub_queue: SubQueueIx) -> impl Iterator<Item = RequestIx> + '_ {
         let from = (sub_queue, 0, false, 0, 0, 0);
         self.places.range(from..).take_while(move |place| place.0 == sub_queue).map(|place| place.5)
     }
 
-    /// Whether a request is where it belongs, for checks.
+    /// Whether a request is filed correctly, for checks.
     pub(in crate::batching) fn holds(
         &self,
         sub_queue: SubQueueIx,
@@ -73,14 +72,14 @@ impl Targets {
     }
 }
 
-/// Sub-queues that a question looks at, at most.
+/// Maximum number of sub-queues that a query looks at.
 const LOOKED_AT: u32 = 16;
 
-/// Of sub-queues whose times are not known: they are looked at first.
+/// Latest start of sub-queues whose times are unknown. They are looked at first.
 const UNKNOWN: SlackNs = SlackNs::MIN;
 
-/// The request of a sub-queue that has the earliest target, and when it must start at the latest, as far as that was
-/// known when it was last looked at; none: it was late already.
+/// The request of a sub-queue with the earliest target, and its latest start when it was last computed; `None` if it
+/// was already late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Filed {
     request_ix: RequestIx,
@@ -88,21 +87,21 @@ struct Filed {
     latest: Option<SlackNs>,
 }
 
-/// Sub-queues by when the first request of each must start to be in time: its target less its predicted time.
+/// Sub-queues by the latest start of their first request: its target less its predicted time.
 ///
-/// Predictions change as runs are learned. A sub-queue is filed by what was predicted when its first request came to
-/// its head, and filed again when a question comes upon it. A sub-queue whose first request is late has no say until
-/// that has left.
+/// Predictions change as runs are learned. A sub-queue is filed by the prediction made when its first request reached
+/// its head, and refiled when a query looks at it. A sub-queue whose first request is late is ignored until that
+/// request has left.
 #[derive(Debug, Default)]
 pub(in crate::batching) struct LatestStarts {
     in_time: BTreeSet<(SlackNs, SubQueueIx)>,
-    /// By sub-queue.
+    /// Indexed by sub-queue.
     filed: Vec<Option<Filed>>,
 }
 
 impl LatestStarts {
-    /// Files a sub-queue by its first request (its place in the ledger and its order of arrival), unless it is filed by
-    /// that already. `latest_start` gives none where times are not known.
+    /// Files a sub-queue by its first request (ledger index and arrival number), unless it is filed by that request
+    /// already. `latest_start` returns `None` if times are unknown.
     pub(in crate::batching) fn file(
         &mut self,
         sub_queue: SubQueueIx,
@@ -124,8 +123,8 @@ impl LatestStarts {
         self.filed[at] = first.map(|(request_ix, seq)| Filed { request_ix, seq, latest });
     }
 
-    /// The request that must start first of those that can still be in time, and when at the latest; none without
-    /// such, or where times are not known.
+    /// Returns the earliest latest start of all requests that can still be in time, with its request; `None` if there
+    /// is none or times are unknown.
     pub(in crate::batching) fn first(
         &mut self,
         now: Ns,
@@ -135,6 +134,7 @@ impl LatestStarts {
         let mut first: Option<(SlackNs, RequestIx)> = None;
         for _ in 0..LOOKED_AT {
             let Some(&(filed_as, sub_queue)) = self.in_time.first() else { break };
+            // Filed times may be outdated, but none of the rest was filed earlier than the best found.
             if first.is_some_and(|(latest, _)| latest <= filed_as) {
                 break;
             }
@@ -161,7 +161,7 @@ impl LatestStarts {
         }
     }
 
-    /// Whether a sub-queue is filed by this request, or not at all where there is none.
+    /// Whether a sub-queue is filed by this request, or not filed if there is none, for checks.
     pub(in crate::batching) fn is_filed(&self, sub_queue: SubQueueIx, first: Option<(RequestIx, u64)>) -> bool {
         let filed = self.filed.get(sub_queue as usize).copied().flatten();
         let is_there = |latest: SlackNs| self.in_time.contains(&(latest, sub_queue));
@@ -169,7 +169,7 @@ impl LatestStarts {
             && filed.and_then(|filed| filed.latest).is_none_or(is_there)
     }
 
-    /// Sub-queues that are filed, and those of them that are in time.
+    /// Returns the number of filed sub-queues, of those in time, and of entries in the order.
     pub(in crate::batching) fn sub_queues(&self) -> (usize, usize, usize) {
         let filed = self.filed.iter().flatten();
         let in_time = filed.clone().filter(|filed| filed.latest.is_some()).count();
@@ -185,8 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// What happens to a sub-queue: a request with this target and need comes first, or its first leaves; then so much
-    /// time passes.
+    /// A change of a sub-queue: a request with this target and need becomes its first, or its first leaves; or time
+    /// passes.
     #[derive(Clone, Debug)]
     enum Change {
         Comes { sub_queue: SubQueueIx, target: Ns, needs: Ns },
@@ -206,7 +206,7 @@ mod tests {
         #[test]
         fn the_first_start_is_that_of_a_full_scan(changes in changes()) {
             let mut starts = LatestStarts::default();
-            // By sub-queue: first request, its target and need.
+            // By sub-queue: the first request and its latest start.
             let mut heads: BTreeMap<SubQueueIx, (RequestIx, SlackNs)> = BTreeMap::new();
             let (mut now, mut request_ixs) = (0, 0);
             for change in changes {
@@ -246,12 +246,12 @@ mod tests {
         };
         assert_eq!(starts.first(0, counted), Some((1_000, 0)));
         assert_eq!(looks.take(), 1);
-        // The first sixteen are late, and are looked at once and for all.
+        // The first sixteen are late; each is looked at once and then ignored.
         assert_eq!(starts.first(1_016, counted), None);
         assert_eq!(looks.take(), LOOKED_AT);
         assert_eq!(starts.first(1_016, counted).map(|first| first.0), Some(1_016));
         assert_eq!(looks.take(), 1);
-        // All take longer than they did.
+        // Every run now takes longer than before.
         let slower = |request_ix: RequestIx| counted(request_ix).map(|latest| latest - 10);
         assert_eq!(starts.first(1_016, slower).map(|first| first.0), Some(1_016), "ten more are late");
         assert_eq!(looks.take(), 11);

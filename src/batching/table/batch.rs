@@ -1,4 +1,4 @@
-//! A batch with its parts. Each part is a staircase of steps, most advanced first, each with the rows that have come
+//! A batch with its parts. Each part is a staircase of steps, most advanced first; the rows of a step have progressed
 //! equally far.
 
 use std::collections::BTreeSet;
@@ -8,36 +8,37 @@ use smallvec::SmallVec;
 use super::{places::Places, spare::SpareRows};
 use crate::batching::{CellId, Ns, PartOrder, ShapeClass, TaskId, ids::PartIx, ledger::BatchSpan, queue::BatchKey};
 
-/// A batch from its *new* to the end of its last part: what its parts have in common, and the parts.
+/// A batch, from *new* to the end of its last part: the state shared by its parts, and the parts.
 #[derive(Debug)]
 pub(in crate::batching) struct Batch {
     /// Ascending in order of creation.
     pub(in crate::batching) number: u64,
-    /// What newcomers must agree with.
+    /// The key that newcomers must match.
     pub(in crate::batching) batch_key: BatchKey,
-    /// Padded shape that all its rows share, fixed when it is made: it is the stride of its rows in the buffers.
+    /// Padded shape of all its rows. Fixed at creation, since it determines the stride of rows in the buffers.
     pub(in crate::batching) class: ShapeClass,
     pub(in crate::batching) created: Ns,
-    /// No newcomer may join any more: it has returned a lease, or a split is foreseen or has happened.
+    /// Whether newcomers are excluded: the batch has returned a lease, or has been split or will be.
     pub(in crate::batching) sealed: bool,
-    /// In which order its parts run.
+    /// The order in which its parts run.
     pub(in crate::batching) order: PartOrder,
-    /// Oldest first: the batch in one piece, or the parts of a split.
+    /// Oldest first: the whole batch, or the parts of a split.
     pub(in crate::batching) parts: SmallVec<[Part; 1]>,
     pub(in crate::batching) places: Places,
-    /// By boundary: the buffer that it holds.
+    /// For each boundary, the buffer that it holds.
     pub(in crate::batching) leases: SmallVec<[Option<u16>; 8]>,
-    /// By stage: rows that have completed it, dead ones included (DVABatch's status map).
+    /// For each stage, the number of rows that have completed it, including rows of ended requests (DVABatch's status
+    /// map).
     pub(in crate::batching) completed: SmallVec<[u32; 4]>,
 }
 
 impl Batch {
-    /// The steps of all its parts.
+    /// Returns the steps of all parts.
     pub(in crate::batching) fn steps(&self) -> impl Iterator<Item = &Step> {
         self.parts.iter().flat_map(|part| &part.steps)
     }
 
-    /// Where a part is among its parts.
+    /// Returns the position of a part in `parts`.
     pub(super) fn position(&self, ix: PartIx) -> Option<usize> {
         match &self.parts[..] {
             [only] => (only.ix == ix).then_some(0),
@@ -46,32 +47,31 @@ impl Batch {
     }
 }
 
-/// Rank of a queued part among the others: by the level of its first request, then by its turn; parts that run
-/// pipelined by how far they have come.
+/// Rank of a queued part: priority level, then precedence, then progress for parts that run pipelined, then age.
 pub(in crate::batching) type PartRank = (u64, u64, u16, PartIx);
 
-/// Rows of a batch that travel together.
+/// Rows of a batch that run together.
 #[derive(Debug)]
 pub(in crate::batching) struct Part {
     pub(in crate::batching) ix: PartIx,
     /// Best priority level among its requests.
     pub(in crate::batching) level: u64,
-    /// The oldest batch first, but a part that repeats a stage goes behind those that are there, and requests that
-    /// start again have the turn of the batch that failed.
+    /// Older batches go first. A part that repeats a stage goes behind the parts that exist by then; requests that
+    /// start again keep the precedence of the batch that failed.
     pub(in crate::batching) precedence: u64,
     /// Most advanced first.
     pub(in crate::batching) steps: SmallVec<[Step; 1]>,
-    /// Its entry in `queued`, when its foot waits for a lane.
+    /// Its entry in `queued`, if its last step waits for a lane.
     pub(in crate::batching) queued_as: Option<PartRank>,
 }
 
 impl Part {
-    /// The least advanced step with a live row: the one that runs.
+    /// Returns the foot: the least advanced step with a live row. Only the foot runs.
     pub(in crate::batching) fn foot(&self) -> Option<&Step> {
         self.steps.get(self.foot_at()?)
     }
 
-    /// Where the foot is among the steps.
+    /// Returns the position of the foot in `steps`.
     pub(in crate::batching) fn foot_at(&self) -> Option<usize> {
         self.steps.iter().rposition(|step| !step.is_forsaken)
     }
@@ -80,13 +80,13 @@ impl Part {
         self.steps.iter().map(Step::row_count).sum()
     }
 
-    /// Puts a step back among the others, by how far it has come.
+    /// Inserts a step by its progress.
     pub(in crate::batching) fn insert_step(&mut self, next: CellId, rows: Vec<BatchSpan>, waits_ns: Ns) {
         let at = self.steps.iter().position(|step| step.next < next).unwrap_or(self.steps.len());
         self.steps.insert(at, Step { waits_ns, ..Step::queued(next, rows) });
     }
 
-    /// Joins neighbouring steps that wait for the same stage; returns how many joined.
+    /// Merges neighbouring steps that wait for the same stage, and returns the number of merges.
     pub(super) fn merge(&mut self, spare: &mut SpareRows) -> u32 {
         let steps = &mut self.steps;
         if steps.len() < 2 {
@@ -110,7 +110,7 @@ impl Part {
         merged
     }
 
-    /// Files it among the queued parts, or out of them, as its foot is.
+    /// Adds the part to the queued parts, moves it or removes it, depending on its foot.
     pub(super) fn file(&mut self, order: PartOrder, queued: &mut BTreeSet<PartRank>) {
         let rank = self.foot().filter(|foot| foot.is_queued()).map(|foot| {
             let progress = match order {
@@ -128,31 +128,31 @@ impl Part {
     }
 }
 
-/// What a step is doing.
+/// State of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::batching) enum StepState {
-    /// It may be launched, unless steps behind it have to catch up first.
+    /// Ready to launch once the steps behind it have caught up.
     Queued,
-    /// This task runs it.
+    /// Running as this task.
     Running(TaskId),
 }
 
-/// Rows of a part that have come equally far.
+/// Rows of a part that have progressed equally far.
 #[derive(Debug)]
 pub(in crate::batching) struct Step {
-    /// The stage that they run next, or run now.
+    /// The stage that they run now or next.
     pub(in crate::batching) next: CellId,
-    /// Its rows by place; those of one request are neighbours.
+    /// Rows by place.
     pub(in crate::batching) rows: Vec<BatchSpan>,
     pub(in crate::batching) state: StepState,
-    /// How long it has waited, and is bound to wait, for newcomers to catch up.
+    /// Time that it has waited, or will wait, for newcomers to catch up.
     pub(in crate::batching) waits_ns: Ns,
-    /// It runs, but none of its rows is live any more: nobody waits for it.
+    /// Running, but without live rows, so no other step has to wait for it.
     pub(in crate::batching) is_forsaken: bool,
 }
 
 impl Step {
-    /// A step that has not waited for any newcomers.
+    /// Creates a queued step that has not waited for newcomers.
     pub(super) fn queued(next: CellId, rows: Vec<BatchSpan>) -> Self {
         Self { next, rows, state: StepState::Queued, waits_ns: 0, is_forsaken: false }
     }

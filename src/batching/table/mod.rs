@@ -1,10 +1,12 @@
-//! The batch table (DVABatch section 5.2.1): the batches under way, each in one piece or in the parts of a split, and
-//! each part a staircase of steps, most advanced first.
+//! The batch table (DVABatch section 5.2.1): the batches in progress. A batch is whole or in the parts of a split, and
+//! each part is a staircase of steps, most advanced first.
 //!
-//! Only three meta operations make and change batches: *new*, *stretch* and *split* (section 5.1). A stretch is a push
-//! at the staircase's foot (LazyBatching section IV-B): only the foot runs, the steps above it wait for it to catch up,
-//! and neighbours that have come to the same stage merge. The paper's status map and batch queues are views of the
-//! steps.
+//! Only three meta operations create and change batches: *new*, *stretch* and *split* (section 5.1). A stretch pushes a
+//! step at the foot of the staircase (LazyBatching section IV-B). Only the foot runs; the steps above wait for it to
+//! catch up, and neighbours that wait for the same stage merge. The paper's status map and batch queues are views of
+//! the steps.
+//!
+//! `batches` makes all changes; policies read the table.
 
 pub(super) mod batch;
 pub(super) mod pipeline;
@@ -31,16 +33,16 @@ use super::{
     queue::BatchKey,
 };
 
-/// What a new batch is made of.
+/// Parameters of a new batch.
 #[derive(Debug)]
 pub(in crate::batching) struct Blueprint {
     pub(in crate::batching) batch_key: BatchKey,
     pub(in crate::batching) class: ShapeClass,
     pub(in crate::batching) level: u64,
-    /// Its turn, if it has that of an earlier batch.
+    /// Precedence, if it takes over that of an earlier batch.
     pub(in crate::batching) precedence: Option<u64>,
     pub(in crate::batching) order: PartOrder,
-    /// No newcomer may ever join.
+    /// Whether newcomers are excluded.
     pub(in crate::batching) sealed: bool,
 }
 
@@ -66,8 +68,8 @@ impl BatchTable {
         self.made - 1
     }
 
-    /// Meta operation *new*: a batch of these rows at stage `entry`, in one part for its caller to launch or to queue.
-    /// Their places are given out here.
+    /// Meta operation *new*: creates a batch of these rows at stage `entry`, with one part for the caller to launch or
+    /// queue. Assigns the rows' places.
     pub(in crate::batching) fn new_batch(
         &mut self,
         now: Ns,
@@ -107,8 +109,8 @@ impl BatchTable {
         ix
     }
 
-    /// Meta operation *stretch*: newcomers become a step at the foot of a batch's only part. Their places are given out
-    /// here; there must be room. Returns how many steps merged at once.
+    /// Meta operation *stretch*: adds newcomers as a step at the foot of a batch's only part, and assigns their places;
+    /// there must be room. Returns the number of steps merged at once.
     pub(in crate::batching) fn stretch(
         &mut self,
         ix: PartIx,
@@ -122,7 +124,7 @@ impl BatchTable {
             debug_assert!(place.is_some(), "a batch is stretched beyond its places");
             span.rows.at = place.unwrap_or_default();
         }
-        // Gaps are filled from the lowest, so that a later request may come to sit before an earlier one.
+        // Gaps are filled from the lowest, so a later request may be placed before an earlier one.
         rows.sort_unstable_by_key(|span| span.rows.at);
         let part = &mut self[ix];
         part.level = part.level.min(level);
@@ -130,8 +132,8 @@ impl BatchTable {
         self.enqueue(ix)
     }
 
-    /// Meta operation *split*: cuts the only, queued step of a part before these spans, which ascend. The part keeps
-    /// what is before the first cut.
+    /// Meta operation *split*: cuts the only step of a part, which must be queued, before these spans, given in
+    /// ascending order. The part keeps the rows before the first cut.
     pub(in crate::batching) fn split(&mut self, ix: PartIx, before: &[usize]) {
         let Some(step) = self[ix].steps.first_mut() else { return };
         let next = step.next;
@@ -144,7 +146,7 @@ impl BatchTable {
         }
     }
 
-    /// Rows of a part that wait for `next` as a further part of its batch.
+    /// Adds rows that wait for `next` as another part of the batch.
     pub(in crate::batching) fn new_part(&mut self, of: PartIx, next: CellId, rows: Vec<BatchSpan>) {
         let ix = PartIx { number: self.next_number(), batch: of.batch };
         let Part { level, precedence, .. } = self[of];
@@ -155,23 +157,23 @@ impl BatchTable {
         self.enqueue(ix);
     }
 
-    /// A part repeats a stage: it goes behind the others of this level.
+    /// Moves a part that repeats a stage behind the others of this level.
     pub(in crate::batching) fn repeat(&mut self, ix: PartIx, level: u64) {
         let precedence = self.next_number();
         let part = &mut self[ix];
         (part.level, part.precedence) = (level, precedence);
     }
 
-    /// Takes the step that runs as `task` out of its part.
+    /// Removes the step that runs as `task` from its part.
     pub(in crate::batching) fn take_running(&mut self, ix: PartIx, task: TaskId) -> Option<Step> {
         let steps = &mut self.find_mut(ix)?.steps;
         let at = steps.iter().position(|step| step.state == StepState::Running(task))?;
         Some(steps.remove(at))
     }
 
-    /// Merges the steps of a part, and drops masked rows of those that do not run. What is empty then is removed, but
-    /// for batches that hold leases; else the part is queued where its foot waits. Steps that run without a live row
-    /// delay no other. Returns how many steps merged.
+    /// Merges the steps of a part and drops masked rows from queued steps. Removes the part if it is empty; a batch
+    /// that holds leases stays until they are returned. Otherwise requeues the part by its foot. Running steps without
+    /// live rows delay no other step. Returns the number of merges.
     pub(in crate::batching) fn tidy(&mut self, ix: PartIx, ledger: &Ledger) -> u32 {
         let Some(batch) = self.batches.get_mut(ix.batch) else { return 0 };
         let Some(at) = batch.position(ix) else { return 0 };
@@ -200,14 +202,14 @@ impl BatchTable {
         merged
     }
 
-    /// Gives the places of rows back that leave their batch.
+    /// Frees the places of rows that leave their batch.
     pub(in crate::batching) fn vacate(&mut self, ix: PartIx, span: RowSpan) {
         if self.stages > 1 {
             self.batches[ix.batch].places.give_back(span.at, span.count);
         }
     }
 
-    /// Merges the steps of a part, and queues it where its foot waits. Returns how many steps merged.
+    /// Merges the steps of a part and queues it if its foot waits. Returns the number of merges.
     pub(in crate::batching) fn enqueue(&mut self, ix: PartIx) -> u32 {
         let batch = &mut self.batches[ix.batch];
         let Some(at) = batch.position(ix) else { return 0 };
@@ -216,8 +218,7 @@ impl BatchTable {
         merged
     }
 
-    /// Queued parts in the order in which they go on. Of a batch whose parts run depth first, only the first part
-    /// counts.
+    /// Returns the queued parts that may run, in order. In a depth-first batch only the first part may run.
     pub(in crate::batching) fn queued(&self) -> impl Iterator<Item = &Part> {
         self.all_queued().map(|ix| &self[ix]).filter(|part| {
             let batch = &self.batches[part.ix.batch];
@@ -225,7 +226,7 @@ impl BatchTable {
         })
     }
 
-    /// All parts whose foot waits, in order.
+    /// Returns all parts whose foot waits, in order.
     pub(in crate::batching) fn all_queued(&self) -> impl Iterator<Item = PartIx> {
         self.queued.iter().map(|&(.., ix)| ix)
     }
@@ -234,7 +235,7 @@ impl BatchTable {
         !self.queued.is_empty()
     }
 
-    /// A part that may be over.
+    /// Returns a part, or `None` if it is over.
     pub(in crate::batching) fn find(&self, ix: PartIx) -> Option<&Part> {
         let batch = self.batches.get(ix.batch)?;
         Some(&batch.parts[batch.position(ix)?])
@@ -246,23 +247,23 @@ impl BatchTable {
         Some(&mut batch.parts[at])
     }
 
-    /// The newest batch: the only one that may be stretched.
+    /// Returns the newest batch, the only one that may be stretched.
     pub(in crate::batching) fn newest(&self) -> Option<(BatchIx, &Batch)> {
         self.batches.iter().max_by_key(|(_, batch)| batch.number)
     }
 
-    /// Rows in all batches.
+    /// Returns the number of rows in all batches.
     pub(in crate::batching) fn rows_aboard(&self) -> u32 {
         self.parts().map(Part::row_count).sum()
     }
 
-    /// The parts of all batches.
+    /// Returns the parts of all batches.
     pub(in crate::batching) fn parts(&self) -> impl Iterator<Item = &Part> {
         self.batches.iter().flat_map(|(_, batch)| &batch.parts)
     }
 }
 
-/// A part under way. As a slab does, it panics where the part is over.
+/// Panics if the part is over, as a slab does.
 impl Index<PartIx> for BatchTable {
     type Output = Part;
 
@@ -277,7 +278,7 @@ impl IndexMut<PartIx> for BatchTable {
     }
 }
 
-/// Places of rows that share no buffer with any later stage: one behind the other.
+/// Assigns consecutive places to rows that share no buffer with a later stage.
 pub(in crate::batching) fn lay_out(rows: &mut [BatchSpan]) {
     let mut at = 0;
     for span in rows {

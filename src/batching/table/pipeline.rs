@@ -1,6 +1,7 @@
-//! The pipeline of a version (DVABatch section 6): its stages, the buffers between them, and who may use which.
+//! The pipeline of a version (DVABatch section 6): its stages, the buffers between them, and which batches and tasks
+//! use them.
 //!
-//! A *lease* is (boundary, pair), held by a batch with all its parts. It is taken when the batch's first row is
+//! A *lease* is a pair (boundary, buffer), held by a batch with all its parts. A batch takes it when its first row is
 //! launched into the stage before the boundary. It returns, as one credit of that stage, when
 //! - every live row of the batch has been launched at the last stage that reads the boundary (for the last stage of
 //!   all: has completed there),
@@ -10,7 +11,8 @@
 //! The paper's own rule, by which each executor legitimates a pair for its predecessor, deadlocks in three ways
 //! (`docs/policies.md`). The four states of a buffer and those of an executor follow from the leases.
 //!
-//! What a task may overtake on the device is told by *uses*: tasks in flight that read or write a buffer, by rows.
+//! *Uses* record which tasks in flight read or write which rows of a buffer. They determine which tasks a new task must
+//! not overtake on the device.
 
 use smallvec::SmallVec;
 
@@ -21,9 +23,9 @@ use crate::batching::{CellId, LaneId, Lease, Next, StageKnobs, TaskId};
 #[derive(Debug)]
 pub(in crate::batching) struct Pipeline {
     stages: Vec<StageKnobs>,
-    /// By boundary: the last stage that reads it.
+    /// For each boundary, the last stage that reads it.
     last_reader: Vec<u16>,
-    /// Bits of the pairs that no batch holds, by boundary.
+    /// For each boundary, a bit set of the buffers that no batch holds.
     free: Vec<u64>,
     pairs: u16,
     uses: Vec<Use>,
@@ -35,7 +37,7 @@ struct Use {
     task: TaskId,
     lane: LaneId,
     lease: Lease,
-    /// First place, and the place behind the last.
+    /// First place, and the place after the last.
     from: u32,
     to: u32,
     writes: bool,
@@ -48,23 +50,23 @@ pub(in crate::batching) enum Onward {
     To(CellId),
     /// It is done.
     Done,
-    /// To where it came from, once its client has taken what there is.
+    /// To the same stage, after the client has taken the pending responses.
     Paused,
     /// It failed.
     Failed,
 }
 
-/// What a task reads and writes.
+/// The buffers that a task reads and writes.
 #[derive(Clone, Debug, Default)]
 pub(in crate::batching) struct Access {
     pub(in crate::batching) reads: SmallVec<[Lease; 2]>,
     pub(in crate::batching) writes: Option<Lease>,
-    /// Places of its rows, from the first to behind the last.
+    /// Place of its first row, and the place after its last.
     pub(in crate::batching) from: u32,
     pub(in crate::batching) to: u32,
 }
 
-/// Most pairs of a boundary.
+/// Maximum number of buffers per boundary.
 pub(in crate::batching) const MAX_PAIRS: u16 = u64::BITS as u16;
 
 impl Pipeline {
@@ -89,7 +91,7 @@ impl Pipeline {
         }
     }
 
-    /// The stage at which new batches start.
+    /// Returns the stage at which new batches start.
     pub(in crate::batching) fn entry(&self) -> CellId {
         CellId(0)
     }
@@ -106,18 +108,18 @@ impl Pipeline {
         stage.0 + 1 == self.stages()
     }
 
-    /// Boundaries that a stage reads.
+    /// Returns the boundaries that a stage reads.
     pub(in crate::batching) fn reads(&self, stage: CellId) -> &[u16] {
         &self.stages[usize::from(stage.0)].reads
     }
 
-    /// Whether nothing behind the stage may be launched before it has completed.
+    /// Whether later stages may be launched only after this stage has completed.
     pub(in crate::batching) fn decides(&self, stage: CellId) -> bool {
         self.stages[usize::from(stage.0)].decides
     }
 
-    /// Where a row goes after `stage`. A row sent to a stage that does not exist, or that reads what the row has
-    /// skipped, failed: its engine answered nonsense.
+    /// Returns where a row goes after `stage`. Invalid targets count as failed: a stage that does not exist, or one
+    /// that reads a boundary that the row has skipped.
     pub(in crate::batching) fn onward(&self, stage: CellId, next: Next) -> Onward {
         let following = stage.0.saturating_add(1);
         match next {
@@ -129,23 +131,23 @@ impl Pipeline {
         }
     }
 
-    /// Whether what `target` reads is there behind `stage`.
+    /// Whether every boundary that `target` reads has been written by the time `stage` has run.
     fn has_run(&self, stage: CellId, target: CellId) -> bool {
         self.reads(target).iter().all(|&boundary| boundary <= stage.0)
     }
 
-    /// Whether a stage has a credit: a buffer at its boundary that no batch holds.
+    /// Whether a stage has a credit, that is, a buffer at its boundary that no batch holds.
     pub(in crate::batching) fn has_credit(&self, stage: CellId) -> bool {
         self.is_last(stage) || self.free[usize::from(stage.0)] != 0
     }
 
-    /// Credits of a stage that no batch holds, and how many there are in all.
+    /// Returns the number of free credits of a stage and the total.
     pub(in crate::batching) fn credits(&self, boundary: u16) -> (u32, u32) {
         (self.free[usize::from(boundary)].count_ones(), u32::from(self.pairs))
     }
 
-    /// What a task of `batch` at `stage` over places `from..to` would read and write; `None` if no buffer is
-    /// free. A buffer without a running task is preferred to one whose last task still runs.
+    /// Returns the buffers that a task of `batch` at `stage` over places `from..to` would read and write, or `None` if
+    /// no buffer is free. A buffer without running tasks is preferred to one that a task still uses.
     pub(in crate::batching) fn access(&self, batch: &Batch, stage: CellId, from: u32, to: u32) -> Option<Access> {
         let held = |boundary: u16| Some(Lease { boundary, pair: batch.leases[usize::from(boundary)]? });
         let writes = if self.is_last(stage) {
@@ -164,7 +166,7 @@ impl Pipeline {
         pairs.min_by_key(|lease| self.uses.iter().filter(|other| other.lease == *lease).count())
     }
 
-    /// Tasks in flight on other lanes that a task with this access must not overtake.
+    /// Returns the tasks in flight on other lanes that a task with this access must not overtake.
     pub(in crate::batching) fn hazards(&self, access: &Access, lane: LaneId) -> SmallVec<[TaskId; 2]> {
         let mut after = SmallVec::new();
         for other in &self.uses {
@@ -177,7 +179,8 @@ impl Pipeline {
         after
     }
 
-    /// A task begins its way: the batch takes the buffer if it does not hold it, and the uses are noted.
+    /// Records a launched task: leases the written buffer to the batch if it does not hold one, and adds the task's
+    /// uses.
     pub(in crate::batching) fn launched(&mut self, task: TaskId, lane: LaneId, access: &Access, batch: &mut Batch) {
         if let Some(lease) = access.writes {
             batch.leases[usize::from(lease.boundary)] = Some(lease.pair);
@@ -189,14 +192,14 @@ impl Pipeline {
         self.uses.extend(access.writes.map(|lease| used(lease, true)));
     }
 
-    /// A task has ended on the device.
+    /// Removes the uses of a task that has ended on the device.
     pub(in crate::batching) fn completed(&mut self, task: TaskId) {
         self.uses.retain(|used| used.task != task);
     }
 
-    /// Returns the leases of a batch that it needs no longer, from the last boundary to the first. `reached` is the
-    /// number of stages that all its live rows have been launched into (`None`: no row is live), `closed` whether
-    /// newcomers are excluded. Whether any returned.
+    /// Returns leases that a batch no longer needs, from the last boundary to the first, and reports whether any was
+    /// returned. `reached` is the number of stages that all its live rows have been launched into (`None`: no live
+    /// rows); `closed` says whether newcomers are excluded.
     pub(in crate::batching) fn release(&mut self, batch: &mut Batch, reached: Option<u16>, closed: bool) -> bool {
         let mut any = false;
         for boundary in (0..self.boundaries()).rev() {
@@ -221,7 +224,7 @@ impl Pipeline {
         read && self.has_credit(CellId(boundary + 1))
     }
 
-    /// The buffer of a boundary that a batch would get now.
+    /// Returns the buffer of a boundary that a batch would get now.
     pub(in crate::batching) fn next_pair(&self, boundary: u16) -> Option<u16> {
         self.best_free(boundary).map(|lease| lease.pair)
     }
@@ -236,7 +239,7 @@ impl Pipeline {
         self.free[usize::from(lease.boundary)] >> lease.pair & 1 == 1
     }
 
-    /// Tasks that use buffers.
+    /// Returns the tasks that use buffers, once per use.
     pub(in crate::batching) fn users(&self) -> impl Iterator<Item = TaskId> + '_ {
         self.uses.iter().map(|used| used.task)
     }

@@ -2,11 +2,11 @@
 
 use smallvec::SmallVec;
 
-/// Which places of a batch's buffers are taken.
+/// Set of the taken places in a batch's buffers.
 #[derive(Clone, Debug, Default)]
 pub(in crate::batching) struct Places {
     taken: SmallVec<[u64; 1]>,
-    /// Places there are.
+    /// Number of places.
     size: u32,
     free: u32,
 }
@@ -22,7 +22,7 @@ impl Places {
         self.free
     }
 
-    /// Takes `count` places in a row, the lowest there are; `None` if there are no such.
+    /// Takes the lowest run of `count` free places; `None` if there is no such run.
     pub(in crate::batching) fn take(&mut self, count: u32) -> Option<u32> {
         if count > self.free {
             return None;
@@ -30,6 +30,7 @@ impl Places {
         let mut at = 0;
         while at + count <= self.size {
             match (at..at + count).rev().find(|&place| self.is_taken(place)) {
+                // The range is searched from its end, so the next candidate starts after the last taken place.
                 Some(taken) => at = taken + 1,
                 None => {
                     (at..at + count).for_each(|place| self.taken[(place / WORD) as usize] |= 1 << (place % WORD));

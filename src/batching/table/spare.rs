@@ -1,16 +1,16 @@
-//! Vectors of rows that are kept for reuse: no boundary allocates one where another has become free.
+//! Row vectors kept for reuse, so that a stage boundary rarely allocates.
 
 use crate::batching::ledger::BatchSpan;
 
-/// Vectors that are kept.
+/// Maximum number of vectors kept.
 const KEPT: usize = 8;
 
-/// Empty vectors for rows.
+/// Empty row vectors.
 #[derive(Debug, Default)]
 pub(in crate::batching) struct SpareRows(Vec<Vec<BatchSpan>>);
 
 impl SpareRows {
-    /// An empty vector for rows, reused if possible.
+    /// Returns an empty row vector, reused if possible.
     pub(in crate::batching) fn blank(&mut self) -> Vec<BatchSpan> {
         self.0.pop().unwrap_or_default()
     }

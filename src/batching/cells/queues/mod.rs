@@ -1,5 +1,5 @@
-//! The queues of ready nodes, one a cell type, and the tasks that are formed of them (BatchMaker section 4.3, algorithm
-//! 1).
+//! The queues of ready nodes, one per cell type, and the formation of tasks from them (BatchMaker section 4.3,
+//! algorithm 1).
 
 mod retries;
 
@@ -12,23 +12,23 @@ use self::retries::Retry;
 use super::{nodes::Nodes, ready::Places};
 use crate::batching::{CellId, CellKnobs, LaneId, ids::RequestIx};
 
-/// Index of a subgraph; never reused while a task names it.
+/// Index of a subgraph; not reused while a task names it.
 pub(super) type SubgraphIx = u32;
 
-/// A place that holds no subgraph.
+/// Marks a place without a subgraph.
 const NOBODY: SubgraphIx = u32::MAX;
-/// Places from which on a queue is made again rather than extended, if half of them are empty.
+/// A queue with at least this many places is compacted instead of extended if half of them are empty.
 const FEW_PLACES: usize = 64;
 
-/// Index of a request's journey; never reused while a task names it.
+/// Index of a request's journey; not reused while a task names it.
 pub(super) type JourneyIx = u32;
 
-/// Whose nodes they are.
+/// The request that nodes belong to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
     pub(super) journey: JourneyIx,
     pub(super) request: RequestIx,
-    /// Nodes of its request in the segments before.
+    /// Number of its nodes in earlier segments.
     pub(super) nodes_before: u32,
 }
 
@@ -39,20 +39,20 @@ pub(super) struct Subgraph {
     of: Origin,
     cell: CellId,
     place: u32,
-    /// The lane that its nodes go to while a task of it is on that.
+    /// The lane that its nodes must run on while a task on that lane names it.
     pinned: Option<LaneId>,
-    /// Tasks in flight that name it.
+    /// Number of tasks in flight that name it.
     tasks: u32,
-    /// Ready nodes that its queue counts.
+    /// Number of its ready nodes as counted by its queue.
     counted: u32,
-    /// Nodes of failed tasks that have yet to run again well: the others wait for them.
+    /// Number of its failed nodes that have not yet run again successfully; its other nodes wait for them.
     retried: u32,
-    /// Its request has ended: it is forgotten once no task names it.
+    /// Whether its request has ended, so that it is removed once no task names it.
     dropped: bool,
 }
 
 impl Subgraph {
-    /// Nodes that may be submitted.
+    /// Returns the number of nodes that may be submitted.
     fn ready(&self) -> u32 {
         if self.dropped || self.retried > 0 { 0 } else { self.nodes.ready() }
     }
@@ -63,38 +63,38 @@ impl Subgraph {
 pub(in crate::batching) struct NodeRow {
     pub(super) subgraph: SubgraphIx,
     pub(super) of: Origin,
-    /// Its number in its segment.
+    /// Number of the node in its segment.
     pub(super) node: u32,
-    /// Where it leaves its state.
+    /// Slot that it writes its state to.
     pub(super) slot: u32,
-    /// It was launched ahead of one that failed: whatever comes of it, it runs again.
+    /// Whether it was launched ahead and depends on a node that failed. Its outcome is ignored, and it runs again.
     pub(super) is_void: bool,
 }
 
 impl NodeRow {
-    /// RequestIx of its request, if that is still under way.
+    /// Returns its request's index. The request may have ended.
     pub(in crate::batching) fn request(&self) -> RequestIx {
         self.of.request
     }
 
-    /// Its number among all nodes of its request.
+    /// Returns its number among all nodes of its request.
     pub(in crate::batching) fn number(&self) -> u32 {
         self.of.nodes_before + self.node
     }
 }
 
-/// Subgraphs with ready nodes that have the same pin.
+/// Subgraphs with ready nodes and the same pin.
 #[derive(Debug, Default)]
 struct Ready {
     places: Places,
     nodes: u64,
 }
 
-/// One cell type.
+/// The queue of one cell type.
 #[derive(Debug)]
 struct Queue {
     knobs: CellKnobs,
-    /// Subgraphs in the order in which they came, with gaps.
+    /// Subgraphs in the order in which they were added, with gaps.
     places: Vec<SubgraphIx>,
     live: usize,
     free: Ready,
@@ -102,12 +102,12 @@ struct Queue {
     running: u32,
 }
 
-/// All cell types of a version.
+/// The queues of all cell types of a version.
 #[derive(Debug)]
 pub(super) struct Queues {
     queues: Vec<Queue>,
     subgraphs: Slab<Subgraph>,
-    /// In the order in which their tasks failed.
+    /// Failed rows that run again, in the order in which their tasks failed.
     retries: VecDeque<Retry>,
 }
 
@@ -116,19 +116,20 @@ impl Queues {
         Self { queues: cells.iter().map(Queue::new).collect(), subgraphs: Slab::new(), retries: VecDeque::new() }
     }
 
-    /// Whether a subgraph stands in its queue.
+    /// Whether a subgraph is in its queue.
     pub(super) fn holds(&self, ix: SubgraphIx) -> bool {
         let Some(subgraph) = self.subgraphs.get(ix as usize) else { return false };
         self.queues[usize::from(subgraph.cell.0)].places.get(subgraph.place as usize) == Some(&ix)
     }
 
-    /// Whether a subgraph is one of this journey that is not complete.
+    /// Whether an index names an incomplete subgraph of this journey.
     pub(super) fn is_of(&self, ix: SubgraphIx, journey: JourneyIx) -> bool {
         let subgraph = self.subgraphs.get(ix as usize);
         subgraph.is_some_and(|subgraph| !subgraph.dropped && subgraph.of.journey == journey)
     }
 
-    /// Each queue counts the ready nodes of its subgraphs, by their pins; of these rows in flight retries are made.
+    /// Checks that each queue counts the ready nodes of its subgraphs by pin. `retried` are the rows of retries in
+    /// flight.
     pub(super) fn check<'a>(&self, retried: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
         self.check_retries(retried)?;
         for (cell, queue) in self.queues.iter().enumerate() {
@@ -167,7 +168,7 @@ impl Queues {
         &self.subgraphs[subgraph as usize]
     }
 
-    /// Puts a subgraph at the end of its type's queue.
+    /// Appends a subgraph to its type's queue.
     pub(super) fn push(&mut self, of: Origin, cell: CellId, nodes: Nodes) -> SubgraphIx {
         let ix = self.subgraphs.vacant_key() as SubgraphIx;
         self.make_room(cell);
@@ -182,30 +183,30 @@ impl Queues {
         ix
     }
 
-    /// Changes the nodes of a subgraph from outside: something that they wait for is there, or they end early.
+    /// Changes the nodes of a subgraph because an input became available or a loop ended, and updates its queue.
     pub(super) fn change(&mut self, subgraph: SubgraphIx, change: impl FnOnce(&mut Nodes)) {
         let subgraph = &mut self.subgraphs[subgraph as usize];
         change(&mut subgraph.nodes);
         self.queues[usize::from(subgraph.cell.0)].count(subgraph, subgraph.pinned);
     }
 
-    /// Whether any node is ready, on whatever lane.
+    /// Whether any node is ready, on any lane.
     pub(super) fn has_ready(&self) -> bool {
         let mut queues = self.queues.iter();
         !self.retries.is_empty()
             || queues.any(|queue| queue.free.nodes > 0 || queue.pinned.iter().any(|(_, ready)| ready.nodes > 0))
     }
 
-    /// Nodes that a lane could run now.
+    /// Returns the number of nodes that a lane could run now.
     pub(super) fn ready(&self, cell: CellId, lane: LaneId) -> u64 {
         let queue = &self.queues[usize::from(cell.0)];
         queue.free.nodes + queue.pinned(lane).map_or(0, |ready| ready.nodes)
     }
 
-    /// The cell type that a lane runs next (lines 4 to 10): of those with a full batch the one of highest priority;
-    /// without such, of those that nothing runs of; else of any. What is to run again counts as a full batch, and is
-    /// older than others of its priority. `waiting` are nodes of requests that are in no queue yet, `brought` those in
-    /// queues of other versions. `last` is the type that counts as running although nothing is on the lane.
+    /// Returns the cell type that a lane runs next (lines 4 to 10): among the types with a full batch the one of
+    /// highest priority; if there is none, among the types without a running task; otherwise among all. A retry counts
+    /// as a full batch and goes before others of its priority. `waiting` counts nodes of unboarded requests, `brought`
+    /// nodes in queues of other versions. `last` is a type that counts as running although the lane is idle.
     pub(super) fn choose(
         &self,
         lane: LaneId,
@@ -218,7 +219,7 @@ impl Queues {
         let all = (0..self.queues.len()).map(|cell| CellId(cell as u16));
         let cells = || all.clone().filter(|cell| ready(*cell) > 0 || again(*cell));
         let queue = |cell: CellId| &self.queues[usize::from(cell.0)];
-        // The lower number has the higher priority, as with requests; of several the first type.
+        // The lowest number is the highest priority, as with requests; ties go to the first type.
         let best = |of: &dyn Fn(CellId) -> bool| {
             cells().filter(|cell| of(*cell)).min_by_key(|cell| (queue(*cell).knobs.priority, !again(*cell)))
         };
@@ -228,10 +229,10 @@ impl Queues {
             .or_else(|| best(&|_| true))
     }
 
-    /// Forms a task of up to `most` rows, and no more than the type's largest batch, in queue order (lines 24 to 32).
-    /// For the rest of their subgraphs the nodes count as done (line 18); a subgraph stays on the lane until its last
-    /// task has completed (line 20). `slot_of` is called once for each row: which slot a request has at this place
-    /// among its slots.
+    /// Forms a task of up to `most` rows, and at most the type's largest batch, in queue order (lines 24 to 32). The
+    /// nodes count as done for the rest of their subgraph (line 18). A subgraph stays on its lane until its last task
+    /// has completed (line 20). `slot_of` is called once per row, and maps an index among the request's slots to the
+    /// slot.
     pub(super) fn form(
         &mut self,
         cell: CellId,
@@ -248,7 +249,7 @@ impl Queues {
             && rows.len() < most
         {
             from = word + 1;
-            // What is done with one place changes no other.
+            // Handling one place changes no other, so the word need not be read again.
             while places != 0 && rows.len() < most {
                 let place = word * Places::WORD + places.trailing_zeros() as usize;
                 places &= places - 1;
@@ -267,7 +268,7 @@ impl Queues {
         rows
     }
 
-    /// A task has ended. Its subgraphs in turn; those that no task is left of may go to any lane again.
+    /// Handles the end of a task. Subgraphs that no task names any more may run on any lane again.
     pub(super) fn completed(&mut self, cell: CellId, rows: &[NodeRow]) {
         let queue = &mut self.queues[usize::from(cell.0)];
         queue.running -= 1;
@@ -284,14 +285,14 @@ impl Queues {
         }
     }
 
-    /// Whether all nodes of a subgraph that count have run: those behind the outcome that ended a loop do not.
+    /// Whether all nodes of a subgraph that count have run. Steps beyond the outcome that ended a loop do not count.
     pub(super) fn is_complete(&self, subgraph: SubgraphIx) -> bool {
         let subgraph = self.get(subgraph);
         let runs_on = subgraph.tasks > 0 || subgraph.retried > 0;
         subgraph.nodes.has_ended() || (!runs_on && subgraph.nodes.are_submitted())
     }
 
-    /// Takes a subgraph out of its queue; it is forgotten when its last task has ended.
+    /// Removes a subgraph from its queue. It is forgotten when its last task has ended.
     pub(super) fn remove(&mut self, ix: SubgraphIx) {
         let subgraph = &mut self.subgraphs[ix as usize];
         let queue = &mut self.queues[usize::from(subgraph.cell.0)];
@@ -304,7 +305,7 @@ impl Queues {
         }
     }
 
-    /// Closes the gaps in a queue of which half is empty, before it grows.
+    /// Compacts a queue of which half is empty, before it would grow.
     fn make_room(&mut self, cell: CellId) {
         let queue = &mut self.queues[usize::from(cell.0)];
         let places = queue.places.len();
@@ -343,7 +344,7 @@ impl Queue {
         &mut self.pinned[at].1
     }
 
-    /// Sets a subgraph's pin, and counts its ready nodes again.
+    /// Sets a subgraph's pin, and updates the count of its ready nodes.
     fn count(&mut self, subgraph: &mut Subgraph, pinned: Option<LaneId>) {
         let nodes = subgraph.ready();
         let counted = std::mem::replace(&mut subgraph.counted, nodes);
@@ -365,7 +366,7 @@ impl Queue {
         }
     }
 
-    /// The first word of places, from one on, of which any has nodes for the lane.
+    /// Returns the first word of places, from `from` on, with nodes for this lane.
     fn next_places(&self, lane: LaneId, from: usize) -> Option<(usize, u64)> {
         let none = Places::default();
         let own = self.pinned(lane).map_or(&none, |ready| &ready.places);

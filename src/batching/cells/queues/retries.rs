@@ -1,16 +1,15 @@
-//! Rows of failed tasks that run again, in halves until those are found that fail alone: what one request brings fails
-//! no other.
+//! Retries of failed tasks: their rows run again in halves, until only rows that fail alone are left, so no request
+//! fails because of another.
 //!
-//! A half is sealed: no other node joins its task. Its rows go back to what they were part of once it has succeeded;
-//! until then all other nodes of their subgraphs wait. It keeps to the lanes that its subgraphs are pinned to, behind
-//! what was launched there ahead.
+//! A half is sealed: no other node joins its task. Until it succeeds, all other nodes of its subgraphs wait. It runs on
+//! the lane that its subgraphs are pinned to, after the tasks launched ahead there.
 
 use std::collections::BTreeMap;
 
 use super::{JourneyIx, NodeRow, Queues, SubgraphIx};
 use crate::batching::{CellId, LaneId};
 
-/// Rows of one type that run again as a task of their own.
+/// Rows of one type that run again as a separate task.
 #[derive(Debug)]
 pub(super) struct Retry {
     cell: CellId,
@@ -18,8 +17,8 @@ pub(super) struct Retry {
 }
 
 impl Queues {
-    /// A row of an ordinary task has failed, which makes all void that was submitted because of it: those nodes of its
-    /// subgraph.
+    /// Handles a failed row of an ordinary task, and returns the nodes of its subgraph that were submitted because of
+    /// it. These are void.
     pub(in crate::batching::cells) fn take_back(&mut self, row: &NodeRow) -> Vec<u32> {
         let subgraph = &mut self.subgraphs[row.subgraph as usize];
         subgraph.retried += 1;
@@ -28,7 +27,7 @@ impl Queues {
         void
     }
 
-    /// Rows that failed together run again, in two tasks; a single one in one.
+    /// Queues rows that failed together as two retries, or a single row as one.
     pub(in crate::batching::cells) fn halve(&mut self, cell: CellId, rows: &[NodeRow]) {
         let (first, second) = rows.split_at(rows.len().div_ceil(2));
         for half in [first, second].into_iter().filter(|half| !half.is_empty()) {
@@ -36,7 +35,7 @@ impl Queues {
         }
     }
 
-    /// The type of the oldest retry that a lane may run.
+    /// Returns the type of the oldest retry that a lane may run.
     pub(in crate::batching::cells) fn first_retry(&self, lane: LaneId) -> Option<CellId> {
         self.retries.iter().find(|retry| self.may_run(retry, lane)).map(|retry| retry.cell)
     }
@@ -51,7 +50,7 @@ impl Queues {
         pins.into_iter().all(|pinned| pinned.is_none_or(|pinned| pinned == lane))
     }
 
-    /// Gives a lane the oldest retry of a type that it may run.
+    /// Takes the oldest retry of a type that a lane may run.
     pub(in crate::batching::cells) fn launch_retry(&mut self, cell: CellId, lane: LaneId) -> Option<Vec<NodeRow>> {
         let at = self.retries.iter().position(|retry| retry.cell == cell && self.may_run(retry, lane))?;
         let rows = self.retries.remove(at)?.rows;
@@ -65,7 +64,7 @@ impl Queues {
         Some(rows)
     }
 
-    /// A row has run again, and well: those that wait for it may go on.
+    /// Handles a row that succeeded in a retry: nodes that wait for it may go on.
     pub(in crate::batching::cells) fn ran_again(&mut self, row: &NodeRow) {
         let subgraph = &mut self.subgraphs[row.subgraph as usize];
         subgraph.retried -= 1;
@@ -81,8 +80,8 @@ impl Queues {
         });
     }
 
-    /// Each row that is to run again is in one retry, which waits or is among those `in_flight`, and its subgraph
-    /// counts it.
+    /// Checks that each row to run again is in exactly one retry, waiting or among those `in_flight`, and that its
+    /// subgraph counts it.
     pub(super) fn check_retries<'a>(&self, in_flight: impl Iterator<Item = &'a NodeRow>) -> Result<(), String> {
         let mut of_subgraph: BTreeMap<SubgraphIx, u32> = BTreeMap::new();
         for retry in &self.retries {

@@ -1,6 +1,6 @@
-//! `lazy` over cells (LazyBatching section IV): newcomers run their first cells until they have caught up with those
-//! that are further on, as long as these can spare the time; else the furthest goes on. Weights are shared between
-//! steps, so requests need not meet at the same step, only at the same type.
+//! Policy `lazy` over cells (LazyBatching section IV). Newcomers run their first cells until they catch up with more
+//! advanced requests, as long as those can spare the time; otherwise the most advanced type runs. Steps share weights,
+//! so requests need to meet only at the same type, not at the same step.
 
 use smallvec::SmallVec;
 
@@ -17,12 +17,12 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// What `lazy` remembers of a version.
+/// The state of `lazy` for one version.
 #[derive(Debug)]
 pub(in crate::batching) struct Catching {
     knobs: LazyCellKnobs,
-    /// Time that those who are further on may still wait for others; all that they may before anything has run. It
-    /// comes back as they run, so that a request waits for no longer in all.
+    /// Time that more advanced requests may still wait for others; `None` until the first task has run, meaning the
+    /// maximum. It recovers as they run, which bounds the total wait of a request.
     credit_ns: Option<Ns>,
     /// Nodes of the request that boarded last, by type.
     latest: NodeCounts,
@@ -37,7 +37,7 @@ impl Catching {
         self.latest = cells.all_nodes(graph);
     }
 
-    /// A type runs; `whole_ns` is what a request takes, 0 while that is not known.
+    /// Updates the credit for a task of a type. `whole_ns` is the execution time of a request, 0 if unknown.
     fn runs(&mut self, task_ns: Ns, whole_ns: Ns, is_furthest: bool) {
         if whole_ns == 0 {
             return;
@@ -53,16 +53,16 @@ impl Catching {
         });
     }
 
-    /// Longest time in all that a request waits for others: by default half of what one takes whose cells run in their
-    /// largest batches.
+    /// Returns the maximum total time that a request waits for others. By default half the execution time of a request
+    /// whose cells run in their largest batches.
     fn most_ns(&self, whole_ns: Ns) -> Ns {
         self.knobs.max_catch_up_ns.unwrap_or(whole_ns / 2)
     }
 }
 
 impl Cells {
-    /// The type that a lane runs next: that of rows that are to run again, else the first whose requests may catch up
-    /// with the furthest, or the furthest. `waiting` are requests that may board.
+    /// Returns the type that a lane runs next: the type of a retry; or else the first type whose requests may catch up
+    /// with the most advanced one; or else the most advanced type. `waiting` is the number of requests that may board.
     pub(in crate::batching) fn choose_lazily(
         &mut self,
         context: &StepContext<'_>,
@@ -102,8 +102,8 @@ impl Cells {
         Some(chosen)
     }
 
-    /// Time that the request aboard whose target comes first can spare for a task of a type; none where it needs that
-    /// type itself, or has no target that can still be met.
+    /// Returns the time that the boarded request with the earliest target can spare for a task of this type. `None` if
+    /// it needs this type itself, or if its target cannot be met.
     fn spare_ns(&self, context: &StepContext<'_>, cell: CellId) -> Option<Ns> {
         let request_ix = self.first_target()?;
         let left = self.cells.nodes_left(request_ix);
@@ -117,7 +117,7 @@ impl Cells {
         can_be_met.then_some(until_ns.saturating_sub(needs_ns(Quantile::P99)?))
     }
 
-    /// Whether a request that waits is refused because it cannot meet its target any more.
+    /// Whether a waiting request is rejected because it can no longer meet its target.
     pub(in crate::batching) fn is_late(&self, context: &StepContext<'_>, request_ix: RequestIx) -> bool {
         if !self.catching.as_ref().is_some_and(|catching| catching.knobs.reject_late) {
             return false;

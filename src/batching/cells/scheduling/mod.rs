@@ -1,4 +1,5 @@
-//! Requests that unfold into cells (BatchMaker section 4.3): who boards, and which task a lane is given.
+//! Scheduling of requests that unfold into cells (BatchMaker section 4.3): which requests board, and which task a lane
+//! gets.
 
 mod catching;
 
@@ -26,27 +27,27 @@ pub(in crate::batching) struct Cells {
     pub(in crate::batching) cells: CellGraphs,
     knobs: CellularKnobs,
     rounds: Vec<Round>,
-    /// Requests that have boarded, by their targets; none where the version has no objective.
+    /// Boarded requests by target; empty if the version has no objective.
     targets: BTreeSet<(Ns, RequestIx)>,
-    /// Under `lazy`.
+    /// State of `lazy`, if the version uses it.
     pub(in crate::batching) catching: Option<Catching>,
-    /// Requests that have run, but whose replies leave with those of the requests that they were merged with.
+    /// Requests that have run, but whose replies leave together with those of the requests that they were merged with.
     pub(in crate::batching) merged: BTreeSet<RequestIx>,
-    /// Tasks in flight, in the order of their launch; a task has one entry for each cell.
+    /// Tasks in flight in launch order, with one entry per task and cell.
     pub(in crate::batching) tasks: Vec<CellTask>,
 }
 
-/// A task in flight, as far as it is of one cell.
+/// The part of a task in flight that runs one cell.
 #[derive(Debug)]
 pub(in crate::batching) struct CellTask {
     pub(in crate::batching) id: TaskId,
     pub(in crate::batching) cell: CellId,
     pub(in crate::batching) nodes: Vec<NodeRow>,
-    /// These nodes are of a failed task, and run again.
+    /// Whether these nodes are of a failed task and run again.
     pub(in crate::batching) is_retry: bool,
 }
 
-/// Tasks of one type that a lane was given in a row.
+/// Consecutive tasks of one type given to a lane.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     lane: LaneId,
@@ -54,12 +55,12 @@ struct Round {
     tasks: u16,
 }
 
-/// Where nodes are launched.
+/// The task that nodes are launched in.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::batching) struct Place {
     pub(in crate::batching) lane: LaneId,
     pub(in crate::batching) task: TaskId,
-    /// Rows that the task has by then.
+    /// Number of rows that the task already has.
     pub(in crate::batching) at: u32,
 }
 
@@ -79,7 +80,7 @@ impl Cells {
         }
     }
 
-    /// Why a request can never board.
+    /// Returns why a request can never board, if so.
     pub(in crate::batching) fn refusal(&self, arrival: &Arrival) -> Option<End> {
         if arrival.graph.len() != self.knobs.segments.len() || arrival.rows != 1 {
             return Some(End::Failed);
@@ -87,28 +88,28 @@ impl Cells {
         (slots(&arrival.graph) > self.knobs.slots).then_some(End::Rejected(Rejection::NoMemory))
     }
 
-    /// Whether any node is ready, on whatever lane.
+    /// Whether any node is ready, on any lane.
     pub(in crate::batching) fn has_ready(&self) -> bool {
         self.cells.has_ready()
     }
 
-    /// Whether any node is ready that a lane may run.
+    /// Whether a node is ready that this lane may run.
     pub(in crate::batching) fn has_ready_on(&self, lane: LaneId) -> bool {
         self.types().any(|cell| self.cells.ready(cell, lane) > 0) || self.cells.first_retry(lane).is_some()
     }
 
-    /// All types, in the order in which segments name them.
+    /// Returns all types, in the order in which segments name them.
     pub(in crate::batching) fn types(&self) -> impl Iterator<Item = CellId> + use<> {
         (0..self.knobs.cells.len()).map(|cell| CellId(cell as u16))
     }
 
-    /// The kind of a type whose tasks may be shared.
+    /// Returns the kind of a type whose tasks may be shared across versions.
     pub(in crate::batching) fn kind(&self, cell: CellId) -> Option<CellKind> {
         let shares = self.catching.is_none() && self.knobs.merge_requests.is_none();
         self.knobs.cells[usize::from(cell.0)].kind.filter(|_| shares)
     }
 
-    /// Largest batch of a type.
+    /// Returns the largest batch of a type.
     pub(in crate::batching) fn most_rows(&self, cell: CellId) -> u32 {
         self.knobs.cells[usize::from(cell.0)].max_rows
     }
@@ -137,14 +138,14 @@ impl Cells {
         }
     }
 
-    /// The request aboard whose target comes first.
+    /// Returns the boarded request with the earliest target.
     pub(in crate::batching) fn first_target(&self) -> Option<RequestIx> {
         self.targets.first().map(|&(_, request_ix)| request_ix)
     }
 
-    /// The type that a lane runs now: that of its round, while it is to go on, else by algorithm 1. `waiting` are
-    /// requests that may board, each with a node of the first type at least; `brought` are nodes of other versions
-    /// that would share a task of a type.
+    /// Returns the type that a lane runs now: the type of its current round if that continues, or else the choice of
+    /// algorithm 1. `waiting` is the number of requests that may board, each with at least one node of the first type.
+    /// `brought` counts nodes of other versions that could share a task, by type.
     fn choose(&mut self, lane: &Lane, waiting: u64, brought: &[(CellId, u64)]) -> Option<CellId> {
         let first = self.cells.first();
         let joined = |cell: CellId| if cell == first { waiting } else { 0 };
@@ -156,7 +157,7 @@ impl Cells {
         let round = &mut self.rounds[at];
         let own = self.cells.ready(round.cell, lane.id) + joined(round.cell);
         let enough = u64::from(self.knobs.cells[usize::from(round.cell.0)].min_followup.max(1));
-        // A lane that nothing is on is scheduled again: the round is for submitting ahead.
+        // Rounds exist for submitting tasks ahead, so an idle lane is always scheduled again.
         if !lane.is_idle()
             && (1..self.knobs.max_tasks).contains(&round.tasks)
             && own > 0
@@ -165,8 +166,8 @@ impl Cells {
             round.tasks += 1;
             return Some(round.cell);
         }
-        // A lane that takes one task at a time never has one on it when the next is chosen: that of the last would
-        // always go first.
+        // On a lane that takes one task at a time, no type is ever running when the next is chosen. Counting the last
+        // type as running keeps it from always going first.
         let last = (lane.is_idle() && round.tasks > 0).then_some(round.cell);
         let cell = self.cells.choose(lane.id, last, joined, brought)?;
         *round = Round { lane: lane.id, cell, tasks: 1 };
@@ -202,7 +203,7 @@ impl Cells {
         Answer::Launched(launch(context, lane, id, cell, spans))
     }
 
-    /// Nodes that the version would bring to a task of another, of a cell of the same kind.
+    /// Returns how many nodes the version could add to another version's task of a cell of the same kind.
     pub(in crate::batching) fn would_bring(
         &self,
         version: &Version,
@@ -226,7 +227,7 @@ impl Cells {
         }
     }
 
-    /// Requests that wait and may board, as far as there is room for their state.
+    /// Returns how many waiting requests may board; an upper bound limited by the free slots.
     fn may_board(&self, version: &Version, ledger: &Ledger) -> u64 {
         let free = self.cells.free_slots();
         let first = first_waiting(version, ledger);
@@ -234,7 +235,7 @@ impl Cells {
         if fits { (version.pending.ready() as u64).min(u64::from(free)) } else { 0 }
     }
 
-    /// Adds up to `most` nodes of a type to a lane's task, behind those that it has. Waiting requests board first, if
+    /// Adds up to `most` nodes of a type to a lane's task, behind the rows that it has. Waiting requests board first if
     /// their first node is of that type.
     pub(in crate::batching) fn add_to_task(
         &mut self,
@@ -253,7 +254,7 @@ impl Cells {
         self.launch_nodes(context, place, cell, nodes, false)
     }
 
-    /// Nodes are in a task from now on.
+    /// Records that nodes are in a task, and returns their spans.
     fn launch_nodes(
         &mut self,
         context: &mut StepContext<'_>,
@@ -279,8 +280,8 @@ impl Cells {
         spans
     }
 
-    /// Lets requests board in queue order until the first type has `most` ready nodes, the limit of merged requests is
-    /// reached, or no slots for their state are left.
+    /// Boards requests in queue order until the first type has `most` ready nodes, the limit of merged requests is
+    /// reached, or the slots are used up.
     fn board(&mut self, context: &mut StepContext<'_>, cell: CellId, lane: LaneId, most: u32) {
         while let Some(request_ix) = first_waiting(context.version, context.ledger) {
             let is_full = match self.knobs.merge_requests {
@@ -302,8 +303,8 @@ impl Cells {
         }
     }
 
-    /// Of requests whose cells run only the one with the earliest target counts: a row alone for each node that is
-    /// left.
+    /// Returns the least slack of boarded requests. Considers only the one with the earliest target, with each
+    /// remaining node in a task of its own.
     pub(in crate::batching) fn tightest(&self, version: &Version, now: Ns, ledger: &Ledger) -> Option<Tightest> {
         let request_ix: RequestIx = self.first_target()?;
         let needs_ns = time_of(&version.costs, &self.cells.nodes_left(request_ix), |_| 1, Quantile::P99)?;
@@ -312,7 +313,7 @@ impl Cells {
     }
 }
 
-/// The request that boards next.
+/// Returns the request that boards next.
 fn first_waiting(version: &Version, ledger: &Ledger) -> Option<RequestIx> {
     version.pending.sub_queues.iter().find_map(|(_, sub_queue)| sub_queue.iter(ledger).next())
 }
@@ -336,7 +337,7 @@ fn launch(context: &mut StepContext<'_>, lane: &Lane, id: TaskId, cell: CellId, 
     predict(context.version, lane, cell, rows)
 }
 
-/// How long a task will have a lane that takes work ahead.
+/// Returns the predicted duration of a task, for lanes that take work ahead.
 pub(in crate::batching) fn predict(version: &Version, lane: &Lane, cell: CellId, rows: u32) -> Option<Ns> {
     let predict = || version.costs.predict(cell, rows, &ShapeClass::default(), Quantile::Mean);
     lane.looks_ahead().then(predict).flatten()

@@ -1,4 +1,4 @@
-//! What holds of batches, their places, buffers and tasks.
+//! Invariants of batches, their row places, their buffers and their tasks.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::batching::{
     table::batch::{Batch, Part, Step, StepState},
 };
 
-/// Batches and buffers of a group.
+/// Checks the batches and buffers of one group.
 pub(in crate::batching) fn check(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let max_rows = group.version.max_rows;
     let Some(group) = group.work.batches() else { return Ok(()) };
@@ -29,7 +29,7 @@ pub(in crate::batching) fn check(core: &Core, ix: GroupIx, group: &Group) -> Res
     uses(ix, group)
 }
 
-/// No two parts have one number, and exactly those whose foot waits are queued.
+/// Part numbers are unique, and exactly the parts whose last step waits are queued.
 fn queued(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let mut numbers = BTreeSet::new();
     for part in group.table.parts() {
@@ -42,8 +42,8 @@ fn queued(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A batch has parts that name it, in the order of their numbers, and no more rows than the largest batch. No part is
-/// empty, and its steps form a staircase, most advanced first.
+/// A batch's parts name the batch, are in the order of their numbers, and together have no more rows than the largest
+/// batch. No part is empty, and each part's steps form a staircase, most advanced first.
 fn parts(ix: GroupIx, max_rows: u32, group: &Batches, at: BatchIx, batch: &Batch) -> Result<(), Broken> {
     let number = batch.number;
     hold!(!batch.parts.is_empty(), "batch {number} of group {ix} has no parts");
@@ -80,7 +80,7 @@ fn staircase(ix: GroupIx, part: &Part) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each row that has boarded and is not done sits in exactly one place or pauses, and no masked row waits.
+/// Each boarded row that is not done either sits in exactly one place or is paused, and no masked row waits.
 fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let mut seated = BTreeMap::<RequestIx, BTreeSet<u32>>::new();
     for step in group.table.parts().flat_map(|part| &part.steps) {
@@ -117,7 +117,7 @@ fn spans(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each row of a staged batch has a place of its own, and no place is taken without a row.
+/// Each row of a staged batch has its own place, and no place is taken without a row.
 fn places(ix: GroupIx, max_rows: u32, group: &Batches, batch: &Batch) -> Result<(), Broken> {
     if group.pipeline.boundaries() == 0 {
         return Ok(());
@@ -135,10 +135,11 @@ fn places(ix: GroupIx, max_rows: u32, group: &Batches, batch: &Batch) -> Result<
     Ok(())
 }
 
-/// Rows that wait for a stage have all that it and the later stages read of what they have run.
+/// For each waiting row, the batch holds the leases that the next stage reads.
 fn leased(ix: GroupIx, group: &Batches, batch: &Batch) -> Result<(), Broken> {
     for step in batch.steps() {
-        // Rows that failed start again; rows that skipped stages have not run what they skipped.
+        // Only the boundary just before the stage is certain: failed rows start again, and skipping rows never ran the
+        // stages in between.
         for &boundary in group.pipeline.reads(step.next) {
             let waits = step.is_queued() && boundary + 1 == step.next.0;
             let held = batch.leases[usize::from(boundary)].is_some();
@@ -149,7 +150,7 @@ fn leased(ix: GroupIx, group: &Batches, batch: &Batch) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Credits are conserved: each buffer is free or held by one batch.
+/// Buffer credits are conserved: each buffer is either free or held by one batch.
 fn credits(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     for boundary in 0..group.pipeline.boundaries() {
         let mut held = BTreeSet::new();
@@ -166,7 +167,7 @@ fn credits(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     Ok(())
 }
 
-/// The ledger knows the tasks that run, with their rows.
+/// The ledger's tasks in flight match those of the group, rows included.
 fn tasks(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     let own_tasks = core.ledger.in_flight_tasks().iter().filter(|in_flight| in_flight.group == ix);
     let of_ledger: BTreeSet<_> = own_tasks.map(|in_flight| (in_flight.task, in_flight.rows)).collect();
@@ -175,7 +176,7 @@ fn tasks(core: &Core, ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Buffers are in use by tasks in flight alone.
+/// Only tasks in flight use buffers.
 fn uses(ix: GroupIx, group: &Batches) -> Result<(), Broken> {
     for task in group.pipeline.users() {
         let is_in_flight = group.tasks.iter().any(|in_flight| in_flight.id == task);

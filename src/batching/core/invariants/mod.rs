@@ -1,5 +1,5 @@
-//! What holds after every step, written once: tests and debug builds check the same sentences. A check walks over
-//! everything and changes nothing.
+//! Invariants that hold after every step. Tests, simulations and debug builds all run these checks, so each invariant
+//! is written once. A check visits everything and changes nothing.
 
 mod batches;
 
@@ -16,10 +16,10 @@ use crate::batching::{
     timers::Timers,
 };
 
-/// A broken invariant, in words.
+/// Description of a broken invariant.
 pub(in crate::batching) type Broken = String;
 
-/// Checks that a sentence is true; says it otherwise.
+/// Returns the formatted description as an error unless the condition holds.
 macro_rules! hold {
     ($that:expr, $($sentence:tt)+) => {
         if !$that {
@@ -48,7 +48,7 @@ pub(in crate::batching) fn check(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Every live request is found by its id, belongs to a group and has rows to go unless it is over.
+/// Every live request is found by its id, belongs to a group, and has rows left unless it is over.
 fn requests(core: &Core) -> Result<(), Broken> {
     for (request_ix, request) in core.ledger.iter() {
         let req = request.req;
@@ -63,7 +63,7 @@ fn requests(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// What the router is told of the core adds up.
+/// The sums that the router reads add up.
 fn sums(core: &Core) -> Result<(), Broken> {
     let expected_ns: Ns = core.ledger.iter().map(|(_, request)| request.expected_ns).sum();
     hold!(core.ledger.expected_ns() == expected_ns, "expects {} ns, of {expected_ns}", core.ledger.expected_ns());
@@ -73,7 +73,8 @@ fn sums(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A lane runs as many tasks as it may at most, and counts them; a group has no more than it may.
+/// Each lane counts its tasks correctly and stays within its depth; each group stays within its limit of tasks in
+/// flight.
 fn lanes(core: &Core) -> Result<(), Broken> {
     let in_flight_tasks = core.ledger.in_flight_tasks();
     let tasks_on: BTreeSet<_> = in_flight_tasks.iter().map(|in_flight| (in_flight.lane, in_flight.task)).collect();
@@ -103,7 +104,8 @@ fn lanes(core: &Core) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Every instant at which something is due has been announced, and the heap of alarms is bounded by the armed ones.
+/// Every due time has been announced to the driver, and the size of the alarm heap is bounded by the number of armed
+/// alarms.
 fn wakes(core: &Core) -> Result<(), Broken> {
     let alarms = || core.ledger.iter().map(|(_, request)| request.alarm).filter(|&at| at != NEVER);
     let idle = core.groups.iter().flat_map(|(ix, _)| core.timers.idle(ix)).map(|(until, _)| until);
@@ -157,7 +159,8 @@ fn counts(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Each queued request stands once, in its own sub-queue and level, fresh ones in order of arrival.
+/// Each queued request appears once, in its own sub-queue and level; requests that are not delayed are in arrival
+/// order.
 fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let (mut seen, mut empty) = (0, 0);
     let order = &group.version.pending.order;
@@ -168,7 +171,7 @@ fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
         empty += usize::from(sub_queue.is_empty());
         let rank = sub_queue.rank(&core.ledger);
         hold!(order.is_filed(at as SubQueueIx, rank), "sub-queue {at} of group {ix} is not filed as {rank:?}");
-        // Requests of sequences stand there in the order in which their turns came.
+        // Requests of sequences are queued in the order in which their turns came, not in arrival order.
         seen += sub_queue_of(&core.ledger, at as SubQueueIx, sub_queue, group.version.sequences.is_none())?;
     }
     let ready = group.version.pending.ready();
@@ -190,7 +193,7 @@ fn sub_queues(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Requests of one sub-queue, each of which stands where it says.
+/// Checks one sub-queue: each of its requests records the position at which it is found.
 fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arrival: bool) -> Result<usize, Broken> {
     let (mut seen, mut rows, mut level_before) = (0, 0, 0);
     for (number, level) in sub_queue.levels.iter() {
@@ -214,7 +217,8 @@ fn sub_queue_of(ledger: &Ledger, at: SubQueueIx, sub_queue: &SubQueue, by_arriva
     Ok(seen)
 }
 
-/// Requests that may board are known by their targets where that is kept, and sub-queues by the first of them.
+/// Where targets are kept, every request that may board is indexed by its target, and every sub-queue by its first
+/// request.
 fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(targets) = &group.version.pending.targets else { return Ok(()) };
     let ready = group.version.pending.ready();
@@ -239,7 +243,8 @@ fn targets(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Requests of a sequence have their turns one after the other, slots are counted, and idle sequences are waited for.
+/// Requests of a sequence take turns one after the other, state slots are counted correctly, and every idle sequence
+/// has a timer.
 fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(sequences) = &group.version.sequences else { return Ok(()) };
     let is_ready = |request_ix: RequestIx| {
@@ -255,8 +260,7 @@ fn sequences(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Requests that have boarded, and no others, are on their way through their cells; queues and slots count what there
-/// is.
+/// The requests in cells are exactly those that have boarded; queues and slots count their contents correctly.
 fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let Some(cellular) = group.work.cells() else { return Ok(()) };
     let aboard =
@@ -279,7 +283,7 @@ fn cells(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// Replies held for order stand behind a request that is not over; others that are held wait for those that they were
+/// A reply held for order has an unfinished request before it; any other held reply waits for requests that it was
 /// merged with.
 fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     let is_held = |request: &Request| matches!(request.state, RequestState::Held(_)) || request.unsent > 0;
@@ -304,8 +308,8 @@ fn order(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     Ok(())
 }
 
-/// A group that could use an idle lane has one or waits for a time; while no lane is idle it waits for one. A group of
-/// which nothing runs can always launch what it has.
+/// A group that could use an idle lane has one or waits for a time; while no lane is idle, it waits for a lane. A group
+/// with no running task can always launch the work it has.
 fn progress(core: &Core, ix: GroupIx, group: &Group) -> Result<(), Broken> {
     hold!(!group.is_drained(), "group {ix} is drained, but not gone");
     let waiting = core.arbiter.is_waiting(ix);

@@ -1,4 +1,4 @@
-//! Knobs of `diversity`.
+//! Knobs of the policy `diversity`.
 
 use crate::batching::{
     Ns, PartOrder,
@@ -7,78 +7,77 @@ use crate::batching::{
     queue::{LengthBucketing, LengthGroups},
 };
 
-/// Most groups of length.
+/// Maximum number of length groups.
 const MAX_GROUPS: u64 = 64;
-/// Last stage that a model may have.
+/// Last stage that a model can have.
 const MAX_STAGE: u64 = 255;
 
 const PARTS: Form = Form::Word { words: &["depth-first", "pipelined"], refused: None };
 
-/// Policy I on or off.
+/// Switches Policy I on or off.
 const INPUT: Knob<bool> = Knob::new("batching.diversity.input", Form::Flag);
-/// Most groups where their bounds are chosen.
+/// Maximum number of groups if their bounds are chosen automatically.
 const INPUT_GROUPS: Knob<u64> = Knob::whole("batching.diversity.input.groups", 1, MAX_GROUPS);
-/// Upper ends of the groups.
+/// Upper bounds of the groups.
 const INPUT_BOUNDS: Knob<Vec<u32>> = Knob::new("batching.diversity.input.bounds", Form::Lengths);
-/// How long a group may wait for more, in microseconds.
+/// Maximum time that a group waits for more requests, in microseconds.
 const INPUT_WINDOW: Knob<u64> = Knob::whole("batching.diversity.input.window_us", 0, DAY_US);
-/// `default` or the paper's own rule.
+/// `default`, or the paper's own rule.
 const INPUT_MODE: Knob<&str> = Knob::new("batching.diversity.input.mode", MODE);
-/// Policy II on or off.
+/// Switches Policy II on or off.
 const OPERATOR: Knob<bool> = Knob::new("batching.diversity.operator", Form::Flag);
-/// Factor on the parts' times when a split is weighed.
+/// Factor on the sum of the parts' times when a split is considered.
 const OPERATOR_THRESHOLD: Knob<f64> = Knob::positive("batching.diversity.operator.threshold", 10.0);
-/// In which order the parts run.
+/// The order in which the parts run.
 const OPERATOR_ORDER: Knob<&str> = Knob::new("batching.diversity.operator.order", PARTS);
-/// `default` or the paper's own rule.
+/// `default`, or the paper's own rule.
 const OPERATOR_MODE: Knob<&str> = Knob::new("batching.diversity.operator.mode", MODE);
-/// Policy III on or off.
+/// Switches Policy III on or off.
 const LOAD: Knob<bool> = Knob::new("batching.diversity.load", Form::Flag);
-/// Age above which a batch is not stretched, in milliseconds.
+/// Maximum age of a batch that is stretched, in milliseconds.
 const LOAD_AGE: Knob<f64> = Knob::positive("batching.diversity.load.max_age_ms", DAY_MS);
 /// Last stage at which a batch is stretched.
 const LOAD_STAGE: Knob<u64> = Knob::whole("batching.diversity.load.max_stage", 0, MAX_STAGE);
-/// `default` or the paper's own rule.
+/// `default`, or the paper's own rule.
 const LOAD_MODE: Knob<&str> = Knob::new("batching.diversity.load.mode", MODE);
 
-/// DVABatch, section 7.
+/// Parameters of DVABatch (section 7).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DiversityKnobs {
-    /// Policy I: requests of like length travel together, the groups in parallel.
+    /// Policy I: requests of similar length share batches; the groups run in parallel.
     pub input: Option<InputDiversity>,
-    /// Policy II: batches split where the rest runs faster in parts.
+    /// Policy II: a batch is split if its remaining stages run faster in parts.
     pub operator: Option<OperatorDiversity>,
-    /// Policy III: newcomers join the newest batch. Off where Policy I is on (section 7.2).
+    /// Policy III: newcomers join the newest batch. Ignored if Policy I is on (section 7.2).
     pub load: Option<LoadDiversity>,
 }
 
-/// Policy I.
+/// Policy I, input diversity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InputDiversity {
-    /// Upper ends of the length groups, ascending; empty: chosen by dynamic programming over the observed lengths.
+    /// Upper bounds of the length groups, ascending. Empty: chosen by dynamic programming over the observed lengths.
     pub bounds: Vec<u32>,
-    /// Most groups where they are chosen; 0: 8.
+    /// Maximum number of groups if their bounds are chosen; 0 means 8.
     pub max_groups: u32,
-    /// How long a group may wait for more; none: the time of the first stage with the largest batch.
+    /// Maximum time that a group waits for more requests. `None`: the first stage's time for the largest batch.
     pub window_ns: Option<Ns>,
-    /// The paper's own rule: groups wait for the window even while the pipeline is empty, and never share a batch.
+    /// Whether to use the paper's own rule: groups wait for the window even if the pipeline is empty, and never share a
+    /// batch.
     pub paper: bool,
-    /// Without bounds: each length is a group of its own, and those of near lengths share a batch where the model's
-    /// own runs tell that this is faster. For models of which no times are known; not together with `bounds`,
-    /// `max_groups` and `paper`.
+    /// Without bounds: each length is its own group, and near lengths share a batch if the model's measured runs show
+    /// that this is faster. For models without profiled times; excludes `bounds`, `max_groups` and `paper`.
     pub by_runs: bool,
 }
 
-/// Policy II.
+/// Policy II, operator diversity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OperatorDiversity {
-    /// A batch splits when its remaining time is at least this times the sum of its parts'. Each part pays the
-    /// boundaries again, so that with 1 even a rest that takes exactly as long as its rows one by one would never be
-    /// split.
+    /// A batch is split if its remaining time is at least this times the sum of its parts' times. Each part pays for
+    /// the boundaries again, so with 1 a batch that takes exactly as long as its rows one by one would never be split.
     pub threshold: f64,
-    /// In which order the parts run.
+    /// The order in which the parts run.
     pub order: PartOrder,
-    /// The paper's own rule: halves only, and only between stages.
+    /// Whether to use the paper's own rule: halves only, and only between stages.
     pub paper: bool,
 }
 
@@ -88,20 +87,21 @@ impl Default for OperatorDiversity {
     }
 }
 
-/// Policy III.
+/// Policy III, load diversity.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LoadDiversity {
-    /// T_comp_wait: a batch older than this is not stretched; none: the smaller of its slack after a catch-up and half
-    /// of the whole model's time for the largest batch, evaluated at each stretch.
+    /// T_comp_wait: a batch older than this is not stretched. `None`: half the whole model's time for the largest
+    /// batch, and no longer than the batch's slack after a catch-up allows; evaluated at each stretch.
     pub max_age_ns: Option<Ns>,
-    /// A batch past this stage is not stretched; none: any stage but the last.
+    /// A batch past this stage is not stretched. `None`: any stage but the last.
     pub max_stage: Option<u16>,
-    /// The paper's own rule: newcomers join wherever they may, whether or not rows complete earlier for it.
+    /// Whether to use the paper's own rule: newcomers join whenever they may, even if rows do not complete earlier.
     pub paper: bool,
 }
 
 impl DiversityKnobs {
-    /// Whether newcomers join batches: not where parallel entry resolves load diversity already (section 7.2).
+    /// Whether newcomers join batches. They do not if Policy I is on, because groups that run in parallel already
+    /// handle load diversity (section 7.2).
     pub(super) fn joins(&self) -> bool {
         self.load.is_some() && self.input.is_none()
     }
@@ -125,8 +125,8 @@ impl PolicyKnobs for DiversityKnobs {
         LOAD_MODE.entry(),
     ];
 
-    /// Without a word, Policy I is on where there is something to group, and Policy III where Policy I is not
-    /// (DVABatch section 7.2: groups that run in parallel already let requests in at any time).
+    /// By default, Policy I is on if there are lengths to group, and Policy III is on if Policy I is off (DVABatch
+    /// section 7.2: groups that run in parallel already admit requests at any time).
     fn read(given: &GivenKnobs<'_>) -> Result<Self, KnobRefusal> {
         let input = switch(given, &INPUT)?;
         let operator = switch(given, &OPERATOR)?.unwrap_or(false);
@@ -207,14 +207,14 @@ fn read_load(given: &GivenKnobs<'_>) -> Result<LoadDiversity, KnobRefusal> {
     Ok(LoadDiversity { max_age_ns: given.read_ms(&LOAD_AGE)?, max_stage, paper: given.read_paper(&LOAD_MODE, &[])? })
 }
 
-/// The knobs of one kind of diversity that are given.
+/// Returns the given knobs of one kind of diversity.
 fn own<'g>(given: &'g GivenKnobs<'_>, kind: &'g Knob<bool>) -> impl Iterator<Item = &'static str> + 'g {
     let is_own = |key: &str| key.strip_prefix(kind.key).is_some_and(|rest| rest.starts_with('.'));
     let keys = DiversityKnobs::KNOBS.iter().map(|(key, _)| *key);
     keys.filter(move |key| is_own(key) && given.is_given(key))
 }
 
-/// Whether a kind of diversity is switched on or off; one of its own knobs switches it on.
+/// Returns whether a kind of diversity is switched on or off. Setting one of its knobs switches it on.
 fn switch(given: &GivenKnobs<'_>, kind: &Knob<bool>) -> Result<Option<bool>, KnobRefusal> {
     match (given.read(kind)?, own(given, kind).next()) {
         (Some(false), Some(key)) => {
@@ -225,7 +225,7 @@ fn switch(given: &GivenKnobs<'_>, kind: &Knob<bool>) -> Result<Option<bool>, Kno
     }
 }
 
-/// The key of a switch that is on: its own where it is given, else that of its first knob.
+/// Returns the key that switched a kind on: its own switch if given, or else its first given knob.
 fn place(given: &GivenKnobs<'_>, kind: &Knob<bool>) -> &'static str {
     match given.is_given(kind.key) {
         true => kind.key,

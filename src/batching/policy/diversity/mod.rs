@@ -1,5 +1,5 @@
-//! `diversity` (DVABatch section 7): Policy I groups requests of like length, Policy II splits batches where the rest
-//! runs faster in parts, Policy III lets newcomers join the newest batch.
+//! The policy `diversity` (DVABatch section 7). Policy I groups requests of similar length, Policy II splits batches
+//! whose remaining stages run faster in parts, and Policy III lets newcomers join the newest batch.
 
 mod knobs;
 
@@ -24,7 +24,7 @@ use crate::batching::{
     table::batch::{Batch, Part, Step},
 };
 
-/// The policy, with what it remembers of one version.
+/// The policy with its state for one version.
 #[derive(Debug)]
 struct Diversity {
     knobs: DiversityKnobs,
@@ -32,34 +32,35 @@ struct Diversity {
     rate: Rate,
 }
 
-/// Splits found since the latencies last changed much: the search is too long for each boundary.
+/// Cache of splits, because the search is too slow to run at each boundary. Cleared when the latencies may have
+/// changed.
 #[derive(Debug, Default)]
 struct Splits {
     found: BTreeMap<(CellId, u32, Behind, ShapeClass), Option<Parts>>,
-    /// Runs that had been learned from, and when.
+    /// Number of learned runs at the last clearing, and its time.
     learned: u64,
     renewed: Ns,
 }
 
 type Parts = SmallVec<[u32; 8]>;
 
-/// How many rows wait until a batch has ended, in steps, so that what is found can be kept. Between stages, where the
-/// batch is under way and the threshold rules, it is not asked.
+/// Number of rows that wait for a batch to end, rounded to steps so that results can be cached. Between stages the
+/// batch is already running and the threshold decides, so the number is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Behind {
     NotAsked,
-    /// In steps of half an octave, from 1/16 of a row on.
+    /// In steps of half an octave, from 1/16 of a row.
     Rows(u32),
 }
 
-/// The greatest load that delays are weighed with: at 1 they would have no end.
+/// Maximum load in estimates of delay; at 1 the delay would be infinite.
 const MOST_LOAD: f64 = 0.99;
 
-/// Time over which the rate of arrivals is averaged: the load of the next batches, not the latest burst.
+/// Averaging time of the arrival rate. Long enough to measure the load of the next batches and not the latest burst.
 const AVERAGE_NS: Ns = 1_000_000_000;
 
-/// Runs after which splits are searched for again, but not before this time: where runs take microseconds, the search
-/// takes longer than many.
+/// The cache of splits is cleared after this many runs, but not before this time: if runs take microseconds, a search
+/// takes longer than many runs.
 const RENEWED_AFTER: u64 = 64;
 const KEPT_NS: Ns = 50_000_000;
 
@@ -118,7 +119,8 @@ impl Diversity {
         if let Some((sub_queue, entry, candidate)) = first {
             let mut candidate = self.try_merge(view, candidate, view.max_rows);
             let mut accepts_newcomers = self.accepts_newcomers(view, candidate.rows, &candidate.bound);
-            // What will be split on the way shares the stages before that.
+            // If the batch will be split later, only its first part boards now. The others stay in the queue, where
+            // they may find another lane.
             if accepts_newcomers && let Some(rows) = self.first_part(view, &candidate) {
                 let part = CandidateBatch::of_sub_queue(view, sub_queue, entry, rows);
                 if part.rows > 0 {
@@ -131,7 +133,7 @@ impl Diversity {
         if due == NEVER { Decision::Nothing } else { Decision::Wait(due) }
     }
 
-    /// Lets those of other groups aboard that had better come along, up to so many rows.
+    /// Adds requests of other groups if that does not increase the mean completion time, up to `rows` rows.
     fn try_merge(&self, view: &View<'_>, candidate: CandidateBatch, rows: u32) -> CandidateBatch {
         match &self.knobs.input {
             Some(input) if input.by_runs => {
@@ -143,8 +145,8 @@ impl Diversity {
         }
     }
 
-    /// How many rows board where all would wait less if the batch ran in parts: those of the first one. The others stay
-    /// in the queue, where they may still be joined, or find another lane.
+    /// Returns the rows of the first part if the requests would wait less on average in parts than in one batch. The
+    /// other parts stay in the queue, where newcomers can still join them or another lane can take them.
     fn first_part(&mut self, view: &View<'_>, candidate: &CandidateBatch) -> Option<u32> {
         let operator = self.knobs.operator.as_ref().filter(|operator| !operator.paper && candidate.rows > 1)?;
         let behind = self.behind(view, candidate)?;
@@ -153,9 +155,9 @@ impl Diversity {
         parts.first().copied()
     }
 
-    /// How many rows wait for the end of these: those in the queue behind them, and those that will come before the
-    /// device is idle again. At a load of ρ that takes W / (1 − ρ), where W is the work that is there. Of several lanes
-    /// each makes its share of them wait.
+    /// Returns how many rows wait for the end of this batch: those queued behind it, and those that will arrive before
+    /// the device is idle again. At load ρ the device is busy for W / (1 − ρ), where W is the present work. With
+    /// several lanes, each delays its share of the rows.
     fn behind(&self, view: &View<'_>, candidate: &CandidateBatch) -> Option<Behind> {
         let lanes = f64::from(view.lanes.max(1));
         let best = lanes * view.costs.best_throughput(view.max_rows, &candidate.bound)?;
@@ -166,7 +168,7 @@ impl Diversity {
         Some(Behind::of((queued + rate * (whole_ns + queued / best) / (1.0 - load)) / lanes))
     }
 
-    /// The same by what the model's own runs tell, where no times are known beforehand.
+    /// The same, computed from the model's measured runs, for models without profiled times.
     fn behind_by_runs(&self, view: &View<'_>, candidate: &CandidateBatch) -> f64 {
         let queued = view.pending.rows.saturating_sub(u64::from(candidate.rows)) as f64;
         let Some(row_ns) = view.costs.lately_per_row() else { return queued };
@@ -177,9 +179,9 @@ impl Diversity {
         queued + rate * work_ns / (1.0 - load)
     }
 
-    /// How many rows of a sub-queue may board now; else when to look again. In `paper` mode groups of like length wait
-    /// for their window, and have at most a largest batch of rows in the pipeline together. Otherwise a lane that has
-    /// nothing to do is not kept waiting, unless a window was asked for.
+    /// Returns how many rows of a sub-queue may board now, or else when to check again. In `paper` mode, groups wait
+    /// for their window, and together have at most a largest batch of rows in the pipeline. Otherwise an idle lane
+    /// takes a group at once, unless a window is configured.
     fn room(&self, view: &View<'_>, sub_queue: &SubQueue) -> Result<u32, Ns> {
         let Some(input) = &self.knobs.input else { return Ok(view.max_rows) };
         let room = match input.paper {
@@ -198,7 +200,7 @@ impl Diversity {
     }
 
     // ## Policy II
-    /// Splits the part that is to go on, where its rest takes at least as long in one piece as in parts.
+    /// Splits the part that would run next, if its remaining time in one piece is at least its time in parts.
     fn split(&mut self, view: &View<'_>) -> Option<Decision> {
         let operator = self.knobs.operator.as_ref()?;
         let part = view.ready?;
@@ -212,7 +214,8 @@ impl Diversity {
         (!before.is_empty()).then_some(Decision::Split { part: part.ix, before })
     }
 
-    /// Whether newcomers may join a batch of so many rows: not if it will be split at a later stage (section 5.2.2).
+    /// Whether newcomers may join a batch of `rows` rows. They may not if it will be split at a later stage (section
+    /// 5.2.2).
     fn accepts_newcomers(&mut self, view: &View<'_>, rows: u32, class: &ShapeClass) -> bool {
         let Some(operator) = &self.knobs.operator else { return true };
         let mut boundaries = 1..view.pipeline.stages();
@@ -223,7 +226,7 @@ impl Diversity {
     }
 
     // ## Policy III
-    /// Lets newcomers join the newest batch, if it is young enough, they can still catch up, and it helps.
+    /// Lets newcomers join the newest batch if it is young enough, they can still catch up, and joining is a gain.
     fn stretch(&mut self, view: &View<'_>) -> Option<Decision> {
         let load = self.knobs.load.as_ref().filter(|_| self.knobs.joins())?;
         let (batch, part) = stretchable(view)?;
@@ -243,7 +246,7 @@ impl Diversity {
         Some(Decision::Stretch { part: part.ix, sub_queue, selection, accepts_newcomers })
     }
 
-    /// Whether a batch in one part has come no further than newcomers may follow it.
+    /// Whether an unsplit batch has not passed the last stage at which newcomers may follow it.
     fn is_early(&self, load: &LoadDiversity, stages: u16, part: &Part) -> bool {
         let Some(first) = part.steps.first() else { return false };
         let limit = load.max_stage.unwrap_or(u16::MAX).min(stages - 1);
@@ -252,7 +255,7 @@ impl Diversity {
 }
 
 impl Behind {
-    /// The step next to so many rows.
+    /// Returns the step nearest to this many rows.
     fn of(rows: f64) -> Self {
         Self::Rows((2.0 * (16.0 * rows).max(1.0).log2()).round() as u32)
     }
@@ -270,7 +273,7 @@ impl Splits {
         }
     }
 
-    /// The parts in which a batch is better run from a stage on.
+    /// Returns the parts in which a batch should run from a stage on, or `None` if whole.
     fn parts(
         &mut self,
         view: &View<'_>,
@@ -289,8 +292,8 @@ impl Splits {
     }
 }
 
-/// The spans of a step before which it is to be cut into parts of so many rows, as far as rows of one request that sit
-/// together stay together.
+/// Returns the spans before which a step must be cut to form parts of these sizes. A span is never cut, so rows of one
+/// request in consecutive places stay together.
 fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
     let mut cuts = SmallVec::new();
     let (mut wanted, mut rows) = (0_u32, 0_u32);
@@ -307,7 +310,7 @@ fn cuts(step: &Step, parts: &[u32]) -> SmallVec<[usize; 8]> {
     cuts
 }
 
-/// Whether a batch is younger than T_comp_wait, and its oldest target leaves time for newcomers to catch up.
+/// Whether a batch is younger than T_comp_wait, and its earliest target leaves time for newcomers to catch up.
 fn is_young(load: &LoadDiversity, view: &View<'_>, batch: &Batch, part: &Part) -> bool {
     let age_ns = view.now.saturating_sub(batch.created);
     let class = &batch.class;
@@ -319,13 +322,13 @@ fn is_young(load: &LoadDiversity, view: &View<'_>, batch: &Batch, part: &Part) -
     let from = part.steps.first().map_or(CellId(0), meets_at);
     let remaining_ns = view.costs.remaining(from, view.max_rows, class, Quantile::P99).unwrap_or(0);
     let targets = part.steps.iter().flat_map(|step| &step.rows).filter(|span| view.ledger.is_aboard(span));
-    // Who is late already has no veto.
+    // Requests that are already late have no veto.
     let target = targets.filter_map(|span| view.target(span.request_ix)).filter(|&target| target > view.now).min();
     let in_time = target.is_none_or(|target| target >= view.now + remaining_ns + catch_up_ns);
     in_time && age_ns <= total_ns / 2
 }
 
-/// How many requests from the head of a sub-queue fit into a batch: its room and its padded shape.
+/// Returns how many requests from the head of a sub-queue fit into a batch's free places and padded shape.
 fn joining(view: &View<'_>, sub_queue: &SubQueue, batch: &Batch) -> u32 {
     let mut places = batch.places.clone();
     let fits = sub_queue.iter(view.ledger).take_while(|&request_ix| {
