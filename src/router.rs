@@ -1,11 +1,11 @@
-//! Which device takes a request. Each device has a core of its own and shares no lock with others; what it has to do
-//! it publishes after each step, and here that is compared. The executor and the simulator route alike.
+//! Routing of requests to devices. Each device has its own core and shares no lock with the others. After each step it
+//! publishes its load, which the router compares. The executor and the simulator use the same router.
 //!
-//! - A request goes to the device that is expected to have done its work first; one of a sequence to the sequence's
-//!   own.
-//! - A device that idles takes requests that have not boarded from the one that has most to do.
-//! - Devices are in groups: those of one can stand in for each other.
-//! - A device that is lost, or has no lane in service, takes none.
+//! - A request goes to the device that is expected to finish its work first; a request of a sequence goes to the
+//!   sequence's device.
+//! - An idle device takes requests that have not boarded from the busiest device.
+//! - Devices form groups; the devices of one group are interchangeable.
+//! - A device that is lost, or has no lane in service, gets no requests.
 
 use std::{
     hash::{DefaultHasher, Hash, Hasher},
@@ -17,27 +17,27 @@ use crate::{
     model::CorrelationId,
 };
 
-/// Requests that move from a device to another.
+/// A move of requests from one device to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Move {
-    /// The device that gives requests up, by its number.
+    /// Number of the device that gives up requests.
     pub from: usize,
-    /// The device that takes them.
+    /// Number of the device that takes them.
     pub to: usize,
 }
 
-/// What all devices have published.
+/// The published loads of all devices.
 #[derive(Debug)]
 pub struct Router {
     devices: Box<[Published]>,
 }
 
-/// What one device has published. Each has cache lines of its own, since every step writes.
+/// The published load of one device. Aligned to its own cache lines, since every step writes it.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Published {
     group: u16,
-    /// Time after which a lane is expected to be through with what there is.
+    /// Expected time until the device has finished its work, averaged over its lanes.
     backlog_ns: AtomicU64,
     may_leave: AtomicUsize,
     lanes: AtomicUsize,
@@ -46,24 +46,24 @@ struct Published {
 }
 
 impl Router {
-    /// For devices of these groups, which have published nothing: they have no lanes yet.
+    /// Creates a router for devices of these groups. They have published nothing yet, so they have no lanes.
     pub fn new(groups: impl IntoIterator<Item = u16>) -> Self {
         let devices = groups.into_iter().map(|group| Published { group, ..Published::default() });
         Self { devices: devices.collect() }
     }
 
-    /// The devices that can stand in for this one, itself among them.
+    /// Returns the devices of this device's group, including itself.
     pub fn group_of(&self, device: usize) -> impl Iterator<Item = usize> + '_ {
         let group = self.devices.get(device).map(|device| device.group);
         (0..self.devices()).filter(move |&other| Some(self.devices[other].group) == group)
     }
 
-    /// How many devices there are, lost ones included.
+    /// Returns the number of devices, including lost ones.
     pub fn devices(&self) -> usize {
         self.devices.len()
     }
 
-    /// A device has made a step. To be called in the order of its steps.
+    /// Publishes the load of a device after a step. Must be called in the order of its steps.
     pub fn publish(&self, device: usize, load: Load) {
         let Some(published) = self.devices.get(device) else { return };
         published.backlog_ns.store(load.expected_ns / load.lanes.max(1) as Ns, Ordering::Relaxed);
@@ -72,20 +72,20 @@ impl Router {
         published.idle_lanes.store(load.idle_lanes, Ordering::Relaxed);
     }
 
-    /// A device is gone for good.
+    /// Marks a device as permanently lost.
     pub fn lose(&self, device: usize) {
         if let Some(published) = self.devices.get(device) {
             published.is_lost.store(true, Ordering::Release);
         }
     }
 
-    /// Devices that are lost.
+    /// Returns the number of lost devices.
     pub fn lost(&self) -> usize {
         self.devices.iter().filter(|device| device.is_lost()).count()
     }
 
-    /// The device of `among` that is expected to be through with its work first, the first of several; one without
-    /// lanes only where none has any. None where all are lost.
+    /// Returns the device of `among` that is expected to finish its work first; ties go to the first one. Returns a
+    /// device without lanes only if none has any, and `None` if all are lost.
     pub fn least(&self, among: impl IntoIterator<Item = usize>) -> Option<usize> {
         let there = self.there(among);
         let least = there.min_by_key(|(_, device)| {
@@ -94,8 +94,8 @@ impl Router {
         least.map(|(number, _)| number)
     }
 
-    /// The device of a sequence: the same for all its requests as long as that is not lost, and spread evenly over
-    /// sequences (rendezvous hashing). None where all are lost.
+    /// Returns the device of a sequence by rendezvous hashing: the same for all its requests as long as that device is
+    /// not lost, and evenly distributed over sequences. `None` if all are lost.
     pub fn of_sequence(&self, among: impl IntoIterator<Item = usize>, id: &CorrelationId) -> Option<usize> {
         let score = |number: usize| {
             let mut hasher = DefaultHasher::new();
@@ -105,8 +105,8 @@ impl Router {
         self.there(among).map(|(number, _)| number).max_by_key(|&number| score(number))
     }
 
-    /// What is to move now that `device` has made a step: to it if it idles, or to another that idles if it has more to
-    /// do than lanes to do it on.
+    /// Returns the move that is due after a step of `device`: to this device if it is idle, or from it to an idle
+    /// device if it has more work than lanes.
     pub fn rebalance(&self, device: usize) -> Option<Move> {
         let own = self.devices.get(device)?;
         let others = || {
@@ -136,12 +136,12 @@ impl Published {
         self.is_lost.load(Ordering::Acquire)
     }
 
-    /// Whether a lane has nothing to do, and no request could do with it.
+    /// Whether a lane is idle and no request here waits for one.
     fn idles(&self) -> bool {
         self.idle_lanes.load(Ordering::Relaxed) > 0 && self.may_leave.load(Ordering::Relaxed) == 0 && !self.is_lost()
     }
 
-    /// Whether requests wait for a lane that could leave.
+    /// Whether movable requests wait for a lane.
     fn is_behind(&self) -> bool {
         self.idle_lanes.load(Ordering::Relaxed) == 0 && self.may_leave.load(Ordering::Relaxed) > 0 && !self.is_lost()
     }

@@ -1,4 +1,5 @@
-//! A request's sizes, as the core needs them: lengths along padded axes, and what must agree with its batch mates.
+//! Computes the sizes of a request that the core needs: its lengths along padded axes, and the key that batch mates
+//! must share. Called once per request at submission.
 
 use super::{InputTensor, StagePrograms};
 use crate::{
@@ -6,10 +7,10 @@ use crate::{
     model::ModelSpec,
 };
 
-/// Stands in a key for an optional input that was left out; no dimension is negative.
+/// Marks an omitted optional input in a key; no dimension is negative.
 const ABSENT: i64 = -1;
 
-/// What of a specification decides whether requests may share a batch; computed once per version.
+/// The properties of a specification that decide whether requests may share a batch. Computed once per version.
 #[derive(Debug)]
 pub(super) struct Admission {
     batch_axis: bool,
@@ -22,9 +23,9 @@ pub(super) struct Admission {
 struct Varying {
     input: usize,
     optional: bool,
-    /// Axes (without the batch) that must agree.
+    /// Axes, without the batch axis, on which requests must agree.
     keyed: Vec<usize>,
-    /// Axes that are padded, with their symbol.
+    /// Padded axes, each with its symbol.
     padded: Vec<(usize, usize)>,
 }
 
@@ -43,12 +44,12 @@ impl Admission {
         Self { batch_axis: spec.has_batch_axis(), symbols: spec.symbols.len(), varying: varying.collect() }
     }
 
-    /// Whether all requests have the same dimensions but for their number of rows.
+    /// Whether all requests have the same dimensions except for their number of rows.
     pub(super) fn is_fixed(&self) -> bool {
         self.varying.is_empty()
     }
 
-    /// The lengths and the key of a request with these inputs.
+    /// Returns the lengths and the key of a request with these inputs.
     pub(super) fn measure(&self, inputs: &[Option<InputTensor>]) -> (Lengths, RequestKey) {
         let mut lengths = Lengths::from_elem(0, self.symbols);
         let mut key = RequestKey::default();
@@ -71,12 +72,12 @@ impl Admission {
     }
 }
 
-/// How long padded axes may be, by symbol; as long as they like where there is no limit.
+/// Maximum length of padded axes, by symbol; empty if unlimited.
 #[derive(Debug, Default)]
 pub(super) struct Longest(Lengths);
 
 impl Longest {
-    /// The longest that programs are made for on cards.
+    /// Returns the longest lengths for which programs on cards are compiled.
     pub(super) fn on_cards(programs: &StagePrograms) -> Self {
         let Some(program) = programs.iter().find_map(|program| program.on_card()) else { return Self::default() };
         let all = program.lengths();
@@ -85,10 +86,10 @@ impl Longest {
         Self((0..symbols).map(longest).collect())
     }
 
-    /// Refuses requests with longer axes.
+    /// Rejects requests with longer axes.
     ///
     /// # Errors
-    /// With the axis and its limit.
+    /// Names the axis and its limit.
     pub(super) fn check(&self, spec: &ModelSpec, inputs: &[Option<InputTensor>]) -> Result<(), String> {
         if self.0.is_empty() {
             return Ok(());

@@ -1,5 +1,5 @@
-//! What the outputs of a stage are to the requests in it: pieces of their replies, and which of its rows leave the
-//! order of stages.
+//! Converts the outputs of a stage to pieces of its requests' replies, and determines which rows leave the pipeline
+//! early.
 
 use super::{
     host::gather::Part,
@@ -23,13 +23,13 @@ pub(super) struct Answers<'a> {
     pub(super) lengths: &'a [&'a Lengths],
 }
 
-/// By row: the exit that it takes.
+/// For each row, the exit that it takes.
 pub(super) type Taken = Vec<Option<usize>>;
 
-/// Rows of one part that share a fate.
+/// Consecutive rows of one part that take the same exit.
 struct Fate {
     part: usize,
-    /// Within the part's request.
+    /// First row within the part's request.
     start: u32,
     count: u32,
     /// The exit that they take.
@@ -37,10 +37,10 @@ struct Fate {
 }
 
 impl Answers<'_> {
-    /// By row: the first exit whose threshold its value meets; `values` gives an output's data.
+    /// Returns, for each row, the first exit whose threshold its value reaches. `values` returns an output's data.
     ///
     /// # Errors
-    /// When an output that decides has not one FP32 a row.
+    /// If an output that decides does not hold one FP32 per row.
     pub(super) fn exits_taken<'v>(&self, values: impl Fn(usize) -> Option<&'v [u8]>) -> Result<Taken, String> {
         let stage = &self.stages.stages[self.number];
         let rows: usize = self.parts.iter().map(|part| part.count as usize).sum();
@@ -62,7 +62,7 @@ impl Answers<'_> {
         Ok(taken)
     }
 
-    /// How the rows end, each of which has an outcome of its own or goes on.
+    /// Returns the outcomes of the rows: that of the exit taken, or else the row's own.
     pub(super) fn outcomes(&self, taken: &[Option<usize>], own: Vec<RowOutcome>) -> Vec<RowOutcome> {
         let exits = &self.stages.stages[self.number].exits;
         if exits.is_empty() {
@@ -78,10 +78,10 @@ impl Answers<'_> {
         outcomes.collect()
     }
 
-    /// The parts' pieces of their replies, each with the part's number.
+    /// Returns the pieces of the replies, each with its part's number.
     ///
     /// # Errors
-    /// When an output is not what the specification promises.
+    /// If an output does not match the specification.
     pub(super) fn pieces(
         &self,
         taken: &[Option<usize>],
@@ -118,7 +118,7 @@ impl Answers<'_> {
         fates
     }
 
-    /// Answers rows that are done with the outputs that their exit names.
+    /// Adds the outputs of rows that take an exit, as named by the exit.
     fn answer_exits(
         &self,
         fates: &[Fate],

@@ -1,5 +1,5 @@
-//! What a device does for its shard of the pool, and what it tells the pool. The pool and the core do not know which
-//! device it is. `host`: lanes of the CPU, which run programs.
+//! The interface between the pool and a device. The pool and the core do not depend on the kind of device.
+//! Implementations: `host` runs programs on the CPU, `cuda` on a card, `sim` in tests.
 
 use std::{io, sync::Arc, time::Instant};
 
@@ -10,83 +10,83 @@ use super::{
 };
 use crate::batching::{Knobs, LaneId, LaneKnobs, ModelId, Ns, TaskId};
 
-/// Carries tasks out on one device.
+/// Executes tasks on one device.
 ///
-/// - [Orders](Order) come as the core gave them. A lane is an in-order stream: a task begins behind those that its
-///   lane was given before, and behind those of other lanes that it must come after
+/// - [Orders](Order) arrive in the order in which the core issued them. A lane is an in-order stream: a task starts
+///   after the previous tasks of its lane, and after those on other lanes that it depends on
 ///   ([`Task::after`](crate::batching::Task::after)).
-/// - A task that needs what a failed one should have written fails too, until the pool has been told of the failed one.
-/// - A task has *completed* once the device is done with it: its lane is free, and the next launch may go. Its outputs
-///   are *taken* once the host has them, which may be later and is on no launch's way. Both are told in the order of
-///   completion.
-/// - All memory that a version needs on the device is reserved when it is loaded, or the version is refused.
+/// - A task that depends on the results of a failed task fails too, until the failure has been reported to the pool.
+/// - A task has *completed* once the device has finished it: its lane is free, and the next task may be launched. Its
+///   outputs are *taken* once the host has them, which may be later and never delays a launch. Both are reported in the
+///   order of completion.
+/// - All device memory that a version needs is reserved when it is loaded; otherwise the version is rejected.
 pub(super) trait Backend: Send + Sync {
-    /// Lanes, which are numbered from 0.
+    /// Returns the number of lanes, which are numbered from 0.
     fn lanes(&self) -> u16;
 
-    /// How far ahead of its completions a lane takes tasks.
+    /// Returns how much work a lane accepts ahead of completion.
     fn lane_knobs(&self) -> LaneKnobs {
         LaneKnobs::default()
     }
 
-    /// Reserves what a version needs, before it comes up. What the core has to know of the device is added to `knobs`.
+    /// Reserves what a version needs, before it goes into service. Adds the device's properties to `knobs`.
     ///
     /// # Errors
-    /// When the device has not enough; says of what.
+    /// If the device lacks a resource; the text names it.
     fn load(&self, model: ModelId, version: &Loaded, knobs: &mut Knobs) -> Result<(), String>;
 
-    /// Carries out one order after the other, until there is no `next`. Several threads may call it; each order is
-    /// taken and carried out before the next is taken.
+    /// Carries out orders, one after the other, until `next` returns `None`. Several threads may call it; each order is
+    /// taken and carried out before the next one is taken.
     fn issue(&self, pool: &Arc<dyn Reports>, next: &mut dyn FnMut() -> Option<Order>);
 
-    /// Whether a task that is alone in the pool had better run on the thread that brought it.
+    /// Whether a task that is alone in the pool should run on the submitting thread.
     fn runs_here(&self, job: &Job) -> bool {
         let _ = job;
         false
     }
 
-    /// Runs a task for which [`Self::runs_here`] holds on the calling thread, in place of its lane, which is idle and
-    /// stays so. It has run when this returns, so nothing can wait for it.
+    /// Runs a task for which [`Self::runs_here`] is true on the calling thread instead of its lane, which is idle and
+    /// stays idle. The task has run when this returns, so nothing needs to wait for it.
     fn run_here(&self, pool: &Arc<dyn Reports>, job: Job) {
         let mut order = Some(Order::Run(job));
         self.issue(pool, &mut || order.take());
     }
 
-    /// Lets a lane go on without a task that does not end.
+    /// Releases a lane from a hung task, so that it can run other tasks.
     ///
     /// # Errors
-    /// When that cannot be; the lane waits on.
+    /// If that is impossible; the lane keeps waiting for the task.
     fn leave_behind(&self, lane: LaneId, task: TaskId) -> io::Result<()>;
 
-    /// Carries nothing out any more, and ends. Whether all that ran had ended by then.
+    /// Stops the device, and returns whether everything that was running ended by `deadline`.
     fn stop(&self, deadline: Instant) -> bool;
 }
 
-/// What a device is to do.
+/// An order to a device.
 pub(super) enum Order {
     /// Run a task.
     Run(Job),
-    /// No request of the version is left: what its batches kept is needed no longer.
+    /// No request of the version is left; the memory of its batches can be released.
     Rest(ModelId),
-    /// The version has gone.
+    /// The version has been unloaded.
     Unload(ModelId),
 }
 
-/// The pool, as a backend sees it. Shards go by their numbers.
+/// The pool, as a backend sees it. Shards are identified by number.
 pub(super) trait Reports: Send + Sync {
-    /// The time on the pool's clock.
+    /// Returns the time on the pool's clock.
     fn now(&self) -> Ns;
 
-    /// A task begins on the calling thread; now.
+    /// Reports that a task starts on the calling thread, and returns the current time.
     fn begins(&self) -> Ns;
 
-    /// A task has completed; when it began, if it did.
+    /// Reports that a task has completed, and when it started, if it did.
     fn completed(self: Arc<Self>, shard: usize, began: Option<Ns>, job: &Job, finished: Finished);
 
-    /// The host has the outputs of a task that completed without them, or they are lost. The CPU's tasks complete with
-    /// theirs.
+    /// Reports that the host has the outputs of a task that completed without them, or that they are lost. Tasks on the
+    /// CPU complete with their outputs.
     fn taken(self: Arc<Self>, shard: usize, job: &Job, outputs: Result<Outputs, String>);
 
-    /// A shard's device is gone, and with it all that it had.
+    /// Reports that a shard's device and everything on it is lost.
     fn lost(self: Arc<Self>, shard: usize, reason: &str);
 }

@@ -10,17 +10,17 @@ use std::sync::{
 
 use crate::batching::Ns;
 
-/// Tells the time.
+/// The clock of a pool.
 #[derive(Debug)]
 pub(super) struct Clock {
     epoch: Instant,
-    /// The time where a test sets it.
+    /// The time, if a test sets it.
     #[cfg(test)]
     set: Option<Arc<AtomicU64>>,
 }
 
 impl Clock {
-    /// Starts at 0, and goes on by itself.
+    /// Starts a clock at 0.
     pub(super) fn start() -> Self {
         Self {
             epoch: Instant::now(),
@@ -29,7 +29,7 @@ impl Clock {
         }
     }
 
-    /// Stands at what is set.
+    /// Creates a clock that shows the time set by a test.
     #[cfg(test)]
     pub(super) fn set(by: &Arc<AtomicU64>) -> Self {
         Self { set: Some(Arc::clone(by)), ..Self::start() }
@@ -43,7 +43,7 @@ impl Clock {
         duration_ns(self.epoch.elapsed())
     }
 
-    /// The time of an instant; 0 of one before the start.
+    /// Converts an instant to pool time; 0 for an instant before the start.
     pub(super) fn ns_at(&self, instant: Instant) -> Ns {
         duration_ns(instant.saturating_duration_since(self.epoch))
     }
@@ -53,7 +53,7 @@ impl Clock {
     }
 }
 
-/// A duration in nanoseconds, as far as these can tell.
+/// Converts a duration to nanoseconds, saturating.
 pub(super) fn duration_ns(duration: Duration) -> Ns {
     Ns::try_from(duration.as_nanos()).unwrap_or(Ns::MAX)
 }

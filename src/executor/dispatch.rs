@@ -1,4 +1,5 @@
-//! Carries tasks out on a device: waits, the launch, and a ticket for those that must wait for the task.
+//! Issues tasks to a device: waits, the launch, and a ticket for tasks that must wait for this one. Backends call it;
+//! it calls the device.
 
 use smallvec::SmallVec;
 
@@ -7,7 +8,7 @@ use crate::{
     device::{Access, Device, DeviceError, Operation, StreamId, Ticket},
 };
 
-/// What a device has to know of a task: where it runs, and behind what. A lane is the stream of the same number.
+/// The stream that a task runs on, and the tasks it must come after. A lane is the stream of the same number.
 #[derive(Clone, Debug)]
 pub struct Order {
     task: TaskId,
@@ -21,20 +22,20 @@ impl From<&Task> for Order {
     }
 }
 
-/// The tickets of the tasks that are on a device.
+/// The tickets of the tasks in flight on a device.
 #[derive(Clone, Debug, Default)]
 pub struct Tickets {
-    /// A few a lane at most, hence no map.
+    /// At most a few per lane, so a scan is faster than a map.
     in_flight: Vec<(TaskId, Ticket)>,
 }
 
 impl Tickets {
-    /// The ticket of a task that is in flight.
+    /// Returns the ticket of a task in flight.
     pub fn of(&self, task: TaskId) -> Option<Ticket> {
         self.in_flight.iter().find(|(own, _)| *own == task).map(|(_, ticket)| *ticket)
     }
 
-    /// Forgets a task that has ended on the device: whatever is issued from now on comes after it anyway.
+    /// Removes a task that has ended on the device. Operations issued later run after it anyway.
     pub fn landed(&mut self, task: TaskId) {
         if let Some(place) = self.in_flight.iter().position(|(own, _)| *own == task) {
             self.in_flight.swap_remove(place);
@@ -43,13 +44,13 @@ impl Tickets {
 }
 
 /// Issues a task to its lane's stream: waits for the tasks that it must come after, launches the work, and keeps a
-/// ticket until the task has [`landed`](Tickets::landed). To be called in the order in which the core launched, as far
-/// as tasks wait for each other: one that was not issued yet is not waited for.
+/// ticket until the task has [`landed`](Tickets::landed). Tasks that wait for each other must be issued in the order in
+/// which the core launched them, because a task without a ticket is not waited for.
 ///
 /// # Errors
-/// When the device refuses, as it does once it is stopped. The task then has no ticket, and has not been launched
-/// unless the device is lost. A device that launches a task and has no ticket for it is lost: nothing can be ordered
-/// behind it.
+/// If the device refuses, as it does once it is stopped. The task then has no ticket, and was not launched unless the
+/// device is lost. A device that launches a task but cannot return a ticket for it counts as lost, since nothing can be
+/// ordered after the task.
 pub fn issue<D: Device>(
     device: &mut D,
     tickets: &mut Tickets,

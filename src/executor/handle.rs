@@ -1,4 +1,4 @@
-//! Handles on the pool: one loaded version, one request's future answer, one request's responses.
+//! Handles to the pool: a loaded version, the future response of a request, and its stream of responses.
 
 use std::{
     fmt,
@@ -28,55 +28,55 @@ use crate::{
     observe::ModelStats,
 };
 
-/// One loaded version. Each holder may submit; when the last one lets go, the version leaves the pool and its
-/// memory is freed.
+/// One loaded version. Each holder may submit requests. When the last handle is dropped, the version leaves the pool
+/// and its memory is freed.
 pub struct ModelHandle {
     pub(super) pool: Arc<Pool>,
     pub(super) id: ModelId,
-    /// The devices that it lives on, by their numbers.
+    /// The devices that it is loaded on, by number.
     pub(super) homes: Box<[usize]>,
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
     pub(super) hangs: Arc<Hangs>,
-    /// How long its tasks may run; `None`: as long as they like.
+    /// Time limit of its tasks; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
-    /// Into which its requests unfold.
+    /// The cells that its requests unfold into.
     pub(super) cells: Option<Arc<CellPrograms>>,
-    /// What is checked of a request before it is admitted.
+    /// Checks of a request before admission.
     pub(super) indices: IndexChecks,
-    /// How long its padded axes may be.
+    /// Maximum length of its padded axes.
     pub(super) longest: Longest,
     /// Whether its requests belong to sequences.
     pub(super) has_sequences: bool,
 }
 
 impl ModelHandle {
-    /// What the version takes and gives.
+    /// Returns the version's inputs and outputs.
     pub fn spec(&self) -> &Arc<ModelSpec> {
         &self.spec
     }
 
-    /// The version's counters.
+    /// Returns the version's counters.
     pub fn stats(&self) -> &Arc<ModelStats> {
         &self.stats
     }
 
-    /// Whether all tasks of the version end in time.
+    /// Whether no task of the version hangs.
     pub fn is_responsive(&self) -> bool {
         self.fault().is_none()
     }
 
-    /// Why the version is not responsive; `None` while it is.
+    /// Returns why the version is not responsive; `None` if it is.
     pub fn fault(&self) -> Option<String> {
         self.hangs.reason()
     }
 
-    /// Submits a request with exactly one response. Dropping the future cancels the request.
+    /// Submits a request that has exactly one response. Dropping the future cancels the request.
     pub fn submit(self: &Arc<Self>, request: InferRequest) -> ResponseFuture {
         self.submit_one(request, None)
     }
 
-    /// Submits a request with exactly one response, which counts in the backlog until the future gives it out.
+    /// Submits a request that has exactly one response, which counts in the backlog until the future returns it.
     pub fn submit_counted(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseFuture {
         self.submit_one(request, Some(Arc::clone(backlog)))
     }
@@ -89,8 +89,8 @@ impl ModelHandle {
 
     /// Submits a request with any number of responses. Dropping the stream cancels the request.
     ///
-    /// Responses that the stream has not given out count in the backlog. Where that is full, the request pauses until
-    /// the stream has given out all that there are; one that unfolds into cells fails instead.
+    /// Responses that the stream has not returned count in the backlog. When the backlog is full, the request pauses
+    /// until the stream has returned all pending responses; a request that unfolds into cells fails instead.
     pub fn submit_stream(self: &Arc<Self>, request: InferRequest, backlog: &Arc<Backlog>) -> ResponseStream {
         let (sender, receiver) = mpsc::unbounded_channel();
         let paused = Arc::new(AtomicBool::new(false));
@@ -117,11 +117,11 @@ impl Drop for ModelHandle {
     }
 }
 
-/// Gives a request up when its client lets go of it before the end.
+/// Cancels a request when its client drops it before the end.
 #[derive(Debug)]
 struct CancelOnDrop {
     handle: Arc<ModelHandle>,
-    /// `None` once the request ended.
+    /// `None` once the request has ended.
     location: Option<Location>,
 }
 
@@ -133,7 +133,7 @@ impl Drop for CancelOnDrop {
     }
 }
 
-/// The future answer of a request.
+/// The future response of a request.
 #[derive(Debug)]
 pub struct ResponseFuture {
     receiver: oneshot::Receiver<Waiting>,
@@ -150,7 +150,7 @@ impl Future for ResponseFuture {
     }
 }
 
-/// The responses of a decoupled request in order.
+/// The responses of a decoupled request, in order.
 #[derive(Debug)]
 pub struct ResponseStream {
     receiver: mpsc::UnboundedReceiver<Waiting>,
@@ -159,21 +159,21 @@ pub struct ResponseStream {
 }
 
 impl ResponseStream {
-    /// The next response; `None` after the last one of a request that ended well.
+    /// Returns the next response; `None` after the last response of a successful request.
     ///
     /// # Errors
-    /// When the request ended otherwise; nothing follows.
+    /// If the request ended otherwise; nothing follows.
     pub async fn next(&mut self) -> Option<Result<Response, InferError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
-    /// As [`Self::next`].
+    /// Polls for the next response; see [`Self::next`].
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Response, InferError>>> {
         let reply = ready!(self.receiver.poll_recv(context)).map(|waiting| waiting.reply);
         if !matches!(reply, Some(Ok(_))) {
             self.cancel.location = None;
         }
-        // A request says that it pauses before it sends its last response, so this cannot be missed.
+        // A request sets the flag before it sends its last response, so the flag cannot be missed here.
         if let Some(location) = &self.cancel.location
             && self.receiver.is_empty()
             && self.paused.swap(false, Ordering::AcqRel)

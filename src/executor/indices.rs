@@ -1,5 +1,5 @@
-//! Inputs whose elements index tables of known length, checked before a request is admitted: an index that a table does
-//! not have fails the run of all requests that share it.
+//! Checks inputs whose elements index tables of known length, before a request is admitted. An index out of range would
+//! fail the run for all requests that share it.
 
 use super::{
     InputTensor,
@@ -10,7 +10,7 @@ use crate::{
     model::{DataType, IndexRange, ModelSpec, Source, TensorSpec, unfold::Unfolded},
 };
 
-/// Which inputs of a version are checked, and how.
+/// The input checks of a version.
 #[derive(Debug, Default)]
 pub(super) struct IndexChecks(Vec<IndexCheck>);
 
@@ -22,34 +22,34 @@ pub(super) struct IndexCheck {
     pub(super) read: ReadRows,
 }
 
-/// Which rows of an input every run reads.
+/// The rows of an input that every run reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReadRows {
-    /// All of it.
+    /// All rows.
     All,
-    /// Of a segment of steps: as many rows as it has steps, along the first axis behind the batch.
+    /// For a segment of steps: as many rows as it has steps, along the first axis after the batch axis.
     Steps(usize),
-    /// Of a tree: the rows of the nodes without children, or of the others.
+    /// For a tree: the rows of the nodes without children, or of the others.
     Nodes {
-        /// Its segment.
+        /// The segment.
         segment: usize,
-        /// Which nodes.
+        /// Whether the rows are those of nodes without children.
         leaves: bool,
     },
 }
 
 impl StagePrograms {
-    /// Checks that padding is what the programs take.
+    /// Checks that padding values are valid indices for the programs.
     ///
     /// # Errors
-    /// When an input that indexes a table is padded with what is no index of it.
+    /// If an input that indexes a table is padded with a value out of range.
     pub fn admit_padding(&self, spec: &ModelSpec) -> Result<(), String> {
         IndexChecks::new(self).admit_padding(spec)
     }
 }
 
 impl IndexChecks {
-    /// The checks of a version's programs.
+    /// Collects the checks of a version's programs.
     pub(super) fn new(programs: &StagePrograms) -> Self {
         Self(match &programs.0 {
             Programs::Whole(program) => whole(&**program).collect(),
@@ -62,7 +62,7 @@ impl IndexChecks {
                         Source::Request(input) => Some(IndexCheck { input, range: (*range)?, read: ReadRows::All }),
                         Source::Boundary { .. } => None,
                     }));
-                    // Behind an exit stages need not run.
+                    // Stages behind an exit may not run for every row.
                     if !stage.exits.is_empty() {
                         break;
                     }
@@ -72,10 +72,10 @@ impl IndexChecks {
         })
     }
 
-    /// Refuses versions whose padding would be no index.
+    /// Rejects versions whose padding values are out of range.
     ///
     /// # Errors
-    /// When an input is padded with a value outside of its range.
+    /// If an input is padded with a value outside its range.
     pub(super) fn admit_padding(&self, spec: &ModelSpec) -> Result<(), String> {
         for IndexCheck { input, range, .. } in &self.0 {
             let Some(tensor) = spec.inputs.get(*input) else { continue };
@@ -91,10 +91,10 @@ impl IndexChecks {
         Ok(())
     }
 
-    /// Checks a request that unfolds into `graph`, if its version's requests unfold.
+    /// Checks a request. `graph` is the graph that it unfolds into, if its version unfolds requests.
     ///
     /// # Errors
-    /// With the input, and place and value of the first element outside of its range.
+    /// Names the input, and the position and value of the first element out of range.
     pub(super) fn check(
         &self,
         spec: &ModelSpec,
@@ -105,7 +105,7 @@ impl IndexChecks {
     }
 }
 
-/// Checks of all elements.
+/// Returns checks of all elements.
 fn whole(program: &dyn Program) -> impl Iterator<Item = IndexCheck> {
     let ranges = program.index_ranges().iter().enumerate();
     ranges.filter_map(|(input, range)| Some(IndexCheck { input, range: (*range)?, read: ReadRows::All }))
@@ -158,13 +158,13 @@ fn words(range: &IndexRange) -> String {
     format!("indices from {} to {}", range.least, range.most)
 }
 
-/// Bytes of a row along an axis.
+/// Returns the bytes of a row along an axis.
 fn row_bytes(datatype: DataType, given: &InputTensor, axis: usize) -> usize {
     let inner = given.shape.get(axis + 1..).unwrap_or_default();
     inner.iter().map(|&dim| dim as usize).product::<usize>() * datatype.size_bytes().unwrap_or(1)
 }
 
-/// Where an element lies in a shape.
+/// Returns the position of an element in a shape.
 fn place_of(element: usize, shape: &[i64]) -> Vec<usize> {
     let mut rest = element;
     let mut place: Vec<usize> = shape
@@ -208,7 +208,7 @@ mod tests {
         vec![Some(InputTensor { shape: Dims::from_slice(shape), data: Bytes::from(data) })]
     }
 
-    /// The check of a table of 10 rows.
+    /// Returns the check of a table with 10 rows.
     fn reading(read: ReadRows) -> IndexChecks {
         IndexChecks(vec![IndexCheck { input: 0, range: IndexRange::of_table(10), read }])
     }

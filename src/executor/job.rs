@@ -1,4 +1,4 @@
-//! A task with the requests in it, as a device gets it.
+//! A task together with its requests, as a device receives it.
 
 use std::sync::Arc;
 
@@ -19,16 +19,16 @@ use crate::{
     observe::{ExecutionTimings, ModelStats},
 };
 
-/// A part of this share of a batch, or a smaller one, is copied when its reply has to wait.
+/// A member with at most 1 / `SMALL_PART` of a batch's rows is copied if its reply has to wait.
 const SMALL_PART: u32 = 2;
 
-/// A task with what it needs to run.
+/// A task with everything it needs to run.
 pub(super) struct Job {
     pub(super) task: Task,
     pub(super) model: Arc<Loaded>,
     /// One per span of the task's rows.
     pub(super) members: Vec<Member>,
-    /// Stops it before its end.
+    /// Signal that stops it early.
     pub(super) stop: Arc<StopSignal>,
 }
 
@@ -36,42 +36,43 @@ pub(super) struct Job {
 pub(super) struct Member {
     pub(super) span: RowSpan,
     pub(super) payload: Arc<Payload>,
-    /// The request's way through its cells, where it unfolds.
+    /// The request's data between its cells, if it unfolds.
     pub(super) journey: Option<Arc<Journey>>,
-    /// How often the request ran before.
+    /// Number of earlier runs of the request.
     pub(super) step: u32,
-    /// Where it is of another version or cell than the task.
+    /// Set if it belongs to another version or cell than the task.
     pub(super) guest: Option<Guest>,
 }
 
-/// The version and cell of a node in a task of another cell of the same kind, be it of the same version or not.
+/// The version and cell of a node in a task that another cell of the same kind leads. The version may be the task's
+/// own.
 pub(super) struct Guest {
     stats: Arc<ModelStats>,
     cell: u16,
 }
 
 impl Guest {
-    /// Of a node of a version's request.
+    /// Creates the guest entry of a node.
     pub(super) fn new(stats: &Arc<ModelStats>, cell: usize) -> Self {
         Self { stats: Arc::clone(stats), cell: cell as u16 }
     }
 }
 
-/// What became of a task.
+/// The result of a task.
 pub(super) enum Finished {
     Ran(Ran),
     Failed(String),
 }
 
 impl Member {
-    /// The rows of its request's inputs.
+    /// Returns the rows of its request's inputs.
     pub(super) fn part(&self) -> Part<'_> {
         Part { inputs: &self.payload.inputs, rows: self.payload.rows, start: self.span.start, count: self.span.count }
     }
 }
 
 impl Job {
-    /// The request that brought a row of the batch.
+    /// Returns the request that a row of the batch belongs to.
     pub(super) fn member_of_row(&self, row: u32) -> Option<ReqId> {
         let mut end = 0;
         let member = self.members.iter().find(|member| {
@@ -81,19 +82,19 @@ impl Job {
         member.map(|member| member.span.req)
     }
 
-    /// The request that all rows are of, if it is one.
+    /// Returns the request that all rows belong to, if it is only one.
     pub(super) fn only_member(&self) -> Option<ReqId> {
         let req = self.members.first()?.span.req;
         self.members.iter().all(|member| member.span.req == req).then_some(req)
     }
 
-    /// Rows and bytes of inputs of the requests in it. Requests that are split count with all their bytes.
+    /// Returns the rows and the input bytes of its requests. Split requests count with all their bytes.
     pub(super) fn size(&self) -> Size {
         let inputs = self.members.iter().flat_map(|member| member.payload.inputs.iter().flatten());
         Size { rows: self.task.row_count(), input_bytes: inputs.map(|input| input.data.len()).sum() }
     }
 
-    /// Members of each version and cell, with its counters and the cell's number there.
+    /// Groups the members by version and cell, with the version's counters and the cell's number.
     pub(super) fn by_cell(&self) -> impl Iterator<Item = (&ModelStats, u16, &[Member])> {
         let of = |member: &Member| member.guest.as_ref().map(|guest| (Arc::as_ptr(&guest.stats), guest.cell));
         self.members.chunk_by(move |one, other| of(one) == of(other)).map(|members| {
@@ -104,7 +105,7 @@ impl Job {
         })
     }
 
-    /// Rows of each version, whatever cells they are of, with its counters.
+    /// Returns the rows of each version, over all cells, with its counters.
     fn by_version(&self) -> SmallVec<[(&ModelStats, u32); 2]> {
         let mut versions: SmallVec<[(&ModelStats, u32); 2]> = SmallVec::new();
         for (stats, _, members) in self.by_cell() {
@@ -117,15 +118,15 @@ impl Job {
         versions
     }
 
-    /// Requests may leave with it: it counts as an execution of the versions in it. Batch sizes tell of the batches
-    /// that requests leave in.
+    /// Counts an execution for each version in the task. Called if requests may leave with the task: batch sizes in the
+    /// statistics refer to the batches that requests leave with.
     pub(super) fn count_execution(&self, timings: &ExecutionTimings) {
         for (stats, rows) in self.by_version() {
             stats.execution(rows, timings);
         }
     }
 
-    /// Copies small parts of the batch whose replies have to wait behind others: each would keep the memory of the
+    /// Copies small parts of the batch whose replies have to wait, because each would otherwise keep the memory of the
     /// whole batch.
     pub(super) fn detach_replies(&self, outputs: &mut Outputs) {
         let rows = self.task.row_count();
@@ -142,7 +143,7 @@ impl Job {
         }
     }
 
-    /// What is said of a task that failed.
+    /// Returns the error text of a failed task.
     pub(super) fn failed(&self, failure: WorkFailure) -> String {
         let spec = &self.model.spec;
         if let WorkFailure::Panicked(panic) = failure {
@@ -150,7 +151,7 @@ impl Job {
             return format!("the program of model '{}' panicked", spec.name);
         }
         let reason = failure.to_string();
-        // Clients can bring this about at will, and hear of it: no place for a warning.
+        // Clients can cause this at will and receive the error, so it is not worth a warning.
         debug!(model = spec.name, version = spec.version, reason, "task failed");
         reason
     }

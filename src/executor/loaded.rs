@@ -1,4 +1,4 @@
-//! One loaded version, as admission and lanes need it.
+//! One loaded version, as admission and lanes use it.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,7 +19,7 @@ use crate::{
     observe::ModelStats,
 };
 
-/// What lanes and admission need of a loaded version.
+/// The parts of a loaded version that admission and lanes need.
 pub(super) struct Loaded {
     pub(super) spec: Arc<ModelSpec>,
     pub(super) stats: Arc<ModelStats>,
@@ -27,7 +27,7 @@ pub(super) struct Loaded {
     pub(super) short_runs: ShortRunDetector,
     pub(super) admission: Admission,
     pub(super) hangs: Arc<Hangs>,
-    /// How long a task may run; `None`: as long as it likes.
+    /// Time limit of a task; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
 }
 
@@ -46,25 +46,25 @@ impl Loaded {
     }
 }
 
-/// The longer of two limits; none is longer than any.
+/// Returns the longer of two limits; `None`, no limit, is the longest.
 pub(super) fn longer(one_ns: Option<Ns>, other_ns: Option<Ns>) -> Option<Ns> {
     one_ns.zip(other_ns).map(|(one_ns, other_ns)| one_ns.max(other_ns))
 }
 
-/// A loaded version on its pool: what changes with its requests and tasks.
+/// The mutable state of a loaded version: its requests and sequences.
 pub(super) struct Version {
     pub(super) loaded: Arc<Loaded>,
-    /// Requests that have not ended.
+    /// Number of requests that have not ended.
     pub(super) live: usize,
-    /// Where replies leave in the order of arrival: requests that have completed, from the first on whose outputs the
-    /// host has yet to take.
+    /// If replies leave in arrival order: completed requests, starting with the first one whose outputs the host has
+    /// not taken yet.
     pub(super) waiting: Option<VecDeque<ReqId>>,
-    /// Sequences that are not over, by their state.
+    /// State of the sequences that are not over.
     sequences: HashMap<SequenceNo, Arc<SequenceState>>,
 }
 
 impl Version {
-    /// One without requests, whose replies leave in the order of arrival or not.
+    /// Creates a version without requests.
     pub(super) fn new(loaded: Arc<Loaded>, preserves_ordering: bool) -> Self {
         let waiting = preserves_ordering.then(VecDeque::new);
         Self { loaded, live: 0, waiting, sequences: HashMap::new() }
@@ -75,17 +75,17 @@ impl Version {
         matches!(self.loaded.programs.0, Programs::Cut(_))
     }
 
-    /// The state of a sequence, empty before its first request.
+    /// Returns the state of a sequence; empty before its first request.
     pub(super) fn sequence(&mut self, sequence: SequenceNo) -> Arc<SequenceState> {
         Arc::clone(self.sequences.entry(sequence).or_default())
     }
 
-    /// A sequence is over; its state, for its requests in flight may still hold it.
+    /// Removes a sequence that is over. Returns its state, which requests in flight may still hold.
     pub(super) fn sequence_over(&mut self, sequence: SequenceNo) -> Option<Arc<SequenceState>> {
         self.sequences.remove(&sequence)
     }
 
-    /// A request has left. Whether the version has nothing to do by that.
+    /// Counts a request that left, and returns whether none is left.
     pub(super) fn left(&mut self) -> bool {
         self.live -= 1;
         self.live == 0

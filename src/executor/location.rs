@@ -1,4 +1,5 @@
-//! On which device a request is. Most versions live on one; of the others, requests that have not boarded may move.
+//! Tracks which device a request is on. Most versions are loaded on one device; with several, requests that have not
+//! boarded may move.
 
 use std::sync::Arc;
 
@@ -11,11 +12,11 @@ use crate::batching::ReqId;
 pub(super) enum Location {
     /// On this device until it ends.
     Fixed(usize, ReqId),
-    /// Wherever it says.
+    /// On the device that is recorded there.
     Movable(Arc<Whereabouts>),
 }
 
-/// Where a request is that may move.
+/// The current device of a request that may move.
 #[derive(Debug)]
 pub(super) struct Whereabouts(Mutex<Place>);
 
@@ -23,33 +24,33 @@ pub(super) struct Whereabouts(Mutex<Place>);
 enum Place {
     /// On a device, under this id.
     On(usize, ReqId),
-    /// On its way to another.
+    /// On the way to another device.
     Moving {
-        /// Its client gave it up meanwhile.
+        /// Whether the client has cancelled it meanwhile.
         given_up: bool,
     },
 }
 
 impl Whereabouts {
-    /// Of a request that no device has yet.
+    /// Creates the entry of a request that is on no device yet.
     pub(super) fn new() -> Arc<Self> {
         Arc::new(Self(Mutex::new(Place::Moving { given_up: false })))
     }
 
-    /// A device has taken the request. Whether its client has given it up meanwhile. To be called under the device's
-    /// lock.
+    /// Records that a device has taken the request, and returns whether the client has cancelled it meanwhile. Must be
+    /// called under the device's lock.
     pub(super) fn arrive(&self, device: usize, req: ReqId) -> bool {
         std::mem::replace(&mut *self.0.lock(), Place::On(device, req)) == Place::Moving { given_up: true }
     }
 
-    /// The request leaves its device, under whose lock this is to be called.
+    /// Records that the request leaves its device. Must be called under that device's lock.
     pub(super) fn leave(&self) {
         *self.0.lock() = Place::Moving { given_up: false };
     }
 }
 
 impl Location {
-    /// Where the request is; none while it moves.
+    /// Returns where the request is; `None` while it moves.
     pub(super) fn now(&self) -> Option<(usize, ReqId)> {
         match self {
             Self::Fixed(device, req) => Some((*device, *req)),
@@ -60,8 +61,8 @@ impl Location {
         }
     }
 
-    /// Lets `cancel` end the request on the device where it is; it tells whether the device has it still. One that
-    /// moves meanwhile is ended where it arrives.
+    /// Cancels the request on its device by calling `cancel`, which returns whether the device still had it. A request
+    /// that is moving is cancelled on arrival.
     pub(super) fn cancel(&self, cancel: impl Fn(usize, ReqId) -> bool) {
         let mut asked = None;
         loop {
@@ -77,7 +78,7 @@ impl Location {
                             *given_up = true;
                             return;
                         }
-                        // It has ended there.
+                        // The device did not have it and it has not moved, so it has ended.
                         Place::On(device, req) if asked == Some((*device, *req)) => return,
                         Place::On(device, req) => asked = Some((*device, *req)),
                     }

@@ -1,15 +1,16 @@
-//! The shared pool: a shard for each device, and a router that chooses among them. It drives `batching`, carries out
-//! its actions, owns threads and batch memory. Knows neither protocols nor papers.
+//! The pool: one shard per device, and a router that chooses among them. It drives `batching`, carries out its actions,
+//! and owns threads and batch memory. It must not know about protocols or papers.
 //!
-//! The thread that brings an event (of a client's task, a lane, the timer) drives the core itself, under one lock: a
-//! step costs about a microsecond, a hand-over to a scheduler thread costs several (`docs/decisions`). For the same
-//! reason a request that is alone, of a program whose runs are known to be short, runs on the thread that brought it.
-//! Nothing but the core and its records is touched under the lock; answers, drops and wake-ups happen after it.
+//! The thread that brings an event (a client's task, a lane, the timer) drives the core itself, under one lock per
+//! shard. A step costs about a microsecond, while a hand-over to a scheduler thread would cost several
+//! (`docs/decisions`). For the same reason a request that is alone, of a program that is known to run briefly, runs on
+//! the submitting thread. Only the core and its records are touched under the lock; replies, drops and wake-ups happen
+//! after it is released.
 //!
-//! A version that is cut into stages runs as a task per stage (`stage_task`), whose rows pass through the memory that
-//! their batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`).
-//! What stages make of a request's reply is kept in pieces until its end. Replies that wait for their clients are
-//! counted in a `backlog`, which bounds them.
+//! A version that is cut into stages runs one task per stage (`stage_task`); its rows pass through the memory that
+//! their batch leases at each boundary (`boundary`). A version whose requests unfold runs tasks of nodes (`cells`). The
+//! parts of a reply that stages produce are kept as pieces until the request ends. Replies that wait for their clients
+//! are counted and limited by a `backlog`.
 
 mod admit;
 mod answers;

@@ -1,4 +1,4 @@
-//! A reply whose rows were made by several tasks: its pieces, and how they become one.
+//! A reply whose rows were made by several tasks: its pieces, and their assembly.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use crate::model::{Dims, ModelSpec, TensorSpec, element_count};
 
 /// Rows of one output of a request.
 pub(super) struct Piece {
-    /// The model's output, by number.
+    /// Index of the model's output.
     pub(super) output: usize,
     /// Rows within the request.
     pub(super) rows: Range<u32>,
     pub(super) tensor: OutputTensor,
 }
 
-/// Makes the reply of a request of `rows` rows. Where pieces overlap, the later one counts. An output that one piece
-/// answers for is shared; others are copied once.
+/// Assembles the reply of a request with `rows` rows. If pieces overlap, the later one counts. An output that consists
+/// of one piece is shared; others are copied once.
 ///
 /// # Errors
-/// When a row of an output is missing, or rows of one output have different shapes.
+/// If a row of an output is missing, or if rows of one output have different shapes.
 pub(super) fn assemble(spec: &ModelSpec, rows: u32, pieces: &[Piece]) -> Result<Response, String> {
     let outputs = spec.outputs.iter().enumerate();
     let outputs = outputs.map(|(number, output)| {
@@ -36,7 +36,7 @@ fn join(output: &TensorSpec, rows: u32, pieces: &[&Piece]) -> Result<OutputTenso
     {
         return Ok(last.tensor.clone());
     }
-    // By row: the latest piece that has it.
+    // For each row, the latest piece that contains it.
     let mut latest: Vec<Option<&Piece>> = vec![None; rows as usize];
     for piece in pieces {
         let (start, end) = (piece.rows.start as usize, piece.rows.end as usize);
@@ -66,7 +66,7 @@ fn join(output: &TensorSpec, rows: u32, pieces: &[&Piece]) -> Result<OutputTenso
     Ok(OutputTensor { shape, data: data.freeze() })
 }
 
-/// Rows of a piece, counted within it.
+/// Returns rows of a piece, counted within the piece.
 fn rows_of(output: &TensorSpec, piece: &Piece, rows: Range<u32>) -> Option<Bytes> {
     let data = &piece.tensor.data;
     let elements = element_count(piece.tensor.shape.get(1..)?)?;
@@ -80,7 +80,7 @@ fn rows_of(output: &TensorSpec, piece: &Piece, rows: Range<u32>) -> Option<Bytes
     (from <= to && to <= data.len()).then(|| data.slice(from..to))
 }
 
-/// Bytes of the first `count` length-prefixed elements.
+/// Returns the length in bytes of the first `count` length-prefixed elements.
 fn strings_bytes(data: &[u8], count: usize) -> Option<usize> {
     let mut elements_left = Elements { rest: data };
     if count > 0 {

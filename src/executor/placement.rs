@@ -1,4 +1,4 @@
-//! Which devices a pool has, and on which of them a version lives.
+//! The devices of a pool, and the choice of devices for a version.
 
 use std::{fmt, io, sync::Arc};
 
@@ -13,30 +13,30 @@ use crate::{
     model::ModelSpec,
 };
 
-/// What a shard's device is.
+/// The kind of a shard's device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
     /// The CPU, or a part of it.
     Cpu,
-    /// A CUDA card: its number among those of the driver.
+    /// A CUDA card, by its number in the driver.
     Card(u16),
 }
 
 /// The cards of a pool.
 #[derive(Clone, Debug, Default)]
 pub struct CardsOptions {
-    /// Which: their numbers among those of the driver.
+    /// Numbers of the cards in the driver.
     pub ordinals: Vec<u16>,
-    /// Streams of each, which run tasks side by side; at least 1.
+    /// Number of streams per card, which run tasks in parallel; at least 1.
     pub lanes: u16,
-    /// A task is launched behind others on its stream while they are expected to end within this time; 0: only when the
-    /// stream is idle.
+    /// A task is launched behind others on its stream while they are expected to end within this time; 0: only on an
+    /// idle stream.
     pub horizon_ns: Ns,
-    /// Most tasks on a stream at once, at least 1.
+    /// Maximum number of tasks on a stream, at least 1.
     pub depth: u16,
-    /// Makes the kernels.
+    /// Compiles the kernels.
     pub compiler: Compiler,
-    /// Keeps what is issued to the card, of which there is one then, and what ends.
+    /// Records what is issued to the card and what ends. Requires a pool with one card.
     pub journal: Option<Arc<Journal>>,
 }
 
@@ -44,7 +44,7 @@ impl CardsOptions {
     /// Opens the cards.
     ///
     /// # Errors
-    /// When one cannot be opened; says which.
+    /// If one cannot be opened; the text names it.
     pub(super) fn open(&self, most_bytes: usize) -> io::Result<Vec<(DeviceKind, Box<dyn Backend>)>> {
         let cards = self.ordinals.iter().enumerate().map(|(shard, &ordinal)| {
             let lane_knobs = LaneKnobs { horizon_ns: self.horizon_ns, depth: self.depth.max(1) };
@@ -58,29 +58,29 @@ impl CardsOptions {
     }
 }
 
-/// Where a version lives (Triton's instance groups).
+/// The devices of a version (Triton's instance groups).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
-    /// On all cards if its programs run there, else on the CPU (KIND_AUTO).
+    /// On all cards if its programs run there, otherwise on the CPU (KIND_AUTO).
     #[default]
     Auto,
     /// On all of these; at least one.
     On(Vec<Site>),
 }
 
-/// Devices that a version is to live on.
+/// A device, or several, that a version can be placed on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     /// The CPU (KIND_CPU).
     Cpu,
     /// All cards (KIND_GPU).
     Cards,
-    /// One card, by its number among those of the driver (KIND_GPU with `gpus`).
+    /// One card, by its number in the driver (KIND_GPU with `gpus`).
     Card(u16),
 }
 
 impl fmt::Display for Placement {
-    /// As `auto`, or as kinds of Triton's instance groups.
+    /// Formats as `auto`, or as kinds of Triton's instance groups.
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self::On(sites) = self else { return formatter.write_str("auto") };
         for (position, site) in sites.iter().enumerate() {
@@ -106,10 +106,10 @@ impl Placement {
         *self == Self::Auto || self.needs_cards()
     }
 
-    /// The devices, by their numbers in the pool; at least one.
+    /// Returns the devices by their numbers in the pool; at least one.
     ///
     /// # Errors
-    /// When there is none of them, or the programs do not run there.
+    /// If none of the devices exists, or if the programs do not run there.
     pub(super) fn devices(
         &self,
         kinds: &[DeviceKind],

@@ -1,4 +1,4 @@
-//! What a run of a batch gave, before it is taken to its requests.
+//! The result of a batch's run, before it is distributed to the requests.
 
 use std::time::Instant;
 
@@ -9,9 +9,9 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// What became of a batch.
+/// The result of a batch.
 pub(super) struct Ran {
-    /// Its outputs; none where the host has yet to take them.
+    /// Its outputs; `None` if the host has not taken them yet.
     pub(super) outputs: Option<Outputs>,
     pub(super) outcomes: Vec<RowOutcome>,
     pub(super) failures: Vec<RowFailure>,
@@ -22,13 +22,13 @@ pub(super) struct Ran {
 /// The outputs of a batch.
 #[derive(Default)]
 pub(super) struct Outputs {
-    /// One per part of a task that runs the whole model; else none.
+    /// One per part, if the task ran the whole model; otherwise empty.
     pub(super) responses: Vec<Response>,
-    /// What a stage made of replies, each with its part's number.
+    /// Pieces of replies that a stage made, each with its part's number.
     pub(super) pieces: Vec<(usize, Piece)>,
-    /// Responses of nodes that answer for themselves, each with its part's number.
+    /// Responses of nodes that stream them, each with its part's number.
     pub(super) streamed: Vec<(usize, Response)>,
-    /// Parts whose outputs cannot be kept, and why.
+    /// Parts whose outputs cannot be kept, with the reason.
     pub(super) failures: Vec<(usize, String)>,
 }
 
@@ -39,7 +39,7 @@ impl Ran {
     }
 }
 
-/// Nanoseconds from one instant to a later one.
+/// Returns the nanoseconds from one instant to a later one.
 pub(super) fn nanos(from: Instant, to: Instant) -> u64 {
     u64::try_from(to.duration_since(from).as_nanos()).unwrap_or(u64::MAX)
 }

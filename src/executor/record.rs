@@ -1,4 +1,4 @@
-//! What the pool keeps of a request while it is in flight.
+//! The pool's record of a request in flight.
 
 use std::{
     collections::VecDeque,
@@ -22,25 +22,25 @@ use crate::{
     observe::{ExecutionTimings, FailureReason, RequestTimings, trace::RequestTrace},
 };
 
-/// What a client hears of its request.
+/// The reply to a client.
 pub(super) type Reply = Result<Response, InferError>;
 
-/// A reply that counts among those that wait for its client for as long as it is kept with this.
+/// A reply that is counted in the backlog as long as this value exists.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) reply: Reply,
     pub(super) _held: Option<Held>,
 }
 
-/// Where a request's answer goes.
+/// The channel to the client.
 pub(super) enum Sink {
-    /// Exactly one answer.
+    /// Exactly one reply.
     Once(oneshot::Sender<Waiting>),
-    /// Any number of responses, then the channel closes.
+    /// Any number of responses; then the channel closes.
     Stream {
         sender: mpsc::UnboundedSender<Waiting>,
-        /// The request makes no further response before the client has taken those that were made: set before the last
-        /// of them is sent, reset by the receiver that then resumes it.
+        /// Whether the request makes no further response until the client has taken the pending ones. Set before the
+        /// last of them is sent, and reset by the receiver, which then resumes the request.
         paused: Arc<AtomicBool>,
     },
 }
@@ -51,7 +51,7 @@ pub(super) struct Payload {
     /// The request's own lengths along padded axes.
     pub(super) lengths: Lengths,
     pub(super) inputs: Vec<Option<InputTensor>>,
-    /// Where its responses count while they wait for the client; none where they are not counted.
+    /// The backlog that counts its waiting responses; `None` if they are not counted.
     pub(super) backlog: Option<Arc<Backlog>>,
 }
 
@@ -60,44 +60,45 @@ pub(super) struct Record {
     pub(super) req: ReqId,
     pub(super) handle: Arc<ModelHandle>,
     pub(super) payload: Arc<Payload>,
-    /// Its way through its cells, where it unfolds.
+    /// Its data between cells, if it unfolds.
     pub(super) journey: Option<Arc<Journey>>,
     pub(super) sink: Sink,
     /// Where its submitter finds it, if it may move to another device.
     pub(super) whereabouts: Option<Arc<Whereabouts>>,
-    /// Responses that its tasks made and the core has not let go yet.
+    /// Responses that its tasks made and that the core has not released yet.
     pub(super) responses: VecDeque<(Response, Option<Held>)>,
-    /// What its tasks made of its reply, where each makes a part of it only.
+    /// Parts of its reply, if each task makes only a part of it.
     pub(super) pieces: Vec<Piece>,
-    /// What the engine said when a task of it failed.
+    /// The engine's error when one of its tasks failed.
     pub(super) error: Option<String>,
-    /// A response that might not wait failed it.
+    /// Set if it failed because a response was not allowed to wait.
     pub(super) unread: Option<Unread>,
-    /// How often it ran.
+    /// Number of times that it ran.
     pub(super) step: u32,
-    /// Parts of its tasks that have completed and whose outputs the host has yet to take, in order: whether a response
-    /// of a stream is among these.
+    /// For each part of its completed tasks whose outputs the host has not taken yet, in order: whether they include a
+    /// response of a stream.
     pub(super) untaken: VecDeque<bool>,
-    /// Responses that the core has let go and that are among those outputs, by their numbers.
+    /// Responses that the core has released but that are still among those outputs, by number.
     pub(super) due_emits: VecDeque<u32>,
-    /// The core has ended it: it is answered once its outputs are taken, and those before it are answered.
+    /// Set once the core has ended it. It is answered once its outputs are taken and the requests before it are
+    /// answered.
     pub(super) ended: Option<End>,
-    /// Outputs of it are lost, or its client leaves too many unread: it fails.
+    /// Whether it must fail because outputs were lost, or because its client leaves too many responses unread.
     pub(super) is_lost: bool,
     pub(super) arrived: Ns,
-    /// Since when it waits for a lane.
+    /// Time since which it waits for a lane.
     pub(super) waiting_since: Ns,
-    /// Whether it never ran.
+    /// Whether it has not run yet.
     pub(super) queued: bool,
     pub(super) queue_ns: Ns,
     pub(super) compute: ExecutionTimings,
     /// Whether it pauses until its client has taken its responses.
     pub(super) awaits_client: bool,
-    /// Until when it pauses because its program said so.
+    /// End of a pause that its program asked for.
     pub(super) delayed_until: Option<Ns>,
-    /// How long it was told to pause so far.
+    /// Total length of the pauses that its program asked for.
     pub(super) delayed_ns: Ns,
-    /// What is recorded of it, where it is traced.
+    /// Its trace, if it is traced.
     pub(super) trace: Option<Arc<RequestTrace>>,
 }
 
@@ -109,7 +110,7 @@ impl Sink {
 
     /// Sends the last reply.
     fn send(self, waiting: Waiting) {
-        // A receiver that is gone needs no answer.
+        // If the receiver is gone, no reply is needed.
         match self {
             Self::Once(sender) => drop(sender.send(waiting)),
             Self::Stream { sender, .. } => drop(sender.send(waiting)),
@@ -118,14 +119,14 @@ impl Sink {
 }
 
 impl Payload {
-    /// Whether replies wait before those that it makes now.
+    /// Whether other replies wait before the next one.
     pub(super) fn waits_behind_others(&self) -> bool {
         self.backlog.as_ref().is_some_and(|backlog| backlog.waiting_bytes() > 0)
     }
 }
 
 impl Record {
-    /// The request was given to a lane.
+    /// Records that the request was given to a lane.
     pub(super) fn launched(&mut self) {
         if self.queued {
             self.queued = false;
@@ -133,9 +134,9 @@ impl Record {
         }
     }
 
-    /// A task of it ran from `started` to `now`. While parts of a split request run beside each other, the one that
-    /// ends first counts: a request's times are those of one way through the stages, and never more than the time it
-    /// took.
+    /// Records that one of its tasks ran from `started` to `now`. If parts of a split request run in parallel, only the
+    /// one that ends first is counted: the times of a request are those of a single path through the stages and never
+    /// exceed its total time.
     pub(super) fn ran(&mut self, started: Ns, now: Ns, timings: &ExecutionTimings) {
         self.step += 1;
         if started < self.waiting_since {
@@ -148,7 +149,7 @@ impl Record {
         self.compute.compute_output_ns += timings.compute_output_ns;
     }
 
-    /// Takes the response of a task; `rows` are those of the request that it answers for.
+    /// Stores the response of a task for `rows` of the request.
     pub(super) fn take(&mut self, response: Response, rows: Range<u32>) {
         if rows == (0..self.payload.rows) {
             let held = self.payload.backlog.as_ref().map(|backlog| backlog.hold(response.kept_bytes()));
@@ -159,7 +160,8 @@ impl Record {
         self.pieces.extend(outputs.map(|(output, tensor)| Piece { output, rows: rows.clone(), tensor }));
     }
 
-    /// Takes a response of a request that cannot pause; false where it fails because its client leaves too many unread.
+    /// Stores a response of a request that cannot pause. Returns false if the request fails because its client leaves
+    /// too many responses unread.
     pub(super) fn take_streamed(&mut self, response: Response) -> bool {
         let held = self.payload.backlog.as_ref().map(|backlog| backlog.try_hold_streamed(response.kept_bytes()));
         match held.transpose() {
@@ -169,7 +171,7 @@ impl Record {
         self.unread.is_none()
     }
 
-    /// Lets rows that made a response and would make another pause where too much waits for the client.
+    /// Pauses rows that made a response and would make another, if too many replies wait for the client.
     pub(super) fn pause(&mut self, outcomes: &mut [RowOutcome]) {
         let Sink::Stream { paused, .. } = &self.sink else { return };
         let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_));
@@ -183,7 +185,7 @@ impl Record {
         }
     }
 
-    /// The one response of a request that has run to its end.
+    /// Returns the single response of a request that has completed.
     fn reply(&mut self) -> Reply {
         if let Some(journey) = &self.journey {
             let mut reply = journey.reply().map_err(InferError::Engine);
@@ -202,7 +204,7 @@ impl Record {
         response.map_err(InferError::Engine)
     }
 
-    /// Sends the oldest response that was held, once the host has it.
+    /// Sends the oldest held response, once the host has it.
     pub(super) fn emit(&mut self, now: Ns, step: u32) {
         if !self.untaken.is_empty() && self.responses.is_empty() || !self.due_emits.is_empty() {
             self.due_emits.push_back(step);
@@ -211,7 +213,7 @@ impl Record {
         }
     }
 
-    /// Sends responses that were due, as far as the host has them.
+    /// Sends responses that are due and that the host has.
     pub(super) fn emit_due(&mut self, now: Ns) {
         while !self.responses.is_empty()
             && let Some(step) = self.due_emits.pop_front()
@@ -227,15 +229,15 @@ impl Record {
         }
         self.handle.stats.response(step, false, &self.compute);
         if let Sink::Stream { sender, .. } = &self.sink {
-            // A client that is gone has cancelled, or will.
+            // If the client is gone, the request has been or will be cancelled.
             let _ = sender.send(Waiting { reply: Ok(response), _held: held });
         }
     }
 
-    /// Counts and answers the request's end.
+    /// Counts the request's end and sends its reply.
     pub(super) fn finish(mut self, end: End, now: Ns) {
         let reply = match end {
-            // All responses of a stream have left.
+            // All responses of a stream have been sent already.
             End::Completed if matches!(self.sink, Sink::Stream { .. }) => None,
             End::Completed => Some(self.reply()),
             End::Failed => Some(Err(match self.unread {
@@ -257,13 +259,13 @@ impl Record {
         }
     }
 
-    /// Counts and answers a request that the pool gives up.
+    /// Counts and answers a request that the pool abandons.
     pub(super) fn refuse(mut self, error: InferError, now: Ns) {
         self.count(Some(&error), now);
         self.sink.refuse(error);
     }
 
-    /// Lets a reply wait for the client, or an error in its place.
+    /// Counts a reply in the backlog, or replaces it by an error.
     fn waiting(&self, reply: Reply) -> Waiting {
         match (reply, &self.payload.backlog) {
             (Ok(response), Some(backlog)) => match backlog.try_hold(response.kept_bytes()) {
@@ -284,7 +286,7 @@ impl Record {
     }
 
     fn count(&mut self, error: Option<&InferError>, now: Ns) {
-        // Let go before the reply leaves, so that its sender ends the trace.
+        // Released before the reply is sent, so that the reply's sender is the one who ends the trace.
         if let Some(trace) = self.trace.take() {
             trace.ended(self.arrived, now, error.map(|error| failure_reason(error).name()));
         }

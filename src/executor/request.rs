@@ -1,4 +1,4 @@
-//! What goes into the pool and what comes out, free of any protocol.
+//! Requests and responses of the pool, independent of any protocol.
 
 use std::{
     sync::Arc,
@@ -16,19 +16,19 @@ use crate::{
 /// One admitted request, already checked against the model's specification.
 #[derive(Clone, Debug)]
 pub struct InferRequest {
-    /// Rows: the batch dimension, or 1 for models without one.
+    /// Number of rows: the batch dimension, or 1 for models without one.
     pub rows: u32,
-    /// Inputs in the order of the specification; `None` for optional ones left out.
+    /// Inputs in the order of the specification; `None` for omitted optional inputs.
     pub inputs: Vec<Option<InputTensor>>,
     /// Triton's priority; 0 = the model's default.
     pub priority: u64,
-    /// The request's own queue timeout; zero or absent: the model's default.
+    /// The request's own queue timeout; zero or `None`: the model's default.
     pub queue_timeout: Option<Duration>,
     /// The client's deadline.
     pub deadline: Option<Instant>,
-    /// Its sequence, if the client named one; of no account to versions without sequences.
+    /// Its sequence, if the client named one; ignored by versions without sequences.
     pub sequence: Option<InSequence>,
-    /// What is recorded of it, where it is traced.
+    /// Its trace, if it is traced.
     pub trace: Option<Arc<RequestTrace>>,
 }
 
@@ -41,7 +41,7 @@ pub struct InputTensor {
     pub data: Bytes,
 }
 
-/// One response in wire form, outputs in the order of the specification.
+/// One response in wire form, with outputs in the order of the specification.
 #[derive(Clone, Debug)]
 pub struct Response {
     /// All outputs of the model.
@@ -49,20 +49,21 @@ pub struct Response {
 }
 
 impl Response {
-    /// What it takes to keep: its elements, what describes them, and what owns them.
+    /// Returns the bytes it takes to keep the response: its elements, their descriptions and the owners of their
+    /// memory.
     pub(super) fn kept_bytes(&self) -> usize {
         let outputs = self.outputs.iter().map(|output| size_of::<OutputTensor>() + OWNER_BYTES + output.data.len());
         size_of::<Self>() + outputs.sum::<usize>()
     }
 
-    /// Copies its outputs, so that it no longer keeps the memory of the batch that they were made in.
+    /// Copies its outputs, so that it no longer keeps the memory of their batch.
     pub(super) fn detach(&mut self) {
         self.outputs.iter_mut().for_each(OutputTensor::detach);
     }
 }
 
 impl OutputTensor {
-    /// Copies its elements, so that it no longer keeps the memory of the batch that they were made in.
+    /// Copies its elements, so that it no longer keeps the memory of their batch.
     pub(super) fn detach(&mut self) {
         self.data = Bytes::copy_from_slice(&self.data);
     }
@@ -77,32 +78,32 @@ pub struct OutputTensor {
     pub data: Bytes,
 }
 
-/// What an output takes besides its elements and its description: the owner of its memory, the memory's alignment, its
-/// place in a queue. An answer of 64 bytes was seen to take 324 in all.
+/// Overhead of an output apart from its elements and its description: the owner of its memory, alignment, and its entry
+/// in a queue. A reply of 64 bytes was measured to take 324 bytes in all.
 const OWNER_BYTES: usize = 160;
 
 /// Why a request has no (further) response.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum InferError {
-    /// The queue holds its largest number of requests.
+    /// The queue has reached its maximum size.
     #[error("Exceeds maximum queue size")]
     QueueFull,
     /// It waited past its queue timeout.
     #[error("Request timeout expired")]
     QueueTimeout,
-    /// It could not have met the model's latency objective any more.
+    /// It can no longer meet the model's latency objective.
     #[error("Request cannot meet the latency objective any more")]
     Late,
-    /// Its graph needs more state than the version has room for.
+    /// It needs more state than the version has room for.
     #[error("the request needs more state than the model has room for")]
     NoMemory,
-    /// Its inputs do not say how it unfolds.
+    /// Its inputs do not determine how it unfolds.
     #[error("{0}")]
     Invalid(String),
-    /// The client's deadline passed. The text is gRPC's own, which clients show where their clock is the first.
+    /// The client's deadline passed. The text is gRPC's own, which clients show if their own clock expires first.
     #[error("Deadline Exceeded")]
     Expired,
-    /// The client gave it up.
+    /// The client cancelled it.
     #[error("the request was cancelled")]
     Cancelled,
     /// The engine failed it.
@@ -111,10 +112,10 @@ pub enum InferError {
     /// The pool is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// The device that held it is gone, or all that its model is on.
+    /// The device that ran it, or every device of its model, is lost.
     #[error("the device that ran the request is lost")]
     DeviceLost,
-    /// The pool has ended by a fault of its own.
+    /// The pool has ended because of an internal fault.
     #[error("the server's scheduler has failed, and the server is ending")]
     SchedulerFailed,
     /// Its client leaves too many replies unread.
@@ -123,7 +124,7 @@ pub enum InferError {
 }
 
 impl InferError {
-    /// Whether the request was turned away as it came, before it waited or ran.
+    /// Whether the request was rejected on arrival, before it waited or ran.
     pub fn is_refusal(&self) -> bool {
         match self {
             Self::QueueFull | Self::NoMemory | Self::Invalid(_) | Self::ShuttingDown => true,

@@ -1,5 +1,5 @@
-//! Takes a batch's outputs apart: each request gets its rows as a share of the batch's memory, cut back to its own
-//! lengths where axes were padded.
+//! Splits a batch's outputs. Each request gets its rows as a share of the batch's memory, cut back to its own lengths
+//! if axes were padded.
 
 use bytes::Bytes;
 
@@ -13,12 +13,12 @@ use crate::{
     model::{Dims, ModelSpec, TensorSpec, element_count},
 };
 
-/// The full shapes of a batch's outputs, as the graph gives them, where they follow from the batch.
+/// Returns the full shapes of a batch's outputs, as the graph gives them, where they follow from the batch.
 pub(super) fn expected_shapes(spec: &ModelSpec, class: &ShapeClass, rows: u32) -> Vec<Option<Dims>> {
     spec.outputs.iter().map(|output| expected_shape(spec, output, class, rows)).collect()
 }
 
-/// The full shape of one output; `None` where it does not follow from the batch.
+/// Returns the full shape of one output; `None` if it does not follow from the batch.
 pub(super) fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &ShapeClass, rows: u32) -> Option<Dims> {
     output.datatype.size_bytes()?;
     let mut shape = Dims::new();
@@ -33,10 +33,10 @@ pub(super) fn expected_shape(spec: &ModelSpec, output: &TensorSpec, class: &Shap
     shape.iter().all(|&dim| dim >= 0).then_some(shape)
 }
 
-/// Makes each part's response out of a batch's outputs. `lengths` holds each part's own lengths.
+/// Makes each part's response from a batch's outputs. `lengths` holds each part's own lengths.
 ///
 /// # Errors
-/// As [`scatter_output`].
+/// See [`scatter_output`].
 pub(super) fn scatter(
     spec: &ModelSpec,
     parts: &[Part<'_>],
@@ -51,10 +51,10 @@ pub(super) fn scatter(
     Ok(responses)
 }
 
-/// Takes one output of a batch apart: `give` gets each part's number and its rows.
+/// Splits one output of a batch. Calls `give` with each part's number and rows.
 ///
 /// # Errors
-/// When the output does not have the batch's rows on axis 0, or not the dimensions that the specification promises.
+/// If the output does not have the batch's rows on axis 0, or does not have the dimensions of the specification.
 pub(super) fn scatter_output(
     spec: &ModelSpec,
     output: &TensorSpec,
@@ -80,8 +80,8 @@ fn too_short(spec: &ModelSpec, output: &TensorSpec, batch: &BatchOutput) -> Stri
     )
 }
 
-/// A row's dimensions on the wire, out of the shape that the graph gave. Dimensions need not be those declared, unless
-/// they are reshaped or cut back: some converters declare one label, however many there are.
+/// Returns a row's dimensions on the wire, from the shape that the graph gave. Dimensions may differ from the declared
+/// ones unless they are reshaped or cut back, because some converters declare a single label for any number of labels.
 fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> Result<Dims, String> {
     let graph_dims = if spec.has_batch_axis() {
         match shape.split_first() {
@@ -112,7 +112,7 @@ fn row_dims(spec: &ModelSpec, output: &TensorSpec, shape: &[i64], rows: u32) -> 
     })
 }
 
-/// Walks an output from part to part.
+/// Iterates over an output from part to part.
 struct Cursor<'a> {
     row_dims: &'a [i64],
     batch: &'a BatchOutput,

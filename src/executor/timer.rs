@@ -1,10 +1,10 @@
-//! The thread that wakes the core at the time it asked for.
+//! The timer thread, which wakes the core at the time that it asked for.
 
 use std::time::Instant;
 
 use parking_lot::{Condvar, Mutex};
 
-/// One alarm, set by the thread that carries out a `WakeAt`, waited for by the timer's thread.
+/// One alarm, set by the thread that carries out a `WakeAt` and awaited by the timer's thread.
 #[derive(Default)]
 pub(super) struct Timer {
     alarm: Mutex<Alarm>,
@@ -18,7 +18,7 @@ struct Alarm {
 }
 
 impl Timer {
-    /// Sets the alarm. An earlier one stays: callers may come out of order, and a ring too early does no harm.
+    /// Sets the alarm. An earlier alarm stays, because callers may be out of order and waking too early is harmless.
     pub(super) fn set(&self, at: Instant) {
         let mut alarm = self.alarm.lock();
         if alarm.at.is_none_or(|set| at < set) {
@@ -27,13 +27,13 @@ impl Timer {
         }
     }
 
-    /// When the alarm goes off, where a test keeps time.
+    /// Returns the time of the alarm, for tests that control time.
     #[cfg(test)]
     pub(super) fn due(&self) -> Option<Instant> {
         self.alarm.lock().at
     }
 
-    /// The alarm goes off.
+    /// Triggers the alarm, for tests that control time.
     #[cfg(test)]
     pub(super) fn take(&self) {
         self.alarm.lock().at = None;

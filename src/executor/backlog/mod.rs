@@ -1,5 +1,5 @@
-//! Bytes of replies that wait for their clients: those of a call that streams, within those of its connection, within
-//! those of the process. Each level has a bound; what happens at it is up to who makes replies.
+//! Byte counts of replies that wait for their clients: per streaming call, per connection and per process, each nested
+//! in the next. Each level has a limit; the code that makes replies decides what happens at the limit.
 
 use std::sync::{
     Arc,
@@ -10,20 +10,20 @@ use tokio::sync::Notify;
 
 use crate::observe::PoolStats;
 
-/// Bounds on bytes of replies that wait.
+/// Limits on the bytes of waiting replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BacklogLimits {
-    /// Of one streaming call: beyond it the models of its decoupled requests pause, or such a request fails where its
-    /// model cannot. It is also what a connection may have in any case, however much waits for others.
+    /// Limit per streaming call. Beyond it the models of its decoupled requests pause; if a model cannot pause, the
+    /// request fails. A connection may always hold this much, however much waits elsewhere.
     pub stream_bytes: usize,
-    /// Of one connection: beyond it no further call of it is read.
+    /// Limit per connection. Beyond it no further call is read from it.
     pub connection_bytes: usize,
-    /// Of all connections: beyond it connections get no more than the bound of a stream.
+    /// Limit for all connections. Beyond it each connection is reduced to the limit of a stream.
     pub total_bytes: usize,
 }
 
 impl BacklogLimits {
-    /// What is bounded where nothing is said.
+    /// The default limits.
     pub const DEFAULT: Self = Self { stream_bytes: 4 << 20, connection_bytes: 64 << 20, total_bytes: 512 << 20 };
 }
 
@@ -33,38 +33,38 @@ impl Default for BacklogLimits {
     }
 }
 
-/// Replies that wait for the clients of the process, of a connection, or of a streaming call.
+/// Count of the replies that wait for the clients of the process, of a connection, or of a streaming call.
 #[derive(Debug)]
 pub struct Backlog {
     limits: BacklogLimits,
     limit_bytes: usize,
-    /// Of the process: the gauge that metrics show.
+    /// For the process, the gauge that metrics export.
     waiting_bytes: Arc<AtomicUsize>,
     parent: Option<Arc<Backlog>>,
     stats: Arc<PoolStats>,
-    /// Rings when a client has taken something of what was too much.
+    /// Notified when a client has taken replies from a level that was over its limit.
     room: Notify,
 }
 
-/// A reply's share of a backlog, given back when dropped.
+/// A reply's share of a backlog, returned when dropped.
 #[derive(Debug)]
 pub struct Held {
     backlog: Arc<Backlog>,
     bytes: usize,
 }
 
-/// A reply that may not wait: its client has left too many unread.
+/// Error for a reply that is not allowed to wait, because its client has left too many replies unread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the client reads too slowly: {waiting_bytes} bytes of replies wait, of at most {limit_bytes}")]
 pub struct Unread {
-    /// Bytes that wait at the level that is full.
+    /// Bytes waiting at the level that is full.
     pub waiting_bytes: usize,
-    /// Its bound.
+    /// Limit of that level.
     pub limit_bytes: usize,
 }
 
 impl Backlog {
-    /// That of a process, which has none yet.
+    /// Creates the backlog of a process.
     pub fn new(limits: BacklogLimits, stats: &Arc<PoolStats>) -> Arc<Self> {
         Arc::new(Self {
             limits,
@@ -76,12 +76,12 @@ impl Backlog {
         })
     }
 
-    /// That of a new connection within a process.
+    /// Creates the backlog of a new connection within a process.
     pub fn connection(self: &Arc<Self>) -> Arc<Self> {
         self.within(self.limits.connection_bytes)
     }
 
-    /// That of a new streaming call within a connection.
+    /// Creates the backlog of a new streaming call within a connection.
     pub fn stream(self: &Arc<Self>) -> Arc<Self> {
         self.within(self.limits.stream_bytes)
     }
@@ -97,21 +97,21 @@ impl Backlog {
         })
     }
 
-    /// Bytes that wait here.
+    /// Returns the bytes that wait at this level.
     pub fn waiting_bytes(&self) -> usize {
         self.waiting_bytes.load(Ordering::Acquire)
     }
 
-    /// Counts a reply that waits from now on, full or not.
+    /// Counts a waiting reply, even beyond the limits.
     pub fn hold(self: &Arc<Self>, bytes: usize) -> Held {
         self.levels().for_each(|level| _ = level.waiting_bytes.fetch_add(bytes, Ordering::AcqRel));
         Held { backlog: Arc::clone(self), bytes }
     }
 
-    /// Counts a reply that waits from now on.
+    /// Counts a waiting reply.
     ///
     /// # Errors
-    /// When too much waits in the process, and more than its share for the reply's own connection.
+    /// If the process is over its limit, and the reply's connection holds more than its minimum share.
     pub fn try_hold(self: &Arc<Self>, bytes: usize) -> Result<Held, Unread> {
         if self.of_connection().waiting_bytes() >= self.limits.stream_bytes
             && let Some(unread) = self.levels().last().and_then(Self::excess)
@@ -125,7 +125,7 @@ impl Backlog {
     /// Counts a response of a request that cannot pause.
     ///
     /// # Errors
-    /// When too much waits here already, or [`Self::try_hold`] refuses it.
+    /// If this level is over its limit, or if [`Self::try_hold`] rejects the response.
     pub(super) fn try_hold_streamed(self: &Arc<Self>, bytes: usize) -> Result<Held, Unread> {
         if let Some(unread) = self.excess() {
             self.stats.reply_refused();
@@ -134,7 +134,7 @@ impl Backlog {
         self.try_hold(bytes)
     }
 
-    /// Whether a request that can pause is to do so: too much waits at some level.
+    /// Whether a request that can pause must do so, because some level is over its limit.
     pub(super) fn is_full(&self) -> bool {
         self.levels().any(|level| level.excess().is_some())
     }
@@ -144,7 +144,7 @@ impl Backlog {
         self.stats.reply_paused();
     }
 
-    /// Waits until the client of a connection has taken enough that it may have further replies.
+    /// Waits until the client of a connection has taken enough replies for more to be added.
     pub async fn room(&self) {
         while !self.has_room() {
             let taken = self.room.notified();
@@ -157,7 +157,7 @@ impl Backlog {
         }
     }
 
-    /// Whether a connection may have further replies.
+    /// Whether a connection may get further replies.
     pub fn has_room(&self) -> bool {
         let has_share = self.waiting_bytes() < self.limits.stream_bytes;
         has_share || !self.is_full()
@@ -168,7 +168,7 @@ impl Backlog {
         (waiting_bytes >= limit_bytes).then_some(Unread { waiting_bytes, limit_bytes })
     }
 
-    /// This level and those that it is within, up to the process.
+    /// Returns this level and those that contain it, up to the process.
     fn levels(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |level| level.parent.as_deref())
     }
@@ -182,7 +182,7 @@ impl Drop for Held {
     fn drop(&mut self) {
         for level in self.backlog.levels() {
             let before = level.waiting_bytes.fetch_sub(self.bytes, Ordering::AcqRel);
-            // A waiter for room sees more than one of these bounds exceeded.
+            // A task that waits for room has seen one of these limits exceeded, so other releases need not notify it.
             if level.parent.is_some() && before >= level.limits.stream_bytes.min(level.limit_bytes) {
                 level.room.notify_waiters();
             }

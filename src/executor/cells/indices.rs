@@ -1,4 +1,5 @@
-//! Which inputs of a request its nodes read as indices, whatever becomes of it.
+//! Determines which inputs of a request its nodes certainly read as indices, so that they can be checked before the
+//! first node runs.
 
 use super::plan::CellPrograms;
 use crate::{
@@ -7,7 +8,7 @@ use crate::{
 };
 
 impl CellPrograms {
-    /// What can be checked of a request before its first node runs. Steps that a loop may leave out refuse nothing.
+    /// Returns the checks that are possible before the first node runs. Steps that a loop may skip are not checked.
     pub(in crate::executor) fn index_checks(&self) -> Vec<IndexCheck> {
         let mut checks = Vec::new();
         for (number, segment) in self.unfolding.segments.iter().enumerate() {
@@ -26,7 +27,8 @@ impl CellPrograms {
     }
 }
 
-/// The request's input that nodes of a type read for certain, and what of it. In a tree the first type is the leaves'.
+/// Returns the request's input that nodes of a type certainly read, and which rows of it. In a tree the first type is
+/// the leaves' type.
 fn reads(segment: usize, nodes: &Nodes, is_first: bool, source: &Source) -> Option<(usize, ReadRows)> {
     let tensor = match *source {
         Source::Step { of: Tensor::Input(input), .. } => {
@@ -36,7 +38,7 @@ fn reads(segment: usize, nodes: &Nodes, is_first: bool, source: &Source) -> Opti
                 Nodes::Decode { .. } => None,
             };
         }
-        // There is a first step, and a node without children, in every request.
+        // Every request has a first step, and a node without children.
         Source::Whole(tensor) | Source::Rows(tensor) if is_first => tensor,
         Source::Carried { start: Start::Tensor(tensor), is_kept: false, .. } => tensor,
         _ => return None,

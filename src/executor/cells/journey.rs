@@ -1,4 +1,5 @@
-//! What a request keeps on its way through its cells: the data side of the core's journey.
+//! The data of a request between its cells: inputs, states and outputs. The core's journey decides which node runs;
+//! this one holds what the nodes read and write.
 
 use std::sync::{Arc, OnceLock};
 
@@ -19,42 +20,42 @@ use crate::{
     },
 };
 
-/// A request on its way through its cells: where its nodes stand, and what they have left.
+/// A request that runs through its cells: the layout of its nodes, and the values they have written.
 pub(in crate::executor) struct Journey {
     pub(in crate::executor) programs: Arc<CellPrograms>,
     payload: Arc<Payload>,
-    /// The model's tensors carry the batch as axis 0.
+    /// Whether the model's tensors have the batch as axis 0.
     has_batch_axis: bool,
-    /// By segment: the number of its first node; and, behind them, how many nodes there are.
+    /// For each segment the number of its first node, followed by the total number of nodes.
     starts: SmallVec<[u32; 4]>,
-    /// By segment: the graph that the request brought.
+    /// For each segment, the graph that the request supplied.
     topologies: SmallVec<[Option<Arc<Topology>>; 2]>,
-    /// By segment.
+    /// The values written, by segment.
     left: Mutex<Vec<Left>>,
-    /// What it says of its sequence, and that one's state once it has joined it.
+    /// The request's sequence parameters, and the sequence's state once it has joined.
     sequence: Option<InSequence>,
     state: OnceLock<Arc<SequenceState>>,
-    /// What inputs of the program read instead of what they are told to, by name; only warm-up requests have any.
+    /// Rows that replace inputs of the program, by name. Only warm-up requests have any.
     given: Arc<ProgramInputs>,
 }
 
-/// What a segment's nodes have left.
+/// The values that a segment's nodes have written.
 struct Left {
-    /// By output of its first type; what is not read later stays empty.
+    /// By output of its first type; outputs that are not read later stay empty.
     values: SmallVec<[Values; 2]>,
-    /// The step that was the last of its loop; what ran beyond it counts for nothing.
+    /// The step that ended its loop. Outputs of later steps are ignored.
     last: Option<usize>,
 }
 
-/// Values of one output of a segment's nodes.
+/// The values of one output of a segment's nodes.
 enum Values {
-    /// That of the latest step.
+    /// The value of the latest step.
     Last(Option<Row>),
-    /// Those of all steps, one behind the other, and the latest.
+    /// The values of all steps, concatenated, and the latest one.
     Steps { dims: Dims, data: Bytes, last: Option<Row> },
-    /// By node of a tree.
+    /// The values of a tree, by node.
     Nodes(Box<[Option<Row>]>),
-    /// Those of all nodes, in order, once somebody has asked for them.
+    /// The values of all nodes in order, joined on first use.
     Joined { dims: Dims, data: Bytes, last: Option<Row> },
 }
 
@@ -64,12 +65,12 @@ pub(in crate::executor) struct Place {
     pub(in crate::executor) segment: usize,
     /// The step, or the node of the tree.
     pub(in crate::executor) node: usize,
-    /// Nodes of the segment, at most.
+    /// Maximum number of nodes of the segment.
     pub(in crate::executor) nodes: usize,
 }
 
 impl Journey {
-    /// A request before its first node.
+    /// Creates the data of a request before its first node.
     pub(in crate::executor) fn new(
         programs: &Arc<CellPrograms>,
         has_batch_axis: bool,
@@ -118,23 +119,23 @@ impl Journey {
         }
     }
 
-    /// The same request, some of whose program's inputs read these rows.
+    /// Replaces some of the program's inputs by these rows.
     pub(in crate::executor) fn with_given(self, given: Arc<ProgramInputs>) -> Self {
         Self { given, ..self }
     }
 
-    /// What an input of the program reads instead of what it is told to.
+    /// Returns the row that replaces an input of the program, if any.
     pub(in crate::executor) fn given(&self, input: &str) -> Option<Row> {
         self.given.iter().find(|(name, _)| name == input).map(|(_, row)| row.clone())
     }
 
-    /// Reads and leaves the state of a sequence from now on; only the first call counts.
+    /// Attaches the state of a sequence. Only the first call has an effect.
     pub(in crate::executor) fn join(&self, state: Arc<SequenceState>) {
-        // A request joins one sequence.
+        // A request joins one sequence, so the value is set at most once.
         let _ = self.state.set(state);
     }
 
-    /// The request has completed: what its last steps gave is the state of its sequence.
+    /// Writes the outputs of the last steps to the sequence's state, after the request has completed.
     pub(in crate::executor) fn commit(&self) {
         let Some(state) = self.state.get() else { return };
         let left = self.left.lock();
@@ -142,24 +143,25 @@ impl Journey {
             for keep in keeps.iter().filter(|keep| keep.lives_on) {
                 let output = keep.outputs[0];
                 if let Some(row) = left[segment].values[output].last() {
-                    // A sequence rests for long, and would hold all rows of the task.
+                    // A copy, because a sequence lives long and a shared row would keep the whole task's memory.
                     state.write(segment, output, row.copied());
                 }
             }
         }
     }
 
-    /// The id of its sequence.
+    /// Returns the id of its sequence.
     pub(in crate::executor) fn sequence(&self) -> Option<&CorrelationId> {
         self.sequence.as_ref().map(|sequence| &sequence.id)
     }
 
-    /// What the request before it in its sequence left.
+    /// Returns the state that the previous request of its sequence wrote.
     pub(in crate::executor) fn kept(&self, segment: usize, output: usize) -> Option<Row> {
         self.state.get()?.read(segment, output)
     }
 
-    /// Whether a control is on. Outside of a sequence, as in the trial of a version, a request is a whole one.
+    /// Whether a sequence control is set. Outside a sequence, as in a version's trial run, a request counts as a
+    /// complete sequence.
     pub(in crate::executor) fn is(&self, control: Control) -> bool {
         self.sequence.as_ref().is_none_or(|sequence| match control {
             Control::Start => sequence.starts,
@@ -168,13 +170,13 @@ impl Journey {
         })
     }
 
-    /// The id of its sequence; 0 outside of one. `None` where it does not fit the type.
+    /// Returns the id of its sequence, 0 outside a sequence. `None` if the id does not fit the type.
     pub(in crate::executor) fn correlation_id(&self, datatype: DataType) -> Option<Bytes> {
         let outside = CorrelationId::Number(0);
         correlation_id(datatype, self.sequence().unwrap_or(&outside))
     }
 
-    /// Where a node stands.
+    /// Returns the place of a node.
     pub(in crate::executor) fn place(&self, number: u32) -> Option<Place> {
         let segment = self.starts.partition_point(|&start| start <= number).checked_sub(1)?;
         let end = *self.starts.get(segment + 1)?;
@@ -182,18 +184,18 @@ impl Journey {
         Some(Place { segment, node: (number - start) as usize, nodes: (end - start) as usize })
     }
 
-    /// The number of a node's cell.
+    /// Returns the index of a node's cell.
     pub(in crate::executor) fn cell(&self, number: u32) -> Option<usize> {
         let place = self.place(number)?;
         Some(self.node_type(place).cell)
     }
 
-    /// Which of its segment's types a node is: of a tree, nodes without children are of the first.
+    /// Returns the index of the node's type in its segment. In a tree, nodes without children have the first type.
     pub(in crate::executor) fn role(&self, place: Place) -> usize {
         usize::from(!self.children(place).is_empty())
     }
 
-    /// What nodes of a node's type read.
+    /// Returns the inputs and the cell of a node's type.
     pub(in crate::executor) fn node_type(&self, place: Place) -> &NodeType {
         &self.programs.unfolding.segments[place.segment].types[self.role(place)]
     }
@@ -208,10 +210,10 @@ impl Journey {
         self.topologies[place.segment].as_ref().map_or(&[], |topology| topology.children_of(place.node as u32))
     }
 
-    /// A tensor of the request: its dims without the batch, and its elements.
+    /// Returns a tensor of the request: its dimensions without the batch axis, and its elements.
     ///
     /// # Errors
-    /// When it is not there.
+    /// If the tensor is missing.
     pub(in crate::executor) fn tensor(&self, tensor: Tensor) -> Result<(Dims, Bytes), String> {
         match tensor {
             Tensor::Input(input) => {
@@ -224,10 +226,10 @@ impl Journey {
         }
     }
 
-    /// What a segment has left behind, all of whose nodes have run.
+    /// Returns a value that a segment emits after all its nodes have run.
     ///
     /// # Errors
-    /// When none has.
+    /// If no node has run.
     pub(in crate::executor) fn emitted(&self, emitted: Emitted) -> Result<(Dims, Bytes), String> {
         let segment = &self.programs.unfolding.segments[emitted.segment];
         let emit = &segment.emits[emitted.emit];
@@ -244,23 +246,24 @@ impl Journey {
         row.map(|row| (row.dims.clone(), row.bytes())).ok_or_else(name)
     }
 
-    /// Whether a node is the last of a tree that is nobody's child.
+    /// Whether a node is the last root of a tree.
     pub(in crate::executor) fn is_root(&self, place: Place) -> bool {
         self.root(place.segment) == Some(place.node)
     }
 
-    /// The last node of a tree that is nobody's child.
+    /// Returns the last root of a tree, that is, the last node that is no child.
     fn root(&self, segment: usize) -> Option<usize> {
         let topology = self.topologies[segment].as_ref()?;
         (0..topology.nodes()).rev().find(|&node| topology.is_root(node)).map(|node| node as usize)
     }
 
-    /// What the step before left.
+    /// Returns the value that the previous step wrote.
     pub(in crate::executor) fn carried(&self, segment: usize, output: usize) -> Option<Row> {
         self.left.lock()[segment].values[output].last().cloned()
     }
 
-    /// What all steps so far left, one behind the other. While it is held, [`Self::keep`] copies it.
+    /// Returns the values of all steps so far, concatenated. As long as the caller holds the result, [`Self::keep`] has
+    /// to copy it.
     pub(in crate::executor) fn steps(&self, segment: usize, output: usize) -> Option<Bytes> {
         match &self.left.lock()[segment].values[output] {
             Values::Steps { data, .. } => Some(data.clone()),
@@ -268,7 +271,7 @@ impl Journey {
         }
     }
 
-    /// What a node of a tree left.
+    /// Returns the value that a node of a tree wrote.
     pub(in crate::executor) fn of_node(&self, segment: usize, output: usize, node: u32) -> Option<Row> {
         match &self.left.lock()[segment].values[output] {
             Values::Nodes(nodes) => nodes.get(node as usize)?.clone(),
@@ -276,20 +279,20 @@ impl Journey {
         }
     }
 
-    /// A step was the last of its loop.
+    /// Marks a step as the last of its loop.
     pub(in crate::executor) fn end(&self, place: Place) {
         self.left.lock()[place.segment].last.get_or_insert(place.node);
     }
 
-    /// Whether a step was submitted before it was known that an earlier one is the last of its loop.
+    /// Whether a step was submitted before an earlier step ended the loop.
     pub(in crate::executor) fn is_past_the_end(&self, place: Place) -> bool {
         self.left.lock()[place.segment].last.is_some_and(|last| last < place.node)
     }
 
-    /// Keeps a value of a node; of all steps, where all are needed, at most `max_bytes`.
+    /// Stores a value of a node. If all steps are needed, they may have at most `max_bytes` together.
     ///
     /// # Errors
-    /// When rows of one tensor differ in their dims, or take too many bytes together.
+    /// If rows of one tensor differ in their dimensions, or exceed `max_bytes`.
     pub(in crate::executor) fn keep(
         &self,
         place: Place,
@@ -317,7 +320,7 @@ impl Journey {
                 *data = all.freeze();
                 *last = Some(row);
             }
-            // Nodes wait for others for long, and would hold all rows of their task.
+            // A copy, because nodes may wait long for others and a shared row would keep the whole task's memory.
             Values::Nodes(nodes) => {
                 if let Some(own) = nodes.get_mut(place.node) {
                     *own = Some(row.copied());
@@ -328,10 +331,10 @@ impl Journey {
         Ok(())
     }
 
-    /// The reply of a request all of whose nodes have run.
+    /// Builds the reply of a request whose nodes have all run.
     ///
     /// # Errors
-    /// When an output is not there.
+    /// If an output is missing.
     pub(in crate::executor) fn reply(&self) -> Result<Response, String> {
         let outputs = self.programs.unfolding.outputs.iter().map(|&emitted| {
             let (dims, data) = self.emitted(emitted)?;
@@ -340,7 +343,7 @@ impl Journey {
         Ok(Response { outputs: outputs.collect::<Result<_, String>>()? })
     }
 
-    /// An output in wire form.
+    /// Converts an output to wire form.
     pub(in crate::executor) fn output(&self, dims: &[i64], data: Bytes) -> OutputTensor {
         let mut shape = Dims::new();
         if self.has_batch_axis {
@@ -352,7 +355,7 @@ impl Journey {
 }
 
 impl Values {
-    /// That of the latest step.
+    /// Returns the value of the latest step.
     fn last(&self) -> Option<&Row> {
         match self {
             Self::Last(last) | Self::Steps { last, .. } | Self::Joined { last, .. } => last.as_ref(),
@@ -360,7 +363,7 @@ impl Values {
         }
     }
 
-    /// All rows along a new first axis. Of a tree, `root` is the node that counts as the last.
+    /// Joins all rows along a new first axis. For a tree, `root` is the node that counts as the last.
     fn join(&mut self, reversed: bool, root: Option<usize>) -> Option<(Dims, Bytes)> {
         let (rows, row_dims, data, last) = match self {
             Self::Joined { dims, data, .. } => return Some((dims.clone(), data.clone())),

@@ -1,9 +1,9 @@
-//! Cells: the programs of a version whose requests unfold, and what a request keeps from its first cell to its last
-//! (BatchMaker section 4). Tasks of their nodes are the device's: `host` runs them on the CPU.
+//! Cells: the programs of a version whose requests unfold, and the data of a request between its cells (BatchMaker
+//! section 4). `host` and `cuda` run the tasks.
 //!
-//! On a host a slot is not a row of a table but what a request holds: the rows that its last tasks wrote, shared with
-//! the memory of the task, or copied where a tree would pin them for long. Rows that stay together from task to task
-//! are read where they were written. How many requests may hold state at once the core decides, before they board.
+//! On the CPU a slot is not a row of a table. The request itself holds the rows that its last tasks wrote: shared with
+//! the task's memory, or copied where a tree would hold them for long. Rows that stay together from task to task are
+//! read in place. The core limits how many requests hold state at once.
 
 mod indices;
 mod journey;
@@ -27,10 +27,10 @@ use crate::{
     },
 };
 
-/// What a request of these inputs unfolds into.
+/// Computes the graph that a request with these inputs unfolds into.
 ///
 /// # Errors
-/// When it does not: its sender is at fault.
+/// If the inputs do not determine a graph; the client is at fault.
 pub(super) fn unfold(
     programs: &CellPrograms,
     spec: &ModelSpec,

@@ -1,4 +1,4 @@
-//! A node of a request: what it reads there, and where what it gives goes.
+//! One node of a request: gathers its inputs and stores its outputs.
 
 use bytes::Bytes;
 
@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// A node that is to run.
+/// A node to run.
 #[derive(Clone, Copy)]
 pub(in crate::executor) struct Node<'a> {
     pub(in crate::executor) journey: &'a Journey,
@@ -24,10 +24,10 @@ pub(in crate::executor) struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
-    /// The node of this number of a request, which is to run as a cell of `programs`.
+    /// Returns the node with this number of a request, to run as a cell of `programs`.
     ///
     /// # Errors
-    /// When the request has no such node, or one of another cell.
+    /// If the request has no such node, or if the node belongs to another cell.
     pub(in crate::executor) fn of(
         journey: &'a Journey,
         number: u32,
@@ -42,7 +42,7 @@ impl<'a> Node<'a> {
         Ok(Self { journey, place })
     }
 
-    /// What nodes of its type read.
+    /// Returns the inputs of its type.
     pub(in crate::executor) fn node_type(&self) -> &'a NodeType {
         self.journey.node_type(self.place)
     }
@@ -51,10 +51,10 @@ impl<'a> Node<'a> {
         &self.journey.programs.unfolding.segments[self.place.segment]
     }
 
-    /// What it reads.
+    /// Returns an input of the node.
     ///
     /// # Errors
-    /// When it is not there.
+    /// If the input is missing.
     pub(in crate::executor) fn input(&self, spec: &TensorSpec, source: &Source) -> Result<Row, String> {
         let Node { journey, place, .. } = *self;
         let own = |bytes: &Bytes| Row::alone(spec.dims.clone(), bytes.clone());
@@ -106,7 +106,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// How the node ends by what it gave: `row` gives the row of an output. The last step of a loop ends it.
+    /// Returns the outcome of the node. `row` returns the row of an output. The last step of a loop ends the loop.
     pub(in crate::executor) fn outcome(&self, row: impl FnOnce(usize) -> Option<Row>) -> RowOutcome {
         let segment = self.segment();
         if self.is_past_the_end() {
@@ -122,10 +122,11 @@ impl<'a> Node<'a> {
         outcome
     }
 
-    /// Keeps what the node gave and is read later, as far as `row` gives it, at most `max_bytes` of all steps.
+    /// Stores the outputs of the node that are read later, if `row` returns them. All steps of one output have at most
+    /// `max_bytes` together.
     ///
     /// # Errors
-    /// When it cannot be kept beside what was kept before.
+    /// If an output does not fit with the values stored before.
     pub(in crate::executor) fn keep(&self, row: impl Fn(usize) -> Option<Row>, max_bytes: usize) -> Result<(), String> {
         if self.is_past_the_end() {
             return Ok(());
@@ -139,7 +140,7 @@ impl<'a> Node<'a> {
         Ok(())
     }
 
-    /// The response of a node that answers for itself, of the rows that `row` gives; none of other nodes.
+    /// Builds the response of a node that streams one, from the rows that `row` returns; `None` for other nodes.
     pub(in crate::executor) fn response(&self, row: impl Fn(usize) -> Option<Row>) -> Option<Response> {
         let (segment, programs) = (self.segment(), &self.journey.programs);
         if !segment.streams || self.is_past_the_end() {
@@ -160,16 +161,16 @@ impl<'a> Node<'a> {
         Some(Response { outputs: outputs.collect::<Option<_>>()? })
     }
 
-    /// Whether it was submitted before it was known that an earlier step is the last of its loop.
+    /// Whether the node was submitted before an earlier step ended the loop.
     fn is_past_the_end(&self) -> bool {
         self.journey.is_past_the_end(self.place)
     }
 }
 
-/// Whether a row is what a cell's input takes.
+/// Checks that a row matches a cell's input.
 ///
 /// # Errors
-/// When it is not; says what was expected.
+/// If it does not match; the text states what was expected.
 pub(in crate::executor) fn fits(spec: &TensorSpec, row: &Row) -> Result<(), String> {
     let fits = row.dims.len() == spec.dims.len()
         && spec.dims.iter().zip(&row.dims).all(|(expected, found)| *expected < 0 || expected == found);
@@ -184,7 +185,7 @@ pub(in crate::executor) fn fits(spec: &TensorSpec, row: &Row) -> Result<(), Stri
     ))
 }
 
-/// A row of a tensor along its first axis.
+/// Returns a row of a tensor along its first axis.
 fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
     let rows = dims.first().and_then(|&rows| usize::try_from(rows).ok()).unwrap_or(0);
     if number >= rows {
@@ -193,7 +194,7 @@ fn row_of(dims: Dims, data: Bytes, number: usize) -> Result<Row, String> {
     Ok(Row::alone(dims, data).part(number, rows))
 }
 
-/// A length as the cell takes it.
+/// Encodes a length in the cell's datatype.
 fn length(spec: &TensorSpec, length: i64) -> Bytes {
     match spec.datatype {
         DataType::Int32 => Bytes::copy_from_slice(&(length as i32).to_le_bytes()),
@@ -201,7 +202,7 @@ fn length(spec: &TensorSpec, length: i64) -> Bytes {
     }
 }
 
-/// One INT32 or INT64.
+/// Decodes a single INT32 or INT64.
 fn integer(bytes: &[u8]) -> Option<i64> {
     match bytes.len() {
         4 => Some(i64::from(i32::from_le_bytes(bytes.try_into().ok()?))),

@@ -1,4 +1,4 @@
-//! What a version's cells run: their programs, and which of what they give is kept.
+//! The plan of a version's cells: their programs, and which outputs are kept for later nodes.
 
 use std::{fmt, sync::Arc};
 
@@ -20,35 +20,35 @@ use crate::{
 pub struct CellPrograms {
     pub(in crate::executor) unfolding: Unfolding,
     pub(in crate::executor) cells: Vec<Cell>,
-    /// By segment: what its nodes give that is read later. Each node that has run asks for it, so that it is not looked
-    /// for in all sources and emits again.
+    /// For each segment, the outputs that are read later. Precomputed, because every node that has run needs them.
     pub(in crate::executor) keeps: Vec<SmallVec<[Keep; 2]>>,
 }
 
 /// A compiled cell type.
 pub(in crate::executor) struct Cell {
     pub(in crate::executor) program: Arc<dyn Program>,
-    /// By input: whether nodes with other lengths of it may share a run, because the cell is told each one's own.
+    /// For each input, whether nodes with different lengths may share a run, because the cell receives each length as
+    /// an input.
     pub(in crate::executor) pads: SmallVec<[bool; 8]>,
-    /// Nodes of cells of one kind may share a run.
+    /// Nodes of cells of the same kind may share a run.
     pub(in crate::executor) kind: Option<CellKind>,
 }
 
 /// An output of a segment's nodes that is read later.
 pub(in crate::executor) struct Keep {
-    /// By the segment's types: the output of their cells. That of the first is its number in the unfolding.
+    /// Index of the output for each of the segment's types. The first type's index identifies it in the unfolding.
     pub(in crate::executor) outputs: SmallVec<[usize; 2]>,
-    /// Whether all nodes' values are needed, and not the last one's alone.
+    /// Whether the values of all nodes are needed, and not only the last one.
     pub(in crate::executor) all: bool,
-    /// Whether it lives on between requests of a sequence.
+    /// Whether it persists between requests of a sequence.
     pub(in crate::executor) lives_on: bool,
 }
 
 impl CellPrograms {
-    /// The programs of an unfolding's cells, in order; each takes and gives the tensors of [`Self::ports`].
+    /// Combines an unfolding with the programs of its cells, in order. Each program has the ports of [`Self::ports`].
     ///
     /// # Errors
-    /// When the unfolding does not fit itself: the message names the segment and the tensor.
+    /// If the unfolding is inconsistent; the text names the segment and the tensor.
     pub fn new(spec: &ModelSpec, unfolding: Unfolding, programs: Vec<Arc<dyn Program>>) -> Result<Self, String> {
         if unfolding.cells.is_empty() || unfolding.segments.is_empty() || programs.len() != unfolding.cells.len() {
             return Err("expected at least one cell and one segment, and a program for each cell".to_owned());
@@ -65,15 +65,15 @@ impl CellPrograms {
         Ok(Self { cells: cells.collect(), keeps, unfolding })
     }
 
-    /// What a cell's program takes and gives, in order.
+    /// Returns the inputs and outputs of a cell's program, in order.
     pub fn ports(cell: &CellSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
         (cell.inputs.iter().map(ProgramPort::from).collect(), cell.outputs.iter().map(ProgramPort::from).collect())
     }
 
-    /// One row each for inputs of the cells, which are given by name with the row's dims.
+    /// Converts tensors, given by input name with the dimensions of one row, to rows of the cells' inputs.
     ///
     /// # Errors
-    /// When no cell has such an input, or one of another size; with its name.
+    /// If no cell has such an input, or if its size differs; the text names the input.
     pub(in crate::executor) fn rows_of(&self, given: &[(String, InputTensor)]) -> Result<ProgramInputs, String> {
         let row = |(name, tensor): &(String, InputTensor)| {
             let mut inputs = self.unfolding.cells.iter().flat_map(|cell| &cell.inputs);
@@ -89,12 +89,12 @@ impl CellPrograms {
         given.iter().map(row).collect()
     }
 
-    /// How requests unfold.
+    /// Returns how requests unfold.
     pub fn unfolding(&self) -> &Unfolding {
         &self.unfolding
     }
 
-    /// The types as which cells read the correlation id.
+    /// Returns the datatypes as which cells read the correlation id.
     pub(in crate::executor) fn correlation_types(&self) -> impl Iterator<Item = DataType> + '_ {
         let nodes = self.unfolding.segments.iter().flat_map(|segment| &segment.types);
         nodes.flat_map(|nodes| {
@@ -103,12 +103,12 @@ impl CellPrograms {
         })
     }
 
-    /// How many cell types there are.
+    /// Returns the number of cell types.
     pub(in crate::executor) fn count(&self) -> usize {
         self.cells.len()
     }
 
-    /// What the core has to know of the unfolding: its cell types and its segments.
+    /// Returns the settings of the unfolding for the core: its cell types and its segments.
     pub fn knobs(&self) -> (Vec<CellKnobs>, Vec<SegmentKnobs>) {
         let cell = |(spec, Cell { kind, .. }): (&CellSpec, &Cell)| CellKnobs {
             max_rows: spec.max_rows.max(1),
@@ -131,7 +131,7 @@ impl CellPrograms {
         std::ptr::eq(own, theirs) || (own.kind.is_some() && own.kind == theirs.kind)
     }
 
-    /// What the core has to know of the cells, which stand where a pipeline has its stages.
+    /// Returns stage settings for the core: one stage per cell.
     pub(in crate::executor) fn stage_knobs(&self) -> Vec<StageKnobs> {
         StageKnobs::chain(self.cells.len() as u16)
     }
@@ -149,10 +149,10 @@ impl Cell {
     }
 }
 
-/// What nodes of a segment give that is read later.
+/// Returns the outputs of a segment's nodes that are read later.
 ///
 /// # Errors
-/// When a type lacks one of these outputs.
+/// If a type lacks one of these outputs.
 fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>, String> {
     let of_sources = segment.sources().filter_map(|source| match *source {
         Source::Carried { output, is_kept, .. } => Some((output, false, is_kept)),
@@ -171,7 +171,7 @@ fn keeps(unfolding: &Unfolding, segment: &Segment) -> Result<SmallVec<[Keep; 2]>
     Ok(keeps)
 }
 
-/// Whether the cell is told how long this input is.
+/// Whether the cell receives the length of this input.
 fn is_told(nodes: &NodeType, input: usize) -> bool {
     let grows = matches!(nodes.inputs[input], Source::Grown { .. });
     nodes.inputs.iter().any(|source| match source {

@@ -4,29 +4,29 @@ use bytes::Bytes;
 
 use crate::model::Dims;
 
-/// Rows of a program's inputs, by their names.
+/// Rows of a program's inputs, by name.
 pub(in crate::executor) type ProgramInputs = Vec<(String, Row)>;
 
-/// One row of what a task gave.
+/// One row of a task's output.
 #[derive(Clone, Debug)]
 pub(in crate::executor) struct Row {
-    /// The row's dims.
+    /// Dimensions of the row.
     pub(in crate::executor) dims: Dims,
-    /// All rows of the task, or this one alone.
+    /// The memory that holds it: all rows of the task, or only this one.
     pub(in crate::executor) of: Bytes,
-    /// Where it begins there, in bytes.
+    /// Offset in that memory, in bytes.
     pub(in crate::executor) at: usize,
-    /// Its length in bytes.
+    /// Length in bytes.
     pub(in crate::executor) len: usize,
 }
 
 impl Row {
-    /// A row that stands alone.
+    /// Creates a row that is alone in its memory.
     pub(in crate::executor) fn alone(dims: Dims, bytes: Bytes) -> Self {
         Self { dims, len: bytes.len(), of: bytes, at: 0 }
     }
 
-    /// The row of this number of those, so many, that it is made of along its first axis.
+    /// Returns one of the `rows` rows that this row consists of along its first axis.
     pub(in crate::executor) fn part(self, number: usize, rows: usize) -> Self {
         let len = self.len / rows;
         Self { dims: Dims::from_slice(&self.dims[1..]), of: self.of, at: self.at + number * len, len }
@@ -40,7 +40,7 @@ impl Row {
         &self.of[self.at..self.at + self.len]
     }
 
-    /// The same row, which holds nothing but itself.
+    /// Returns a copy that does not share memory with other rows.
     pub(in crate::executor) fn copied(&self) -> Self {
         Self::alone(self.dims.clone(), Bytes::copy_from_slice(self.as_slice()))
     }

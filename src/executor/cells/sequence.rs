@@ -1,4 +1,4 @@
-//! What a sequence keeps from one of its requests to the next.
+//! The state that a sequence keeps between its requests.
 
 use std::collections::BTreeMap;
 
@@ -8,15 +8,15 @@ use parking_lot::Mutex;
 use super::{CellPrograms, row::Row};
 use crate::model::{CorrelationId, DataType, InSequence};
 
-/// The state of one sequence: by segment and output, what its latest completed request left. Requests of one sequence
-/// follow one another, so that the lock is never contended.
+/// The state of one sequence: by segment and output, the value written by its latest completed request. Requests of one
+/// sequence run one after the other, so the lock is never contended.
 #[derive(Debug, Default)]
 pub(in crate::executor) struct SequenceState {
     rows: Mutex<BTreeMap<(usize, usize), Row>>,
 }
 
 impl SequenceState {
-    /// What the request before left; `None` where this is the first.
+    /// Returns the value that the previous request wrote; `None` for the first request.
     pub(super) fn read(&self, segment: usize, output: usize) -> Option<Row> {
         self.rows.lock().get(&(segment, output)).cloned()
     }
@@ -26,13 +26,13 @@ impl SequenceState {
     }
 }
 
-/// Why a version cannot serve a request of a sequence: its cells read the correlation id as a type that this one does
-/// not fit.
+/// Returns the datatype as which a cell reads the correlation id and which this id does not fit, if there is one. The
+/// version cannot serve such a request.
 pub(super) fn unreadable(programs: &CellPrograms, sequence: &InSequence) -> Option<DataType> {
     programs.correlation_types().find(|datatype| correlation_id(*datatype, &sequence.id).is_none())
 }
 
-/// A correlation id in wire form; `None` where it does not fit the type.
+/// Encodes a correlation id; `None` if it does not fit the type.
 pub(super) fn correlation_id(datatype: DataType, id: &CorrelationId) -> Option<Bytes> {
     let CorrelationId::Number(number) = *id else { return None };
     Some(match datatype {

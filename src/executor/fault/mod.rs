@@ -1,8 +1,8 @@
-//! Fail-stop: a panic of the scheduler's own ends the pool.
+//! Fail-stop: a panic in the scheduler itself ends the pool.
 //!
-//! What it leaves behind is half done: a lane that is never given back, requests that no list names. Nothing of it is
-//! used again. Every request is answered, nothing is admitted any more, and the owner of the pool learns that the
-//! process has to end. A program's panic is no such fault: it fails its task (`device::cpu`), whose memory is its own.
+//! Such a panic leaves inconsistent state: a lane that is never freed, or requests that no list contains. None of it is
+//! used again. Every request is answered, nothing is admitted any more, and the owner of the pool is notified that the
+//! process must end. A program's panic is different: it only fails its task (`device::cpu`), whose memory is its own.
 
 use std::{
     any::Any,
@@ -14,12 +14,12 @@ use tracing::error;
 
 use super::{InferError, Pool, loaded::Version, record::Record, state::After};
 
-/// What a pool that ends still has: the requests in flight and the loaded versions. To be dropped without the pool's
-/// lock, since versions return to it.
+/// The contents of a pool that ends: the requests in flight and the loaded versions. Must be dropped without holding
+/// the pool's lock, because versions return to the pool.
 pub(super) type Remains = (Vec<Record>, Vec<Version>);
 
 impl Pool {
-    /// Runs what must not panic, without the pool's lock; a panic ends the pool. `None` then.
+    /// Runs code that must not panic, without the pool's lock. Ends the pool and returns `None` if it panics.
     pub(super) fn guarded<R>(&self, act: impl FnOnce() -> R) -> Option<R> {
         catch_unwind(AssertUnwindSafe(act))
             .map_err(|panic| {
@@ -28,7 +28,7 @@ impl Pool {
             .ok()
     }
 
-    /// Ends the pool: answers what remains, also of the shard that is stopped already.
+    /// Ends the pool, and answers the remaining requests, including those of the shard that is already stopped.
     pub(super) fn fail(&self, panic: &(dyn Any + Send), stopped: Remains, after: After) {
         error!(panic = message(panic), "the scheduler panicked, the server has to end");
         self.responsiveness.send_modify(|known| {
@@ -50,7 +50,7 @@ impl Pool {
         drop(versions);
     }
 
-    /// Stops all shards, and takes what they still have.
+    /// Stops all shards, and takes their contents.
     pub(super) fn take_remains(&self) -> Remains {
         self.stopped.store(true, Ordering::Release);
         let (mut records, mut versions) = Remains::default();
@@ -67,19 +67,19 @@ impl Pool {
         self.responsiveness.borrow().failed
     }
 
-    /// Returns once a panic has ended the pool. The process is to end then.
+    /// Returns once a panic has ended the pool. The process must end then.
     pub async fn failed(&self) {
-        // The pool, which sends, is there.
+        // Cannot fail: the sender is the pool, which is alive.
         let _ = self.responsiveness().wait_for(|known| known.failed).await;
     }
 
-    /// Why a pool that is stopped takes no request.
+    /// Returns why a stopped pool takes no request.
     pub(super) fn refusal(&self) -> InferError {
         if self.has_failed() { InferError::SchedulerFailed } else { InferError::ShuttingDown }
     }
 }
 
-/// Answers one request. What panics there ends no other's answer, and the channel that closes by it is an answer.
+/// Answers one request. A panic here affects no other request; the channel that it closes tells the client.
 fn answer(act: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(act)) {
         error!(panic = message(&*panic), "a request could not be answered");

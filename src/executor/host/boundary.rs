@@ -1,7 +1,7 @@
-//! The memory of a buffer pair while a batch leases it, and a task's rows in it (DVABatch section 6.1).
+//! The host memory of a buffer pair while a batch leases it, and a task's rows in it (DVABatch section 6.1).
 //!
-//! A task whose rows lie side by side reads and writes them where they are. Where rows have left the batch between
-//! them, the rest is gathered into a temporary and scattered back to its places.
+//! A task whose rows are contiguous reads and writes them in place. If rows between them have left the batch, the rest
+//! is gathered into a temporary buffer and scattered back to its places.
 
 use std::{ops::Range, sync::Arc};
 
@@ -16,12 +16,12 @@ use crate::{
 
 /// The rows of a task by their places in the batch, in the task's order.
 pub(in crate::executor) struct Places {
-    /// Longest runs of neighbours.
+    /// Maximal runs of consecutive places.
     runs: SmallVec<[Range<u32>; 4]>,
 }
 
 impl Places {
-    /// The places of consecutive spans, each given by its first place and its number of rows.
+    /// Creates the places of consecutive spans, each given by its first place and its number of rows.
     pub(in crate::executor) fn new(spans: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut runs: SmallVec<[Range<u32>; 4]> = SmallVec::new();
         for (at, count) in spans {
@@ -33,16 +33,16 @@ impl Places {
         Self { runs }
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub(in crate::executor) fn rows(&self) -> u32 {
         self.runs.iter().map(|run| run.end - run.start).sum()
     }
 }
 
-/// What one batch keeps at one boundary: a row for each place of the batch in every tensor. The memory comes with the
-/// first write, so that an early part of a large batch costs what it fills.
+/// The rows that a batch keeps at one boundary: in each tensor, one row per place of the batch. Memory is allocated by
+/// the first write, so a batch that exits early needs only what it fills.
 pub(in crate::executor) struct BoundaryRows {
-    /// Places of the batch.
+    /// Number of places of the batch.
     capacity: u32,
     tensors: Box<[Mutex<Option<Tensor>>]>,
 }
@@ -54,15 +54,15 @@ struct Tensor {
 }
 
 impl BoundaryRows {
-    /// Empty rows of a batch of up to `capacity` rows, at a boundary of that many tensors.
+    /// Creates the empty rows of a batch with up to `capacity` rows, at a boundary with this many tensors.
     pub(in crate::executor) fn new(capacity: u32, tensors: usize) -> Arc<Self> {
         Arc::new(Self { capacity, tensors: (0..tensors).map(|_| Mutex::default()).collect() })
     }
 
-    /// Rows of a tensor and the dimensions of each.
+    /// Returns rows of a tensor, and the dimensions of each row.
     ///
     /// # Errors
-    /// When a row was not written, or somebody writes one now.
+    /// If a row has not been written, or is being written.
     pub(in crate::executor) fn read(
         &self,
         tensor: usize,
@@ -86,10 +86,10 @@ impl BoundaryRows {
         Ok((row_dims, Data::Copied(gathered)))
     }
 
-    /// Room for rows of a tensor.
+    /// Returns writable memory for rows of a tensor.
     ///
     /// # Errors
-    /// When somebody uses one of the rows, earlier rows have other dimensions, or the memory would be too large.
+    /// If one of the rows is in use, if earlier rows have other dimensions, or if the memory would be too large.
     pub(in crate::executor) fn write(
         &self,
         tensor: usize,
@@ -107,7 +107,7 @@ impl BoundaryRows {
         Ok(WriteRows::Apart { gathered, into })
     }
 
-    /// The tensor's memory, made now if these are its first rows.
+    /// Returns the tensor's memory; allocates it for the first rows.
     fn rows_of(
         &self,
         tensor: usize,
@@ -130,11 +130,11 @@ impl BoundaryRows {
     }
 }
 
-/// Room for rows, all together. The rows hold something only once they are committed.
+/// Writable memory for rows. The rows become readable once they are committed.
 pub(in crate::executor) enum WriteRows {
-    /// Where they will lie.
+    /// In place.
     Inside(RowsMut),
-    /// Beside, to be scattered between others.
+    /// In a temporary buffer, to be scattered to separate places.
     Apart { gathered: Buffer, into: SmallVec<[RowsMut; 4]> },
 }
 
@@ -146,7 +146,7 @@ impl WriteRows {
         }
     }
 
-    /// Puts the rows where they belong, to be read from now on.
+    /// Moves the rows to their places and makes them readable.
     pub(in crate::executor) fn commit(self) {
         match self {
             Self::Inside(rows) => rows.commit(),
@@ -163,7 +163,8 @@ impl WriteRows {
     }
 }
 
-/// The dimensions of a boundary tensor's rows in a batch of these padded lengths; `None` where they show in a run only.
+/// Returns the dimensions of a boundary tensor's rows in a batch with these padded lengths; `None` if they are only
+/// known after the run.
 pub(in crate::executor) fn row_dims(tensor: &BoundaryTensor, lengths: &[u32]) -> Option<Dims> {
     let dim = |dim: &BoundaryDim| match *dim {
         BoundaryDim::Fixed(length) => Some(length),

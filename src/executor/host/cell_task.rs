@@ -1,5 +1,5 @@
-//! A task of nodes: their inputs gathered from their requests, one run, and its outputs kept for the nodes that read
-//! them next. Nothing is kept of a task that fails: its nodes may run again.
+//! A task of nodes on the CPU: gathers their inputs from the requests, runs the cell, and stores the outputs for the
+//! nodes that read them next. A failed task stores nothing, because its nodes may run again.
 
 use std::{ops::Range, sync::Arc, time::Instant};
 
@@ -22,12 +22,12 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// Nodes of one cell type, of any requests of any versions.
+/// Nodes of one cell type, from any requests of any versions.
 pub(in crate::executor) struct CellTask<'a> {
-    /// Those of the version that leads.
+    /// The programs of the version that leads the task.
     pub(in crate::executor) programs: &'a CellPrograms,
     pub(in crate::executor) cell: usize,
-    /// Each node's request, and its number there.
+    /// Each node's request, and its number in the request.
     pub(in crate::executor) nodes: &'a [(&'a Journey, u32)],
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
     pub(in crate::executor) stop: &'a StopSignal,
@@ -36,21 +36,22 @@ pub(in crate::executor) struct CellTask<'a> {
 /// A run of nodes whose inputs fit together.
 struct GroupRun {
     outputs: Vec<BatchOutput>,
-    /// By row: the number of its node in the task.
+    /// For each row, the index of its node in the task.
     nodes: SmallVec<[usize; 32]>,
 }
 
-/// What a run gave a node.
+/// The outputs of a run for one node.
 struct Given<'a> {
     outputs: &'a [BatchOutput],
-    /// Rows of the run.
+    /// Number of rows of the run.
     count: usize,
-    /// Those of the node.
+    /// Rows of the node.
     at: Range<usize>,
 }
 
 impl Given<'_> {
-    /// A node's row of an output; all of them as one along a first axis, where it goes over rows.
+    /// Returns a node's row of an output. If the node iterates over rows, returns all of them as one row with a new
+    /// first axis.
     fn row(&self, output: usize, by_rows: bool) -> Row {
         let BatchOutput { shape, data } = &self.outputs[output];
         let (len, rows) = (data.len() / self.count, self.at.len());
@@ -67,8 +68,8 @@ impl<'a> CellTask<'a> {
     /// Runs the nodes on the calling thread.
     ///
     /// # Errors
-    /// When a node's input is not there, nodes do not fit together, the program fails, or it gives what its cell does
-    /// not promise.
+    /// If a node's input is missing, nodes do not fit together, the program fails, or an output does not match the
+    /// cell's specification.
     pub(in crate::executor) fn run(&self) -> Result<Ran, String> {
         let cell = self.programs.unfolding.cells.get(self.cell);
         let cell = cell.ok_or_else(|| format!("there is no cell {}", self.cell))?;
@@ -82,7 +83,7 @@ impl<'a> CellTask<'a> {
         let mut rows: Vec<NodeRow> = Vec::with_capacity(nodes.len());
         let mut failures = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
-            // What one request lacks is no reason for the others to fail.
+            // Only the node's own request fails if its inputs are incomplete.
             if let Err(fault) = self.rows(cell, node, number, &mut rows) {
                 failures.push(failure(cell, number, &fault));
             }
@@ -112,7 +113,7 @@ impl<'a> CellTask<'a> {
         Ok(ran)
     }
 
-    /// Adds the rows of a node: one, or as many as the tensors have whose rows it goes over.
+    /// Adds the rows of a node: one, or one per row of the tensors that it iterates over.
     fn rows(&self, cell: &CellSpec, node: &Node<'_>, number: usize, rows: &mut Vec<NodeRow>) -> Result<(), String> {
         let own = node.node_type();
         let by_rows = own.goes_over_rows();
@@ -176,7 +177,8 @@ impl<'a> CellTask<'a> {
         let execution = self.programs.cells[self.cell].program.run(&batch).map_err(|error| error.0)?;
         let ran_at = Instant::now();
         check_made(cell.outputs.iter().zip(&execution.outputs), self.buffers, format_args!(""))?;
-        // What grows is appended to where it lies once nobody reads it any more.
+        // Release the inputs before the outputs are stored: a growing tensor is extended in place once it has no other
+        // reader.
         drop(inputs);
         drop((gathered, rows));
         for (spec, output) in cell.outputs.iter().zip(&execution.outputs) {
@@ -189,7 +191,7 @@ impl<'a> CellTask<'a> {
     }
 }
 
-/// Keeps what a run gave its nodes. One that cannot keep it fails alone.
+/// Stores the outputs of a run. A node whose outputs cannot be stored fails alone.
 fn leave(cell: &CellSpec, nodes: &[Node<'_>], run: &GroupRun, max_bytes: usize, outputs: &mut Outputs, ran: &mut Ran) {
     let mut at = 0;
     for rows in run.nodes.chunk_by(|one, two| one == two) {
@@ -213,7 +215,7 @@ fn failure(cell: &CellSpec, node: usize, fault: &str) -> RowFailure {
     RowFailure { row: node as u32, reason: format!("cell '{}': {fault}", cell.name) }
 }
 
-/// Whether an output has a row for each node, of the dims that the cell promises.
+/// Checks that an output has one row per node, with the dimensions that the cell declares.
 fn promised(spec: &TensorSpec, output: &BatchOutput, count: usize) -> Result<(), String> {
     let (first, rest) = output.shape.split_first().unwrap_or((&0, &[]));
     let fits = usize::try_from(*first) == Ok(count)

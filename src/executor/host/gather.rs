@@ -1,5 +1,5 @@
-//! Gathers the rows of a task into one batch: of requests, whose payloads are copied once, into aligned memory, padded
-//! where axes vary; and, for stages and cells, of what earlier tasks made.
+//! Gathers the rows of a task into one batch. Payloads of requests are copied once, into aligned memory, and padded if
+//! axes vary. For stages and cells, it also gathers the outputs of earlier tasks.
 
 use std::sync::Arc;
 
@@ -14,27 +14,27 @@ use crate::{
     model::{DataType, Dims, ModelSpec, TensorSpec, element_count},
 };
 
-/// One input of a batch, all rows together.
+/// One input of a batch, with all rows.
 pub(in crate::executor) enum Gathered<'a> {
     Dense { shape: Dims, data: Data },
     Strings { shape: Dims, elements: Vec<&'a [u8]> },
     Absent,
 }
 
-/// Rows that lie side by side.
+/// Contiguous rows.
 pub(in crate::executor) enum Data {
     /// Copied together.
     Copied(Buffer),
-    /// Where they lie in a request, or where a task of cells wrote them.
+    /// In place in a request, or in the memory of a task of cells.
     Shared(Bytes),
-    /// Where they lie in a boundary's buffer.
+    /// In place in a boundary's buffer.
     Boundary(RowsRef),
 }
 
-/// Consecutive rows of one tensor, to be copied into a batch behind those before them.
+/// Consecutive rows of one tensor, to be appended to a batch.
 pub(in crate::executor) struct Rows<'a> {
     pub(in crate::executor) count: usize,
-    /// The dims of each, in which padded axes have the rows' own lengths.
+    /// Dimensions of each row, with the rows' own lengths on padded axes.
     pub(in crate::executor) dims: &'a [i64],
     pub(in crate::executor) data: &'a [u8],
 }
@@ -71,12 +71,13 @@ pub(in crate::executor) struct Part<'a> {
     pub(in crate::executor) count: u32,
 }
 
-/// A batch whose padding makes more of its payload than this factor …
+/// A batch is not formed if padding multiplies its payload by more than this factor …
 const PADDING_FACTOR: usize = 16;
-/// … and more than this many bytes is not made: requests of stages then run alone, unpadded, and rows of cells apart.
+/// … and makes it larger than this many bytes. Requests of stages then run alone and unpadded; rows of cells run
+/// separately.
 const PADDING_BYTES: usize = 64 << 20;
 
-/// Whether padding makes too much of a payload.
+/// Whether padding would make a batch too large for its payload.
 pub(in crate::executor) fn pads_too_much(batch_bytes: usize, payload_bytes: usize) -> bool {
     batch_bytes > PADDING_BYTES.max(payload_bytes.saturating_mul(PADDING_FACTOR))
 }
@@ -84,7 +85,7 @@ pub(in crate::executor) fn pads_too_much(batch_bytes: usize, payload_bytes: usiz
 /// Gathers all inputs of a task that runs the whole model.
 ///
 /// # Errors
-/// As [`gather_input`].
+/// See [`gather_input`].
 pub(in crate::executor) fn gather<'a>(
     spec: &ModelSpec,
     class: &ShapeClass,
@@ -95,11 +96,11 @@ pub(in crate::executor) fn gather<'a>(
     inputs.map(|(index, input)| gather_input(spec, (index, input), class, parts, buffers)).collect()
 }
 
-/// Gathers one of the model's inputs, given with its number. The parts agree in every dimension that is not padded (the
-/// core saw to it).
+/// Gathers one of the model's inputs, given with its index. The core guarantees that the parts agree in every dimension
+/// that is not padded.
 ///
 /// # Errors
-/// When a payload does not have the size its shape makes, or padding would make the batch far larger than its payloads.
+/// If a payload's size does not match its shape, or if padding would make the batch far larger than its payloads.
 pub(in crate::executor) fn gather_input<'a>(
     spec: &ModelSpec,
     (index, input): (usize, &TensorSpec),
@@ -124,7 +125,7 @@ pub(in crate::executor) fn gather_input<'a>(
     })
 }
 
-/// A row's dimensions in the batch: padded axes as long as the batch's class says.
+/// Returns a row's dimensions in the batch: padded axes have the length of the batch's class.
 fn pad_dims(input: &TensorSpec, row_dims: &[i64], class: &ShapeClass) -> Dims {
     let mut padded = Dims::from_slice(row_dims);
     for (dim, symbol) in padded.iter_mut().zip(&input.symbols) {
@@ -135,7 +136,8 @@ fn pad_dims(input: &TensorSpec, row_dims: &[i64], class: &ShapeClass) -> Dims {
     padded
 }
 
-/// The shape the graph sees: rows first where there is a batch axis, then the row's dimensions or their reshape.
+/// Returns the shape that the graph sees: the rows first if there is a batch axis, then the row's dimensions or their
+/// reshape.
 fn graph_shape(spec: &ModelSpec, input: &TensorSpec, row_dims: &[i64], rows: u32) -> Dims {
     let mut shape = Dims::new();
     if spec.has_batch_axis() {
@@ -148,7 +150,8 @@ fn graph_shape(spec: &ModelSpec, input: &TensorSpec, row_dims: &[i64], rows: u32
     shape
 }
 
-/// `target` with its variable dimensions replaced, in order, by those of `actual` that `declared` leaves variable.
+/// Returns `target` with its variable dimensions replaced, in order, by the dimensions of `actual` that are variable in
+/// `declared`.
 pub(in crate::executor) fn substitute(target: &[i64], declared: &[i64], actual: &[i64]) -> Dims {
     let mut variable = declared.iter().zip(actual).filter(|(declared, _)| **declared < 0).map(|(_, actual)| *actual);
     target.iter().map(|&dim| if dim < 0 { variable.next().unwrap_or(dim) } else { dim }).collect()
@@ -181,8 +184,8 @@ fn dense(
     Some(buffer)
 }
 
-/// Copies rows into a batch of exactly their number, each padded to the dims, which are those of the longest; elements
-/// are of this size.
+/// Copies rows into a batch of exactly that many rows, each padded to `dims`, the longest. `size` is the size of an
+/// element.
 pub(in crate::executor) fn copy_rows<'a>(
     rows: impl IntoIterator<Item = Rows<'a>>,
     input: &TensorSpec,
@@ -200,7 +203,7 @@ pub(in crate::executor) fn copy_rows<'a>(
         let own_bytes = block_bytes(own, size);
         for (number, row_into) in own_into.chunks_exact_mut(row_bytes.max(1)).enumerate() {
             let row = &data[number * own_bytes..][..own_bytes];
-            // Where the first axis alone varies, the row is how the longest begins.
+            // If only the first axis varies, the row is a prefix of the padded row, so only the rest needs padding.
             let begins = own.get(1..) == dims.get(1..);
             let padding = if begins { &mut row_into[own_bytes..] } else { &mut *row_into };
             fill(padding, input.datatype, input.pad_value);
@@ -211,14 +214,14 @@ pub(in crate::executor) fn copy_rows<'a>(
     }
 }
 
-/// The dims of rows together.
+/// Returns the dimensions of several rows together.
 pub(in crate::executor) fn with_rows(rows: usize, row_dims: &[i64]) -> Dims {
     let mut shape = Dims::from_slice(&[rows as i64]);
     shape.extend_from_slice(row_dims);
     shape
 }
 
-/// Copies a block into the corner of a larger one of the same rank.
+/// Copies a block into the corner of a larger block of the same rank.
 fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64], size: usize) {
     let (Some((&outer, from_inner)), Some((_, into_inner))) = (from_dims.split_first(), into_dims.split_first()) else {
         into[..size].copy_from_slice(&from[..size]);
@@ -236,7 +239,7 @@ fn copy_block(from: &[u8], from_dims: &[i64], into: &mut [u8], into_dims: &[i64]
     }
 }
 
-/// Copies the corner of a block out into a smaller one of the same rank.
+/// Copies the corner of a block into a smaller block of the same rank.
 pub(in crate::executor) fn cut_block(
     from: &[u8],
     from_dims: &[i64],
@@ -258,7 +261,7 @@ pub(in crate::executor) fn cut_block(
     }
 }
 
-/// Bytes of a block whose dimensions were checked before.
+/// Returns the bytes of a block. Its dimensions have been checked before.
 fn block_bytes(dims: &[i64], size: usize) -> usize {
     dims.iter().map(|&dim| dim as usize).product::<usize>() * size
 }
@@ -275,7 +278,7 @@ fn fill(into: &mut [u8], datatype: DataType, value: f64) {
     }
 }
 
-/// The elements of all parts, without their length prefixes. Padding is not defined for BYTES.
+/// Returns the elements of all parts without their length prefixes. BYTES cannot be padded.
 fn strings<'a>(tensors: &[(&Part<'a>, &'a InputTensor)]) -> Option<Vec<&'a [u8]>> {
     let mut elements = Vec::new();
     for (part, tensor) in tensors {
@@ -292,7 +295,7 @@ fn strings<'a>(tensors: &[(&Part<'a>, &'a InputTensor)]) -> Option<Vec<&'a [u8]>
     Some(elements)
 }
 
-/// Walks length-prefixed elements; ends early on malformed data.
+/// Iterates over length-prefixed elements; ends early on malformed data.
 pub(in crate::executor) struct Elements<'a> {
     pub(in crate::executor) rest: &'a [u8],
 }

@@ -1,9 +1,8 @@
-//! The CPU as a backend: a lane is a thread that gathers a task's rows, runs its program and takes its outputs apart,
-//! all at once.
+//! The CPU backend: a lane is a thread that gathers a task's rows, runs its program and splits its outputs.
 //!
-//! What batches keep between stages lies in host memory (`boundary`), which comes with the first write and goes when
-//! the version has nothing to do (`pairs`). A task that is alone, of a program whose runs are known to be short, runs
-//! on the thread that brought it (`short_runs`).
+//! The rows that batches keep between stages are in host memory (`boundary`), allocated by the first write and freed
+//! when the version has no requests (`pairs`). If a task is alone and its program is known to run briefly, it runs on
+//! the submitting thread (`short_runs`).
 
 mod boundary;
 pub(super) mod cell_task;
@@ -38,12 +37,12 @@ use crate::{
     device::{BufferPool, Device, DeviceError, Operation, StreamId, cpu::Cpu},
 };
 
-/// The CPU, or a part of it, as one shard's device.
+/// The CPU, or a part of it, as the device of one shard.
 pub(super) struct Host {
     shard: usize,
-    /// A stream for each lane.
+    /// One stream per lane.
     cpu: Cpu<LaneWork>,
-    /// Host memory, which all parts of the CPU have in common.
+    /// Host memory, shared by all parts of the CPU.
     buffers: Arc<BufferPool>,
     tickets: Arc<Mutex<Tickets>>,
     /// Locked while orders are carried out.
@@ -54,7 +53,7 @@ impl Host {
     /// Starts the lanes.
     ///
     /// # Errors
-    /// When a thread cannot be started.
+    /// If a thread cannot be started.
     pub(super) fn start(shard: usize, lanes: u16, buffers: &Arc<BufferPool>) -> io::Result<Self> {
         let cpu = Cpu::start(lanes, Arc::clone(buffers))?;
         let (buffers, tickets, pairs) = (Arc::clone(buffers), Arc::default(), Mutex::default());
@@ -110,7 +109,7 @@ impl Backend for Host {
         check(self.cpu.launch_here(stream, &[], self.work(pool, task)));
     }
 
-    /// The lane gets a new thread; the old one ends with its task.
+    /// Gives the lane a new thread. The old thread ends with its task.
     fn leave_behind(&self, lane: LaneId, task: TaskId) -> io::Result<()> {
         self.tickets.lock().landed(task);
         self.cpu.replace_thread(StreamId(lane.0))
@@ -121,7 +120,8 @@ impl Backend for Host {
     }
 }
 
-/// A stopped device has answered all requests; nothing else is ever refused, since lanes are the device's own streams.
+/// Logs an unexpected refusal. A stopped device has answered all requests, and nothing else is ever refused, since
+/// lanes are the device's own streams.
 fn check(issued: Result<Operation, DeviceError>) {
     if let Err(refusal) = issued
         && refusal != DeviceError::Stopped

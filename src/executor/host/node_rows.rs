@@ -1,4 +1,4 @@
-//! The rows that nodes read, made into the inputs of a run.
+//! Groups the rows that nodes read, and gathers them into the inputs of a run.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use crate::{
     model::{Dims, TensorSpec, element_count, unfold::CellSpec},
 };
 
-/// A row of a run.
+/// One row of a run.
 pub(super) struct NodeRow {
-    /// The node among those of the task. One that goes over the rows of tensors has several rows, one behind the other.
+    /// Index of its node in the task. A node that iterates over the rows of tensors has several consecutive rows.
     pub(super) node: usize,
-    /// By the cell's inputs.
+    /// By input of the cell.
     pub(super) inputs: SmallVec<[Row; 4]>,
 }
 
 /// Rows that run together.
 pub(super) struct Group {
     pub(super) rows: Vec<NodeRow>,
-    /// By the cell's inputs: the longest along each axis, and the bytes of all rows without padding.
+    /// For each input of the cell: the longest dimensions, and the bytes of all rows without padding.
     pub(super) inputs: SmallVec<[(Dims, usize); 4]>,
 }
 
@@ -32,8 +32,8 @@ impl Group {
         Self { rows: vec![row], inputs }
     }
 
-    /// Whether a row may join: its inputs have the same dims, or can be padded to one another, and one long row does
-    /// not make too much of many short ones.
+    /// Whether a row may join: its inputs have the same dimensions, or can be padded to common ones without one long
+    /// row making many short ones too large.
     fn accepts(&self, row: &NodeRow, cell: &CellSpec, pads: &[bool]) -> bool {
         let inputs = self.inputs.iter().zip(&row.inputs).zip(cell.inputs.iter().zip(pads));
         inputs.into_iter().all(|(((dims, bytes), own), (spec, pads))| {
@@ -54,12 +54,12 @@ impl Group {
     }
 }
 
-/// The longer along each axis.
+/// Returns the longer length along each axis.
 fn longest(one: &[i64], two: &[i64]) -> Dims {
     one.iter().zip(two).map(|(one, two)| *one.max(two)).collect()
 }
 
-/// Rows in groups that may each run together.
+/// Partitions rows into groups that can each run together.
 pub(super) fn groups(cell: &CellSpec, pads: &[bool], rows: Vec<NodeRow>) -> SmallVec<[Group; 1]> {
     let mut groups: SmallVec<[Group; 1]> = SmallVec::new();
     for row in rows {
@@ -71,8 +71,8 @@ pub(super) fn groups(cell: &CellSpec, pads: &[bool], rows: Vec<NodeRow>) -> Smal
     groups
 }
 
-/// One input of all rows: where they lie, if a task wrote them side by side; else copied, and padded to `dims`, the
-/// longest along each axis.
+/// Returns one input of all rows: in place if a task wrote them contiguously; otherwise copied, and padded to `dims`,
+/// the longest dimensions.
 pub(super) fn gather(
     spec: &TensorSpec,
     dims: &Dims,
@@ -85,7 +85,7 @@ pub(super) fn gather(
         row.of.as_ptr() == first.of.as_ptr() && row.of.len() == first.of.len() && row.at == first.at + at * first.len
     };
     let size = spec.datatype.size_bytes().ok_or("strings cannot be gathered")?;
-    // A message's payload may lie anywhere.
+    // The payload of a message may have any alignment.
     let is_aligned = first.as_slice().as_ptr().addr().is_multiple_of(size);
     let is_alike = rows.iter().all(|row| row.dims == *dims);
     if is_aligned && is_alike && first.len > 0 && rows.iter().enumerate().all(adjoin) {

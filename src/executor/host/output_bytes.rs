@@ -1,5 +1,4 @@
-//! How much memory the outputs of one run may take: checked before the run where the shapes are declared, and behind
-//! it.
+//! Limits the memory of a run's outputs: checked before the run if the shapes are declared, and again after it.
 
 use std::fmt;
 
@@ -9,11 +8,11 @@ use crate::{
     model::{Dims, TensorSpec},
 };
 
-/// Refuses to run a batch whose outputs, as far as their shapes follow from it, take more bytes than the pool allows.
-/// `of` completes the outputs' names: ` of model 'm'`.
+/// Rejects a batch before it runs if its outputs, as far as their shapes are known, exceed the pool's limit. `of`
+/// completes the outputs' names, for example ` of model 'm'`.
 ///
 /// # Errors
-/// With the first output that does not fit beside those before it.
+/// Names the first output that does not fit together with those before it.
 pub(in crate::executor) fn check_declared<'a>(
     outputs: impl Iterator<Item = (&'a TensorSpec, &'a Option<Dims>)>,
     buffers: &BufferPool,
@@ -23,7 +22,8 @@ pub(in crate::executor) fn check_declared<'a>(
     let mut all = 0_u128;
     for (output, shape) in outputs {
         let (Some(shape), Some(size)) = (shape, output.datatype.size_bytes()) else { continue };
-        // No product of lengths overflows unseen, and an output without elements takes nothing.
+        // Saturating, so that a product of lengths cannot overflow unnoticed; an output without elements takes no
+        // memory.
         let elements = if shape.contains(&0) {
             0
         } else {
@@ -38,10 +38,10 @@ pub(in crate::executor) fn check_declared<'a>(
     Ok(())
 }
 
-/// Refuses what a run has given if it takes more bytes than the pool allows.
+/// Rejects the outputs of a run if they exceed the pool's limit.
 ///
 /// # Errors
-/// As [`check_declared`].
+/// See [`check_declared`].
 pub(in crate::executor) fn check_made<'a>(
     outputs: impl Iterator<Item = (&'a TensorSpec, &'a BatchOutput)>,
     buffers: &BufferPool,

@@ -11,20 +11,20 @@ use crate::{
     },
 };
 
-/// Buffer pairs by version; those without boundaries have none.
+/// Buffer pairs by version. Versions without boundaries have none.
 #[derive(Default)]
 pub(super) struct Pairs(BTreeMap<ModelId, VersionPairs>);
 
 struct VersionPairs {
-    /// By boundary.
+    /// Number of tensors at each boundary.
     tensors: Box<[usize]>,
     max_batch_rows: u32,
-    /// By lease: which batch holds it, and what it keeps there.
+    /// For each lease, the batch that holds it and its rows.
     leased: Vec<(Lease, u64, Arc<BoundaryRows>)>,
 }
 
 impl Pairs {
-    /// A version comes up.
+    /// Adds a version.
     pub(super) fn load(&mut self, model: ModelId, programs: &StagePrograms, max_batch_rows: u32) {
         if let Programs::Cut(stages) = &programs.0 {
             let tensors = stages.boundaries.iter().map(Vec::len).collect();
@@ -32,7 +32,7 @@ impl Pairs {
         }
     }
 
-    /// Gives a task the memory of its batch.
+    /// Attaches the memory of its batch to a task.
     pub(super) fn lend(&mut self, job: Job) -> HostTask {
         let Some(version) = self.0.get_mut(&job.task.model) else {
             return HostTask { job, reads: Default::default(), writes: None };
@@ -43,27 +43,27 @@ impl Pairs {
         HostTask { job, reads, writes }
     }
 
-    /// A version has nothing to do: what its batches kept goes.
+    /// Frees the memory of a version's batches when it has no requests.
     pub(super) fn rest(&mut self, model: ModelId) {
         if let Some(version) = self.0.get_mut(&model) {
             version.leased.clear();
         }
     }
 
-    /// A version has gone.
+    /// Removes a version.
     pub(super) fn unload(&mut self, model: ModelId) {
         self.0.remove(&model);
     }
 }
 
 impl VersionPairs {
-    /// What the task's batch keeps at a boundary that it reads; `None` if it keeps nothing there.
+    /// Returns the rows that the task's batch keeps at a boundary that it reads, if any.
     fn kept(&self, lease: Lease, batch: u64) -> Option<Arc<BoundaryRows>> {
         let pair = self.leased.iter().find(|(held, by, _)| (*held, *by) == (lease, batch));
         pair.map(|(_, _, rows)| Arc::clone(rows))
     }
 
-    /// Where the task's batch keeps what the task writes: a new place if another batch held the lease before.
+    /// Returns the rows that the task writes: new ones if another batch held the lease before.
     fn keep(&mut self, task: &Task) -> Option<Arc<BoundaryRows>> {
         let (lease, batch) = (task.writes?, task.batch);
         let tensors = *self.tensors.get(usize::from(lease.boundary))?;

@@ -1,4 +1,4 @@
-//! A task on its lane: gather, run, scatter; or a stage of it.
+//! Runs a task on its lane: gather, run, scatter; for the whole model or for one stage or cell.
 
 use std::{sync::Arc, time::Instant};
 
@@ -31,7 +31,7 @@ impl HostTask {
     /// Runs the task on the calling thread.
     ///
     /// # Errors
-    /// When the program fails, or gives what the specification does not promise.
+    /// If the program fails, or if its outputs do not match the specification.
     pub(super) fn run(&self, buffers: &Arc<BufferPool>) -> Result<Ran, String> {
         let job = &self.job;
         let model = &*job.model;
@@ -102,19 +102,19 @@ impl HostTask {
     }
 }
 
-/// What a run needs besides its rows.
+/// The context of a run, apart from its rows.
 #[derive(Clone, Copy)]
 pub(in crate::executor) struct RunContext<'a> {
-    /// Where its memory comes from.
+    /// Source of its memory.
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
-    /// Stops it before its end.
+    /// Signal that stops it early.
     pub(in crate::executor) stop: &'a StopSignal,
 }
 
-/// Gathers a batch, runs it on the calling thread and takes its outputs apart.
+/// Gathers a batch, runs it on the calling thread and splits its outputs.
 ///
 /// # Errors
-/// When the parts do not fit their shapes, the program fails, or its outputs are not what the specification promises.
+/// If the parts do not match their shapes, the program fails, or its outputs do not match the specification.
 pub(in crate::executor) fn run_parts(
     spec: &ModelSpec,
     program: &dyn Program,

@@ -1,29 +1,29 @@
-//! Whether a program's runs are so short that handing one to a lane costs more than the run.
+//! Detects programs whose runs are so short that handing one to a lane costs more than the run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Runs up to this long may happen on a thread that serves connections: within what an asynchronous task may take
-/// between two awaits without harm to others.
+/// Maximum run time on a thread that serves connections. An asynchronous task may take this long between two awaits
+/// without harming others.
 const SHORT_NS: u64 = 50_000;
 
-/// A run not known to be short.
+/// Marks a run that is not known to be short.
 const UNKNOWN: u64 = u64::MAX;
 
-/// How much a task gives its program to do.
+/// Size of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::executor) struct Size {
     pub(in crate::executor) rows: u32,
     pub(in crate::executor) input_bytes: usize,
 }
 
-/// The longest of the recent runs of one program: it rises at once, and falls by a sixteenth a run. And the largest run
-/// that was short: of a larger one nothing is known.
+/// The longest recent run of one program, which rises at once and decays by a sixteenth per run; and the largest size
+/// whose run was short. Nothing is known about larger sizes.
 #[derive(Debug)]
 pub(in crate::executor) struct ShortRunDetector {
     longest_ns: AtomicU64,
     /// Rows in the upper half, bytes of inputs in the lower; 0 before the first short run.
     largest_short: AtomicU64,
-    /// Whether past runs tell anything of the next.
+    /// Whether past runs predict the next one.
     steady: bool,
 }
 
@@ -32,26 +32,26 @@ impl ShortRunDetector {
         Self { longest_ns: AtomicU64::new(UNKNOWN), largest_short: AtomicU64::new(0), steady }
     }
 
-    /// Takes note of a run.
+    /// Records a run.
     pub(in crate::executor) fn ran(&self, size: impl FnOnce() -> Size, ns: u64) {
         if !self.steady {
             return;
         }
         let before = self.longest_ns.load(Ordering::Relaxed);
         let longest = if before == UNKNOWN { ns } else { ns.max(before - before / 16) };
-        // Lanes may lose each other's note; the next run makes it again.
+        // Lanes may overwrite each other's value; the next run corrects it.
         self.longest_ns.store(longest, Ordering::Relaxed);
         let largest = self.largest_short.load(Ordering::Relaxed);
         let size = size();
         match packed(size) {
             Some(ran) if ns <= SHORT_NS && covers(ran, largest) => self.largest_short.store(ran, Ordering::Relaxed),
-            // What was short before is not any more: it is learned again.
+            // A size that was short is no longer short, so learning starts over.
             Some(ran) if ns > SHORT_NS && covers(largest, ran) => self.largest_short.store(0, Ordering::Relaxed),
             _ => {}
         }
     }
 
-    /// Whether the next run can be expected to be short, if it has this size.
+    /// Whether the next run is expected to be short at this size.
     pub(in crate::executor) fn is_short(&self, size: impl FnOnce() -> Size) -> bool {
         self.steady
             && self.longest_ns.load(Ordering::Relaxed) <= SHORT_NS
@@ -59,12 +59,12 @@ impl ShortRunDetector {
     }
 }
 
-/// A size as one number; `None` where it has none, which is not short anyway.
+/// Packs a size into one number; `None` if it does not fit, which is never short.
 fn packed(Size { rows, input_bytes }: Size) -> Option<u64> {
     u32::try_from(input_bytes).ok().map(|bytes| u64::from(rows) << 32 | u64::from(bytes))
 }
 
-/// Whether neither the rows nor the bytes of the second are more than those of the first.
+/// Whether neither the rows nor the bytes of the second exceed those of the first.
 fn covers(first: u64, second: u64) -> bool {
     let (rows, bytes) = (|size: u64| size >> 32, |size: u64| size & u64::from(u32::MAX));
     rows(second) <= rows(first) && bytes(second) <= bytes(first)

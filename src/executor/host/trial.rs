@@ -1,5 +1,5 @@
-//! Requests through all their cells on the calling thread, apart from the lanes: what a version is tried with when it
-//! is loaded.
+//! Runs requests through all their cells on the calling thread, without the lanes. Used to try out a version when it is
+//! loaded.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -23,19 +23,19 @@ const MODEL: ModelId = ModelId(0);
 
 /// A request of one row.
 pub(in crate::executor) struct Trial {
-    /// In the order of the specification.
+    /// Inputs in the order of the specification.
     pub(in crate::executor) inputs: Vec<Option<InputTensor>>,
-    /// What they unfold into.
+    /// The graph that they unfold into.
     pub(in crate::executor) graph: Box<[Unfolded]>,
-    /// What inputs of the program read instead of what they are told to.
+    /// Rows that replace inputs of the program.
     pub(in crate::executor) given: Arc<ProgramInputs>,
 }
 
-/// Runs requests that come at once, so that they share tasks. Returns their replies, which those of decoupled models do
-/// not have, and how long each cell took in all.
+/// Runs requests that arrive together, so that they share tasks. Returns their replies (none for decoupled models), and
+/// the total time of each cell.
 ///
 /// # Errors
-/// When a cell fails, does not give what it promises, or does not fit the one before it.
+/// If a cell fails, or if its outputs do not match its specification or the next cell.
 pub(in crate::executor) fn run_alone(
     spec: &ModelSpec,
     programs: &Arc<CellPrograms>,

@@ -1,4 +1,4 @@
-//! A version's programs apart from the lanes, before it comes up.
+//! Runs a version's programs without the lanes, before it goes into service.
 
 use std::sync::Arc;
 
@@ -21,26 +21,26 @@ use crate::{
     model::ModelSpec,
 };
 
-/// What a version's programs run before it comes up.
+/// The batch that warms up a version's programs.
 #[derive(Clone, Copy, Debug)]
 pub struct WarmUp<'a> {
-    /// Rows of the batch. Where requests unfold into cells, as many requests of one row, which come at once.
+    /// Rows of the batch. If requests unfold into cells, this many requests of one row, which arrive together.
     pub rows: u32,
     /// Inputs of the batch, in the order of the specification.
     pub inputs: &'a [Option<InputTensor>],
-    /// By name, with the dims of a row, what inputs of the program read that are not the model's (states and controls
-    /// of sequences). Those that are missing read what the only request of a sequence is given.
+    /// Rows for inputs of the program that are not inputs of the model (states and controls of sequences), by name and
+    /// with the dimensions of a row. Missing ones have the values of a sequence's only request.
     pub program_inputs: &'a [(String, InputTensor)],
 }
 
 impl Pool {
-    /// Runs a version's programs once on the calling thread, apart from the lanes and from every statistic: before the
-    /// version comes up, so that its first request does not pay for what the first run sets up. Stages run one after
-    /// another, exits or not. Gives how long each stage took, as it would on a lane: inputs gathered, run, outputs
-    /// taken apart.
+    /// Runs a version's programs once on the calling thread, without the lanes and the statistics. This happens before
+    /// the version goes into service, so that its first request does not pay for one-time setup. Stages run one after
+    /// another, ignoring exits. Returns the time of each stage as it would be on a lane: gathering inputs, running, and
+    /// splitting outputs.
     ///
     /// # Errors
-    /// When a program fails or its outputs are not what the specification or the plan promises.
+    /// If a program fails, or if its outputs do not match the specification or the plan.
     pub fn warm_up(
         &self,
         spec: &ModelSpec,
@@ -50,7 +50,7 @@ impl Pool {
         let (lengths, _) = Admission::new(spec).measure(inputs);
         let class = ShapeClass(lengths.clone());
         let (parts, lengths) = ([Part { inputs, rows, start: 0, count: rows }], [&lengths]);
-        // Never raised: loading has no time limit.
+        // Never raised, because loading has no time limit.
         let stop = StopSignal::default();
         let (buffers, stop) = (self.buffers(), &stop);
         let stages = match &programs.0 {
@@ -91,7 +91,7 @@ impl Pool {
     }
 }
 
-/// One row of the inputs of a batch.
+/// Returns one row of the inputs of a batch.
 fn row_of(spec: &ModelSpec, inputs: &[Option<InputTensor>], row: u32, rows: u32) -> Vec<Option<InputTensor>> {
     let of_batch = |input: &InputTensor| {
         let (bytes, mut shape) = (input.data.len() / rows as usize, input.shape.clone());

@@ -1,4 +1,4 @@
-//! A task as its lane's stream runs it.
+//! A task as a lane's stream runs it.
 
 use std::sync::Arc;
 
@@ -23,14 +23,14 @@ use crate::{
 /// A task with the memory of its batch.
 pub(super) struct HostTask {
     pub(super) job: Job,
-    /// What the task's batch keeps at the boundaries that the task reads.
+    /// The rows at the boundaries that the task reads.
     pub(super) reads: SmallVec<[(u16, Arc<BoundaryRows>); 1]>,
-    /// Where it keeps what the task writes.
+    /// The rows that the task writes.
     pub(super) writes: Option<Arc<BoundaryRows>>,
 }
 
-/// Runs a task, then tells the pool what came of it, on the same thread. That is settled before the lane's stream goes
-/// on, so the lane finds its next task, if there is one already, without a hand-over.
+/// Runs a task and reports its result to the pool on the same thread. The result is processed before the lane's stream
+/// goes on, so the lane finds its next task, if there is one, without a thread switch.
 pub(super) struct LaneWork {
     pub(super) pool: Arc<dyn Reports>,
     pub(super) shard: usize,
@@ -42,7 +42,7 @@ pub(super) struct LaneWork {
 }
 
 impl HostWork for LaneWork {
-    /// Boundaries are the task's own, which look for conflicts themselves (`boundary`): no operands.
+    /// Has no operands: boundaries belong to the task, and `boundary` checks them for conflicts.
     fn run(&mut self, _: &mut [Operand]) -> Result<(), String> {
         self.began = Some(self.pool.begins());
         self.ran = Some(self.task.run(&self.buffers)?);
@@ -54,7 +54,7 @@ impl HostWork for LaneWork {
         tickets.lock().landed(job.task.id);
         let finished = match (outcome, ran) {
             (Ok(()), Some(ran)) => Finished::Ran(ran),
-            // The pool was stopped, which has answered the requests.
+            // The pool was stopped and has answered the requests.
             (Err(WorkFailure::Stopped) | Ok(()), _) => return,
             (Err(failure), _) => Finished::Failed(job.failed(failure)),
         };

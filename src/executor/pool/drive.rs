@@ -1,5 +1,5 @@
-//! How the core of a shard is driven: a change under its lock, then what that left to do: launches, the alarm, answers,
-//! drops, and requests that move to another shard.
+//! Drives the core of a shard: a change under its lock, followed by everything that the change requires outside it,
+//! namely launches, the alarm, replies, drops, and requests that move to another shard.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -23,7 +23,7 @@ use crate::{
 };
 
 impl Pool {
-    /// The alarm went off, for the core, for the watch or for requests that were delayed: each sets its next.
+    /// Handles the alarm for the core, the watch and delayed requests. Each sets its next alarm.
     pub(in crate::executor) fn ring(self: &Arc<Self>, shard: &Shard) {
         self.drive(shard, |state, now, after| {
             state.step(now, Event::Wake, after);
@@ -32,7 +32,7 @@ impl Pool {
         });
     }
 
-    /// Lets `change` drive the core under the lock, then does what it left to do. `None` where that panics, which ends
+    /// Runs `change` under the shard's lock, and then carries out its results. Returns `None` if it panics, which ends
     /// the pool.
     pub(super) fn drive<R>(
         self: &Arc<Self>,
@@ -44,7 +44,7 @@ impl Pool {
         Some(result)
     }
 
-    /// Drives the core under the lock. What that leaves is to be [settled](Self::settle).
+    /// Runs `change` under the shard's lock. The results must be passed to [`settle`](Self::settle).
     pub(super) fn change<R>(
         &self,
         shard: &Shard,
@@ -60,7 +60,7 @@ impl Pool {
             }
             result
         }));
-        // Before another thread sees what is half done.
+        // Before another thread can see inconsistent state.
         let result = result.map_err(|panic| {
             self.stopped.store(true, Ordering::Release);
             (panic, state.stop())
@@ -80,7 +80,8 @@ impl Pool {
         }
     }
 
-    /// Launches, sets the alarm, answers and drops; then lets requests move to where they have to wait less.
+    /// Launches tasks, sets the alarm, sends replies and drops requests; then moves requests to a shard where they wait
+    /// less.
     pub(super) fn settle(self: &Arc<Self>, shard: &Shard, after: After) {
         self.settle_here(shard, after);
         if self.shards.len() > 1
@@ -120,7 +121,7 @@ impl Pool {
         }
     }
 
-    /// Lets one shard take requests from another that wait there and have not boarded.
+    /// Moves waiting requests that have not boarded from one shard to another.
     fn rebalance(self: &Arc<Self>, from: &Shard, to: &Shard) {
         let recalled = self.change(from, |state, now, after| state.step(now, Event::Recall, after));
         let Some(((), mut after)) = recalled else { return };
@@ -132,7 +133,8 @@ impl Pool {
         }
     }
 
-    /// Gives requests that left one shard to another. If that is gone meanwhile, to the one that has least to do.
+    /// Passes requests that left one shard to another. If that shard is lost meanwhile, they go to the one with the
+    /// least work.
     pub(super) fn take_in(self: &Arc<Self>, to: &Shard, recalled: Vec<Recalled>) {
         let mut next = Some((to, recalled));
         while let Some((to, recalled)) = next.take() {
@@ -156,8 +158,8 @@ impl Pool {
         recalled.into_iter().for_each(|recalled| recalled.record.refuse(error.clone(), now));
     }
 
-    /// Takes a device out of service for good: it is gone with all that it held. Requests that it ran fail, those that
-    /// waited there go to others, and no request is sent to it any more.
+    /// Takes a lost device out of service permanently. The requests that it ran fail, those that waited there move to
+    /// other devices, and it gets no further requests.
     pub fn lose_device(self: &Arc<Self>, device: usize) {
         let Some(shard) = self.shards.get(device) else { return };
         error!(device, "the device is lost");
@@ -180,10 +182,10 @@ impl Pool {
         }
     }
 
-    /// Publishes the lanes' counts, and that so many changes may have changed readiness.
+    /// Publishes the lanes' counts, and that `changes` changes may have affected readiness.
     fn publish_lanes(&self, changes: u64) {
         self.responsiveness.send_if_modified(|known| {
-            // Under the channel's lock, so that what is published last is the latest.
+            // Under the channel's lock, so that the value published last is the latest.
             let counts: LaneCounts = self.shards.iter().map(|shard| shard.state.lock().lane_counts()).sum();
             known.changes += changes;
             known.stuck_lanes = counts.stuck;
@@ -192,7 +194,7 @@ impl Pool {
         });
     }
 
-    /// Gives a lane a new thread, so that it goes on without its task.
+    /// Gives a lane a new thread, so that it continues without its task.
     fn replace(self: &Arc<Self>, shard: &Shard, replacement: Replacement) {
         let lane = replacement.lane;
         match shard.backend.leave_behind(lane, replacement.flight.task) {

@@ -1,4 +1,5 @@
-//! The pool: shards, each a device with its own core and lock, and the router that chooses among them.
+//! The pool: shards, each a device with its own core and lock, and the router that chooses among them. The repository
+//! loads versions into it, and front ends submit requests through a [`ModelHandle`].
 
 mod drive;
 mod shard;
@@ -36,29 +37,30 @@ use crate::{
     router::Router,
 };
 
-/// How a pool is set up.
+/// Settings of a pool.
 #[derive(Clone, Debug)]
 pub struct PoolOptions {
-    /// Lanes of the CPU, over all its shards, shared by all models; at least 1.
+    /// Number of CPU lanes over all its shards, shared by all models; at least 1.
     pub cpu_lanes: u16,
-    /// Parts that the CPU is cut into, each a device of its own with its share of the lanes; at least 1, at most
+    /// Number of parts that the CPU is divided into, each a device with its share of the lanes; from 1 to
     /// [`Self::cpu_lanes`].
     pub cpu_shards: u16,
-    /// Unused batch memory kept for later, in bytes.
+    /// Unused batch memory that is kept for reuse, in bytes.
     pub retain_bytes: usize,
-    /// Most bytes that all outputs of one batch may take; a batch that would take more fails.
+    /// Maximum bytes of all outputs of one batch. A batch that would need more fails.
     pub max_output_bytes: usize,
-    /// A task that runs longer than this is told to stop; its requests run again in halves, and one that was alone
-    /// fails. Zero: never. For versions that do not say it themselves.
+    /// Time limit of a task. A task that exceeds it is told to stop; its requests run again in halves, and a request
+    /// that ran alone fails. Zero: no limit. A version can set its own limit.
     pub task_time_limit: Duration,
-    /// A task that runs on for this long after it was told to stop is left to itself: its lane gets a new thread, as
-    /// long as no more tasks are left so than its device has lanes. Other lanes are lost until their tasks end.
+    /// A task that still runs after this time, counted from the stop signal, is abandoned and its lane gets a new
+    /// thread. A device abandons at most as many tasks at a time as it has lanes; further lanes are unavailable until
+    /// their tasks end.
     pub stop_grace: Duration,
-    /// Records requests and tasks, if it is on.
+    /// Records requests and tasks, if enabled.
     pub timeline: Arc<Timeline>,
-    /// Bounds on replies that wait for their clients.
+    /// Limits on replies that wait for their clients.
     pub backlog: BacklogLimits,
-    /// CUDA cards, each a device of its own, beside the CPU.
+    /// CUDA cards, each a separate device in addition to the CPU.
     pub cards: CardsOptions,
 }
 
@@ -81,10 +83,10 @@ impl Default for PoolOptions {
 /// The executor pool of one process.
 pub struct Pool {
     pub(super) shards: Box<[Shard]>,
-    /// By shard.
+    /// Kind of each shard's device.
     kinds: Box<[DeviceKind]>,
     router: Router,
-    /// Host memory, which all parts of the CPU have in common.
+    /// Host memory, shared by all parts of the CPU.
     buffers: Arc<BufferPool>,
     stats: Arc<PoolStats>,
     backlog: Arc<Backlog>,
@@ -93,15 +95,15 @@ pub struct Pool {
     pub(super) responsiveness: watch::Sender<Responsiveness>,
     pub(super) clock: Clock,
     next_model: AtomicU32,
-    /// No request is taken any more.
+    /// Set once no further request is taken.
     pub(super) stopped: AtomicBool,
 }
 
 impl Pool {
-    /// Starts the lanes and the timers of a pool: first the cards, then the CPU.
+    /// Starts the lanes and timers of a pool: first the cards, then the CPU.
     ///
     /// # Errors
-    /// When a thread cannot be started or a card not be opened.
+    /// If a thread cannot be started, or a card cannot be opened.
     pub fn start(options: &PoolOptions) -> io::Result<Arc<Self>> {
         let lanes = options.cpu_lanes.max(1);
         let count = options.cpu_shards.clamp(1, lanes);
@@ -120,7 +122,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A pool on these devices, without threads that keep time.
+    /// Creates a pool on these devices, without timer threads.
     pub(super) fn over(
         backends: Vec<(DeviceKind, Box<dyn Backend>)>,
         options: &PoolOptions,
@@ -157,11 +159,11 @@ impl Pool {
         })
     }
 
-    /// Brings a compiled version up: from here on requests may be submitted to the handle. The stages of `knobs` are
-    /// those of the programs, whatever it says.
+    /// Puts a compiled version into service. From then on requests may be submitted to the handle. The stages in
+    /// `knobs` are replaced by those of the programs.
     ///
     /// # Errors
-    /// When a device has not enough of what the version needs; says of what.
+    /// If a device lacks a resource that the version needs; the text names it.
     pub fn bring_up(
         self: &Arc<Self>,
         spec: ModelSpec,
@@ -171,12 +173,12 @@ impl Pool {
         self.bring_up_on(spec, knobs, programs, None, &Placement::Auto)
     }
 
-    /// As [`Self::bring_up`], on the devices that `placement` names, and with a time limit of its own for the version's
-    /// tasks, if there is one ([`PoolOptions::task_time_limit`]). What is left to the pool goes to the CPU if the cards
-    /// cannot hold it.
+    /// Like [`Self::bring_up`], on the devices that `placement` names, and with an optional time limit for the
+    /// version's tasks ([`PoolOptions::task_time_limit`]). With automatic placement the version goes to the CPU if the
+    /// cards cannot hold it.
     ///
     /// # Errors
-    /// As [`Self::bring_up`]; and when there is no such device, or it does not run the programs.
+    /// Those of [`Self::bring_up`]; also if there is no such device, or if it cannot run the programs.
     pub fn bring_up_on(
         self: &Arc<Self>,
         spec: ModelSpec,
@@ -227,11 +229,11 @@ impl Pool {
         })
     }
 
-    /// Chooses among devices, and reserves what a version needs on each that it lives on; these, and the knobs that it
-    /// has there.
+    /// Chooses devices, and reserves what the version needs on each. Returns the devices, and the version's knobs on
+    /// each.
     ///
     /// # Errors
-    /// As [`Self::load`].
+    /// See [`Self::load`].
     fn settle_in(
         self: &Arc<Self>,
         id: ModelId,
@@ -246,10 +248,10 @@ impl Pool {
         Ok((homes, own_knobs))
     }
 
-    /// Reserves what a version needs on each of its devices; the knobs that it has there.
+    /// Reserves what a version needs on each of its devices. Returns its knobs on each.
     ///
     /// # Errors
-    /// When a device has not enough. Nothing is reserved then.
+    /// If a device lacks a resource. Nothing is reserved then.
     fn load(
         self: &Arc<Self>,
         id: ModelId,
@@ -273,12 +275,12 @@ impl Pool {
         Ok(own_knobs)
     }
 
-    /// Whether CUDA cards are among its devices.
+    /// Whether the pool has CUDA cards.
     pub fn has_cards(&self) -> bool {
         self.kinds.iter().any(|kind| *kind != DeviceKind::Cpu)
     }
 
-    /// Its cards: their numbers among those of the driver.
+    /// Returns its cards by their numbers in the driver.
     pub fn cards(&self) -> impl Iterator<Item = u16> + '_ {
         self.kinds.iter().filter_map(|kind| match kind {
             DeviceKind::Cpu => None,
@@ -286,22 +288,22 @@ impl Pool {
         })
     }
 
-    /// Tasks that may run at the same time.
+    /// Returns how many tasks may run at the same time.
     pub fn lanes(&self) -> u16 {
         self.shards.iter().map(Shard::lanes).sum()
     }
 
-    /// Whether versions and lanes respond.
+    /// Returns a channel that reports whether versions and lanes respond.
     pub fn responsiveness(&self) -> watch::Receiver<Responsiveness> {
         self.responsiveness.subscribe()
     }
 
-    /// Counters of the scheduler.
+    /// Returns the counters of the scheduler.
     pub fn stats(&self) -> &Arc<PoolStats> {
         &self.stats
     }
 
-    /// Takes what the scheduler counts over into the statistics of all versions, which are read after it.
+    /// Copies the scheduler's counters into the statistics of all versions. Call this before reading them.
     pub fn count_meta_operations(&self) {
         let mut counted = BTreeMap::new();
         for shard in &self.shards {
@@ -315,28 +317,28 @@ impl Pool {
         }
     }
 
-    /// Replies that wait for their clients.
+    /// Returns the backlog of replies that wait for their clients.
     pub fn backlog(&self) -> &Arc<Backlog> {
         &self.backlog
     }
 
-    /// Batch memory.
+    /// Returns the pool of batch memory.
     pub fn buffers(&self) -> &Arc<BufferPool> {
         &self.buffers
     }
 
-    /// Requests that have not ended, but for those that are on their way from a device to another.
+    /// Returns the number of requests that have not ended, without those that are moving between devices.
     pub fn in_flight(&self) -> usize {
         self.shards.iter().map(|shard| shard.state.lock().in_flight()).sum()
     }
 
-    /// Ends what still runs: no request is taken any more, those in flight are answered that the server shuts down,
-    /// and running programs are told to stop. Whether all threads ended within `patience`.
+    /// Stops the pool: no further request is taken, requests in flight are answered that the server is shutting down,
+    /// and running programs are told to stop. Returns whether all threads ended within `patience`.
     pub fn stop(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
-        // Their channels close, which is the answer.
+        // Dropping the records closes their channels, which answers the requests.
         drop(self.take_remains());
-        // Each is stopped, whether or not the one before has ended.
+        // Stop every shard, even if a previous one has not ended in time.
         let have_ended: Vec<bool> = self.shards.iter().map(|shard| shard.stop(deadline)).collect();
         have_ended.into_iter().all(|has_ended| has_ended)
     }
@@ -350,7 +352,8 @@ impl Pool {
     }
 }
 
-/// The shards that a version lives on: all these, or one where its requests must stay together; those in turn.
+/// Returns the shards that a version is loaded on: all of these, or, if its requests must stay together, one of them,
+/// chosen round robin by id.
 fn homes_of(id: ModelId, knobs: &Knobs, among: Vec<usize>) -> Box<[usize]> {
     if knobs.is_bound() { Box::new([among[id.0 as usize % among.len()]]) } else { among.into() }
 }
@@ -363,12 +366,12 @@ impl fmt::Debug for Pool {
 
 #[cfg(test)]
 impl Pool {
-    /// Lets the core of the first device panic in the midst of its next step.
+    /// Makes the core of the first device panic in its next step.
     pub(crate) fn fail_next_step(&self) {
         self.shards[0].state.lock().fail_next_step();
     }
 
-    /// Lets the core of the first device panic now.
+    /// Makes the core of the first device panic now.
     pub(crate) fn fail_now(self: &Arc<Self>) {
         self.fail_next_step();
         self.ring(&self.shards[0]);

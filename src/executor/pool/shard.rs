@@ -1,4 +1,5 @@
-//! A shard: one device of the pool with its own core, lock, timer and backend. Nothing here is shared with another.
+//! A shard: one device of the pool with its own core, lock, timer and backend. Nothing here is shared with other
+//! shards.
 
 use std::{
     collections::VecDeque,
@@ -20,11 +21,11 @@ use crate::executor::{
 
 /// One device of a pool.
 pub(in crate::executor) struct Shard {
-    /// Its number among those of the pool.
+    /// Its number in the pool.
     pub(super) number: usize,
     pub(in crate::executor) state: Mutex<State>,
     pub(super) backend: Box<dyn Backend>,
-    /// What the backend has yet to do, in the order in which the core gave it: filled under the lock of `state`.
+    /// Orders for the backend, in the order in which the core issued them. Filled under the lock of `state`.
     orders: Mutex<VecDeque<Order>>,
     pub(in crate::executor) timer: Timer,
     /// Disconnected once the timer's thread has ended.
@@ -43,10 +44,10 @@ impl Shard {
         }
     }
 
-    /// Starts the thread that keeps time, which rings the pool at each alarm.
+    /// Starts the timer thread, which calls the pool at each alarm.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub(super) fn keep_time(pool: &Arc<Pool>, number: usize) -> io::Result<()> {
         let (alive, ended) = crossbeam_channel::bounded::<()>(0);
         *pool.shards[number].timer_ended.lock() = Some(ended);
@@ -63,20 +64,20 @@ impl Shard {
         self.backend.lanes()
     }
 
-    /// Puts orders behind those that were given before. To be called under the lock of `state`.
+    /// Appends orders. Must be called under the lock of `state`.
     pub(super) fn queue(&self, orders: &mut Vec<Order>) {
         if !orders.is_empty() {
             self.orders.lock().extend(orders.drain(..));
         }
     }
 
-    /// Lets the backend carry out what was ordered.
+    /// Makes the backend carry out the queued orders.
     pub(super) fn issue(&self, pool: &Arc<Pool>) {
         let pool: Arc<dyn Reports> = Arc::<Pool>::clone(pool);
         self.backend.issue(&pool, &mut || self.orders.lock().pop_front());
     }
 
-    /// Ends the lanes and the timer. Whether all threads ended by then.
+    /// Stops the lanes and the timer, and returns whether all threads ended by `deadline`.
     pub(super) fn stop(&self, deadline: Instant) -> bool {
         self.timer.stop();
         let lanes_ended = self.backend.stop(deadline);

@@ -1,4 +1,4 @@
-//! How requests come into the pool and are given up.
+//! Submission and cancellation of requests.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,7 +19,7 @@ use crate::{
 };
 
 impl Pool {
-    /// Sends a request to a shard of its version. Where it is then; nothing once it is refused.
+    /// Sends a request to a shard of its version. Returns where it is; `None` if it was rejected.
     pub(in crate::executor) fn submit(
         self: &Arc<Self>,
         handle: &Arc<ModelHandle>,
@@ -75,7 +75,7 @@ impl Pool {
         None
     }
 
-    /// The shard that a request goes to; none where all of its version's are lost.
+    /// Returns the shard for a request; `None` if all shards of its version are lost.
     fn home_of(&self, handle: &ModelHandle, request: &InferRequest) -> Option<&Shard> {
         let homes = || handle.homes.iter().copied();
         let home = match (&*handle.homes, &request.sequence) {
@@ -85,9 +85,9 @@ impl Pool {
         home.map(|home| &self.shards[home])
     }
 
-    /// The client has taken the responses of a request that paused.
+    /// Resumes a paused request after its client has taken the pending responses.
     pub(in crate::executor) fn resume(self: &Arc<Self>, location: &Location) {
-        // It has run, so it does not move.
+        // A request that paused has run, so it no longer moves.
         if let Some((shard, req)) = location.now() {
             self.drive(&self.shards[shard], |state, now, after| state.client_has_read(now, req, after));
         }
@@ -97,7 +97,7 @@ impl Pool {
         location.cancel(|shard, req| self.cancel_on(&self.shards[shard], req));
     }
 
-    /// Whether the shard had the request.
+    /// Cancels a request on a shard, and returns whether the shard had it.
     fn cancel_on(self: &Arc<Self>, shard: &Shard, req: ReqId) -> bool {
         let cancelled = self.drive(shard, |state, now, after| {
             let is_there = state.record(req).is_some();
@@ -114,7 +114,7 @@ impl Pool {
     }
 }
 
-/// What tasks of a version run.
+/// Returns the names of the parts that tasks of a version run.
 fn parts_of(handle: &ModelHandle) -> Parts {
     match &handle.cells {
         Some(cells) => Parts::Cells(cells.unfolding().cells.iter().map(|cell| cell.name.clone()).collect()),
@@ -123,10 +123,10 @@ fn parts_of(handle: &ModelHandle) -> Parts {
     }
 }
 
-/// What a request unfolds into.
+/// Computes the graph that a request unfolds into.
 ///
 /// # Errors
-/// When its sender is at fault.
+/// If the request is invalid.
 fn graph_of(handle: &ModelHandle, request: &InferRequest) -> Result<Box<[Unfolded]>, String> {
     if handle.has_sequences && request.sequence.is_none() {
         let model = &handle.spec.name;

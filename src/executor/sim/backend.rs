@@ -1,8 +1,8 @@
-//! The simulated device as a backend: arenas for stages, slot tables for cells, lanes that take work ahead, outputs
+//! The simulated device as a backend: arenas for stages, slot tables for cells, lanes that take work ahead, and outputs
 //! that the host takes later.
 //!
-//! A row holds a hash of what made it (`device::sim`), so that what a client is answered with tells every task that its
-//! rows went through. Values of requests come as INT64: the request's number and the row's.
+//! A row holds a hash of everything that made it (`device::sim`), so a reply identifies every task that its rows went
+//! through. Requests carry INT64 values: the numbers of the request and of the row.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -35,7 +35,7 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// One device: the backend that the pool drives, and what the test drives.
+/// One device: the interface to the pool, and to the test.
 pub(super) struct Simulated {
     shard: usize,
     lanes: u16,
@@ -43,7 +43,7 @@ pub(super) struct Simulated {
     floor: Arc<Mutex<Floor>>,
 }
 
-/// The device itself.
+/// The state of the device.
 pub(super) struct Floor {
     pub(super) sim: Sim,
     behaviour: Behaviour,
@@ -53,19 +53,19 @@ pub(super) struct Floor {
     used_rows: u64,
     /// Tasks on the device.
     flights: Vec<Flight>,
-    /// Completed tasks whose outputs the host has yet to take, in the order of completion.
+    /// Completed tasks whose outputs the host has not taken yet, in the order of completion.
     untaken: VecDeque<Untaken>,
-    /// Out rows that nobody uses.
+    /// Output rows that are free.
     spare: Vec<(u32, BufferId)>,
-    /// What is wrong, if anything: found where no error can be returned.
+    /// The first fault found where no error could be returned.
     pub(super) broken: Option<String>,
     pub(super) counts: Counts,
 }
 
-/// What a version has on the device.
+/// The memory of a version on the device.
 struct Version {
     reserved: Reserved,
-    /// By stage or cell: the sizes that it runs in; none where it runs in any.
+    /// For each stage or cell, the sizes that it runs in; empty if it runs in any.
     buckets: Vec<Box<[u32]>>,
 }
 
@@ -78,10 +78,10 @@ enum Reserved {
 pub(super) struct Flight {
     pub(super) job: Job,
     operation: Operation,
-    /// Where its outputs lie until they are taken.
+    /// Buffer of its outputs until they are taken.
     pub(super) out: BufferId,
     out_rows: u32,
-    /// It fails whatever it does: what needs it fails too.
+    /// Whether it fails; tasks that depend on it fail too.
     pub(super) fails: bool,
 }
 
@@ -208,7 +208,7 @@ impl Floor {
         let program = u64::from(task.model.0) << 16 | u64::from(task.cell.0);
         let version = self.versions.get_mut(&task.model).map(|version| &mut version.reserved);
         let (accesses, work) = match version {
-            // What was refused has touched nothing: its inputs are as they were, and it may run again.
+            // A refused task has touched nothing: its inputs are unchanged, and it may run again.
             _ if fails => (Vec::new(), Work::new(program, took_ns, 1).failing()),
             None => return Err(format!("{:?} is of {:?}, which is not loaded", task.id, task.model)),
             Some(Reserved::Arenas(arenas)) => {
@@ -231,7 +231,7 @@ impl Floor {
         Ok(())
     }
 
-    /// Rows that a task's outputs lie in.
+    /// Returns a buffer for a task's outputs.
     fn out(&mut self, rows: u32) -> Result<(BufferId, u32), String> {
         if let Some(at) = self.spare.iter().position(|&(own, _)| own >= rows) {
             let (rows, buffer) = self.spare.swap_remove(at);
@@ -261,31 +261,31 @@ impl Floor {
         buffers.into_iter().try_for_each(|buffer| self.sim.free(buffer)).map_err(|error| error.to_string())
     }
 
-    /// Time goes on.
+    /// Advances the device to the current time.
     pub(super) fn keep_up(&mut self, now: Ns) {
         if self.sim.next_end_ns().is_none_or(|end| end > now) {
             self.sim.advance_to(now);
         }
     }
 
-    /// When something happens here next.
+    /// Returns the time of the device's next event.
     pub(super) fn next_ns(&self) -> Option<Ns> {
         let taken = self.untaken.front().map(|untaken| untaken.at);
         [self.sim.next_end_ns(), taken].into_iter().flatten().min()
     }
 
-    /// Nothing is left of what was there but what is loaded.
+    /// Whether nothing is in flight.
     pub(super) fn is_idle(&self) -> bool {
         self.flights.is_empty() && self.untaken.is_empty()
     }
 
-    /// Rows that versions have reserved.
+    /// Returns the number of rows that versions have reserved.
     pub(super) fn used_rows(&self) -> u64 {
         self.used_rows
     }
 }
 
-/// Lets what is due by now happen on a device: one completion, or the outputs of one task. Whether anything was.
+/// Processes one due event of a device: a completion, or the outputs of one task. Returns whether there was one.
 pub(super) fn advance(floor: &Mutex<Floor>, pool: &Arc<dyn Reports>, shard: usize, now: Ns) -> Result<bool, String> {
     let mut here = floor.lock();
     if here.untaken.front().is_some_and(|untaken| untaken.at <= now) {
@@ -353,7 +353,7 @@ impl Floor {
     }
 }
 
-/// Whether a task needs what another should write.
+/// Whether a task depends on what another writes.
 fn needs(job: &Job, other: &Job) -> bool {
     match &job.model.programs.0 {
         Programs::Cells(_) => cells::needs(job, other),

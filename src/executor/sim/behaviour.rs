@@ -1,4 +1,4 @@
-//! How the devices of a run behave: times, faults, and how rows end.
+//! The behaviour of the devices of a run: times, faults, and outcomes of rows.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,39 +19,39 @@ use crate::{
     executor::{job::Job, record::Payload},
 };
 
-/// What devices note of requests, by the requests' numbers.
+/// What devices record about requests, by the requests' numbers.
 #[derive(Default)]
 pub(super) struct Noted {
-    /// By device: those of which it had rows.
+    /// For each device, the requests of which it had rows.
     pub(super) ran: Vec<BTreeSet<u64>>,
-    /// A task failed that held nothing else.
+    /// Requests that failed in a task of their own.
     pub(super) failed_alone: BTreeSet<u64>,
-    /// Outputs of them were lost.
+    /// Requests whose outputs were lost.
     pub(super) outputs_lost: BTreeSet<u64>,
-    /// By row: how often it repeated a stage.
+    /// For each row, how often it repeated a stage.
     repeated: BTreeMap<(u64, u32), u8>,
 }
 
-/// What a device does wrong, so that it is seen to be found.
+/// A planted fault of a device, to test that it is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Planted {
     /// Does not wait for tasks of other lanes.
     NoWaits,
-    /// Carries orders out from the last to the first.
+    /// Carries out orders from the last to the first.
     Backwards,
-    /// Gives two rows of outputs to each other's requests.
+    /// Swaps the outputs of two requests' rows.
     SwappedOutputs,
-    /// Takes the next slot for nodes of odd numbers.
+    /// Uses the next slot for nodes with odd numbers.
     NextSlot,
-    /// Lets outputs be written over before the host has taken them.
+    /// Overwrites outputs before the host has taken them.
     OutputsReused,
-    /// Forgets that outputs are to be taken.
+    /// Never delivers outputs.
     NeverTaken,
-    /// Runs what needs a failed task's rows as if they were there.
+    /// Runs tasks that depend on a failed task as if it had succeeded.
     FailureUnnoticed,
-    /// Keeps what a version had.
+    /// Does not free the memory of a version.
     NeverFreed,
-    /// Tells of outputs in any order.
+    /// Reports outputs out of order.
     TakenOutOfOrder,
 }
 
@@ -69,7 +69,7 @@ impl Planted {
     ];
 }
 
-/// One device's.
+/// The behaviour of one device.
 pub(super) struct Behaviour {
     world: Arc<World>,
     shard: usize,
@@ -83,12 +83,12 @@ impl Behaviour {
         Self { world: Arc::clone(world), shard, rng, noted: Arc::clone(noted) }
     }
 
-    /// Rows that a device has for what versions keep there.
+    /// Returns the rows of memory that a device has for versions.
     pub(super) fn memory_rows(&self) -> u64 {
         self.world.memory_rows
     }
 
-    /// Some devices have the cells of a model in a few sizes only. Of stages the scenario says so.
+    /// Gives some devices bucket sizes for the cells of a model. The buckets of stages are part of the scenario.
     pub(super) fn give_buckets(&mut self, knobs: &mut Knobs) {
         let Policy::Cellular(cellular) = &mut knobs.policy else { return };
         let is_chosen = self.rng.coin();
@@ -97,7 +97,7 @@ impl Behaviour {
         }
     }
 
-    /// How long a task takes.
+    /// Returns the duration of a task.
     pub(super) fn took_ns(&self, task: &Task) -> Ns {
         let model = self.world.scenario.models.get(task.model.0 as usize);
         let of_stage = |model: &Model| model.costs[usize::from(task.cell.0)];
@@ -105,12 +105,12 @@ impl Behaviour {
         launch_ns + row_ns * u64::from(task.bucket.rows)
     }
 
-    /// How long the outputs of a task stay on the device.
+    /// Returns how long the outputs of a task stay on the device.
     pub(super) fn take_ns(&mut self) -> Ns {
         self.rng.within(1, self.world.most_take_ns)
     }
 
-    /// Whether a task fails that comes to the device, because of a row in it or by chance.
+    /// Whether a task fails, because of one of its rows or by chance.
     pub(super) fn fails(&mut self, job: &Job) -> bool {
         let cell = usize::from(job.task.cell.0);
         let is_bad = |(number, row): (u64, u32)| {
@@ -125,7 +125,7 @@ impl Behaviour {
         has_bad || self.rng.permille(self.world.scenario.faults)
     }
 
-    /// Whether the outputs of a task are lost on their way to the host, which ends its requests.
+    /// Whether the outputs of a task are lost on the way to the host, which ends its requests.
     pub(super) fn loses_outputs(&mut self, job: &Job) -> bool {
         let is_lost = self.rng.permille(3);
         if is_lost {
@@ -134,7 +134,7 @@ impl Behaviour {
         is_lost
     }
 
-    /// A task fails, for whatever reason.
+    /// Records that a task failed.
     pub(super) fn failed(&self, job: &Job) {
         let numbers: BTreeSet<u64> = self.rows(job).map(|(number, _)| number).collect();
         if numbers.len() == 1 {
@@ -142,7 +142,7 @@ impl Behaviour {
         }
     }
 
-    /// How the rows of a task end.
+    /// Returns the outcomes of a task's rows.
     pub(super) fn outcomes(&self, job: &Job) -> Vec<RowOutcome> {
         if self.kind(job) == Kind::Decoupled {
             return self
@@ -159,7 +159,7 @@ impl Behaviour {
         self.world.kind(job.task.model.0 as usize)
     }
 
-    /// A request of one row has answered, so often before.
+    /// Returns the outcome of a request of one row that has answered `before` times.
     fn answer(&self, number: u64, before: u32) -> RowOutcome {
         let is_last = before + 1 == self.world.requests[number as usize].nodes;
         RowOutcome { next: if is_last { Next::Done } else { Next::Skip(CellId(0)) }, emitted: true }
@@ -179,7 +179,7 @@ impl Behaviour {
         oracle::next_of(&self.world.scenario, model, cell, number, row)
     }
 
-    /// By row: the numbers of its request and of itself.
+    /// For each row, the numbers of its request and of the row.
     fn rows<'j>(&self, job: &'j Job) -> impl Iterator<Item = (u64, u32)> + use<'j> {
         let kind = self.kind(job);
         job.members.iter().flat_map(move |member| {
@@ -189,7 +189,7 @@ impl Behaviour {
     }
 }
 
-/// The number of a request for a model of this kind, as it says.
+/// Returns the number of a request, encoded in its inputs according to the kind of its model.
 pub(super) fn number_of(kind: Kind, payload: &Payload) -> u64 {
     let first = value(payload.inputs[0].as_ref().map_or(&[], |input| &input.data), 0);
     if kind == Kind::Cells { first >> 16 } else { first }

@@ -1,7 +1,7 @@
-//! Tasks of cells on the simulated device: the state of a request lies in its slots (BatchMaker section 5), and a
-//! node's task reads it where it is.
+//! Tasks of cells on the simulated device. The state of a request is in its slots (BatchMaker section 5), and a node's
+//! task reads it in place.
 //!
-//! A slot has two rows, which the nodes of a chain write in turn: a node that fails leaves what it has read as it was.
+//! A slot has two rows, which the nodes of a chain write in turn, so a failed node does not destroy its own input.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -20,24 +20,24 @@ use crate::{
     model::Dims,
 };
 
-/// Rows of a slot.
+/// Rows per slot.
 const TURNS: u32 = 2;
 
-/// Most bytes that a request's nodes may leave.
+/// Maximum bytes that a request's nodes may keep.
 const MOST_BYTES: usize = 1 << 20;
 
 /// The slots of a version.
 pub(super) struct SlotTable {
     buffer: BufferId,
     slots: u32,
-    /// By slot: whose state it holds.
+    /// For each slot, the owner of its state.
     held_by: Vec<Option<(ReqId, u32)>>,
-    /// By request and node of a tree: its slot.
+    /// For each request and node of a tree, its slot.
     of_node: BTreeMap<(ReqId, u32), u32>,
 }
 
 impl SlotTable {
-    /// Rows that a version needs.
+    /// Returns the rows that a version needs.
     pub(super) fn rows(slots: u32) -> u64 {
         u64::from(slots) * u64::from(TURNS)
     }
@@ -51,7 +51,7 @@ impl SlotTable {
         (vec![self.buffer], Self::rows(self.slots))
     }
 
-    /// What a task touches, and what it makes of it: each node's row in its slot, and the same beside, as its output.
+    /// Returns the accesses of a task and its work: each node writes its row to its slot, and a copy as its output.
     pub(super) fn work(
         &mut self,
         counts: &mut Counts,
@@ -116,7 +116,7 @@ impl SlotTable {
         accesses.push(Access::write(self.buffer, Rows::List(writes.into())));
         accesses.push(whole(out, rows));
         work.fan_in = sources.first().map_or(1, Vec::len) as u32;
-        // The slots first, then the outputs.
+        // First for the slots, then for the outputs.
         for _ in 0..2 {
             work.sources.extend(sources.iter().flatten().copied());
         }
@@ -124,18 +124,18 @@ impl SlotTable {
     }
 }
 
-/// The request's way through its cells.
+/// Returns the request's data between its cells.
 fn journey(member: &Member) -> Result<&Arc<Journey>, String> {
     member.journey.as_ref().ok_or_else(|| format!("{:?} has not unfolded", member.span.req))
 }
 
-/// What a request brings for one of its nodes.
+/// Returns the value that a request supplies for one of its nodes.
 fn token(member: &Member, number: u32) -> u64 {
     let data = member.payload.inputs[0].as_ref().map_or(&[][..], |input| &input.data);
     value(data, number as usize)
 }
 
-/// Whether a task has a node that reads what one of another should leave.
+/// Whether a task has a node that reads a value written by a node of another task.
 pub(super) fn needs(job: &Job, other: &Job) -> bool {
     job.members.iter().any(|member| {
         let Ok(journey) = journey(member) else { return false };
@@ -149,7 +149,7 @@ pub(super) fn needs(job: &Job, other: &Job) -> bool {
     })
 }
 
-/// Keeps what nodes have left with their requests, from where their replies are made.
+/// Stores the nodes' values in their requests, from which the replies are built.
 pub(super) fn outputs(job: &Job, values: &[u64], outcomes: &[RowOutcome]) -> Result<Outputs, String> {
     for ((member, &value), outcome) in job.members.iter().zip(values).zip(outcomes) {
         let journey = journey(member)?;

@@ -1,10 +1,10 @@
 //! The pool in virtual time, over simulated devices.
 //!
-//! The whole of the pool runs as it does over real devices: submission, router, shards with their cores, orders, tasks
-//! that are launched ahead, outputs that are taken later, requests that move, devices that are lost. Only the clock,
-//! the timers and the devices are the test's, and all happens on its thread, so that a seed replays a run:
-//! `PATERNOSTER_SEED=… cargo test --lib executor::sim`; the long run is `cargo test --release --lib executor::sim --
-//! --ignored --nocapture`. What each request is answered with is held to a serial oracle; the devices find races.
+//! The whole pool runs as it does over real devices: submission, router, shards with their cores, orders, tasks
+//! launched ahead, outputs taken later, requests that move, and lost devices. Only the clock, the timers and the
+//! devices belong to the test. Everything happens on the test's thread, so a seed replays a run: `PATERNOSTER_SEED=…
+//! cargo test --lib executor::sim`. The long run is `cargo test --release --lib executor::sim -- --ignored
+//! --nocapture`. Each reply is compared with a serial oracle, and the devices detect races.
 
 mod backend;
 mod behaviour;
@@ -15,7 +15,7 @@ mod stages;
 mod values;
 mod world;
 
-// What the simulated runs of the core are made of.
+// Shared with the simulated runs of the core.
 #[path = "../../../tests/simulated/buckets.rs"]
 mod buckets;
 #[path = "../../../tests/simulated/rng.rs"]
@@ -28,7 +28,7 @@ mod tests;
 
 use crate::batching::{ReqId, Task};
 
-/// Rows of a task one by one: request, row within it, place in the batch.
+/// Returns the rows of a task one by one: request, row within it, place in the batch.
 fn rows_of(task: &Task) -> impl Iterator<Item = (ReqId, u32, u32)> + '_ {
     task.rows.iter().flat_map(|&span| (0..span.count).map(move |row| (span.req, span.start + row, span.at + row)))
 }

@@ -1,4 +1,4 @@
-//! The serial oracle: what each request must come to, worked out without batches, lanes or slots.
+//! The serial oracle: computes the expected result of each request without batches, lanes or slots.
 
 use super::{
     rng::mix,
@@ -11,12 +11,12 @@ use crate::{
     device::sim::{content, external},
 };
 
-/// The program of a stage or cell on a device.
+/// Returns the program of a stage or cell on a device.
 pub(super) fn program(model: usize, cell: usize) -> u64 {
     (model as u64) << 16 | cell as u64
 }
 
-/// Where a row goes after a stage; repetitions apart, which change no value.
+/// Returns where a row goes after a stage, ignoring repetitions, which change no value.
 pub(super) fn next_of(scenario: &Scenario, model: usize, stage: usize, number: u64, row: u32) -> Next {
     let own = &scenario.models[model];
     if !own.knobs.stages[stage].decides {
@@ -30,15 +30,15 @@ pub(super) fn next_of(scenario: &Scenario, model: usize, stage: usize, number: u
     }
 }
 
-/// Whether a row repeats a stage that it has repeated so often before.
+/// Whether a row repeats a stage that it has repeated `before` times.
 pub(super) fn repeats(scenario: &Scenario, model: usize, stage: usize, number: u64, row: u32, before: u8) -> bool {
     scenario.models[model].knobs.stages[stage].decides
         && before < 2
         && chance(scenario, !number, row, stage as u64) % 1000 < 60
 }
 
-/// Whether a row fails every task of a stage that it is in. A stage that the next does not read fails nobody: on a lane
-/// that looks ahead the reply may be there before its task has ended.
+/// Whether a row fails every task of a stage that it is in. A stage that the next one does not read never fails: on a
+/// lane that looks ahead the reply may be complete before such a task has ended.
 pub(super) fn is_bad(scenario: &Scenario, model: usize, stage: usize, number: u64, row: u32) -> bool {
     let stages = &scenario.models[model].knobs.stages;
     let is_read = stages.get(stage + 1).is_none_or(|next| next.reads.contains(&(stage as u16)));
@@ -57,7 +57,7 @@ pub(super) fn is_last(world: &World, number: u64, node: u32) -> bool {
         && node == (mix(world.scenario.seed ^ mix(number)) % u64::from(request.nodes)) as u32
 }
 
-/// The values of a request's rows, or of its responses; none where it fails.
+/// Returns the values of a request's rows or responses; `None` if it fails.
 pub(super) fn reply(world: &World, number: u64) -> Option<Vec<u64>> {
     let request = &world.requests[number as usize];
     match world.kind(request.model) {
@@ -70,7 +70,7 @@ pub(super) fn reply(world: &World, number: u64) -> Option<Vec<u64>> {
     }
 }
 
-/// The value of a row behind the stage where it is done.
+/// Returns the value of a row after the stage where it is done.
 fn of_row(scenario: &Scenario, model: usize, number: u64, row: u32) -> Option<u64> {
     let stages = &scenario.models[model].knobs.stages;
     let mut contents = [0; 8];
@@ -82,7 +82,7 @@ fn of_row(scenario: &Scenario, model: usize, number: u64, row: u32) -> Option<u6
         };
         let is_last = stage + 1 == stages.len();
         contents[stage] = content(program(model, stage), 0, &inputs);
-        // What stands beside what a later stage reads is the second output.
+        // A value that is returned beside one that a later stage reads is the second output.
         let given = content(program(model, stage), u16::from(!is_last), &inputs);
         if is_bad(scenario, model, stage, number, row) {
             return None;
@@ -96,7 +96,7 @@ fn of_row(scenario: &Scenario, model: usize, number: u64, row: u32) -> Option<u6
     }
 }
 
-/// The value of the last step, or of the root.
+/// Returns the value of the last step, or of the root.
 fn of_nodes(world: &World, request: &Request, number: u64) -> Option<u64> {
     let shape = world.cells.shape;
     let nodes = match shape {

@@ -1,4 +1,4 @@
-//! One run: a pool over simulated devices, driven event by event, and every answer held to the oracle.
+//! One run: a pool over simulated devices, driven event by event, with every reply compared with the oracle.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,12 +33,12 @@ use crate::{
     },
 };
 
-/// Events after which a run does not end any more.
+/// A run with more events than this counts as endless.
 const MOST_EVENTS: u64 = 200_000;
 
 macro_rules! happened {
     ($($name:ident: $says:literal,)+) => {
-        /// How often each thing happened, in one run or in many.
+        /// Counts of the events of one run or of many.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub(super) struct Happened {
             $(pub(super) $name: u64,)+
@@ -85,30 +85,30 @@ struct Run {
     reports: Arc<dyn Reports>,
     floors: Vec<Arc<Mutex<Floor>>>,
     lost: Vec<bool>,
-    /// By model; none for those that were refused.
+    /// By model; `None` for rejected models.
     handles: Vec<Option<Arc<ModelHandle>>>,
     now: Ns,
     clock: Arc<AtomicU64>,
     noted: Arc<Mutex<Noted>>,
-    /// Requests that waited at a device that was lost, and may go to others.
+    /// Requests that waited on a device when it was lost, and may move to others.
     waited: BTreeSet<u64>,
-    /// Requests that have been sent.
+    /// Number of requests sent.
     sent: usize,
-    /// Those that are waited for.
+    /// Requests without a reply yet.
     open: BTreeMap<u64, Waiting>,
     rng: Rng,
     happened: Happened,
 }
 
-/// A client that waits.
+/// A waiting client.
 enum Waiting {
     ForOne(Pin<Box<ResponseFuture>>),
-    /// For responses until the stream ends, with those that there were.
+    /// Waits for responses until the stream ends; keeps those received.
     ForAll(ResponseStream, Vec<u64>),
 }
 
 impl Waiting {
-    /// Hears what there is to hear: the values that the request is answered with, once that is all.
+    /// Polls for replies. Returns the values of all of them once the request has ended.
     fn hear(&mut self) -> Poll<Result<Vec<u64>, InferError>> {
         let values = |response: &Response| {
             let data = &response.outputs[0].data;
@@ -128,7 +128,7 @@ impl Waiting {
     }
 }
 
-/// Plays the run of a seed, with a planted fault or none.
+/// Plays the run of a seed, with or without a planted fault.
 pub(super) fn play(seed: u64, planted: Option<Planted>) -> Result<Happened, String> {
     let mut run = Run::new(World::random(seed), planted)?;
     let mut events = 0;
@@ -152,7 +152,7 @@ impl Run {
             ((DeviceKind::Cpu, Box::new(device) as Box<dyn Backend>), floor)
         });
         let (backends, floors): (Vec<_>, Vec<_>) = devices.unzip();
-        // A stream that leaves two responses unread pauses.
+        // A stream pauses when two responses are unread.
         let backlog = BacklogLimits { stream_bytes: 2 * ROW_BYTES, ..BacklogLimits::DEFAULT };
         let options = PoolOptions { task_time_limit: Duration::ZERO, backlog, ..PoolOptions::default() };
         let pool = Pool::over(backends, &options, BufferPool::new(0), Clock::set(&clock));
@@ -191,10 +191,10 @@ impl Run {
         })
     }
 
-    /// Lets the next thing happen; false when nothing is left to happen.
+    /// Processes the next event; returns false if there is none.
     fn step(&mut self) -> Result<bool, String> {
         let Some(next) = self.next() else {
-            // Clients that were late may let requests go on.
+            // Late clients may let requests go on by reading now.
             self.hear(false)?;
             return Ok(self.next().is_some());
         };
@@ -234,7 +234,7 @@ impl Run {
         self.pool.shards[shard].timer.due().map(|at| self.pool.clock.ns_at(at))
     }
 
-    /// One of the things that are due.
+    /// Processes one of the events that are due.
     fn happen(&mut self) -> Result<(), String> {
         let now = self.now;
         for shard in 0..self.floors.len() {
@@ -285,7 +285,7 @@ impl Run {
         self.open.insert(number, waiting);
     }
 
-    /// Clients give requests up, and lanes become slow.
+    /// Cancels requests and slows down lanes.
     fn disturb(&mut self) {
         let owed = self.happened.cancelled * 100 < self.happened.requests * self.world.cancels;
         if owed && self.rng.permille(300) && !self.open.is_empty() {
@@ -304,7 +304,7 @@ impl Run {
         }
     }
 
-    /// Takes the answers that there are; those of streams only if their clients are not late.
+    /// Takes the available replies; skips streams if their clients are late.
     fn hear(&mut self, are_late: bool) -> Result<(), String> {
         let mut heard = Vec::new();
         for (&number, waiting) in &mut self.open {
@@ -353,7 +353,7 @@ impl Run {
                 (&mut self.happened.expired, request.expiry.is_some_and(|expiry| expiry <= self.now))
             }
             Err(InferError::DeviceLost) => {
-                // What waited there went to others, if there were any.
+                // Requests that waited there moved to other devices, if there were any.
                 let may_be = self.lost.contains(&true) && !self.waited.contains(&number);
                 (&mut self.happened.device_lost, may_be || self.lost.iter().all(|lost| *lost))
             }
@@ -370,7 +370,7 @@ impl Run {
         Ok(())
     }
 
-    /// Everything is over: nothing is left, and devices hold nothing once the versions are gone.
+    /// Checks the end of the run: nothing is left, and devices hold nothing after the versions are unloaded.
     fn end(mut self) -> Result<Happened, String> {
         if !self.open.is_empty() {
             let waiting: Vec<&u64> = self.open.keys().collect();

@@ -1,4 +1,4 @@
-//! Tasks of stages on the simulated device: a buffer for each pair of each boundary (DVABatch section 6.1).
+//! Tasks of stages on the simulated device, with one buffer per pair of each boundary (DVABatch section 6.1).
 
 use super::{
     rows_of,
@@ -27,7 +27,7 @@ struct Pair {
 }
 
 impl Arenas {
-    /// Rows that a version needs.
+    /// Returns the rows that a version needs.
     pub(super) fn rows(knobs: &Knobs) -> u64 {
         (knobs.stages.len() as u64 - 1) * u64::from(knobs.buffer_pairs) * u64::from(knobs.max_batch_rows)
     }
@@ -45,7 +45,7 @@ impl Arenas {
         (buffers, rows)
     }
 
-    /// No request is left: what batches kept is poison.
+    /// Poisons the buffers of batches when no request is left.
     pub(super) fn rest(&mut self, sim: &mut Sim) -> Result<(), String> {
         self.pairs.iter_mut().flatten().try_for_each(|pair| {
             pair.owner = None;
@@ -53,7 +53,7 @@ impl Arenas {
         })
     }
 
-    /// What a task touches, and what it makes of it: its rows at their places in the pairs, and its outputs beside.
+    /// Returns the accesses of a task and its work: its rows at their places in the pairs, and its outputs.
     pub(super) fn work(
         &mut self,
         sim: &mut Sim,
@@ -103,8 +103,8 @@ impl Arenas {
     }
 }
 
-/// By row of a task: the number of its request, and its own, as the request says; or how often a decoupled request has
-/// answered.
+/// For each row of a task, the numbers of its request and of the row, as the request encodes them; for a decoupled
+/// request, the number of its earlier responses.
 fn inputs(job: &Job) -> impl Iterator<Item = (u64, u64)> + '_ {
     let is_decoupled = job.model.spec.decoupled;
     job.members.iter().flat_map(move |member| {
@@ -116,7 +116,7 @@ fn inputs(job: &Job) -> impl Iterator<Item = (u64, u64)> + '_ {
     })
 }
 
-/// Whether a task reads rows that another, of an earlier stage, should write.
+/// Whether a task reads rows that another, of an earlier stage, writes.
 pub(super) fn needs(task: &Task, other: &Task) -> bool {
     let reads_it = other.writes.is_some_and(|lease| task.reads.contains(&lease));
     task.model == other.model
@@ -125,7 +125,7 @@ pub(super) fn needs(task: &Task, other: &Task) -> bool {
         && rows_of(task).any(|(req, row, _)| rows_of(other).any(|(own, own_row, _)| (own, own_row) == (req, row)))
 }
 
-/// What clients are given of a task's outputs.
+/// Returns the parts of replies in a task's outputs.
 pub(super) fn outputs(programs: &Programs, job: &Job, values: &[u64], outcomes: &[RowOutcome]) -> Outputs {
     let tensor = |values: &[u64]| OutputTensor {
         shape: Dims::from_slice(&[values.len() as i64, 1]),
@@ -155,7 +155,7 @@ pub(super) fn outputs(programs: &Programs, job: &Job, values: &[u64], outcomes: 
     outputs
 }
 
-/// Places as a range where they are one.
+/// Names places as a range if they are contiguous.
 fn named(places: &[u32]) -> Rows {
     match (places.first(), places.windows(2).all(|pair| pair[0] + 1 == pair[1])) {
         (Some(&first), true) => (first..first + places.len() as u32).into(),

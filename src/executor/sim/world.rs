@@ -1,4 +1,4 @@
-//! What a run is about: devices, models of stages and of cells, requests; all from one seed.
+//! The random contents of a run: devices, models of stages and of cells, and requests; all from one seed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -23,36 +23,36 @@ use crate::{
     },
 };
 
-/// Value that ends a loop; no hash is as small.
+/// Value that ends a loop; hashes are larger.
 const LAST: i64 = 1;
 
-/// Most steps of a loop.
+/// Maximum number of steps of a loop.
 const MOST_STEPS: u64 = 12;
 
 /// A run.
 pub(super) struct World {
     /// Models of stages, and the requests for them.
     pub(super) scenario: Scenario,
-    /// A model of cells behind those.
+    /// The model of cells, numbered after those.
     pub(super) cells: CellModel,
-    /// Behind that one that answers as often as a request asks for: its knobs.
+    /// Knobs of the decoupled model, numbered last. It answers as often as a request asks for.
     pub(super) decoupled: Knobs,
     pub(super) shards: usize,
     pub(super) lanes: u16,
     pub(super) lane_knobs: LaneKnobs,
-    /// By time.
+    /// Ordered by time.
     pub(super) requests: Vec<Request>,
-    /// When a device is lost.
+    /// Times at which devices are lost.
     pub(super) losses: Vec<(Ns, usize)>,
-    /// Of a hundred requests, so many are given up.
+    /// Percentage of requests that are cancelled.
     pub(super) cancels: u64,
-    /// Longest time for which outputs stay on a device.
+    /// Maximum time that outputs stay on a device.
     pub(super) most_take_ns: u64,
-    /// Rows that each device has for what versions keep there.
+    /// Rows of memory that each device has for versions.
     pub(super) memory_rows: u64,
 }
 
-/// What a model of a run is.
+/// The kind of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Stages,
@@ -63,19 +63,19 @@ pub(super) enum Kind {
 /// How requests for cells unfold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shape {
-    /// As many steps as it has tokens.
+    /// One step per token.
     Chain,
-    /// As many, or fewer: the step says which is the last.
+    /// One step per token at most; a step ends the loop.
     Loop,
-    /// Leaves, and nodes of two children.
+    /// Leaves, and inner nodes with two children.
     Tree,
 }
 
-/// A model of cells.
+/// The model of cells.
 pub(super) struct CellModel {
     pub(super) shape: Shape,
     pub(super) knobs: Knobs,
-    /// Time of a launch, and of each row.
+    /// Duration of a launch, and of each row.
     pub(super) costs: (u64, u64),
 }
 
@@ -90,9 +90,9 @@ pub(super) struct Request {
     pub(super) priority: u64,
     pub(super) board_by: Option<Ns>,
     pub(super) expiry: Option<Ns>,
-    /// Of cells: steps, or nodes. Of a decoupled model: responses.
+    /// For cells: the number of steps or nodes. For a decoupled model: the number of responses.
     pub(super) nodes: u32,
-    /// Of cells: the node that fails each task that it is in.
+    /// For cells: the node that fails each of its tasks.
     pub(super) bad_node: Option<u32>,
 }
 
@@ -140,7 +140,7 @@ impl World {
             (request.model, request.rows) = (scenario.models.len(), 1);
             (request.nodes, request.bad_node) = (nodes, bad_node);
         }
-        // The devices share the load that the scenario gives to one.
+        // The scenario's load is meant for one device, so it is spread over the devices.
         requests.iter_mut().for_each(|request| {
             let at = request.at / shards as u64;
             let earlier = |instant: Ns| instant - request.at + at;
@@ -167,7 +167,7 @@ impl World {
         }
     }
 
-    /// A model's specification, programs and knobs.
+    /// Returns a model's specification, programs and knobs.
     pub(super) fn model(&self, model: usize) -> (ModelSpec, StagePrograms, Knobs) {
         match self.kind(model) {
             Kind::Stages => staged(model, &self.scenario.models[model]),
@@ -199,7 +199,7 @@ impl World {
         self.scenario.models.len() + 2
     }
 
-    /// A request as clients send it; its number and that of each row are its values.
+    /// Returns a request as clients send it. Its values are the numbers of the request and of its rows.
     pub(super) fn infer_request(&self, number: u64, at: impl Fn(Ns) -> std::time::Instant) -> InferRequest {
         let request = &self.requests[number as usize];
         let tensor = |shape: &[i64], data| InputTensor { shape: Dims::from_slice(shape), data };
@@ -237,12 +237,12 @@ impl World {
     }
 }
 
-/// What a node of a request reads from outside.
+/// Returns the value that a node of a request reads from its inputs.
 pub(super) fn token(number: u64, node: u64) -> u64 {
     number << 16 | node
 }
 
-/// The children of a node of a complete tree of so many nodes, the leaves first.
+/// Returns the children of a node in a complete tree of `nodes` nodes, leaves first.
 pub(super) fn children(node: u32, nodes: u32) -> [Option<u32>; 2] {
     let leaves = nodes.div_ceil(2);
     match node.checked_sub(leaves) {
@@ -255,7 +255,7 @@ fn program() -> Arc<dyn Program> {
     Arc::new(Repeat)
 }
 
-/// A model of stages: two INT64 a row; a padded tensor; one that is there or not.
+/// Creates a model of stages with two INT64 per row, a padded tensor, and an optional one.
 fn staged(number: usize, model: &scenario::Model) -> (ModelSpec, StagePrograms, Knobs) {
     let mut padded = TensorSpec::new("l", DataType::Uint8, &[-1]);
     padded.symbols = smallvec![Some(SymbolId(0))];

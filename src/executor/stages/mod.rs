@@ -1,4 +1,4 @@
-//! The programs of a version, whole or cut into stages, and how the stages hang together.
+//! The programs of a version, whole or cut into stages, and the connections between the stages.
 
 use std::{fmt, sync::Arc};
 
@@ -11,7 +11,7 @@ use crate::{
     model::{BoundaryTensor, DataType, Exit, ExitTo, ModelSpec, Sink, Source, StagePlan, StageSpec, TensorSpec},
 };
 
-/// The compiled programs of a version: one that runs it whole, or one for each stage of a plan.
+/// The compiled programs of a version: one for the whole model, one per stage of a plan, or one per cell.
 #[derive(Clone)]
 pub struct StagePrograms(pub(super) Programs);
 
@@ -23,10 +23,10 @@ pub(super) enum Programs {
     Cells(Arc<CellPrograms>),
 }
 
-/// The stages of a version that was cut.
+/// The stages of a cut version.
 pub(super) struct Stages {
     pub(super) stages: Vec<Stage>,
-    /// By boundary: the tensors that lie there.
+    /// For each boundary, its tensors.
     pub(super) boundaries: Vec<Vec<BoundaryTensor>>,
 }
 
@@ -36,28 +36,28 @@ pub(super) struct Stage {
     pub(super) inputs: Vec<(TensorSpec, Source)>,
     /// In the program's order.
     pub(super) outputs: Vec<Output>,
-    /// Their numbers are those of `outputs`.
+    /// Exits, which refer to `outputs` by index.
     pub(super) exits: Vec<Exit>,
 }
 
-/// One output of a stage's program, and all that becomes of it.
+/// One output of a stage's program, and its uses.
 pub(super) struct Output {
     pub(super) tensor: TensorSpec,
-    /// The tensor at the stage's boundary that it becomes.
+    /// The tensor at the stage's boundary that it is written to.
     pub(super) boundary: Option<usize>,
-    /// The model's outputs that it answers for.
+    /// The model's outputs that it provides.
     pub(super) replies: SmallVec<[usize; 1]>,
-    /// Whether it is needed once its rows have gone on: for replies, or by an exit.
+    /// Whether it is needed after its rows have gone on, for replies or by an exit.
     pub(super) kept: bool,
 }
 
 impl StagePrograms {
-    /// The programs of a plan's stages, in order; each takes and gives the tensors of [`Self::ports`].
+    /// Combines a plan with the programs of its stages, in order. Each program has the tensors of [`Self::ports`].
     ///
     /// # Errors
-    /// When the plan does not fit itself, the programs or the specification: a tensor that nothing made by then, or is
-    /// made twice; an output that no stage gives; strings between stages; an exit without a value of one FP32 a row, or
-    /// one whose rows would lack a tensor or an output.
+    /// If the plan is inconsistent, or does not match the programs or the specification: a tensor that no earlier stage
+    /// makes, or that is made twice; an output that no stage gives; strings between stages; an exit without a value of
+    /// one FP32 per row, or whose rows would lack a tensor or an output.
     pub fn cut(spec: &ModelSpec, plan: StagePlan, programs: Vec<Arc<dyn Program>>) -> Result<Self, String> {
         check(spec, &plan, programs.len()).map_err(|fault| format!("the stages of model '{}' {fault}", spec.name))?;
         let stages = plan.stages.into_iter().zip(programs);
@@ -65,7 +65,8 @@ impl StagePrograms {
         Ok(Self(Programs::Cut(Arc::new(Stages { stages, boundaries: plan.boundaries }))))
     }
 
-    /// What the program of a stage takes and gives, in order. A tensor with two uses is one output of the program.
+    /// Returns the inputs and outputs of a stage's program, in order. A tensor with two uses is a single output of the
+    /// program.
     pub fn tensors(stage: &StageSpec) -> (Vec<&TensorSpec>, Vec<&TensorSpec>) {
         let inputs = stage.inputs.iter().map(|(tensor, _)| tensor).collect();
         let mut outputs: Vec<&TensorSpec> = Vec::with_capacity(stage.outputs.len());
@@ -77,13 +78,13 @@ impl StagePrograms {
         (inputs, outputs)
     }
 
-    /// The same as ports of a program.
+    /// Returns the same as ports of a program.
     pub fn ports(stage: &StageSpec) -> (Vec<ProgramPort<'_>>, Vec<ProgramPort<'_>>) {
         let (inputs, outputs) = Self::tensors(stage);
         (inputs.into_iter().map(ProgramPort::from).collect(), outputs.into_iter().map(ProgramPort::from).collect())
     }
 
-    /// How many stages, or cell types, there are.
+    /// Returns the number of stages or cell types.
     pub fn count(&self) -> usize {
         match &self.0 {
             Programs::Whole(_) => 1,
@@ -92,7 +93,7 @@ impl StagePrograms {
         }
     }
 
-    /// What the core has to know of the stages.
+    /// Returns the settings of the stages for the core.
     pub(super) fn knobs(&self) -> Vec<StageKnobs> {
         let stages = match &self.0 {
             Programs::Whole(_) => return vec![StageKnobs::default()],
@@ -109,7 +110,7 @@ impl StagePrograms {
         knobs.collect()
     }
 
-    /// The programs, by stage or cell.
+    /// Returns the programs, by stage or cell.
     pub(super) fn iter(&self) -> Box<dyn Iterator<Item = &Arc<dyn Program>> + '_> {
         match &self.0 {
             Programs::Whole(program) => Box::new(std::iter::once(program)),
@@ -118,7 +119,7 @@ impl StagePrograms {
         }
     }
 
-    /// The cells, where requests unfold.
+    /// Returns the cells, if requests unfold.
     pub(super) fn cells(&self) -> Option<&Arc<CellPrograms>> {
         match &self.0 {
             Programs::Cells(cells) => Some(cells),
@@ -126,8 +127,8 @@ impl StagePrograms {
         }
     }
 
-    /// Whether past runs tell how long the next one takes, as far as the programs have a say. Stages follow one another
-    /// on lanes: a thread that serves connections would be held up by each of them.
+    /// Whether past runs predict the duration of the next one. Never true for stages and cells, because they follow one
+    /// another on lanes: each would occupy the thread that serves connections.
     pub(super) fn is_steady(&self) -> bool {
         match &self.0 {
             Programs::Whole(program) => program.is_steady(),
@@ -161,10 +162,10 @@ impl fmt::Debug for StagePrograms {
 }
 
 impl Stage {
-    /// A stage of a plan that was checked.
+    /// Creates a stage of a plan that has been checked.
     fn new(spec: &ModelSpec, stage: StageSpec, program: Arc<dyn Program>) -> Self {
         let mut outputs: Vec<Output> = Vec::with_capacity(stage.outputs.len());
-        // By the plan's numbers: where the tensor is among the program's outputs.
+        // By the plan's index: the index of the tensor among the program's outputs.
         let mut place = Vec::with_capacity(stage.outputs.len());
         for (tensor, sink) in stage.outputs {
             let known = outputs.iter().position(|output| output.tensor.name == tensor.name);
@@ -198,7 +199,7 @@ impl Stage {
     }
 }
 
-/// A fault of something of a stage.
+/// Returns the error text of a fault in a stage.
 pub(super) fn fault_of(spec: &ModelSpec, stage: usize, what: &str, fault: &str) -> String {
     format!("{what} of stage {stage} of model '{}': {fault}", spec.name)
 }
@@ -250,7 +251,7 @@ fn check_inputs(spec: &ModelSpec, plan: &StagePlan, number: usize) -> Result<(),
     Ok(())
 }
 
-/// Notes in `given` which stage gives each of the model's outputs.
+/// Records in `given` which stage gives each of the model's outputs.
 fn check_outputs(plan: &StagePlan, number: usize, given: &mut [Option<usize>]) -> Result<(), String> {
     let mut left = vec![0; plan.boundaries.get(number).map_or(0, Vec::len)];
     for (tensor, sink) in &plan.stages[number].outputs {

@@ -1,4 +1,4 @@
-//! What a change of the state leaves to be done.
+//! The results of a change of the state that are carried out after the lock is released.
 
 use std::sync::Arc;
 
@@ -8,31 +8,31 @@ use crate::{
     executor::{InferError, backend::Order, cells::SequenceState, loaded::Version, record::Record},
 };
 
-/// What is left to do once the lock is free again: everything that may wake, drop or block.
+/// Everything that may wake, drop or block, and is therefore done after the lock is released.
 #[derive(Default)]
 pub(in crate::executor) struct After {
-    /// What the device is to do, in order.
+    /// Orders for the device, in order.
     pub(in crate::executor) orders: Vec<Order>,
-    /// Whether there was anything.
+    /// Whether there were any orders.
     pub(in crate::executor) has_ordered: bool,
     pub(in crate::executor) ended: Vec<(Record, End)>,
     /// Requests that a lost device held.
     pub(in crate::executor) refused: Vec<(Record, InferError)>,
-    /// Requests that leave for another device.
+    /// Requests that move to another device.
     pub(in crate::executor) recalled: Vec<Recalled>,
     pub(in crate::executor) dropped: Vec<Version>,
     /// State of sequences that are over.
     pub(in crate::executor) forgotten: Vec<Arc<SequenceState>>,
     pub(in crate::executor) wake_at: Option<Ns>,
-    /// When to look for tasks that do not end.
+    /// Time of the next look for hung tasks.
     pub(in crate::executor) watch_at: Option<Ns>,
-    /// When the delay of a request is over.
+    /// Time at which the delay of a request ends.
     pub(in crate::executor) resume_at: Option<Ns>,
-    /// What happened to tasks that were told to stop.
+    /// Incidents of tasks that were told to stop.
     pub(in crate::executor) incidents: Vec<Incident>,
-    /// Lanes that go on without their tasks.
+    /// Lanes that continue without their tasks.
     pub(in crate::executor) replacements: Vec<Replacement>,
-    /// Whether the lanes' counts changed besides.
+    /// Whether the lanes' counts changed apart from that.
     pub(in crate::executor) lanes_changed: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A request as it comes to the state.
+//! A request as it is submitted to the state.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use crate::{
     model::unfold::Unfolded,
 };
 
-/// A request as it is submitted.
+/// A request at submission.
 pub(in crate::executor) struct Asked {
     pub(in crate::executor) request: InferRequest,
-    /// What it unfolds into; nothing where requests travel in batches.
+    /// The graph that it unfolds into; empty if requests run in batches.
     pub(in crate::executor) graph: Box<[Unfolded]>,
-    /// Where its responses count while they wait for the client.
+    /// The backlog that counts its waiting responses.
     pub(in crate::executor) backlog: Option<Arc<Backlog>>,
     pub(in crate::executor) sink: Sink,
-    /// Where its sender finds it, if it may move to another device.
+    /// Where its submitter finds it, if it may move to another device.
     pub(in crate::executor) whereabouts: Option<Arc<Whereabouts>>,
 }
 
-/// Times of a request that count from its submission, in the pool's time.
+/// Times of a request that count from its submission, in pool time.
 #[derive(Clone, Copy)]
 pub(in crate::executor) struct Due {
     pub(in crate::executor) board_by: Option<Ns>,

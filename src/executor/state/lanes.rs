@@ -1,5 +1,5 @@
-//! Tasks that are to stop, because all their requests have ended or because their time is over; and lanes that go on
-//! without a task that does not stop.
+//! Tasks that must stop, because all their requests have ended or their time limit has passed; and lanes that continue
+//! without a hung task.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::{
     observe::LaneCounts,
 };
 
-/// A change in the state of a task that is to stop: each is logged, and may change whether the server is ready.
+/// A change in the state of a task that must stop. Each is logged and may change whether the server is ready.
 pub(in crate::executor) struct Incident {
     lane: LaneId,
     flight: Flight,
@@ -30,20 +30,20 @@ enum IncidentKind {
     Returned,
 }
 
-/// Whether versions and lanes respond, as readiness has to know it.
+/// Whether versions and lanes respond, as readiness needs it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Responsiveness {
-    /// Grows whenever a version ceases to be [responsive](super::ModelHandle::is_responsive), and when it is so again.
+    /// Counts each time that a version stops or starts being [responsive](super::ModelHandle::is_responsive).
     pub changes: u64,
-    /// Lanes that a task holds whose time is over, or that are lost to one.
+    /// Number of lanes that are occupied by a task past its time limit, or lost to one.
     pub stuck_lanes: u64,
-    /// Devices that are gone for good.
+    /// Number of devices that are permanently lost.
     pub lost_devices: u64,
-    /// The scheduler has panicked: nothing is served any more, and the process is to end.
+    /// Whether the scheduler has panicked: nothing is served any more, and the process must end.
     pub failed: bool,
 }
 
-/// A lane that needs a new thread, and the task that has the old one.
+/// A lane that needs a new thread, and the task that occupies the old one.
 pub(in crate::executor) struct Replacement {
     pub(in crate::executor) lane: LaneId,
     pub(in crate::executor) flight: Flight,
@@ -54,7 +54,7 @@ impl Incident {
         Self { lane, flight, kind: IncidentKind::Returned }
     }
 
-    /// Writes it into the log.
+    /// Logs the incident.
     pub(in crate::executor) fn report(&self, now: Ns, device: usize) {
         let Flight { loaded, stage, since, .. } = &self.flight;
         let (model, version, lane) = (&loaded.spec.name, loaded.spec.version, self.lane.0);
@@ -75,14 +75,14 @@ impl Incident {
 }
 
 impl Flight {
-    /// The error of the task's requests of this model, which may be another than the task's.
+    /// Returns the error for the task's requests of this model, which may differ from the task's own model.
     pub(in crate::executor) fn overdue_reason(&self, model: &str) -> String {
         format!("model '{model}' does not respond: {}", self.loaded.hangs.reason_of(usize::from(self.stage)))
     }
 }
 
 impl State {
-    /// Stops tasks whose requests have all ended: nothing of what they compute is used.
+    /// Stops tasks whose requests have all ended, because their results are not needed.
     pub(in crate::executor) fn stop_unwanted(&mut self, now: Ns, after: &mut After) {
         let requests = &self.requests;
         let is_live = |req| find(requests, req).is_some();
@@ -94,8 +94,8 @@ impl State {
         }
     }
 
-    /// Stops tasks past their limit, and takes the lanes of those that do not stop from the core until they return or a
-    /// new thread serves the lane.
+    /// Stops tasks past their limit. If a task does not stop, its lane is taken from the core until the task returns or
+    /// a new thread serves the lane.
     pub(in crate::executor) fn look_at_lanes(&mut self, now: Ns, after: &mut After) {
         if self.stopped {
             return;
@@ -123,7 +123,7 @@ impl State {
         after.watch_at = self.watch.next_look();
     }
 
-    /// Lets lost lanes go on without their tasks, as far as there may be such tasks.
+    /// Lets lost lanes continue without their tasks, up to the allowed number of abandoned tasks.
     pub(in crate::executor) fn abandon_lost(&mut self, after: &mut After) {
         while let Some((lane, flight, reason)) = self.watch.abandon() {
             // The model's other tasks have a lane again.
@@ -135,14 +135,14 @@ impl State {
         }
     }
 
-    /// A lane takes tasks again.
+    /// Puts a lane back into service.
     pub(in crate::executor) fn lane_up(&mut self, now: Ns, lane: LaneId, after: &mut After) {
         if !self.lost {
             self.step(now, Event::LaneUp(lane, self.lane_knobs), after);
         }
     }
 
-    /// The device is gone with all that it held. Its requests fail, but for those that may go to another.
+    /// Handles the loss of the device. Its requests fail, except those that can move to another device.
     pub(in crate::executor) fn device_lost(&mut self, now: Ns, after: &mut After) {
         if std::mem::replace(&mut self.lost, true) {
             return;
@@ -156,7 +156,7 @@ impl State {
         after.refused.extend(untaken.into_iter().map(|record| (record, InferError::DeviceLost)));
     }
 
-    /// Lets a lane that got no new thread wait for its task, unless that has returned.
+    /// Makes a lane that got no new thread wait for its task, unless the task has returned.
     pub(in crate::executor) fn lane_not_replaced(
         &mut self,
         now: Ns,
@@ -170,7 +170,7 @@ impl State {
         after.incidents.push(Incident { lane, flight, kind: IncidentKind::Lost });
     }
 
-    /// How the lanes are.
+    /// Returns the lanes' counts.
     pub(in crate::executor) fn lane_counts(&self) -> LaneCounts {
         self.watch.counts()
     }

@@ -1,5 +1,5 @@
-//! What is behind the pool's lock: the core, the records of its requests, the loaded versions; and how the core's
-//! actions are carried out on them.
+//! The state behind a shard's lock: the core, the records of its requests, and the loaded versions. Carries out the
+//! core's actions on them.
 
 mod after;
 mod asked;
@@ -49,31 +49,31 @@ use crate::{
     },
 };
 
-/// How a shard's numbers become those of the pool.
+/// Maps a shard's numbers to those of the pool.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers {
-    /// The shard.
+    /// Number of the shard.
     pub(super) shard: usize,
-    /// How many there are.
+    /// Number of shards.
     pub(super) shards: usize,
-    /// Its first lane among those of the pool.
+    /// Number of its first lane in the pool.
     pub(super) first_lane: u16,
 }
 
 pub(super) struct State {
     numbers: Numbers,
-    /// How far ahead its lanes take tasks.
+    /// How much work its lanes accept ahead of completion.
     lane_knobs: LaneKnobs,
     core: Core,
     pub(super) requests: Slab<Record>,
-    /// Makes each request's id unique in the pool: the upper half, above its place in `requests`.
+    /// Makes each request's id unique in the pool: the upper half of the id, above the index in `requests`.
     serial: u32,
     models: HashMap<ModelId, Version>,
     pub(super) watch: Watch,
     pub(super) delays: Delays,
     timeline: Arc<Timeline>,
     stopped: bool,
-    /// The device is gone.
+    /// Whether the device is lost.
     lost: bool,
 }
 
@@ -103,7 +103,7 @@ impl State {
         }
     }
 
-    /// All requests, and whether they wait to board.
+    /// Returns all requests, and whether each is queued.
     #[cfg(test)]
     pub(super) fn all(&self) -> impl Iterator<Item = (&Record, bool)> {
         self.requests.iter().map(|(_, record)| (record, self.core.waits(record.req)))
@@ -118,7 +118,7 @@ impl State {
         self.requests.len()
     }
 
-    /// What the device has to do.
+    /// Returns the load of the device.
     pub(super) fn load(&self) -> Load {
         self.core.load()
     }
@@ -131,7 +131,7 @@ impl State {
     /// Admits a request.
     ///
     /// # Errors
-    /// Gives it back once the pool is stopped or the device lost.
+    /// Returns the request if the pool is stopped or the device is lost.
     pub(super) fn submit(
         &mut self,
         now: Ns,
@@ -209,14 +209,14 @@ impl State {
         Ok(location)
     }
 
-    /// The id of the request that is inserted next.
+    /// Returns the id of the next request.
     fn next_req(&mut self) -> ReqId {
         self.serial = self.serial.wrapping_add(self.numbers.shards as u32);
         ReqId(u64::from(self.serial) << 32 | self.requests.vacant_key() as u64)
     }
 
-    /// Takes requests in that have left the core of another device. Gives them back once the pool is stopped or this
-    /// device lost.
+    /// Takes in requests that have left the core of another device. Returns them if the pool is stopped or this device
+    /// is lost.
     pub(super) fn take_in(&mut self, now: Ns, recalled: Vec<Recalled>, after: &mut After) -> Vec<Recalled> {
         if self.lost || self.stopped {
             return recalled;
@@ -256,7 +256,7 @@ impl State {
         after.recalled.push(Recalled { record, arrival });
     }
 
-    /// Takes the result of a task that its lane began at `started`.
+    /// Handles the result of a task that its lane started at `started`.
     pub(super) fn finish(&mut self, started: Ns, now: Ns, job: &Job, finished: Finished, after: &mut After) {
         let (task, lane) = (job.task.id, job.task.lane);
         let returned = self.watch.returned(lane, task);
@@ -264,7 +264,7 @@ impl State {
         self.timeline.completed(now, self.task_number(task), matches!(finished, Finished::Failed(_)));
         if let Returned::Abandoned(flight) = returned {
             after.incidents.push(Incident::returned(lane, flight));
-            // There is room for another one.
+            // The abandoned task has ended, so another one may be abandoned.
             return self.abandon_lost(after);
         }
         match finished {
@@ -285,10 +285,10 @@ impl State {
     }
 
     fn failed(&mut self, now: Ns, job: &Job, reason: String, returned: &Returned, after: &mut After) {
-        // The reason may name what another request brought: only one that is alone is told.
+        // The reason may contain data of another request, so only a request that ran alone receives it.
         if let Some(record) = job.only_member().and_then(|req| self.record(req)) {
             record.error = Some(match returned {
-                // The program says in other words that it was stopped.
+                // The program's own message does not say that the time limit was the cause.
                 Returned::Stopped { flight, reason: StopReason::Overdue, .. } => {
                     flight.overdue_reason(&record.handle.spec.name)
                 }
@@ -311,7 +311,7 @@ impl State {
         self.take_pieces(job, pieces);
         for (part, response) in streamed {
             if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
-                // Each row of the task is a part of its own.
+                // In a task of nodes, each row is its own part.
                 if !record.take_streamed(response)
                     && let Some(outcome) = outcomes.get_mut(part)
                 {
@@ -369,7 +369,7 @@ impl State {
         }
     }
 
-    /// A request has left a version.
+    /// Counts a request that left a version.
     fn left(&mut self, model: ModelId, after: &mut After) {
         let Some(version) = self.models.get_mut(&model) else { return };
         if version.left() && version.keeps_rows() {
@@ -377,8 +377,8 @@ impl State {
         }
     }
 
-    /// Takes no further request, tells tasks to stop, and gives up the requests in flight: their records and the loaded
-    /// versions.
+    /// Stops: takes no further request, tells tasks to stop, and returns the records of the requests in flight and the
+    /// loaded versions.
     pub(super) fn stop(&mut self) -> (Vec<Record>, Vec<Version>) {
         self.stopped = true;
         self.watch.stop_all();
@@ -386,7 +386,7 @@ impl State {
         (records, std::mem::take(&mut self.models).into_values().collect())
     }
 
-    /// Steps the core and carries its actions out. A stopped pool launches nothing any more.
+    /// Steps the core and carries out its actions. Does nothing once the pool is stopped.
     pub(super) fn step(&mut self, now: Ns, event: Event<'_>, after: &mut After) {
         if self.stopped {
             return;
@@ -469,12 +469,12 @@ impl State {
         self.timeline.launched(now, &launch, rows);
     }
 
-    /// A task's number among those of the pool.
+    /// Returns a task's number in the pool.
     fn task_number(&self, task: TaskId) -> u64 {
         task.0 * self.numbers.shards as u64 + self.numbers.shard as u64
     }
 
-    /// What the core did with the batches of every version that is up, beside the version's own counters.
+    /// Returns the core's counters of batch operations for every loaded version, with the version's statistics.
     pub(super) fn meta_counters(&self) -> Vec<(ModelId, Arc<ModelStats>, MetaCounters)> {
         let counters = self.core.counters().into_iter();
         let metas = counters.filter_map(|(model, counters)| {
@@ -496,7 +496,7 @@ impl State {
     }
 }
 
-/// The record of a request that has not ended.
+/// Returns the record of a request that has not ended.
 pub(super) fn find(requests: &Slab<Record>, req: ReqId) -> Option<&Record> {
     requests.get(place(req)).filter(|record| record.req == req)
 }

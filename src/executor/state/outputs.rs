@@ -1,4 +1,5 @@
-//! Outputs that the host takes after their task has completed: what the core lets go meanwhile waits for them.
+//! Outputs that the host takes after their task has completed: replies that the core has released meanwhile wait for
+//! them.
 
 use super::{After, State, place, request_end};
 use crate::{
@@ -11,8 +12,8 @@ use crate::{
 };
 
 impl State {
-    /// The core has ended a request. One that completed waits for its outputs; where replies leave in order, all wait
-    /// for those before them that nobody has given up.
+    /// Handles a request that the core has ended. A completed request waits for its outputs. If replies leave in order,
+    /// all requests wait for those before them, except cancelled and expired ones.
     pub(super) fn ended(&mut self, now: Ns, req: ReqId, end: End, after: &mut After) {
         let Some(record) = self.requests.get_mut(place(req)).filter(|record| record.req == req) else { return };
         let order = self.models.get_mut(&record.handle.id).and_then(|version| version.waiting.as_mut());
@@ -27,7 +28,7 @@ impl State {
         record.ended = Some(end);
     }
 
-    /// The host has the outputs of a task, or they are lost.
+    /// Handles outputs that the host has taken, or that are lost.
     pub(in crate::executor) fn taken(
         &mut self,
         now: Ns,
@@ -61,7 +62,7 @@ impl State {
         }
     }
 
-    /// Outputs of these parts of a task cannot be had: their requests fail.
+    /// Handles outputs of these parts that are unavailable: their requests fail.
     pub(super) fn lose_outputs(&mut self, job: &Job, failures: Vec<(usize, String)>) {
         for (part, fault) in failures {
             if let Some(record) = job.members.get(part).and_then(|member| self.record(member.span.req)) {
@@ -71,12 +72,12 @@ impl State {
         }
     }
 
-    /// Lets a request go on to its end that has fewer outputs to wait for.
+    /// Continues a request that waits for fewer outputs than before.
     fn taken_of(&mut self, now: Ns, req: ReqId, after: &mut After) {
         let Some(record) = self.record(req) else { return };
         let (model, is_taken) = (record.handle.id, record.untaken.is_empty());
         let Some(end) = record.ended else {
-            // One whose outputs are lost fails when its turn comes, behind those before it.
+            // If outputs are lost, the request fails in its turn, after the requests before it.
             if record.unread.is_some() {
                 self.step(now, Event::Cancelled(req), after);
             }
@@ -93,7 +94,7 @@ impl State {
             match self.record(first).map(|record| (record.untaken.is_empty(), record.ended)) {
                 Some((true, Some(end))) => self.leave(now, first, end, after),
                 Some(_) => break,
-                // It was given up meanwhile.
+                // It was cancelled meanwhile.
                 None => {}
             }
             order.pop_front();
@@ -103,7 +104,7 @@ impl State {
         }
     }
 
-    /// A request leaves, to be answered.
+    /// Removes a request, to be answered.
     fn leave(&mut self, now: Ns, req: ReqId, end: End, after: &mut After) {
         if self.record(req).is_none() {
             return;
@@ -126,7 +127,7 @@ impl State {
         self.timeline.ended(now, req.0, request_end(end));
     }
 
-    /// Requests that the core has ended and that wait for outputs.
+    /// Returns the requests that the core has ended and that wait for outputs.
     pub(super) fn take_ended(&mut self) -> Vec<Record> {
         let waiting = self.requests.iter().filter(|(_, record)| record.ended.is_some()).map(|(at, _)| at);
         let waiting: Vec<usize> = waiting.collect();

@@ -1,11 +1,11 @@
-//! What the timeline and traces are told of tasks and requests.
+//! Conversion of tasks and requests to entries of the timeline and of traces.
 
 use crate::{
     batching::{End, Ns},
     observe::{ExecutionTimings, timeline::RequestEnd, trace::TaskRan},
 };
 
-/// A task that ran from one time to another, with so many rows in its batch.
+/// A task that ran in this interval, with `batch_rows` rows in its batch.
 pub(super) fn task_ran(
     cell: u16,
     (started_ns, ended_ns): (Ns, Ns),
@@ -17,7 +17,7 @@ pub(super) fn task_ran(
     TaskRan { cell, started_ns, ended_ns, input_ns, infer_ns, output_ns, batch_rows }
 }
 
-/// How a request ended.
+/// Converts how a request ended.
 pub(super) fn request_end(end: End) -> RequestEnd {
     match end {
         End::Completed => RequestEnd::Completed,

@@ -1,5 +1,5 @@
-//! What runs on each lane: whether a live request needs it, whether it ends in time, and whether it stops when it
-//! should.
+//! Watches the tasks on each lane: whether a live request needs them, whether they end in time, and whether they stop
+//! when told to.
 
 use std::{collections::VecDeque, sync::Arc};
 
@@ -10,25 +10,25 @@ use crate::{
     observe::LaneCounts,
 };
 
-/// The tasks on all lanes, and those that lanes have left behind.
+/// The tasks on all lanes, and the abandoned ones.
 pub(super) struct Watch {
     lanes: Vec<Lane>,
-    /// Time in which a task must return once its stop signal is raised.
+    /// Time within which a task must return once its stop signal is raised.
     grace_ns: Ns,
-    /// Tasks that did not return in time, whose lanes go on without them.
+    /// Tasks that did not return in time and whose lanes continue without them.
     abandoned: Vec<(Flight, StopReason)>,
-    /// Most of them at a time.
+    /// Maximum number of abandoned tasks.
     most_abandoned: usize,
-    /// When the next look is due; none where it would find nothing.
+    /// Time of the next look; `None` if there is nothing to look for.
     look_at: Option<Ns>,
     counts: LaneCounts,
 }
 
-/// The tasks on a lane in the order in which it runs them: the time of the first counts.
+/// The tasks on a lane in execution order. Only the first one runs, so only its time counts.
 #[derive(Default)]
 struct Lane {
     tasks: VecDeque<OnLane>,
-    /// Left by earlier tasks to later ones: a signal, and the memory of the list of requests.
+    /// Reusable stop signals and request lists of earlier tasks.
     spare: Vec<(Arc<StopSignal>, Vec<ReqId>)>,
 }
 
@@ -36,7 +36,7 @@ struct OnLane {
     flight: Flight,
     progress: Progress,
     stop: Arc<StopSignal>,
-    /// The requests of the task, each as often as it has spans of it.
+    /// The requests of the task, each as often as it has spans in it.
     requests: Vec<ReqId>,
 }
 
@@ -47,7 +47,7 @@ pub(super) struct Flight {
     pub(super) loaded: Arc<Loaded>,
     pub(super) stage: u16,
     pub(super) since: Ns,
-    /// How long it may be on its lane; `None`: without limit.
+    /// Time limit on its lane; `None`: no limit.
     pub(super) limit_ns: Option<Ns>,
 }
 
@@ -57,37 +57,37 @@ enum Progress {
     Running,
     /// Its stop signal was raised at this time.
     Stopping(StopReason, Ns),
-    /// It did not stop, and the core does without its lane.
+    /// It did not stop, and the core has given up its lane.
     Lost(StopReason),
 }
 
-/// Why a task is to stop.
+/// Why a task must stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopReason {
     /// All its requests have ended.
     Unwanted,
-    /// It ran past its time limit.
+    /// It exceeded its time limit.
     Overdue,
 }
 
-/// How a task returned: in time or after its stop signal was raised.
+/// How a task returned.
 pub(super) enum Returned {
     /// Without a stop signal.
     InTime,
-    /// After its stop signal was raised; `lost`: the core does without its lane by now.
+    /// After its stop signal was raised. `lost`: the core has given up its lane meanwhile.
     Stopped { flight: Flight, reason: StopReason, lost: bool },
-    /// After its lane went on without it.
+    /// After its lane had continued without it.
     Abandoned(Flight),
 }
 
-/// What a look finds: a task whose stop signal it raises, or one that has not returned within the grace.
+/// The result of a look: a task whose stop signal was raised now, or one that did not return within the grace period.
 pub(super) enum Found {
     Overdue(Flight),
     Lost(Flight, StopReason),
 }
 
 impl Watch {
-    /// Lanes without tasks, of which as many as there are lanes may be abandoned at a time.
+    /// Creates lanes without tasks. At most as many tasks may be abandoned at a time as there are lanes.
     pub(super) fn new(lanes: u16, grace_ns: Ns) -> Self {
         Self {
             lanes: (0..lanes).map(|_| Lane::default()).collect(),
@@ -99,7 +99,7 @@ impl Watch {
         }
     }
 
-    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next look if that becomes
+    /// Records a task that goes to a lane. Returns its stop signal, and the time of the next look if it becomes
     /// earlier.
     pub(super) fn launched(
         &mut self,
@@ -117,8 +117,8 @@ impl Watch {
         (stop, looks_at.and_then(|at| self.arm(at)))
     }
 
-    /// A task has left a lane: the next on it, if there is one, runs from now on. Returns the time of the next look if
-    /// that becomes earlier.
+    /// Records that a task has left a lane, so that the next one on it, if any, runs from now on. Returns the time of
+    /// the next look if it becomes earlier.
     pub(super) fn goes_on(&mut self, lane: LaneId, now: Ns) -> Option<Ns> {
         let next = self.lanes.get_mut(usize::from(lane.0))?.tasks.front_mut()?;
         next.flight.since = next.flight.since.max(now);
@@ -129,7 +129,7 @@ impl Watch {
         self.arm(at)
     }
 
-    /// Stops tasks that have no live request any more. Returns how many, and the time of the next look if that becomes
+    /// Stops tasks that no live request needs. Returns their number, and the time of the next look if it becomes
     /// earlier.
     pub(super) fn stop_unwanted(&mut self, now: Ns, is_live: impl Fn(ReqId) -> bool) -> (usize, Option<Ns>) {
         let mut stopped = 0;
@@ -145,7 +145,7 @@ impl Watch {
         (stopped, look)
     }
 
-    /// Takes a task off its lane.
+    /// Removes a task from its lane.
     pub(super) fn returned(&mut self, lane: LaneId, task: TaskId) -> Returned {
         if let Some(lane) = self.lanes.get_mut(usize::from(lane.0))
             && let Some(at) = lane.tasks.iter().position(|entry| entry.flight.task == task)
@@ -165,7 +165,7 @@ impl Watch {
         at.map_or(Returned::InTime, |at| Returned::Abandoned(self.abandoned.swap_remove(at).0))
     }
 
-    /// Stops tasks whose time is over, and gives up those that have not returned within the grace.
+    /// Stops tasks that exceeded their time limit, and gives up those that did not return within the grace period.
     pub(super) fn look(&mut self, now: Ns) -> Vec<(LaneId, Found)> {
         let mut found = Vec::new();
         for (id, lane) in (0..).map(LaneId).zip(&mut self.lanes) {
@@ -190,15 +190,15 @@ impl Watch {
         found
     }
 
-    /// When to look again.
+    /// Returns the time of the next look.
     pub(super) fn next_look(&mut self) -> Option<Ns> {
         let first = self.lanes.iter().filter_map(|lane| lane.tasks.front());
         self.look_at = first.filter_map(|entry| due(&entry.flight, entry.progress, self.grace_ns)).min();
         self.look_at
     }
 
-    /// Takes the task off a lost lane, which goes on without it and those behind it, unless too many tasks are
-    /// abandoned already. Returns the lane, its task, and why that was to stop.
+    /// Abandons the task of a lost lane, together with those behind it, unless too many tasks are abandoned already.
+    /// Returns the lane, its task, and why the task must stop.
     pub(super) fn abandon(&mut self) -> Option<(LaneId, Flight, StopReason)> {
         if self.abandoned.len() >= self.most_abandoned {
             return None;
@@ -207,7 +207,7 @@ impl Watch {
             Progress::Lost(reason) => Some((at, reason)),
             Progress::Running | Progress::Stopping(..) => None,
         })?;
-        // The tasks keep their own signals; that of the first stays raised.
+        // The tasks keep their own signals; the first one's stays raised.
         let tasks = std::mem::take(&mut self.lanes[at].tasks);
         let flight = tasks.front()?.flight.clone();
         self.abandoned.extend(tasks.into_iter().map(|entry| (entry.flight, reason)));
@@ -215,7 +215,7 @@ impl Watch {
         Some((LaneId(at as u16), flight, reason))
     }
 
-    /// Takes [`Self::abandon`] back. Returns why the task was to stop, unless it has returned meanwhile.
+    /// Reverts [`Self::abandon`]. Returns why the task must stop, unless it has returned meanwhile.
     pub(super) fn keep(&mut self, lane: LaneId, task: TaskId) -> Option<StopReason> {
         self.counts.replaced -= 1;
         let at = self.abandoned.iter().position(|(flight, _)| flight.task == task)?;
@@ -231,7 +231,7 @@ impl Watch {
         self.lanes.iter().flat_map(|lane| &lane.tasks).for_each(|entry| entry.stop.raise());
     }
 
-    /// How the lanes are.
+    /// Returns the lanes' counts.
     pub(super) fn counts(&self) -> LaneCounts {
         let is_stuck = |lane: &&Lane| {
             let progress = lane.tasks.front().map(|entry| entry.progress);
@@ -241,7 +241,7 @@ impl Watch {
         LaneCounts { stuck, abandoned: self.abandoned.len() as u64, ..self.counts }
     }
 
-    /// Brings the next look forward. Returns its time, unless there is one by then.
+    /// Brings the next look forward. Returns its time, unless an earlier look is due.
     fn arm(&mut self, at: Ns) -> Option<Ns> {
         if self.look_at.is_some_and(|look_at| look_at <= at) {
             return None;
@@ -251,7 +251,7 @@ impl Watch {
     }
 }
 
-/// When the next look after a task is due.
+/// Returns when the next look at a task is due.
 fn due(flight: &Flight, progress: Progress, grace_ns: Ns) -> Option<Ns> {
     match progress {
         Progress::Running => Some(flight.since.saturating_add(flight.limit_ns?)),

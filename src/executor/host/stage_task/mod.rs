@@ -1,5 +1,5 @@
-//! A task of one stage of a version that was cut: its inputs from the requests and from earlier stages, its outputs to
-//! the next boundary and into the requests' replies.
+//! A task of one stage of a cut version: takes inputs from the requests and from earlier stages, and writes outputs to
+//! the next boundary and to the requests' replies.
 
 use std::{sync::Arc, time::Instant};
 
@@ -24,7 +24,7 @@ use crate::{
     observe::ExecutionTimings,
 };
 
-/// What a stage runs on.
+/// A stage with the rows that it runs on.
 pub(in crate::executor) struct StageTask<'a> {
     pub(in crate::executor) spec: &'a ModelSpec,
     pub(in crate::executor) stages: &'a Stages,
@@ -33,11 +33,11 @@ pub(in crate::executor) struct StageTask<'a> {
     pub(in crate::executor) parts: &'a [Part<'a>],
     /// Each part's own lengths.
     pub(in crate::executor) lengths: &'a [&'a Lengths],
-    /// Where the parts' rows lie in the batch.
+    /// Places of the parts' rows in the batch.
     pub(in crate::executor) places: &'a Places,
-    /// What the batch keeps at the boundaries that the stage reads.
+    /// The rows that the batch keeps at the boundaries that the stage reads.
     pub(in crate::executor) reads: &'a [(u16, Arc<BoundaryRows>)],
-    /// What it keeps at the stage's own boundary; none behind the last stage.
+    /// The rows at the stage's own boundary; `None` for the last stage.
     pub(in crate::executor) writes: Option<&'a Arc<BoundaryRows>>,
     pub(in crate::executor) buffers: &'a Arc<BufferPool>,
     pub(in crate::executor) stop: &'a StopSignal,
@@ -47,7 +47,7 @@ impl<'a> StageTask<'a> {
     /// Runs the stage on the calling thread.
     ///
     /// # Errors
-    /// When an input does not fit or is not there, the program fails, or an output is not what the plan promises.
+    /// If an input is missing or does not fit, the program fails, or an output does not match the plan.
     pub(in crate::executor) fn run(&self) -> Result<Ran, String> {
         let started = Instant::now();
         let stage = &self.stages.stages[self.number];
@@ -72,7 +72,7 @@ impl<'a> StageTask<'a> {
             .collect::<Result<SmallVec<[Option<WriteRows>; 4]>, String>>()?;
         let gathered_at = Instant::now();
 
-        // No cell of a cut version repeats: every row runs it for the first time.
+        // A cut version never repeats a stage, so every row is at step 0.
         let steps: SmallVec<[u32; 64]> = SmallVec::from_elem(0, rows as usize);
         let (inputs, steps, output_shapes) = (&batch_inputs[..], &steps[..], &shapes[..]);
         let batch = Batch { rows, inputs, steps, output_shapes, buffers: self.buffers, stop: self.stop };
@@ -114,7 +114,7 @@ impl<'a> StageTask<'a> {
         Ok(Gathered::Dense { shape: with_rows(self.places.rows() as usize, &row_dims), data })
     }
 
-    /// An output's full shape where it follows from the batch.
+    /// Returns an output's full shape if it follows from the batch.
     fn shape(&self, output: &Output) -> Option<Dims> {
         let rows = self.places.rows();
         match output.boundary {
@@ -126,7 +126,8 @@ impl<'a> StageTask<'a> {
         }
     }
 
-    /// Room at the boundary for an output that nobody needs elsewhere, so that the program writes it there itself.
+    /// Returns memory at the boundary for an output that is needed only there, so that the program can write it in
+    /// place.
     fn room(&self, output: &Output, shape: Option<&Dims>) -> Result<Option<WriteRows>, String> {
         match (output.boundary, shape) {
             (Some(tensor), Some(shape)) if !output.kept => self.write(output, tensor, &shape[1..]).map(Some),
@@ -141,7 +142,7 @@ impl<'a> StageTask<'a> {
         into.write(tensor, (row_dims, size), self.places, self.buffers).map_err(|fault| at(&fault))
     }
 
-    /// Copies an output that the program has made elsewhere to its boundary, if it has one.
+    /// Copies an output to its boundary, if it has one and was not written in place.
     fn leave(&self, output: &Output, made: &BatchOutput) -> Result<(), String> {
         let Some(tensor) = output.boundary else { return Ok(()) };
         let at = |fault: &str| self.fault(&format!("output '{}'", output.tensor.name), fault);

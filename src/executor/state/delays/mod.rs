@@ -1,5 +1,5 @@
-//! Requests that wait before they run again, because their program said so. They pause, as those whose clients leave
-//! too many responses unread, and hold no lane.
+//! Requests that wait before they run again because their program asked for it. They pause like requests whose clients
+//! leave too many responses unread, and occupy no lane.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -10,7 +10,7 @@ use crate::{
     executor::record::Record,
 };
 
-/// Requests that wait, by when they go on.
+/// Waiting requests by the time at which they go on.
 #[derive(Debug, Default)]
 pub(in crate::executor) struct Delays(BTreeSet<(Ns, ReqId)>);
 
@@ -19,12 +19,12 @@ impl Delays {
         self.0.insert((until, req));
     }
 
-    /// The request has ended.
+    /// Removes a request that has ended.
     pub(in crate::executor) fn remove(&mut self, until: Ns, req: ReqId) {
         self.0.remove(&(until, req));
     }
 
-    /// One that goes on by now.
+    /// Removes and returns a request that is due.
     fn pop_due(&mut self, now: Ns) -> Option<ReqId> {
         if self.next()? > now {
             return None;
@@ -32,16 +32,16 @@ impl Delays {
         self.0.pop_first().map(|(_, req)| req)
     }
 
-    /// When the next one goes on.
+    /// Returns when the next request goes on.
     pub(in crate::executor) fn next(&self) -> Option<Ns> {
         self.0.first().map(|&(until, _)| until)
     }
 }
 
 impl Record {
-    /// Lets the rows that would run again pause for the first of the delays, and says until when.
+    /// Pauses the rows that would run again for the first of the delays, and returns the end of the pause.
     ///
-    /// All delays of a request together are bounded as the run of a task is: beyond that the rows fail.
+    /// All delays of a request together are limited like the run of a task; beyond the limit the rows fail.
     pub(in crate::executor) fn delay(&mut self, now: Ns, delay: &RowDelay, outcomes: &mut [RowOutcome]) -> Option<Ns> {
         let goes_on = |outcome: &RowOutcome| matches!(outcome.next, Next::Skip(_) | Next::Pause);
         if !outcomes.iter().any(goes_on) {
@@ -65,7 +65,7 @@ impl Record {
 }
 
 impl State {
-    /// Lets requests go on whose delays are over, unless their clients have not taken what there is.
+    /// Resumes requests whose delays are over, unless their clients still have to take responses.
     pub(in crate::executor) fn end_delays(&mut self, now: Ns, after: &mut After) {
         while let Some(req) = self.delays.pop_due(now) {
             let Some(record) = self.record(req) else { continue };
@@ -78,7 +78,7 @@ impl State {
         after.resume_at = self.delays.next();
     }
 
-    /// The client has taken the responses of a request that paused for it: it goes on, unless it has a delay besides.
+    /// Resumes a request whose client has taken its responses, unless it also has a delay.
     pub(in crate::executor) fn client_has_read(&mut self, now: Ns, req: ReqId, after: &mut After) {
         let Some(record) = self.record(req) else { return };
         record.awaits_client = false;
