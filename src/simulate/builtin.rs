@@ -1,14 +1,14 @@
-//! The built-in tables, generated in code by documented rooflines.
+//! The built-in device tables, generated in code by documented rooflines.
 //!
 //! `npu` is LazyBatching's Table I: a systolic array of 128 × 128 at 0.7 GHz, 360 GB/s, 100 cycles to memory, 16-bit
-//! numbers, with cycles as SCALE-Sim counts them, against which the paper checked its simulator. Each model's times are
-//! scaled once, by one factor, to its single-batch latency in Table II; models that are not in it (those of figure 16)
+//! numbers. Cycles are counted as in SCALE-Sim, against which the paper checked its simulator. Each model's times are
+//! scaled by one factor to its single-batch latency in Table II; models that are not in Table II (those of figure 16)
 //! by ResNet's factor. Power is that of the TPU that the paper models (Jouppi et al., ISCA'17: 28 W idle, 40 W busy).
 //!
-//! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches
-//! seven tenths, 672 GB/s, 5 µs a launch; 280 W busy, 15 W idle. Nothing is scaled.
+//! `titan-rtx` is the card of DVABatch section 8: 72 multiprocessors, 16.3 Tflop/s in FP32 of which a kernel reaches 70
+//! %, 672 GB/s, 5 µs per launch; 280 W busy, 15 W idle. Its times are not scaled.
 //!
-//! `v100` is BatchMaker's, in `v100.rs`; `published` are times that others measured, in `published.rs`.
+//! `v100` is BatchMaker's card, in `v100.rs`. `published` has measured times from publications, in `published.rs`.
 
 use super::{
     networks::{self, WORDS, encoder_layer},
@@ -36,7 +36,7 @@ const TITAN_RTX: Roofline = Roofline::Gpu {
 /// Names of the built-in tables.
 pub const BUILT_IN: [&str; 4] = ["npu", "titan-rtx", "v100", "published"];
 
-/// A built-in table by its name. `dec_timesteps` is the number of steps to which decoders are unrolled, at least 1.
+/// Returns a built-in table by name. `dec_timesteps` is the number of steps to which decoders are unrolled, at least 1.
 pub fn built_in(name: &str, dec_timesteps: u16) -> Option<DeviceTable> {
     match name {
         "npu" => Some(npu(dec_timesteps)),
@@ -87,7 +87,7 @@ fn titan_rtx(dec_timesteps: u16) -> DeviceTable {
     DeviceTable { name: "titan-rtx".to_owned(), idle_watts: 15.0, busy_watts: 280.0, models }
 }
 
-/// What a request alone takes; of a recurrent model one of [`WORDS`] words.
+/// Returns the time of a request that runs alone; for a recurrent model, of a sentence of [`WORDS`] words.
 fn sentence_ns(model: &ModelTable) -> f64 {
     let single_ns = |points: &Vec<CostPoint>| points[0].took_ns as f64;
     let stages = &model.latencies.stages;
@@ -106,7 +106,7 @@ fn scaled(mut model: ModelTable, factor: f64) -> ModelTable {
     model
 }
 
-/// An encoder, one stage a layer, and a decoder, one stage a step.
+/// Builds a model from an encoder, with one stage per layer, and a decoder, with one stage per step.
 fn unrolled(roofline: &Roofline, name: &str, encoder: &[Vec<Layer>], step: &[Layer], dec_timesteps: u16) -> ModelTable {
     let mut model = chain(roofline, name, &ROWS, encoder);
     let first = model.latencies.stages.len() as u16;

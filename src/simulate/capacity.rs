@@ -1,7 +1,7 @@
-//! The capacity question: how many devices are enough.
+//! Capacity planning: how many devices are enough.
 
-/// The fewest devices, at most `most`, that are `enough`; none where not even those are. It asks for powers of two
-/// until one is enough, then halves the rest, so what is enough must stay so with more.
+/// Returns the smallest number of devices, at most `most`, for which `enough` is true; `None` if it is false even for
+/// `most`. Tries powers of two, and then bisects, so `enough` must be monotone.
 pub fn fewest_devices(most: u16, mut enough: impl FnMut(u16) -> bool) -> Option<u16> {
     let mut few = 0;
     let mut many = 1.min(most);

@@ -20,7 +20,7 @@ fn highest() -> u32 {
     1
 }
 
-/// A segment of what requests unfold into, with the names of its cells.
+/// A segment that requests unfold into, with the names of its cells.
 #[derive(Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum SegmentEntry {
@@ -30,13 +30,13 @@ pub(super) enum SegmentEntry {
     Tree { leaf: String, inner: String },
 }
 
-/// What is wrong: what was expected, and what is there.
+/// A fault: what was expected, and what was found.
 pub(super) type Wrong = (String, String);
 
-/// The graph of a model, given the most rows that the latencies of each of its cells are known for.
+/// Builds the graph of a model. `known` gives, for each cell, the largest number of rows with a known latency.
 ///
 /// # Errors
-/// When a cell has another number of rows than it can, or a segment names none.
+/// If a cell's number of rows is out of range, or a segment names an unknown cell.
 pub(super) fn graph(cells: Vec<CellEntry>, segments: &[SegmentEntry], known: &[u32]) -> Result<CellGraph, Wrong> {
     let expected = |what: &str, found: String| Err((what.to_owned(), found));
     if cells.len() != known.len() {

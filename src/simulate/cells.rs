@@ -1,5 +1,5 @@
-//! Models of cells: what their requests unfold into, and what the same takes as one padded graph (BatchMaker section
-//! 2.3).
+//! Models of cells: the graphs that their requests unfold into, and the time of the same work as one padded graph
+//! (BatchMaker section 2.3).
 
 use std::sync::Arc;
 
@@ -10,43 +10,42 @@ use crate::{
     workload::tree,
 };
 
-/// Steps that a decoder may run beyond the length of the input (BatchMaker section 7.4: a fixed threshold).
+/// Number of steps that a decoder may run beyond the length of the input (BatchMaker section 7.4: a fixed threshold).
 const EXTRA_STEPS: u32 = 50;
-/// Length up to which a padded graph's times are told; they are linear.
+/// Largest length in the table of padded graphs. Times are linear in length, so two lengths suffice.
 const LONGEST: u64 = 4096;
 
-/// The cells of a model, and what its requests unfold into.
+/// The cells of a model, and the segments that its requests unfold into.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CellGraph {
-    /// The cell types. What they take are the model's latencies, those of a type at its number.
+    /// The cell types. Their times are the model's latencies, by index.
     pub cells: Vec<CellKnobs>,
-    /// What requests unfold into, one after the other; at least one, and at most one decoder.
+    /// The segments that requests unfold into, in order; at least one, and at most one decoder.
     pub segments: Vec<Segment>,
-    /// What each task takes beyond its cells.
+    /// Time that each task takes in addition to its cell.
     pub boundary_ns: Ns,
 }
 
-/// One segment of what requests unfold into.
+/// One segment that requests unfold into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Segment {
     /// A single cell.
     Stage(CellId),
-    /// A cell for each element of the input.
+    /// One cell per element of the input.
     Chain(CellId),
-    /// A cell for each element of the output, whose number is unknown beforehand: at most 50 more
-    /// than the input has.
+    /// One cell per element of the output. The number is unknown in advance: at most 50 more than the input has.
     Decode(CellId),
-    /// A cell for each node of the request's tree.
+    /// One cell per node of the request's tree.
     Tree {
-        /// That of nodes without children.
+        /// Cell of the nodes without children.
         leaf: CellId,
-        /// That of the others.
+        /// Cell of the other nodes.
         inner: CellId,
     },
 }
 
 impl CellGraph {
-    /// The cells with batches of at most so many rows.
+    /// Returns the cells with batches limited to `most` rows.
     pub fn cells_within(&self, most: u32) -> Vec<CellKnobs> {
         let within = |cell: &CellKnobs| {
             let max_rows = cell.max_rows.min(most).max(1);
@@ -55,7 +54,7 @@ impl CellGraph {
         self.cells.iter().map(within).collect()
     }
 
-    /// The segments as the core takes them.
+    /// Returns the segments in the core's form.
     pub fn segment_knobs(&self) -> Vec<SegmentKnobs> {
         let knobs = |segment: &Segment| match *segment {
             Segment::Stage(cell) | Segment::Chain(cell) | Segment::Decode(cell) => SegmentKnobs::Steps { cell },
@@ -64,18 +63,18 @@ impl CellGraph {
         self.segments.iter().map(knobs).collect()
     }
 
-    /// Whether requests bring trees, which cannot be padded to share a batch.
+    /// Whether requests have trees, which cannot be padded to share a batch.
     pub fn has_trees(&self) -> bool {
         self.segments.iter().any(|segment| matches!(segment, Segment::Tree { .. }))
     }
 
-    /// Whether requests end by themselves, after as many steps as their output has elements.
+    /// Whether requests run as many steps as their output has elements, so that a task's outcome ends them.
     pub fn decodes(&self) -> bool {
         self.segments.iter().any(|segment| matches!(segment, Segment::Decode(_)))
     }
 
-    /// The graph of a request, whose tree it takes, and the number of the node that turns out to be the last of its
-    /// output.
+    /// Returns the graph of a request, taking its tree, and the number of the node that will turn out to be the last of
+    /// its output.
     pub(super) fn unfold(&self, offered: &mut Offered) -> (Box<[Unfolded]>, Option<u32>) {
         let mut last = None;
         let mut graph: Vec<Unfolded> = Vec::with_capacity(self.segments.len());
@@ -94,15 +93,15 @@ impl CellGraph {
         (graph.into_boxed_slice(), last)
     }
 
-    /// What a padded graph of so many rows takes: as many steps as its longest input and its longest output have
-    /// elements.
+    /// Returns the time of a padded graph of `rows` rows, with as many steps as its longest input and its longest
+    /// output have elements.
     pub(super) fn padded_ns(&self, surfaces: &[Surface], rows: u32, length: u64, decoded: u64) -> f64 {
         let segment_ns = |segment: &Segment| {
             let (cell, steps) = match *segment {
                 Segment::Stage(cell) => (cell, 1),
                 Segment::Chain(cell) => (cell, length.max(1)),
                 Segment::Decode(cell) => (cell, decoded.max(1)),
-                // Only `cellular` has trees; here one counts as a chain.
+                // Only `cellular` runs trees; for other policies a tree counts as a chain.
                 Segment::Tree { inner, .. } => (inner, length.max(1)),
             };
             steps as f64 * surfaces[usize::from(cell.0)].ns(rows, 1)
@@ -110,7 +109,7 @@ impl CellGraph {
         self.boundary_ns as f64 + self.segments.iter().map(segment_ns).sum::<f64>()
     }
 
-    /// The times of tasks, each a cell.
+    /// Returns the times of tasks that each run one cell.
     pub(super) fn task_latencies(&self, latencies: &CostTable) -> CostTable {
         let mut latencies = latencies.clone();
         let points = latencies.stages.iter_mut().flatten();
@@ -118,7 +117,7 @@ impl CellGraph {
         latencies
     }
 
-    /// The times of padded graphs, as far as they can be known beforehand: with outputs as long as inputs.
+    /// Returns the times of padded graphs, as far as they can be predicted: with outputs as long as inputs.
     pub(super) fn padded_latencies(&self, latencies: &CostTable) -> CostTable {
         let surfaces: Vec<Surface> = latencies.stages.iter().map(|points| Surface::new(points)).collect();
         let mut sizes: Vec<u32> = latencies.stages.iter().flatten().map(|point| point.rows).collect();
@@ -133,13 +132,13 @@ impl CellGraph {
     }
 }
 
-/// A cell type of so many rows at most: a further task of a round has at least a quarter of them, as for a model that
-/// does not say.
+/// Creates a cell type with at most `max_rows` rows. A further task of a round has at least a quarter of them, the
+/// default of model configurations.
 pub(super) fn cell_knobs(max_rows: u32, priority: u32) -> CellKnobs {
     CellKnobs { max_rows, min_followup: (max_rows / 4).max(1), priority, kind: None, buckets: Box::default() }
 }
 
-/// Steps that a request's decoder runs.
+/// Returns the number of steps that a request's decoder runs.
 pub(super) fn decoded(offered: &Offered) -> u32 {
     offered.decoded.clamp(1, most_decoded(offered))
 }

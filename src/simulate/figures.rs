@@ -1,4 +1,4 @@
-//! What came out of runs.
+//! The results of simulated runs.
 
 use crate::{
     batching::{Counters, Ns},
@@ -7,77 +7,77 @@ use crate::{
 
 const NS_PER_S: f64 = 1e9;
 
-/// One model in one or more runs. Requests of the warm-up are in none of the figures but `counters`.
+/// Results of one model in one or more runs. Requests of the warm-up are only in `counters`.
 #[derive(Clone, Debug, Default)]
 pub struct ModelFigures {
     /// Requests that arrived.
     pub offered: u64,
     /// Requests that completed.
     pub completed: u64,
-    /// Requests that ended otherwise: rejected by a queue's limit, a timeout, or as too late.
+    /// Requests that did not complete: rejected by a queue's limit, timed out, or too late.
     pub refused: u64,
-    /// Requests that completed within the objective; all that completed where there is none.
+    /// Requests that completed within the objective; without an objective, all completed requests.
     pub in_time: u64,
-    /// From arrival to end, of those that completed.
+    /// Time from arrival to end of completed requests.
     pub latencies: Latencies,
-    /// Of that, from arrival to the beginning of the first task.
+    /// The part of it from arrival to the start of the first task.
     pub queued: Latencies,
-    /// And from there to the end.
+    /// The rest of it.
     pub computing: Latencies,
-    /// What the cores counted, warm-up included.
+    /// Counters of the cores, including the warm-up.
     pub counters: Counters,
 }
 
-/// Requests that arrived one after the other, those of the warm-up too.
+/// A number of consecutive arrivals, including the warm-up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Period {
     /// Requests that arrived.
     pub offered: u64,
-    /// Sum of the times of their arrivals.
+    /// Sum of their arrival times.
     pub arrived_ns: u128,
-    /// From the first of them to the first of the next period, or to the last that arrived.
+    /// Time from their first arrival to the first of the next period, or to the last arrival of all.
     pub span_ns: u128,
     /// Requests that completed.
     pub completed: u64,
-    /// Sum of the latencies of those that completed.
+    /// Sum of the latencies of completed requests.
     pub latency_ns: u128,
 }
 
-/// One policy under one load in one or more runs.
+/// Results of one policy under one load, in one or more runs.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
     /// By model, in the setup's order.
     pub models: Vec<ModelFigures>,
-    /// From the first counted arrival to the last end.
+    /// Time from the first counted arrival to the last end.
     pub span_ns: u128,
-    /// From the first counted arrival to the last arrival.
+    /// Time from the first counted arrival to the last arrival.
     pub arriving_ns: u128,
-    /// From the beginning of the run to the last end.
+    /// Time from the start of the run to the last end.
     pub run_ns: u128,
-    /// Time of all tasks.
+    /// Total duration of all tasks.
     pub busy_ns: u128,
-    /// Lanes of all devices; the same in runs that are added.
+    /// Number of lanes of all devices. The same in runs that are added.
     pub lanes: u64,
-    /// Energy of all devices from the beginning of the run.
+    /// Energy of all devices from the start of the run.
     pub joules: f64,
-    /// Requests that completed, warm-up included.
+    /// Number of completed requests, including the warm-up.
     pub served: u64,
-    /// By number of the request, as the setup asks for them.
+    /// Periods by request number, as the setup requests them.
     pub periods: Vec<Period>,
 }
 
 impl Period {
-    /// Requests that arrived in a second.
+    /// Returns the number of arrivals per second.
     pub fn rate(&self) -> f64 {
         ratio(self.offered as f64 * NS_PER_S, self.span_ns as f64)
     }
 
-    /// When its requests arrived on average, in nanoseconds.
+    /// Returns the mean arrival time, in nanoseconds.
     pub fn mean_arrival_ns(&self) -> f64 {
         ratio(self.arrived_ns as f64, self.offered as f64)
     }
 
-    /// Mean latency of those that completed, in nanoseconds; none where none did.
+    /// Returns the mean latency of completed requests in nanoseconds, if any completed.
     pub fn mean_latency_ns(&self) -> Option<f64> {
         (self.completed > 0).then(|| self.latency_ns as f64 / self.completed as f64)
     }
@@ -92,17 +92,17 @@ impl Period {
 }
 
 impl ModelFigures {
-    /// Rows of a task on average; 0 without tasks.
+    /// Returns the mean number of rows per task; 0 without tasks.
     pub fn mean_batch(&self) -> f64 {
         ratio(self.counters.rows_launched as f64, self.counters.tasks_launched as f64)
     }
 
-    /// Part of the offered requests that missed the objective, or were refused.
+    /// Returns the fraction of the offered requests that missed the objective or were rejected.
     pub fn missed(&self) -> f64 {
         ratio((self.offered - self.in_time) as f64, self.offered as f64)
     }
 
-    /// Takes in the figures of the same model in another run, or of another model.
+    /// Adds the results of the same model in another run, or of another model.
     pub fn add(&mut self, other: &Self) {
         self.offered += other.offered;
         self.completed += other.completed;
@@ -116,7 +116,7 @@ impl ModelFigures {
 }
 
 impl Figures {
-    /// Takes in another run of the same setup.
+    /// Adds another run of the same setup.
     pub fn add(&mut self, other: &Self) {
         self.models.resize_with(self.models.len().max(other.models.len()), ModelFigures::default);
         self.models.iter_mut().zip(&other.models).for_each(|(model, more)| model.add(more));
@@ -131,49 +131,49 @@ impl Figures {
         self.periods.iter_mut().zip(&other.periods).for_each(|(period, more)| period.add(more));
     }
 
-    /// The peak at a stepping load (DVABatch section 8.3): the rate of the last period before the mean latency first
-    /// exceeds this one; none where it does so at once.
+    /// Returns the peak rate at a stepping load (DVABatch section 8.3): the rate of the last period before the mean
+    /// latency first exceeds `most_ns`; `None` if the first period already exceeds it.
     pub fn highest_step(&self, most_ns: f64) -> Option<f64> {
         let carried = self.periods.iter().take_while(|period| period.mean_latency_ns().is_some_and(|ns| ns <= most_ns));
         carried.last().map(Period::rate)
     }
 
-    /// All models together.
+    /// Returns the sum over all models.
     pub fn all(&self) -> ModelFigures {
         let mut all = ModelFigures::default();
         self.models.iter().for_each(|model| all.add(model));
         all
     }
 
-    /// Completed requests a second.
+    /// Returns completed requests per second.
     pub fn throughput(&self, model: &ModelFigures) -> f64 {
         ratio(model.completed as f64 * NS_PER_S, self.span_ns as f64)
     }
 
-    /// Requests a second that completed within the objective.
+    /// Returns requests per second that completed within the objective.
     pub fn goodput(&self, model: &ModelFigures) -> f64 {
         ratio(model.in_time as f64 * NS_PER_S, self.span_ns as f64)
     }
 
-    /// Part of the lanes' time with a task.
+    /// Returns the fraction of the lanes' time with a task.
     pub fn utilisation(&self) -> f64 {
         ratio(self.busy_ns as f64, self.run_ns as f64 * self.lanes as f64)
     }
 
-    /// Completed requests a joule.
+    /// Returns completed requests per joule.
     pub fn requests_per_joule(&self) -> f64 {
         ratio(self.served as f64, self.joules)
     }
 
-    /// Whether the queue did not grow without bound: after the last arrival, work is left for at most a twentieth of
-    /// the time before it and this much more.
+    /// Whether the queue stayed bounded: after the last arrival, the remaining work takes at most a twentieth of the
+    /// time before it, plus `allowance_ns`.
     pub fn keeps_up(&self, allowance_ns: Ns) -> bool {
         let left_ns = self.span_ns.saturating_sub(self.arriving_ns);
         left_ns <= self.arriving_ns / 20 + u128::from(allowance_ns)
     }
 }
 
-/// 0 where the divisor is.
+/// Divides; 0 if the divisor is 0.
 fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }

@@ -1,4 +1,4 @@
-//! Device tables from a file: JSON as `docs/simulator.md` shows it, or a profile.
+//! Device tables from a file: JSON as described in `docs/simulator.md`, or a profile.
 
 use serde::{Deserialize, de::IgnoredAny};
 
@@ -10,12 +10,12 @@ use super::{
 };
 use crate::batching::{CostPoint, CostTable, Ns};
 
-/// Most stages of a model.
+/// Maximum number of stages of a model.
 const MAX_STAGES: usize = 4096;
-/// Longest latency: a day.
+/// Maximum latency, one day.
 const MAX_LATENCY_US: f64 = 86_400_000_000.0;
 
-/// What tells a profile from a table.
+/// Distinguishes a profile from a table.
 #[derive(Deserialize)]
 struct Kind {
     profile: Option<IgnoredAny>,
@@ -57,10 +57,10 @@ struct Point {
 }
 
 impl DeviceTable {
-    /// Reads a table, or a profile, from JSON.
+    /// Reads a table or a profile from JSON.
     ///
     /// # Errors
-    /// With the line of what is no JSON, or the model whose value is wrong and what was expected.
+    /// Names the line of a syntax error, or the model with an invalid value and what was expected.
     pub fn from_json(text: &str) -> Result<Self, FileError> {
         let form = |fault: serde_json::Error| FileError::Form(fault.to_string());
         if serde_json::from_str::<Kind>(text).map_err(form)?.profile.is_some() {

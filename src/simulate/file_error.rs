@@ -1,28 +1,28 @@
 //! Why a device table cannot be read.
 
-/// Why a file is no device table.
+/// Why a file is not a device table.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// It is not JSON of the right form.
+    /// The file is not JSON of the right form.
     #[error("{0}")]
     Form(String),
-    /// A device without models simulates nothing.
+    /// The table has no models.
     #[error("expected at least one model, but found none")]
     NoModels,
-    /// Two models of one name.
+    /// Two models have the same name.
     #[error("the model '{0}' is there twice")]
     Twice(String),
-    /// A value that cannot be.
+    /// A value is invalid.
     #[error("model '{model}': expected {expected}, but found {found}")]
     Value {
         /// The model.
         model: String,
-        /// What would be right.
+        /// What was expected.
         expected: String,
-        /// What is there.
+        /// What was found.
         found: String,
     },
-    /// Power that cannot be.
+    /// The power values are invalid.
     #[error("expected busy_watts of at least idle_watts and neither below 0, but found {busy} and {idle}")]
     Watts {
         /// Busy power, as text.

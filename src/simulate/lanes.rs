@@ -1,17 +1,17 @@
-//! A device's lanes: tasks in the order in which they were launched, each begun when the one before has ended, and
-//! those on other lanes that it waits for.
+//! The lanes of a simulated device: tasks in launch order. Each starts when the previous task on its lane, and the
+//! tasks on other lanes that it waits for, have ended.
 
 use std::collections::VecDeque;
 
 use crate::batching::{Ns, Task};
 
-/// What is on a lane.
+/// The tasks of a lane.
 #[derive(Clone, Debug, Default)]
 struct Lane {
     tasks: VecDeque<Task>,
-    /// Whether the first of them has begun.
+    /// Whether the first task is running.
     is_running: bool,
-    /// When it last had a task; none before the first.
+    /// End of its last task; `None` before the first.
     rested: Option<Ns>,
 }
 
@@ -22,17 +22,18 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// So many, with nothing on them.
+    /// Creates idle lanes.
     pub(super) fn new(lanes: u16) -> Self {
         Self { lanes: vec![Lane::default(); usize::from(lanes)] }
     }
 
-    /// Puts a task behind those that its lane has.
+    /// Appends a task to its lane.
     pub(super) fn push(&mut self, task: Task) {
         self.lanes[usize::from(task.lane.0)].tasks.push_back(task);
     }
 
-    /// Begins a task that waits for no other, on the first lane that has one; also whether its lane has rested before.
+    /// Starts a task that waits for no other, on the first lane that has one. Also returns whether that lane was idle
+    /// before.
     pub(super) fn begin(&mut self, now: Ns) -> Option<(&Task, bool)> {
         let at = self.lanes.iter().position(|lane| {
             let next = lane.tasks.front().filter(|_| !lane.is_running);

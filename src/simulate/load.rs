@@ -1,4 +1,4 @@
-//! What arrives: when, for which model, and how long.
+//! The requests of a run: when they arrive, for which model, and how long they are.
 
 use std::sync::Arc;
 
@@ -8,49 +8,49 @@ use crate::{
     workload::{Arrivals, Lengths, Translations, Trees},
 };
 
-/// One request before it arrives. It has one row.
+/// One request before it arrives, with one row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Offered {
-    /// When it arrives.
+    /// Arrival time.
     pub at: Ns,
     /// Index of its model in the [`Setup`](super::Setup).
     pub model: u16,
-    /// Its length; 0 where its model has none.
+    /// Length of its input; 0 if its model has no lengths.
     pub length: u32,
-    /// Elements of its output, where its model decodes: what nobody knows before the last of them.
+    /// Number of elements of its output, if its model decodes. Unknown to the core until the last of them.
     pub decoded: u32,
-    /// Its tree, where its model has trees.
+    /// Its tree, if its model has trees.
     pub tree: Option<Arc<Topology>>,
 }
 
-/// What the requests of a model bring.
+/// The inputs of a model's requests.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Brought {
-    /// Nothing in which they differ.
+    /// All requests are alike.
     Nothing,
-    /// An input of a length.
+    /// An input of random length.
     Input(Lengths),
-    /// An input of a length, and an output of about the same.
+    /// An input of random length, and an output of similar length.
     Translated(Lengths),
     /// A tree.
     Tree(Trees),
 }
 
-/// The requests of a run.
+/// The requests of a run, as distributions.
 #[derive(Clone, Debug)]
 pub struct Load {
-    /// When requests arrive, for all models together.
+    /// Arrival times, for all models together.
     pub arrivals: Arrivals,
-    /// By model: its share of the requests, at least one above 0, and what they bring.
+    /// For each model, its share of the requests (at least one share is above 0) and their inputs.
     pub models: Vec<(f64, Brought)>,
-    /// Lengths in the order of arrival, which belong to the arrivals of a trace; they stand before those of the models.
+    /// Lengths in arrival order, from a trace; they replace the lengths of the models.
     pub traced: Option<Vec<u32>>,
-    /// So many requests wait from the beginning; the arrivals follow them.
+    /// Number of requests that wait from the start; the arrivals follow them.
     pub backlog: u64,
 }
 
 impl Load {
-    /// The first `count` requests of a seed, by time; fewer where no more arrive.
+    /// Returns the first `count` requests for a seed, in order of time; fewer if no more arrive.
     pub fn requests(&self, seed: u64, count: u64) -> impl Iterator<Item = Offered> {
         let total: f64 = self.models.iter().map(|(share, _)| share).sum();
         let models = (1_u64..).zip(&self.models);
@@ -74,7 +74,7 @@ impl Load {
     }
 }
 
-/// Draws what the requests of a model bring.
+/// Draws the inputs of a model's requests.
 struct Sampler {
     lengths: Option<Box<dyn Iterator<Item = u32> + Send>>,
     translations: Option<Translations>,
@@ -96,7 +96,7 @@ impl Sampler {
         }
     }
 
-    /// The next request, but for its time and model; of the length that a trace says.
+    /// Draws a request, without its time and model. `traced` replaces its length.
     fn draw(&mut self, traced: Option<u32>) -> Offered {
         let drawn = self.lengths.as_mut().map(|lengths| lengths.next().unwrap_or(1));
         let length = drawn.map_or(0, |drawn| traced.unwrap_or(drawn));
@@ -106,12 +106,12 @@ impl Sampler {
     }
 }
 
-/// From 0 to below 1.
+/// Converts random bits to a number from 0 up to but excluding 1.
 fn unit(bits: u64) -> f64 {
     (bits >> 11) as f64 / (1_u64 << 53) as f64
 }
 
-/// The mixer of SplitMix64: which model a request is for hangs on the seed and its number alone.
+/// The mixer of SplitMix64. The model of a request depends only on the seed and on its number.
 fn mix(input: u64) -> u64 {
     let stepped = input.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let folded = (stepped ^ (stepped >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

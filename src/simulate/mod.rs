@@ -1,10 +1,9 @@
 //! The simulator: discrete-event runs of the production [`batching::Core`](crate::batching::Core) over device tables,
 //! in virtual time.
 //!
-//! Here live device tables ([`DeviceTable`], [`built_in`]), what arrives ([`Load`]), the event loop ([`run`]), its
-//! [`Figures`], and what is asked over many runs ([`on_all_cores`], [`fewest_devices`]). Here must not live: a clock,
-//! decisions about batches (they are the core's), models that run, words of the command line. A run depends on nothing
-//! but its arguments.
+//! This module has device tables ([`DeviceTable`], [`built_in`]), loads ([`Load`]), the event loop ([`run`]), its
+//! results ([`Figures`]), and helpers for many runs ([`on_all_cores`], [`fewest_devices`]). It must not use a clock,
+//! decide about batches (the core does), run models, or print. A run depends only on its arguments.
 
 mod builtin;
 mod capacity;

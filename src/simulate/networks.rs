@@ -1,12 +1,12 @@
-//! Networks as lists of layers, one list a part, which the built-in tables put on a device.
+//! Networks as lists of layers, one list per part, which the built-in tables map to a device.
 
 use super::roofline::Layer;
 
-/// LazyBatching section V: the words of a sentence, of which recurrent models make as many steps.
+/// Words per sentence, and thus steps of recurrent models (LazyBatching section V).
 pub(super) const WORDS: u64 = 20;
 
-/// Parts of a bottleneck ResNet for images of 224 × 224 (the stem, each block, the classifier), by its blocks at each
-/// width.
+/// Parts of a bottleneck ResNet for images of 224 × 224 (the stem, each block, the classifier), given its number of
+/// blocks at each width.
 pub(super) fn resnet(blocks: [u64; 4]) -> Vec<Vec<Layer>> {
     let mut parts = vec![vec![Layer::convolution(112, 7, 3, 64)]];
     let mut inputs = 64;
@@ -29,7 +29,7 @@ pub(super) fn resnet(blocks: [u64; 4]) -> Vec<Vec<Layer>> {
     parts
 }
 
-/// VGG for images of 224 × 224: so many convolutions at each width, one part each, and the three dense layers.
+/// VGG for images of 224 × 224: one part per convolution, given their number at each width, and the three dense layers.
 pub(super) fn vgg(convolutions: [usize; 5]) -> Vec<Vec<Layer>> {
     let mut parts = Vec::new();
     let mut inputs = 3;
@@ -45,7 +45,7 @@ pub(super) fn vgg(convolutions: [usize; 5]) -> Vec<Vec<Layer>> {
     parts
 }
 
-/// MobileNet v1 for images of 224 × 224: the stem, thirteen blocks of a depthwise and a pointwise convolution, the
+/// MobileNet v1 for images of 224 × 224: the stem, thirteen blocks of a depthwise and a pointwise convolution, and the
 /// classifier.
 pub(super) fn mobilenet() -> Vec<Vec<Layer>> {
     let mut parts = vec![vec![Layer::convolution(112, 3, 3, 32)]];
@@ -59,7 +59,7 @@ pub(super) fn mobilenet() -> Vec<Vec<Layer>> {
     parts
 }
 
-/// Images of 256 × 256: five levels down and four up, two convolutions each.
+/// U-Net for images of 256 × 256: five levels down and four up, with two convolutions each.
 pub(super) fn unet() -> Vec<Vec<Layer>> {
     let mut parts = Vec::new();
     let mut inputs = 3;
@@ -80,7 +80,8 @@ pub(super) fn unet() -> Vec<Vec<Layer>> {
     parts
 }
 
-/// Images of 256 × 256: the encoder is ResNet-18's, each decoder block narrows to a quarter, enlarges and widens.
+/// LinkNet for images of 256 × 256: the encoder is ResNet-18's; each decoder block narrows to a quarter, upsamples and
+/// widens.
 pub(super) fn linknet() -> Vec<Vec<Layer>> {
     let mut parts = vec![vec![Layer::convolution(128, 7, 3, 64)]];
     let mut inputs = 64;
@@ -109,7 +110,7 @@ pub(super) fn linknet() -> Vec<Vec<Layer>> {
     parts
 }
 
-/// One layer of a Transformer's encoder over so many tokens.
+/// One layer of a Transformer's encoder over `tokens` tokens.
 pub(super) fn encoder_layer(tokens: u64, width: u64, heads: u64) -> Vec<Layer> {
     let head = width / heads;
     vec![
@@ -122,13 +123,13 @@ pub(super) fn encoder_layer(tokens: u64, width: u64, heads: u64) -> Vec<Layer> {
     ]
 }
 
-/// Eight LSTM layers of 1,024, each over the whole sentence: their weights do not stay on the chip from one word to the
+/// Eight LSTM layers of 1,024, each over the whole sentence. Their weights do not stay on the chip from one word to the
 /// next.
 pub(super) fn gnmt_encoder() -> Vec<Vec<Layer>> {
     vec![vec![Layer::dense(1, 2048, 4096); WORDS as usize]; 8]
 }
 
-/// Eight LSTM layers, attention over the sentence, and the choice among 32,000 words.
+/// Eight LSTM layers, attention over the sentence, and a projection to 32,000 words.
 pub(super) fn gnmt_step() -> Vec<Layer> {
     let mut step = vec![Layer::dense(1, 2048, 4096); 8];
     step.extend([
@@ -139,12 +140,12 @@ pub(super) fn gnmt_step() -> Vec<Layer> {
     step
 }
 
-/// Six layers of 512 with 8 heads.
+/// Six layers of width 512 with 8 heads.
 pub(super) fn transformer_encoder() -> Vec<Vec<Layer>> {
     vec![encoder_layer(WORDS, 512, 8); 6]
 }
 
-/// Six layers with attention to the words so far and to the sentence, and the choice among 32,000 words.
+/// Six layers with attention to the words so far and to the sentence, and a projection to 32,000 words.
 pub(super) fn transformer_step() -> Vec<Layer> {
     let layer = [
         Layer::dense(1, 512, 3 * 512),
@@ -163,15 +164,15 @@ pub(super) fn transformer_step() -> Vec<Layer> {
     step
 }
 
-/// Listen, Attend and Spell's listener over 160 frames of 40 values: an LSTM of 256 in both directions, and three more
-/// of which each reads its predecessor's outputs in pairs.
+/// Listen, Attend and Spell's listener over 160 frames of 40 values: a bidirectional LSTM of 256, and three more that
+/// each read their predecessor's outputs in pairs.
 pub(super) fn las_encoder() -> Vec<Vec<Layer>> {
     let both_directions = |steps: usize, inputs: u64| vec![Layer::dense(1, inputs + 256, 4 * 256); 2 * steps];
     vec![both_directions(160, 40), both_directions(80, 1024), both_directions(40, 1024), both_directions(20, 1024)]
 }
 
-/// Listen, Attend and Spell's speller: two LSTM layers of 512, attention over the listener's 20 outputs, and the choice
-/// among 30 characters.
+/// Listen, Attend and Spell's speller: two LSTM layers of 512, attention over the listener's 20 outputs, and a
+/// projection to 30 characters.
 pub(super) fn las_step() -> Vec<Layer> {
     vec![
         Layer::dense(1, 1024 + 512, 4 * 512),

@@ -1,4 +1,4 @@
-//! Independent runs on all cores, with results in the order of the jobs.
+//! Runs independent jobs on all CPU cores; returns results in job order.
 
 use std::{
     num::NonZero,
@@ -7,11 +7,11 @@ use std::{
     thread,
 };
 
-/// Does every job on as many threads, at least one, and tells `done` after each. What comes out does not depend on the
+/// Runs every job on `threads` threads, at least one, and calls `done` after each. The results do not depend on the
 /// number of threads.
 ///
 /// # Panics
-/// When a job does.
+/// If a job panics.
 pub fn on_all_cores<J: Sync, R: Send>(
     threads: usize,
     jobs: &[J],
@@ -38,7 +38,7 @@ pub fn on_all_cores<J: Sync, R: Send>(
     results.into_iter().map(|(_, result)| result).collect()
 }
 
-/// Threads that this machine runs at once.
+/// Returns the number of threads that this machine runs in parallel.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZero::get)
 }

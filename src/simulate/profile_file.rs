@@ -1,4 +1,4 @@
-//! Device tables from what `paternoster profile` keeps or prints.
+//! Device tables from the files that `paternoster profile` stores or prints.
 
 use serde::Deserialize;
 
@@ -8,7 +8,7 @@ use super::{
 };
 use crate::batching::{CostPoint, CostTable, Ns};
 
-/// The parts of a profile's file that a table is made of.
+/// The parts of a profile's file that are needed for a table.
 #[derive(Deserialize)]
 pub(super) struct ProfileFile {
     key: Key,
@@ -44,7 +44,7 @@ struct Point {
 }
 
 impl ProfileFile {
-    /// A table with one model for each way that the profile has it cut: `minilm` is whole, `minilm/4` has four stages.
+    /// Returns a table with one model per cut in the profile: `minilm` is whole, `minilm/4` has four stages.
     pub(super) fn table(self) -> Result<DeviceTable, FileError> {
         let Self { key, profile } = self;
         let refuse = |expected: &str, found: &str| {

@@ -1,15 +1,15 @@
-//! Times that others measured and published, beside the rooflines.
+//! Published measurements, as a complement to the rooflines.
 //!
 //! `resnet` is ResNet-50 as TensorRT 4.0 runs it in FP32 on a V100 ("TensorRT Performance on NVIDIA Volta V100 GPU",
-//! gist.github.com/1duo/efd3be1dc8eb2c45863b75f20a76f8b2). `bert-base` are the twelve layers of its encoder, as
+//! gist.github.com/1duo/efd3be1dc8eb2c45863b75f20a76f8b2). `bert-base` is the twelve layers of its encoder, as
 //! FasterTransformer 3.1 runs them in FP32 on a V100 (NVIDIA/DeepLearningExamples,
-//! FasterTransformer/v3.1/docs/encoder_guide.md, C++); each takes a twelfth.
+//! FasterTransformer/v3.1/docs/encoder_guide.md, C++); each layer takes a twelfth.
 //!
-//! `unet` and `linknet` have no published times, but DVABatch says how they behave: an encoder that wants batches
-//! above 32 and a decoder that gains nothing (section 3.2 and figure 6), and at high load half of the batches above
-//! 30 rows and above 50 (section 8.5). A window's batches at nine tenths of the peak have those sizes where the
-//! encoder takes as long as the decoder takes for `UNET` and `LINKNET` images. An image takes the decoder a
-//! millisecond, so that only ratios count. Encoder and decoder are two parts each.
+//! `unet` and `linknet` have no published times, but DVABatch describes how they behave: an encoder that prefers
+//! batches above 32 and a decoder that gains nothing from batching (section 3.2 and figure 6), and at high load half of
+//! the batches above 30 and 50 rows, respectively (section 8.5). A window's batches at 90 % of the peak have those
+//! sizes if the encoder takes as long as the decoder takes for `UNET` and `LINKNET` images. Only ratios matter, so the
+//! decoder takes a millisecond per image. Encoder and decoder are two parts each.
 
 use super::table::{DeviceTable, ModelTable};
 use crate::batching::{CostPoint, CostTable, Ns};
@@ -17,20 +17,20 @@ use crate::batching::{CostPoint, CostTable, Ns};
 const RESNET_US: [(u32, Ns); 7] =
     [(1, 2_677), (2, 4_083), (4, 6_082), (8, 8_276), (16, 13_054), (32, 23_133), (64, 42_533)];
 
-/// Rows, and the milliseconds that twelve layers take for each at 32, 64 and 128 tokens.
+/// For each number of rows, the milliseconds of twelve layers at 32, 64 and 128 tokens.
 const BERT_MS: [(u32, [f64; 3]); 4] =
     [(1, [1.76, 2.16, 2.94]), (8, [4.66, 8.48, 15.50]), (32, [15.34, 30.01, 59.46]), (64, [29.91, 58.84, 119.08])];
 const BERT_TOKENS: [u64; 3] = [32, 64, 128];
 const BERT_LAYERS: usize = 12;
 
-/// Images for which the decoder takes as long as the encoder does for any batch.
+/// Number of images for which the decoder takes as long as the encoder does for any batch.
 const UNET: Ns = 7;
 const LINKNET: Ns = 42;
 
 const NS_PER_MS: Ns = 1_000_000;
 const LARGEST: u32 = 64;
 
-/// The table; its power is that of `v100`.
+/// Returns the table; its power is that of `v100`.
 pub(super) fn published() -> DeviceTable {
     let resnet = RESNET_US.map(|(rows, us)| CostPoint { rows, length: 1, took_ns: us * 1000 });
     let layer = BERT_MS.iter().flat_map(|&(rows, times)| {
@@ -46,7 +46,7 @@ pub(super) fn published() -> DeviceTable {
     DeviceTable { name: "published".to_owned(), idle_watts: 40.0, busy_watts: 300.0, models }
 }
 
-/// Two parts that take as long for any batch, and two that take as long a row.
+/// Returns two parts whose time is the same for any batch, and two whose time is proportional to rows.
 fn fixed_then_linear(images: Ns) -> Vec<Vec<CostPoint>> {
     let half = |took_ns: [Ns; 2]| {
         [(1, took_ns[0]), (LARGEST, took_ns[1])]
@@ -81,7 +81,7 @@ mod tests {
         *,
     };
 
-    /// What a roofline says as parts of what was measured.
+    /// Returns a roofline's times divided by the measured ones.
     fn ratios(roofline: &[CostPoint], measured: &[CostPoint]) -> Vec<f64> {
         let pairs = roofline.iter().zip(measured);
         let ratio = |(says, took): (&CostPoint, &CostPoint)| {
@@ -114,7 +114,7 @@ mod tests {
     #[test]
     fn at_nine_tenths_of_the_peak_a_window_has_batches_of_the_papers_sizes() {
         for (images, paper) in [(UNET, 30.0), (LINKNET, 50.0)] {
-            // A batch of b rows takes F + b, the peak is 64 / (F + 64), and at 0.9 of it b rows come while b run.
+            // A batch of b rows takes F + b. The peak rate is 64 / (F + 64); at 0.9 of it, b rows arrive while b run.
             let fixed = images as f64;
             let rate = 0.9 * f64::from(LARGEST) / (fixed + f64::from(LARGEST));
             let batch = fixed * rate / (1.0 - rate);

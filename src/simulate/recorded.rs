@@ -1,52 +1,53 @@
-//! What a recorded timeline tells of a device beside its table: how its tasks scattered about the table's times, and
-//! what it cost that a lane had nothing to do.
+//! Derives properties of a device from a recorded timeline that its table does not have: how task times scatter around
+//! the table's times, and how much longer a task takes on an idle lane.
 
 use super::{surface::Surface, table::ModelTable};
 use crate::{batching::Ns, observe::timeline::RanTask};
 
-/// A task that begins so soon after the last one on its lane followed it at once: it takes the time from there.
+/// A task that starts within this time after the previous one on its lane counts as back to back, and its time is
+/// counted from the end of the previous one.
 const AT_ONCE_NS: Ns = 100_000;
-/// Tasks of a kind that are needed to tell anything.
+/// Minimum number of tasks of a kind for a result.
 const ENOUGH: usize = 20;
 
 /// How a model's tasks ran.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recorded {
-    /// For [`ModelTable::scatter`]: of tasks that followed another at once.
+    /// For [`ModelTable::scatter`]: from tasks that ran back to back.
     pub scatter: Vec<f64>,
-    /// How much longer the others took on average: for [`Setup::after_idle_ns`](super::Setup::after_idle_ns).
+    /// Mean additional time of the other tasks, for [`Setup::after_idle_ns`](super::Setup::after_idle_ns).
     pub after_idle_ns: Ns,
 }
 
-/// Why a recording tells nothing of a model.
+/// Why a recording cannot be used for a model.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordedError {
-    /// It is of others.
+    /// The recording has only other models.
     #[error("it has no task of '{model}'; it has {known}")]
     UnknownModel {
         /// The model.
         model: String,
-        /// Those it has.
+        /// The models that it has.
         known: String,
     },
-    /// It is of the model cut otherwise.
+    /// The recorded model is cut into other stages.
     #[error("it has stage {found} of '{model}', counted from 0, which is simulated in {stages}")]
     Stages {
         /// The model.
         model: String,
-        /// The stage.
+        /// The recorded stage.
         found: u16,
-        /// Stages of the table.
+        /// Number of stages of the table.
         stages: usize,
     },
-    /// There is too little.
+    /// There are too few tasks.
     #[error("it has {found} tasks of '{model}' on one of the lanes: expected at least {expected}")]
     TooFew {
         /// The model.
         model: String,
-        /// Tasks that there are.
+        /// Number of tasks found.
         found: usize,
-        /// Tasks that are needed.
+        /// Number of tasks needed.
         expected: usize,
     },
 }
@@ -58,24 +59,24 @@ impl RecordedError {
 }
 
 impl RanTask<'_> {
-    /// When it began to be its lane's turn, if the last task there ended then.
+    /// Returns the start of its turn on the lane, given the end of the previous task there.
     pub(super) fn begins_after(&self, last_ns: Ns) -> Ns {
         let follows = (last_ns..=last_ns.saturating_add(AT_ONCE_NS)).contains(&self.from_ns);
         if follows { last_ns } else { self.from_ns }
     }
 
-    /// The length that a table knows it by.
+    /// Returns its length as the table defines it.
     pub(super) fn length(&self) -> u64 {
         self.lengths.iter().fold(1, |product: u64, &length| product.saturating_mul(u64::from(length.max(1))))
     }
 }
 
 impl Recorded {
-    /// What a timeline's tasks tell of a model, lane by lane in the order of time. A timeline of one model is taken as
-    /// being of this one, whatever its name there is.
+    /// Derives the properties of a model from a timeline's tasks, given lane by lane in order of time. A timeline with
+    /// a single model matches any model name.
     ///
     /// # Errors
-    /// When they are of other models, of other stages, or too few.
+    /// If the tasks belong to other models or stages, or are too few.
     pub fn of(table: &ModelTable, tasks: &[RanTask<'_>]) -> Result<Self, RecordedError> {
         let surfaces: Vec<Surface> = table.latencies.stages.iter().map(|points| Surface::new(points)).collect();
         let (mut at_once, mut after_idle) = (Vec::new(), Vec::new());
@@ -90,7 +91,7 @@ impl Recorded {
             let took = ((task.to_ns - began_ns) as f64, surface.ns(task.rows, task.length()));
             if follows { at_once.push(took) } else { after_idle.push(took) }
         }
-        // Where lanes are hardly ever busy twice in a row, all tasks count alike.
+        // If lanes are rarely busy twice in a row, all tasks count alike.
         if at_once.len() < ENOUGH {
             at_once.append(&mut after_idle);
         }
@@ -107,7 +108,7 @@ impl Recorded {
     }
 }
 
-/// What the recording calls a model: of several, the one of its name, in any version.
+/// Returns the name under which the recording has a model: the only one, or the one with its name in any version.
 pub(super) fn its_name<'a>(model: &str, tasks: &[RanTask<'a>]) -> Result<&'a str, RecordedError> {
     let mut names: Vec<&str> = tasks.iter().map(|task| task.model).collect();
     names.sort_unstable();
@@ -140,11 +141,11 @@ mod tests {
         RanTask { model, stage: 0, lane: 0, rows, lengths: &[], from_ns, to_ns: from_ns + took_ns }
     }
 
-    /// Each second pair of tasks begins after a rest; a task after a rest takes 40 µs more than the one that follows.
+    /// In each pair the first task starts after an idle period and takes 40 µs more than the second.
     fn pairs(model: &str, count: u64) -> Vec<RanTask<'_>> {
         let pair = |number: u64| {
             let from_ns = number * 10_000_000;
-            // The table's time, and a tenth of it more or less.
+            // The table's time, plus or minus a tenth.
             let took_ns = 135_000 + 30_000 * (number % 2);
             [task(model, 1, from_ns, 140_000), task(model, 2, from_ns + 141_000, took_ns - 1_000)]
         };

@@ -1,5 +1,5 @@
-//! A device as fast as it was at each moment of a recording: so what is simulated are decisions and queues, and not the
-//! machine.
+//! Replays the speed of a device as it was at each moment of a recording, so that a simulation compares decisions and
+//! queues rather than machines.
 
 use super::{
     recorded::{RecordedError, its_name},
@@ -8,31 +8,31 @@ use super::{
 };
 use crate::{batching::Ns, observe::timeline::RanTask};
 
-/// Requests at the end of a recording by which its clock is found.
+/// Number of requests at the end of a recording from which its clock offset is determined.
 const TOLD_BY: usize = 1_000;
 
-/// How slow each lane was while a trace was played on a device, in the time of the trace.
+/// How slow each lane was while a trace was played on a device, in the trace's time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Replay {
-    /// By lane; each lane has at least one.
+    /// By lane; each lane has at least one piece.
     lanes: Vec<Vec<Piece>>,
 }
 
-/// A piece of time: a task's, or what lay between two, which nothing tells of and is as slow as half of the tasks.
+/// A period of time: that of a task, or of a gap between tasks, which counts as slow as the median task.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Piece {
     from_ns: Ns,
     until_ns: Ns,
-    /// How long a task took, as part of the table's time.
+    /// Actual time divided by the table's time.
     slow: f64,
 }
 
 impl Replay {
-    /// What the tasks of a timeline tell of so many lanes. `arrived_ns` are the recorded arrivals, ascending,
-    /// `arrivals_ns` those of the trace as they come to the core, of which the last were the last of the recording.
+    /// Derives the speed of `lanes` lanes from a timeline's tasks. `arrived_ns` are the recorded arrivals, ascending.
+    /// `arrivals_ns` are the trace's arrivals at the core; both lists end with the same requests.
     ///
     /// # Errors
-    /// When the tasks are of other models or stages, or there is none, on one of the lanes.
+    /// If the tasks belong to other models or stages, or if a lane has none.
     pub fn of(
         models: &[&ModelTable],
         lanes: u16,
@@ -69,8 +69,8 @@ impl Replay {
         Ok(Self { lanes: pieces })
     }
 
-    /// How long a task takes that would take `table_ns`, from `now` on. Behind the end of the recording lanes are as
-    /// slow as at its end.
+    /// Returns the duration of a task that starts now and takes `table_ns` in the table. After the end of the
+    /// recording, lanes stay as slow as at its end.
     pub(super) fn took_ns(&self, lane: usize, now: Ns, table_ns: f64) -> f64 {
         let pieces = &self.lanes[lane % self.lanes.len()];
         let (mut at, mut left_ns) = (now as f64, table_ns);
@@ -87,7 +87,7 @@ impl Replay {
     }
 }
 
-/// The same pieces in order, and others between them.
+/// Returns the pieces in order, with the gaps between them filled.
 fn without_gaps(mut tasks: Vec<Piece>) -> Vec<Piece> {
     tasks.sort_by(|one, two| one.slow.total_cmp(&two.slow));
     let slow = tasks[tasks.len() / 2].slow;
@@ -104,7 +104,7 @@ fn without_gaps(mut tasks: Vec<Piece>) -> Vec<Piece> {
     pieces
 }
 
-/// What the recording's clock shows when that of the trace shows 0: the median over the last requests.
+/// Returns the recording's time at the trace's time 0: the median over the last requests.
 fn clock(arrived_ns: &[Ns], arrivals_ns: &[Ns]) -> i128 {
     let pairs = arrived_ns.iter().rev().zip(arrivals_ns.iter().rev()).take(TOLD_BY);
     let mut late: Vec<i128> = pairs.map(|(&there, &here)| i128::from(there) - i128::from(here)).collect();
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_lane_is_as_slow_as_it_was_then() {
-        // In milliseconds; the recording began 1,000 before the trace: there, requests came at 50 and 450.
+        // In milliseconds. The recording started 1,000 before the trace, where requests arrived at 50 and 450.
         const MS: Ns = 1_000_000;
         let ran = |lane, from, to| task(lane, from * MS, to * MS);
         let tasks = [ran(0, 1_050, 1_150), ran(0, 1_450, 1_750), ran(1, 1_050, 1_250)];

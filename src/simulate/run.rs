@@ -1,4 +1,4 @@
-//! The event loop: one core a device, and a clock that jumps from event to event.
+//! The event loop: one core per device, and a clock that jumps from event to event.
 
 use std::{cmp::Reverse, collections::BinaryHeap};
 
@@ -21,10 +21,10 @@ use crate::{
 
 const NS_PER_S: f64 = 1e9;
 
-/// Something that will happen, by time; of several at once, tasks end first, the first lanes first.
+/// A scheduled event. Events at the same time are ordered: ends of tasks first, by lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
-    /// The task on this lane of all devices ends.
+    /// The task on this lane ends; lanes are numbered over all devices.
     Landing(usize),
     /// A device's core asked to be woken.
     Wake(usize),
@@ -42,15 +42,15 @@ struct Coming {
 /// A request that has arrived.
 #[derive(Clone, Debug)]
 struct Known {
-    /// What it was, without its tree.
+    /// The request without its tree.
     offered: Offered,
-    /// Steps of its model's loop that it has run.
+    /// Number of steps of its model's loop that it has run.
     steps_run: u32,
-    /// The last node of its output, where it decodes.
+    /// The last node of its output, if it decodes.
     last_node: Option<u32>,
-    /// How long its answer takes to come back.
+    /// Time that its reply takes to reach the client.
     back_ns: Ns,
-    /// When its first task began.
+    /// Start of its first task.
     began: Option<Ns>,
 }
 
@@ -75,10 +75,10 @@ struct Run<'s> {
     random: ChaCha8Rng,
 }
 
-/// Plays requests, which come by time, until the last has ended. The seed decides how tasks scatter.
+/// Runs requests, given in order of time, until the last has ended. The seed determines how task times scatter.
 ///
 /// # Panics
-/// In debug builds, when the core breaks one of its invariants.
+/// In debug builds, if the core breaks one of its invariants.
 pub fn run(setup: &Setup, seed: u64, requests: impl IntoIterator<Item = Offered>) -> Figures {
     let mut run = Run::new(setup, seed);
     let mut requests = requests.into_iter();
@@ -128,7 +128,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Sends a request. It comes to the core no earlier than the one before.
+    /// Sends a request. It reaches the core no earlier than the previous one.
     fn send(&mut self, offered: Offered, last_reaches: Ns) -> Coming {
         let front_ns = scattered(&self.setup.front, &mut self.random).unwrap_or(0.0).round() as Ns;
         let reaches = offered.at.saturating_add(front_ns / 2).max(last_reaches);
@@ -182,7 +182,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// Lets the next thing happen that is due.
+    /// Processes the next due event.
     fn happen(&mut self) {
         let Some(Reverse((at, due))) = self.due.pop() else { return };
         match due {
@@ -199,7 +199,7 @@ impl<'s> Run<'s> {
                 self.now = at;
                 self.lose(device);
             }
-            // A later word of the core has replaced it.
+            // The core has replaced this wake by a later one.
             Due::Wake(_) => {}
         }
     }
@@ -231,7 +231,7 @@ impl<'s> Run<'s> {
         self.step(device, Event::Completed { task: task.id, rows: &outcomes });
     }
 
-    /// A device makes a step, and requests move to where they have to wait less.
+    /// Steps a device, and moves requests to where they wait less.
     fn step(&mut self, device: usize, event: Event<'_>) {
         self.step_alone(device, event);
         if let Some(Move { from, to }) = self.router.rebalance(device) {
@@ -242,7 +242,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// A device is gone: what waited there goes to another, if there is one.
+    /// Handles the loss of a device: requests that waited there move to another, if there is one.
     fn lose(&mut self, device: usize) {
         self.devices[device].is_lost = true;
         self.router.lose(device);
@@ -253,7 +253,7 @@ impl<'s> Run<'s> {
         }
     }
 
-    /// A device makes a step. Requests that leave it.
+    /// Steps a device, and returns the requests that leave it.
     fn step_alone(&mut self, device: usize, event: Event<'_>) -> Vec<Arrival> {
         let mut recalled = Vec::new();
         for action in self.devices[device].core.step(self.now, event) {
@@ -269,7 +269,7 @@ impl<'s> Run<'s> {
                     self.devices[device].wake = Some(at);
                 }
                 Action::Recalled(arrival) => recalled.push(*arrival),
-                // No model of a run is decoupled or has sequences, and none is unloaded.
+                // In a run no model is decoupled or has sequences, and none is unloaded.
                 Action::Emit { .. } | Action::Joined { .. } | Action::SequenceOver { .. } | Action::Drained(_) => {}
             }
         }
@@ -277,7 +277,7 @@ impl<'s> Run<'s> {
         recalled
     }
 
-    /// Begins the tasks of a device that wait for no other.
+    /// Starts the tasks of a device that wait for no other.
     fn begin(&mut self, device: usize) {
         while let Some((task, has_rested)) = self.devices[device].lanes.begin(self.now) {
             let model = task.model.0 as usize;
@@ -329,7 +329,7 @@ impl<'s> Run<'s> {
         figures.in_time += u64::from(objective_ns.is_none_or(|objective_ns| latency_ns <= objective_ns));
     }
 
-    /// The period in which a request arrived, where periods are told apart.
+    /// Returns the period in which a request arrived, if periods are requested.
     fn period_of(&mut self, req: ReqId) -> Option<&mut Period> {
         let number = usize::try_from(req.0.checked_div(self.setup.period)?).ok()?;
         if self.figures.periods.len() <= number {
@@ -364,7 +364,7 @@ impl<'s> Run<'s> {
     }
 }
 
-/// A value by its quantiles, from the least to the most in even steps.
+/// Draws a value from its quantiles, given from the least to the greatest in even steps.
 fn scattered(quantiles: &[f64], random: &mut ChaCha8Rng) -> Option<f64> {
     let [first, .., last] = quantiles else { return quantiles.first().copied() };
     let at = random.random::<f64>() * (quantiles.len() - 1) as f64;

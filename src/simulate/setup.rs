@@ -1,51 +1,51 @@
-//! Who serves what: devices, models, policies.
+//! The setup of a run: devices, models and policies.
 
 use super::{replay::Replay, surface::Surface, table::ModelTable};
 use crate::batching::{CellId, Knobs, LaneKnobs, Next, Ns, Policy, ReqId, StageKnobs, Task};
 
-/// Devices that serve models.
+/// Devices and the models that they serve.
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// The models, all on every device.
+    /// The models, each on every device.
     pub models: Vec<Served>,
-    /// Devices, at least 1; each has a core of its own. The [router](crate::router) chooses among them.
+    /// Number of devices, at least 1, each with its own core. The [router](crate::router) chooses among them.
     pub devices: u16,
-    /// Devices that are lost, and when.
+    /// Devices that are lost, with the times.
     pub lost: Vec<(Ns, u16)>,
-    /// Lanes of each device, at least 1. A task takes its time whatever the other lanes do.
+    /// Number of lanes per device, at least 1. A task's duration does not depend on the other lanes.
     pub lanes: u16,
-    /// How far ahead lanes take work.
+    /// How much work lanes accept ahead of completion.
     pub ahead: LaneKnobs,
     /// Power of an idle device.
     pub idle_watts: f64,
-    /// Power of a device with work on all its lanes; in between, it grows with the lanes at work.
+    /// Power of a device with tasks on all lanes; in between, power is linear in the number of busy lanes.
     pub busy_watts: f64,
-    /// What a task takes longer on a lane that had nothing to do: threads wake, and caches are cold.
+    /// Additional time of a task on an idle lane, where threads wake up and caches are cold.
     pub after_idle_ns: Ns,
-    /// What requests spend outside of queue and device, half of it before: front end, threads and the client. Quantiles
-    /// from the least to the most in even steps, of which one alone is everybody's; empty where it is nothing.
+    /// Time that requests spend outside queue and device, half of it before: front end, threads and client. Given as
+    /// quantiles from the least to the greatest in even steps; a single value applies to all requests; empty means
+    /// none.
     pub front: Vec<f64>,
-    /// How slow the lanes are over time, in place of the tables' scatter and `after_idle_ns`.
+    /// Speed of the lanes over time, replacing the tables' scatter and `after_idle_ns`.
     pub replay: Option<Replay>,
-    /// So many requests at the beginning are not counted.
+    /// Number of requests at the start that are not counted.
     pub warm_up: u64,
-    /// Requests of each of the periods that are told apart, by number; 0: none are.
+    /// Number of requests per period in the results; 0: no periods.
     pub period: u64,
 }
 
 /// A model and how it is served.
 #[derive(Clone, Debug)]
 pub struct Served {
-    /// How long its stages take.
+    /// Times of its stages.
     pub table: ModelTable,
-    /// How its requests are batched. Its stages are those of the table, whatever stands here but for their buckets. A
-    /// model of cells runs them under `cellular`, and whole graphs, padded to the longest of a batch, under the other
-    /// policies.
+    /// Settings of its batching. The stages come from the table; only their buckets are taken from here. A model of
+    /// cells runs cells under `cellular`, and whole graphs, padded to the longest of a batch, under the other policies.
     pub knobs: Knobs,
 }
 
 impl Served {
-    /// The knobs with the table's stages.
+    /// Returns the knobs with the table's stages.
     pub(super) fn staged(&self) -> Knobs {
         let stages = if self.runs_graphs() { 1 } else { self.table.latencies.stages.len() };
         let mut stages = StageKnobs::chain(stages as u16);
@@ -62,12 +62,12 @@ impl Served {
         matches!(self.knobs.policy, Policy::Cellular(_))
     }
 
-    /// Whether a task is the whole graph of its requests.
+    /// Whether a task runs the whole graph of its requests.
     pub(super) fn runs_graphs(&self) -> bool {
         self.table.cells.is_some() && !self.is_cellular()
     }
 
-    /// Where a request goes that has run so many steps, the last of them this stage.
+    /// Returns where a request goes after this stage, having run `steps_run` steps.
     pub(super) fn next(&self, stage: CellId, steps_run: u32, length: u32) -> Next {
         let is_last = usize::from(stage.0) + 1 == self.table.latencies.stages.len();
         match (steps_run >= length, is_last) {
@@ -77,8 +77,8 @@ impl Served {
         }
     }
 
-    /// What a task takes by the table, whose surfaces are the model's: as long as the bucket that it is executed in.
-    /// `decoded` tells how many elements the output of a request will have.
+    /// Returns the duration of a task by the table, at the size of the bucket that it runs in. `surfaces` are the
+    /// model's; `decoded` returns the number of elements of a request's output.
     pub(super) fn task_ns(&self, surfaces: &[Surface], task: &Task, decoded: impl Fn(ReqId) -> u32) -> f64 {
         let rows = task.bucket.rows;
         let length = task.bucket.class.0.iter().fold(1, |product: u64, &length| product * u64::from(length.max(1)));

@@ -2,11 +2,11 @@
 
 use crate::batching::CostPoint;
 
-/// The latency of a stage at any size: linear in rows and in length between the points, constant below the smallest and
-/// proportional beyond the largest, as the core predicts it.
+/// The time of a stage at any size: linear in rows and in length between the points, constant below the smallest and
+/// proportional beyond the largest. The core predicts in the same way.
 #[derive(Clone, Debug)]
 pub(super) struct Surface {
-    /// By ascending length: rows and nanoseconds, by ascending rows.
+    /// For each length, ascending: rows and nanoseconds, by ascending rows.
     columns: Vec<(f64, Vec<(f64, f64)>)>,
 }
 
@@ -25,7 +25,7 @@ impl Surface {
         Self { columns }
     }
 
-    /// Nanoseconds of a batch of these rows, padded to this length.
+    /// Returns the nanoseconds of a batch of `rows` rows, padded to `length`.
     pub(super) fn ns(&self, rows: u32, length: u64) -> f64 {
         let (rows, length) = (f64::from(rows), length.max(1) as f64);
         let of = |(_, times): &(f64, Vec<(f64, f64)>)| along(times, rows);

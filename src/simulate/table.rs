@@ -1,4 +1,4 @@
-//! Device tables: how long each stage of each model takes on a device, as plain data.
+//! Device tables: the time of each stage of each model on a device, as plain data.
 
 use super::{cells::CellGraph, surface::Surface};
 use crate::batching::{CostPoint, CostTable, Ns, Policy};
@@ -6,11 +6,11 @@ use crate::batching::{CostPoint, CostTable, Ns, Policy};
 /// A device: its models' latencies and its power.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DeviceTable {
-    /// What it is, for people.
+    /// Name of the device.
     pub name: String,
     /// Power of an idle device.
     pub idle_watts: f64,
-    /// Power of a device with work on all its lanes.
+    /// Power of a device with tasks on all lanes.
     pub busy_watts: f64,
     /// Its models.
     pub models: Vec<ModelTable>,
@@ -25,48 +25,48 @@ pub struct ModelTable {
     pub max_batch_rows: u32,
     /// Times of its stages: at least one stage, each with at least one point.
     pub latencies: CostTable,
-    /// The stages that are unrolled steps of a loop, if there are any.
+    /// The stages that are unrolled steps of a loop, if any.
     pub steps: Option<Steps>,
-    /// What requests unfold into, where the stages are cells.
+    /// The graph that requests unfold into, if the stages are cells.
     pub cells: Option<CellGraph>,
-    /// Quantiles of what a task takes, as parts of the table's time, from the least to the most in even steps; empty
-    /// where all take that time.
+    /// Quantiles of the ratio between a task's time and the table's time, from the least to the greatest in even steps;
+    /// empty: all tasks take the table's time.
     pub scatter: Vec<f64>,
 }
 
-/// An unrolled loop at the end of a chain (a decoder): one stage a step. A request of length n is done with its n-th
-/// step; a longer one than there are stages repeats the last of them, which predictions count once (LazyBatching's
-/// dec_timesteps).
+/// An unrolled loop at the end of a chain (a decoder), with one stage per step. A request of length n is done after its
+/// n-th step. A request longer than the number of stages repeats the last one, which predictions count only once
+/// (LazyBatching's dec_timesteps).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Steps {
     /// Stage of the first step.
     pub first: u16,
 }
 
-/// Why a table cannot be used as asked.
+/// Why a table cannot be used as requested.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// There is no such model.
+    /// The table has no such model.
     #[error("the table '{table}' has no model '{model}'; it has {known}")]
     UnknownModel {
         /// The table's name.
         table: String,
-        /// The model asked for.
+        /// The requested model.
         model: String,
-        /// What there is.
+        /// The models that it has.
         known: String,
     },
-    /// It cannot be put into so many stages.
+    /// The model cannot be divided into this many stages.
     #[error("the model '{model}' has {parts} parts: expected from 1 to {parts} stages, but found {stages}")]
     Stages {
         /// The model.
         model: String,
-        /// Parts that the table tells apart.
+        /// Number of parts in the table.
         parts: usize,
-        /// Stages asked for.
+        /// Requested number of stages.
         stages: usize,
     },
-    /// Its stages are steps.
+    /// The stages of the model are steps of a loop.
     #[error(
         "the stages of the model '{model}' are steps of a loop and stay as they are: leave the number of stages out"
     )]
@@ -74,7 +74,7 @@ pub enum TableError {
         /// The model.
         model: String,
     },
-    /// It has cells in place of stages.
+    /// The model has cells instead of stages.
     #[error("the model '{model}' runs cells, which are no stages: leave the number of stages out")]
     Cells {
         /// The model.
@@ -83,10 +83,10 @@ pub enum TableError {
 }
 
 impl DeviceTable {
-    /// A model by its name.
+    /// Returns a model by name.
     ///
     /// # Errors
-    /// Lists the models there are where it is not among them.
+    /// Lists the existing models if the name is unknown.
     pub fn model(&self, name: &str) -> Result<&ModelTable, TableError> {
         self.models.iter().find(|model| model.name == name).ok_or_else(|| TableError::UnknownModel {
             table: self.name.clone(),
@@ -97,13 +97,13 @@ impl DeviceTable {
 }
 
 impl ModelTable {
-    /// Whether its times depend on a length, to which the requests of a batch are padded.
+    /// Whether its times depend on a length to which the requests of a batch are padded.
     pub fn is_padded(&self) -> bool {
         self.latencies.stages.iter().flatten().any(|point| point.length > 1)
     }
 
-    /// What tasks take, as a policy may know it: of a model of cells those of single cells under `cellular`, else of
-    /// whole padded graphs.
+    /// Returns the times of tasks, as a policy knows them: for a model of cells, those of single cells under
+    /// `cellular`, and of whole padded graphs otherwise.
     pub fn task_latencies(&self, policy: &Policy) -> CostTable {
         match (&self.cells, policy) {
             (None, _) => self.latencies.clone(),
@@ -112,11 +112,11 @@ impl ModelTable {
         }
     }
 
-    /// The same model with neighbouring parts joined into so many stages of even time (DVABatch section 7.1), weighed
-    /// at one row of the longest length.
+    /// Returns the model with neighbouring parts joined into `stages` stages of similar time (DVABatch section 7.1),
+    /// weighted at one row of the longest length.
     ///
     /// # Errors
-    /// For no stage, more stages than parts, an unrolled model, and one of cells.
+    /// For zero stages, for more stages than parts, for an unrolled model, and for a model of cells.
     pub fn sliced(&self, stages: usize) -> Result<Self, TableError> {
         if self.steps.is_some() {
             return Err(TableError::Unrolled { model: self.name.clone() });
@@ -137,7 +137,7 @@ impl ModelTable {
         Ok(Self { latencies: CostTable { stages: joined.collect() }, ..self.clone() })
     }
 
-    /// The same model where each task takes this much longer: the cost of a stage boundary.
+    /// Returns the model with each task longer by `boundary_ns`, the cost of a stage boundary.
     pub fn with_boundary(&self, boundary_ns: Ns) -> Self {
         let mut model = self.clone();
         if let Some(cells) = &mut model.cells {
@@ -150,7 +150,7 @@ impl ModelTable {
     }
 }
 
-/// Where each of so many groups of neighbours ends, so that their sums are as even as the cuts allow; none is empty.
+/// Returns the ends of `groups` groups of neighbours whose sums are as even as possible; no group is empty.
 fn even_ends(weights: &[f64], groups: usize) -> Vec<usize> {
     let total: f64 = weights.iter().sum();
     let mut sums = vec![0.0];
@@ -174,7 +174,7 @@ fn even_ends(weights: &[f64], groups: usize) -> Vec<usize> {
     ends
 }
 
-/// The points of parts that run as one stage: at each size that any of them knows, the sum.
+/// Returns the points of parts that run as one stage: at each size that any of them has, the sum.
 fn join(parts: &[Vec<CostPoint>], surfaces: &[Surface]) -> Vec<CostPoint> {
     let mut sizes: Vec<(u32, u64)> = parts.iter().flatten().map(|point| (point.rows, point.length)).collect();
     sizes.sort_unstable();

@@ -1,14 +1,14 @@
 //! BatchMaker's card and its three models (sections 2.2 and 7), all of hidden size 1024 in FP32.
 //!
-//! What a step of the LSTM takes is what the paper says of its figure 3: 185 µs with 64 rows (section 7.3), 784 with
-//! 512, the same below 64, twice as long for twice as many beyond 512; with 256 rows 20 % fewer a second than with 512
-//! (section 7.4), with 128 as a straight line between logarithms has it. The encoder is the same cell.
+//! The times of an LSTM step are those of the paper's figure 3: 185 µs at 64 rows (section 7.3) and 784 µs at 512,
+//! constant below 64, and doubling with the rows beyond 512. At 256 rows the throughput is 20 % below that at 512
+//! (section 7.4); the time at 128 rows is on a straight line between logarithms. The encoder is the same cell.
 //!
-//! Nothing is said of what the others take. Their products go through a roofline of the card (80 multiprocessors, 15.7
-//! Tflop/s in FP32 of which seven tenths are reached, which is also what 784 µs are; 900 GB/s, 5 µs a launch). The
-//! decoder is an LSTM and a projection to 30,000 words: 80 % of a translation's computation at 256 rows, where the
-//! paper finds about 75 %, and beyond 256 rows it gains 4 %. The cells of the tree are one product each: a leaf's word
-//! makes three gates, two children make five.
+//! The paper does not give the times of the other cells. Their products are mapped to a roofline of the card (80
+//! multiprocessors, 15.7 Tflop/s in FP32 of which 70 % is reached, which also yields the 784 µs; 900 GB/s, 5 µs per
+//! launch). The decoder is an LSTM and a projection to 30,000 words: it takes 80 % of a translation's computation at
+//! 256 rows, where the paper finds about 75 %, and gains 4 % beyond 256 rows. Each tree cell is one product: the word
+//! of a leaf makes three gates, and two children make five.
 
 use super::{
     cells::{CellGraph, Segment, cell_knobs},
@@ -27,11 +27,11 @@ pub(super) const V100: Roofline = Roofline::Gpu {
 
 const HIDDEN: u64 = 1024;
 const WORDS: u64 = 30_000;
-/// Rows of a batch, and the microseconds of an LSTM's step.
+/// For each number of rows, the microseconds of an LSTM step.
 const LSTM: [(u32, u64); 7] =
     [(1, 185), (64, 185), (128, 295), (256, 470), (512, 784), (1024, 2 * 784), (2048, 4 * 784)];
 
-/// The card with `lstm`, `seq2seq` and `tree-lstm`.
+/// Returns the card with `lstm`, `seq2seq` and `tree-lstm`.
 pub(super) fn v100() -> DeviceTable {
     let lstm: Vec<CostPoint> =
         LSTM.map(|(rows, us)| CostPoint { rows, length: 1, took_ns: us * 1000 }).into_iter().collect();
@@ -50,7 +50,8 @@ pub(super) fn v100() -> DeviceTable {
     DeviceTable { name: "v100".to_owned(), idle_watts: 40.0, busy_watts: 300.0, models }
 }
 
-/// Cells with their largest batches; those that come later in a request go first (section 4.3).
+/// Builds a model from its cells and their largest batches. Cells that come later in a request have higher priority
+/// (section 4.3).
 fn model(name: &str, times: Vec<Vec<CostPoint>>, largest: &[u32], segments: Vec<Segment>) -> ModelTable {
     let cells = (0..).zip(largest).map(|(number, &max_rows)| cell_knobs(max_rows, largest.len() as u32 - number));
     let graph = CellGraph { cells: cells.collect(), segments, boundary_ns: 0 };

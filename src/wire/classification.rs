@@ -1,4 +1,4 @@
-//! The classification extension: an output as its most likely classes, `value:index` or `value:index:label`.
+//! The classification extension: returns an output as its most likely classes, `value:index` or `value:index:label`.
 
 use std::{
     cmp::Ordering,
@@ -12,11 +12,11 @@ use crate::{
     model::{DataType, Dims, TensorSpec, element_count},
 };
 
-/// The `count` highest elements of every row as BYTES of shape `[batch, k]` (`[k]` without a batch axis), where k is
-/// `count` or the number of elements per row, whichever is less. Values are printed as C's `%f` and `%d` print them.
+/// Returns the `count` highest elements of every row as BYTES of shape `[batch, k]` (`[k]` without a batch axis), where
+/// k is the smaller of `count` and the number of elements per row. Values are formatted like C's `%f` and `%d`.
 ///
-/// Higher values come first, equal ones by index, and NaN after all numbers. `None` where the tensor is no tensor of
-/// its specification: its size does not match its shape, or its datatype has no order.
+/// Higher values come first, equal ones by index, and NaN after all numbers. `None` if the tensor does not match its
+/// specification: its size differs from its shape, or its datatype has no order.
 pub(super) fn classify(tensor: &OutputTensor, spec: &TensorSpec, batched: bool, count: u32) -> Option<OutputTensor> {
     let elements = element_count(&tensor.shape)?;
     let batch = if batched { *tensor.shape.first()? } else { 1 };
@@ -45,7 +45,7 @@ pub(super) fn classify(tensor: &OutputTensor, spec: &TensorSpec, batched: bool, 
     Some(OutputTensor { shape, data })
 }
 
-/// Rows of elements, to be ranked.
+/// Rows of elements to be ranked.
 struct Table<'a> {
     data: &'a [u8],
     per_row: usize,
@@ -98,7 +98,7 @@ impl Table<'_> {
                     text.push(':');
                     text.push_str(label);
                 }
-                // A label longer than 4 GiB would not fit its indicator; it would not fit a message either.
+                // A longer label would not fit into a message either, so saturating is safe.
                 joined.put_u32_le(u32::try_from(text.len()).unwrap_or(u32::MAX));
                 joined.put_slice(text.as_bytes());
             }

@@ -1,11 +1,11 @@
-//! What can be wrong with an inference request, one variant a fact.
+//! The faults of an inference request, one variant per fault.
 
 use std::fmt;
 
 use super::{shared_memory::SharedMemoryError, status::Kind};
 use crate::model::DataType;
 
-/// Why a request is refused.
+/// Why a request is rejected.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum Fault {
     #[error("invalid value type for '{key}' parameter, expected {expected}")]
@@ -30,7 +30,7 @@ pub(super) enum Fault {
     Output { model: String, output: String, fault: Box<OutputFault> },
 }
 
-/// What is wrong with an input, where official examples compare the text in Triton's words.
+/// Formats a fault of an input. Some texts follow Triton's wording, because official examples compare them.
 fn of_input(model: &str, input: &str, fault: &InputFault) -> String {
     match fault {
         InputFault::ContentsBesideRaw => format!("{fault} for '{input}' for model '{model}'"),
@@ -53,8 +53,8 @@ impl Fault {
         }
     }
 
-    /// Whether the message starts with the request's id. As on Triton: what is found by checking the tensors against
-    /// the model does, what is found while reading the message or looking up a name does not.
+    /// Whether the message starts with the request's id. As in Triton, a fault found by checking tensors against the
+    /// model does; a fault found while reading the message or looking up a name does not.
     pub(super) fn names_request(&self) -> bool {
         match self {
             Self::Input { fault, .. } => fault.names_request(),
@@ -69,7 +69,7 @@ impl Fault {
     }
 }
 
-/// What is wrong with one input.
+/// A fault of one input.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum InputFault {
     #[error("it is given twice")]
@@ -133,7 +133,7 @@ impl InputFault {
     }
 }
 
-/// What is wrong with one requested output.
+/// A fault of one requested output.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum OutputFault {
     #[error("invalid value for 'classification' parameter, expected value > 0, got {got}")]
@@ -148,7 +148,7 @@ pub(super) enum OutputFault {
     Tensor(#[from] TensorFault),
 }
 
-/// What is wrong with the parameters that inputs and outputs have in common.
+/// A fault of the parameters that inputs and outputs share.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub(super) enum TensorFault {
     #[error("invalid value type for '{key}' parameter, expected {expected}")]
@@ -178,7 +178,7 @@ impl From<SharedMemoryError> for InputFault {
     }
 }
 
-/// A shape as messages show it: `[-1,16]`.
+/// A shape as formatted in messages: `[-1,16]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape(pub Vec<i64>);
 
@@ -193,7 +193,7 @@ impl fmt::Display for Shape {
     }
 }
 
-/// How many inputs a model takes.
+/// The number of inputs that a model accepts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InputCount {
     pub(super) least: usize,
@@ -209,7 +209,7 @@ impl fmt::Display for InputCount {
     }
 }
 
-/// Tensor names as messages list them: `['INPUT0','INPUT1']`.
+/// Tensor names as listed in messages: `['INPUT0','INPUT1']`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Names(pub Vec<String>);
 

@@ -1,4 +1,4 @@
-//! The fuzz body of request decoding: what is admitted is consistent, and says the same in any form.
+//! The fuzz target for request decoding: an admitted request is consistent, and equal in every form.
 
 use prost::Message;
 
@@ -15,10 +15,10 @@ use crate::{
     model::{Dims, ModelSpec, element_count},
 };
 
-/// Eight bytes for one is what typed contents can grow by: a varint of one byte becomes an INT64.
+/// Maximum growth of typed contents: a varint of one byte becomes an INT64.
 const GROWTH: usize = 8;
 
-/// The fuzz body: bytes as protobuf reads them, decoded for models of every sort.
+/// The fuzz target: bytes as protobuf, decoded for models of all kinds.
 pub fn infer(bytes: &[u8]) {
     let Ok(request) = ModelInferRequest::decode(bytes) else { return };
     for spec in models::all() {
@@ -26,7 +26,7 @@ pub fn infer(bytes: &[u8]) {
     }
 }
 
-/// Decodes a request for a model and checks whatever is admitted.
+/// Decodes a request for a model, and checks it if it is admitted.
 pub(super) fn check_request(request: ModelInferRequest, spec: &ModelSpec) {
     let message_bytes = request.encoded_len();
     let Ok(Decoded { request, reply }) = decode(request, spec, &SharedMemory::new(true)) else { return };
@@ -37,7 +37,7 @@ pub(super) fn check_request(request: ModelInferRequest, spec: &ModelSpec) {
     check_reply(&reply, request.rows, spec);
 }
 
-/// The same inputs as raw contents, encoded and decoded once more, are the same request.
+/// Checks that the same inputs as raw contents decode to the same request.
 fn check_raw_form(request: &InferRequest, spec: &ModelSpec) {
     let mut raw = ModelInferRequest::default();
     for (input, wanted) in request.inputs.iter().zip(&spec.inputs) {
@@ -60,7 +60,7 @@ fn check_raw_form(request: &InferRequest, spec: &ModelSpec) {
     }
 }
 
-/// A response to `rows` rows holds what the request asked for.
+/// Checks that a response for `rows` rows has the requested contents.
 fn check_reply(reply: &ReplyPlan, rows: u32, spec: &ModelSpec) {
     let outputs = spec.outputs.iter().map(|output| {
         let batch = spec.has_batch_axis().then_some(i64::from(rows.min(4)));
@@ -77,7 +77,7 @@ fn check_reply(reply: &ReplyPlan, rows: u32, spec: &ModelSpec) {
     assert_eq!(response.outputs.len(), expected);
 }
 
-/// What the executor relies on.
+/// Checks everything that the executor relies on.
 fn check_admitted(request: &InferRequest, spec: &ModelSpec) {
     assert_eq!(request.inputs.len(), spec.inputs.len());
     assert!(request.rows >= 1 && request.rows <= spec.max_batch_size.max(1), "{} rows", request.rows);

@@ -1,11 +1,11 @@
-//! A model's specification as ModelMetadata shows it.
+//! A model's specification in the form of ModelMetadata.
 
 use super::pb::{ModelMetadataResponse, model_metadata_response::TensorMetadata};
 use crate::model::{ModelSpec, TensorSpec};
 
-/// The answer to ModelMetadata. `versions` are the versions that are ready, `platform` is the configuration's.
+/// Returns the reply to ModelMetadata. `versions` are the ready versions; `platform` comes from the configuration.
 ///
-/// Shapes show −1 for the batch, where the model has one, and for every variable dimension.
+/// Shapes have −1 for the batch, if the model has one, and for every variable dimension.
 pub fn metadata(spec: &ModelSpec, versions: &[i64], platform: &str) -> ModelMetadataResponse {
     let batched = spec.has_batch_axis();
     ModelMetadataResponse {

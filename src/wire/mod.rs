@@ -1,11 +1,11 @@
-//! The wire: everything between protobuf messages and the executor's plain types.
+//! The wire: conversion between protobuf messages and the executor's plain types. Front ends call it.
 //!
-//! Requests come in through [`decode::decode`], which checks them against a [`ModelSpec`](crate::model::ModelSpec) and
-//! moves their payloads, and answers leave through [`encode::encode`] and [`stream`]. Here also live classification,
-//! system shared memory, model metadata, and the one error type that becomes a gRPC status ([`status::RequestError`]).
+//! [`decode::decode`] checks requests against a [`ModelSpec`](crate::model::ModelSpec) and moves their payloads;
+//! [`encode::encode`] and [`stream`] build replies. This module also has classification, system shared memory, model
+//! metadata, and the error type that becomes a gRPC status ([`status::RequestError`]).
 //!
-//! Here must not live: which model serves a request, when it runs, or how it travels (listeners, deadlines, metadata
-//! headers). Nothing here waits, and nothing knows a model's insides.
+//! It must not know which model serves a request, when it runs, or how it travels (listeners, deadlines, metadata
+//! headers). Nothing here waits, and nothing depends on a model's internals.
 
 mod classification;
 pub mod decode;

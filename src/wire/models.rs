@@ -1,16 +1,17 @@
-//! Specifications for tests and fuzzing: the models of the measured outcomes, and some with what those do not have.
+//! Specifications for tests and fuzzing: the models of the recorded Triton replies, and others with features that those
+//! lack.
 
 use smallvec::smallvec;
 
 use crate::model::{DataType, ModelSpec, SymbolId, TensorSpec};
 
-/// A model of these tensors; −1 where a dimension varies.
+/// Builds a model with these tensors; −1 is a variable dimension.
 pub(crate) fn model(name: &str, max_batch_size: u32, inputs: Vec<TensorSpec>, outputs: Vec<TensorSpec>) -> ModelSpec {
     let (name, version, symbols, decoupled) = (name.to_owned(), 1, Vec::new(), false);
     ModelSpec { name, version, max_batch_size, inputs, outputs, symbols, decoupled }
 }
 
-/// `INPUT0` in, `OUTPUT0` out, of one kind.
+/// Builds a model with input `INPUT0` and output `OUTPUT0` of the same type.
 pub(crate) fn identity(name: &str, max_batch_size: u32, datatype: DataType, dims: &[i64]) -> ModelSpec {
     let tensor = |name| vec![TensorSpec::new(name, datatype, dims)];
     model(name, max_batch_size, tensor("INPUT0"), tensor("OUTPUT0"))
@@ -42,7 +43,7 @@ pub(crate) fn addsub() -> ModelSpec {
     model("addsub", 8, vec![tensor("INPUT0"), tensor("INPUT1")], vec![tensor("OUTPUT0"), tensor("OUTPUT1")])
 }
 
-/// Two token inputs padded along one axis, and an optional third.
+/// Two token inputs padded along one axis, and an optional third input.
 pub(crate) fn padded() -> ModelSpec {
     let tokens =
         |name| TensorSpec { symbols: smallvec![Some(SymbolId(0))], ..TensorSpec::new(name, DataType::Int64, &[-1]) };
@@ -52,14 +53,14 @@ pub(crate) fn padded() -> ModelSpec {
     ModelSpec { symbols: vec!["sequence".to_owned()], ..model("padded", 8, inputs, vec![output]) }
 }
 
-/// One input and one output of every datatype, all of one variable axis, without a batch.
+/// One input and one output of every datatype, each with one variable axis, without a batch.
 pub(crate) fn every_datatype() -> ModelSpec {
     let tensors = || DataType::ALL.map(|datatype| TensorSpec::new(datatype.as_str(), datatype, &[-1])).to_vec();
     let inputs = tensors().into_iter().map(|tensor| TensorSpec { optional: true, ..tensor }).collect();
     model("every_datatype", 0, inputs, tensors())
 }
 
-/// The model of a measured outcome; `None` for unknown ones.
+/// Returns the model of a recorded reply; `None` if the name is unknown.
 #[cfg(test)]
 pub(crate) fn measured(name: &str) -> Option<ModelSpec> {
     match name {
@@ -75,7 +76,7 @@ pub(crate) fn measured(name: &str) -> Option<ModelSpec> {
     }
 }
 
-/// Specifications of every sort, for fuzzing.
+/// Returns specifications of every kind, for fuzzing.
 pub(crate) fn all() -> Vec<ModelSpec> {
     let huge = identity("huge", u32::MAX, DataType::Fp64, &[-1, -1, -1]);
     let scalar = identity("scalar", 0, DataType::Uint8, &[]);

@@ -1,48 +1,48 @@
-//! What a request says about its reply, kept beside it while it runs.
+//! The parts of a request that determine its reply, kept while it runs.
 
 use smallvec::SmallVec;
 
 use super::shared_memory::RegionSlice;
 
-/// How to make the reply, or replies, of one request.
+/// How to build the reply, or replies, to one request.
 #[derive(Clone, Debug)]
 pub struct ReplyPlan {
-    /// Echoed in every answer; empty where the request had none.
+    /// Echoed in every reply; empty if the request had none.
     pub id: String,
-    /// Which outputs, in which form.
+    /// The outputs and their forms.
     pub outputs: Selection,
-    /// Whether a decoupled request wants an answer without outputs after its last response.
+    /// Whether a decoupled request wants an empty response after its last one.
     pub enable_empty_final_response: bool,
 }
 
-/// Which outputs a reply carries.
+/// The outputs of a reply.
 #[derive(Clone, Debug)]
 pub enum Selection {
-    /// All of the model, raw: nothing was asked for.
+    /// All outputs of the model, raw, because the request named none.
     All,
-    /// These, in the model's order, each once.
+    /// These outputs, in the model's order, each once.
     Some(SmallVec<[OutputPlan; 2]>),
 }
 
 /// One requested output.
 #[derive(Clone, Debug)]
 pub struct OutputPlan {
-    /// Position in the specification's outputs.
+    /// Index in the specification's outputs.
     pub index: usize,
     /// How it is sent.
     pub form: OutputForm,
 }
 
-/// How an output is sent.
+/// The form of an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutputForm {
-    /// The tensor, in the response.
+    /// As a tensor in the response.
     Raw,
-    /// The classification extension.
+    /// As classes, by the classification extension.
     Classes {
-        /// How many classes per row, at least 1; a row has no more than it has elements.
+        /// Number of classes per row, at least 1; limited by the number of elements of a row.
         count: u32,
     },
-    /// The tensor, in shared memory.
+    /// As a tensor in shared memory.
     SharedMemory(RegionSlice),
 }

@@ -1,4 +1,4 @@
-//! Errors that a client sees: kind, text and the id of the request, and how they become a gRPC status.
+//! Errors sent to clients: kind, text and request id, and their conversion to a gRPC status.
 
 use std::fmt;
 
@@ -7,36 +7,36 @@ use tonic::{Code, Status};
 use super::{fault::Fault, shared_memory::SharedMemoryError};
 use crate::executor::InferError;
 
-/// Longest message sent. A message may quote names that the client chose; gRPC clients refuse headers beyond 8 KiB, and
-/// a status message is percent-encoded there, three bytes for one at worst.
+/// Maximum length of a message. A message may quote names chosen by the client; gRPC clients reject headers beyond 8
+/// KiB, where a status message is percent-encoded with up to three bytes per byte.
 const MESSAGE_LIMIT_BYTES: usize = 2048;
 
-/// Longest request id quoted in front of a message, so that the facts behind it still fit.
+/// Maximum length of a request id quoted in front of a message, so that the message itself still fits.
 const QUOTED_ID_LIMIT_BYTES: usize = 256;
 
-/// What is wrong, as far as the protocol distinguishes it.
+/// The kind of an error, as far as the protocol distinguishes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// The request itself.
+    /// The request is invalid.
     InvalidArgument,
-    /// A model, version or shared-memory region that is not there.
+    /// A model, version or shared-memory region does not exist.
     NotFound,
-    /// The server cannot take it now, or not in the mode it runs in.
+    /// The server cannot accept the request now, or not in its mode of operation.
     Unavailable,
-    /// It takes more than the server gives to one request or client.
+    /// The request needs more resources than the server grants to one request or client.
     ResourceExhausted,
-    /// The protocol has it, this server or this model does not.
+    /// The protocol defines it, but this server or this model does not support it.
     Unimplemented,
-    /// The engine or the server.
+    /// The engine or the server failed.
     Internal,
-    /// The client gave the request up.
+    /// The client cancelled the request.
     Cancelled,
     /// The client's deadline passed.
     DeadlineExceeded,
 }
 
 impl Kind {
-    /// The gRPC status code.
+    /// Returns the gRPC status code.
     pub const fn code(self) -> Code {
         match self {
             Self::InvalidArgument => Code::InvalidArgument,
@@ -51,7 +51,7 @@ impl Kind {
     }
 }
 
-/// A request's error answer: what a unary call turns into a status and a stream sends in-band.
+/// An error reply: a unary call converts it to a status, and a stream sends it in-band.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 #[error("{message}")]
 pub struct RequestError {
@@ -61,19 +61,19 @@ pub struct RequestError {
 }
 
 impl RequestError {
-    /// An error about something else than one inference request, or one that does not name the request.
+    /// Creates an error that does not concern an inference request, or does not name it.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
         Self { kind, id: String::new(), message: clipped(message.into(), MESSAGE_LIMIT_BYTES) }
     }
 
-    /// The same error as the answer to the request of this id (empty: the request had none).
+    /// Returns the error as the reply to the request with this id (empty if the request has none).
     #[must_use]
     pub fn with_id(mut self, id: impl Into<String>) -> Self {
         self.id = id.into();
         self
     }
 
-    /// What became of an admitted request that has no (further) response.
+    /// Converts the end of an admitted request that has no (further) response.
     pub fn from_infer(error: &InferError, id: &str) -> Self {
         let kind = match error {
             InferError::QueueFull
@@ -91,7 +91,7 @@ impl RequestError {
         Self::about(kind, names_request, id.to_owned(), error)
     }
 
-    /// A request that was refused before it was admitted.
+    /// Creates an error for a request that was rejected before admission.
     pub(super) fn from_fault(fault: &Fault, id: String) -> Self {
         Self::about(fault.kind(), fault.names_request(), id, fault)
     }
@@ -101,22 +101,22 @@ impl RequestError {
         Self { kind, id, message: clipped(message, MESSAGE_LIMIT_BYTES) }
     }
 
-    /// What is wrong.
+    /// Returns the kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// The request's id; empty where it had none or no request is concerned.
+    /// Returns the request's id; empty if it has none, or if no request is concerned.
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The text for the client.
+    /// Returns the text for the client.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// Id and text, for an answer within a stream.
+    /// Returns id and text, for a reply within a stream.
     pub(super) fn into_parts(self) -> (String, String) {
         (self.id, self.message)
     }

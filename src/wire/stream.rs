@@ -1,4 +1,4 @@
-//! Answers within ModelStreamInfer: responses marked as last or not, and errors in-band.
+//! Replies within ModelStreamInfer: responses marked as last or not, and errors in-band.
 
 use std::collections::HashMap;
 
@@ -8,31 +8,31 @@ use super::{
 };
 use crate::model::ModelSpec;
 
-/// Present on every successful stream response, and on failures of requests that were admitted.
+/// Present on every successful stream response, and on failures of admitted requests.
 const FINAL_RESPONSE: &str = "triton_final_response";
 
-/// A response. `last` is true for the one response of an ordinary model; responses of decoupled models are never last
-/// (see [`empty_final`]).
+/// Builds a response. `last` is true for the single response of an ordinary model. Responses of decoupled models are
+/// never last (see [`empty_final`]).
 pub fn success(mut response: ModelInferResponse, last: bool) -> ModelStreamInferResponse {
     mark(&mut response.parameters, last);
     ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) }
 }
 
-/// The end of a decoupled request that asked for one: neither outputs nor a version, only id and model.
+/// Builds the final response of a decoupled request that asked for one: only id and model, without outputs and version.
 pub fn empty_final(spec: &ModelSpec, plan: &ReplyPlan) -> ModelStreamInferResponse {
     let response =
         ModelInferResponse { model_name: spec.name.clone(), id: plan.id.clone(), ..ModelInferResponse::default() };
     success(response, true)
 }
 
-/// An error before admission: the answer carries the id alone, and the stream goes on.
+/// Builds the reply for an error before admission: it carries only the id, and the stream continues.
 pub fn refusal(error: RequestError) -> ModelStreamInferResponse {
     let (id, error_message) = error.into_parts();
     let response = ModelInferResponse { id, ..ModelInferResponse::default() };
     ModelStreamInferResponse { error_message, infer_response: Some(response) }
 }
 
-/// The failure of an admitted request: it names the model and is the request's last answer.
+/// Builds the reply for the failure of an admitted request: it names the model and is the request's last reply.
 pub fn failure(spec: &ModelSpec, error: RequestError) -> ModelStreamInferResponse {
     let (id, error_message) = error.into_parts();
     let mut response = ModelInferResponse { model_name: spec.name.clone(), id, ..ModelInferResponse::default() };

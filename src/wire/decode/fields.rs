@@ -1,6 +1,6 @@
-//! The fields of an encoded message, one after the other, without decoding what they hold.
+//! Iterates over the fields of an encoded message without decoding their values.
 
-/// Deepest nesting of groups, which nobody uses any more but which must be skipped like any unknown field.
+/// Maximum nesting of groups. Groups are obsolete, but must be skipped like any unknown field.
 const DEEPEST_GROUP: usize = 100;
 
 /// How a field's value is encoded.
@@ -19,14 +19,14 @@ pub(super) enum Wire {
 pub(super) struct Field<'a> {
     pub number: u64,
     pub wire: Wire,
-    /// The whole field, its tag included.
+    /// The whole field, including its tag.
     pub whole: &'a [u8],
-    /// What it holds, of [`Wire::Bytes`] without the length.
+    /// Its value; for [`Wire::Bytes`], without the length.
     pub value: &'a [u8],
 }
 
-/// Iterates over the fields of a message. It ends at the first byte that belongs to no field: a decoder goes no further
-/// either.
+/// Iterates over the fields of a message. Ends at the first byte that belongs to no field, where a decoder would stop
+/// too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
@@ -37,7 +37,7 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
-    /// What has not been iterated over.
+    /// Returns the bytes that are left.
     pub(super) fn rest(&self) -> &'a [u8] {
         self.rest
     }
@@ -96,7 +96,7 @@ fn varint(rest: &mut &[u8]) -> Option<u64> {
     const LONGEST: usize = 10;
     let mut number = 0;
     for (index, &byte) in rest.iter().take(LONGEST).enumerate() {
-        // The tenth byte of a number that fits has one bit.
+        // The tenth byte of a number that fits has only one bit.
         number |= u64::from(byte & 0x7f) << (7 * index);
         if byte < 0x80 {
             *rest = &rest[index + 1..];

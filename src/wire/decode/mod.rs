@@ -1,11 +1,11 @@
-//! From ModelInferRequest to [`executor::InferRequest`](InferRequest): everything is checked against the model's
-//! specification here, so that whatever is admitted can be batched without looking at it again.
+//! Converts ModelInferRequest to [`executor::InferRequest`](InferRequest). Everything is checked against the model's
+//! specification here, so an admitted request can be batched without further checks.
 //!
-//! Before a message is parsed, [`size`] finds how much memory that takes, and [`parse`] takes no more.
+//! Before a message is parsed, [`size`] determines how much memory that takes, and [`parse`] takes no more.
 //!
-//! Payloads are moved, never copied: a raw entry stays a slice of the frame it came in, and typed contents of four or
-//! eight bytes an element stay in the list they were parsed into. Only other typed contents (another layout) and shared
-//! memory (another owner) are copied, once.
+//! Payloads are moved, not copied: a raw entry remains a slice of the received frame, and typed contents of four or
+//! eight bytes per element remain in the list that they were parsed into. Only other typed contents (a different
+//! layout) and shared memory (a different owner) are copied, once.
 
 mod fields;
 mod outputs;
@@ -32,20 +32,20 @@ use crate::{
     model::{DataType, Dims, ModelSpec},
 };
 
-/// A request that the executor can take, and how to answer it.
+/// A request for the executor, with the plan of its reply.
 #[derive(Clone, Debug)]
 pub struct Decoded {
-    /// What to submit. Its deadline is not set: the transport knows it.
+    /// The request to submit. Its deadline is not set, because only the transport knows it.
     pub request: InferRequest,
-    /// What the reply looks like.
+    /// The form of the reply.
     pub reply: ReplyPlan,
 }
 
-/// Checks a request against the model that serves it and takes its payload.
+/// Checks a request against its model and takes its payload.
 ///
 /// # Errors
-/// When anything in it is wrong (invalid argument), or names a shared-memory region that is not there (not found). The
-/// error carries the request's id.
+/// INVALID_ARGUMENT if anything in it is wrong, or NOT_FOUND if it names an unknown shared-memory region. The error
+/// carries the request's id.
 pub fn decode(
     request: pb::ModelInferRequest,
     spec: &ModelSpec,
@@ -75,7 +75,7 @@ pub fn decode(
     Ok(Decoded { request, reply: ReplyPlan { id, outputs, enable_empty_final_response } })
 }
 
-/// Number of rows, and the inputs in the specification's order.
+/// The number of rows, and the inputs in the specification's order.
 type Placed = (u32, Vec<Option<InputTensor>>);
 
 fn place(
@@ -134,7 +134,8 @@ fn input_fault(spec: &ModelSpec, index: usize, fault: InputFault) -> Fault {
     Fault::Input { model: spec.name.clone(), input: spec.inputs[index].name.clone(), fault: Box::new(fault) }
 }
 
-/// A request of `given` inputs names one that the model does not have. Triton counts inputs before it looks them up.
+/// Error for a request with `given` inputs, one of which the model does not have. As in Triton, a wrong number of
+/// inputs is reported first.
 fn unknown(
     spec: &ModelSpec,
     placed: &[Option<InputTensor>],
@@ -149,7 +150,7 @@ fn unknown(
     wrong_count(spec, placed, iter::once(name).chain(others))
 }
 
-/// `others` are the names of inputs beside those that found their place.
+/// Error for a wrong number of inputs. `others` are the names of inputs that have not been placed.
 fn wrong_count(spec: &ModelSpec, placed: &[Option<InputTensor>], others: impl IntoIterator<Item = String>) -> Fault {
     let names = |wanted: &dyn Fn(usize) -> bool| -> Vec<String> {
         let chosen = spec.inputs.iter().enumerate().filter(|(index, _)| wanted(*index));

@@ -1,4 +1,4 @@
-//! Requested outputs: which, and in which form each is sent.
+//! Requested outputs: which ones, and the form of each.
 
 use smallvec::SmallVec;
 
@@ -15,7 +15,7 @@ use crate::model::{DataType, ModelSpec, TensorSpec};
 
 const CLASSIFICATION: &str = "classification";
 
-/// The outputs that a request asks for, in the model's order; all where it names none.
+/// Returns the requested outputs in the model's order; all outputs if the request names none.
 pub(super) fn select(
     requested: Vec<InferRequestedOutputTensor>,
     spec: &ModelSpec,
@@ -24,7 +24,7 @@ pub(super) fn select(
     if requested.is_empty() {
         return Ok(Selection::All);
     }
-    // By position in the model: an output asked for a thousand times costs no more room than once.
+    // Indexed by output of the model, so an output that is requested a thousand times takes no more memory than once.
     let mut forms: SmallVec<[Option<OutputForm>; 4]> = SmallVec::new();
     forms.resize_with(spec.outputs.len(), || None);
     for output in requested {
@@ -69,7 +69,7 @@ fn form(
     }
 }
 
-/// As on Triton: whatever has an order and a C type.
+/// As in Triton: every datatype that has an order and a C type.
 fn has_classes(datatype: DataType) -> bool {
     !matches!(datatype, DataType::Bool | DataType::Fp16 | DataType::Bf16 | DataType::Bytes)
 }

@@ -1,4 +1,4 @@
-//! Parameters of requests and tensors. Types are strict, as the protocol has them; keys that nobody knows pass.
+//! Parameters of requests and tensors. Types are strict, as the protocol defines them; unknown keys are ignored.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -18,13 +18,13 @@ const OFFSET: &str = "shared_memory_offset";
 /// Parameters by key, as in the messages.
 pub(super) type Parameters = HashMap<String, InferParameter>;
 
-/// What a request's own parameters say.
+/// The parameters of a request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct RequestParameters {
     pub priority: u64,
     pub queue_timeout: Option<Duration>,
     pub enable_empty_final_response: bool,
-    /// None without an id that is a number above 0 or a text that is not empty.
+    /// `None` unless the id is a number above 0 or a non-empty string.
     pub sequence: Option<InSequence>,
 }
 
@@ -57,7 +57,8 @@ pub(super) fn request(parameters: &Parameters) -> Result<RequestParameters, Faul
                 let Some(&ParameterChoice::Int64Param(given)) = value else {
                     return Err(wrong_type("int64_param"));
                 };
-                // As in Triton, which takes it for unsigned: below zero is longer than any queue policy's own timeout.
+                // Triton reads the value as unsigned, so a negative timeout is longer than any timeout of a queue
+                // policy.
                 let timeout_us = u64::try_from(given).unwrap_or(0);
                 read.queue_timeout = (timeout_us > 0).then(|| Duration::from_micros(timeout_us));
             }
@@ -81,7 +82,7 @@ fn flag(value: Option<&ParameterChoice>) -> Option<bool> {
     }
 }
 
-/// The shared memory that a tensor's parameters name, if they do.
+/// Returns the shared memory that a tensor's parameters name, if any.
 pub(super) fn region(parameters: &Parameters, regions: &SharedMemory) -> Result<Option<RegionSlice>, TensorFault> {
     let offset = int64(parameters, OFFSET)?.map(|offset| unsigned(OFFSET, offset)).transpose()?;
     let byte_size = int64(parameters, BYTE_SIZE)?.map(|size| unsigned(BYTE_SIZE, size)).transpose()?;
@@ -96,7 +97,7 @@ pub(super) fn region(parameters: &Parameters, regions: &SharedMemory) -> Result<
     Ok(Some(regions.slice(name, offset.unwrap_or(0), byte_size)?))
 }
 
-/// An int64 parameter of a tensor.
+/// Returns an int64 parameter of a tensor.
 pub(super) fn int64(parameters: &Parameters, key: &'static str) -> Result<Option<i64>, TensorFault> {
     match parameters.get(key).map(|parameter| &parameter.parameter_choice) {
         None => Ok(None),

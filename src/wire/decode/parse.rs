@@ -1,4 +1,4 @@
-//! From the bytes of a message to ModelInferRequest.
+//! Parses the bytes of a message to ModelInferRequest.
 
 use bytes::Bytes;
 use prost::{DecodeError, Message};
@@ -9,11 +9,11 @@ use super::{
     size::{CONTENTS, INPUTS, elements},
 };
 
-/// Decodes a request. It builds no more than [`measure`](super::size::measure) has found: lists of typed contents get
-/// exactly the room they need, where a list that grows would take up to three times as much.
+/// Decodes a request. Allocates no more than [`measure`](super::size::measure) has determined: lists of typed contents
+/// are allocated at their exact size, while a growing list would take up to three times as much.
 ///
 /// # Errors
-/// When the bytes are no such message.
+/// If the bytes are not such a message.
 pub fn parse(message: Bytes) -> Result<ModelInferRequest, DecodeError> {
     if !has_contents(&message) {
         return ModelInferRequest::decode(message);
@@ -24,11 +24,11 @@ pub fn parse(message: Bytes) -> Result<ModelInferRequest, DecodeError> {
         if (field.number, field.wire) == (INPUTS, Wire::Bytes) {
             request.inputs.push(input(&message.slice_ref(field.value))?);
         } else {
-            // An encoded message may be decoded in parts.
+            // An encoded message may be decoded in parts and merged.
             request.merge(message.slice_ref(field.whole))?;
         }
     }
-    // What is no field is what the decoder refuses.
+    // The bytes after the last valid field, which the decoder then rejects.
     request.merge(message.slice_ref(fields.rest()))?;
     Ok(request)
 }

@@ -1,4 +1,4 @@
-//! Where an input's elements come from: a raw entry, typed contents or shared memory.
+//! The source of an input's elements: a raw entry, typed contents or shared memory.
 
 use std::vec;
 
@@ -19,12 +19,12 @@ use crate::model::DataType;
 /// The payloads of one request, taken input by input.
 #[derive(Debug)]
 pub(super) struct Source<'a> {
-    /// The raw entries left: they belong to the inputs that use no shared memory, in their order. More entries than
-    /// such inputs are no error, as on Triton.
+    /// The remaining raw entries. They belong, in order, to the inputs that use no shared memory. As in Triton, surplus
+    /// entries are not an error.
     raw: vec::IntoIter<Bytes>,
     any_raw: bool,
     regions: &'a SharedMemory,
-    /// What the request may still read from them.
+    /// How much the request may still read from them.
     allowance: Allowance,
 }
 
@@ -33,7 +33,7 @@ impl<'a> Source<'a> {
         Self { any_raw: !raw.is_empty(), raw: raw.into_iter(), regions, allowance: regions.allowance() }
     }
 
-    /// The next input's elements in wire form, checked to be `elements` of `datatype`.
+    /// Returns the next input's elements in wire form, after checking that there are `elements` of `datatype`.
     pub(super) fn take(
         &mut self,
         parameters: &Parameters,
@@ -56,7 +56,7 @@ impl<'a> Source<'a> {
     }
 }
 
-/// A copy of what the client shares. Sizes are checked before anything is read.
+/// Copies the client's shared memory. Sizes are checked before anything is read.
 fn shared(
     region: &RegionSlice,
     datatype: DataType,

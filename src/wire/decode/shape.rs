@@ -1,15 +1,15 @@
-//! Shapes: each against its input's specification, and all of a request against each other.
+//! Checks shapes: each against its input's specification, and those of a request against each other.
 
 use smallvec::SmallVec;
 
 use super::super::fault::{InputFault, Shape};
 use crate::model::{ModelSpec, TensorSpec, element_count};
 
-/// What the inputs of one request must agree on: the batch, and the length along each padded axis.
+/// What the inputs of one request must agree on: the batch size, and the length along each padded axis.
 #[derive(Debug)]
 pub(super) struct Agreement<'a> {
     spec: &'a ModelSpec,
-    /// The batch, and the position of the input that brought it.
+    /// The batch size, and the index of the input that set it.
     batch: Option<(u32, usize)>,
     /// By symbol.
     lengths: SmallVec<[Option<u32>; 4]>,
@@ -20,12 +20,12 @@ impl<'a> Agreement<'a> {
         Self { spec, batch: None, lengths: SmallVec::from_elem(None, spec.symbols.len()) }
     }
 
-    /// The request's rows; one where no input brought a batch.
+    /// Returns the request's rows; 1 if no input has a batch axis.
     pub(super) fn rows(&self) -> u32 {
         self.batch.map_or(1, |(rows, _)| rows)
     }
 
-    /// Checks the shape that the input at `index` is given, and returns its number of elements.
+    /// Checks the shape of the input at `index`, and returns its number of elements.
     pub(super) fn admit(&mut self, index: usize, shape: &[i64]) -> Result<usize, InputFault> {
         let tensor = &self.spec.inputs[index];
         let batched = self.spec.has_batch_axis();
@@ -78,9 +78,9 @@ impl<'a> Agreement<'a> {
     }
 }
 
-/// The number of elements, where it is safe to compute with the shape: a full batch of such rows is countable in
-/// bytes too, and so it is with any dimension of 0 left out (`[1, 2^62, 0]` has no elements, but its first two
-/// dimensions are no sizes to multiply by).
+/// Returns the number of elements if computing with the shape cannot overflow: the bytes of a full batch of such rows
+/// must be countable, even ignoring dimensions of 0 (`[1, 2^62, 0]` has no elements, but its first two dimensions are
+/// not safe to multiply by).
 fn countable(shape: &[i64], max_batch_size: u32) -> Option<usize> {
     const LARGEST_ELEMENT_BYTES: i64 = 8;
     let batch = i64::from(max_batch_size.max(1));

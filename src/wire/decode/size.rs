@@ -1,7 +1,8 @@
-//! What decoding a message builds, found from its bytes before anything is built.
+//! Determines from a message's bytes how much memory decoding it takes, before anything is allocated.
 //!
-//! An empty entry of a repeated field takes two bytes on the wire and up to hundreds in memory. Entries that no honest
-//! request has many of are limited in number; everything else is added up, so that its memory can be reserved first.
+//! An empty entry of a repeated field takes two bytes on the wire and up to hundreds in memory. Entries of which no
+//! honest request has many are limited in number. Everything else is added up, so that its memory can be reserved
+//! first.
 
 use std::mem::size_of;
 
@@ -15,56 +16,56 @@ use super::{
     fields::{Field, Fields, Wire},
 };
 
-/// Most inputs, requested outputs, raw entries and parameters that one request may have, each counted for itself.
+/// Maximum number of inputs, requested outputs, raw entries and parameters of one request, each counted separately.
 pub const MOST_ENTRIES: usize = 4096;
 
-/// Most dimensions that the shapes of one request may have together.
+/// Maximum number of dimensions in all shapes of one request.
 pub const MOST_DIMENSIONS: usize = 64 << 10;
 
-/// A list that grows entry by entry has room for up to four times what it holds: the least is four entries, and old and
-/// new memory are there together while it doubles.
+/// Capacity of a growing list relative to its contents, at worst: the minimum is four entries, and old and new memory
+/// coexist while it doubles.
 const GROWTH: usize = 4;
 
-/// Room for an entry of a map: key, value, the table's spare places, and the old table while it grows.
+/// Memory for an entry of a map: key, value, the table's free places, and the old table while it grows.
 const MAP_ENTRY_BYTES: usize = 256;
 
-/// A string of a list, before its length is written in front of its bytes.
+/// Memory for a string of a list, before its length is written in front of its bytes.
 const STRING_BYTES: usize = size_of::<Bytes>() + size_of::<u32>();
 
-/// Why a message is not to be decoded.
+/// Why a message is not decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum SizeError {
     /// A field has more entries than a request may have.
     #[error("{}", .0.message())]
     TooMany(RequestError),
-    /// The bytes are no such message. A decoder finds that out late, or not at all: prost builds what reaches beyond
-    /// the part that holds it first, and takes an entry of a map for one however it is encoded.
+    /// The bytes are not such a message. A decoder would detect this late or not at all: prost first builds values that
+    /// reach beyond the part that contains them, and accepts an entry of a map in any encoding.
     #[error("a field is cut short, of another type, or reaches beyond the message that holds it")]
     Broken,
 }
 
-/// What a field's value becomes.
+/// What a field's value is decoded to.
 #[derive(Clone, Copy, Debug)]
 enum Built {
     /// A share of the message.
     Nothing,
     /// A copy.
     Copy,
-    /// Numbers, packed or not, of so many bytes each.
+    /// Numbers, packed or not, of `bytes` bytes each.
     Numbers { bytes: usize },
-    /// A message of these fields.
+    /// A message with these fields.
     Message(&'static [Part]),
 }
 
-/// A field of a message, as far as memory goes. Fields that are not listed take none.
+/// A field of a message, as far as memory is concerned. Fields that are not listed take none.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     number: u64,
     name: &'static str,
-    /// Memory for each occurrence, beside what it is built of.
+    /// Memory per occurrence, in addition to its value.
     each: usize,
     built: Built,
-    /// Most elements in the whole message, and which of [`Count`]'s numbers counts them.
+    /// Maximum number of elements in the whole message, and the counter in [`Count`].
     most: Option<(usize, usize)>,
 }
 
@@ -78,7 +79,7 @@ const fn entries(number: u64, name: &'static str, each: usize, built: Built, cou
 
 const COUNTERS: usize = 5;
 
-/// A message whose size can be found.
+/// A message type whose size can be determined.
 #[derive(Clone, Copy, Debug)]
 pub struct Measurable(&'static [Part]);
 
@@ -100,10 +101,10 @@ pub const LOAD_REQUEST: Measurable = Measurable(&[
     entries(3, "parameters", MAP_ENTRY_BYTES, Built::Message(PARAMETER), 0),
 ]);
 
-/// Everywhere in a request, counted together.
+/// Parameters anywhere in a request, counted together.
 const PARAMETERS: Part = entries(4, "parameters", MAP_ENTRY_BYTES, Built::Message(PARAMETER), 0);
 
-/// An entry of a map from names to parameters of any kind: a string or bytes have the numbers 3 and 4.
+/// An entry of a map from names to parameters of any kind. Strings have number 3, bytes number 4.
 const PARAMETER: &[Part] = &[
     part(1, "key", 0, Built::Copy),
     part(2, "value", 0, Built::Message(&[part(3, "text", 0, Built::Copy), part(4, "content", 0, Built::Copy)])),
@@ -126,9 +127,9 @@ const INPUT: &[Part] = &[
 const OUTPUT: &[Part] =
     &[part(1, "name", 0, Built::Copy), entries(2, "parameters", MAP_ENTRY_BYTES, Built::Message(PARAMETER), 0)];
 
-/// The inputs of a request.
+/// Field number of the inputs of a request.
 pub(super) const INPUTS: u64 = 5;
-/// The typed contents of an input.
+/// Field number of the typed contents of an input.
 pub(super) const CONTENTS: u64 = 5;
 
 /// Typed contents are decoded into lists of exactly their length, see [`parse`](super::parse).
@@ -143,11 +144,11 @@ const TYPED: &[Part] = &[
     part(8, "bytes_contents", STRING_BYTES, Built::Copy),
 ];
 
-/// Finds how many bytes decoding `message` builds beside the message itself, in at most `steps` steps (a field, or 64
-/// bytes of numbers, is one); `None` where that takes more.
+/// Returns how many bytes decoding `message` allocates in addition to the message itself. Takes at most `steps` steps
+/// (one per field or per 64 bytes of numbers), and returns `None` if more would be needed.
 ///
 /// # Errors
-/// Where a field has more entries than a request may have, or the bytes are no such message.
+/// If a field has more entries than allowed, or if the bytes are not such a message.
 pub fn measure(kind: Measurable, message: &[u8], steps: usize) -> Result<Option<usize>, SizeError> {
     let mut count = Count { built_bytes: 0, counts: [0; COUNTERS], steps };
     match count.fields(kind.0, message) {
@@ -168,7 +169,7 @@ struct Count {
 }
 
 enum Stop {
-    /// The bytes are no such message from here on.
+    /// The bytes are not such a message from here on.
     Broken,
     Steps,
     TooMany {
@@ -211,7 +212,7 @@ impl Count {
                 self.add(elements.saturating_mul(bytes));
                 self.step(field.value.len() / 64)
             }
-            // Anything but bytes is no message; decoding refuses it.
+            // A message must be encoded as bytes; decoding would reject it.
             Built::Message(parts) if field.wire == Wire::Bytes => self.fields(parts, field.value),
             Built::Message(_) => Err(Stop::Broken),
         }
@@ -227,7 +228,7 @@ impl Count {
     }
 }
 
-/// How many numbers a field of typed contents or a shape holds.
+/// Returns the number of values in a field of typed contents or of a shape.
 pub(super) fn elements(number: u64, field: &Field<'_>) -> usize {
     match (field.wire, number) {
         (Wire::Bytes, 6) => field.value.len() / 4,

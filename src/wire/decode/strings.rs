@@ -1,4 +1,4 @@
-//! BYTES tensors in wire form: elements in row-major order, each behind its length in four little-endian bytes.
+//! BYTES tensors in wire form: elements in row-major order, each preceded by its length as four little-endian bytes.
 
 use bytes::{BufMut, Bytes, BytesMut};
 
@@ -22,7 +22,7 @@ pub(super) fn check(data: &[u8], expected: usize) -> Result<(), InputFault> {
     if count == expected { Ok(()) } else { Err(InputFault::StringCount { expected, got: count }) }
 }
 
-/// Brings elements into wire form.
+/// Encodes elements in wire form.
 pub(super) fn join(elements: &[Bytes]) -> Result<Bytes, InputFault> {
     let total: usize = elements.iter().map(|element| INDICATOR_BYTES + element.len()).sum();
     let mut joined = BytesMut::with_capacity(total);

@@ -1,4 +1,4 @@
-//! Typed contents into wire form.
+//! Converts typed contents to wire form.
 
 use bytemuck::NoUninit;
 use bytes::Bytes;
@@ -9,7 +9,7 @@ use super::{
 };
 use crate::model::DataType;
 
-/// The elements of a tensor in wire form. Exactly the field of the tensor's datatype may be filled.
+/// Returns the elements of a tensor in wire form. Only the field of the tensor's datatype may be filled.
 pub(super) fn into_raw(
     contents: InferTensorContents,
     datatype: DataType,
@@ -40,12 +40,12 @@ pub(super) fn into_raw(
         DataType::Fp32 => Ok(moved(contents.fp32_contents)),
         DataType::Fp64 => Ok(moved(contents.fp64_contents)),
         DataType::Bytes => strings::join(&contents.bytes_contents),
-        // No field can hold them: only a tensor without elements comes this far.
+        // No field can hold these types, so only a tensor without elements reaches this point.
         DataType::Fp16 | DataType::Bf16 => Ok(Bytes::new()),
     }
 }
 
-/// The field that holds a datatype, by the datatype it is named after.
+/// Returns the field that holds a datatype, identified by the datatype that it is named after.
 fn carrier(datatype: DataType) -> Option<DataType> {
     match datatype {
         DataType::Int8 | DataType::Int16 => Some(DataType::Int32),
@@ -55,7 +55,7 @@ fn carrier(datatype: DataType) -> Option<DataType> {
     }
 }
 
-/// All fields and how many elements each has.
+/// Returns all fields with their numbers of elements.
 fn fields(contents: &InferTensorContents) -> [(DataType, usize); 8] {
     [
         (DataType::Bool, contents.bool_contents.len()),
@@ -69,7 +69,7 @@ fn fields(contents: &InferTensorContents) -> [(DataType, usize); 8] {
     ]
 }
 
-/// The list's own memory: numbers are little-endian here as on the wire, like everywhere in the server.
+/// Returns the list's own memory. Numbers are little-endian in memory as on the wire, on every supported machine.
 fn moved<T: NoUninit + Send>(values: Vec<T>) -> Bytes {
     struct Numbers<T>(Vec<T>);
     impl<T: NoUninit> AsRef<[u8]> for Numbers<T> {

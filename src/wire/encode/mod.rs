@@ -1,5 +1,5 @@
-//! From [`executor::Response`](Response) to ModelInferResponse: outputs in the model's order, raw, their memory shared
-//! with the batch.
+//! Converts [`executor::Response`](Response) to ModelInferResponse: outputs in the model's order, raw, sharing the
+//! batch's memory.
 
 use std::collections::HashMap;
 
@@ -19,14 +19,14 @@ use crate::{
     model::{DataType, ModelSpec, TensorSpec},
 };
 
-/// Makes the reply to one request, or one of the replies of a decoupled request, as the plan says.
+/// Builds the reply to a request, or one of the replies to a decoupled request, according to the plan.
 ///
-/// Every output has its entry in `raw_output_contents`, because clients find it by the output's position; the entry of
-/// an output that went to shared memory is empty.
+/// Every output has its entry in `raw_output_contents`, because clients find it by the output's index. The entry of an
+/// output in shared memory is empty.
 ///
 /// # Errors
-/// When an output does not fit its shared memory (invalid argument), its region is not usable any more, or the response
-/// is not one of this model (internal).
+/// INVALID_ARGUMENT if an output does not fit into its shared memory or its region is no longer usable, INTERNAL if the
+/// response does not belong to this model.
 pub fn encode(spec: &ModelSpec, plan: &ReplyPlan, response: Response) -> Result<ModelInferResponse, RequestError> {
     let mut reply = Reply::new(spec, &plan.outputs);
     match fill(&mut reply, spec, &plan.outputs, response.outputs) {
@@ -42,7 +42,7 @@ pub fn encode(spec: &ModelSpec, plan: &ReplyPlan, response: Response) -> Result<
     }
 }
 
-/// Why a response cannot be sent as the request wants it.
+/// Why a response cannot be sent as requested.
 #[derive(Debug, thiserror::Error)]
 enum EncodeFault {
     #[error("model '{model}' gave {got} outputs, expected {expected}")]
@@ -94,7 +94,7 @@ fn fill(
     Ok(())
 }
 
-/// A response in the making.
+/// A response under construction.
 struct Reply<'a> {
     spec: &'a ModelSpec,
     outputs: Vec<InferOutputTensor>,
@@ -165,9 +165,9 @@ impl<'a> Reply<'a> {
     }
 }
 
-/// Where the output is: the part of the region that it fills.
+/// Returns the parameters that locate the output: the part of the region that it fills.
 fn region_parameters(region: &RegionSlice, bytes: usize) -> HashMap<String, InferParameter> {
-    // Both lie within a file, whose length is an i64.
+    // Cannot overflow: both are within a file, whose length is an i64.
     let int64 = |value: u64| ParameterChoice::Int64Param(i64::try_from(value).unwrap_or(i64::MAX));
     let values = [
         ("shared_memory_region", ParameterChoice::StringParam(region.region().to_owned())),

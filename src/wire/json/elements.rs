@@ -1,4 +1,4 @@
-//! Elements of a tensor between JSON text and wire form.
+//! Converts the elements of a tensor between JSON text and wire form.
 
 use std::fmt;
 
@@ -9,8 +9,9 @@ use serde_json::value::RawValue;
 use super::fault::InputFault;
 use crate::model::{DataType, element_count};
 
-/// Most bytes that [`read`] takes for these elements: no element of fixed size has fewer than two bytes of text with
-/// what parts it from the next, and a string no fewer than three. A string with escapes is put together apart.
+/// Returns the maximum number of bytes that [`read`] allocates for these elements. An element of fixed size has at
+/// least two bytes of text including its separator, a string at least three. A string with escapes is assembled
+/// separately.
 pub(super) fn built_bytes(text: &RawValue, datatype: DataType, shape: &[i64]) -> usize {
     let text_bytes = text.get().len();
     let elements = element_count(shape).unwrap_or(0);
@@ -20,22 +21,22 @@ pub(super) fn built_bytes(text: &RawValue, datatype: DataType, shape: &[i64]) ->
     }
 }
 
-/// Most bytes of wire form that strings of so much text have.
+/// Returns the maximum bytes in wire form for strings of `text_bytes` bytes of text.
 fn strings_bytes(text_bytes: usize) -> usize {
     text_bytes.saturating_add(text_bytes / 3)
 }
 
-/// Reads elements, in lists within each other or in one, as wire form.
+/// Reads elements, in nested lists or a flat one, and returns them in wire form.
 pub(super) fn read(text: &RawValue, datatype: DataType, shape: &[i64]) -> Result<Bytes, InputFault> {
     read_within(text, datatype, shape, false)
 }
 
-/// As [`read`], but for an element that need not be in a list.
+/// Like [`read`], but also accepts a single element without a list.
 pub(super) fn read_one_or_many(text: &RawValue, datatype: DataType, shape: &[i64]) -> Result<Bytes, InputFault> {
     read_within(text, datatype, shape, true)
 }
 
-/// How many elements there are, in lists or alone.
+/// Returns the number of elements, in lists or single.
 pub(super) fn count(text: &RawValue, datatype: DataType) -> Result<usize, InputFault> {
     struct Nothing;
     impl Sink for Nothing {}
@@ -79,8 +80,8 @@ fn numbers<T: Number>(text: &RawValue, expected: usize, lone: bool) -> Result<(V
     Ok((bytes, count))
 }
 
-/// Puts all elements into a sink and returns their number. More than are expected are counted, not kept. `lone`: one
-/// need not be in a list.
+/// Passes all elements to a sink and returns their number. Elements beyond `expected` are counted but not stored.
+/// `lone` allows a single element without a list.
 fn elements(text: &RawValue, expected: usize, lone: bool, sink: &mut dyn Sink) -> Result<usize, serde_json::Error> {
     let mut count = 0;
     let list = Elements { sink, expected, count: &mut count, within: lone };
@@ -88,7 +89,7 @@ fn elements(text: &RawValue, expected: usize, lone: bool, sink: &mut dyn Sink) -
     Ok(count)
 }
 
-/// Where elements of one datatype go; `None` where a value does not fit it.
+/// Receives elements of one datatype; `None` if a value does not fit it.
 trait Sink {
     fn unsigned(&mut self, _: u64) -> Option<()> {
         None
@@ -112,7 +113,7 @@ struct Elements<'s> {
     sink: &'s mut dyn Sink,
     expected: usize,
     count: &'s mut usize,
-    /// Whether this may be an element: it is within a list, or need not be.
+    /// Whether an element is allowed here: inside a list, or anywhere if `lone`.
     within: bool,
 }
 
@@ -182,7 +183,7 @@ struct Numbers<'b, T> {
     of: std::marker::PhantomData<T>,
 }
 
-/// A value of a datatype of fixed size, from what JSON has.
+/// Conversion of a JSON value to a datatype of fixed size.
 trait Number: Sized {
     fn unsigned(_: u64) -> Option<Self> {
         None
@@ -272,7 +273,7 @@ impl Number for f64 {
     }
 }
 
-/// Strings, each behind its length.
+/// Strings, each preceded by its length.
 struct Strings<'b>(&'b mut Vec<u8>);
 
 impl Sink for Strings<'_> {
@@ -295,7 +296,7 @@ pub(super) enum WriteFault {
     TooLong { limit: usize },
 }
 
-/// Appends elements in wire form to `json`, parted by commas, up to `limit` bytes in all.
+/// Appends elements in wire form to `json`, separated by commas, up to `limit` bytes in total.
 pub(super) fn write(data: &[u8], datatype: DataType, json: &mut Vec<u8>, limit: usize) -> Result<(), WriteFault> {
     let inconsistent = || WriteFault::Inconsistent { datatype, bytes: data.len() };
     let whole = match datatype {
@@ -324,8 +325,8 @@ pub(super) fn write(data: &[u8], datatype: DataType, json: &mut Vec<u8>, limit: 
     if !whole? { Err(inconsistent()) } else { Ok(()) }
 }
 
-/// Elements in wire form as text, parted by commas: booleans as 0 and 1, strings in quotes. `None` where that has more
-/// than `limit` bytes, or elements have no such form.
+/// Formats elements in wire form, separated by commas: booleans as 0 and 1, strings in quotes. `None` if the text
+/// exceeds `limit` bytes, or if the elements cannot be formatted.
 pub fn listed(data: &[u8], datatype: DataType, limit: usize) -> Option<String> {
     let mut text = Vec::new();
     let datatype = if datatype == DataType::Bool { DataType::Uint8 } else { datatype };
@@ -333,7 +334,7 @@ pub fn listed(data: &[u8], datatype: DataType, limit: usize) -> Option<String> {
     String::from_utf8(text).ok()
 }
 
-/// False where the data does not end with an element.
+/// Returns false if the data ends within an element.
 fn write_each<const SIZE: usize>(
     data: &[u8],
     json: &mut Vec<u8>,
@@ -360,7 +361,7 @@ fn integer(value: impl serde::Serialize, json: &mut Vec<u8>) {
     debug_assert!(written.is_ok(), "a number can be written to memory");
 }
 
-/// JSON has no numbers that are not finite; Triton writes these.
+/// Writes a float. JSON has no non-finite numbers; Triton writes these literals.
 fn float(value: impl serde::Serialize, wide: f64, json: &mut Vec<u8>) {
     if wide.is_finite() {
         return integer(value, json);
@@ -393,7 +394,7 @@ fn write_strings(mut data: &[u8], json: &mut Vec<u8>, limit: usize) -> Result<()
     Ok(())
 }
 
-/// Appends a string with its quotes.
+/// Appends a string in quotes.
 pub(super) fn string(text: &str, json: &mut Vec<u8>) {
     let written = serde_json::to_writer(json, text);
     debug_assert!(written.is_ok(), "a string can be written to memory");

@@ -1,4 +1,4 @@
-//! What can be wrong with a request as JSON, before it is checked against its model.
+//! The faults of a request as JSON, before it is checked against its model.
 
 use crate::{
     model::DataType,

@@ -1,4 +1,4 @@
-//! In which form a client wants each output: as JSON or as binary data.
+//! The form in which a client wants each output: JSON or binary data.
 
 use super::{
     fault::JsonFault,
@@ -13,22 +13,22 @@ use crate::{
     },
 };
 
-/// Which outputs are sent as binary data behind the JSON.
+/// The outputs that are sent as binary data after the JSON.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Forms {
-    /// Those that nothing is said of.
+    /// Whether outputs without their own parameter are binary.
     pub(super) binary: bool,
-    /// Others, by name.
+    /// Outputs with their own parameter, by name.
     pub(super) named: Vec<(String, bool)>,
 }
 
 impl Forms {
-    /// Reads the request's parameter `binary_data_output`, and takes it away.
+    /// Reads and removes the request's parameter `binary_data_output`.
     pub(super) fn of_request(parameters: &mut Parameters) -> Result<Self, JsonFault> {
         Ok(Self { binary: flag(parameters, "binary_data_output")?.unwrap_or(false), named: Vec::new() })
     }
 
-    /// Reads a requested output's parameter `binary_data`, and takes it away.
+    /// Reads and removes a requested output's parameter `binary_data`.
     pub(super) fn ask(&mut self, output: &mut Output<'_>) -> Result<(), JsonFault> {
         let Some(binary) = flag(&mut output.parameters, "binary_data")? else { return Ok(()) };
         match self.named.iter().find(|(name, _)| *name == output.name.0) {
@@ -48,10 +48,10 @@ impl Forms {
         self.named.iter().find(|(name, _)| name == output).map_or(self.binary, |(_, binary)| *binary)
     }
 
-    /// Refuses what could not be sent, before it is computed.
+    /// Rejects outputs that could not be sent, before they are computed.
     ///
     /// # Errors
-    /// For an output whose datatype has no form in JSON and which is not wanted as binary data.
+    /// For an output whose datatype has no JSON form and that is not requested as binary data.
     pub fn check(&self, spec: &ModelSpec, plan: &ReplyPlan) -> Result<(), RequestError> {
         let tensors = |index: usize| spec.outputs.get(index);
         let refused = match &plan.outputs {

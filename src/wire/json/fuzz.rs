@@ -1,5 +1,5 @@
-//! The fuzz body of requests over HTTP: whatever is read is built within the memory that was announced, what is
-//! admitted is consistent, and what is written is read as the same.
+//! The fuzz target for requests over HTTP: reading stays within the announced memory, admitted requests are consistent,
+//! and written elements read back as the same.
 
 use bytes::Bytes;
 
@@ -9,7 +9,8 @@ use crate::{
     wire::{fuzz::check_request, models, pb::ModelInferRequest},
 };
 
-/// The fuzz body: a byte that says how much of the rest is JSON (of 255, all of it), and the body of a request.
+/// The fuzz target. The first byte says how much of the rest is JSON (255: all of it); the rest is the body of a
+/// request.
 pub fn rest(bytes: &[u8]) {
     let Some((share, body)) = bytes.split_first() else { return };
     let body = Bytes::copy_from_slice(body);
@@ -38,14 +39,14 @@ fn check(body: &Bytes, json_bytes: Option<usize>, spec: &ModelSpec) {
     }
 }
 
-/// Bytes of elements that are no part of the body.
+/// Returns the bytes of elements that are not part of the body.
 fn built(message: &ModelInferRequest, body: &Bytes) -> usize {
     let within = body.as_ptr_range();
     let apart = message.raw_input_contents.iter().filter(|data| !within.contains(&data.as_ptr()));
     apart.map(Bytes::len).sum()
 }
 
-/// Elements that can be written are read as the same.
+/// Checks that elements that can be written read back as the same.
 fn check_elements(message: &ModelInferRequest) {
     for (input, data) in message.inputs.iter().zip(&message.raw_input_contents) {
         let Some(datatype) = DataType::from_wire(&input.datatype) else { continue };
@@ -60,7 +61,7 @@ fn check_elements(message: &ModelInferRequest) {
             continue;
         };
         let Ok(again) = elements::read(written, datatype, &input.shape) else { continue };
-        // Every byte but 0 is true.
+        // Every byte except 0 is true.
         if datatype != DataType::Bool {
             assert_eq!(again, data, "{datatype}: {text}");
         }

@@ -1,5 +1,5 @@
-//! The generate extension: a flat object whose fields are inputs and parameters, answered by one whose fields are
-//! outputs.
+//! The generate extension: the request is a flat object whose fields are inputs and parameters; the reply is one whose
+//! fields are outputs.
 
 use std::fmt;
 
@@ -25,21 +25,21 @@ use crate::{
 /// The field that holds further parameters and inputs.
 const PARAMETERS: &str = "parameters";
 
-/// The field that names the request, unless the model has an input of this name.
+/// The field that holds the request id, unless the model has an input with this name.
 const ID: &str = "id";
 
-/// Most bytes that [`generate`] takes for a body of so many bytes, beside the body.
+/// Returns the maximum bytes that [`generate`] allocates for a body of this size, in addition to the body.
 pub fn generate_built_bytes(body_bytes: usize) -> usize {
     // An entry has at least five bytes of text, `"":0,`, and takes less than 1 KiB.
     let entries = (body_bytes / 5 + 1).min(MOST_ENTRIES);
     entries.saturating_mul(1 << 10).saturating_add(body_bytes.saturating_mul(8))
 }
 
-/// Builds the message for a model: fields by the names of its inputs are one element or a list of them, for one row;
-/// all others are parameters of the request.
+/// Builds the message for a model. Fields named after inputs hold one element or a list of them, for one row; all
+/// others are parameters of the request.
 ///
 /// # Errors
-/// INVALID_ARGUMENT where the body is no such object, a field does not fit, or an input comes twice.
+/// INVALID_ARGUMENT if the body is not such an object, if a field does not fit, or if an input occurs twice.
 pub fn generate(body: &[u8], spec: &ModelSpec) -> Result<ModelInferRequest, RequestError> {
     let limits = Limits::default();
     let mut deserializer = serde_json::Deserializer::from_slice(body);
@@ -65,7 +65,8 @@ pub fn generate(body: &[u8], spec: &ModelSpec) -> Result<ModelInferRequest, Requ
     Ok(request)
 }
 
-/// One row: of the input's own dimensions, of which one may vary; of one dimension where more do.
+/// Returns the shape and elements of one row. The shape is the input's, with at most one variable dimension replaced;
+/// one-dimensional if several vary.
 fn tensor(input: &TensorSpec, text: &RawValue, batched: bool) -> Result<(Vec<i64>, Bytes), InputFault> {
     let count = elements::count(text, input.datatype)?;
     let length = i64::try_from(count).unwrap_or(i64::MAX);
@@ -133,10 +134,10 @@ impl<'de> Visitor<'de> for Fields<'_, '_, 'de> {
     }
 }
 
-/// Writes a response as an object: an output of one element is that element, others are lists.
+/// Writes a response as an object. An output with one element is written as that element, others as lists.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for an output that has no form in JSON, or is too long for it.
+/// INVALID_ARGUMENT for an output that has no JSON form or is too long.
 pub fn generated(response: ModelInferResponse) -> Result<Vec<u8>, RequestError> {
     let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
     let mut json = Vec::new();

@@ -1,4 +1,4 @@
-//! The structure of an inference request in JSON. Strings borrow from the text where they can; elements stay text.
+//! The structure of an inference request in JSON. Strings borrow from the text if possible; elements remain text.
 
 use std::{borrow::Cow, cell::Cell, collections::HashMap, fmt, marker::PhantomData};
 
@@ -13,16 +13,16 @@ use crate::wire::{
     pb::{InferParameter, infer_parameter::ParameterChoice},
 };
 
-/// Memory for an input or output, beside its strings, as read and as the message that is built of it.
+/// Memory for an input or output, as read and as the message built from it, without its strings.
 const ENTRY_BYTES: usize = 512;
 
 /// The same for a parameter.
 const PARAMETER_BYTES: usize = 512;
 
-/// The same for a dimension, in lists that grow.
+/// The same for a dimension, in growing lists.
 const DIMENSION_BYTES: usize = 64;
 
-/// Parameters by their keys.
+/// Parameters by key.
 pub(super) type Parameters = HashMap<String, InferParameter>;
 
 /// A request.
@@ -54,7 +54,7 @@ pub(super) struct Output<'a> {
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] pub(super) Cow<'a, str>);
 
-/// Reads a request; also gives the memory that its entries take, without strings and elements.
+/// Reads a request. Also returns the memory that its entries take, without strings and elements.
 pub(super) fn read(text: &[u8]) -> Result<(Header<'_>, usize), serde_json::Error> {
     let limits = Limits::default();
     let mut deserializer = serde_json::Deserializer::from_slice(text);
@@ -63,7 +63,7 @@ pub(super) fn read(text: &[u8]) -> Result<(Header<'_>, usize), serde_json::Error
     Ok((header, limits.taken_bytes()))
 }
 
-/// The parameters of an object that has nothing else; an empty text has none.
+/// Reads an object that has only parameters; an empty text has none.
 pub(super) fn read_parameters(text: &[u8]) -> Result<Parameters, serde_json::Error> {
     if text.is_empty() {
         return Ok(Parameters::new());
@@ -92,7 +92,7 @@ impl<'de> FromObject<'de> for OnlyParameters {
     }
 }
 
-/// Entries that no honest request has many of, counted over the whole request.
+/// Counts entries of which no honest request has many, over the whole request.
 #[derive(Debug, Default)]
 pub(super) struct Limits {
     inputs: Cell<usize>,
@@ -122,7 +122,7 @@ impl Limits {
     }
 }
 
-/// What an object becomes.
+/// The value that an object is read to.
 trait FromObject<'de>: Sized {
     const NAME: &'static str;
 
@@ -240,7 +240,7 @@ impl<'de> FromObject<'de> for Parameters {
     }
 }
 
-/// The value of a parameter of this key.
+/// The value of a parameter with this key.
 pub(super) struct Parameter<'k>(pub(super) &'k str);
 
 impl<'de> DeserializeSeed<'de> for Parameter<'_> {
@@ -269,7 +269,7 @@ impl Visitor<'_> for Parameter<'_> {
     fn visit_u64<E: Error>(self, value: u64) -> Result<ParameterChoice, E> {
         Ok(match i64::try_from(value) {
             Ok(value) => ParameterChoice::Int64Param(value),
-            // JSON has one kind of number; over gRPC a correlation id has the bits of an unsigned one.
+            // JSON has a single number type; over gRPC a correlation id has the bits of an unsigned number.
             Err(_) if self.0 == "sequence_id" => ParameterChoice::Int64Param(value.cast_signed()),
             Err(_) => ParameterChoice::Uint64Param(value),
         })

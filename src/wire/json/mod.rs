@@ -1,12 +1,12 @@
-//! Inference over HTTP: KServe v2 JSON, with Triton's binary tensor extension, to and from the messages of gRPC.
+//! Inference over HTTP: converts KServe v2 JSON, with Triton's binary tensor extension, to and from the gRPC messages.
 //!
-//! A request becomes a [`ModelInferRequest`](super::pb::ModelInferRequest) whose tensors are raw, so that
-//! [`decode`](super::decode::decode) checks requests of both transports alike, and a reply is made from a
+//! A request becomes a [`ModelInferRequest`](super::pb::ModelInferRequest) with raw tensors, so
+//! [`decode`](super::decode::decode) checks requests of both transports in the same way. A reply is made from a
 //! [`ModelInferResponse`](super::pb::ModelInferResponse). Binary tensors are slices of the body; elements in JSON are
-//! written into a buffer of the length that the input's shape says.
+//! written to a buffer of the size that the input's shape implies.
 //!
-//! [`Request::read`] looks at the structure alone: the number of its entries is limited, and elements stay text. What
-//! [`Request::build`] then takes is known before it ([`Request::built_bytes`]).
+//! [`Request::read`] reads only the structure: the number of its entries is limited, and elements remain text. The
+//! memory that [`Request::build`] then takes is known in advance ([`Request::built_bytes`]).
 
 mod elements;
 mod fault;
@@ -33,10 +33,10 @@ use std::collections::HashMap;
 
 use super::{RequestError, pb::InferParameter};
 
-/// The parameters of a request that has nothing else, as those of repository control.
+/// Reads the parameters of a request that has only parameters, such as repository control.
 ///
 /// # Errors
-/// INVALID_ARGUMENT where the text is no such object, or has more parameters than a request may have.
+/// INVALID_ARGUMENT if the text is not such an object, or has too many parameters.
 pub fn parameters(text: &[u8]) -> Result<HashMap<String, InferParameter>, RequestError> {
     header::read_parameters(text).map_err(|error| fault::JsonFault::Syntax(error).into())
 }

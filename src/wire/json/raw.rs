@@ -11,12 +11,12 @@ use crate::{
     },
 };
 
-/// Builds the message for a body without JSON. The shape follows from the model and the length: one row, and one
-/// variable dimension at most. The body of a BYTES input is its one element, without a length in front. All outputs are
-/// sent as binary data.
+/// Builds the message for a body without JSON. The shape follows from the model and the length: one row, and at most
+/// one variable dimension. The body of a BYTES input is its single element, without a length. All outputs are sent as
+/// binary data.
 ///
 /// # Errors
-/// INVALID_ARGUMENT where the model has several inputs or the shape does not follow.
+/// INVALID_ARGUMENT if the model has several inputs, or if the shape cannot be determined.
 pub fn raw(body: Bytes, spec: &ModelSpec) -> Result<(ModelInferRequest, Forms), RequestError> {
     let [input] = spec.inputs.as_slice() else {
         let (model, count) = (&spec.name, spec.inputs.len());
@@ -59,7 +59,7 @@ fn dims(input: &TensorSpec, bytes: usize, element_bytes: usize) -> Result<Vec<i6
     if let Some(first) = first {
         *first = 1;
         let fixed = element_count(&dims).and_then(|count| count.checked_mul(element_bytes)).unwrap_or(0);
-        // Whatever does not come out even is refused by the check of the size.
+        // A length that does not divide evenly is rejected later by the size check.
         let length = i64::try_from(bytes.checked_div(fixed).unwrap_or(0)).unwrap_or(i64::MAX);
         dims.iter_mut().zip(&input.dims).filter(|(_, wanted)| **wanted < 0).for_each(|(dim, _)| *dim = length);
     }

@@ -1,4 +1,4 @@
-//! From ModelInferResponse to JSON and binary data.
+//! Converts ModelInferResponse to JSON and binary data.
 
 use bytes::Bytes;
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// Longest JSON of a reply, in bytes: that of a message of gRPC.
+/// Maximum size of a reply's JSON in bytes, the same as of a gRPC message.
 const MOST_JSON_BYTES: usize = i32::MAX as usize;
 
 /// A reply.
@@ -25,14 +25,14 @@ const MOST_JSON_BYTES: usize = i32::MAX as usize;
 pub struct Reply {
     /// The JSON.
     pub json: Vec<u8>,
-    /// What follows it: the outputs that are sent as binary data, sharing the memory of the batch.
+    /// The outputs sent as binary data, which follow the JSON and share the batch's memory.
     pub binary: Vec<Bytes>,
 }
 
-/// Writes a response with its outputs in the forms that were asked for.
+/// Writes a response with its outputs in the requested forms.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for an output that has no form in JSON, or is too long for it.
+/// INVALID_ARGUMENT for an output that has no JSON form or is too long.
 pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, RequestError> {
     let ModelInferResponse { model_name, model_version, id, parameters, outputs, raw_output_contents } = response;
     let mut reply = Reply::default();
@@ -60,7 +60,7 @@ pub fn reply(response: ModelInferResponse, forms: &Forms) -> Result<Reply, Reque
     Ok(reply)
 }
 
-/// Opens the object of a response with what names it.
+/// Opens the object of a response and writes the names in it.
 pub(super) fn write_names(id: &str, model_name: &str, model_version: &str, json: &mut Vec<u8>) {
     json.push(b'{');
     if !id.is_empty() {
@@ -72,7 +72,7 @@ pub(super) fn write_names(id: &str, model_name: &str, model_version: &str, json:
     field("model_version", model_version, json);
 }
 
-/// Writes elements, parted by commas.
+/// Writes elements, separated by commas.
 pub(super) fn write_data(data: &[u8], datatype: &str, json: &mut Vec<u8>) -> Result<(), WriteFault> {
     let inconsistent = WriteFault::Inconsistent { datatype: DataType::Bytes, bytes: data.len() };
     let datatype = DataType::from_wire(datatype).ok_or(inconsistent)?;
@@ -92,7 +92,7 @@ fn write_output(output: &InferOutputTensor, data: Bytes, binary: bool, reply: &m
     }
     json.push(b']');
     // Only outputs in shared memory have parameters. As in Triton they are not written: the client knows them, and
-    // Triton's C++ client reads an output with parameters as binary data.
+    // Triton's C++ client would read an output with parameters as binary data.
     let in_shared_memory = !output.parameters.is_empty();
     if in_shared_memory {
         debug_assert!(data.is_empty(), "the data are in the region");

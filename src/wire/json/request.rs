@@ -1,4 +1,4 @@
-//! From a body of JSON and binary data to ModelInferRequest.
+//! Converts a body of JSON and binary data to ModelInferRequest.
 
 use bytes::Bytes;
 
@@ -22,21 +22,21 @@ use crate::{
 const BINARY_SIZE: &str = "binary_data_size";
 const REGION: &str = "shared_memory_region";
 
-/// A request whose structure is read.
+/// A request whose structure has been read.
 #[derive(Debug)]
 pub struct Request<'a> {
     header: Header<'a>,
     /// Memory for the entries of the structure.
     entries_bytes: usize,
-    /// What follows the JSON.
+    /// The bytes after the JSON.
     binary: Bytes,
 }
 
 impl<'a> Request<'a> {
-    /// Reads the structure of a body whose first `json_bytes` are JSON; all of it where nothing is said.
+    /// Reads the structure of a body whose first `json_bytes` bytes are JSON; all of it if `None`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where they are no inference request, or have more entries than one may have.
+    /// INVALID_ARGUMENT if the JSON is not an inference request, or has too many entries.
     pub fn read(body: &'a Bytes, json_bytes: Option<usize>) -> Result<Self, RequestError> {
         let json_bytes = json_bytes.unwrap_or(body.len());
         let too_long = || JsonFault::HeaderLength { json: json_bytes, body: body.len() };
@@ -45,7 +45,7 @@ impl<'a> Request<'a> {
         Ok(Self { header, entries_bytes, binary: body.slice(json_bytes..) })
     }
 
-    /// Most bytes that the request takes beside its body, as read and built.
+    /// Returns the maximum bytes that the request takes in addition to its body, as read and as built.
     pub fn built_bytes(&self) -> usize {
         let inputs = self.header.inputs.iter().map(|input| {
             let text = input.name.0.len() + input.datatype.0.len();
@@ -56,10 +56,11 @@ impl<'a> Request<'a> {
         inputs.chain(outputs).fold(self.entries_bytes + self.header.id.0.len(), usize::saturating_add)
     }
 
-    /// Builds the message for a model, and says in which form its outputs are wanted.
+    /// Builds the message for a model, and returns the requested forms of its outputs.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT where an input has no data or more than one, or elements do not fit its datatype or shape.
+    /// INVALID_ARGUMENT if an input has no data or more than one source, or if elements do not fit its datatype or
+    /// shape.
     pub fn build(self, model: &str, version: &str) -> Result<(ModelInferRequest, Forms), RequestError> {
         let Header { id, mut parameters, inputs, outputs } = self.header;
         let id = id.0.into_owned();
@@ -104,14 +105,15 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The elements of an input; `None` where they are in shared memory. Binary data is taken off the front of `binary`.
+/// Returns the elements of an input; `None` if they are in shared memory. Binary data is taken from the front of
+/// `binary`.
 fn data(input: &mut Input<'_>, binary: &mut Bytes) -> Result<Option<Bytes>, InputFault> {
     let size = binary_size(&mut input.parameters)?;
     let in_region = input.parameters.contains_key(REGION);
     match (input.data, size, in_region) {
         (Some(text), None, false) => match DataType::from_wire(&input.datatype.0) {
             Some(datatype) => elements::read(text, datatype, &input.shape).map(Some),
-            // No model has such a datatype: the check against the model says so.
+            // No model has such a datatype, so the check against the model will report it.
             None => Ok(Some(Bytes::new())),
         },
         (None, Some(size), false) => {
