@@ -1,5 +1,5 @@
-//! What clients reach: gRPC services, HTTP, health, reflection, metrics, TLS, shutdown. Knows nothing of batching or
-//! devices.
+//! The front ends that clients reach: gRPC, HTTP, health, reflection, metrics, TLS and shutdown. Independent of
+//! batching and devices.
 
 pub mod grpc;
 pub mod http;

@@ -1,4 +1,4 @@
-//! Whether the server wants traffic: one answer for gRPC, HTTP and the health service.
+//! Readiness of the server, shared by gRPC, HTTP and the health service.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{executor::Responsiveness, repository::Repository};
 
-/// Readiness of the whole server: every model that should be loaded is and responds, no lane is stuck, no device is
-/// lost, the scheduler has not failed, and no shutdown has begun.
+/// Readiness of the whole server: every model that should be loaded is loaded and responds, no lane is stuck, no device
+/// is lost, the scheduler has not failed, and no shutdown has started.
 #[derive(Debug)]
 pub struct Readiness {
     repository: Arc<Repository>,
@@ -17,13 +17,13 @@ pub struct Readiness {
 }
 
 impl Readiness {
-    /// Readiness over a repository, which knows whether its models count (`--strict-readiness`). `responsiveness`
-    /// changes when a loaded model or a lane ceases to respond, or responds again.
+    /// Creates the readiness over a repository, which knows whether its models count (`--strict-readiness`).
+    /// `responsiveness` changes when a loaded model or a lane stops or starts responding.
     pub fn new(repository: Arc<Repository>, responsiveness: watch::Receiver<Responsiveness>) -> Arc<Self> {
         Arc::new(Self { repository, responsiveness, draining: CancellationToken::new() })
     }
 
-    /// Whether the server came up: every repository could be read at least once.
+    /// Whether the server came up, that is, whether every repository could be read at least once.
     pub fn live(&self) -> bool {
         self.repository.live()
     }
@@ -35,12 +35,12 @@ impl Readiness {
         !self.draining.is_cancelled() && lanes_respond && self.repository.ready()
     }
 
-    /// Turns readiness off for good, so that load balancers take the server out before it stops accepting.
+    /// Turns readiness off permanently, so that load balancers remove the server before it stops accepting.
     pub fn begin_drain(&self) {
         self.draining.cancel();
     }
 
-    /// A subscription to whatever may change [`Self::ready`].
+    /// Returns a subscription to everything that may change [`Self::ready`].
     pub fn changes(&self) -> ReadinessChanges {
         ReadinessChanges {
             models: self.repository.changes(),
@@ -59,7 +59,8 @@ pub struct ReadinessChanges {
 }
 
 impl ReadinessChanges {
-    /// Returns when a model's state changed or draining began since the last call; never, once draining was seen.
+    /// Returns when a model's state changed or draining started since the last call; never returns once draining was
+    /// reported.
     pub async fn changed(&mut self) {
         if self.draining.is_cancelled() {
             return std::future::pending().await;

@@ -1,13 +1,12 @@
-//! Groups of methods that only answer calls with an agreed header (`--grpc-restricted-protocol`,
-//! `--http-restricted-api`).
+//! Groups of methods that require an agreed header (`--grpc-restricted-protocol`, `--http-restricted-api`).
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use sha2::{Digest, Sha256};
 
-/// What the name of every such header begins with over gRPC.
+/// Prefix of the name of every such header over gRPC.
 const GRPC_PREFIX: &str = "triton-grpc-protocol-";
 
-/// A group of methods, by Triton's name.
+/// A group of methods, with Triton's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Protocol {
@@ -40,7 +39,7 @@ impl Protocol {
 /// One use of a flag: `<group>[,<group>]:<key>=<value>`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RestrictedProtocol {
-    /// The groups that ask for the header.
+    /// The groups that require the header.
     pub protocols: Vec<Protocol>,
     /// The header's name.
     pub header: HeaderName,
@@ -48,39 +47,39 @@ pub struct RestrictedProtocol {
     pub value: HeaderValue,
 }
 
-/// Why a restriction could not be read.
+/// Why a restriction is invalid.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum RestrictionError {
-    /// No `:` or `=` where one belongs. Of the text only what comes before the first of them: the rest may be a secret.
+    /// A `:` or `=` is missing. Contains only the text before the first of them, because the rest may be a secret.
     #[error("the restriction that begins with '{0}' is not of the form <group>[,<group>]:<key>=<value>")]
     Form(String),
-    /// Not the name of a group.
+    /// Unknown name of a group.
     #[error("restriction names the unknown group '{0}'")]
     UnknownGroup(String),
-    /// The key or the value cannot stand in a header.
+    /// The key or the value is not allowed in a header.
     #[error("restriction key '{key}' or its value cannot stand in a header")]
     Header {
         /// The key as given.
         key: String,
     },
-    /// Two restrictions name one group.
+    /// Two restrictions name the same group.
     #[error("group '{0}' is restricted twice")]
     Twice(&'static str),
 }
 
 impl RestrictedProtocol {
-    /// Reads a restriction of gRPC, where Triton's prefix comes before the key.
+    /// Parses a restriction of gRPC, where the header is Triton's prefix followed by the key.
     ///
     /// # Errors
-    /// When it is not well formed.
+    /// If it is malformed.
     pub fn of_grpc(text: &str) -> Result<Self, RestrictionError> {
         Self::read(text, GRPC_PREFIX)
     }
 
-    /// Reads a restriction of HTTP, where the key is the header's name.
+    /// Parses a restriction of HTTP, where the key is the header's name.
     ///
     /// # Errors
-    /// As [`Self::of_grpc`].
+    /// See [`Self::of_grpc`].
     pub fn of_http(text: &str) -> Result<Self, RestrictionError> {
         Self::read(text, "")
     }
@@ -102,30 +101,30 @@ impl RestrictedProtocol {
         let bad_header = || RestrictionError::Header { key: key.to_owned() };
         let header = HeaderName::try_from(format!("{prefix}{key}")).map_err(|_| bad_header())?;
         let mut value = HeaderValue::try_from(value).map_err(|_| bad_header())?;
-        // It is left out wherever headers are shown.
+        // Sensitive values are omitted wherever headers are printed.
         value.set_sensitive(true);
         Ok(Self { protocols, header, value })
     }
 }
 
-/// A secret value by its digest, so that the time of a comparison does not tell how much of a guess is right.
+/// The digest of a secret value. Comparing digests hides from the timing how much of a guess is right.
 type Digested = [u8; 32];
 
 fn digested(value: &HeaderValue) -> Digested {
     Sha256::digest(value.as_bytes()).into()
 }
 
-/// The header that each group asks for, if any.
+/// The required header of each group, if any.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Restrictions {
     headers: [Option<(HeaderName, Digested)>; Protocol::ALL.len()],
 }
 
 impl Restrictions {
-    /// Gathers all uses of the flag.
+    /// Collects all uses of the flag.
     ///
     /// # Errors
-    /// When two of them name one group.
+    /// If two of them name the same group.
     pub(super) fn new(restricted: &[RestrictedProtocol]) -> Result<Self, RestrictionError> {
         let mut restrictions = Self::default();
         for restriction in restricted {
@@ -140,15 +139,15 @@ impl Restrictions {
         Ok(restrictions)
     }
 
-    /// Whether the group asks for a header.
+    /// Whether the group requires a header.
     pub(super) fn restricts(&self, protocol: Protocol) -> bool {
         self.headers[protocol as usize].is_some()
     }
 
-    /// Lets a call pass that carries its group's header, if the group asks for one.
+    /// Checks that a call carries its group's header, if one is required.
     ///
     /// # Errors
-    /// The name of the header that is expected.
+    /// Returns the name of the required header.
     pub(super) fn check(&self, protocol: Protocol, headers: &HeaderMap) -> Result<(), &HeaderName> {
         match &self.headers[protocol as usize] {
             Some((name, value)) if headers.get(name).map(digested) != Some(*value) => Err(name),

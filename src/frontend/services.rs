@@ -1,4 +1,4 @@
-//! What answers requests, whatever the transport.
+//! The services that answer requests, for all transports.
 
 use std::sync::Arc;
 
@@ -11,16 +11,16 @@ use crate::{
     wire::SharedMemory,
 };
 
-/// What the methods work on.
+/// The shared state of all methods.
 #[derive(Clone, Debug)]
 pub struct Services {
-    /// What the server calls itself in its metadata.
+    /// Name of the server in its metadata.
     pub server_name: String,
     /// The models.
     pub repository: Arc<Repository>,
-    /// Whether the server wants traffic.
+    /// Readiness of the server.
     pub readiness: Arc<Readiness>,
-    /// The regions that clients registered.
+    /// The shared-memory regions that clients registered.
     pub shared_memory: Arc<SharedMemory>,
     /// Replies that wait for their clients.
     pub backlog: Arc<Backlog>,
@@ -28,21 +28,21 @@ pub struct Services {
     pub log: Logging,
     /// Decides which requests are traced.
     pub tracer: Arc<Tracer>,
-    /// What all clients together may hold.
+    /// Limits on what all clients together may hold.
     pub budgets: Budgets,
 }
 
-/// What the calls of one connection hold together.
+/// Resources shared by the calls of one connection.
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionHolds {
-    /// The part of the budget of bytes that their messages take their room from.
+    /// The connection's share of the budget of bytes.
     pub(super) share: Arc<Budget>,
     /// Replies that wait for the client.
     pub(super) backlog: Arc<Backlog>,
 }
 
 impl Services {
-    /// What the calls of a new connection hold together.
+    /// Returns the resources for a new connection.
     pub(super) fn connection(&self) -> ConnectionHolds {
         ConnectionHolds { share: Budget::share_of(&self.budgets.bytes), backlog: self.backlog.connection() }
     }

@@ -1,7 +1,7 @@
-//! The span of a request in the log: the lines that are written while it is read, run and answered name it.
+//! The log span of a request: log lines written while it is read, run and answered carry it.
 //!
-//! Its level is DEBUG, because so are the lines about single requests: clients cause them at will. Where debug lines
-//! are not logged, opening a span is one load of the level.
+//! Its level is DEBUG, like the lines about single requests, because clients can cause them at will. If debug lines are
+//! not logged, opening a span costs a single load of the level.
 
 use std::fmt;
 
@@ -10,10 +10,10 @@ use tracing::{Span, debug, debug_span, field::Empty};
 use super::intake::Admitted;
 use crate::observe::trace::Transport;
 
-/// Longest text of a client that a span keeps, in bytes: a request's id may be as long as its message.
+/// Maximum length of a client's text in a span, in bytes; a request's id may be as long as its message.
 const MOST_TEXT_BYTES: usize = 128;
 
-/// A span of a request of which nothing is known yet.
+/// Opens the span of a request whose message has not been read.
 pub(super) fn open(transport: Transport) -> Span {
     let protocol = match transport {
         Transport::Grpc => "grpc",
@@ -22,7 +22,7 @@ pub(super) fn open(transport: Transport) -> Span {
     debug_span!("infer", protocol, model = Empty, version = Empty, request_id = Empty, rows = Empty)
 }
 
-/// Notes what a request asks for, before it is known whether there is such a model.
+/// Records what a request asks for, before its model is resolved.
 pub(super) fn asked(span: &Span, model: &str, version: &str, id: &str) {
     if span.is_disabled() {
         return;
@@ -35,7 +35,7 @@ pub(super) fn asked(span: &Span, model: &str, version: &str, id: &str) {
     }
 }
 
-/// Notes which version serves a request, and how large it is.
+/// Records which version serves a request, and its size.
 pub(super) fn admitted(span: &Span, admitted: &Admitted) {
     if span.is_disabled() {
         return;
@@ -47,12 +47,12 @@ pub(super) fn admitted(span: &Span, admitted: &Admitted) {
     }
 }
 
-/// Logs that a request has no answer but a reason.
+/// Logs the error of a request.
 pub(super) fn refused(span: &Span, code: impl fmt::Debug, reason: &str) {
     debug!(parent: span, ?code, reason, "call refused");
 }
 
-/// The beginning of a text.
+/// Returns the start of a text.
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(MOST_TEXT_BYTES)]
 }

@@ -19,48 +19,48 @@ use tokio_rustls::{
     },
 };
 
-/// PEM files of the TLS side.
+/// PEM files for TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsConfig {
     /// The server's certificate chain (`--grpc-server-cert`, `--http-server-cert`).
     pub cert: PathBuf,
     /// The certificate's private key (`--grpc-server-key`, `--http-server-key`).
     pub key: PathBuf,
-    /// Authorities that must have signed a client's certificate; absent: clients need none (`--grpc-root-cert` with
-    /// `--grpc-use-ssl-mutual`, and the same of HTTP).
+    /// Authorities that must have signed a client's certificate; `None`: clients need no certificate
+    /// (`--grpc-root-cert` with `--grpc-use-ssl-mutual`, and the same for HTTP).
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why TLS cannot be set up. Each names the file that is at fault.
+/// Why TLS cannot be set up. Each error names the file.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file that is not there or holds no such PEM section.
+    /// A file does not exist or has no such PEM section.
     #[error("cannot read {what} from '{}': {error}", path.display())]
     File {
-        /// What was looked for.
+        /// The expected content.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: pem::Error,
     },
-    /// A file without a certificate.
+    /// A file has no certificate.
     #[error("'{}' holds no certificate", path.display())]
     Empty {
         /// The file.
         path: PathBuf,
     },
-    /// What a file holds cannot be used.
+    /// The content of a file is unusable.
     #[error("cannot use {what} of '{}': {error}", path.display())]
     Unusable {
-        /// What it holds.
+        /// The content.
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: rustls::Error,
     },
-    /// The key is that of another certificate.
+    /// The key belongs to another certificate.
     #[error("the private key in '{}' does not belong to the certificate in '{}'", key.display(), cert.display())]
     Mismatch {
         /// The certificate's file.
@@ -73,27 +73,27 @@ pub enum TlsError {
     Authorities {
         /// Their file.
         path: PathBuf,
-        /// What is wrong.
+        /// The error.
         error: VerifierBuilderError,
     },
-    /// The library does not support what it should.
+    /// The TLS library cannot be set up.
     #[error("cannot set up TLS: {0}")]
     Setup(rustls::Error),
 }
 
-/// How a client is treated without a certificate where there are authorities for clients.
+/// How clients without a certificate are treated if there are client authorities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Uncertified {
     /// The handshake fails.
     Refused,
-    /// The handshake succeeds; who answers looks at the certificates.
+    /// The handshake succeeds; the request handlers check the certificate.
     Accepted,
 }
 
-/// The server side of TLS for one protocol, by its name in ALPN.
+/// Creates the server side of TLS for one protocol, by its ALPN name.
 ///
 /// # Errors
-/// When a file cannot be read or its content cannot be used.
+/// If a file cannot be read, or if its content is unusable.
 pub(super) fn acceptor(config: &TlsConfig, alpn: &[u8], uncertified: Uncertified) -> Result<TlsAcceptor, TlsError> {
     let provider = Arc::new(ring::default_provider());
     let identity = identity(config, &provider)?;
@@ -126,7 +126,7 @@ fn identity(config: &TlsConfig, provider: &CryptoProvider) -> Result<SingleCertA
     let private = private.map_err(|error| TlsError::Unusable { what: "the private key", path: key.clone(), error })?;
     let certified = CertifiedKey::new(chain, private);
     match certified.keys_match() {
-        // Some keys do not tell which certificate they are of.
+        // Some keys do not reveal which certificate they belong to.
         Ok(()) | Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::Unknown)) => {
             Ok(SingleCertAndKey::from(certified))
         }

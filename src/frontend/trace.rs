@@ -1,4 +1,4 @@
-//! Traces of the requests that come in, over whatever transport.
+//! Traces of incoming requests, for all transports.
 
 use std::{sync::Arc, time::Instant};
 
@@ -11,10 +11,10 @@ use crate::{
     wire::json,
 };
 
-/// Longest text of a tensor's elements in a trace: well below a millisecond's work.
+/// Maximum text of a tensor's elements in a trace; takes well below a millisecond.
 const MOST_TENSOR_TEXT_BYTES: usize = 16 << 10;
 
-/// What is known of a request once its message is read; nothing where no request is traced.
+/// Trace data of a request whose message has been read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Received {
     head: TraceHead,
@@ -22,13 +22,13 @@ pub(super) struct Received {
 }
 
 impl Received {
-    /// Its message is there.
+    /// Records that the message has arrived now. `None` if no request is traced.
     pub(super) fn now(head: Option<TraceHead>) -> Option<Self> {
         head.map(|head| Self { head, at: Instant::now() })
     }
 }
 
-/// Begins the trace of a request that is admitted, if it is traced, and lets the executor add to it.
+/// Starts the trace of an admitted request, if it is traced, and passes it to the executor.
 pub(super) fn begin(
     services: &Services,
     transport: Transport,
@@ -50,7 +50,7 @@ pub(super) fn begin(
     trace
 }
 
-/// A response to a request is there, or why there is none.
+/// Records a response of a request, or its error.
 pub(super) fn responded(trace: &RequestTrace, version: &ModelVersion, answer: &Result<Response, InferError>) {
     trace.responded();
     if let Ok(response) = answer

@@ -1,4 +1,4 @@
-//! Closing connections for which there is no place.
+//! Closes connections that exceed the connection limit.
 
 use std::{
     io::{self, Read, Write},
@@ -7,14 +7,14 @@ use std::{
 
 use tokio::net::TcpStream;
 
-/// Bytes of what the peer has sent already that are read before the connection is closed: closing with unread bytes
-/// resets it, and the peer may then never see the words.
+/// Maximum bytes of the peer's data that are read before closing. Closing with unread bytes resets the connection, and
+/// the peer may then never see the message.
 const READ_BYTES: usize = 16 << 10;
 
-/// Says a few words, which must fit into an empty socket buffer, and closes the connection. Never waits.
+/// Sends a short message, which must fit into an empty socket buffer, and closes the connection without waiting.
 ///
 /// # Errors
-/// When the peer has gone.
+/// If the peer has disconnected.
 pub(super) fn turn_away(stream: TcpStream, words: &[u8]) -> io::Result<()> {
     let mut stream = stream.into_std()?;
     stream.write_all(words)?;

@@ -1,4 +1,4 @@
-//! Replies that count among those that wait for their client until their last byte has left.
+//! Counts replies in the backlog until their last byte has been sent.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ impl AsRef<[u8]> for Unsent {
     }
 }
 
-/// Lets bytes count in a connection's backlog.
+/// Counts bytes in a connection's backlog.
 pub(super) fn counted(bytes: Bytes, backlog: &Arc<Backlog>) -> Bytes {
     let held = backlog.hold(bytes.len());
     Bytes::from_owner(Unsent { bytes, _held: held })
 }
 
-/// As [`counted`].
+/// Like [`counted`], within the limits.
 ///
 /// # Errors
-/// Where too much waits in the process, and much of it for this connection.
+/// If too much waits in the process, and much of it for this connection.
 pub(super) fn admitted(bytes: Bytes, backlog: &Arc<Backlog>) -> Result<Bytes, Unread> {
     let held = backlog.try_hold(bytes.len())?;
     Ok(Bytes::from_owner(Unsent { bytes, _held: held }))

@@ -1,26 +1,26 @@
-//! Settings of the gRPC front end, as the command line fills them in.
+//! Settings of the gRPC front end, filled in by the command line.
 
 use std::{net::IpAddr, net::Ipv4Addr, str::FromStr, time::Duration};
 
 use crate::frontend::{RestrictedProtocol, TlsConfig};
 
-/// Everything that can be set about the gRPC front end. Triton's flag is named at each field.
+/// Settings of the gRPC front end. Each field names Triton's flag.
 #[derive(Clone, Debug)]
 pub struct GrpcConfig {
     /// Address to listen on (`--grpc-address`).
     pub address: IpAddr,
     /// Port to listen on; 0 lets the system choose (`--grpc-port`).
     pub port: u16,
-    /// Certificate and key; plain text where absent (`--grpc-use-ssl`).
+    /// Certificate and key; `None`: plain text (`--grpc-use-ssl`).
     pub tls: Option<TlsConfig>,
-    /// Bounds on a connection and its life.
+    /// Limits on a connection and its lifetime.
     pub connection: ConnectionLimits,
-    /// Bounds on messages.
+    /// Limits on messages.
     pub messages: MessageLimits,
-    /// How far responses of ModelInfer and ModelStreamInfer are compressed, for clients that accept it
+    /// Compression of responses of ModelInfer and ModelStreamInfer, for clients that accept it
     /// (`--grpc-infer-response-compression-level`).
     pub compression: CompressionLevel,
-    /// Groups of methods that ask for a header (`--grpc-restricted-protocol`, repeatable).
+    /// Groups of methods that require a header (`--grpc-restricted-protocol`, repeatable).
     pub restricted: Vec<RestrictedProtocol>,
 }
 
@@ -38,27 +38,27 @@ impl Default for GrpcConfig {
     }
 }
 
-/// Bounds on one connection. A duration of `None` means never.
+/// Limits on one connection. A duration of `None` means never.
 #[derive(Clone, Debug)]
 pub struct ConnectionLimits {
-    /// Silence on the connection after which it is pinged (`--grpc-keepalive-time`).
+    /// Time without traffic after which the connection is pinged (`--grpc-keepalive-time`).
     pub keepalive_time: Option<Duration>,
-    /// How long the answer to that ping may take before the connection is closed (`--grpc-keepalive-timeout`).
+    /// Time within which that ping must be answered before the connection is closed (`--grpc-keepalive-timeout`).
     pub keepalive_timeout: Duration,
-    /// Age at which a connection is told to go away; spread by a tenth either way, so that clients that came together
-    /// do not come back together (`--grpc-max-connection-age`).
+    /// Age at which a connection gets GOAWAY. Varied by a tenth either way, so that clients that connected together do
+    /// not reconnect together (`--grpc-max-connection-age`).
     pub max_age: Option<Duration>,
-    /// Time that calls in flight have from then on (`--grpc-max-connection-age-grace`).
+    /// Time for calls in flight after that (`--grpc-max-connection-age-grace`).
     pub max_age_grace: Option<Duration>,
-    /// Time without a call after which a connection is told to go away (`--grpc-max-connection-idle`).
+    /// Time without calls after which a connection gets GOAWAY (`--grpc-max-connection-idle`).
     pub max_idle: Option<Duration>,
-    /// Time from the first packet to the end of the TLS handshake and of the HTTP/2 preface.
+    /// Time limit from the first packet to the end of the TLS handshake and of the HTTP/2 preface.
     pub handshake_timeout: Duration,
-    /// Most calls at once on a connection.
+    /// Maximum number of concurrent calls on a connection.
     pub max_concurrent_streams: u32,
-    /// Most requests of one ModelStreamInfer call that are read but not yet answered.
+    /// Maximum number of requests of one ModelStreamInfer call that are read but not yet answered.
     pub stream_in_flight: usize,
-    /// Bytes of such requests from which on no further one is read.
+    /// No further request is read from a stream once its unanswered requests have this many bytes.
     pub stream_in_flight_bytes: usize,
 }
 
@@ -78,7 +78,7 @@ impl Default for ConnectionLimits {
     }
 }
 
-/// Largest messages in bytes, uncompressed.
+/// Maximum message sizes in bytes, uncompressed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessageLimits {
     /// Largest request.
@@ -88,23 +88,23 @@ pub struct MessageLimits {
 }
 
 impl Default for MessageLimits {
-    /// Triton's: 2 GiB − 1 both ways.
+    /// Triton's limits: 2 GiB − 1 both ways.
     fn default() -> Self {
         Self { max_receive_bytes: i32::MAX as usize, max_send_bytes: i32::MAX as usize }
     }
 }
 
-/// How far inference responses are compressed.
+/// How much inference responses are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CompressionLevel {
-    /// Not at all.
+    /// No compression.
     #[default]
     None,
     /// Fast.
     Low,
     /// Balanced.
     Medium,
-    /// Small.
+    /// Best compression.
     High,
 }
 

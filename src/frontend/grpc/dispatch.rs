@@ -1,4 +1,4 @@
-//! From a request's path to the method that answers it.
+//! Routes a call by its path to the method that answers it.
 
 use std::sync::Arc;
 
@@ -31,11 +31,11 @@ use crate::{
 const SERVICE: &str = "/inference.GRPCInferenceService/";
 const HEALTH: &str = "/grpc.health.v1.Health/";
 
-/// Largest request of a method that is not meant to carry data: names and settings are far shorter. Such a request
-/// cannot take much memory, whatever is in it.
+/// Maximum request size of a method that is not meant to carry data; names and settings are far shorter. Such a request
+/// cannot take much memory, whatever it contains.
 const MOST_SMALL_REQUEST_BYTES: usize = 64 << 10;
 
-/// Everything that answers calls.
+/// Everything needed to answer calls.
 pub(super) struct Dispatch {
     services: Arc<Services>,
     restrictions: Restrictions,
@@ -44,23 +44,23 @@ pub(super) struct Dispatch {
     compression: CompressionLevel,
     stream_bounds: StreamBounds,
     workers: Arc<Workers>,
-    /// Cancelled when open streams shall end.
+    /// Cancelled when open streams must end.
     closing: CancellationToken,
 }
 
-/// One call, its headers read.
+/// One call whose headers have been read.
 pub(super) struct Call {
-    /// Its messages.
+    /// Its request messages.
     pub(super) reader: MessageReader<Incoming>,
-    /// Encodes its reply.
+    /// Encoder of its reply.
     pub(super) writer: Writer,
     /// Replies of its connection that wait for the client.
     pub(super) backlog: Arc<Backlog>,
-    /// When its client stops waiting.
+    /// Time at which its client stops waiting.
     pub(super) deadline: Deadline,
 }
 
-/// The methods of the inference and health services.
+/// Methods of the inference and health services.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     ServerLive,
@@ -168,12 +168,12 @@ impl Dispatch {
         }
     }
 
-    /// What the calls of a new connection hold together.
+    /// Returns the resources that the calls of a new connection share.
     pub(super) fn connection(&self) -> ConnectionHolds {
         self.services.connection()
     }
 
-    /// Answers one request of a connection. Dropping the future cancels the call.
+    /// Answers one call of a connection. Dropping the future cancels the call.
     pub(super) async fn serve(&self, request: Request<Incoming>, holds: ConnectionHolds) -> Response<ReplyBody> {
         let (parts, body) = request.into_parts();
         if !is_grpc(&parts.headers) {
@@ -186,7 +186,7 @@ impl Dispatch {
             Ok(call) => call,
             Err(status) => return refused(&status),
         };
-        // A client that leaves replies unread is not read from either. A stream looks to that itself.
+        // If a client leaves replies unread, its requests are not read either. A stream checks this itself.
         if method != Method::ModelStreamInfer && !call.backlog.has_room() {
             let unread = &call.backlog;
             let room = async {
@@ -264,7 +264,7 @@ impl Dispatch {
             .map_err(|header| Status::unavailable(format!("This protocol is restricted, expecting header '{header}'")))
     }
 
-    /// Everything but inference.
+    /// Answers every method except inference and load.
     async fn manage(&self, method: Method, call: Call) -> Response<ReplyBody> {
         let services = &*self.services;
         match method {
@@ -302,7 +302,7 @@ impl Dispatch {
         }
     }
 
-    /// The one method but inference whose requests may be large.
+    /// Answers RepositoryModelLoad, the only method besides inference whose requests may be large.
     async fn load(&self, call: Call) -> Response<ReplyBody> {
         let Call { mut reader, writer, backlog, deadline } = call;
         let load = async {
@@ -325,12 +325,12 @@ impl Dispatch {
         }
     }
 
-    /// Reflection, or nothing that is known.
+    /// Answers reflection, or rejects an unknown method.
     async fn serve_other(&self, parts: Parts, body: Incoming) -> Response<ReplyBody> {
         let Some(service) = self.reflection.service(parts.uri.path()) else {
             return refused(&Status::unimplemented(format!("unknown method '{}'", parts.uri.path())));
         };
-        // It describes the server's methods, as metadata describe the server.
+        // Reflection describes the server's methods, so it belongs to the metadata group.
         if let Err(status) = self.check(Protocol::Metadata, &parts.headers) {
             return refused(&status);
         }
@@ -339,7 +339,7 @@ impl Dispatch {
     }
 }
 
-/// A reply that names the span of its request, and whose leaving is noted in its trace.
+/// Adds the span of its request to a reply, and records in the trace when the reply has been sent.
 fn traced(mut response: Response<ReplyBody>, trace: &Arc<RequestTrace>) -> Response<ReplyBody> {
     if let Some(span) = trace.response_header() {
         response.headers_mut().insert(TRACE_RESPONSE, span);
@@ -347,7 +347,7 @@ fn traced(mut response: Response<ReplyBody>, trace: &Arc<RequestTrace>) -> Respo
     response.map(|body| body.traced(trace.sending()))
 }
 
-/// A call of one request and one answer.
+/// Answers a call with one request and one reply.
 async fn unary<Q, A, W>(call: Call, work: W) -> Response<ReplyBody>
 where
     Q: Message + Default,

@@ -1,4 +1,4 @@
-//! `grpc.health.v1.Health`: readiness in the form that load balancers and probes ask for.
+//! `grpc.health.v1.Health`: readiness for load balancers and probes.
 
 use std::sync::Arc;
 
@@ -11,13 +11,13 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse, health_check_res
 use super::framing::{MessageStream, Writer, closing_status};
 use crate::frontend::Readiness;
 
-/// What can be asked for: the server as a whole, and the inference service.
+/// Services that can be queried: the server as a whole, and the inference service.
 const SERVICES: [&str; 2] = ["", "inference.GRPCInferenceService"];
 
 /// Answers Check.
 ///
 /// # Errors
-/// NOT_FOUND for a service that is not here.
+/// NOT_FOUND for an unknown service.
 pub(super) fn check(readiness: &Readiness, request: &HealthCheckRequest) -> Result<HealthCheckResponse, Status> {
     match status(readiness, &request.service) {
         ServingStatus::ServiceUnknown => Err(Status::not_found(format!("unknown service '{}'", request.service))),
@@ -25,7 +25,8 @@ pub(super) fn check(readiness: &Readiness, request: &HealthCheckRequest) -> Resu
     }
 }
 
-/// Answers Watch: the status now, and again whenever it changes, until the client leaves or the server closes.
+/// Answers Watch: sends the current status, and again whenever it changes, until the client leaves or the server
+/// closes.
 pub(super) fn watch(
     readiness: &Arc<Readiness>,
     request: &HealthCheckRequest,
@@ -51,7 +52,7 @@ pub(super) fn watch(
                 () = closing.cancelled() => break,
             }
         }
-        // An error means that the client has left already.
+        // Fails only if the client has left already.
         let _ = updates.send(Err(closing_status())).await;
     });
     Box::pin(ReceiverStream::new(stream))

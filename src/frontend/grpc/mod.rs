@@ -1,12 +1,12 @@
 //! The gRPC front end: `inference.GRPCInferenceService`, `grpc.health.v1.Health` and server reflection on one port.
 //!
-//! `transport` accepts connections and drives HTTP/2; `framing` turns HTTP/2 bodies into messages and back; `dispatch`
-//! finds the method of a request; `methods` takes in what it gets. Here must not live: what a tensor means (`wire`), or
-//! which model a name stands for (`repository`).
+//! `transport` accepts connections and drives HTTP/2; `framing` converts HTTP/2 bodies to messages and back; `dispatch`
+//! routes calls to methods; `methods` reads their requests. This module must not interpret tensors (`wire`) or resolve
+//! model names (`repository`).
 //!
-//! The server runs on hyper directly. tonic's own transport answers a client's deadline with CANCELLED, forgets the
-//! GOAWAY when a connection's age has a grace, reserves whatever length a peer declares before a byte of it has come,
-//! and boxes several times per request; its message types, status and generated clients are used throughout.
+//! The server runs on hyper directly. tonic's own transport answers an expired deadline with CANCELLED, omits GOAWAY if
+//! a connection's age has a grace period, allocates the length that a peer declares before a byte has arrived, and
+//! boxes several times per request. tonic's message types, status and generated clients are used throughout.
 
 mod config;
 mod dispatch;

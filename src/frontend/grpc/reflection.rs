@@ -1,4 +1,4 @@
-//! Server reflection, v1 and v1alpha: what grpcurl and its like ask first.
+//! Server reflection, v1 and v1alpha, which grpcurl and similar tools use.
 
 use std::{
     convert::Infallible,
@@ -17,13 +17,13 @@ use tonic_reflection::server::{Builder, Error};
 
 use crate::wire::pb;
 
-/// Largest question: they are names.
+/// Maximum size of a request; requests are names.
 const MOST_QUESTION_BYTES: usize = 64 << 10;
 
 type Answer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 type Handler = Box<dyn Fn(Request<UntilClosing>) -> Answer + Send + Sync>;
 
-/// Both versions of the reflection service, over the descriptors of everything this server offers.
+/// Both versions of the reflection service, over the descriptors of all services of this server.
 pub(super) struct Reflection {
     v1: Handler,
     v1alpha: Handler,
@@ -33,7 +33,7 @@ impl Reflection {
     /// Reads the descriptors.
     ///
     /// # Errors
-    /// When they are not what the compiler of the definitions should have made.
+    /// If they are invalid, which would be an error of the build.
     pub(super) fn new() -> Result<Self, Error> {
         let builder = || {
             Builder::configure()
@@ -45,7 +45,7 @@ impl Reflection {
         Ok(Self { v1: handler(v1), v1alpha: handler(v1alpha) })
     }
 
-    /// The service of a path, if it is one of reflection's.
+    /// Returns the service for a path of reflection.
     pub(super) fn service(&self, path: &str) -> Option<&Handler> {
         match path.strip_prefix("/grpc.reflection.")?.split('/').next()? {
             "v1.ServerReflection" => Some(&self.v1),
@@ -71,7 +71,7 @@ where
     })
 }
 
-/// A client's questions, which end when the server closes: the service then ends an idle stream by itself.
+/// The requests of a client, which end when the server closes, so that the service ends an idle stream.
 pub(super) struct UntilClosing {
     body: Incoming,
     closing: Pin<Box<WaitForCancellationFutureOwned>>,

@@ -1,4 +1,4 @@
-//! The server: started with a configuration, ended in order.
+//! The gRPC server: starts with a configuration and shuts down in order.
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -27,18 +27,18 @@ use crate::frontend::{
 /// Why the front end cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {error}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Certificates or keys cannot be used.
+    /// Certificates or keys are unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Restrictions contradict each other.
+    /// The restrictions contradict each other.
     #[error(transparent)]
     Restriction(#[from] RestrictionError),
     /// The descriptors compiled into the server cannot be read.
@@ -46,7 +46,7 @@ pub enum StartError {
     Reflection(#[from] tonic_reflection::server::Error),
 }
 
-/// The running gRPC front end. Dropping it ends all its connections at once.
+/// The running gRPC front end. Dropping it closes all its connections at once.
 #[derive(Debug)]
 pub struct GrpcServer {
     address: SocketAddr,
@@ -58,10 +58,10 @@ pub struct GrpcServer {
 }
 
 impl GrpcServer {
-    /// Listens and serves; returns as soon as connections are accepted.
+    /// Binds the address and serves; returns once connections are accepted.
     ///
     /// # Errors
-    /// When the address, the certificates or the restrictions cannot be used.
+    /// If the address, the certificates or the restrictions are unusable.
     pub async fn start(config: GrpcConfig, services: Services) -> Result<Self, StartError> {
         let address = SocketAddr::new(config.address, config.port);
         let tls = config.tls.as_ref().map(|files| tls::acceptor(files, b"h2", Uncertified::Refused)).transpose()?;
@@ -83,14 +83,14 @@ impl GrpcServer {
         Ok(Self { address, readiness, connections, closing, ended, _guards: guards })
     }
 
-    /// The address that clients reach.
+    /// Returns the address that clients reach.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Ends the server in order: readiness goes off; for `drain` everything is served as before, so that load
-    /// balancers can turn away; then the port is closed, clients are told to go (GOAWAY), streams without a request in
-    /// flight end, and what is in flight has `timeout` to finish. What remains is cut off.
+    /// Shuts the server down in order. Readiness goes off, and for `drain` everything is served as before, so that load
+    /// balancers can redirect traffic. Then the port is closed, clients get GOAWAY, streams without a request in flight
+    /// end, and requests in flight have `timeout_after` to finish. The rest is cut off.
     ///
     /// Returns whether everything finished in time.
     pub async fn shutdown(self, drain: Duration, timeout_after: Duration) -> bool {

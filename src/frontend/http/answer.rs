@@ -1,4 +1,4 @@
-//! The body of an answer: its parts one behind the other, never copied into one.
+//! The body of a response: its parts in sequence, never copied together.
 
 use std::{
     collections::VecDeque,
@@ -29,22 +29,22 @@ use crate::{
     wire::json,
 };
 
-/// Header with the length in bytes of the JSON in front of binary data.
+/// Header with the length in bytes of the JSON before binary data.
 pub(super) const JSON_LENGTH: &str = "inference-header-content-length";
 
-/// An answer that is not sent yet.
+/// A response that has not been sent.
 pub(super) struct Answer {
     kind: &'static str,
-    /// Length of the JSON where binary data follows it, uncompressed.
+    /// Uncompressed length of the JSON, if binary data follows it.
     json_bytes: Option<usize>,
     encoding: Option<Encoding>,
     parts: VecDeque<Bytes>,
-    /// Of its request, where that is traced.
+    /// Trace of its request, if it is traced.
     trace: Option<Arc<RequestTrace>>,
 }
 
 impl Answer {
-    /// The reply to an inference request.
+    /// Creates the response to an inference request.
     pub(super) fn inference(json::Reply { json, binary }: json::Reply) -> Self {
         let (kind, json_bytes) = match binary.is_empty() {
             true => ("application/json", None),
@@ -55,12 +55,12 @@ impl Answer {
         Self { kind, json_bytes, encoding: None, parts, trace: None }
     }
 
-    /// JSON and nothing else.
+    /// Creates a response of JSON only.
     pub(super) fn json(json: Vec<u8>) -> Self {
         Self::inference(json::Reply { json, binary: Vec::new() })
     }
 
-    /// The same, compressed if that makes it shorter.
+    /// Compresses the response if that makes it shorter.
     pub(super) fn packed(self, encoding: Encoding) -> Self {
         let bytes: usize = self.parts.iter().map(Bytes::len).sum();
         match pack(encoding, &self.parts) {
@@ -71,15 +71,15 @@ impl Answer {
         }
     }
 
-    /// The same, whose leaving is noted in the trace of its request.
+    /// Records in the request's trace when the response has been sent.
     pub(super) fn traced(self, trace: Option<Arc<RequestTrace>>) -> Self {
         Self { trace, ..self }
     }
 
-    /// The response, whose parts count among the replies that wait for the client until they have left.
+    /// Converts to an HTTP response. Its parts count in the backlog until they have been sent.
     ///
     /// # Errors
-    /// 503 where too much waits in the process.
+    /// 503 if too many replies wait in the process.
     pub(super) fn into_response(self, backlog: &Arc<Backlog>) -> Result<Response, Problem> {
         let parts = self.parts.into_iter().filter(|part| !part.is_empty()).map(|part| admitted(part, backlog));
         let parts = parts.collect::<Result<VecDeque<Bytes>, _>>();
@@ -101,7 +101,7 @@ impl Answer {
     }
 }
 
-/// Tensors compress badly: time counts more than the last per cent.
+/// Compresses at the fastest level: tensors compress poorly, so time matters more than size.
 fn pack(encoding: Encoding, parts: &VecDeque<Bytes>) -> io::Result<Vec<u8>> {
     fn write_all<W: Write>(mut encoder: W, parts: &VecDeque<Bytes>) -> io::Result<W> {
         parts.iter().try_for_each(|part| encoder.write_all(part))?;
@@ -115,7 +115,7 @@ fn pack(encoding: Encoding, parts: &VecDeque<Bytes>) -> io::Result<Vec<u8>> {
 
 struct Parts {
     parts: VecDeque<Bytes>,
-    /// Notes that the last part has left.
+    /// Records that the last part has been sent.
     _sending: Option<Sending>,
 }
 

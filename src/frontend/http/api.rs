@@ -12,7 +12,7 @@ use crate::frontend::{Services, intake::Workers, services::ConnectionHolds};
 pub(super) struct Api {
     pub(super) services: Arc<Services>,
     pub(super) workers: Arc<Workers>,
-    /// Longest body of a request, in bytes.
+    /// Maximum body of a request, in bytes.
     pub(super) max_receive_bytes: usize,
     pub(super) config_json: ConfigJson,
     pub(super) timeline: TimelineRoute,

@@ -1,5 +1,4 @@
-//! The body of a request: gathered within the budget of bytes, at a pace that a client that works keeps, and
-//! decompressed.
+//! Reads the body of a request, within the budget of bytes and with a minimum speed, and decompresses it.
 
 use std::{future::poll_fn, pin::Pin, sync::Arc, time::Duration};
 
@@ -20,22 +19,21 @@ use crate::{
     },
 };
 
-/// How long a body may pause.
+/// Maximum pause between two pieces of a body.
 const PAUSE_PATIENCE: Duration = Duration::from_secs(30);
 
-/// How long a body may take in all, beside a second for every [`LEAST_BYTES_A_SECOND`] of it.
+/// Maximum total time of a body, plus a second for every [`LEAST_BYTES_A_SECOND`] of it.
 const BODY_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Pace below which a body is given up after [`BODY_PATIENCE`]: a client must not hold a connection and memory for ever
-/// by sending a byte from time to time.
+/// Minimum speed of a body after [`BODY_PATIENCE`], so that a client cannot hold a connection and memory indefinitely
+/// by sending a byte now and then.
 const LEAST_BYTES_A_SECOND: u64 = 16 << 10;
 
-/// Reads a body of at most `limit` bytes, compressed and not. What it takes comes from a connection's share.
+/// Reads a body of at most `limit` bytes, both compressed and uncompressed. Its memory comes from a connection's share.
 ///
 /// # Errors
-/// 413 for a body over the limit or over what the budget can ever hold, 503 where there is no room in time, 408 where
-/// it does not come, 415 for an encoding that this server does not know, 400 where the data is not what its encoding
-/// says.
+/// 413 for a body over the limit or larger than the whole budget, 503 if memory is not available in time, 408 if the
+/// body does not arrive in time, 415 for an unknown encoding, 400 if the data does not match its encoding.
 pub(super) async fn read(
     body: Body,
     headers: &HeaderMap,
@@ -76,7 +74,7 @@ fn encoding(headers: &HeaderMap) -> Result<Option<Encoding>, Problem> {
     }
 }
 
-/// The compression of a reply that a client likes best, of those that this server has.
+/// Returns the supported compression that a client prefers for the reply.
 pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     let listed = headers.get(ACCEPT_ENCODING)?.to_str().ok()?;
     let weighed = listed.split(',').filter_map(|one| {
@@ -90,7 +88,7 @@ pub(super) fn accepted(headers: &HeaderMap) -> Option<Encoding> {
         let weight = parameters.trim().strip_prefix("q=").map_or(Some(1.0), |weight| weight.trim().parse::<f32>().ok());
         weight.filter(|weight| *weight > 0.0).map(|weight| (weight, encoding))
     });
-    // Of equal weights the first.
+    // The first of equal weights.
     weighed.reduce(|best, other| if other.0 > best.0 { other } else { best }).and_then(|(_, encoding)| encoding)
 }
 
@@ -112,7 +110,7 @@ async fn gather(mut body: Body, limit: usize, mut held: Reservation) -> Result<(
             return Err(too_large(needed, limit));
         }
         if gathered.is_empty() && (declared == Some(piece.len()) || body.is_end_stream()) {
-            // It came in one piece, which is not copied.
+            // A body in a single piece is not copied.
             grow(&mut held, piece.len()).await?;
             return Ok((piece, held));
         }
@@ -135,7 +133,7 @@ async fn gather(mut body: Body, limit: usize, mut held: Reservation) -> Result<(
     Ok((gathered.into(), held))
 }
 
-/// Takes room, and waits for it if there is none. Meanwhile the body is not read, so that TCP holds the client.
+/// Reserves memory, waiting for it if necessary. Meanwhile the body is not read, so TCP flow control stops the client.
 pub(super) async fn grow(held: &mut Reservation, more: usize) -> Result<(), Problem> {
     if more == 0 || held.try_grow(more) {
         return Ok(());
@@ -152,14 +150,14 @@ fn too_large(bytes: usize, limit: usize) -> Problem {
     Problem::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
-/// How fast a body comes.
+/// The speed of a body.
 struct Pace {
     began: Instant,
     received: u64,
 }
 
 impl Pace {
-    /// When the next piece has to be there.
+    /// Returns when the next piece is due.
     fn due(&self) -> Instant {
         let whole = BODY_PATIENCE + Duration::from_secs(self.received / LEAST_BYTES_A_SECOND);
         (Instant::now() + PAUSE_PATIENCE).min(self.began + whole)
@@ -175,7 +173,7 @@ async fn next(body: &mut Body, pace: &mut Pace) -> Result<Option<Bytes>, Problem
         };
         let Some(frame) = frame else { return Ok(None) };
         let frame = frame.map_err(|error| Problem::invalid(format!("cannot read the body: {error}")))?;
-        // Trailers mean nothing here.
+        // Trailers have no meaning here.
         if let Ok(piece) = frame.into_data() {
             pace.received += piece.len() as u64;
             return Ok(Some(piece));

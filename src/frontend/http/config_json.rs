@@ -12,13 +12,13 @@ pub enum ConfigSchemaError {
     /// The descriptors are damaged.
     #[error(transparent)]
     Descriptors(#[from] DescriptorError),
-    /// The descriptors hold no `inference.ModelConfig`.
+    /// The descriptors have no `inference.ModelConfig`.
     #[error("the descriptors lack inference.ModelConfig")]
     Missing,
 }
 
-/// Writes `ModelConfig` as Triton's HTTP endpoint does: keys as in `model_config.proto`, 64-bit integers as numbers,
-/// and every field, whether it is set or has its default. Only messages and choices that are not set are left out.
+/// Writes `ModelConfig` like Triton's HTTP endpoint: keys as in `model_config.proto`, 64-bit integers as numbers, and
+/// every field, whether set or default. Only unset messages and choices are omitted.
 #[derive(Clone, Debug)]
 pub(super) struct ConfigJson(MessageDescriptor);
 

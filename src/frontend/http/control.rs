@@ -1,4 +1,5 @@
-//! Repository control, shared memory, log and trace: JSON in, the methods of gRPC, JSON out.
+//! Repository control, shared memory, log and trace settings over HTTP: converts JSON to the methods that gRPC uses,
+//! and back.
 
 use std::collections::HashMap;
 
@@ -29,10 +30,10 @@ use crate::{
     },
 };
 
-/// Longest body of a request that is not meant to carry data, in bytes: names and settings are far shorter.
+/// Maximum body of a request that is not meant to carry data, in bytes; names and settings are far shorter.
 const MOST_SMALL_BODY_BYTES: usize = 64 << 10;
 
-/// Empty where the request has no body.
+/// Reads a small body; empty if the request has none.
 async fn small(api: &Api, request: Request) -> Result<Message, Problem> {
     let (parts, body) = request.into_parts();
     let share = api.holds(&parts.extensions).share;
@@ -40,13 +41,13 @@ async fn small(api: &Api, request: Request) -> Result<Message, Problem> {
     body::read(body, &parts.headers, most, &share, &api.workers).await
 }
 
-/// The fields of an object; an empty body has none.
+/// Parses the fields of an object; an empty body has none.
 fn parse<T: DeserializeOwned>(bytes: &Bytes) -> Result<T, Problem> {
     let fields: Map<String, Value> = match bytes.is_empty() {
         true => Map::new(),
         false => serde_json::from_slice(bytes).map_err(|error| unparsable(&error))?,
     };
-    // Not from the bytes: serde takes a list for a structure's fields too.
+    // Via an object, because serde would also accept a list for a structure's fields.
     serde_json::from_value(Value::Object(fields)).map_err(|error| unparsable(&error))
 }
 
@@ -60,7 +61,7 @@ struct IndexBody {
     ready: bool,
 }
 
-/// Answers `POST …/index`: a list of models, each with what is known of it.
+/// Answers `POST …/index` with a list of models and their states.
 pub(super) async fn index(State(api): State<Api>, names: PathNames, request: Request) -> Result<Json<Value>, Problem> {
     let IndexBody { ready } = parse(&small(&api, request).await?.bytes)?;
     let asked = pb::RepositoryIndexRequest { repository_name: names.repository, ready };
@@ -74,13 +75,13 @@ pub(super) async fn index(State(api): State<Api>, names: PathNames, request: Req
     Ok(Json(Value::Array(entries.collect())))
 }
 
-/// Answers `POST …/load` once the model is ready, or cannot be.
+/// Answers `POST …/load` once the model is ready or has failed.
 pub(super) async fn load(State(api): State<Api>, names: PathNames, request: Request) -> Result<StatusCode, Problem> {
     let (parts, body) = request.into_parts();
     let share = api.holds(&parts.extensions).share;
     let limit = api.max_receive_bytes;
     let mut message = body::read(body, &parts.headers, limit, &share, &api.workers).await?;
-    // Its texts, and files of three quarters of their base64.
+    // Its strings, and its files, which have three quarters of their base64's size.
     let built = message.bytes.len().saturating_mul(2);
     body::grow(&mut message.held, built).await?;
     let bytes = std::mem::take(&mut message.bytes);
@@ -91,7 +92,7 @@ pub(super) async fn load(State(api): State<Api>, names: PathNames, request: Requ
     Ok(StatusCode::OK)
 }
 
-/// Files travel as base64.
+/// Reads the parameters of a load request. Files are in base64.
 fn load_parameters(body: &[u8]) -> Result<HashMap<String, ModelRepositoryParameter>, Problem> {
     let given = json::parameters(body)?;
     let converted = given.into_iter().map(|(key, value)| {
@@ -115,7 +116,7 @@ fn repository_choice(choice: Option<infer_parameter::ParameterChoice>) -> Option
         Given::BoolParam(value) => Some(ParameterChoice::BoolParam(value)),
         Given::Int64Param(value) => Some(ParameterChoice::Int64Param(value)),
         Given::StringParam(value) => Some(ParameterChoice::StringParam(value)),
-        // No parameter of these methods is of such a type.
+        // No parameter of these methods has such a type.
         Given::Uint64Param(_) | Given::DoubleParam(_) => None,
     }
 }
@@ -226,7 +227,7 @@ fn wrong_setting(name: &str, value: &Value) -> Problem {
     Problem::invalid(format!("setting '{name}' is {value}, expected a boolean, a string or a number of 32 bits"))
 }
 
-/// Answers `GET` and `POST` of the trace settings, all or a model's.
+/// Answers `GET` and `POST` of the trace settings, globally or for a model.
 pub(super) async fn trace(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Json<Value>, Problem> {
     let given: Map<String, Value> = parse(&small(&api, request).await?.bytes)?;
     let settings = given.into_iter().map(|(name, value)| {
@@ -240,7 +241,7 @@ pub(super) async fn trace(State(api): State<Api>, path: ModelPath, request: Requ
     });
     let asked = pb::TraceSettingRequest { model_name: path.model, settings: settings.collect() };
     let shown = methods::trace_setting(&api.services, asked)?.settings.into_iter().map(|(name, setting)| {
-        // The one setting that may have several values is a list.
+        // Only the setting with several values is a list.
         let value = match name.as_str() {
             "trace_level" => setting.value.into(),
             _ => setting.value.into_iter().next().into(),

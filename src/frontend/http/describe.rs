@@ -62,7 +62,7 @@ pub(super) async fn model_config(State(api): State<Api>, path: ModelPath) -> Res
     api.config_json.write(version.config()).map(Json)
 }
 
-/// `ModelStatisticsResponse` as Triton's HTTP endpoint writes it: all fields, all numbers as numbers.
+/// `ModelStatisticsResponse` as Triton's HTTP endpoint writes it: all fields, with all numbers as numbers.
 #[derive(Serialize)]
 pub(super) struct ModelStatistics {
     model_stats: Vec<VersionStatistics>,
@@ -77,7 +77,7 @@ struct VersionStatistics {
     memory_usage: [(); 0],
 }
 
-/// Of all models where the path names none.
+/// Statistics of a model, or of all models if the path names none.
 pub(super) async fn model_stats(State(api): State<Api>, path: ModelPath) -> Result<Json<ModelStatistics>, Problem> {
     let versions = methods::versions(&api.services, &path.model, &path.version)?;
     let statistics = versions.iter().map(|version| VersionStatistics {

@@ -20,14 +20,14 @@ use crate::{
     wire::SharedMemory,
 };
 
-/// The directory of the models, which lives as long as this.
+/// Services over a temporary model directory, which exists as long as this value.
 pub(super) struct Fixture {
     pub(super) services: Services,
     _folder: TempDir,
 }
 
-/// `ident` with versions 1 and 3, of rows of 16 FP32; `text` of BYTES, `half` of FP16, all of which give their input
-/// back; `repeat`, which answers as often as the first element of its input says.
+/// The models: `ident` with versions 1 and 3 for rows of 16 FP32, `text` for BYTES, and `half` for FP16 return their
+/// input; `repeat` responds as often as the first element of its input says.
 const MODELS: [(&str, &[&str], &str); 4] = [
     ("ident", &["1", "3"], "TYPE_FP32 dims: 16"),
     ("text", &["1"], "TYPE_STRING dims: -1"),
@@ -36,7 +36,7 @@ const MODELS: [(&str, &[&str], &str); 4] = [
 ];
 
 impl Fixture {
-    /// Services whose clients may hold what the budgets say.
+    /// Starts services with these budgets.
     pub(super) async fn start(budgets: Budgets) -> Self {
         let folder = TempDir::new().expect("a folder");
         for (name, versions, tensor) in MODELS {
@@ -114,7 +114,7 @@ impl Loader for EchoLoader {
     }
 }
 
-/// Gives its only input back.
+/// Returns its only input.
 struct Echo;
 
 impl Program for Echo {

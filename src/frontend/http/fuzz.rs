@@ -1,4 +1,5 @@
-//! The fuzz body of HTTP: whatever a peer sends, what comes back are whole answers that are not the server's own fault.
+//! The fuzz target for HTTP: for any input, the server sends complete responses and none that reports an internal
+//! error.
 
 use std::sync::{Arc, LazyLock};
 
@@ -15,8 +16,8 @@ use tower::ServiceExt;
 use super::{HttpConfig, fixture::Fixture, listener, routes};
 use crate::{budget::Budgets, observe::timeline::Timeline};
 
-/// Bytes in flight each way: room for all answers. Where a peer does not read, hyper puts its answer to a broken
-/// request before what is left of the one ahead, which harms that peer alone.
+/// Capacity of the connection each way, enough for all responses. If a peer does not read, hyper sends its response to
+/// a malformed request before the rest of the previous response, which only harms that peer.
 const PIPE_BYTES: usize = 1 << 20;
 
 static RUNTIME: LazyLock<Runtime> =
@@ -29,8 +30,8 @@ static ROUTES: LazyLock<Router> = LazyLock::new(|| {
     routes::api(services, HttpConfig::default(), Arc::new(Timeline::off())).expect("sound descriptors")
 });
 
-/// The fuzz body: bytes as a peer sends them over a connection; and a line of them as method and target of a request,
-/// with what follows as its body.
+/// The fuzz target: the bytes as sent by a peer over a connection; and the first line as method and target of a
+/// request, with the rest as its body.
 pub fn http(bytes: &[u8]) {
     LazyLock::force(&ROUTES);
     RUNTIME.block_on(async {
@@ -51,13 +52,13 @@ fn request(bytes: &[u8]) -> Option<Request<axum::body::Body>> {
     builder.body(Bytes::copy_from_slice(lines.next().unwrap_or_default()).into()).ok()
 }
 
-/// What the server answers on a connection on which all of `sent` comes, and then its end.
+/// Returns the server's responses on a connection that receives `sent` and then ends.
 async fn exchange(sent: &[u8]) -> Vec<u8> {
     let (client, server) = tokio::io::duplex(PIPE_BYTES);
     let (mut from_server, mut to_server) = tokio::io::split(client);
     let mut answers = Vec::new();
     let send = async {
-        // The server may hang up before it has read everything.
+        // The server may close before it has read everything.
         let _ = to_server.write_all(sent).await;
         let _ = to_server.shutdown().await;
     };
@@ -67,7 +68,7 @@ async fn exchange(sent: &[u8]) -> Vec<u8> {
     answers
 }
 
-/// Answers one behind another, each whole.
+/// Checks that the bytes are complete responses.
 fn check_answers(mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n").expect("an answer has a head");
@@ -86,7 +87,7 @@ fn check_answers(mut bytes: &[u8]) {
         let length = headers
             .get("content-length")
             .map_or(0, |value| value.to_str().ok().and_then(|value| value.parse().ok()).expect("a length"));
-        // Answers to HEAD have a length and no body.
+        // Responses to HEAD have a length but no body.
         if bytes.is_empty() || bytes.starts_with(b"HTTP/1.") {
             continue;
         }

@@ -1,5 +1,5 @@
-//! The generate extension: requests of flat JSON, answered once, or as often as the model does on a stream of
-//! server-sent events.
+//! The generate extension: requests of flat JSON, answered with a single response, or with a stream of server-sent
+//! events.
 
 use std::{convert::Infallible, sync::Arc};
 
@@ -41,7 +41,7 @@ use crate::{
 
 const EVENTS: &str = "text/event-stream; charset=utf-8";
 
-/// Answers `POST …/generate`: the one response of the model.
+/// Answers `POST …/generate` with the model's single response.
 pub(super) async fn generate(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
     let span = span::open(Transport::Http);
     let answer = answer_once(&api, path, request, &span).instrument(span.clone()).await;
@@ -64,8 +64,8 @@ async fn answer_once(api: &Api, path: ModelPath, request: Request, span: &Span) 
     Answer::json(json).traced(responses.trace.take()).into_response(&holds.backlog)
 }
 
-/// Answers `POST …/generate_stream`: each response of the model as an event. As on Triton, the status is that of the
-/// first; what goes wrong later is an event.
+/// Answers `POST …/generate_stream` with one event per response of the model. As in Triton, the HTTP status is that of
+/// the first response; later errors are events.
 pub(super) async fn generate_stream(
     State(api): State<Api>,
     path: ModelPath,
@@ -104,7 +104,7 @@ fn event(response: Result<Vec<u8>, RequestError>) -> Bytes {
     [b"data: ", &json[..], b"\n\n"].concat().into()
 }
 
-/// The responses of a request in JSON. Dropping them cancels it.
+/// The responses of a request as JSON. Dropping them cancels the request.
 struct Responses {
     version: Arc<ModelVersion>,
     plan: ReplyPlan,

@@ -1,4 +1,4 @@
-//! A peer that does not read.
+//! Disconnects a peer that does not read.
 
 use std::{
     io,
@@ -12,7 +12,7 @@ use tokio::{
     time::{Instant, Sleep, sleep},
 };
 
-/// How long a peer may take nothing of what is written to it, so that it does not hold answers for ever.
+/// Time without reading after which a peer is disconnected, so that it does not hold replies indefinitely.
 pub(super) const UNREAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// A stream whose writes fail once its peer has read nothing for [`UNREAD_PATIENCE`].

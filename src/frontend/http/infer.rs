@@ -1,4 +1,4 @@
-//! Inference: one request, one answer.
+//! Inference over HTTP: one request, one response.
 
 use std::sync::Arc;
 
@@ -34,13 +34,13 @@ use crate::{
     },
 };
 
-/// Longest JSON that is parsed where it came in, in bytes: well below a millisecond's work.
+/// Maximum JSON that is parsed on the I/O thread, in bytes; takes well below a millisecond.
 pub(super) const LONGEST_JSON_HERE_BYTES: usize = 64 << 10;
 
-/// Outputs from this size on are written as JSON by a worker.
+/// Outputs of at least this size are written as JSON by a worker.
 const LARGE_JSON_REPLY_BYTES: usize = 16 << 10;
 
-/// Answers `POST …/infer`. Dropping the future, as when the client disconnects, cancels the request.
+/// Answers `POST …/infer`. Dropping the future, for example when the client disconnects, cancels the request.
 pub(super) async fn infer(State(api): State<Api>, path: ModelPath, request: Request) -> Result<Response, Problem> {
     let span = span::open(Transport::Http);
     let answer = answer(&api, path, request, &span).instrument(span.clone()).await;
@@ -83,7 +83,7 @@ async fn answer(api: &Api, path: ModelPath, request: Request, span: &Span) -> Re
     answer.traced(trace).into_response(&holds.backlog)
 }
 
-/// The bytes of outputs that would hold up an I/O thread; `None` where they do not.
+/// Returns the bytes of outputs if encoding them would block an I/O thread.
 fn is_large(version: &ModelVersion, forms: &Forms, response: &executor::Response, packed: bool) -> Option<usize> {
     let outputs = || response.outputs.iter().zip(&version.spec().outputs);
     let bytes: usize = outputs().map(|(output, _)| output.data.len()).sum();
@@ -103,7 +103,7 @@ fn write(
     Ok(Answer::inference(reply))
 }
 
-/// The length that a request states of its JSON; 0 says that there is none.
+/// Returns the JSON length that a request declares; 0 means that there is no JSON.
 fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Problem> {
     let Some(stated) = headers.get(JSON_LENGTH) else { return Ok(None) };
     let length = stated.to_str().ok().and_then(|text| text.trim().parse().ok());
@@ -112,8 +112,8 @@ fn json_length(headers: &HeaderMap) -> Result<Option<usize>, Problem> {
     length.map(Some).ok_or_else(wrong)
 }
 
-/// Turns a body into a request that can be submitted, within the server's budgets: what it will take is known before it
-/// is built. Small bodies are decoded where they came in; what would hold up an I/O thread goes to the workers.
+/// Converts a body to a request that can be submitted, within the server's budgets; the memory that it takes is
+/// determined before it is built. Small bodies are decoded on the I/O thread, larger ones by the workers.
 async fn take_in(
     api: &Api,
     path: ModelPath,
@@ -144,10 +144,10 @@ async fn take_in(
     apart(api, version, path, message, json_bytes, place).await
 }
 
-/// A place among the pending requests.
+/// Reserves a place among the pending requests.
 ///
 /// # Errors
-/// 503 where all are taken.
+/// 503 if all places are taken.
 pub(super) fn pending_place(api: &Api) -> Result<Reservation, Problem> {
     let requests = &api.services.budgets.requests;
     requests.take_one().ok_or_else(|| {
@@ -177,7 +177,7 @@ async fn apart(
     api.workers.run(length.max(built), build).await?
 }
 
-/// The version that a path names, if it may be called here.
+/// Returns the version that a path names, if it can be called here.
 fn resolve(services: &Services, path: &ModelPath) -> Result<Arc<ModelVersion>, Problem> {
     let version = services.repository.resolve(&path.model, &path.version).map_err(|error| unresolved(&error))?;
     if version.spec().decoupled {

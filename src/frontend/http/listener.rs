@@ -1,4 +1,4 @@
-//! Accepting connections, and the bounds on what one of them may hold.
+//! Accepts connections and limits what each may hold.
 
 use std::{convert::Infallible, io, pin::pin, sync::Arc, time::Duration};
 
@@ -22,49 +22,49 @@ use crate::{
     frontend::{Services, services::ConnectionHolds, turn_away::turn_away},
 };
 
-/// What a connection gets for which there is no place.
+/// Sent to a connection that exceeds the connection limit.
 const NO_PLACE: &[u8] = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
 
-/// Time for the whole head of a request, and for an idle connection: longer than what load balancers keep theirs open,
-/// so that they do not send into one that is being closed.
+/// Time limit for the complete head of a request, and for an idle connection. Longer than load balancers keep idle
+/// connections, so that they do not send on one that is being closed.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Time from the first packet to the end of the TLS handshake.
+/// Time limit from the first packet to the end of the TLS handshake.
 pub(super) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Most header fields of a request.
+/// Maximum number of header fields of a request.
 const MOST_HEADERS: usize = 100;
 
-/// Most bytes of a request's head, and of a body that are read at a time.
+/// Maximum size of a request's head, and of a piece of a body that is read at a time.
 const MOST_BUFFER_BYTES: usize = 64 << 10;
 
-/// Pause after a failed accept (no file descriptors left), so that the loop does not spin.
+/// Pause after a failed accept (for example, no file descriptors left), so that the loop does not spin.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// An open port.
 pub(super) struct Acceptor {
     pub listener: TcpListener,
     pub routes: Router,
-    /// Secures connections; none: they are plain text.
+    /// TLS settings; `None`: plain text.
     pub tls: Option<TlsAcceptor>,
-    /// Whose budgets the connections have their parts of; none where requests carry nothing.
+    /// The services whose budgets connections share; `None` if requests have no bodies.
     pub services: Option<Arc<Services>>,
-    /// A place for each connection that may be open.
+    /// Budget of open connections.
     pub places: Arc<Budget>,
     pub connections: TaskTracker,
-    /// No further connection or request is taken.
+    /// Cancelled when no further connection or request is accepted.
     pub closing: CancellationToken,
-    /// What is still open is cut off.
+    /// Cancelled when open connections are cut off.
     pub ended: CancellationToken,
 }
 
 impl Acceptor {
-    /// Accepts until closing.
+    /// Accepts connections until closing.
     pub(super) async fn accept(self) {
         while let Some(accepted) = self.closing.run_until_cancelled(next(&self.listener, &self.places)).await {
             match accepted {
                 Ok((stream, None)) => {
-                    // A client that expects TLS cannot read anything yet.
+                    // A client that expects TLS could not read a message yet.
                     let words = if self.tls.is_none() { NO_PLACE } else { &[] };
                     let told = turn_away(stream, words);
                     debug!(?told, "HTTP connection refused: there are too many");
@@ -100,20 +100,20 @@ async fn next(listener: &TcpListener, places: &Arc<Budget>) -> io::Result<(TcpSt
     Ok((stream, places.take_one()))
 }
 
-/// Who is at the other end of a connection.
+/// Properties of a connection's peer.
 #[derive(Default)]
 pub(super) struct Peer {
-    /// What its calls hold; none where requests carry nothing.
+    /// The resources that its calls share; `None` if requests have no bodies.
     pub(super) holds: Option<ConnectionHolds>,
-    /// Whether it showed a certificate, which was found to be good.
+    /// Whether it presented a valid client certificate.
     pub(super) is_certified: bool,
 }
 
-/// A mark of requests whose client showed a certificate.
+/// Marks requests whose client presented a certificate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Certified;
 
-/// Answers the requests of a connection once its handshake is done, which it has [`HANDSHAKE_TIMEOUT`] for.
+/// Performs the handshake within [`HANDSHAKE_TIMEOUT`], and then answers the requests of the connection.
 async fn serve_secured(stream: TcpStream, tls: &TlsAcceptor, routes: Router, peer: Peer, closing: CancellationToken) {
     match closing.run_until_cancelled(timeout(HANDSHAKE_TIMEOUT, tls.accept(stream))).await {
         Some(Ok(Ok(stream))) => {
@@ -126,14 +126,14 @@ async fn serve_secured(stream: TcpStream, tls: &TlsAcceptor, routes: Router, pee
     }
 }
 
-/// Certificates that the handshake let pass are good.
+/// Whether the client presented a certificate. The handshake has already verified it.
 fn is_certified(stream: &TlsStream<TcpStream>) -> bool {
     let (_, session) = stream.get_ref();
     session.peer_certificates().is_some_and(|chain| !chain.is_empty())
 }
 
-/// Answers the requests of one connection until it ends or `closing` says so. A peer that disconnects, or says that it
-/// sends nothing more, drops the request that is being answered.
+/// Answers the requests of one connection until it ends or `closing` is cancelled. If the peer disconnects or
+/// half-closes, the request in progress is dropped.
 pub(super) async fn serve<S>(stream: S, routes: Router, peer: Peer, closing: CancellationToken)
 where
     S: AsyncRead + AsyncWrite + Unpin,

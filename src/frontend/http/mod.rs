@@ -1,12 +1,11 @@
-//! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, the timeline, and a page for people, on
-//! one port; Prometheus metrics on another.
+//! The HTTP front end: the KServe v2 protocol as Triton serves it over HTTP, the timeline and a web page on one port;
+//! Prometheus metrics on another.
 //!
-//! `listener` accepts connections and bounds what a peer may hold; `body` reads requests; `routes` maps paths to
+//! `listener` accepts connections and limits what a peer may hold; `body` reads requests; `routes` maps paths to
 //! handlers, which share the state in `api` and take names from `path`; `answer` sends responses. `infer` and
-//! `generate` run models; `describe` and `control` call the same methods as gRPC.
-//! `page` is what a browser shows, and `overview` what it shows there.
-//! Here must not live: what a tensor is as JSON (`wire`), which model a name stands for (`repository`), or what is
-//! counted (`observe`).
+//! `generate` run models; `describe` and `control` call the same methods as gRPC. `page` is the web page, and `overview`
+//! the data that it shows. This module must not convert tensors to JSON (`wire`), resolve model names (`repository`), or
+//! count (`observe`).
 
 mod answer;
 mod api;
@@ -50,24 +49,24 @@ use crate::{
     repository::{ModelVersion, Repository},
 };
 
-/// The protocol by its name in ALPN.
+/// The protocol's ALPN name.
 const HTTP_1: &[u8] = b"http/1.1";
 
 /// Why an HTTP endpoint cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpStartError {
-    /// The address cannot be listened on.
+    /// The address cannot be bound.
     #[error("cannot listen on {address}: {error}")]
     Bind {
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         error: io::Error,
     },
-    /// Certificates or keys cannot be used.
+    /// Certificates or keys are unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Restrictions contradict each other.
+    /// The restrictions contradict each other.
     #[error(transparent)]
     Restriction(#[from] RestrictionError),
     /// The descriptors compiled into the server cannot be read.
@@ -78,25 +77,25 @@ pub enum HttpStartError {
 /// Settings of the HTTP port.
 #[derive(Clone, Debug)]
 pub struct HttpConfig {
-    /// Longest body of a request in bytes, uncompressed (`--http-max-input-size`).
+    /// Maximum body of a request in bytes, uncompressed (`--http-max-input-size`).
     pub max_receive_bytes: usize,
-    /// Certificate and key; plain text where absent (`--http-use-ssl`). Where there are authorities for clients,
-    /// requests of clients without a certificate are refused, but for health: the probes of Kubernetes have none.
+    /// Certificate and key; `None`: plain text (`--http-use-ssl`). With client authorities, requests without a client
+    /// certificate are rejected, except health requests, because Kubernetes probes have no certificate.
     pub tls: Option<TlsConfig>,
-    /// Whether there is a page for people, and the overview that it asks for (`--allow-web`).
+    /// Whether to serve the web page and its overview (`--allow-web`).
     pub allow_web: bool,
-    /// Groups of routes that ask for a header (`--http-restricted-api`, repeatable).
+    /// Groups of routes that require a header (`--http-restricted-api`, repeatable).
     pub restricted: Vec<RestrictedProtocol>,
 }
 
 impl Default for HttpConfig {
-    /// Messages as over gRPC, plain text, with the page, and all routes open.
+    /// Message sizes as over gRPC, plain text, with the page, and without restrictions.
     fn default() -> Self {
         Self { max_receive_bytes: i32::MAX as usize, tls: None, allow_web: true, restricted: Vec::new() }
     }
 }
 
-/// All loaded versions of a repository with their counters, for metrics.
+/// Returns all loaded versions of a repository with their counters, for metrics.
 pub fn loaded_versions(repository: &Repository) -> Vec<LoadedVersion> {
     let counted = |version: &Arc<ModelVersion>| LoadedVersion {
         name: version.spec().name.clone(),
@@ -116,10 +115,10 @@ pub struct HttpServer {
 }
 
 impl HttpServer {
-    /// Serves the protocol and the timeline, on as many connections as the services' budget has.
+    /// Serves the protocol and the timeline, with at most as many connections as the services' budget allows.
     ///
     /// # Errors
-    /// When the address cannot be listened on, certificates cannot be used, or restrictions contradict each other.
+    /// If the address cannot be bound, the certificates are unusable, or the restrictions contradict each other.
     pub async fn start(
         address: SocketAddr,
         services: Services,
@@ -133,10 +132,10 @@ impl HttpServer {
         Self::listen(address, routes, tls, Some(services), places).await
     }
 
-    /// Serves `GET /metrics` and nothing else, on as many connections as the budget has.
+    /// Serves only `GET /metrics`, with at most as many connections as the budget allows.
     ///
     /// # Errors
-    /// When the address cannot be listened on.
+    /// If the address cannot be bound.
     pub async fn start_metrics(
         address: SocketAddr,
         metrics: Arc<Metrics>,
@@ -175,7 +174,7 @@ impl HttpServer {
         Ok(server)
     }
 
-    /// The address that clients reach.
+    /// Returns the address that clients reach.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

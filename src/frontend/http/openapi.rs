@@ -1,12 +1,12 @@
-//! The description of the routes, for people and for tools that make clients.
+//! The OpenAPI description of the routes.
 
 use axum::response::{IntoResponse, Response};
 use http::header::CONTENT_TYPE;
 
-/// Where the description is served.
+/// Path of the description.
 pub(super) const PATH: &str = "/v2/openapi.json";
 
-/// OpenAPI 3.0. Tests compare it with the routes, and the server's answers with it.
+/// The description, OpenAPI 3.0. Tests compare it with the routes, and the server's responses with it.
 const DESCRIPTION: &str = include_str!("openapi.json");
 
 /// Answers `GET /v2/openapi.json`.

@@ -1,4 +1,4 @@
-//! `GET /`: a page that shows what `GET /v2/overview` says. One file of HTML, style and script.
+//! `GET /`: a web page that shows `GET /v2/overview`. A single file of HTML, style and script.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 /// The whole page. It loads nothing from elsewhere.
 const PAGE: &str = include_str!("page.html");
 
-/// What a browser lets the page do: run this style and this script, and ask its own server.
+/// Content security policy: allows only this style, this script, and requests to this server.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let (style, script) = (digest_of("style"), digest_of("script"));
     format!(
@@ -22,7 +22,7 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The digest of what stands between the page's only tags of a name, as a policy names it.
+/// Returns the digest of the content of the page's only element with this tag, as a policy states it.
 fn digest_of(tag: &str) -> String {
     let inside = PAGE.split_once(&format!("<{tag}>")).and_then(|(_, rest)| rest.split_once(&format!("</{tag}>")));
     let (inside, _) = inside.unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Why a request has no answer, as the client reads it.
+//! HTTP errors, as the client reads them.
 
 use axum::{
     Json,
@@ -14,10 +14,10 @@ use crate::{
     wire::{Kind, RequestError},
 };
 
-/// What nginx and Triton call a request whose client has gone.
+/// Status that nginx and Triton use for a request whose client has disconnected.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// An error with Triton's status for its kind and the body `{"error": "…"}`.
+/// An error with Triton's status for its kind, and the body `{"error": "…"}`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(super) struct Problem {
@@ -30,23 +30,23 @@ impl Problem {
         Self { status, message: message.into() }
     }
 
-    /// 400: something is wrong with the request.
+    /// 400: the request is invalid.
     pub(super) fn invalid(message: impl Into<String>) -> Self {
         Self::new(StatusCode::BAD_REQUEST, message)
     }
 
-    /// Notes in the log that it is all the answer that a request of this span gets.
+    /// Logs the error as the outcome of this span's request.
     pub(super) fn log(&self, span: &Span) {
         span::refused(span, self.status.as_u16(), &self.message);
     }
 
-    /// 500: the server's own fault.
+    /// 500: an internal error.
     pub(super) fn internal(error: &dyn std::error::Error) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
     }
 }
 
-/// The status of a gRPC code, as Triton has them; it has none for the last two.
+/// Returns the status for a gRPC code, as in Triton; Triton has none for the last two.
 fn status_of(code: Code) -> StatusCode {
     match code {
         Code::InvalidArgument | Code::AlreadyExists => StatusCode::BAD_REQUEST,

@@ -30,10 +30,10 @@ use crate::{
     observe::{Metrics, timeline::Timeline},
 };
 
-/// The content type of Prometheus' text format, as Triton writes it.
+/// Content type of Prometheus' text format, as Triton writes it.
 const METRICS_TYPE: &str = "text/plain; charset=utf-8";
 
-/// The routes of the HTTP port.
+/// Builds the routes of the HTTP port.
 pub(super) fn api(
     services: Arc<Services>,
     config: HttpConfig,
@@ -59,7 +59,7 @@ pub(super) fn api(
     Ok(otherwise(router).with_state(state))
 }
 
-/// A group of routes that asks for a header, a certificate or both.
+/// A group of routes that requires a header, a certificate or both.
 #[derive(Clone)]
 struct Restriction {
     restrictions: Restrictions,
@@ -67,8 +67,7 @@ struct Restriction {
     needs_certificate: bool,
 }
 
-/// Lets a request pass whose client showed a certificate, and that carries the header of its group, where they are
-/// asked for.
+/// Passes a request if its client presented a certificate and it carries the group's header, where required.
 async fn check(State(restriction): State<Restriction>, request: Request, next: Next) -> Result<Response, Problem> {
     if restriction.needs_certificate && request.extensions().get::<Certified>().is_none() {
         let message = "This API is restricted, expecting a client certificate";
@@ -83,13 +82,13 @@ async fn check(State(restriction): State<Restriction>, request: Request, next: N
     }
 }
 
-/// The page for people, and what it shows: statistics.
+/// The web page and its data, which belong to the statistics group.
 pub(super) fn web() -> Vec<(String, Protocol, MethodRouter<Api>)> {
     let overview = get(|State(api): State<Api>| async move { api.overview.answer().await });
     vec![("/".to_owned(), Protocol::Statistics, get(page)), ("/v2/overview".to_owned(), Protocol::Statistics, overview)]
 }
 
-/// Every path of the protocol with its group and its methods.
+/// Every path of the protocol with its group and methods.
 pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
     use Protocol::{
         Health, Inference, Logging, Metadata, ModelConfig, ModelRepository, SharedMemory, Statistics, Trace,
@@ -139,12 +138,12 @@ pub(super) fn table() -> Vec<(String, Protocol, MethodRouter<Api>)> {
     table
 }
 
-/// The one route of the metrics port.
+/// The routes of the metrics port.
 pub(super) fn metrics(metrics: Arc<Metrics>) -> Router {
     otherwise(Router::new().route("/metrics", get(scrape))).with_state(metrics)
 }
 
-/// JSON errors for everything that no route answers.
+/// Adds JSON errors for unknown paths and methods.
 fn otherwise<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
         .fallback(

@@ -1,4 +1,4 @@
-//! `GET /v2/timeline`: what was recorded so far, in the Chrome trace format.
+//! `GET /v2/timeline`: the recording so far, in the Chrome trace format.
 
 use std::sync::Arc;
 
@@ -16,7 +16,8 @@ use tokio::{
 use super::Problem;
 use crate::observe::timeline::{Recording, Timeline};
 
-/// Timelines that are written or sent at the same time, since each may take tens of megabytes; more wait.
+/// Maximum number of timelines written or sent at the same time, since each may take tens of megabytes. Further
+/// requests wait.
 const MOST_AT_ONCE: usize = 4;
 
 /// Answers with the timeline.
@@ -26,7 +27,7 @@ pub(super) struct TimelineRoute {
     room: Arc<Semaphore>,
 }
 
-/// A written timeline, which takes its room until it is sent or its client is gone.
+/// A written timeline, which keeps its permit until it is sent or its client disconnects.
 struct Written {
     json: Vec<u8>,
     _room: OwnedSemaphorePermit,
@@ -43,10 +44,10 @@ impl TimelineRoute {
         Self { timeline, room: Arc::new(Semaphore::new(MOST_AT_ONCE)) }
     }
 
-    /// The timeline as of now.
+    /// Returns the timeline as of now.
     ///
     /// # Errors
-    /// When none is recorded, or it cannot be written.
+    /// If none is recorded, or if it cannot be written.
     pub(super) async fn answer(self) -> Result<Response, Problem> {
         if !self.timeline.is_kept() {
             let reason = "no timeline is recorded: start the server with --timeline-file";
@@ -54,8 +55,8 @@ impl TimelineRoute {
         }
         let room = self.room.acquire_owned().await.map_err(|error| Problem::internal(&error))?;
         let timeline = self.timeline;
-        // It takes long enough to hold up other connections, and the room for as long as it runs, whether or not a
-        // client waits for it.
+        // On a blocking thread, because it takes long enough to delay other connections. The permit is held as long as
+        // it runs, even if the client has disconnected.
         let write = move || {
             let mut json = Vec::new();
             let written =

@@ -1,4 +1,4 @@
-//! Decompressing one message a step at a time: the first where it came in, the others apart from the I/O threads.
+//! Decompresses a message step by step: the first steps on the I/O thread, the others on workers.
 
 use std::{
     io::{self, Read},
@@ -15,13 +15,13 @@ use crate::budget::{Exhausted, Reservation};
 /// Bytes of output per step.
 const STEP_BYTES: usize = 256 << 10;
 
-/// Steps that a worker makes before others have their turn.
+/// Number of steps that a worker makes before other work gets its turn.
 const STEPS_AT_A_TIME: usize = 16;
 
 /// Why a message cannot be decompressed.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::frontend) enum InflateError {
-    /// The data is not what its encoding says.
+    /// The data does not match its encoding.
     #[error("cannot decompress the message: {0}")]
     Broken(io::Error),
     /// The message exceeds its limit in bytes.
@@ -54,7 +54,7 @@ enum Decoder {
     Deflate(ZlibDecoder<Reader<Bytes>>),
 }
 
-/// A message under decompression.
+/// A message being decompressed.
 pub(in crate::frontend) struct Inflate {
     decoder: Decoder,
     compressed_bytes: usize,
@@ -63,7 +63,7 @@ pub(in crate::frontend) struct Inflate {
 }
 
 impl Inflate {
-    /// Begins with a compressed message that may become `limit` bytes long.
+    /// Starts decompressing a message of at most `limit` bytes.
     pub(in crate::frontend) fn new(encoding: Encoding, compressed: Bytes, limit: usize) -> Self {
         let compressed_bytes = compressed.len();
         let decoder = match encoding {
@@ -73,10 +73,10 @@ impl Inflate {
         Self { decoder, compressed_bytes, message: Vec::new(), limit }
     }
 
-    /// Makes one step, if there is room for what it may give; the message once it is complete.
+    /// Makes one step if the budget has room for its output. Returns the message once it is complete.
     ///
     /// # Errors
-    /// As [`Self::step`].
+    /// See [`Self::step`].
     pub(in crate::frontend) fn step_within(&mut self, held: &mut Reservation) -> Result<Option<Bytes>, InflateError> {
         let before = self.message.len();
         if !held.try_grow(STEP_BYTES) {
@@ -84,17 +84,18 @@ impl Inflate {
         }
         let message = self.step()?;
         match &message {
-            // The compressed message goes now.
+            // The compressed message is released now.
             Some(message) => held.shrink_to(message.len()),
             None => debug_assert_eq!(self.message.len(), before + STEP_BYTES),
         }
         Ok(message)
     }
 
-    /// Makes all further steps, a few at a time, where they hold nobody up. Waits for room where there is none.
+    /// Makes all remaining steps on workers, a few at a time so that other work is not delayed. Waits for room in the
+    /// budget.
     ///
     /// # Errors
-    /// As [`Self::step`], and when there is no room in time.
+    /// Those of [`Self::step`]; also if there is no room in time.
     pub(in crate::frontend) async fn finish(
         mut self: Box<Self>,
         mut held: Reservation,
@@ -119,7 +120,7 @@ impl Inflate {
         for _ in 0..STEPS_AT_A_TIME {
             let before = held.amount();
             match self.step_within(&mut held) {
-                // Either there is no room, or there is more to come.
+                // Continue unless there was no room, since there is more to come.
                 Ok(None) if held.amount() > before => {}
                 result => return (self, held, result),
             }
@@ -127,10 +128,10 @@ impl Inflate {
         (self, held, Ok(None))
     }
 
-    /// Goes one step further; the message once it is complete.
+    /// Makes one step. Returns the message once it is complete.
     ///
     /// # Errors
-    /// When the data is not what its encoding says, or the message exceeds its limit or the memory there is.
+    /// If the data does not match its encoding, or if the message exceeds its limit or the available memory.
     fn step(&mut self) -> Result<Option<Bytes>, InflateError> {
         let before = self.message.len();
         self.message.try_reserve(if before == 0 { 0 } else { STEP_BYTES }).map_err(|_| InflateError::NoMemory)?;

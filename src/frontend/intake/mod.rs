@@ -1,5 +1,5 @@
-//! Taking requests in, over whatever transport: the room that their bytes hold, decompression, and the threads for what
-//! would hold up an I/O thread. Knows no protocol and no model.
+//! Reading requests, independent of transport: memory reservations, decompression, and threads for work that would
+//! block an I/O thread. Independent of protocols and models.
 
 mod inflate;
 mod workers;
@@ -19,34 +19,34 @@ use crate::{
     wire::Decoded,
 };
 
-/// How long a message waits for room in the budget of bytes. Meanwhile its body is not read, so that flow control holds
-/// the peer.
+/// How long a message waits for room in the budget of bytes. Meanwhile its body is not read, so flow control stops the
+/// peer.
 pub(super) const ROOM_PATIENCE: Duration = Duration::from_secs(2);
 
 /// A message gets this much memory on its declared length alone, in bytes.
 pub(super) const TRUSTED_BYTES: usize = 1 << 20;
 
-/// … and from then on at most this many times the bytes that have come.
+/// … and then at most this many times the received bytes.
 pub(super) const TRUST_FACTOR: usize = 8;
 
-/// Longest message that may be decoded where it came in: checking the elements of a raw payload takes time, too.
+/// Maximum message that may be decoded on the I/O thread. Checking the elements of a raw payload takes time, too.
 pub(super) const LONGEST_HERE_BYTES: usize = 1 << 20;
 
-/// Most bytes that decoding may build there: well below a millisecond's work.
+/// Maximum bytes that decoding may build on the I/O thread; takes well below a millisecond.
 pub(super) const MOST_BUILT_HERE_BYTES: usize = 256 << 10;
 
-/// What decoding builds there is not worth counting up to this many bytes: it is gone within the same step, but for a
-/// payload that is as small.
+/// Memory up to this many bytes is not reserved on the I/O thread: it is released within the same step, except for a
+/// payload of that size.
 pub(super) const UNCOUNTED_BYTES: usize = 4 << 10;
 
-/// Replies from this size on are encoded by a worker.
+/// Replies of at least this size are encoded by a worker.
 pub(super) const LARGE_REPLY_BYTES: usize = 1 << 20;
 
-/// Replies from this size on are, where the reply is compressed.
+/// The same for compressed replies.
 pub(super) const LARGE_PACKED_REPLY_BYTES: usize = 64 << 10;
 
-/// Payloads from this size on keep the room of their request for as long as anything shares them, as a task may that
-/// runs on after its requests were cancelled. Smaller ones keep it to the end of their request.
+/// Payloads of at least this size keep their reservation as long as they are shared, for example by a task that still
+/// runs after its requests were cancelled. Smaller ones keep it until their request ends.
 const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
 
 /// A compression of messages.
@@ -54,12 +54,12 @@ const LARGE_PAYLOAD_BYTES: usize = 64 << 10;
 pub(super) enum Encoding {
     /// RFC 1952.
     Gzip,
-    /// RFC 1950: what gRPC and HTTP call deflate has zlib's frame.
+    /// RFC 1950. The encoding that gRPC and HTTP call deflate has zlib's frame.
     Deflate,
 }
 
 impl Encoding {
-    /// Its name in headers.
+    /// Returns its name in headers.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Gzip => "gzip",
@@ -68,26 +68,26 @@ impl Encoding {
     }
 }
 
-/// One message, uncompressed, and the room that it takes.
+/// One message, uncompressed, with its memory reservation.
 #[derive(Debug)]
 pub(super) struct Message {
     /// The encoded message.
     pub(super) bytes: Bytes,
-    /// At least its length.
+    /// Reservation of at least its length.
     pub(super) held: Reservation,
 }
 
-/// A request that is decoded and not yet submitted.
+/// A request that has been decoded but not submitted.
 pub(super) struct Admitted {
-    /// What serves it.
+    /// The version that serves it.
     pub(super) version: Arc<ModelVersion>,
-    /// What to submit.
+    /// The request to submit.
     pub(super) decoded: Decoded,
-    /// What it holds until it ends.
+    /// Its reservations until it ends.
     pub(super) held: Held,
 }
 
-/// A request's part of the budgets, kept to its end.
+/// A request's reservations in the budgets, kept until its end.
 #[derive(Debug)]
 pub(super) struct Held {
     _place: Reservation,
@@ -95,7 +95,8 @@ pub(super) struct Held {
 }
 
 impl Admitted {
-    /// A request decoded from a message of `message_bytes`, whose room and what decoding built are `held`.
+    /// Creates a request decoded from a message of `message_bytes`. `held` is the reservation of the message and of
+    /// what decoding built.
     pub(super) fn new(
         version: Arc<ModelVersion>,
         mut decoded: Decoded,
@@ -105,14 +106,14 @@ impl Admitted {
     ) -> Self {
         let inputs = &mut decoded.request.inputs;
         let payload_bytes: usize = inputs.iter().flatten().map(|input| input.data.len()).sum();
-        // A payload is a part of the message, or was built from it; the rest of both is gone.
+        // A payload is part of the message or was built from it; the rest of both has been released.
         held.shrink_to(message_bytes.max(payload_bytes));
         let rest = if payload_bytes < LARGE_PAYLOAD_BYTES { held } else { keep_room(inputs, held) };
         Self { version, decoded, held: Held { _place: place, _bytes: rest } }
     }
 }
 
-/// Lets the payloads hold the room that they take; gives an empty reservation.
+/// Attaches the reservation to the payloads; returns an empty reservation.
 fn keep_room(inputs: &mut [Option<InputTensor>], mut held: Reservation) -> Reservation {
     struct Kept(Bytes, #[allow(dead_code, reason = "held for as long as the bytes are")] Arc<Reservation>);
     impl AsRef<[u8]> for Kept {
@@ -127,7 +128,7 @@ fn keep_room(inputs: &mut [Option<InputTensor>], mut held: Reservation) -> Reser
     held
 }
 
-/// The status of a message for which there is no room in the budget of bytes.
+/// Returns the status for a message that exceeds the budget of bytes.
 pub(super) fn no_room(error: &Exhausted) -> Status {
     Status::resource_exhausted(format!("no memory for the message within --max-pending-bytes: {error}"))
 }

@@ -1,16 +1,15 @@
-//! Threads for what would hold up the connections of an I/O thread: decompressing, decoding and encoding large
-//! messages.
+//! Threads for work that would block an I/O thread: decompressing, decoding and encoding large messages.
 
 use std::sync::Arc;
 
 use tokio::{sync::Semaphore, task::spawn_blocking};
 use tonic::Status;
 
-/// Work on messages from this size on goes one after the other, so that shorter work need not wait behind it.
+/// Work on messages of at least this size is queued separately, so that shorter work does not wait behind it.
 const LONG_WORK_BYTES: usize = 8 << 20;
 
 /// Runs work on the runtime's blocking threads: at most one piece of long work and one of short work at a time, each in
-/// the order in which it came, so that messages of any number and size leave processor time to everything else.
+/// order of arrival. So messages of any number and size leave processor time to everything else.
 #[derive(Debug)]
 pub(in crate::frontend) struct Workers {
     short: Arc<Semaphore>,
@@ -22,10 +21,10 @@ impl Workers {
         Arc::new(Self { short: Arc::new(Semaphore::new(1)), long: Arc::new(Semaphore::new(1)) })
     }
 
-    /// Runs work on a message of so many bytes. Dropping the future gives up work that has not begun.
+    /// Runs work on a message of `bytes` bytes. Dropping the future cancels work that has not started.
     ///
     /// # Errors
-    /// INTERNAL when the work panics.
+    /// INTERNAL if the work panics.
     pub(in crate::frontend) async fn run<T: Send + 'static>(
         &self,
         bytes: usize,

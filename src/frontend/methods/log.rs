@@ -1,4 +1,4 @@
-//! LogSettings: reading and changing the log while the server runs.
+//! LogSettings: reads and changes log settings at run time.
 
 use tonic::Status;
 
@@ -12,11 +12,11 @@ use crate::{
     },
 };
 
-/// Answers LogSettings with all settings, after the changes of the request, which take place all or none.
+/// Answers LogSettings with all settings after applying the request's changes, which apply all or none.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a setting of another type or out of bounds, UNIMPLEMENTED for the file. Names that are no
-/// setting are ignored.
+/// INVALID_ARGUMENT for a setting of the wrong type or out of range, UNIMPLEMENTED for the file. Unknown names are
+/// ignored.
 pub(in crate::frontend) fn log_settings(
     services: &Services,
     request: pb::LogSettingsRequest,

@@ -1,5 +1,5 @@
-//! The methods of the protocol but inference, one file a group: messages in, messages out. gRPC sends them as they are,
-//! HTTP as JSON. Here must not live: how calls travel.
+//! The protocol's methods except inference, one file per group: messages in, messages out. gRPC sends them as they are,
+//! HTTP as JSON. Independent of the transport.
 
 mod log;
 mod model;

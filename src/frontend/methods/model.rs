@@ -6,10 +6,10 @@ use super::unresolved;
 use crate::frontend::Services;
 use crate::wire::{metadata, pb};
 
-/// Answers ModelReady: a model that is unknown or broken is not ready.
+/// Answers ModelReady; an unknown or failed model is not ready.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a version that is no number.
+/// INVALID_ARGUMENT for a version that is not a number.
 pub(in crate::frontend) fn model_ready(
     services: &Services,
     request: pb::ModelReadyRequest,
@@ -23,7 +23,7 @@ pub(in crate::frontend) fn model_ready(
 /// Answers ModelMetadata.
 ///
 /// # Errors
-/// NOT_FOUND for a model or version that is not ready, INVALID_ARGUMENT for a version that is no number.
+/// NOT_FOUND for a model or version that is not ready, INVALID_ARGUMENT for a version that is not a number.
 pub(in crate::frontend) fn model_metadata(
     services: &Services,
     request: pb::ModelMetadataRequest,
@@ -36,7 +36,7 @@ pub(in crate::frontend) fn model_metadata(
 /// Answers ModelConfig.
 ///
 /// # Errors
-/// As ModelMetadata.
+/// The same as ModelMetadata.
 pub(in crate::frontend) fn model_config(
     services: &Services,
     request: pb::ModelConfigRequest,

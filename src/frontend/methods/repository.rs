@@ -17,7 +17,7 @@ use crate::{
 /// Answers RepositoryIndex.
 ///
 /// # Errors
-/// UNIMPLEMENTED when one of several repositories is asked for.
+/// UNIMPLEMENTED if the request names a repository.
 pub(in crate::frontend) async fn index(
     services: &Services,
     request: pb::RepositoryIndexRequest,
@@ -32,11 +32,11 @@ pub(in crate::frontend) async fn index(
     Ok(pb::RepositoryIndexResponse { models: models.collect() })
 }
 
-/// Answers RepositoryModelLoad once the model is ready, or cannot be. A client that leaves before does not stop it.
+/// Answers RepositoryModelLoad once the model is ready or has failed. Loading continues if the client disconnects.
 ///
 /// # Errors
-/// UNAVAILABLE outside explicit mode, INTERNAL for an unknown model or a configuration that cannot be read,
-/// INVALID_ARGUMENT for a model that fails to load or a parameter that does not belong here.
+/// UNAVAILABLE outside explicit mode, INTERNAL for an unknown model or an unreadable configuration, INVALID_ARGUMENT
+/// for a model that fails to load or an unexpected parameter.
 pub(in crate::frontend) async fn load(
     services: &Services,
     request: pb::RepositoryModelLoadRequest,

@@ -3,7 +3,7 @@
 use crate::frontend::Services;
 use crate::wire::pb;
 
-/// Extensions of the protocol that are implemented.
+/// Implemented extensions of the protocol.
 const EXTENSIONS: [&str; 12] = [
     "classification",
     "sequence",
@@ -34,7 +34,7 @@ pub(in crate::frontend) fn metadata(services: &Services, _: pb::ServerMetadataRe
     server_metadata(&services.server_name)
 }
 
-/// What ServerMetadata shows of a server of this name; the HTTP front end shows the same.
+/// Returns the metadata of a server with this name; also used by the HTTP front end.
 pub fn server_metadata(name: &str) -> pb::ServerMetadataResponse {
     pb::ServerMetadataResponse {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! Shared memory: system regions work, CUDA regions are not there yet.
+//! Shared memory: system regions are supported, CUDA regions are not.
 
 use tonic::Status;
 
@@ -8,7 +8,7 @@ use crate::wire::{RequestError, pb, shared_memory::SharedMemoryError};
 /// Answers SystemSharedMemoryStatus.
 ///
 /// # Errors
-/// NOT_FOUND for a region that is not registered.
+/// NOT_FOUND for an unregistered region.
 pub(in crate::frontend) fn system_status(
     services: &Services,
     request: pb::SystemSharedMemoryStatusRequest,
@@ -19,7 +19,7 @@ pub(in crate::frontend) fn system_status(
 /// Answers SystemSharedMemoryRegister.
 ///
 /// # Errors
-/// When registering is off, or the region is not what the request says.
+/// If registration is disabled, or if the region does not match the request.
 pub(in crate::frontend) fn system_register(
     services: &Services,
     request: pb::SystemSharedMemoryRegisterRequest,
@@ -29,7 +29,7 @@ pub(in crate::frontend) fn system_register(
     Ok(pb::SystemSharedMemoryRegisterResponse {})
 }
 
-/// Answers SystemSharedMemoryUnregister; an unknown region is no error, an empty name means all.
+/// Answers SystemSharedMemoryUnregister. An unknown region is not an error; an empty name means all regions.
 pub(in crate::frontend) fn system_unregister(
     services: &Services,
     request: pb::SystemSharedMemoryUnregisterRequest,
@@ -38,10 +38,10 @@ pub(in crate::frontend) fn system_unregister(
     pb::SystemSharedMemoryUnregisterResponse {}
 }
 
-/// Answers CudaSharedMemoryStatus: there are no regions.
+/// Answers CudaSharedMemoryStatus with no regions.
 ///
 /// # Errors
-/// NOT_FOUND for any region by name.
+/// NOT_FOUND if a region is named.
 pub(in crate::frontend) fn cuda_status(
     request: pb::CudaSharedMemoryStatusRequest,
 ) -> Result<pb::CudaSharedMemoryStatusResponse, Status> {
@@ -65,7 +65,7 @@ pub(in crate::frontend) fn cuda_register(
     )))
 }
 
-/// Answers CudaSharedMemoryUnregister: clients call it before anything else.
+/// Answers CudaSharedMemoryUnregister, which always succeeds, because clients call it before anything else.
 pub(in crate::frontend) fn cuda_unregister(
     _: pb::CudaSharedMemoryUnregisterRequest,
 ) -> pb::CudaSharedMemoryUnregisterResponse {

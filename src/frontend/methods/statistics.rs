@@ -12,11 +12,11 @@ use crate::{
     wire::pb::{self, StatisticDuration},
 };
 
-/// Answers ModelStatistics: of all ready models, of one model's ready versions, or of one version.
+/// Answers ModelStatistics for all ready models, for one model's ready versions, or for one version.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a model or version that is not ready, UNAVAILABLE for a model that is being loaded at the
-/// start.
+/// INVALID_ARGUMENT for a model or version that is not ready, UNAVAILABLE for a model that is still being loaded at
+/// startup.
 pub(in crate::frontend) fn model_statistics(
     services: &Services,
     request: pb::ModelStatisticsRequest,
@@ -25,10 +25,10 @@ pub(in crate::frontend) fn model_statistics(
     Ok(pb::ModelStatisticsResponse { model_stats: versions.iter().map(|version| statistics(version)).collect() })
 }
 
-/// The versions whose statistics are asked for; empty names mean all.
+/// Returns the versions whose statistics are requested; empty names mean all.
 ///
 /// # Errors
-/// As [`model_statistics`].
+/// See [`model_statistics`].
 pub(in crate::frontend) fn versions(
     services: &Services,
     name: &str,

@@ -1,4 +1,4 @@
-//! TraceSetting: which requests are traced, of the server and of single models.
+//! TraceSetting: which requests are traced, globally and per model.
 
 use tonic::Status;
 
@@ -8,12 +8,12 @@ use crate::{
     wire::pb::{self, trace_setting_response::SettingValue},
 };
 
-/// Answers TraceSetting with all settings of the server, or of the model that is named, after the changes of the
-/// request, which take place all or none. A setting without a value falls back.
+/// Answers TraceSetting with all settings, of the server or of the named model, after applying the request's changes,
+/// which apply all or none. A setting without a value is reset.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for a model without a ready version, and for settings that are not there or cannot be so;
-/// UNIMPLEMENTED for the file and the mode; RESOURCE_EXHAUSTED where too many models have settings of their own.
+/// INVALID_ARGUMENT for a model without a ready version, and for unknown settings or invalid values; UNIMPLEMENTED for
+/// the file and the mode; RESOURCE_EXHAUSTED if too many models have their own settings.
 pub(in crate::frontend) fn trace_setting(
     services: &Services,
     request: pb::TraceSettingRequest,

@@ -1,11 +1,11 @@
-//! Models that are not there, as errors of the protocol.
+//! Converts errors of the repository to errors of the protocol.
 
 use crate::{
     repository::{ControlError, ResolveError},
     wire::{Kind, RequestError},
 };
 
-/// The error for a name or version that leads to no model.
+/// Returns the error for a name or version that cannot be resolved.
 pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
     let kind = match error {
         ResolveError::UnknownModel { .. }
@@ -17,7 +17,7 @@ pub(in crate::frontend) fn unresolved(error: &ResolveError) -> RequestError {
     RequestError::new(kind, error.to_string())
 }
 
-/// The error for a load or unload that did not come about.
+/// Returns the error for a failed load or unload.
 pub(super) fn uncontrolled(error: &ControlError) -> RequestError {
     let kind = match error {
         ControlError::NotExplicit | ControlError::NotReady | ControlError::ShuttingDown => Kind::Unavailable,

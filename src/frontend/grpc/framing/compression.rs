@@ -1,4 +1,4 @@
-//! Which compression a peer uses and accepts, and compressing replies.
+//! Negotiates compression with a client and compresses replies.
 
 use std::io::Write;
 
@@ -11,13 +11,13 @@ use tonic::{Status, metadata::MetadataValue};
 
 use crate::frontend::{grpc::CompressionLevel, intake::Encoding};
 
-/// What this server accepts in requests.
+/// Encodings that this server accepts in requests.
 const ACCEPTED: &str = "identity,deflate,gzip";
 
-/// The encoding that a request declares for its compressed messages.
+/// Returns the encoding that a request declares for its compressed messages.
 ///
 /// # Errors
-/// UNIMPLEMENTED, with the encodings that would do, for any that this server does not know.
+/// UNIMPLEMENTED, with the supported encodings, if this server does not know it.
 pub(in crate::frontend::grpc) fn encoding_of(headers: &HeaderMap) -> Result<Option<Encoding>, Status> {
     let Some(declared) = headers.get("grpc-encoding") else { return Ok(None) };
     match declared.as_bytes() {
@@ -32,7 +32,7 @@ pub(in crate::frontend::grpc) fn encoding_of(headers: &HeaderMap) -> Result<Opti
     }
 }
 
-/// The first encoding that the client says it reads.
+/// Returns the first supported encoding in the client's list.
 fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     let accepted = headers.get("grpc-accept-encoding")?.to_str().ok()?;
     accepted.split(',').find_map(|encoding| match encoding.trim() {
@@ -42,7 +42,7 @@ fn accepted(headers: &HeaderMap) -> Option<Encoding> {
     })
 }
 
-/// How the messages of one reply are compressed.
+/// Compression of the messages of one reply.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::frontend::grpc) struct Packing {
     encoding: Encoding,
@@ -50,7 +50,7 @@ pub(in crate::frontend::grpc) struct Packing {
 }
 
 impl Packing {
-    /// What the server's level and the client's header agree on.
+    /// Returns the compression that the server's level and the client's header allow.
     pub(in crate::frontend::grpc) fn negotiate(level: CompressionLevel, headers: &HeaderMap) -> Option<Self> {
         let level = match level {
             CompressionLevel::None => return None,
@@ -61,12 +61,12 @@ impl Packing {
         Some(Self { encoding: accepted(headers)?, level })
     }
 
-    /// The value of the reply's `grpc-encoding` header.
+    /// Returns the value of the reply's `grpc-encoding` header.
     pub(super) fn header(self) -> HeaderValue {
         HeaderValue::from_static(self.encoding.name())
     }
 
-    /// Appends `message`, compressed, to `frame`.
+    /// Appends the compressed `message` to `frame`.
     pub(super) fn compress(self, message: &[u8], frame: Vec<u8>) -> std::io::Result<Vec<u8>> {
         match self.encoding {
             Encoding::Gzip => {

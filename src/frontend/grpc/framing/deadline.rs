@@ -1,4 +1,4 @@
-//! The client's deadline, as the `grpc-timeout` header gives it.
+//! The client's deadline, from the `grpc-timeout` header.
 
 use std::{
     future::Future,
@@ -10,13 +10,13 @@ use tonic::Status;
 
 use crate::{executor::InferError, wire::RequestError};
 
-/// When the client stops waiting; `None`: it waits for as long as it takes.
+/// Time at which the client stops waiting; `None`: it has no deadline.
 pub(in crate::frontend::grpc) type Deadline = Option<Instant>;
 
-/// Reads the deadline of a request that arrived just now.
+/// Reads the deadline of a request that has just arrived.
 ///
 /// # Errors
-/// INTERNAL for a malformed header, as the gRPC specification asks.
+/// INTERNAL for a malformed header, as the gRPC specification requires.
 pub(in crate::frontend::grpc) fn deadline(headers: &HeaderMap) -> Result<Deadline, Status> {
     let Some(value) = headers.get("grpc-timeout") else { return Ok(None) };
     match parse(value) {
@@ -25,7 +25,7 @@ pub(in crate::frontend::grpc) fn deadline(headers: &HeaderMap) -> Result<Deadlin
     }
 }
 
-/// At most eight digits and a unit.
+/// Parses at most eight digits and a unit.
 fn parse(value: &HeaderValue) -> Option<Duration> {
     let (unit, digits) = value.as_bytes().split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -43,10 +43,10 @@ fn parse(value: &HeaderValue) -> Option<Duration> {
     }
 }
 
-/// Runs `work`, but no longer than to the deadline.
+/// Runs `work` until the deadline at most.
 ///
 /// # Errors
-/// DEADLINE_EXCEEDED when the deadline passes first; otherwise what `work` gives.
+/// DEADLINE_EXCEEDED if the deadline passes first; otherwise the error of `work`.
 pub(in crate::frontend::grpc) async fn before<T>(
     deadline: Deadline,
     work: impl Future<Output = Result<T, Status>>,
@@ -60,7 +60,7 @@ pub(in crate::frontend::grpc) async fn before<T>(
     }
 }
 
-/// The status of a call whose deadline passed, the same wherever that was noticed.
+/// Returns the status of a call whose deadline passed, wherever that was detected.
 pub(in crate::frontend::grpc) fn expired() -> Status {
     RequestError::from_infer(&InferError::Expired, "").into()
 }

@@ -1,4 +1,5 @@
-//! Messages in HTTP/2 bodies: length-prefixed frames, compression, deadlines, trailers. Knows no method and no model.
+//! Messages in HTTP/2 bodies: length-prefixed frames, compression, deadlines and trailers. Independent of methods and
+//! models.
 
 mod compression;
 mod deadline;
@@ -12,5 +13,5 @@ pub use reader::fuzz::frames;
 pub(super) use reader::{MessageReader, decode, unparsable};
 pub(super) use reply::{MessageStream, ReplyBody, Writer, answered, closing_status, refused, streaming};
 
-/// Bytes before each message: a flag that says whether it is compressed, and its length as a big-endian u32.
+/// Length of a message's prefix: a flag for compression, and the length as a big-endian u32.
 const PREFIX_BYTES: usize = 5;

@@ -1,5 +1,4 @@
-//! What comes of the requests of a stream: answers in the protocol's form, and how those of decoupled models follow
-//! each other.
+//! Replies to the requests of a stream, and the order of responses of decoupled models.
 
 use std::{
     pin::Pin,
@@ -18,24 +17,24 @@ use crate::{
     wire::{ReplyPlan, RequestError, encode, pb, stream},
 };
 
-/// What is said to a request, once or several times.
+/// A reply to a request.
 pub(super) enum Answer {
     Reply(pb::ModelStreamInferResponse),
     Refused(RequestError),
     Failed(Arc<ModelVersion>, RequestError),
 }
 
-/// A request of a decoupled model.
+/// A request to a decoupled model.
 ///
 /// ```text
-/// Running => (Over | Ended)    after an error, or the end with or without an empty answer to say so
+/// Running => (Over | Ended)    after an error, or at the end, with or without a final empty response
 /// Over => Ended
 /// ```
 pub(super) struct Decoupled {
     pub(super) version: Arc<ModelVersion>,
     pub(super) responses: ResponseStream,
     pub(super) reply: ReplyPlan,
-    /// Those of the request.
+    /// Bytes of the request.
     pub(super) bytes: usize,
     pub(super) state: DecoupledState,
     pub(super) trace: Option<Arc<RequestTrace>>,
@@ -50,10 +49,10 @@ pub(super) enum DecoupledState {
     Ended,
 }
 
-/// What comes of a decoupled request.
+/// An event of a decoupled request.
 pub(super) enum Said {
     Answer(Answer),
-    /// Nothing follows; the bytes are those of the request.
+    /// Nothing follows; `bytes` are those of the request.
     Over {
         bytes: usize,
     },

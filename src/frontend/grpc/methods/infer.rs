@@ -1,4 +1,4 @@
-//! ModelInfer: one request, one answer.
+//! ModelInfer: one request, one reply.
 
 use std::sync::Arc;
 
@@ -22,14 +22,14 @@ use crate::{
     wire::{Decoded, Kind, ReplyPlan, RequestError, decode, encode, pb},
 };
 
-/// An encoded reply, and the trace of its request where it is traced.
+/// An encoded reply, and its request's trace if it is traced.
 pub(in crate::frontend::grpc) type TracedReply = (Bytes, Option<Arc<RequestTrace>>);
 
 /// Answers ModelInfer with an encoded message. Dropping the future cancels the request.
 ///
 /// # Errors
-/// Whatever is wrong with the request or becomes of it; DEADLINE_EXCEEDED when the client's deadline passes before its
-/// message has come or while the request runs; UNAVAILABLE and RESOURCE_EXHAUSTED when the server has no room for it.
+/// The error of the request or of its execution; DEADLINE_EXCEEDED if the client's deadline passes before its message
+/// has arrived or while the request runs; UNAVAILABLE and RESOURCE_EXHAUSTED if the server has no capacity for it.
 pub(in crate::frontend::grpc) async fn infer(
     services: &Arc<Services>,
     reader: &mut MessageReader<Incoming>,

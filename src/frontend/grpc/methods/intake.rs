@@ -1,7 +1,7 @@
-//! From the bytes of an inference request to one that can be submitted, within the server's budgets.
+//! Converts the bytes of an inference request to a request that can be submitted, within the server's budgets.
 //!
-//! What a message will build is found before it is built. Small messages are decoded where they came in; what would
-//! hold up an I/O thread goes to the workers.
+//! The memory that decoding takes is determined first. Small messages are decoded on the I/O thread; larger ones, which
+//! would block it, go to the workers.
 
 use std::{future::Future, pin::Pin, sync::Arc};
 
@@ -30,28 +30,28 @@ use crate::{
     },
 };
 
-/// Steps of looking at a message there.
+/// Maximum number of steps for measuring a message on the I/O thread.
 const STEPS_HERE: usize = 16 << 10;
 
-/// Finds the version of a request and checks the request against it.
+/// Resolves the version of a request and checks the request against it.
 pub(super) type Admit = fn(&Services, pb::ModelInferRequest) -> Result<(Arc<ModelVersion>, Decoded), RequestError>;
 
-/// A request, or why it is refused; an error is one of the call: nothing can be read after it.
+/// An admitted request or the reason for its rejection. The outer error ends the call: nothing can be read after it.
 pub(super) type Outcome = Result<Result<Admitted, RequestError>, Status>;
 
-/// A request being taken in.
+/// A request that is being taken in.
 #[allow(clippy::large_enum_variant, reason = "a box would cost every small request an allocation")]
 pub(super) enum Intake {
-    /// It was small.
+    /// A small request, already decoded.
     Done(Outcome),
-    /// Workers have it.
+    /// A large request, which the workers decode.
     Apart(Apart),
 }
 
-/// Becomes the outcome of a large request.
+/// Future of a large request.
 pub(super) type Apart = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
-/// Takes a message in. The span learns what the request asks for.
+/// Takes in a message, and records in the span what the request asks for.
 pub(super) fn take_in(
     services: &Arc<Services>,
     workers: &Arc<Workers>,
@@ -100,7 +100,7 @@ async fn apart(
     workers.run(bytes.max(built), move || decode(&services, message, place, admit, &span)).await?
 }
 
-/// What is not to be decoded: a request that is refused, or bytes behind which nothing can be read.
+/// Converts the reason for not decoding a message: a rejected request, or bytes after which nothing can be read.
 fn refuse(error: SizeError) -> Outcome {
     match error {
         SizeError::TooMany(error) => Ok(Err(error)),

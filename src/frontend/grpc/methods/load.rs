@@ -1,4 +1,4 @@
-//! Reading RepositoryModelLoad, whose requests may be large.
+//! Reads RepositoryModelLoad, whose requests may be large.
 
 use tonic::Status;
 
@@ -13,11 +13,11 @@ use crate::{
     },
 };
 
-/// Decodes a RepositoryModelLoadRequest, which may carry files of any size: apart from the I/O threads, and within the
-/// budget of bytes. The message keeps what both take until it is dropped.
+/// Decodes a RepositoryModelLoadRequest, which may contain files of any size. Runs outside the I/O threads and within
+/// the budget of bytes. The message holds the reservation for both forms until it is dropped.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for too many parameters, RESOURCE_EXHAUSTED where there is no room, INTERNAL for anything else.
+/// INVALID_ARGUMENT for too many parameters, RESOURCE_EXHAUSTED without enough memory, INTERNAL for anything else.
 pub(in crate::frontend::grpc) async fn read_load(
     workers: &Workers,
     message: &mut Message,

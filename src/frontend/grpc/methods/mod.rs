@@ -1,5 +1,5 @@
-//! What the methods of `inference.GRPCInferenceService` do that depends on gRPC: taking messages in, and streams. The
-//! other methods are [`crate::frontend::methods`].
+//! The parts of `inference.GRPCInferenceService` that depend on gRPC: reading messages, and streams. The other methods
+//! are in [`crate::frontend::methods`].
 
 mod answers;
 mod infer;

@@ -1,4 +1,4 @@
-//! ModelStreamInfer: many requests and their answers over one call.
+//! ModelStreamInfer: many requests and their responses over one call.
 
 use std::{
     collections::VecDeque,
@@ -40,21 +40,21 @@ use crate::{
     wire::{Kind, ReplyPlan, RequestError, decode, pb, stream},
 };
 
-/// What one stream may have in flight: requests that are read but not yet answered.
+/// Limits on the requests of one stream that are read but not yet answered.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::frontend::grpc) struct StreamBounds {
-    /// Most requests.
+    /// Maximum number of requests.
     pub(in crate::frontend::grpc) requests: usize,
-    /// Bytes of them from which on no further one is read.
+    /// No further request is read once these have this many bytes.
     pub(in crate::frontend::grpc) bytes: usize,
 }
 
-/// The answers of one ModelStreamInfer call.
+/// The responses of one ModelStreamInfer call.
 ///
-/// It is driven by the client's reading: while the client takes no answers, no request is read, so a client that never
-/// reads holds at most what the bounds allow. Requests run concurrently. Answers of ordinary models leave in the order
-/// of their requests; those of decoupled models as they come. Answers that the client has not taken stay where the
-/// executor counts them: they are encoded one by one as they leave.
+/// The stream advances only as the client reads: while the client takes no responses, no request is read, so a client
+/// that never reads holds at most what the limits allow. Requests run concurrently. Responses of ordinary models leave
+/// in the order of their requests; those of decoupled models leave as they come. Responses that the client has not
+/// taken stay in the executor's backlog and are encoded one by one as they leave.
 ///
 /// ```text
 /// Open => (HalfClosed | Closing | Ended)   the client half-closed | the server closes | a failure that ends the stream
@@ -67,24 +67,24 @@ pub(in crate::frontend::grpc) struct InferStream {
     writer: Writer,
     deadline: Deadline,
     bounds: StreamBounds,
-    /// Whether the failure of an admitted request ends the stream as its status, instead of being an answer
-    /// (`triton_grpc_error`). As in Triton, a request that is refused is answered within the stream even so.
+    /// Whether the failure of an admitted request ends the stream with its status instead of being sent as a response
+    /// (`triton_grpc_error`). As in Triton, a rejected request is answered within the stream in both cases.
     errors_end_stream: bool,
     phase: Phase,
-    /// Requests of ordinary models, and refused ones, in the order of arrival.
+    /// Requests of ordinary models, and rejected ones, in arrival order.
     turns: VecDeque<Turn>,
     /// Requests of decoupled models.
     decoupled: SelectAll<Decoupled>,
-    /// Answers of the stream that are not taken yet.
+    /// Responses of the stream that have not been taken.
     backlog: Arc<Backlog>,
-    /// Replies of its connection that have not left yet.
+    /// Replies of its connection that have not been sent.
     of_connection: Arc<Backlog>,
-    /// Until the connection may have further replies, while it may not.
+    /// Waits until the connection may have further replies, if it may not.
     room: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    /// Whether an ordinary answer left last; the other kind is looked at first then.
+    /// Whether the last response was of an ordinary model. The other kind is polled first then.
     ordinary_last: bool,
     in_flight_bytes: usize,
-    /// A large request that workers decode, and what is known of it. None is read behind it, so that requests keep
+    /// A large request that workers decode. No request is read after it until it is decoded, so that requests keep
     /// their order.
     decoding: Option<(Apart, Read)>,
     /// The client's span that all requests belong to.
@@ -101,16 +101,16 @@ enum Phase {
     Ended,
 }
 
-/// A request that is read, of so many bytes.
+/// A request that has been read.
 #[derive(Clone)]
 struct Read {
     bytes: usize,
-    /// Its trace's beginning.
+    /// Start of its trace.
     received: Option<Received>,
     span: Span,
 }
 
-/// A place in the order of answers.
+/// A place in the order of responses.
 enum Turn {
     Running(Box<Running>),
     Refused(RequestError),
@@ -127,7 +127,7 @@ struct Running {
 }
 
 impl InferStream {
-    /// The stream of a call that has just begun.
+    /// Creates the stream of a new call.
     pub(in crate::frontend::grpc) fn new(
         services: Arc<Services>,
         call: Call,
@@ -159,7 +159,7 @@ impl InferStream {
         }
     }
 
-    /// Reads and starts requests as far as the bounds go.
+    /// Reads and starts requests within the limits.
     fn poll_requests(&mut self, context: &mut Context<'_>) -> Result<(), Status> {
         loop {
             if let Some((decoding, read)) = &mut self.decoding {
@@ -194,7 +194,7 @@ impl InferStream {
             && self.backlog.has_room()
     }
 
-    /// Waits for the client to take replies of other calls of its connection.
+    /// Waits until the client has taken replies of other calls of its connection.
     fn poll_room(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if !self.of_connection.has_room() {
             let backlog = &self.of_connection;
@@ -246,7 +246,8 @@ impl InferStream {
         self.poll_decoupled(context)
     }
 
-    /// The answer whose turn it is. The tickets behind it need no polling: requests run by themselves.
+    /// Polls the response that is first in order. The futures behind it need no polling, because requests run by
+    /// themselves.
     fn poll_ordinary(&mut self, context: &mut Context<'_>) -> Poll<Answer> {
         let Some(turn) = self.turns.front_mut() else { return Poll::Pending };
         let result = match turn {
@@ -281,7 +282,7 @@ impl InferStream {
     fn encode(&self, answer: Answer) -> Result<Bytes, Status> {
         let reply = match answer {
             Answer::Reply(reply) => reply,
-            // Its deadline is the stream's.
+            // The request's deadline is the stream's.
             Answer::Failed(_, error) if error.kind() == Kind::DeadlineExceeded => return Err(error.into()),
             Answer::Refused(error) => stream::refusal(error),
             Answer::Failed(_, error) if self.errors_end_stream => return Err(error.into()),
@@ -306,7 +307,7 @@ impl InferStream {
                 return Poll::Ready(self.encode(answer).map(Some));
             }
             if self.decoupled.len() < decoupled {
-                // Some have ended: there is room again, or nothing is left.
+                // Some requests have ended, so another one may be read, or the stream may be complete.
                 continue;
             }
             let idle = self.turns.is_empty() && self.decoupled.is_empty();

@@ -9,21 +9,22 @@ use tracing::warn;
 use super::Host;
 use crate::budget::Budget;
 
-/// Pause after a failure to accept that is the machine's, not the peer's (as when file descriptors run out).
+/// Pause after a failed accept that is caused by the machine rather than the peer, for example if file descriptors run
+/// out.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Fractional part of the golden ratio: multiples of it, taken modulo 1, are spread evenly however many there are.
+/// Fractional part of the golden ratio. Its multiples modulo 1 are evenly spread, whatever their number.
 const GOLDEN_FRACTION: f64 = 0.618_033_988_749_894_9;
 
-/// Where connections come in.
+/// The accept loop's resources.
 pub(in crate::frontend::grpc) struct Acceptor {
     /// The listening socket; closed when the loop ends.
     pub(in crate::frontend::grpc) listener: TcpListener,
     /// Serves each connection.
     pub(in crate::frontend::grpc) host: Host,
-    /// A place for each connection that may be open.
+    /// Budget of open connections.
     pub(in crate::frontend::grpc) places: Arc<Budget>,
-    /// Counts the connections that are open.
+    /// Tracks the open connections.
     pub(in crate::frontend::grpc) connections: TaskTracker,
     /// Ends the loop.
     pub(in crate::frontend::grpc) closing: CancellationToken,
@@ -41,7 +42,7 @@ pub(in crate::frontend::grpc) async fn accept(acceptor: Acceptor) {
                     host.turn_away(stream);
                     continue;
                 };
-                // A small reply must not wait for the acknowledgement of the one before it.
+                // Without this, a small reply could wait for the acknowledgement of the previous one.
                 if stream.set_nodelay(true).is_err() {
                     continue;
                 }

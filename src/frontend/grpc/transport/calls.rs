@@ -1,7 +1,7 @@
 //! The calls of one connection, run in the connection's own task.
 //!
-//! hyper hands each call to an executor. A task for each would cost a request two more trips through the scheduler, and
-//! its answer a write of its own: here, all answers that are ready go into the connection's buffers before it is
+//! hyper hands each call to an executor. A separate task per call would cost two more trips through the scheduler per
+//! request, and a separate write per reply. Here, all ready replies are put into the connection's buffers before it is
 //! polled, and leave in one write.
 
 use std::{
@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 
 type Call = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where hyper puts the calls of one connection.
+/// Collects the calls that hyper starts on one connection.
 #[derive(Clone, Default)]
 pub(super) struct Calls {
     begun: Arc<Mutex<Vec<Call>>>,
@@ -31,13 +31,13 @@ where
     F: Future<Output = ()> + Send + 'static,
 {
     fn execute(&self, call: F) {
-        // A call that panics must not take the others of its connection with it.
+        // A call that panics must not end the other calls of its connection.
         let call = AssertUnwindSafe(call).catch_unwind().map(drop);
         self.begun.lock().push(Box::pin(call));
     }
 }
 
-/// Rounds of one poll before other tasks get their turn.
+/// Maximum number of rounds in one poll before other tasks get their turn.
 const ROUNDS: usize = 16;
 
 /// A connection with its calls; ends with the connection.
@@ -51,29 +51,29 @@ pub(super) struct WithCalls<C> {
 }
 
 impl<C> WithCalls<C> {
-    /// `connection` puts its calls into `calls`.
+    /// Combines a connection with the calls that it starts in `calls`.
     pub(super) fn new(connection: C, calls: Calls) -> Self {
         let woken = Arc::new(ConnectionWaker::default());
         let waker = Waker::from(Arc::clone(&woken));
         Self { connection: Box::pin(connection), calls, running: FuturesUnordered::new(), begun: 0, woken, waker }
     }
 
-    /// The connection itself.
+    /// Returns the connection.
     pub(super) fn connection(&mut self) -> Pin<&mut C> {
         self.connection.as_mut()
     }
 
-    /// Calls that have begun so far.
+    /// Returns how many calls have started so far.
     pub(super) fn begun(&self) -> u64 {
         self.begun
     }
 
-    /// Whether any call has not ended.
+    /// Whether any call is running.
     pub(super) fn is_running(&self) -> bool {
         !self.running.is_empty()
     }
 
-    /// Takes on what began since the last time; whether anything did.
+    /// Adds the calls started since the last time, and returns whether there were any.
     fn adopt(&mut self) -> bool {
         let begun = std::mem::take(&mut *self.calls.begun.lock());
         let any = !begun.is_empty();
@@ -107,15 +107,15 @@ impl<C: Future> Future for WithCalls<C> {
     }
 }
 
-/// Nobody polls: a ring wakes the task.
+/// Not being polled; a wake-up wakes the task.
 const AWAY: u8 = 0;
-/// The task is being polled: a ring is remembered.
+/// Being polled; a wake-up is recorded.
 const LISTENING: u8 = 1;
-/// It rang while the task was being polled.
+/// Woken while being polled.
 const RUNG: u8 = 2;
 
-/// Wakes a connection's task. A connection and its calls wake each other all the time while they are polled; going
-/// through the runtime for that would rouse another worker thread for each request.
+/// Wakes a connection's task. A connection and its calls wake each other constantly while they are polled; going
+/// through the runtime would wake another worker thread for each request.
 #[derive(Default)]
 struct ConnectionWaker {
     state: AtomicU8,
@@ -123,7 +123,7 @@ struct ConnectionWaker {
 }
 
 impl ConnectionWaker {
-    /// Ends a round; false if it rang meanwhile and another is due.
+    /// Ends a round; returns false if a wake-up was recorded, so that another round is due.
     fn leave(&self) -> bool {
         self.state.compare_exchange(LISTENING, AWAY, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
@@ -166,7 +166,7 @@ mod tests {
         });
         calls.execute(async { panic!("on purpose") });
         calls.execute(async move {
-            // The sender is kept until then.
+            // Keeps the sender alive until then.
             let _ = released.await;
             second();
         });

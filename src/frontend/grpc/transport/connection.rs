@@ -1,4 +1,4 @@
-//! One connection from its handshake to its end.
+//! One connection, from its handshake to its end.
 
 use std::{
     convert::Infallible,
@@ -30,36 +30,37 @@ use crate::frontend::{
     turn_away::turn_away,
 };
 
-/// Bytes of one call that a client may send ahead of our reading.
+/// Flow-control window per call, in bytes.
 const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
-/// Bytes of all calls together: more than one call's, so that a stream that nobody reads does not hold up the others.
+/// Flow-control window per connection, in bytes. Larger than one call's window, so that a stream that is not read does
+/// not block the others.
 const CONNECTION_WINDOW_BYTES: u32 = 8 << 20;
 
-/// Largest HTTP/2 frame that a client may send: fewer frames for large tensors, at the price of this much memory for
-/// each connection that is in the middle of one.
+/// Maximum HTTP/2 frame size that a client may send. Larger frames mean fewer frames for large tensors, but take this
+/// much memory per connection.
 const FRAME_BYTES: u32 = 64 << 10;
 
-/// Largest headers of one call.
+/// Maximum size of the headers of one call.
 const HEADER_LIST_BYTES: u32 = 16 << 10;
 
-/// What a client without TLS gets where there is no place for it: empty settings, and GOAWAY with the code
+/// Sent to a client without TLS that exceeds the connection limit: empty settings, and GOAWAY with code
 /// ENHANCE_YOUR_CALM and a text that clients show.
 const NO_PLACE: &[u8] = b"\0\0\0\x04\0\0\0\0\0\0\0\x1c\x07\0\0\0\0\0\0\0\0\0\0\0\0\x0btoo many connections";
 
-/// What all connections share.
+/// Resources shared by all connections.
 pub(in crate::frontend::grpc) struct Host {
     dispatch: Arc<Dispatch>,
     limits: ConnectionLimits,
     tls: Option<TlsAcceptor>,
-    /// Cancelled when connections shall finish their calls and go.
+    /// Cancelled when connections must finish their calls and close.
     closing: CancellationToken,
-    /// Cancelled when they shall go at once.
+    /// Cancelled when connections must close at once.
     ended: CancellationToken,
 }
 
 impl Host {
-    /// A host for connections whose calls go to `dispatch`.
+    /// Creates a host whose calls go to `dispatch`.
     pub(in crate::frontend::grpc) fn new(
         dispatch: Arc<Dispatch>,
         limits: ConnectionLimits,
@@ -72,7 +73,7 @@ impl Host {
 
     fn http(&self, calls: Calls) -> http2::Builder<Calls> {
         let mut http = http2::Builder::new(calls);
-        // The bounds on streams that a peer resets stay at hyper's defaults: they end floods of cancellations.
+        // The limits on streams reset by a peer stay at hyper's defaults, which stop floods of cancellations.
         http.timer(TokioTimer::new())
             .initial_stream_window_size(STREAM_WINDOW_BYTES)
             .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
@@ -85,7 +86,7 @@ impl Host {
         http
     }
 
-    /// Serves a connection to its end. `spread` in 0..1 places its age within the tenth that ages vary by.
+    /// Serves a connection until it ends. `spread` in 0..1 selects its age within the variation of a tenth.
     pub(super) async fn serve(&self, stream: TcpStream, spread: f64) {
         let served = match &self.tls {
             None => match self.shake_hands(Prefaced::expect(stream)).await {
@@ -102,9 +103,9 @@ impl Host {
         }
     }
 
-    /// Closes a connection for which there is no place.
+    /// Closes a connection that exceeds the connection limit.
     pub(super) fn turn_away(&self, stream: TcpStream) {
-        // A client that expects TLS cannot read anything yet.
+        // A client that expects TLS could not read a message yet.
         let words = if self.tls.is_none() { NO_PLACE } else { &[] };
         let told = turn_away(stream, words);
         debug!(?told, "gRPC connection refused: there are too many");
@@ -142,7 +143,7 @@ impl Host {
                 () = idleness.next_look() => idle = idleness.look(connection.begun(), connection.is_running()),
             }
         }
-        // Sends GOAWAY; the connection ends once its calls have, and the peer has answered.
+        // Sends GOAWAY. The connection ends once its calls have ended and the peer has answered.
         connection.connection().graceful_shutdown();
         if idle {
             tokio::select! {

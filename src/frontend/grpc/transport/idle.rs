@@ -1,14 +1,14 @@
-//! When a connection has had no call for long enough.
+//! Detects connections without calls.
 
 use std::time::Duration;
 
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// Looks at a connection this often within the time it may be idle.
+/// Number of checks within the maximum idle time.
 const LOOKS: u32 = 4;
 
-/// Watches a connection for calls. A look now and then costs its calls nothing, where a timer that every call resets
-/// would; the connection is told to go between one and one and a quarter times the given duration after its last call.
+/// Watches a connection for calls. Periodic checks cost nothing per call, unlike a timer that each call resets. The
+/// connection is closed between 1 and 1.25 times the given duration after its last call.
 pub(super) struct Idleness {
     looks: Option<Interval>,
     calls_begun: u64,
@@ -16,7 +16,7 @@ pub(super) struct Idleness {
 }
 
 impl Idleness {
-    /// Watches for a duration without calls; `None`: any duration will do.
+    /// Watches for a duration without calls; `None`: no limit.
     pub(super) fn new(most: Option<Duration>) -> Self {
         let looks = most.map(|most| {
             let mut looks = interval((most / LOOKS).max(Duration::from_millis(1)));
@@ -26,7 +26,7 @@ impl Idleness {
         Self { looks, calls_begun: 0, quiet_looks: 0 }
     }
 
-    /// Waits for the next look at the connection.
+    /// Waits for the next check.
     pub(super) async fn next_look(&mut self) {
         match &mut self.looks {
             Some(looks) => drop(looks.tick().await),
@@ -34,7 +34,7 @@ impl Idleness {
         }
     }
 
-    /// Looks; whether the connection has been idle for too long.
+    /// Checks whether the connection has been idle for too long.
     pub(super) fn look(&mut self, calls_begun: u64, running: bool) -> bool {
         let quiet = !running && calls_begun == self.calls_begun;
         self.calls_begun = calls_begun;

@@ -1,5 +1,5 @@
-//! Connections: accepting them, the TLS handshake, the HTTP/2 preface, their age and their end. Knows nothing of what
-//! is called over them.
+//! Connections: accepting them, the TLS handshake, the HTTP/2 preface, their age and their end. Independent of the
+//! calls made over them.
 
 mod accept;
 mod calls;

@@ -1,5 +1,5 @@
-//! The HTTP/2 client preface, read before HTTP/2 begins, so that a peer that says nothing, or something else, can be
-//! turned away in time.
+//! The HTTP/2 client preface, read before HTTP/2 starts, so that a peer that sends nothing, or something else, can be
+//! disconnected in time.
 
 use std::{
     io,
@@ -9,13 +9,13 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 
-/// What every HTTP/2 client sends first (RFC 9113, section 3.4).
+/// The first bytes of every HTTP/2 client (RFC 9113, section 3.4).
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A stream whose preface has been read and seen to be right; it is read again from here.
+/// A stream whose preface has been read and verified; it is replayed to the next reader.
 pub(super) struct Prefaced<S> {
     stream: S,
-    /// Bytes of the preface that have been read again.
+    /// Bytes of the preface that have been replayed.
     replayed: usize,
 }
 
@@ -23,7 +23,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Prefaced<S> {
     /// Waits for the preface.
     ///
     /// # Errors
-    /// When the peer sends anything else, or leaves.
+    /// If the peer sends anything else, or disconnects.
     pub(super) async fn expect(mut stream: S) -> io::Result<Self> {
         let mut received = [0; PREFACE.len()];
         stream.read_exact(&mut received).await?;

@@ -1,7 +1,7 @@
-//! `GET /v2/overview`: models, load and the last batches, for a page that follows them.
+//! `GET /v2/overview`: models, load and recent batches, for the web page.
 //!
-//! However many clients ask, it is made at most twice a second, apart from the threads that do I/O, and of bounded
-//! size. Batches are recorded while somebody asks, and for a few seconds after.
+//! It is computed at most twice a second however many clients ask, outside the I/O threads, and is of bounded size.
+//! Batches are recorded only while a client asks, and for a few seconds after.
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
@@ -29,43 +29,43 @@ use crate::{
     repository::{IndexEntry, ModelVersion},
 };
 
-/// How old an answer may be that is given again.
+/// Maximum age of a cached response.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// How long batches are recorded after the last client asked.
+/// How long batches are recorded after the last request.
 pub(super) const WATCH: Duration = Duration::from_secs(5);
 
-/// Events of batches that are kept: 320 KiB, which take a fifth of a millisecond to copy.
+/// Maximum number of batch events kept: 320 KiB, which take a fifth of a millisecond to copy.
 const MOST_EVENTS: usize = 8192;
 
-/// What is shown of them.
+/// Limits of the excerpt shown.
 const BOUNDS: Bounds = Bounds { length_ns: 5_000_000_000, rows: 24, spans: 600 };
 
-/// Most model versions that are shown.
+/// Maximum number of model versions shown.
 const MOST_MODELS: usize = 256;
 
-/// Most sizes of batches of a version that are shown, those that ran most often.
+/// Maximum number of batch sizes shown per version; the most frequent ones are shown.
 const MOST_SIZES: usize = 32;
 
-/// Most characters of a reason.
+/// Maximum length of a reason, in characters.
 const MOST_REASON: usize = 300;
 
-/// Makes and keeps the answer.
+/// Computes and caches the response.
 #[derive(Clone)]
 pub(super) struct Overview(Arc<Shared>);
 
 struct Shared {
     services: Arc<Services>,
     timeline: Arc<Timeline>,
-    /// The last answer, and when it was made. Held while one is made, so that others wait for the same.
+    /// The last response and its time. Locked while one is computed, so that other requests wait for the same one.
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
     watch: Mutex<Watch>,
 }
 
-/// Whether batches are recorded for somebody.
+/// Whether batches are being recorded for the overview.
 #[derive(Default)]
 struct Watch {
-    /// When they are no more, unless somebody asks again; none while they are not.
+    /// End of the recording unless another request comes; `None` if nothing is recorded.
     until: Option<Instant>,
 }
 
@@ -74,10 +74,10 @@ impl Overview {
         Self(Arc::new(Shared { services, timeline, last: tokio::sync::Mutex::default(), watch: Mutex::default() }))
     }
 
-    /// What is known now.
+    /// Returns the current overview.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be serialized.
     pub(super) async fn answer(self) -> Result<Response, Problem> {
         self.watch();
         let json = self.json().await?;
@@ -97,7 +97,7 @@ impl Overview {
         Ok(json)
     }
 
-    /// Records batches from now on, until nobody has asked for [`WATCH`].
+    /// Records batches from now on, until no client has asked for [`WATCH`].
     fn watch(&self) {
         let until = Instant::now() + WATCH;
         if self.0.watch.lock().until.replace(until).is_some() {
@@ -188,7 +188,7 @@ impl Used {
     }
 }
 
-/// A version, or a model of which none could be tried. Counts are of what is loaded, since it was.
+/// A version, or a model without versions. Counts start when the version was loaded.
 #[derive(Debug, PartialEq, Serialize)]
 struct Model {
     name: String,
@@ -209,7 +209,7 @@ struct Size {
     executions: u64,
 }
 
-/// The first of them, and how many more there are.
+/// Returns the first models, and how many more there are.
 fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>, usize) {
     let key = |version: &ModelVersion| (version.spec().name.clone(), version.spec().version.to_string());
     let mut loaded: HashMap<_, _> = loaded.iter().map(|version| (key(version), version)).collect();
@@ -234,7 +234,7 @@ fn models(states: Vec<IndexEntry>, loaded: &[Arc<ModelVersion>]) -> (Vec<Model>,
     (shown.collect(), left_out)
 }
 
-/// Those that ran most often, ascending by size.
+/// Returns the most frequent sizes, ascending.
 fn sizes(mut ran: Vec<BatchStats>) -> Vec<Size> {
     ran.sort_by_key(|size| std::cmp::Reverse(size.compute_infer.count));
     ran.truncate(MOST_SIZES);

@@ -1,4 +1,4 @@
-//! The fuzz body of gRPC frames: messages do not depend on how the body is cut, and take bounded memory.
+//! The fuzz target for gRPC frames: messages do not depend on how the body is split, and take bounded memory.
 
 use std::{convert::Infallible, sync::LazyLock};
 
@@ -9,17 +9,17 @@ use tonic::Code;
 use super::*;
 use crate::budget::Budget;
 
-/// Longest message, in bytes: long enough that a declared length alone is not trusted with it.
+/// Maximum message length in bytes; long enough that memory is not allocated on the declared length alone.
 const LIMIT_BYTES: usize = 2 * TRUSTED_BYTES;
 
-/// Room for some of the longest messages, in bytes.
+/// Budget in bytes, enough for several of the longest messages.
 const BUDGET_BYTES: usize = 32 * LIMIT_BYTES;
 
-/// Long messages are decompressed on threads of their own.
+/// Long messages are decompressed on separate threads.
 static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime"));
 
-/// A body that comes in pieces of one length, with a pause before each.
+/// A body that arrives in pieces of one length, with a pause before each.
 struct Pieces {
     rest: Bytes,
     piece_bytes: usize,
@@ -47,10 +47,10 @@ impl Body for Pieces {
     }
 }
 
-/// All messages of a body, and the error that it ends with.
+/// All messages of a body, and the error at its end, if any.
 type Outcome = (Vec<Bytes>, Option<(Code, String)>);
 
-/// The fuzz body. The first byte chooses the encoding, the second the length of pieces; the others are the call's body.
+/// The fuzz target. The first byte selects the encoding, the second the length of pieces; the rest is the body.
 pub fn frames(bytes: &[u8]) {
     let Some((&[encoding, piece_bytes], body)) = bytes.split_first_chunk() else { return };
     let encoding = [None, Some(Encoding::Gzip), Some(Encoding::Deflate)][usize::from(encoding) % 3];
@@ -95,7 +95,7 @@ fn read(body: &[u8], piece_bytes: usize, encoding: Option<Encoding>) -> Outcome 
     (messages, error)
 }
 
-/// What is gathered of a message is paid for, and takes no more memory than the bytes that have come vouch for.
+/// Checks that the gathered bytes are paid for, and that their memory stays within what the received bytes justify.
 fn check_memory(reader: &MessageReader<Pieces>) {
     let State::Gathering(Gathering { length, gathered, .. }) = &reader.state else { return };
     assert!(gathered.len() <= reader.held.amount(), "{} of {} bytes are held", reader.held.amount(), gathered.len());

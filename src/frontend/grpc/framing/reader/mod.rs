@@ -1,4 +1,4 @@
-//! Reading messages out of a request's body.
+//! Reads messages from a request's body.
 
 use std::{
     fmt::Display,
@@ -21,11 +21,11 @@ use crate::{
     frontend::intake::{Encoding, Inflate, Message, ROOM_PATIENCE, TRUST_FACTOR, TRUSTED_BYTES, Workers, no_room},
 };
 
-/// How long a message may stop in the middle once it holds more than [`STALL_BYTES`]: a peer must not hold memory that
-/// others need by sending half of a message.
+/// Maximum pause in the middle of a message that holds more than [`STALL_BYTES`], so that a peer cannot hold memory by
+/// sending half of a message.
 const STALL_PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a message may hold for as long as its peer likes.
+/// A message with at most this many bytes may pause indefinitely.
 const STALL_BYTES: usize = 64 << 10;
 
 /// Splits a request's body into messages.
@@ -41,14 +41,14 @@ const STALL_BYTES: usize = 64 << 10;
 pub(in crate::frontend::grpc) struct MessageReader<B> {
     body: B,
     state: State,
-    /// What has come and is not read yet.
+    /// Received bytes that have not been read.
     chunk: Bytes,
     encoding: Option<Encoding>,
     limit: usize,
-    /// What the message being read takes of its connection's share.
+    /// The message's share of the connection's memory budget.
     held: Reservation,
     workers: Arc<Workers>,
-    /// Ends a message that stops in its middle; set while one of some size waits for its next bytes.
+    /// Timer that ends a message whose peer pauses for too long.
     stall: Option<Pin<Box<Sleep>>>,
 }
 
@@ -63,7 +63,7 @@ enum State {
     Ended,
 }
 
-/// A message of which a part has come.
+/// A message that has partly arrived.
 struct Gathering {
     compressed: bool,
     length: usize,
@@ -77,8 +77,8 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: std::fmt::Display,
 {
-    /// A reader of messages of at most `limit` bytes, of which those so flagged are compressed by `encoding`. What they
-    /// take is held where `held` holds nothing yet; large ones are decompressed by `workers`.
+    /// Creates a reader of messages of at most `limit` bytes. Messages flagged as compressed use `encoding`. Their
+    /// memory is reserved in `held`, which must be empty; large messages are decompressed by `workers`.
     pub(in crate::frontend::grpc) fn new(
         body: B,
         encoding: Option<Encoding>,
@@ -89,15 +89,15 @@ where
         Self { body, state: AT_PREFIX, chunk: Bytes::new(), encoding, limit, held, workers, stall: None }
     }
 
-    /// Works on messages that are too large for an I/O thread.
+    /// Returns the workers for messages that are too large for an I/O thread.
     pub(in crate::frontend::grpc) fn workers(&self) -> &Arc<Workers> {
         &self.workers
     }
 
-    /// The one message of a unary call, once the client has said that nothing follows.
+    /// Returns the single message of a unary call, once the client has half-closed.
     ///
     /// # Errors
-    /// INTERNAL when there is none or more than one; see [`Self::poll_next`].
+    /// INTERNAL if there is no message or more than one; see [`Self::poll_next`].
     pub(in crate::frontend::grpc) async fn only(&mut self) -> Result<Message, Status> {
         let Some(message) = poll_fn(|context| self.poll_next(context)).await.transpose()? else {
             return Err(Status::internal("the call carries no message"));
@@ -108,11 +108,11 @@ where
         Ok(message)
     }
 
-    /// The next message, uncompressed, or `None` after the last one.
+    /// Returns the next message, uncompressed, or `None` after the last one.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED for a message over the limit or over the memory there is, INTERNAL for a broken frame,
-    /// DEADLINE_EXCEEDED for a message that stops in its middle, CANCELLED when the client went away. Nothing follows
+    /// RESOURCE_EXHAUSTED for a message over the limit or over the memory budget, INTERNAL for a malformed frame,
+    /// DEADLINE_EXCEEDED for a message that pauses for too long, CANCELLED if the client disconnected. Nothing follows
     /// an error.
     pub(in crate::frontend::grpc) fn poll_next(
         &mut self,
@@ -166,7 +166,7 @@ where
                     }
                 }
                 State::Gathering(gathering) => {
-                    // What has come is paid for before it is kept.
+                    // Memory is reserved before received bytes are stored.
                     let missing = gathering.length_with(&self.chunk).saturating_sub(self.held.amount());
                     if !self.held.try_grow(missing) {
                         self.await_room(missing);
@@ -209,7 +209,7 @@ where
         Ok(())
     }
 
-    /// Waits with a message in its middle for room for `missing` bytes more.
+    /// Suspends a partial message until `missing` more bytes of memory are available.
     fn await_room(&mut self, missing: usize) {
         if let State::Gathering(gathering) = mem::replace(&mut self.state, State::Ended) {
             let mut held = self.held.take();
@@ -221,7 +221,7 @@ where
         }
     }
 
-    /// Fetches more of the body; false at its end.
+    /// Receives more of the body; returns false at its end.
     fn poll_chunk(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         loop {
             let Poll::Ready(frame) = Pin::new(&mut self.body).poll_frame(context) else {
@@ -238,14 +238,14 @@ where
                         self.chunk = data;
                         Poll::Ready(Ok(true))
                     }
-                    // Trailers of a request mean nothing here; the end follows.
+                    // Trailers of a request have no meaning; the end follows.
                     Err(_) => continue,
                 },
             };
         }
     }
 
-    /// An error once a message of some size has stopped in its middle for too long.
+    /// Returns an error once a message has paused for too long.
     fn poll_stall(&mut self, context: &mut Context<'_>) -> Poll<Result<bool, Status>> {
         if self.held.amount() <= STALL_BYTES {
             return Poll::Pending;
@@ -258,13 +258,13 @@ where
 }
 
 impl Gathering {
-    /// Bytes of the message that are there with `chunk`.
+    /// Returns how many bytes of the message are present, including `chunk`.
     fn length_with(&self, chunk: &Bytes) -> usize {
         self.gathered.len().saturating_add(chunk.len()).min(self.length)
     }
 
-    /// Moves what belongs to the message out of `chunk`; the message once it is complete. One that came in one piece is
-    /// not copied.
+    /// Moves the message's bytes out of `chunk`, and returns the message once it is complete. A message in a single
+    /// piece is not copied.
     fn gather(&mut self, chunk: &mut Bytes) -> Result<Option<Bytes>, Status> {
         let Self { length, gathered, .. } = self;
         let length = *length;
@@ -287,12 +287,12 @@ impl Gathering {
 /// Decodes one message.
 ///
 /// # Errors
-/// INTERNAL where the bytes are no such message.
+/// INTERNAL if the bytes are not such a message.
 pub(in crate::frontend::grpc) fn decode<M: prost::Message + Default>(message: Bytes) -> Result<M, Status> {
     M::decode(message).map_err(|error| unparsable(&error))
 }
 
-/// The status of bytes that are no such message.
+/// Returns the status for bytes that are not such a message.
 pub(in crate::frontend::grpc) fn unparsable(error: &dyn Display) -> Status {
     Status::internal(format!("cannot parse the message: {error}"))
 }
