@@ -1,10 +1,10 @@
-//! What cards say of themselves, by NVML: a library of the driver's, which is loaded where there is a card.
+//! Readings of CUDA cards through NVML, a library of the driver that is loaded only if there is a card.
 
 use std::fmt;
 
 use nvml_wrapper::{Device, Nvml, error::NvmlError};
 
-/// The cards that are watched.
+/// The observed cards.
 pub struct WatchedCards {
     nvml: Nvml,
     cards: Vec<WatchedCard>,
@@ -13,32 +13,32 @@ pub struct WatchedCards {
 #[derive(Debug)]
 struct WatchedCard {
     uuid: String,
-    /// Millijoules when the watching began; none where the card does not count them.
+    /// Energy in millijoules at the start; `None` if the card does not count it.
     energy_at_start: Option<u64>,
 }
 
-/// What one card says at one instant. What it does not know is absent.
+/// The readings of one card at one instant; unknown values are `None`.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CardReading {
-    /// As the driver has it, `GPU-…`.
+    /// Identifier of the driver, `GPU-…`.
     pub uuid: String,
-    /// Share of the last sample period in which a kernel ran, 0 to 1.
+    /// Fraction of the last sample period in which a kernel ran, 0 to 1.
     pub utilization: Option<f64>,
-    /// Bytes of its memory, and of those in use by all processes.
+    /// Total memory, and memory in use by all processes, in bytes.
     pub memory: Option<(u64, u64)>,
-    /// Watts that it takes.
+    /// Power draw in watts.
     pub power_usage: Option<f64>,
-    /// Most watts that it may take.
+    /// Power limit in watts.
     pub power_limit: Option<f64>,
-    /// Joules that it took since the watching began.
+    /// Energy in joules since the start.
     pub energy: Option<f64>,
 }
 
 impl WatchedCards {
-    /// Begins to watch cards by their identifiers.
+    /// Starts observing cards, given their identifiers.
     ///
     /// # Errors
-    /// When the library is not there, does not start, or does not know a card.
+    /// If the library is missing, cannot be initialized, or does not know a card.
     pub fn open(uuids: &[String]) -> Result<Self, NvmlError> {
         let nvml = Nvml::init()?;
         let watched = uuids.iter().map(|uuid| {
@@ -49,7 +49,7 @@ impl WatchedCards {
         Ok(Self { nvml, cards })
     }
 
-    /// What each card says now. A card that fails meanwhile says nothing.
+    /// Reads each card. A card that fails is omitted.
     pub(super) fn read(&self) -> Vec<CardReading> {
         let read = |watched: &WatchedCard| {
             let card = self.nvml.device_by_uuid(watched.uuid.as_str()).ok()?;
@@ -69,7 +69,7 @@ impl WatchedCard {
             memory: card.memory_info().ok().map(|memory| (memory.total, memory.used)),
             power_usage: card.power_usage().ok().map(watts),
             power_limit: card.enforced_power_limit().ok().map(watts),
-            // A driver that is loaded again counts from zero.
+            // A reloaded driver counts from zero.
             energy: energy.map(|(start, now)| now.checked_sub(start).unwrap_or(now) as f64 / 1e3),
         }
     }

@@ -1,4 +1,4 @@
-//! A histogram over fixed bounds, as Prometheus wants it.
+//! A histogram over fixed bounds, in the form that Prometheus expects.
 
 /// Upper bounds of durations in nanoseconds, 50 µs to 10 s.
 const DURATION_BOUNDS_NS: &[u64] = &[
@@ -24,10 +24,10 @@ const DURATION_BOUNDS_NS: &[u64] = &[
 /// Upper bounds of batch sizes in rows.
 const ROW_BOUNDS: &[u64] = &[1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024];
 
-/// Largest number of bounds of any histogram here; fixed so that recording never allocates.
+/// Maximum number of bounds of any histogram here. Fixed, so that recording never allocates.
 const MOST_BOUNDS: usize = 17;
 
-/// Counts of observed values by upper bound, their number and their sum. A bound belongs to its bucket.
+/// Number of observed values per upper bound, total number and sum. A value equal to a bound is in that bound's bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Histogram {
     bounds: &'static [u64],
@@ -37,12 +37,12 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// An empty histogram of durations in nanoseconds.
+    /// Creates an empty histogram of durations in nanoseconds.
     pub fn of_durations() -> Self {
         Self::over(DURATION_BOUNDS_NS)
     }
 
-    /// An empty histogram of batch sizes in rows.
+    /// Creates an empty histogram of batch sizes in rows.
     pub fn of_rows() -> Self {
         Self::over(ROW_BOUNDS)
     }
@@ -52,12 +52,12 @@ impl Histogram {
         Self { bounds, counts: [0; MOST_BOUNDS], count: 0, sum: 0 }
     }
 
-    /// Counts one value.
+    /// Records a value.
     pub fn record(&mut self, value: u64) {
         self.record_many(value, 1);
     }
 
-    /// Counts one value `times` times.
+    /// Records a value `times` times.
     pub fn record_many(&mut self, value: u64, times: u64) {
         let bucket = self.bounds.partition_point(|&bound| bound < value);
         if bucket < self.bounds.len() {
@@ -67,17 +67,17 @@ impl Histogram {
         self.sum += value.saturating_mul(times);
     }
 
-    /// Number of values.
+    /// Returns the number of values.
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// Sum of the values, in the unit they were recorded in.
+    /// Returns the sum of the values, in the recorded unit.
     pub fn sum(&self) -> u64 {
         self.sum
     }
 
-    /// Each bound with the number of values at or below it, ascending; values above the last bound count in none.
+    /// Returns each bound, ascending, with the number of values up to it. Values above the last bound are in none.
     pub fn cumulative(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.bounds.iter().zip(&self.counts).scan(0, |below, (&bound, &count)| {
             *below += count;

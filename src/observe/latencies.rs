@@ -1,5 +1,5 @@
-//! Latencies that are shown only where it is asked for (`--metrics-config`): summaries over the last minute, and a
-//! histogram of the time to the first response of decoupled requests.
+//! Optional latency metrics (`--metrics-config`): summaries over the last minute, and a histogram of the time to the
+//! first response of decoupled requests.
 
 use std::time::{Duration, Instant};
 
@@ -8,82 +8,84 @@ use parking_lot::Mutex;
 
 use super::timings::RequestTimings;
 
-/// How far back quantiles look: Triton's summaries forget what is older than a minute, a fifth of it at a time.
+/// Age limit of the values in a quantile. Like Triton's summaries, values older than a minute are dropped, a fifth of a
+/// minute at a time.
 const AGE: Duration = Duration::from_secs(60);
 const AGE_BUCKETS: usize = 5;
 
-/// Longest latency that is told apart from longer ones, in microseconds: an hour.
+/// Maximum latency that is recorded exactly, in microseconds: an hour.
 const LONGEST_US: u64 = 3_600_000_000;
 
-/// Decimal digits of a latency that quantiles keep: they are within 1 % of a latency that was observed.
+/// Decimal digits that are kept of a latency: quantiles are within 1 % of an observed value.
 const DIGITS: u8 = 2;
 
-/// Bounds of the time to the first response in milliseconds, where the model names none.
+/// Default bounds of the time to the first response, in milliseconds.
 const FIRST_RESPONSE_BOUNDS_MS: [f64; 4] = [100.0, 500.0, 2_000.0, 5_000.0];
 
-/// Most bounds that a model may name; further ones are left out.
+/// Maximum number of bounds that a model may configure; further ones are ignored.
 const MOST_BOUNDS: usize = 1_000;
 
-/// Which latencies the metrics show.
+/// Selection of latency metrics.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyMetrics {
-    /// The counters `nv_inference_…_duration_us` (`counter_latencies`).
+    /// Whether to export the counters `nv_inference_…_duration_us` (`counter_latencies`).
     pub counters: bool,
-    /// The summaries `nv_inference_…_summary_us` (`summary_latencies`).
+    /// Whether to export the summaries `nv_inference_…_summary_us` (`summary_latencies`).
     pub summaries: bool,
     /// Quantiles of the summaries, from 0 to 1 (`summary_quantiles`).
     pub quantiles: Vec<f64>,
-    /// The histogram `nv_inference_first_response_histogram_ms` of decoupled models (`histogram_latencies`).
+    /// Whether to export the histogram `nv_inference_first_response_histogram_ms` of decoupled models
+    /// (`histogram_latencies`).
     pub histograms: bool,
 }
 
 impl Default for LatencyMetrics {
-    /// Triton's.
+    /// Triton's defaults.
     fn default() -> Self {
         Self { counters: true, summaries: false, quantiles: vec![0.5, 0.9, 0.95, 0.99, 0.999], histograms: false }
     }
 }
 
-/// Latencies of one version as the metrics show them.
+/// Latencies of one version for the metrics.
 #[derive(Debug)]
 pub struct VersionLatencies {
     counters: bool,
     quantiles: Vec<f64>,
-    /// In the order of [`RequestTimings`]; none unless they are shown.
+    /// In the order of [`RequestTimings`]; `None` unless exported.
     summaries: Option<Mutex<[Summary; 5]>>,
     first_response: Option<Mutex<FirstResponse>>,
 }
 
-/// What a summary says at one instant, in microseconds.
+/// The reading of a summary at one instant, in microseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SummaryReading {
-    /// Latencies since the version was loaded.
+    /// Number of latencies since the version was loaded.
     pub count: u64,
-    /// Their sum.
+    /// Sum of the latencies.
     pub sum_us: f64,
-    /// Quantiles of the last minute, each with its latency; not a number where there was none.
+    /// Quantiles of the last minute with their latencies; NaN if there were none.
     pub quantiles: Vec<(f64, f64)>,
 }
 
-/// What the histogram of first responses says at one instant, in milliseconds.
+/// The reading of the first-response histogram at one instant, in milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FirstResponseReading {
-    /// Each bound, ascending, with the number of times at or below it.
+    /// Each bound, ascending, with the number of values up to it.
     pub cumulative: Vec<(f64, u64)>,
-    /// All times, those above the last bound included.
+    /// Number of all values, including those above the last bound.
     pub count: u64,
-    /// Their sum.
+    /// Sum of all values.
     pub sum_ms: f64,
 }
 
-/// What [`VersionLatencies`] say at one instant.
+/// The reading of [`VersionLatencies`] at one instant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LatencyReading {
-    /// Whether the counters of durations are shown.
+    /// Whether the counters of durations are exported.
     pub counters: bool,
-    /// In the order of [`RequestTimings`]; empty unless they are shown.
+    /// In the order of [`RequestTimings`]; empty unless exported.
     pub summaries: Vec<SummaryReading>,
-    /// None unless it is shown.
+    /// `None` unless exported.
     pub first_response: Option<FirstResponseReading>,
 }
 
@@ -94,8 +96,7 @@ impl Default for LatencyReading {
 }
 
 impl VersionLatencies {
-    /// Of a version of which nothing was observed. `bounds_ms` are those that its configuration names for first
-    /// responses, if it does.
+    /// Creates empty latencies. `bounds_ms` are the bounds for first responses in the version's configuration, if any.
     pub fn new(shown: &LatencyMetrics, decoupled: bool, bounds_ms: Option<&[f64]>) -> Self {
         let first_response = shown.histograms && decoupled;
         Self {
@@ -107,7 +108,7 @@ impl VersionLatencies {
         }
     }
 
-    /// A request was answered.
+    /// Records an answered request.
     pub(super) fn success(&self, now: Instant, timings: &RequestTimings) {
         let Some(summaries) = &self.summaries else { return };
         let RequestTimings { total_ns, queue_ns, compute_input_ns, compute_infer_ns, compute_output_ns } = *timings;
@@ -117,14 +118,14 @@ impl VersionLatencies {
         }
     }
 
-    /// The first response of a decoupled request left after `ns`.
+    /// Records the first response of a decoupled request, sent after `ns`.
     pub(super) fn first_response(&self, ns: u64) {
         if let Some(histogram) = &self.first_response {
             histogram.lock().observe(ns as f64 / 1e6);
         }
     }
 
-    /// What is shown at `now`.
+    /// Returns the reading at `now`.
     pub(super) fn reading(&self, now: Instant) -> LatencyReading {
         let summaries = self.summaries.as_ref().map(|summaries| {
             summaries.lock().iter_mut().map(|summary| summary.reading(now, &self.quantiles)).collect()
@@ -137,16 +138,15 @@ impl VersionLatencies {
     }
 }
 
-/// Latencies in microseconds: all of them counted, those of the last minute kept for quantiles. What it keeps takes
-/// about 70 KB.
+/// Latencies in microseconds: all are counted, and those of the last minute are kept for quantiles. Takes about 70 KB.
 #[derive(Debug)]
 struct Summary {
     count: u64,
     sum_us: u64,
-    /// The newest at `head`, the others behind it in a circle.
+    /// A ring of histograms, the newest at `head`.
     ages: [Option<Histogram<u32>>; AGE_BUCKETS],
     head: usize,
-    /// When the head is to be put aside; `None` before the first latency.
+    /// When the next histogram of the ring is due; `None` before the first latency.
     turns_at: Option<Instant>,
 }
 
@@ -162,7 +162,7 @@ impl Summary {
         self.count += 1;
         self.sum_us = self.sum_us.saturating_add(us);
         if self.ages[self.head].is_none() {
-            // The bounds are constants that the histogram takes.
+            // The bounds are constants that the histogram accepts.
             self.ages[self.head] = Histogram::new_with_bounds(1, LONGEST_US, DIGITS).ok();
         }
         if let Some(newest) = &mut self.ages[self.head] {
@@ -170,7 +170,7 @@ impl Summary {
         }
     }
 
-    /// Forgets what is too old.
+    /// Drops values that are too old.
     fn turn(&mut self, now: Instant) {
         let share = AGE / AGE_BUCKETS as u32;
         let mut turns_at = *self.turns_at.get_or_insert(now + share);
@@ -182,7 +182,7 @@ impl Summary {
             self.ages[self.head] = None;
             turns_at += share;
         }
-        // Nothing came for longer than all of them last.
+        // No value for longer than the whole ring covers.
         if now >= turns_at {
             turns_at = now + share;
         }
@@ -195,7 +195,7 @@ impl Summary {
         for age in self.ages.iter().flatten() {
             match &mut all {
                 None => all = Some(age.clone()),
-                // All have the same bounds.
+                // All histograms have the same bounds.
                 Some(all) => _ = all.add(age),
             }
         }
@@ -208,7 +208,7 @@ impl Summary {
     }
 }
 
-/// Times to the first response by upper bound. A bound belongs to its bucket.
+/// Times to the first response by upper bound. A value equal to a bound is in that bound's bucket.
 #[derive(Debug)]
 struct FirstResponse {
     /// Ascending.

@@ -1,4 +1,4 @@
-//! The fields of log records, and of the spans that records are written in.
+//! The fields of log records, and of the spans in which records are written.
 
 use std::fmt::{self, Write as _};
 
@@ -14,26 +14,27 @@ use tracing_subscriber::{
     registry::{LookupSpan, Scope},
 };
 
-/// The field that a record's own words are in.
+/// The field that contains a record's message.
 const MESSAGE: &str = "message";
 
-/// Fields in the order they came in, each name once.
+/// Fields in order of appearance, each name once.
 #[derive(Debug, Default)]
 pub(super) struct Fields(Vec<(&'static str, Shown)>);
 
-/// A value, as both forms of the log show it.
+/// A value, as both log formats print it.
 #[derive(Clone, Debug, PartialEq)]
 enum Shown {
-    /// A text, which a line always quotes.
+    /// A string, which a line always quotes.
     Text(String),
-    /// What a value's `Debug` or `Display` wrote: quoted by a line wherever it could pass for something else.
+    /// The output of a value's `Debug` or `Display`; a line quotes it if it would be ambiguous.
     Written(String),
-    /// A number or a truth value.
+    /// A number or boolean.
     Plain(Value),
 }
 
 impl Fields {
-    /// Those of a record, behind them those of the spans around it. Of one name the innermost counts.
+    /// Collects the fields of a record, followed by those of the surrounding spans. If a name occurs twice, the
+    /// innermost wins.
     pub(super) fn of<S>(event: &Event<'_>, spans: Option<Scope<'_, S>>) -> Self
     where
         S: for<'a> LookupSpan<'a>,
@@ -59,8 +60,8 @@ impl Fields {
         }
     }
 
-    /// The message, then ` name=value` for every other field, as one line. Lines that a message has of its own are
-    /// indented, so that none of them looks like a record.
+    /// Writes the message, followed by ` name=value` for every other field. Further lines of a message are indented, so
+    /// that none of them can be mistaken for a record.
     pub(super) fn write_line(&self, writer: &mut impl fmt::Write) -> fmt::Result {
         let message = self.0.iter().find(|(name, _)| *name == MESSAGE);
         if let Some((_, Shown::Text(text) | Shown::Written(text))) = message {
@@ -82,7 +83,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Adds all of them to a JSON object.
+    /// Adds all fields to a JSON object.
     pub(super) fn add_to(self, object: &mut Map<String, Value>) {
         for (name, value) in self.0 {
             let value = match value {
@@ -94,13 +95,14 @@ impl Fields {
     }
 }
 
-/// Whether a value has what ends values, begins fields or ends lines.
+/// Whether a value contains characters that would end it, start a field or end the line.
 fn is_ambiguous(text: &str) -> bool {
     text.is_empty()
         || text.chars().any(|letter| letter.is_whitespace() || letter.is_control() || "=\"".contains(letter))
 }
 
-/// Writes a text without what would end its line or move a terminal's cursor.
+/// Writes text with control characters and line separators escaped, so that it cannot end the line or move a terminal's
+/// cursor.
 fn write_escaped(writer: &mut impl fmt::Write, text: &str) -> fmt::Result {
     for letter in text.chars() {
         match letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}') {
@@ -114,7 +116,7 @@ fn write_escaped(writer: &mut impl fmt::Write, text: &str) -> fmt::Result {
 impl Visit for Fields {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let mut written = String::new();
-        // Writing into a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(written, "{value:?}");
         self.set(field, Shown::Written(written));
     }
@@ -144,7 +146,7 @@ impl Visit for Fields {
     }
 }
 
-/// Keeps the fields of every span for the records within it.
+/// A layer that stores the fields of every span for the records within it.
 #[derive(Debug)]
 pub(super) struct SpanFields;
 

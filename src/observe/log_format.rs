@@ -1,4 +1,4 @@
-//! How one log record looks.
+//! The formats of a log record.
 
 use std::{
     fmt,
@@ -25,23 +25,23 @@ use tracing_subscriber::{
 
 use super::log_fields::Fields;
 
-/// The forms of a log record. Times are UTC.
+/// The formats of a log record. Times are UTC.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// Triton's: `I1231 23:59:59.123456 42 serve.rs:7] message key=value`, with the severity, month and day, time,
-    /// process and place.
+    /// Triton's default: `I1231 23:59:59.123456 42 serve.rs:7] message key=value`, with severity, month and day, time,
+    /// process id and source location.
     #[default]
     Default,
-    /// Triton's other one: `2026-12-31T23:59:59Z I 42 serve.rs:7] message key=value`.
+    /// Triton's alternative: `2026-12-31T23:59:59Z I 42 serve.rs:7] message key=value`.
     Iso8601,
-    /// One JSON object a line: `timestamp`, `level`, `target`, `message`, then the record's own keys.
+    /// One JSON object per line: `timestamp`, `level`, `target`, `message`, then the record's own fields.
     Json,
 }
 
 impl LogFormat {
     const ALL: [Self; 3] = [Self::Default, Self::Iso8601, Self::Json];
 
-    /// Its name as a flag and as a log setting.
+    /// Returns its name as a flag and as a log setting.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Default => "default",
@@ -66,7 +66,7 @@ impl FromStr for LogFormat {
     }
 }
 
-/// The format in use, changeable while records are written.
+/// The current format, which may change while records are written.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SharedFormat(Arc<AtomicU8>);
 
@@ -104,7 +104,7 @@ where
     }
 }
 
-/// Writes nothing: the fields of spans are kept as values ([`SpanFields`](super::log_fields::SpanFields)).
+/// Formats no text, because the fields of spans are stored as values ([`SpanFields`](super::log_fields::SpanFields)).
 #[derive(Debug)]
 pub(super) struct NoText;
 
@@ -114,7 +114,8 @@ impl<'a> FormatFields<'a> for NoText {
     }
 }
 
-/// `timestamp` is RFC 3339 with six decimals, always of one width until the year 10000.
+/// Writes Triton's default format. `timestamp` is RFC 3339 with six decimals, and has a fixed width until the year
+/// 10000.
 fn write_default(
     writer: &mut Writer<'_>,
     timestamp: &str,
@@ -154,7 +155,7 @@ fn write_json(writer: &mut Writer<'_>, timestamp: String, metadata: &Metadata<'s
     writeln!(writer, "{line}")
 }
 
-/// Triton's letter; verbose records are informational to it.
+/// Returns Triton's letter for a level; Triton logs verbose records as informational.
 fn severity(level: &Level) -> char {
     match *level {
         Level::ERROR => 'E',

@@ -1,4 +1,4 @@
-//! CPU and memory of the machine, read from `/proc`. On a system without it there is nothing to report.
+//! CPU and memory of the machine, read from `/proc`. On a system without `/proc`, nothing is reported.
 
 use std::{
     fs,
@@ -7,7 +7,8 @@ use std::{
 
 use parking_lot::Mutex;
 
-/// The machine in a few words, to stand beside measured figures: how many cores this process may use, and of what.
+/// Returns a short description of the machine for reports of measurements: the number of cores that this process may
+/// use, and their type.
 pub fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -15,7 +16,7 @@ pub fn machine() -> String {
     format!("{cores} {} of {name}", if cores == 1 { "core" } else { "cores" })
 }
 
-/// Memory that this process may use, in bytes: the machine's, or less where its control group has a limit.
+/// Returns the memory that this process may use, in bytes: the machine's, or the limit of its control group if lower.
 pub fn memory_bytes() -> Option<u64> {
     let machine = Machine::memory()?.total;
     let group = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -26,8 +27,8 @@ pub fn memory_bytes() -> Option<u64> {
     )
 }
 
-/// Files that may hold a limit on the memory of the process, of its control group and of those around it: version 2's,
-/// and version 1's as containers see it. A file without a limit holds a word or an enormous number.
+/// Returns the files that may contain a memory limit of the process's control group and its ancestors: those of version
+/// 2, and that of version 1 as containers see it. Without a limit, a file contains a word or a very large number.
 fn group_limits(cgroup: &str) -> impl Iterator<Item = PathBuf> {
     let own = cgroup.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or_default();
     let groups: Vec<PathBuf> =
@@ -35,12 +36,12 @@ fn group_limits(cgroup: &str) -> impl Iterator<Item = PathBuf> {
     groups.into_iter().chain([PathBuf::from("/sys/fs/cgroup/memory/memory.limit_in_bytes")])
 }
 
-/// Files, connections among them, that this process may have open at once.
+/// Returns the maximum number of open files, including connections, of this process.
 pub fn open_files_limit() -> Option<u64> {
     open_files(&fs::read_to_string("/proc/self/limits").ok()?)
 }
 
-/// The soft limit in `/proc/self/limits`.
+/// Returns the soft limit in `/proc/self/limits`.
 fn open_files(limits: &str) -> Option<u64> {
     let line = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
     line.split_whitespace().next()?.parse().ok()
@@ -51,7 +52,7 @@ fn processor(cpuinfo: &str) -> Option<&str> {
     Some(name.trim()).filter(|name| !name.is_empty())
 }
 
-/// Reads the machine's load; keeps the last reading, because utilisation is a difference of two.
+/// Reads the machine's load. Keeps the last reading, because utilization is a difference of two.
 #[derive(Debug)]
 pub(super) struct Machine {
     last: Mutex<CpuTimes>,
@@ -62,7 +63,7 @@ pub(super) struct Machine {
 struct CpuTimes {
     busy: u64,
     total: u64,
-    /// Share of busy ticks in the last interval, 0 to 1.
+    /// Fraction of busy ticks in the last interval, 0 to 1.
     utilization: f64,
 }
 
@@ -70,7 +71,7 @@ struct CpuTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Memory {
     pub total: u64,
-    /// What programs could not have at once: total less what the kernel calls available.
+    /// Memory that is not available to programs: the total less what the kernel reports as available.
     pub used: u64,
 }
 
@@ -80,7 +81,7 @@ impl Machine {
         Self { last: Mutex::new(first.unwrap_or_default()) }
     }
 
-    /// Share of all CPUs in use since the last call, 0 to 1.
+    /// Returns the fraction of all CPUs in use since the last call, 0 to 1.
     pub(super) fn cpu_utilization(&self) -> Option<f64> {
         let now = cpu_times(&fs::read_to_string("/proc/stat").ok()?)?;
         let mut last = self.last.lock();
@@ -94,7 +95,7 @@ impl Machine {
 }
 
 impl CpuTimes {
-    /// The next reading; within one tick the utilisation stays what it was.
+    /// Returns the next reading. Within one tick the utilization stays the same.
     fn then(self, now: Self) -> Self {
         let total = now.total.saturating_sub(self.total);
         if total == 0 {
@@ -105,8 +106,8 @@ impl CpuTimes {
     }
 }
 
-/// The first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice. Guest time
-/// is part of user time.
+/// Parses the first line of `/proc/stat`: user, nice, system, idle, iowait, irq, softirq, steal, guest, guest_nice.
+/// Guest time is included in user time.
 fn cpu_times(text: &str) -> Option<CpuTimes> {
     let fields = text.lines().next()?.strip_prefix("cpu ")?;
     let ticks: Vec<u64> = fields.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();

@@ -1,11 +1,10 @@
-//! Statistics, Prometheus metrics and logging. May be used anywhere but in `batching`.
+//! Statistics, Prometheus metrics, traces and logging. May be used by every module except `batching`.
 //!
-//! Here lives what the server says about itself: [`ModelStats`] counts what happens to one loaded version,
-//! [`PoolStats`] what the scheduler does, [`RepositoryStats`] what the repository's disk does, [`Metrics`] renders them
-//! as Prometheus text at scrape time, [`timeline`] records requests and tasks one by one, [`trace`] what happens to
-//! single requests, and [`Logging`] installs the log and changes its settings while the server runs. Here must not
-//! live: anything that decides, and anything that knows the wire, the repository or the executor. The list of loaded
-//! versions comes in as a closure.
+//! [`ModelStats`] counts the requests of a loaded version, [`PoolStats`] the scheduler's work, [`RepositoryStats`] the
+//! repository's disk accesses. [`Metrics`] renders them as Prometheus text at scrape time. [`timeline`] records
+//! requests and tasks one by one, [`trace`] the course of single requests, and [`Logging`] installs the log and changes
+//! its settings at run time. This module must not make decisions, and must not depend on the wire, the repository or
+//! the executor; the list of loaded versions is passed in as a closure.
 
 mod cards;
 mod histogram;

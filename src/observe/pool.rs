@@ -1,4 +1,4 @@
-//! Statistics of the executor pool: how much the scheduler does and how long it takes.
+//! Statistics of the executor pool: the scheduler's work and its duration.
 
 use std::{
     iter::Sum,
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 
 use super::histogram::Histogram;
 
-/// Counters of one executor pool. All methods are cheap and may be called from any thread.
+/// Counters of one executor pool. All methods are cheap and can be called from any thread.
 #[derive(Debug)]
 pub struct PoolStats {
     steps: AtomicU64,
@@ -27,16 +27,16 @@ pub struct PoolStats {
     moved: AtomicU64,
 }
 
-/// How the lanes of a pool are, and what became of tasks that were told to stop.
+/// State of the lanes of a pool, and counts of tasks that were told to stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LaneCounts {
-    /// Lanes that a task holds whose time is over, or that are lost to one.
+    /// Lanes that are occupied by a task past its time limit, or lost to one.
     pub stuck: u64,
-    /// Tasks that did not stop and run on beside the lanes.
+    /// Abandoned tasks that still run without a lane.
     pub abandoned: u64,
-    /// Tasks that were told to stop because all their requests had ended.
+    /// Tasks told to stop because all their requests had ended.
     pub unwanted: u64,
-    /// Tasks that were told to stop because their time was over.
+    /// Tasks told to stop because they exceeded their time limit.
     pub overdue: u64,
     /// Times that a lane got a new thread because its task did not stop.
     pub replaced: u64,
@@ -54,20 +54,20 @@ impl Sum for LaneCounts {
     }
 }
 
-/// The counters of a pool at about one instant.
+/// The counters of a pool at approximately one instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSnapshot {
     /// Steps of the scheduler.
     pub steps: u64,
-    /// Time spent in them, in nanoseconds.
+    /// Total time of these steps, in nanoseconds.
     pub step_ns: u64,
-    /// Tasks handed to a lane.
+    /// Tasks given to a lane.
     pub tasks: u64,
-    /// Tasks handed to a lane that have not ended.
+    /// Tasks given to a lane that have not ended.
     pub tasks_running: u64,
-    /// From admission to the answer of rejected requests, in nanoseconds.
+    /// Time from admission to the reply of rejected requests, in nanoseconds.
     pub rejections: Histogram,
-    /// The lanes, as of the last change.
+    /// State of the lanes as of the last change.
     pub lanes: LaneCounts,
     /// Bytes of replies that wait for their clients.
     pub waiting_reply_bytes: u64,
@@ -97,55 +97,56 @@ impl Default for PoolStats {
 }
 
 impl PoolStats {
-    /// The scheduler made one step, which took `ns` nanoseconds.
+    /// Records a step of the scheduler that took `ns` nanoseconds.
     pub fn stepped(&self, ns: u64) {
         self.steps.fetch_add(1, Ordering::Relaxed);
         self.step_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// A task went to a lane.
+    /// Records a task given to a lane.
     pub fn task_started(&self) {
         self.tasks_started.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A task ended, well or not. Called once per started task.
+    /// Records the end of a task, successful or not. Must be called once per started task.
     pub fn task_ended(&self) {
         self.tasks_ended.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request was rejected `ns` nanoseconds after its admission.
+    /// Records a request rejected `ns` nanoseconds after its admission.
     pub fn rejected(&self, ns: u64) {
         self.rejections.lock().record(ns);
     }
 
-    /// The lanes changed; `lanes` replaces what was said before.
+    /// Sets the state of the lanes.
     pub fn set_lanes(&self, lanes: LaneCounts) {
         *self.lanes.lock() = lanes;
     }
 
-    /// Bytes of replies that wait for their clients, for who counts them.
+    /// Returns the counter of waiting reply bytes, for the code that counts them.
     pub fn waiting_reply_bytes(&self) -> &Arc<AtomicUsize> {
         &self.waiting_reply_bytes
     }
 
-    /// A request paused because its client left too many responses unread.
+    /// Records a request that paused because its client left too many responses unread.
     pub fn reply_paused(&self) {
         self.replies_paused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A reply failed because its client left too many unread.
+    /// Records a reply that failed because its client left too many unread.
     pub fn reply_refused(&self) {
         self.replies_refused.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// So many requests moved to another device.
+    /// Records requests that moved to another device.
     pub fn moved(&self, requests: u64) {
         self.moved.fetch_add(requests, Ordering::Relaxed);
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn snapshot(&self) -> PoolSnapshot {
-        // Ends are read before starts, so that a task that ends in between is never subtracted without being counted.
+        // Ends are read before starts, so that a task that ends in between is not subtracted without having been
+        // counted.
         let ended = self.tasks_ended.load(Ordering::Relaxed);
         let started = self.tasks_started.load(Ordering::Relaxed);
         PoolSnapshot {

@@ -2,9 +2,9 @@
 
 use std::sync::atomic::AtomicU64;
 
-/// What went on between the repository and its disk.
+/// Counters of the repository's disk accesses.
 #[derive(Debug, Default)]
 pub struct RepositoryStats {
-    /// Looks at a repository, a model's directory or an entry that failed and were taken for no information.
+    /// Failed reads of a repository, a model directory or an entry, whose result was ignored.
     pub failed_scans: AtomicU64,
 }

@@ -1,58 +1,57 @@
-//! Plain values read from the counters: what ModelStatistics answers, free of any protocol.
+//! Values read from the counters: the content of ModelStatistics, independent of any protocol.
 
 use serde::{Serialize, Serializer, ser::SerializeMap};
 
-/// How often something happened and how long it took in all.
+/// Number of occurrences and their total duration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
-    /// Number of times.
+    /// Number of occurrences.
     pub count: u64,
     /// Sum of the durations in nanoseconds.
     pub ns: u64,
 }
 
 impl Tally {
-    /// Counts one more that took `ns` nanoseconds.
+    /// Adds an occurrence that took `ns` nanoseconds.
     pub fn add(&mut self, ns: u64) {
         self.count += 1;
         self.ns += ns;
     }
 }
 
-/// Statistics of one loaded version since it was loaded: the content of Triton's `ModelStatistics` but for name,
-/// version and `memory_usage`, which is always empty. Field names and numbers serialise as Triton's HTTP endpoint
-/// writes them.
+/// Statistics of one version since it was loaded: the content of Triton's `ModelStatistics` except name, version and
+/// `memory_usage`, which is always empty. Field names and numbers serialize as Triton's HTTP endpoint writes them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StatsSnapshot {
-    /// When the last execution ended, in milliseconds since the Unix epoch; 0: there was none.
+    /// End of the last execution in milliseconds since the Unix epoch; 0 if there was none.
     pub last_inference: u64,
-    /// Rows of all requests that were answered.
+    /// Rows of all answered requests.
     pub inference_count: u64,
     /// Executions of a batch.
     pub execution_count: u64,
-    /// Counted per request.
+    /// Per request.
     pub inference_stats: InferenceStats,
-    /// By position: the responses of decoupled requests that came at this position.
+    /// Per position: the responses of decoupled requests at that position.
     #[serde(serialize_with = "steps_as_map")]
     pub response_stats: Vec<ResponseStats>,
-    /// Counted per execution, one entry for each size that ran, ascending.
+    /// Per execution, one entry for each executed size, ascending.
     pub batch_stats: Vec<BatchStats>,
 }
 
-/// What requests met, each counted once.
+/// Durations of requests, each counted once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct InferenceStats {
-    /// Answered requests, from admission to the answer.
+    /// Answered requests, from admission to the reply.
     pub success: Tally,
     /// Failed requests, from admission to the error.
     pub fail: Tally,
     /// Waiting time of answered requests.
     pub queue: Tally,
-    /// Gathering inputs, of answered requests.
+    /// Time for gathering inputs of answered requests.
     pub compute_input: Tally,
-    /// Running the model, of answered requests.
+    /// Time for running the model, of answered requests.
     pub compute_infer: Tally,
-    /// Taking outputs, of answered requests.
+    /// Time for splitting outputs of answered requests.
     pub compute_output: Tally,
     /// Always zero: there is no response cache.
     pub cache_hit: Tally,
@@ -63,24 +62,24 @@ pub struct InferenceStats {
 /// Executions of one batch size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BatchStats {
-    /// Real rows of the batch, padding left out.
+    /// Rows of the batch without padding.
     pub batch_size: u64,
-    /// Gathering inputs.
+    /// Time for gathering inputs.
     pub compute_input: Tally,
-    /// Running the model.
+    /// Time for running the model.
     pub compute_infer: Tally,
-    /// Taking outputs.
+    /// Time for splitting outputs.
     pub compute_output: Tally,
 }
 
 /// Responses at one position of decoupled requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ResponseStats {
-    /// Running the model.
+    /// Time for running the model.
     pub compute_infer: Tally,
-    /// Taking outputs.
+    /// Time for splitting outputs.
     pub compute_output: Tally,
-    /// Responses with outputs, from the start of their computation to their end.
+    /// Responses with outputs, from the start to the end of their computation.
     pub success: Tally,
     /// Always zero: a failed response ends its request, which counts as failed.
     pub fail: Tally,

@@ -1,13 +1,13 @@
-//! Statistics of the stages of one loaded version, and of what its policy did with its batches.
+//! Statistics of the stages of one loaded version, and of its policy's batch operations.
 
 use std::iter::Sum;
 
 use parking_lot::Mutex;
 
-/// Batch sizes for which room is made ahead, so that recording them allocates nothing.
+/// Number of batch sizes for which memory is reserved, so that recording them does not allocate.
 const MOST_RESERVED_SIZES: u32 = 1024;
 
-/// Counters of one stage. Recording is one short lock a task.
+/// Counters of one stage. Recording takes one short lock per task.
 #[derive(Debug)]
 pub struct StageStats {
     totals: Mutex<StageReading>,
@@ -16,29 +16,29 @@ pub struct StageStats {
 /// The counters of one stage at one instant.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageReading {
-    /// Tasks that ran.
+    /// Number of tasks.
     pub tasks: u64,
-    /// Their rows, padding left out.
+    /// Rows of the tasks, without padding.
     pub rows: u64,
     /// Time that rows waited for the stage, summed over the rows, in nanoseconds: in the queue for the first stage, at
     /// a boundary for the others.
     pub queue_ns: u64,
-    /// Time that the tasks ran, in nanoseconds.
+    /// Total duration of the tasks, in nanoseconds.
     pub run_ns: u64,
-    /// Rows of a task and the number of tasks of that size, by ascending size.
+    /// Number of tasks per number of rows, by ascending size.
     pub batch_sizes: Vec<(u32, u64)>,
 }
 
-/// What a policy did with a version's batches since the version came up.
+/// A policy's batch operations since the version was loaded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MetaCounters {
-    /// Requests that joined a running batch, once for each time (DVABatch section 5.2.2, *stretch*).
+    /// Requests that joined a running batch, counted each time (DVABatch section 5.2.2, *stretch*).
     pub stretches: u64,
-    /// Batches cut into parts that travel on their own (DVABatch section 5.2.2, *split*).
+    /// Batches cut into parts that run separately (DVABatch section 5.2.2, *split*).
     pub splits: u64,
-    /// Steps that caught up with the step before them in their batch and went on with it (LazyBatching section IV-B).
+    /// Steps that caught up with the step before them in their batch and merged with it (LazyBatching section IV-B).
     pub merges: u64,
-    /// Times that a batch which could have gone on was left waiting for later requests (LazyBatching section IV-B).
+    /// Times that a batch that could have run was left waiting for later requests (LazyBatching section IV-B).
     pub preemptions: u64,
     /// Requests that completed after their latency objective.
     pub slack_misses: u64,
@@ -60,15 +60,15 @@ impl Sum for MetaCounters {
 }
 
 impl StageStats {
-    /// Counters at zero for a version whose batches hold up to `max_batch_rows` rows.
+    /// Creates counters for a version with batches of up to `max_batch_rows` rows.
     pub(super) fn new(max_batch_rows: u32) -> Self {
         let sizes = max_batch_rows.clamp(1, MOST_RESERVED_SIZES) as usize;
         let totals = StageReading { batch_sizes: Vec::with_capacity(sizes), ..StageReading::default() };
         Self { totals: Mutex::new(totals) }
     }
 
-    /// A task of `rows` real rows ran for `run_ns`. `queue_ns` is how long its rows had waited for it, summed over the
-    /// rows, in nanoseconds.
+    /// Records a task of `rows` rows without padding that ran for `run_ns`. `queue_ns` is the time that its rows waited
+    /// for it, summed over the rows.
     pub fn ran(&self, rows: u32, queue_ns: u64, run_ns: u64) {
         let mut totals = self.totals.lock();
         totals.tasks += 1;
@@ -81,7 +81,7 @@ impl StageStats {
         }
     }
 
-    /// The counters now.
+    /// Returns the current counters.
     pub fn reading(&self) -> StageReading {
         self.totals.lock().clone()
     }

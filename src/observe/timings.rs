@@ -3,15 +3,15 @@
 /// Durations of one successful request in nanoseconds; queue + compute ≤ total.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestTimings {
-    /// From admission to the answer.
+    /// From admission to the reply.
     pub total_ns: u64,
-    /// Waiting for a lane (stage boundaries included).
+    /// Waiting for a lane, including at stage boundaries.
     pub queue_ns: u64,
     /// Gathering inputs into the batch.
     pub compute_input_ns: u64,
     /// Running the model.
     pub compute_infer_ns: u64,
-    /// Taking the outputs out of the batch.
+    /// Splitting the batch's outputs.
     pub compute_output_ns: u64,
 }
 
@@ -22,6 +22,6 @@ pub struct ExecutionTimings {
     pub compute_input_ns: u64,
     /// Running the model.
     pub compute_infer_ns: u64,
-    /// Taking the outputs out of the batch.
+    /// Splitting the batch's outputs.
     pub compute_output_ns: u64,
 }

@@ -1,4 +1,4 @@
-//! The log: where it goes, what it holds, and changing that while the server runs.
+//! The log: its destination, its levels, and changes of both at run time.
 
 use std::{
     collections::BTreeMap,
@@ -26,16 +26,16 @@ use super::{
     log_format::{LogFormat, NoText, SharedFormat},
 };
 
-/// Records of this crate have targets that begin so.
+/// Prefix of the targets of this crate's records.
 const OWN_TARGET: &str = "paternoster";
 
-/// The most that the log can hold: no level above it adds anything.
+/// Maximum verbosity; higher levels add nothing.
 pub const MAX_VERBOSE_LEVEL: u32 = 3;
 
-/// What the log holds and where it goes.
+/// Settings of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Appended to; none: standard error.
+    /// File to append to; `None`: standard error.
     pub file: Option<PathBuf>,
     /// Whether errors are logged.
     pub error: bool,
@@ -43,10 +43,10 @@ pub struct LogOptions {
     pub warning: bool,
     /// Whether informational records are logged.
     pub info: bool,
-    /// 0: nothing more; 1: debug records of the server; 2: its trace records too; [`MAX_VERBOSE_LEVEL`]: the libraries'
-    /// as well.
+    /// 0: no verbose records; 1: debug records of the server; 2: also its trace records; [`MAX_VERBOSE_LEVEL`]: also
+    /// those of libraries.
     pub verbose_level: u32,
-    /// Form of a record.
+    /// Format of a record.
     pub format: LogFormat,
 }
 
@@ -57,7 +57,7 @@ impl Default for LogOptions {
     }
 }
 
-/// A log setting's value, in the types of the LogSettings call.
+/// The value of a log setting, in the types of the LogSettings call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum LogValue {
@@ -79,47 +79,47 @@ impl LogValue {
 /// Why the log could not be started.
 #[derive(Debug, thiserror::Error)]
 pub enum LogStartError {
-    /// The file cannot be written.
+    /// The file cannot be opened for writing.
     #[error("cannot open log file '{}': {error}", path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
-    /// The process has a log already.
+    /// The process already has a log.
     #[error("a log is installed already")]
     Installed(#[from] SetGlobalDefaultError),
 }
 
-/// Why a change of settings was refused; none of the call's changes took place.
+/// Why a change of settings was rejected. None of the call's changes took effect.
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum LogSettingError {
     /// `log_verbose_level` is above [`MAX_VERBOSE_LEVEL`].
     #[error("log setting 'log_verbose_level' expects a level from 0 to {MAX_VERBOSE_LEVEL}, got {got}")]
     TooVerbose {
-        /// As given.
+        /// The given value.
         got: u32,
     },
-    /// The value has another type than the setting.
+    /// The value has the wrong type.
     #[error("log setting '{name}' expects {expected}, got {got}")]
     WrongType {
         /// The setting.
         name: &'static str,
-        /// Its type.
+        /// The type of the setting.
         expected: &'static str,
-        /// The value's type.
+        /// The type of the value.
         got: &'static str,
     },
-    /// `log_format` names no format.
+    /// `log_format` is not a known format.
     #[error("log setting 'log_format': {0}")]
     Format(String),
-    /// The file is chosen at start-up alone (as in Triton): a client must not choose which files the server writes.
+    /// As in Triton, the file is fixed at startup: a client must not choose which files the server writes.
     #[error("log setting 'log_file' cannot be changed while the server runs; start it with --log-file")]
     FileFixed,
 }
 
-/// The running log. Holding it is not needed for logging, only for changing the settings.
+/// The running log. This handle is needed only for changing settings, not for logging.
 #[derive(Clone, Debug)]
 pub struct Logging {
     current: Arc<Mutex<LogOptions>>,
@@ -128,10 +128,10 @@ pub struct Logging {
 }
 
 impl Logging {
-    /// Opens the log and makes it the process's.
+    /// Opens the log and installs it for the process.
     ///
     /// # Errors
-    /// When the file cannot be opened, or the process has a log already.
+    /// If the file cannot be opened, or if the process already has a log.
     pub fn start(options: LogOptions) -> Result<Self, LogStartError> {
         let writer = match &options.file {
             None => BoxMakeWriter::new(io::stderr),
@@ -146,7 +146,7 @@ impl Logging {
         Ok(logging)
     }
 
-    /// A log that is not the process's: its settings can be changed, and it holds what the dispatcher is given.
+    /// Creates a log that is not installed for the process. It receives the records of the returned dispatcher.
     pub fn detached(options: LogOptions) -> (Self, Dispatch) {
         Self::build(options, io::stderr)
     }
@@ -160,7 +160,7 @@ impl Logging {
         (Self { current: Arc::new(Mutex::new(options)), levels, format }, dispatch)
     }
 
-    /// All settings by their name in the LogSettings call.
+    /// Returns all settings by their names in the LogSettings call.
     pub fn settings(&self) -> BTreeMap<&'static str, LogValue> {
         let current = self.current.lock().clone();
         let file = current.file.map(|path| path.to_string_lossy().into_owned()).unwrap_or_default();
@@ -174,11 +174,11 @@ impl Logging {
         ])
     }
 
-    /// Changes settings by their name in the LogSettings call: all of them, or none where one is refused. Names that
-    /// are no setting are ignored, as Triton ignores them: clients may know settings of later servers.
+    /// Changes settings by their names in the LogSettings call: all of them, or none if one is rejected. Unknown names
+    /// are ignored, as in Triton, because clients may know settings of later servers.
     ///
     /// # Errors
-    /// The first setting that has no value or one of a wrong type, is out of bounds, or not changeable.
+    /// Returns the first setting that has no value, has the wrong type, is out of range, or cannot be changed.
     pub fn apply<'a>(
         &self,
         changes: impl IntoIterator<Item = (&'a str, Option<LogValue>)>,
@@ -188,7 +188,7 @@ impl Logging {
         for (name, value) in changes {
             next.set(name, value)?;
         }
-        // The handle fails only once the log itself is gone, and then there is nothing left to change.
+        // Fails only if the log itself is gone, and then there is nothing to change.
         let _ = self.levels.reload(Levels::of(&next));
         self.format.set(next.format);
         *current = next;
@@ -231,7 +231,7 @@ fn wrong_type(name: &'static str, expected: &'static str, value: Option<LogValue
     LogSettingError::WrongType { name, expected, got: value.as_ref().map_or("no value", LogValue::kind) }
 }
 
-/// Which records pass. Triton switches each severity by itself, so that this is not one threshold.
+/// Filters records. Triton switches each severity separately, so this is not a single threshold.
 #[derive(Clone, Copy, Debug)]
 struct Levels {
     error: bool,
@@ -254,7 +254,7 @@ impl Levels {
     fn passes(self, metadata: &Metadata<'_>) -> bool {
         let own = metadata.target().starts_with(OWN_TARGET);
         if metadata.is_span() && *metadata.level() <= Level::INFO {
-            // Warnings and errors need the fields of the spans around them where nothing else is logged.
+            // Spans are needed even if only warnings and errors are logged, because those include their fields.
             return own && self.any() || self.verbose_level >= 3;
         }
         match *metadata.level() {

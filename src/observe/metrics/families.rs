@@ -1,4 +1,4 @@
-//! The families: their names, help lines and types, and where their numbers come from.
+//! The metric families: names, help texts, types, and the source of their values.
 
 use prometheus::proto::MetricType;
 
@@ -7,7 +7,7 @@ use crate::budget::{Budget, Budgets};
 
 const NS_PER_US: u64 = 1_000;
 
-/// In this many nanoseconds a second is exposed.
+/// Nanoseconds per second, the exposed unit.
 pub(super) const NS_PER_SECOND: f64 = 1e9;
 
 /// A family's name, help line and type.
@@ -40,7 +40,7 @@ pub(super) struct PerVersion {
 }
 
 impl PerVersion {
-    /// Whether it sums durations, and is left out where the counters of latencies are.
+    /// Whether it sums durations. Such families are omitted if the counters of latencies are disabled.
     pub(super) fn is_latency(&self) -> bool {
         self.family.name.ends_with("_duration_us")
     }
@@ -100,7 +100,7 @@ pub(super) struct PerMeta {
     pub value: fn(&MetaCounters) -> u64,
 }
 
-/// What policies do with the batches of versions of several stages.
+/// The policies' operations on batches, for versions with several stages.
 pub(super) const META: [PerMeta; 5] = [
     PerMeta {
         family: counter("paternoster_batch_stretches_total", "Requests that joined a running batch"),
@@ -201,7 +201,7 @@ pub(super) const PER_TRACER: [PerTracer; 3] = [
     },
 ];
 
-/// Summaries of latencies, where they are shown, in the order of [`RequestTimings`](super::super::RequestTimings).
+/// Optional summaries of latencies, in the order of [`RequestTimings`](super::super::RequestTimings).
 pub(super) const SUMMARIES: [Family; 5] = [
     summary("nv_inference_request_summary_us", "Time from admission to the answer, in microseconds"),
     summary("nv_inference_queue_summary_us", "Time that requests waited, in microseconds"),
@@ -210,7 +210,7 @@ pub(super) const SUMMARIES: [Family; 5] = [
     summary("nv_inference_compute_output_summary_us", "Time taking outputs, in microseconds"),
 ];
 
-/// Name of the histogram of first responses, by which models give their own bounds.
+/// Name of the histogram of first responses, under which models configure their own bounds.
 pub const FIRST_RESPONSE_HISTOGRAM: &str = "nv_inference_first_response_histogram_ms";
 
 pub(super) const FIRST_RESPONSE: Family = histogram(
@@ -292,7 +292,7 @@ pub(super) const PER_POOL: [PerPool; 13] = [
     },
 ];
 
-/// A budget's name, which its families begin with, and where it is.
+/// The families of one budget.
 pub(super) struct PerBudget {
     pub used: Family,
     pub limit: Family,
@@ -300,7 +300,7 @@ pub(super) struct PerBudget {
     pub budget: fn(&Budgets) -> &Budget,
 }
 
-/// What clients hold together, what they may hold, and how often there was no room.
+/// For each budget: its use, its limit, and the number of rejections.
 pub(super) const PER_BUDGET: [PerBudget; 2] = [
     PerBudget {
         used: gauge("paternoster_pending_requests", "Inference requests that are read and not yet ended"),

@@ -1,4 +1,4 @@
-//! The families of the machine: its processors and memory, and the cards that models run on.
+//! The metric families of the machine: CPU, memory and CUDA cards.
 
 use std::time::{Duration, Instant};
 
@@ -17,18 +17,18 @@ use super::{
     samples::{family_of, labels, number, single},
 };
 
-/// What of the machine is shown.
+/// Selection of the machine's metrics.
 #[derive(Debug)]
 pub struct MachineMetrics {
-    /// Whether processors and memory are (`--allow-cpu-metrics`).
+    /// Whether to export CPU and memory (`--allow-cpu-metrics`).
     pub cpu: bool,
-    /// The cards, where there are some to show (`--allow-gpu-metrics`).
+    /// The cards to export, if any (`--allow-gpu-metrics`).
     pub cards: Option<WatchedCards>,
-    /// A scrape repeats readings that are not older than this (`--metrics-interval-ms`).
+    /// A scrape reuses readings that are younger than this (`--metrics-interval-ms`).
     pub interval: Duration,
 }
 
-/// A reading, made again at the first scrape after it has become old.
+/// A cached reading, renewed by the first scrape after it has expired.
 #[derive(Debug)]
 struct Kept<T> {
     interval: Duration,
@@ -40,7 +40,7 @@ impl<T: Clone> Kept<T> {
         Self { interval, last: Mutex::new(None) }
     }
 
-    /// Scrapes that come while one reads wait for it, and get what it read.
+    /// Returns the cached reading or a new one. Concurrent scrapes wait for the one that reads, and share its result.
     fn get(&self, now: Instant, read: impl FnOnce() -> T) -> T {
         let mut last = self.last.lock();
         if let Some((at, reading)) = &*last
@@ -60,7 +60,7 @@ struct CpuReading {
     memory: Option<Memory>,
 }
 
-/// Reads the machine at collection.
+/// Reads the machine when metrics are collected.
 #[derive(Debug)]
 pub(super) struct MachineCollector {
     machine: Option<Machine>,
@@ -122,7 +122,7 @@ impl Collector for MachineCollector {
 
     fn collect(&self) -> Vec<MetricFamily> {
         let now = Instant::now();
-        // There is no pool of pinned memory: what cards read is pinned by each model. Dashboards still ask for it.
+        // There is no pool of pinned memory, because each model pins its own. Dashboards query these families anyway.
         let mut families = vec![single(&PINNED_TOTAL, 0.0), single(&PINNED_USED, 0.0)];
         families.extend(self.cpu_families(now));
         families.extend(self.card_families(now));

@@ -1,8 +1,8 @@
 //! Prometheus metrics, computed from the counters of the loaded versions at every scrape.
 //!
-//! Nothing is kept between scrapes, so the series of an unloaded version are gone with it, and every loaded version
-//! has all of its series from the start. Families named `nv_…` are Triton's, with its names, types and labels; ours
-//! begin with `paternoster_`. A family without a sample (no model loaded) is left out.
+//! Nothing is kept between scrapes: the series of an unloaded version disappear with it, and every loaded version has
+//! all its series from the start. Families named `nv_…` are Triton's, with its names, types and labels; ours start with
+//! `paternoster_`. A family without samples (no model loaded) is omitted.
 
 mod families;
 mod machine;
@@ -47,20 +47,20 @@ pub struct LoadedVersion {
     pub stats: Arc<ModelStats>,
 }
 
-/// Gives the versions that are loaded now.
+/// Returns the versions that are loaded now.
 type LoadedVersions = Box<dyn Fn() -> Vec<LoadedVersion> + Send + Sync>;
 
-/// The metrics endpoint's content.
+/// The content of the metrics endpoint.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
 }
 
 impl Metrics {
-    /// Metrics of the versions that `loaded` names at each scrape, of one pool, and of what clients hold.
+    /// Creates metrics of the versions that `loaded` returns at each scrape, of one pool, and of the budgets.
     ///
     /// # Errors
-    /// When two families have one name.
+    /// If two families have the same name.
     pub fn new(
         loaded: impl Fn() -> Vec<LoadedVersion> + Send + Sync + 'static,
         pool: Arc<PoolStats>,
@@ -71,10 +71,10 @@ impl Metrics {
         Ok(Self { registry })
     }
 
-    /// The same with the counters of a model repository.
+    /// Adds the counters of a model repository.
     ///
     /// # Errors
-    /// When it has them already.
+    /// If they have been added already.
     pub fn with_repository(self, stats: Arc<RepositoryStats>) -> Result<Self, prometheus::Error> {
         let Family { name, help, .. } = FAILED_SCANS;
         let desc = Desc::new(name.to_owned(), help.to_owned(), Vec::new(), Default::default())?;
@@ -82,10 +82,10 @@ impl Metrics {
         Ok(self)
     }
 
-    /// The same with the counters of tracing.
+    /// Adds the counters of tracing.
     ///
     /// # Errors
-    /// When it has them already.
+    /// If they have been added already.
     pub fn with_traces(self, stats: &Arc<TraceStats>) -> Result<Self, prometheus::Error> {
         let descs = PER_TRACER.iter().map(|PerTracer { family: Family { name, help, .. }, .. }| {
             Desc::new((*name).to_owned(), (*help).to_owned(), Vec::new(), Default::default())
@@ -95,19 +95,19 @@ impl Metrics {
         Ok(self)
     }
 
-    /// The same with the machine, as far as it is shown.
+    /// Adds the machine's metrics.
     ///
     /// # Errors
-    /// When it is there already.
+    /// If they have been added already.
     pub fn with_machine(self, shown: MachineMetrics) -> Result<Self, prometheus::Error> {
         self.registry.register(Box::new(MachineCollector::new(shown)?))?;
         Ok(self)
     }
 
-    /// The text exposition format, version 0.0.4, as of now.
+    /// Returns the current metrics in the text exposition format, version 0.0.4.
     ///
     /// # Errors
-    /// When a family breaks a rule of the format.
+    /// If a family violates the format.
     pub fn render(&self) -> Result<String, prometheus::Error> {
         let mut text = Vec::with_capacity(16 << 10);
         TextEncoder::new().encode(&self.registry.gather(), &mut text)?;
@@ -115,7 +115,7 @@ impl Metrics {
     }
 }
 
-/// Computes all families at collection.
+/// Computes all families when metrics are collected.
 struct ServerCollector {
     loaded: LoadedVersions,
     pool: Arc<PoolStats>,
@@ -245,7 +245,7 @@ impl Collector for ServerCollector {
     }
 }
 
-/// Reads the repository's counters at collection.
+/// Reads the repository's counters when metrics are collected.
 struct RepositoryCollector {
     stats: Arc<RepositoryStats>,
     desc: Desc,
@@ -261,7 +261,7 @@ impl Collector for RepositoryCollector {
     }
 }
 
-/// Reads the counters of tracing at collection.
+/// Reads the counters of tracing when metrics are collected.
 struct TraceCollector {
     stats: Arc<TraceStats>,
     descs: Vec<Desc>,
@@ -277,7 +277,7 @@ impl Collector for TraceCollector {
     }
 }
 
-/// A version of one stage has none of them: they would repeat what is counted for the whole.
+/// Returns the families of stages. A version with one stage has none, because they would repeat its totals.
 fn stage_families(read: &[(Vec<LabelPair>, VersionReading)]) -> Vec<MetricFamily> {
     let mut families = Vec::new();
     for one in &META {

@@ -1,4 +1,4 @@
-//! Building samples in the data model of the `prometheus` crate.
+//! Builds samples in the data model of the `prometheus` crate.
 
 use prometheus::proto::{Bucket, Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType, Quantile, Summary};
 
@@ -48,8 +48,8 @@ pub(super) fn number(labels: Vec<LabelPair>, kind: MetricType, value: f64) -> Me
     metric
 }
 
-/// A histogram recorded in a unit of which `per_unit` make the exposed one. It divides, because that gives the nearest
-/// number to each bound and so its short form in the text.
+/// Builds a histogram whose recorded unit is 1 / `per_unit` of the exposed one. Divides instead of multiplying, because
+/// that gives the nearest number to each bound and thus its short form in the text.
 pub(super) fn distribution(labels: &[LabelPair], recorded: &Histogram, per_unit: f64) -> Metric {
     let buckets = recorded.cumulative().map(|(bound, count)| {
         let mut bucket = Bucket::default();
@@ -66,7 +66,7 @@ pub(super) fn distribution(labels: &[LabelPair], recorded: &Histogram, per_unit:
     metric
 }
 
-/// A summary of latencies, in the unit that it was read in.
+/// Builds a summary of latencies, in the unit of the reading.
 pub(super) fn quantiles(labels: &[LabelPair], read: &SummaryReading) -> Metric {
     let quantiles = read.quantiles.iter().map(|&(quantile, value)| {
         let mut sample = Quantile::default();
@@ -83,7 +83,7 @@ pub(super) fn quantiles(labels: &[LabelPair], read: &SummaryReading) -> Metric {
     metric
 }
 
-/// The histogram of times to the first response.
+/// Builds the histogram of times to the first response.
 pub(super) fn first_responses(labels: &[LabelPair], read: &FirstResponseReading) -> Metric {
     let buckets = read.cumulative.iter().map(|&(bound, count)| {
         let mut bucket = Bucket::default();

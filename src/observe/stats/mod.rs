@@ -1,4 +1,4 @@
-//! Statistics of one loaded model version, as ModelStatistics and the metrics endpoint report them.
+//! Statistics of one loaded model version, for ModelStatistics and the metrics endpoint.
 
 use std::{
     sync::{
@@ -18,10 +18,10 @@ use super::{
     timings::{ExecutionTimings, RequestTimings},
 };
 
-/// Positions of decoupled responses that are told apart; later ones count at the last.
+/// Number of positions of decoupled responses that are counted separately; later ones count at the last.
 const MOST_STEPS: usize = 1024;
 
-/// Batch sizes for which room is made ahead, so that recording them allocates nothing.
+/// Number of batch sizes for which memory is reserved, so that recording them does not allocate.
 const MOST_RESERVED_SIZES: u32 = 1024;
 
 /// Why a request failed: the `reason` label of `nv_inference_request_failure`.
@@ -29,18 +29,18 @@ const MOST_RESERVED_SIZES: u32 = 1024;
 pub enum FailureReason {
     /// Queue full or queue timeout.
     Rejected,
-    /// The client gave up.
+    /// The client cancelled it.
     Canceled,
-    /// The client's deadline passed: CANCELED in Triton's counter, and a counter of our own.
+    /// The client's deadline passed. Counted as CANCELED in Triton's counter, and in a separate counter of ours.
     Expired,
-    /// The engine.
+    /// The engine failed it.
     Backend,
     /// Anything else.
     Other,
 }
 
 impl FailureReason {
-    /// Its name, as Triton's counters have it, but for a deadline, which they count as CANCELED.
+    /// Returns its name as in Triton's counters; there, an expired deadline counts as CANCELED.
     pub fn name(self) -> &'static str {
         match self {
             Self::Rejected => "REJECTED",
@@ -52,20 +52,21 @@ impl FailureReason {
     }
 }
 
-/// Counters of one loaded version; a reload starts again. All methods are cheap and may be called from any thread.
+/// Counters of one loaded version, which start from zero at a reload. All methods are cheap and can be called from any
+/// thread.
 ///
-/// The totals share one short lock instead of an atomic each: a dozen plain additions under an uncontended lock cost
-/// less than a dozen atomic ones, and every snapshot is consistent (queue + compute ≤ request time holds in each).
+/// The totals share one short lock instead of using an atomic each: a dozen plain additions under an uncontended lock
+/// cost less than a dozen atomic ones, and every snapshot is consistent (queue + compute ≤ request time holds in each).
 #[derive(Debug)]
 pub struct ModelStats {
     pending: AtomicI64,
     totals: Mutex<Totals>,
-    /// Empty for a version of one stage, whose executions say it all.
+    /// Empty for a version with one stage, whose totals suffice.
     stages: Vec<StageStats>,
     meta: Mutex<MetaCounters>,
-    /// What is shown where it is asked for.
+    /// Optional latency metrics.
     latencies: OnceLock<VersionLatencies>,
-    /// How long the load took; none before it has ended.
+    /// Duration of the load; unset until it has ended.
     load_ns: OnceLock<u64>,
 }
 
@@ -84,48 +85,48 @@ struct Totals {
 /// All counters of one version at one instant, for the metrics endpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionReading {
-    /// What ModelStatistics answers.
+    /// The content of ModelStatistics.
     pub stats: StatsSnapshot,
-    /// Requests admitted and neither launched nor ended.
+    /// Admitted requests that are neither launched nor ended.
     pub pending: u64,
     /// Failures with reason REJECTED.
     pub rejected: u64,
-    /// Failures with reason CANCELED, expired ones included.
+    /// Failures with reason CANCELED, including expired ones.
     pub canceled: u64,
     /// Failures with reason BACKEND.
     pub backend: u64,
     /// Failures with reason OTHER.
     pub other: u64,
-    /// Requests whose client's deadline passed; part of `canceled`.
+    /// Requests whose client's deadline passed; included in `canceled`.
     pub expired: u64,
     /// Durations of answered requests in nanoseconds.
     pub request_duration: Histogram,
     /// Waiting times of answered requests in nanoseconds.
     pub queue_duration: Histogram,
-    /// By stage; empty for a version of one stage.
+    /// By stage; empty for a version with one stage.
     pub stages: Vec<StageReading>,
-    /// What the policy did with its batches, as of the last [`ModelStats::set_meta`].
+    /// The policy's batch operations, as of the last [`ModelStats::set_meta`].
     pub meta: MetaCounters,
-    /// What is shown where it is asked for.
+    /// Optional latency metrics.
     pub latencies: LatencyReading,
-    /// How long loading the version took, in nanoseconds; none before it has ended.
+    /// Duration of the load in nanoseconds, if it has ended.
     pub load_ns: Option<u64>,
 }
 
 impl Default for ModelStats {
-    /// Counters for batches of one row; larger ones are counted as well.
+    /// Counters for batches of one row; larger ones are counted too.
     fn default() -> Self {
         Self::new(1)
     }
 }
 
 impl ModelStats {
-    /// Counters at zero for a version of one stage whose batches hold up to `max_batch_rows` rows.
+    /// Creates counters for a version with one stage and batches of up to `max_batch_rows` rows.
     pub fn new(max_batch_rows: u32) -> Self {
         Self::with_stages(max_batch_rows, 1)
     }
 
-    /// Counters at zero for a version of `stages` stages whose batches hold up to `max_batch_rows` rows.
+    /// Creates counters for a version with `stages` stages and batches of up to `max_batch_rows` rows.
     pub fn with_stages(max_batch_rows: u32, stages: usize) -> Self {
         let sizes = max_batch_rows.clamp(1, MOST_RESERVED_SIZES) as usize;
         let stats = StatsSnapshot { batch_stats: Vec::with_capacity(sizes), ..StatsSnapshot::default() };
@@ -150,27 +151,28 @@ impl ModelStats {
         }
     }
 
-    /// Keeps latencies besides, from now on. A version keeps what it was given first.
+    /// Enables latency metrics. Only the first call has an effect.
     pub fn keep_latencies(&self, latencies: VersionLatencies) {
         let _ = self.latencies.set(latencies);
     }
 
-    /// Loading the version took so long; only the first time counts.
+    /// Records the duration of the load. Only the first call has an effect.
     pub fn loaded_in(&self, took: Duration) {
         let _ = self.load_ns.set(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
     }
 
-    /// A request was admitted (pending until [`Self::left_queue`]).
+    /// Records an admitted request (pending until [`Self::left_queue`]).
     pub fn admitted(&self) {
         self.pending.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A request left the queue: launched, rejected, expired or cancelled. Called once per admitted request.
+    /// Records that a request left the queue: launched, rejected, expired or cancelled. Must be called once per
+    /// admitted request.
     pub fn left_queue(&self) {
         self.pending.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// A request of `rows` rows was answered.
+    /// Records an answered request of `rows` rows.
     pub fn success(&self, rows: u32, timings: &RequestTimings) {
         let compute_ns = timings.compute_input_ns + timings.compute_infer_ns + timings.compute_output_ns;
         debug_assert!(timings.queue_ns + compute_ns <= timings.total_ns, "parts exceed the whole: {timings:?}");
@@ -190,7 +192,7 @@ impl ModelStats {
         requests.compute_output.add(timings.compute_output_ns);
     }
 
-    /// A request failed after `total_ns`.
+    /// Records a request that failed after `total_ns`.
     pub fn failure(&self, reason: FailureReason, total_ns: u64) {
         let mut totals = self.totals.lock();
         totals.stats.inference_stats.fail.add(total_ns);
@@ -206,7 +208,7 @@ impl ModelStats {
         }
     }
 
-    /// A batch of `rows` real rows ran.
+    /// Records the execution of a batch of `rows` rows without padding.
     pub fn execution(&self, rows: u32, timings: &ExecutionTimings) {
         let now_ms = unix_ms();
         let batch_size = u64::from(rows);
@@ -228,17 +230,17 @@ impl ModelStats {
         batch.compute_output.add(timings.compute_output_ns);
     }
 
-    /// Counters of a stage, counted from 0; `None` for a version of one stage, where there is nothing to count apart.
+    /// Returns the counters of a stage; `None` for a version with one stage, whose totals suffice.
     pub fn stage(&self, stage: u16) -> Option<&StageStats> {
         self.stages.get(usize::from(stage))
     }
 
-    /// Takes over what the batching core has counted since the version came up. Called before the counters are read.
+    /// Sets the batching core's counters since the version was loaded. Called before the counters are read.
     pub fn set_meta(&self, meta: MetaCounters) {
         *self.meta.lock() = meta;
     }
 
-    /// The `step`-th response of a decoupled request left, counted from 0 (`empty`: the final one without outputs).
+    /// Records the `step`-th response of a decoupled request, counted from 0 (`empty`: the final one without outputs).
     pub fn response(&self, step: u32, empty: bool, timings: &ExecutionTimings) {
         let position = (step as usize).min(MOST_STEPS - 1);
         let whole_ns = timings.compute_infer_ns + timings.compute_output_ns;
@@ -258,24 +260,24 @@ impl ModelStats {
         }
     }
 
-    /// The first response of a decoupled request left, `ns` after its admission.
+    /// Records the first response of a decoupled request, `ns` after its admission.
     pub fn first_response(&self, ns: u64) {
         if let Some(latencies) = self.latencies.get() {
             latencies.first_response(ns);
         }
     }
 
-    /// Requests admitted and neither launched nor ended.
+    /// Returns the number of admitted requests that are neither launched nor ended.
     pub fn pending(&self) -> u64 {
         u64::try_from(self.pending.load(Ordering::Relaxed)).unwrap_or(0)
     }
 
-    /// What ModelStatistics answers, as of one instant.
+    /// Returns the content of ModelStatistics as of one instant.
     pub fn snapshot(&self) -> StatsSnapshot {
         self.totals.lock().stats.clone()
     }
 
-    /// All counters, as of one instant (but for `pending`, which is read beside them).
+    /// Returns all counters as of one instant, except `pending`, which is read separately.
     pub fn reading(&self) -> VersionReading {
         let Totals { stats, rejected, canceled, backend, other, expired, request_duration, queue_duration } =
             self.totals.lock().clone();

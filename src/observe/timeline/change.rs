@@ -2,15 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 
-/// What happened to a batch when a task of it was launched.
+/// A change of a batch at the launch of one of its tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Change {
     /// Newcomers joined the running batch.
     Stretch,
-    /// Rows that ran apart go on together.
+    /// Rows that ran separately continue together.
     Merge,
-    /// Rows that ran together go on apart.
+    /// Rows that ran together continue separately.
     Split,
 }
 

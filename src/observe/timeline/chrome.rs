@@ -1,4 +1,4 @@
-//! The Chrome trace format, which chrome://tracing and ui.perfetto.dev open: a picture to JSON and back.
+//! The Chrome trace format, which chrome://tracing and ui.perfetto.dev open: converts a picture to JSON and back.
 
 use std::{
     collections::BTreeMap,
@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::picture::{Arrow, Facts, Kind, Mark, Picture, Process, Row, Span};
 
-/// Names of colours that chrome://tracing knows, in the order in which batches take them.
+/// Names of colours in chrome://tracing, in the order in which batches use them.
 const COLOURS: [&str; 8] = [
     "rail_response",
     "thread_state_iowait",
@@ -24,21 +24,21 @@ const COLOURS: [&str; 8] = [
 /// Colour of waiting.
 const PALE: &str = "white";
 
-/// By which a recording of ours is known.
+/// Identifies a recording of this program.
 const RECORDER: &str = "paternoster";
 
 /// Why a picture could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// It is no JSON of the expected form.
+    /// It is not JSON of the expected form.
     #[error("it is not a timeline in the Chrome trace format: {0}")]
     Json(#[from] serde_json::Error),
-    /// Something else recorded it.
+    /// It was recorded by another program.
     #[error("it is a trace, but not a timeline of paternoster: expected otherData.recorder to be '{RECORDER}'")]
     Foreign,
 }
 
-/// The file as a whole.
+/// The whole file.
 #[derive(Deserialize)]
 struct File {
     #[serde(default, rename = "otherData")]
@@ -71,10 +71,10 @@ struct Event {
     dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
-    /// Of an arrow's end: it belongs to the span around it.
+    /// For the end of an arrow: it belongs to the surrounding span.
     #[serde(skip_serializing_if = "Option::is_none")]
     bp: Option<String>,
-    /// Of a mark: it belongs to its row.
+    /// For a mark: it belongs to its row.
     #[serde(skip_serializing_if = "Option::is_none")]
     s: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,10 +84,10 @@ struct Event {
 }
 
 impl Picture {
-    /// Writes the picture as JSON, an event a line.
+    /// Writes the picture as JSON, one event per line.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// If it cannot be written.
     pub fn write_chrome(&self, to: &mut impl Write) -> io::Result<()> {
         let about = About {
             recorder: RECORDER.to_owned(),
@@ -99,7 +99,7 @@ impl Picture {
         let spans = self.spans.iter().map(span_event);
         let marks = self.marks.iter().map(mark_event);
         let arrows = self.arrows.iter().enumerate().flat_map(|(id, arrow)| arrow_events(id as u64, arrow));
-        // Arrows come last: they belong to spans that must be there when they are read.
+        // Arrows come last, because the spans that they refer to must be read first.
         let events = self.processes.iter().flat_map(process_events).chain(spans).chain(marks).chain(arrows);
         for (position, event) in events.enumerate() {
             to.write_all(if position == 0 { b"\n" } else { b",\n" })?;
@@ -108,10 +108,10 @@ impl Picture {
         to.write_all(b"\n]}\n")
     }
 
-    /// Reads what [`Self::write_chrome`] wrote. Arrows, which repeat what the spans say, are left out.
+    /// Reads the output of [`Self::write_chrome`]. Arrows are ignored, because they follow from the spans.
     ///
     /// # Errors
-    /// When it is no JSON of the Chrome trace format, or was not recorded by this program.
+    /// If it is not JSON in the Chrome trace format, or was not recorded by this program.
     pub fn read_chrome(json: &[u8]) -> Result<Self, ReadError> {
         let File { about, events } = serde_json::from_slice(json)?;
         if about.recorder != RECORDER {
@@ -150,7 +150,7 @@ fn microseconds(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Negative and endless times, which only a foreign hand writes, become the nearest that there are.
+/// Converts to nanoseconds. Negative and infinite times, which only other programs write, saturate.
 fn nanoseconds(us: f64) -> u64 {
     (us * 1e3).round() as u64
 }
@@ -204,7 +204,7 @@ fn span_event(span: &Span) -> Event {
     }
 }
 
-/// A span of another category is passed over.
+/// Reads a span; a span of another category is skipped.
 fn read_span(event: Event) -> Result<Option<Span>, serde_json::Error> {
     let Ok(kind) = serde_json::from_value::<Kind>(event.cat.clone().into()) else { return Ok(None) };
     let (row, from_ns) = (event.row(), event.begins_ns());

@@ -1,4 +1,4 @@
-//! The end of a picture, of bounded size, for a page that follows what happens.
+//! The end of a picture, of bounded size, for the web page.
 
 use std::{cmp::Reverse, collections::BTreeMap};
 
@@ -9,24 +9,24 @@ use super::{
     picture::{Kind, LANES, Picture, Process, Row, Span},
 };
 
-/// How much of a picture an excerpt has at most.
+/// Limits of an excerpt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Time before the last event, in nanoseconds.
+    /// Length before the last event, in nanoseconds.
     pub length_ns: u64,
-    /// Rows of each track, the first of them.
+    /// Number of rows per track; the first ones are shown.
     pub rows: u32,
-    /// Spans, the latest of them.
+    /// Number of spans; the latest ones are shown.
     pub spans: usize,
 }
 
-/// The end of a picture. Times are microseconds from its beginning.
+/// The end of a picture. Times are in microseconds from its start.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Excerpt<'p> {
     length_us: f64,
-    /// Spans within this time that are left out.
+    /// Number of spans within this time that are omitted.
     left_out: usize,
-    /// Models first, the lanes last, as they are drawn.
+    /// Models first and lanes last, in drawing order.
     tracks: Vec<Track<'p>>,
 }
 
@@ -60,7 +60,7 @@ struct TrackSpan<'p> {
 }
 
 impl Picture {
-    /// Cuts out the end.
+    /// Extracts the end of the picture.
     pub fn excerpt(&self, bounds: Bounds) -> Excerpt<'_> {
         let Some(last_ns) = self.spans.iter().map(|span| span.to_ns).max() else { return Excerpt::default() };
         let begin_ns = self.spans.iter().map(|span| span.from_ns).min().unwrap_or(last_ns);
@@ -69,7 +69,7 @@ impl Picture {
         let all = within.len();
         within.retain(|span| span.row.row <= bounds.rows);
         within.sort_by_key(|span| (Reverse(span.to_ns), span.row));
-        // Where there is too much, the time is shorter, so that all of it is covered.
+        // If there are too many spans, the period is shortened, so that it is covered completely.
         let from_ns = within.get(bounds.spans).map_or(from_ns, |first_left_out| first_left_out.to_ns);
         within.truncate(bounds.spans);
         let left_out = all - within.len();
@@ -96,7 +96,7 @@ impl Picture {
     }
 }
 
-/// The rows of a process that have spans; none where no row has.
+/// Returns the rows of a process that have spans, if any.
 fn track<'p>(process: &'p Process, rows: &mut BTreeMap<Row, Vec<TrackSpan<'p>>>) -> Option<Track<'p>> {
     let mut of_process = Vec::new();
     for (&row, name) in &process.rows {
@@ -116,7 +116,7 @@ mod tests {
         *,
     };
 
-    /// `count` requests, one after the other, a millisecond each in a task of its own.
+    /// A picture of `count` consecutive requests, each with a task of one millisecond.
     fn picture(count: u64) -> Picture {
         let timeline = Timeline::on(10_000);
         timeline.model_up(0, "minilm", 2);

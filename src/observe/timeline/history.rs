@@ -1,4 +1,4 @@
-//! A recording as a history: requests with the runs of their rows, tasks with what came before them in their batch.
+//! A recording as a history: requests with the tasks of their rows, and tasks with their predecessors in the batch.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -14,16 +14,16 @@ use super::{
 /// A request, as far as it was recorded.
 #[derive(Debug)]
 pub(super) struct Request {
-    /// Place in the order of arrival; `None` when it arrived before the first record.
+    /// Its position in arrival order; `None` if it arrived before the first record.
     pub(super) number: Option<u64>,
     pub(super) model: u32,
     pub(super) rows: u32,
     pub(super) arrived_ns: u64,
-    /// `None` while it was still in flight.
+    /// `None` if it was still in flight.
     pub(super) end: Option<RequestEnd>,
-    /// When it ended, or the last record.
+    /// Its end, or the time of the last record.
     pub(super) ended_ns: u64,
-    /// In the order in which their tasks began.
+    /// In the order in which their tasks started.
     pub(super) runs: Vec<Run>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Run {
     pub(super) rows: TaskRows,
 }
 
-/// A task that was launched.
+/// A launched task.
 #[derive(Debug, Default)]
 pub(super) struct Task {
     pub(super) id: u64,
@@ -44,13 +44,13 @@ pub(super) struct Task {
     pub(super) batch: u64,
     pub(super) bucket_rows: u32,
     pub(super) lengths: Vec<u32>,
-    /// Rows with the place of their request in [`History::requests`].
+    /// Rows with the index of their request in [`History::requests`].
     pub(super) rows: Vec<(usize, TaskRows)>,
     launched_ns: u64,
     completed_ns: Option<u64>,
-    /// When its lane and its rows were free for it.
+    /// When its lane and its rows became free for it.
     pub(super) began_ns: u64,
-    /// When it completed, or the last record.
+    /// Its completion, or the time of the last record.
     pub(super) ended_ns: u64,
     pub(super) failed: bool,
     pub(super) changes: BTreeSet<Change>,
@@ -67,16 +67,16 @@ impl Task {
     }
 }
 
-/// That a task's rows, or its batch, ran before in another.
+/// A dependency: a task's rows, or its batch, ran in another task before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     pub(super) from: usize,
     pub(super) to: usize,
-    /// Whether they are newcomers, who ran in none before, in a batch that did.
+    /// Whether they are newcomers, which had not run before, in a batch that had.
     pub(super) boards: bool,
 }
 
-/// All that was recorded, by request and by task.
+/// The whole recording, by request and by task.
 #[derive(Debug, Default)]
 pub(super) struct History {
     pub(super) dropped: u64,
@@ -149,8 +149,8 @@ impl History {
         Request { number, model, rows, arrived_ns, end: None, ended_ns: self.ended_ns, runs: Vec::new() }
     }
 
-    /// Walks through the tasks as they were launched. A task begins when it is launched, its lane has ended the one
-    /// before, and its rows' earlier tasks have ended: a lane may be given work ahead.
+    /// Replays the tasks in launch order. A task starts when it has been launched, the previous task on its lane has
+    /// ended, and earlier tasks of its rows have ended; a lane may be given work ahead.
     fn replay(&mut self) {
         let mut order: Vec<usize> = (0..self.tasks.len()).collect();
         order.sort_by_key(|&task| self.tasks[task].launched_ns);
@@ -196,7 +196,7 @@ impl History {
         }
     }
 
-    /// A task whose rows go on in several tasks was split.
+    /// Marks tasks whose rows continue in several tasks as split.
     fn mark_splits(&mut self) {
         let mut followers = vec![0_u32; self.tasks.len()];
         let onward = || self.links.iter().filter(|link| !link.boards);
@@ -210,7 +210,7 @@ impl History {
     }
 }
 
-/// The tasks in which these rows of a request ran last; `None` stands for those that never ran.
+/// Returns the tasks in which these rows of a request ran last; `None` represents rows that have not run.
 fn last_runs(runs: &[Run], rows: TaskRows) -> BTreeSet<Option<usize>> {
     let mut found = BTreeSet::new();
     let wanted = range(rows);
@@ -238,7 +238,7 @@ fn last_runs(runs: &[Run], rows: TaskRows) -> BTreeSet<Option<usize>> {
     found
 }
 
-/// The rows within their request.
+/// Returns the rows within their request.
 fn range(rows: TaskRows) -> Range<u32> {
     rows.start..rows.start.saturating_add(rows.count)
 }

@@ -1,4 +1,4 @@
-//! Laying a history out: which request has which row, and what is drawn on it.
+//! Lays out a history: assigns rows to requests, and decides what is drawn on them.
 
 use std::{
     cmp::Reverse,
@@ -51,7 +51,7 @@ impl Picture {
         }
         for link in &history.links {
             let (from, to) = (&history.tasks[link.from], &history.tasks[link.to]);
-            // Within the span that it leaves: an arrow from its very end would start at the next one.
+            // Within the span that it leaves. An arrow from its exact end would start at the next span.
             let leaves_ns = from.ended_ns.saturating_sub(1).clamp(from.began_ns, to.began_ns.max(from.began_ns));
             let name = match (link.boards, to.changes.first()) {
                 (true, _) => Change::Stretch.name().to_owned(),
@@ -81,8 +81,8 @@ impl Picture {
         self.processes.push(Process { id: process, name, rows });
     }
 
-    /// Draws the runs of a request that follow each other on one row, and the waits between them; on the request's
-    /// first row those before and behind them too.
+    /// Draws the runs of a request on one row, and the waits between them; on the request's first row, also the waits
+    /// before and after.
     fn draw_strand(&mut self, row: Row, request: &Request, blocks: &[Block], first: bool, tasks: &[Task]) {
         let mut free_ns = if first { Some(request.arrived_ns) } else { None };
         let mut last: Option<&Task> = None;
@@ -130,7 +130,7 @@ fn facts_of(task: &Task) -> Facts {
     }
 }
 
-/// Spans of places as `0-1, 5`, adjacent ones joined.
+/// Formats places as `0-1, 5`, with adjacent ones joined.
 fn places(spans: impl Iterator<Item = (u32, u32)>) -> String {
     let mut joined: Vec<(u32, u32)> = Vec::new();
     for (at, count) in spans.filter(|&(_, count)| count > 0) {
@@ -147,7 +147,7 @@ fn places(spans: impl Iterator<Item = (u32, u32)>) -> String {
     written.collect::<Vec<_>>().join(", ")
 }
 
-/// All rows of a request in one task, within the request's own time.
+/// All rows of a request in one task, clamped to the request's own time.
 struct Block {
     task: usize,
     from_ns: u64,
@@ -157,12 +157,12 @@ struct Block {
     first_row: u32,
 }
 
-/// Blocks of a request that follow each other.
+/// Consecutive blocks of a request.
 struct Strand {
     blocks: Vec<Block>,
 }
 
-/// Parts of a request whose rows were split run at the same time, each on a strand of its own.
+/// Returns the strands of a request: parts of a split request that run at the same time are on separate strands.
 fn strands(request: &Request, tasks: &[Task]) -> Vec<Strand> {
     let within = |at_ns: u64| at_ns.clamp(request.arrived_ns, request.ended_ns);
     let mut blocks: Vec<Block> = Vec::new();
@@ -192,17 +192,17 @@ fn strands(request: &Request, tasks: &[Task]) -> Vec<Strand> {
     strands
 }
 
-/// Gives each request the lowest rows that are free, so that the picture stays compact.
+/// Assigns the lowest free rows to each request, so that the picture stays compact.
 #[derive(Default)]
 struct FreeRows {
     count: u32,
     free: BinaryHeap<Reverse<u32>>,
-    /// With the time at which they are free again.
+    /// Rows in use, with the time at which they become free.
     taken: BinaryHeap<Reverse<(u64, u32)>>,
 }
 
 impl FreeRows {
-    /// Takes rows for a time that begins no earlier than that of the call before.
+    /// Takes rows for a period that starts no earlier than that of the previous call.
     fn take(&mut self, rows: usize, from_ns: u64, to_ns: u64) -> Vec<u32> {
         while let Some(&Reverse((free_ns, row))) = self.taken.peek()
             && free_ns <= from_ns

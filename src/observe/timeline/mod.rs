@@ -1,10 +1,10 @@
-//! The recorded timeline: when requests came and went, and which tasks ran their rows in between, so that one can see a
-//! batch being stretched, split and merged.
+//! The recorded timeline: when requests arrived and ended, and which tasks ran their rows in between. It shows how
+//! batches are stretched, split and merged.
 //!
-//! [`Timeline`] records into a ring of bounded size while the server runs. What it held at one instant, a
-//! [`Recording`], becomes a history of requests and tasks, which is laid out as a [`Picture`]: that is written in the
-//! Chrome trace format, read back, drawn as SVG, and its end cut out for a page that follows it. Here must not live: a
-//! clock (times come with each call), or anything that acts on what was recorded.
+//! [`Timeline`] records into a ring of bounded size while the server runs. A snapshot of it, a [`Recording`], is
+//! converted to a history of requests and tasks and laid out as a [`Picture`]. A picture is written in the Chrome trace
+//! format, read back, drawn as SVG, or cut to an excerpt for the web page. This module must not use a clock (times are
+//! passed in), or act on what was recorded.
 
 mod change;
 mod chrome;

@@ -1,4 +1,4 @@
-//! What both forms of output draw: spans on rows that never overlap.
+//! The picture that all outputs draw: spans on rows that never overlap.
 
 use std::collections::BTreeMap;
 
@@ -6,16 +6,16 @@ use serde::{Deserialize, Serialize};
 
 use super::change::Change;
 
-/// The process that holds the lanes; those of models follow.
+/// The process of the lanes; those of models follow.
 pub(super) const LANES: u32 = 1;
 
-/// A recording laid out: one process for the lanes and one for each model version, with rows on which spans never
+/// A recording after layout: one process for the lanes and one per model version, with rows on which spans never
 /// overlap.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Picture {
-    /// Records that were dropped for newer ones before the picture was taken.
+    /// Number of records that were dropped before the picture was taken.
     pub(super) dropped: u64,
-    /// In the order of their numbers.
+    /// By id.
     pub(super) processes: Vec<Process>,
     pub(super) spans: Vec<Span>,
     pub(super) marks: Vec<Mark>,
@@ -38,15 +38,15 @@ pub(super) struct Row {
     pub(super) row: u32,
 }
 
-/// What a span is.
+/// The kind of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Kind {
-    /// A request waits for its first task, or to run again after one that failed.
+    /// A request waits for its first task, or to run again after a failed one.
     Queue,
     /// A request runs in a task.
     Stage,
-    /// A request waits at a boundary.
+    /// A request waits at a stage boundary.
     Wait,
     /// A lane runs a task.
     Task,
@@ -61,16 +61,16 @@ pub(super) struct Span {
     pub(super) facts: Facts,
 }
 
-/// What is known of a span; what does not belong to its kind is left out.
+/// The properties of a span; those that do not apply to its kind are omitted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Facts {
-    /// The request's place in the order of arrival.
+    /// The request's position in arrival order.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) request: Option<u64>,
-    /// Rows of the request that the span is about, or of the task.
+    /// Rows of the request in the span, or of the task.
     pub(super) rows: u32,
-    /// Their places in the batch, as `0-1, 5`.
+    /// Places of the rows in the batch, as `0-1, 5`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) places: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -93,7 +93,7 @@ pub(super) struct Facts {
     pub(super) changes: Vec<Change>,
     #[serde(skip_serializing_if = "is_false")]
     pub(super) failed: bool,
-    /// Whether it went on when the picture was taken.
+    /// Whether it was still running when the picture was taken.
     #[serde(skip_serializing_if = "is_false")]
     pub(super) open: bool,
 }
@@ -102,7 +102,7 @@ fn is_false(value: &bool) -> bool {
     !value
 }
 
-/// A request that ended otherwise than completed.
+/// A request that did not complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) row: Row,
@@ -110,7 +110,7 @@ pub(super) struct Mark {
     pub(super) name: String,
 }
 
-/// From a task on its lane to the next one of its rows, or of the batch that newcomers join.
+/// An arrow from a task on its lane to the next task of its rows, or of the batch that newcomers join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Arrow {
     pub(super) from: (Row, u64),
@@ -118,40 +118,40 @@ pub(super) struct Arrow {
     pub(super) name: String,
 }
 
-/// A task that ran to its end.
+/// A completed task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RanTask<'a> {
-    /// Its model and version, as the picture names them.
+    /// Its model and version, as named in the picture.
     pub model: &'a str,
     /// The stage, counted from 0.
     pub stage: u16,
-    /// Where it ran.
+    /// The lane that it ran on.
     pub lane: u16,
     /// Rows of the executed batch, padding included.
     pub rows: u32,
-    /// Padded lengths, one a symbol of the model.
+    /// Padded lengths, one per symbol of the model.
     pub lengths: &'a [u32],
-    /// When its lane and its rows were free for it.
+    /// When its lane and its rows became free for it.
     pub from_ns: u64,
-    /// When it had ended.
+    /// When it ended.
     pub to_ns: u64,
 }
 
-/// A request that ran to its end.
+/// A completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RanRequest {
-    /// When it arrived.
+    /// Arrival time.
     pub arrived_ns: u64,
-    /// When its first task began.
+    /// Start of its first task.
     pub began_ns: u64,
-    /// When its reply left.
+    /// Time at which its reply was sent.
     pub ended_ns: u64,
 }
 
 impl Picture {
-    /// The requests that ran, in the order of their arrival, as far as that is known. Without those that had not ended.
+    /// Returns the completed requests in arrival order, as far as it is known. Omits requests that had not ended.
     pub fn requests(&self) -> Vec<RanRequest> {
-        // None: it has not ended.
+        // `None`: it has not ended.
         let mut found: BTreeMap<(u64, u32), Option<RanRequest>> = BTreeMap::new();
         let spans = self.spans.iter().filter(|span| span.kind != Kind::Task);
         for Span { row, from_ns, to_ns, kind, facts } in spans {
@@ -168,8 +168,8 @@ impl Picture {
         found.into_values().flatten().filter(|request| request.began_ns < u64::MAX).collect()
     }
 
-    /// The tasks that ran, lane by lane in the order of time. Without those that failed, that had not ended, or whose
-    /// requests are not in the picture.
+    /// Returns the completed tasks, lane by lane in order of time. Omits tasks that failed, that had not ended, or
+    /// whose requests are not in the picture.
     pub fn tasks(&self) -> Vec<RanTask<'_>> {
         let names: BTreeMap<u32, &str> = self.processes.iter().map(|one| (one.id, one.name.as_str())).collect();
         let of_requests = self.spans.iter().filter(|span| span.kind == Kind::Stage);
@@ -192,7 +192,7 @@ impl Picture {
         tasks
     }
 
-    /// When the requests arrived of which that is known, ascending.
+    /// Returns the known arrival times, ascending.
     pub fn arrivals(&self) -> Vec<u64> {
         let mut first: BTreeMap<u64, u64> = BTreeMap::new();
         for span in self.spans.iter().filter(|span| span.kind != Kind::Task) {

@@ -1,8 +1,8 @@
-//! What is recorded: the plain values that come in, and the records they become.
+//! The recorded values, and the records that they are stored as.
 
 use std::fmt;
 
-/// A task as it goes to its lane, without its rows.
+/// A launched task without its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TaskLaunch<'a> {
     /// Unique among all tasks of the recording.
@@ -11,13 +11,13 @@ pub struct TaskLaunch<'a> {
     pub model: u32,
     /// The stage that it runs, counted from 0.
     pub stage: u16,
-    /// Where it runs.
+    /// The lane that it runs on.
     pub lane: u16,
-    /// Number of its batch: what travels together, all parts of a split one included.
+    /// Number of its batch, shared by all parts of a split batch.
     pub batch: u64,
     /// Rows of the executed batch, padding included.
     pub bucket_rows: u32,
-    /// Padded lengths, one a symbol of the model.
+    /// Padded lengths, one per symbol of the model.
     pub lengths: &'a [u32],
 }
 
@@ -30,24 +30,24 @@ pub struct TaskRows {
     pub start: u32,
     /// Number of rows.
     pub count: u32,
-    /// Place of the first of them in the batch.
+    /// Place of the first row in the batch.
     pub at: u32,
 }
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RequestEnd {
-    /// Its outputs were there.
+    /// Its outputs are complete.
     Completed,
     /// The engine failed it.
     Failed,
-    /// It never ran.
+    /// It was rejected before it ran.
     Rejected,
     /// The client's deadline passed.
     Expired,
-    /// The client gave it up.
+    /// The client cancelled it.
     Cancelled,
-    /// It went to another device before it ran, where it arrived as another request.
+    /// It moved to another device before it ran, where it arrived as another request.
     Moved,
 }
 
@@ -69,27 +69,27 @@ impl fmt::Display for RequestEnd {
 pub enum Record {
     /// A request was admitted.
     Arrived {
-        /// When.
+        /// Time.
         at_ns: u64,
         /// The request.
         req: u64,
-        /// Its place in the order of arrival, counted from 1.
+        /// Its position in arrival order, counted from 1.
         number: u64,
         /// The loaded version that serves it.
         model: u32,
-        /// Rows it brought.
+        /// Number of rows.
         rows: u32,
     },
-    /// A task went to its lane; its padded lengths and its rows follow. The fields are those of [`TaskLaunch`].
+    /// A task was given to its lane; its padded lengths and rows follow. The fields are those of [`TaskLaunch`].
     #[allow(missing_docs)]
     Launched { at_ns: u64, task: u64, batch: u64, model: u32, bucket_rows: u32, stage: u16, lane: u16 },
-    /// A padded length of the launch before it.
+    /// A padded length of the preceding launch.
     Length(u32),
-    /// Rows of the launch before it.
+    /// Rows of the preceding launch.
     Rows(TaskRows),
     /// A task ended.
     Completed {
-        /// When.
+        /// Time.
         at_ns: u64,
         /// The task.
         task: u64,
@@ -98,17 +98,17 @@ pub enum Record {
     },
     /// A request ended.
     Ended {
-        /// When.
+        /// Time.
         at_ns: u64,
         /// The request.
         req: u64,
-        /// How.
+        /// How it ended.
         how: RequestEnd,
     },
 }
 
 impl Record {
-    /// When it was recorded; none for what belongs to the launch before it.
+    /// Returns the time of the record; `None` for a record that belongs to the preceding launch.
     pub fn at_ns(&self) -> Option<u64> {
         match *self {
             Self::Arrived { at_ns, .. }

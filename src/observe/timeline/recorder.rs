@@ -1,4 +1,4 @@
-//! Recording while the server runs.
+//! Records the timeline while the server runs.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -12,22 +12,22 @@ use super::{
     recording::{Recording, VersionName},
 };
 
-/// Names of versions that are kept, those that were unloaded included; each load brings one more.
+/// Maximum number of version names kept, including those of unloaded versions; each load adds one.
 const MOST_NAMES: usize = 1024;
 
-/// Records what happens to requests, or nothing. All methods may be called from any thread.
+/// Records the course of requests, if enabled. All methods can be called from any thread.
 ///
-/// Off, a call costs a branch; on, an uncontended lock and 40 bytes written for each event and for each request of a
-/// task: about 40 ns for a task of eight requests. Nothing is allocated. Times are nanoseconds since an epoch of the
-/// caller's choosing, the same for all calls; they may come slightly out of order.
+/// If disabled, a call costs a branch. If enabled, it takes an uncontended lock and writes 40 bytes per event and per
+/// request of a task: about 40 ns for a task of eight requests. Nothing is allocated. Times are nanoseconds since an
+/// epoch chosen by the caller, the same for all calls; they may be slightly out of order.
 #[derive(Debug, Default)]
 pub struct Timeline {
-    /// Whether there is a ring: all that is looked at while there is none.
+    /// Whether there is a ring. Calls check only this flag if there is none.
     is_recording: AtomicBool,
     ring: Mutex<Option<Ring>>,
-    /// Of all versions that came up, since they come up before somebody looks.
+    /// Names of all loaded versions, which are loaded before a recording starts.
     names: Mutex<BTreeMap<u32, VersionName>>,
-    /// Whether it records from its beginning to its end.
+    /// Whether it records for its whole life.
     is_kept: bool,
 }
 
@@ -41,32 +41,32 @@ struct Ring {
 }
 
 impl Timeline {
-    /// A timeline that records nothing unless it is [watched](Self::watch).
+    /// Creates a timeline that records nothing unless it is [watched](Self::watch).
     pub fn off() -> Self {
         Self::default()
     }
 
-    /// A timeline that keeps the latest `most_events` events, at least 1: an arrival, an end, a completion, a launch,
-    /// and each request of a launch and each of its padded lengths count one. Reserves about 40 bytes for each.
+    /// Creates a timeline that keeps the latest `most_events` events, at least 1. An arrival, an end, a completion, a
+    /// launch, and each request and padded length of a launch count as one event. Reserves about 40 bytes per event.
     pub fn on(most_events: usize) -> Self {
         let ring = Mutex::new(Some(Ring::new(most_events)));
         Self { is_recording: AtomicBool::new(true), ring, is_kept: true, ..Self::default() }
     }
 
-    /// Whether it records from its beginning to its end, watched or not.
+    /// Whether it records for its whole life, watched or not.
     pub fn is_kept(&self) -> bool {
         self.is_kept
     }
 
-    /// Records from now on until [`Self::unwatch`], for somebody who looks: keeps the latest `most_events` events, as
-    /// [`Self::on`]. Changes nothing where something is recorded already.
+    /// Records from now on until [`Self::unwatch`], keeping the latest `most_events` events as [`Self::on`]. Has no
+    /// effect if a recording is running.
     pub fn watch(&self, most_events: usize) {
         let mut ring = self.ring.lock();
         ring.get_or_insert_with(|| Ring::new(most_events));
         self.is_recording.store(true, Ordering::Relaxed);
     }
 
-    /// Ends what [`Self::watch`] began, and gives its memory back.
+    /// Ends a recording started by [`Self::watch`] and frees its memory.
     pub fn unwatch(&self) {
         if !self.is_kept {
             let mut ring = self.ring.lock();
@@ -75,7 +75,7 @@ impl Timeline {
         }
     }
 
-    /// A version came up under the number that requests and tasks will name it by, which is never given to another.
+    /// Records the name of a version under the number that requests and tasks refer to. Numbers are never reused.
     pub fn model_up(&self, model: u32, name: &str, version: i64) {
         let named = VersionName { name: name.to_owned(), version };
         let mut names = self.names.lock();
@@ -85,7 +85,7 @@ impl Timeline {
         }
     }
 
-    /// Records, where anything is recorded. The lock is uncontended but for a look now and then.
+    /// Records if enabled. The lock is uncontended except while a snapshot is taken.
     #[inline]
     fn record(&self, write: impl FnOnce(&mut Ring)) {
         if self.is_recording.load(Ordering::Relaxed)
@@ -95,7 +95,7 @@ impl Timeline {
         }
     }
 
-    /// A request of `rows` rows was admitted. Its number is never given to another.
+    /// Records an admitted request of `rows` rows. Its number is never reused.
     #[inline]
     pub fn arrived(&self, now_ns: u64, req: u64, model: u32, rows: u32) {
         self.record(|ring| {
@@ -105,7 +105,7 @@ impl Timeline {
         });
     }
 
-    /// A task went to its lane with these rows, in the order of their places.
+    /// Records a launched task with its rows, in the order of their places.
     #[inline]
     pub fn launched(&self, now_ns: u64, task: &TaskLaunch<'_>, rows: impl IntoIterator<Item = TaskRows>) {
         self.record(|ring| {
@@ -120,25 +120,25 @@ impl Timeline {
         });
     }
 
-    /// A task ended.
+    /// Records the end of a task.
     #[inline]
     pub fn completed(&self, now_ns: u64, task: u64, failed: bool) {
         self.record(|ring| ring.push(Record::Completed { at_ns: now_ns, task, failed }));
     }
 
-    /// A request ended.
+    /// Records the end of a request.
     #[inline]
     pub fn ended(&self, now_ns: u64, req: u64, how: RequestEnd) {
         self.record(|ring| ring.push(Record::Ended { at_ns: now_ns, req, how }));
     }
 
-    /// What is recorded now; `None` while off. Recording waits while it is copied, about two milliseconds for 100,000
+    /// Returns a snapshot; `None` if disabled. Recording waits while it is copied, about two milliseconds for 100,000
     /// events.
     pub fn recording(&self) -> Option<Recording> {
         self.latest(usize::MAX)
     }
 
-    /// As [`Self::recording`], of the latest events alone, so that recording waits no longer than they take.
+    /// Like [`Self::recording`], but returns only the latest events, which limits how long recording waits.
     pub fn latest(&self, most_events: usize) -> Option<Recording> {
         let (records, dropped) = {
             let ring = self.ring.lock();

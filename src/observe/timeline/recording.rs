@@ -13,19 +13,19 @@ pub struct VersionName {
     pub version: i64,
 }
 
-/// What a timeline held at one instant.
+/// A snapshot of a timeline.
 #[derive(Clone, Debug, Default)]
 pub struct Recording {
-    /// In the order of recording, from the first that does not belong to a launch that was dropped.
+    /// In the order of recording, starting with the first record that does not belong to a dropped launch.
     pub records: Vec<Record>,
-    /// Records that were dropped for newer ones.
+    /// Number of dropped records.
     pub dropped: u64,
-    /// By the number that requests and tasks name them by.
+    /// By the number that requests and tasks refer to.
     pub names: BTreeMap<u32, VersionName>,
 }
 
 impl Recording {
-    /// Leaves out records whose launch was dropped before them.
+    /// Drops leading records whose launch has been dropped.
     pub(super) fn new(mut records: Vec<Record>, dropped: u64, names: BTreeMap<u32, VersionName>) -> Self {
         let first = records.iter().position(|record| record.at_ns().is_some()).unwrap_or(records.len());
         records.drain(..first);

@@ -1,4 +1,5 @@
-//! A picture as SVG: requests as rows, stages as coloured bars with the number of their batch, the lanes beneath.
+//! Draws a picture as SVG: requests as rows, stages as coloured bars with the number of their batch, and the lanes
+//! below.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -9,15 +10,15 @@ use super::picture::{Facts, Kind, LANES, Mark, Picture, Process, Row, Span};
 
 /// Width of the drawing, in its own units.
 const WIDTH: f64 = 900.0;
-/// Where the bars begin and end.
+/// Start and end of the bars.
 const LEFT: f64 = 96.0;
 const RIGHT: f64 = WIDTH - 14.0;
-/// Rows from which on they are drawn narrower.
+/// Number of rows from which rows are drawn narrower.
 const MANY_ROWS: usize = 40;
-/// About the width of a character of the labels in bars.
+/// Approximate width of a character in the labels of bars.
 const CHARACTER: f64 = 5.8;
 
-/// Colours of stages, light enough for dark letters and told apart by those who see few colours.
+/// Colours of stages: light enough for dark letters, and distinguishable with colour blindness.
 const STAGES: [&str; 8] = ["#a6cee3", "#fdbf6f", "#b2df8a", "#e8b4cb", "#cab2d6", "#f3e79b", "#9bd8cd", "#d8c0a3"];
 const INK: &str = "#24292f";
 const FAINT: &str = "#d0d7de";
@@ -25,27 +26,27 @@ const WAITS: &str = "#8c959f";
 const QUEUED: &str = "#c4cad1";
 const FAILED: &str = "#c1272d";
 
-/// Which part of a picture is drawn; times from its first event, in nanoseconds.
+/// The part of a picture to draw. Times are in nanoseconds from its first event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct View {
-    /// Where it begins; the first event where not given.
+    /// Start; defaults to the first event.
     pub from_ns: Option<u64>,
-    /// Where it ends; the last event where not given.
+    /// End; defaults to the last event.
     pub to_ns: Option<u64>,
 }
 
 /// Why a picture cannot be drawn.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DrawError {
-    /// Nothing happens in the part that was asked for.
+    /// Nothing happened in the requested part.
     #[error("nothing was recorded in this part: the timeline is {length_ms} ms long")]
     Empty {
-        /// Length of the whole, rounded to milliseconds.
+        /// Length of the whole timeline, rounded to milliseconds.
         length_ms: u64,
     },
 }
 
-/// A row with what is drawn on it.
+/// A row with its contents.
 #[derive(Default)]
 struct Drawn<'a> {
     spans: Vec<&'a Span>,
@@ -66,7 +67,7 @@ impl Axis {
         LEFT + (RIGHT - LEFT) * along as f64 / (self.to_ns - self.from_ns) as f64
     }
 
-    /// Round times with their labels.
+    /// Returns round times with their labels.
     fn ticks(&self) -> Vec<(u64, String)> {
         let length_ns = self.to_ns - self.from_ns;
         let steps = (0..19).flat_map(|power| [1, 2, 5].map(|digit| digit * 10_u64.pow(power)));
@@ -86,10 +87,10 @@ impl Axis {
 }
 
 impl Picture {
-    /// Draws the part of the picture that `view` names, 900 units wide, on a white ground.
+    /// Draws the part of the picture in `view`, 900 units wide, on a white background.
     ///
     /// # Errors
-    /// When nothing was recorded in that part.
+    /// If nothing was recorded in that part.
     pub fn to_svg(&self, view: View) -> Result<String, DrawError> {
         let times = || self.spans.iter().flat_map(|span| [span.from_ns, span.to_ns]);
         let marks = || self.marks.iter().map(|mark| mark.at_ns);
@@ -123,7 +124,7 @@ impl Picture {
         let legend = Legend::of(rows);
         let (mut body, top) = (String::new(), legend.y + 14.0);
         let mut y = top;
-        // Requests first, since they are what one looks for; the lanes that carry them beneath.
+        // Requests come first, because readers look for them, followed by the lanes that run them.
         let (lanes, models): (Vec<_>, Vec<_>) = self.processes.iter().partition(|process| process.id == LANES);
         for process in models.into_iter().chain(lanes) {
             let own = || rows.range(Row { process: process.id, row: 0 }..=Row { process: process.id, row: u32::MAX });
@@ -157,7 +158,7 @@ impl Picture {
     }
 }
 
-/// What the colours and lines mean; only what is there.
+/// The legend; contains only entries for what is drawn.
 struct Legend {
     drawn: String,
     x: f64,
@@ -191,7 +192,7 @@ impl Legend {
         legend
     }
 
-    /// A place for an entry of this width, on the next line where there is none on this one.
+    /// Returns a place for an entry of this width, on the next line if the current one is full.
     fn place(&mut self, width: f64) -> (f64, f64) {
         if self.x + width > WIDTH {
             (self.x, self.y) = (10.0, self.y + 18.0);
@@ -202,7 +203,7 @@ impl Legend {
     }
 }
 
-/// The lane, or the request where there is but one on the row.
+/// Returns the label of a row: the lane, or the request if the row has only one.
 fn row_label(process: &Process, row: Row, drawn: &Drawn<'_>) -> String {
     if process.id == LANES {
         return process.rows.get(&row.row).cloned().unwrap_or_default();
@@ -232,7 +233,7 @@ fn bar(body: &mut String, axis: &Axis, span: &Span, y: f64, pitch: f64) {
         Some(request) => format!("request {request} · {}", span.name()),
         None => span.name(),
     };
-    // A bar that is shorter than a line is wide would not be seen.
+    // A bar narrower than a line would be invisible.
     let width = (to - from).max(0.5);
     rect(body, (from, y + 2.0, width, pitch - 4.0), &style, &hint);
 
@@ -249,7 +250,7 @@ fn bar(body: &mut String, axis: &Axis, span: &Span, y: f64, pitch: f64) {
 fn cross(body: &mut String, axis: &Axis, mark: &Mark, y: f64) {
     let x = axis.x(mark.at_ns);
     let arm = 3.0;
-    // Writing into a string cannot fail, here and below.
+    // Writing to a string cannot fail, here and below.
     let _ = writeln!(
         body,
         "<path d=\"M{:.2} {:.2}l{} {}m0 -{}l-{} {}\" stroke=\"{FAILED}\" stroke-width=\"1.6\"><title>{}</title></path>",
@@ -293,7 +294,7 @@ fn text(to: &mut String, x: f64, y: f64, style: &str, content: &str) {
     let _ = writeln!(to, "<text x=\"{x:.2}\" y=\"{y:.2}\"{gap}{style}>{}</text>", escaped(content));
 }
 
-/// Text as XML holds it; what it cannot hold at all becomes the replacement character.
+/// Escapes text for XML. Characters that XML does not allow become the replacement character.
 fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for character in text.chars() {

@@ -4,34 +4,34 @@ use std::time::Instant;
 
 use http::HeaderMap;
 
-/// The span of a client that a request belongs to.
+/// The client's span that a request belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Parent {
-    /// Never all zeroes.
+    /// Never all zeros.
     pub trace_id: [u8; 16],
-    /// Never all zeroes.
+    /// Never all zeros.
     pub span_id: [u8; 8],
     /// Whether the client records the trace.
     pub is_sampled: bool,
 }
 
-/// What is known of a request before its message is read.
+/// Trace data of a request before its message is read.
 #[derive(Clone, Copy, Debug)]
 pub struct TraceHead {
-    /// When it came.
+    /// Arrival time.
     pub came: Instant,
-    /// The span of its client, where that names one.
+    /// The client's span, if the client sent one.
     pub parent: Option<Parent>,
 }
 
-/// The header by which a reply names the span of its request, as the drafts of W3C Trace Context have it.
+/// The header in which a reply names the span of its request, according to the drafts of W3C Trace Context.
 pub const TRACE_RESPONSE: &str = "traceresponse";
 
-/// Length of a header of version 00. Later versions may add to it behind a dash.
+/// Length of a header of version 00. Later versions may append to it after a dash.
 const LENGTH: usize = 55;
 
-/// Reads the header. A malformed one, or one that is given twice, is ignored, as the recommendation asks: it breaks
-/// the trace and never the request.
+/// Reads the header. A malformed or repeated header is ignored, as the recommendation requires: it breaks the trace but
+/// never the request.
 pub(super) fn parent(headers: &HeaderMap) -> Option<Parent> {
     let mut given = headers.get_all("traceparent").iter();
     let header = given.next()?.as_bytes();
@@ -54,7 +54,7 @@ fn parse(header: &[u8]) -> Option<Parent> {
     is_valid.then_some(Parent { trace_id, span_id, is_sampled: flags & 1 == 1 })
 }
 
-/// Lowercase hexadecimal digits, two for each byte.
+/// Decodes lowercase hexadecimal digits, two per byte.
 fn hex<const N: usize>(digits: &[u8]) -> Option<[u8; N]> {
     let digit = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

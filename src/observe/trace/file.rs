@@ -1,4 +1,4 @@
-//! Files of traces, written by a thread of their own: requests never wait for a disk.
+//! Trace files, written by a separate thread, so that requests never wait for a disk.
 
 use std::{
     fs::File,
@@ -18,40 +18,41 @@ use tracing::error;
 
 use super::stats::TraceStats;
 
-/// Traces that may wait to be written.
+/// Maximum number of traces waiting to be written.
 const MOST_WAITING: usize = 1024;
 
-/// Bytes of them.
+/// Maximum bytes of traces waiting to be written.
 const MOST_WAITING_BYTES: usize = 16 << 20;
 
-/// How long traces gather before they are written together. To wake the thread for each costs more than to write it.
+/// How long traces are collected before they are written together. Waking the thread for each trace costs more than
+/// writing it.
 const GATHERING: Duration = Duration::from_millis(10);
 
-/// Time that a disk has, at the end, to take what waits.
+/// How long the final writes may take at shutdown.
 const LAST_WRITES: Duration = Duration::from_secs(5);
 
-/// What the thread is told.
+/// A message to the thread.
 enum Order {
     /// Write the objects of one trace.
     Write { objects: Vec<u8>, log_frequency: u32 },
-    /// Say when everything before is written.
+    /// Reply when everything before is written.
     Flush(Sender<()>),
 }
 
-/// The way to the files.
+/// The sender to the writing thread.
 #[derive(Debug)]
 pub(super) struct TraceFiles {
     orders: Sender<Order>,
-    /// Bytes that wait to be written.
+    /// Bytes waiting to be written.
     waiting: Arc<AtomicUsize>,
     stats: Arc<TraceStats>,
 }
 
 impl TraceFiles {
-    /// Starts the thread. No file is made before there is a trace for it.
+    /// Starts the thread. A file is created only when there is a trace for it.
     ///
     /// # Errors
-    /// When there is no thread to be had.
+    /// If the thread cannot be started.
     pub(super) fn start(path: PathBuf, stats: Arc<TraceStats>) -> io::Result<Self> {
         let (orders, received) = bounded(MOST_WAITING);
         let mut writer = Writer { path, whole: None, numbered: None, next_number: 0, has_failed: false };
@@ -62,7 +63,7 @@ impl TraceFiles {
         Ok(Self { orders, waiting, stats })
     }
 
-    /// Lets a trace be written; drops it where too many wait.
+    /// Queues a trace; drops it if too many are waiting.
     pub(super) fn write(&self, objects: Vec<u8>, log_frequency: u32) {
         let bytes = objects.len();
         let room = |waiting: usize| waiting.checked_add(bytes).filter(|&waiting| waiting <= MOST_WAITING_BYTES);
@@ -75,7 +76,7 @@ impl TraceFiles {
         }
     }
 
-    /// Returns once all traces so far are written, or could not be; or after [`LAST_WRITES`], where the disk hangs.
+    /// Returns once all previous traces are written or have failed, or after [`LAST_WRITES`] if the disk hangs.
     pub(super) fn flush(&self) {
         let (done, is_done) = bounded(1);
         if self.orders.send_timeout(Order::Flush(done), LAST_WRITES).is_ok() {
@@ -86,20 +87,20 @@ impl TraceFiles {
 
 impl Drop for TraceFiles {
     fn drop(&mut self) {
-        // The thread ends by itself, with what it is told. One whose disk hangs is left behind.
+        // The thread ends when its channel is closed. If the disk hangs, the thread is abandoned.
         self.flush();
     }
 }
 
-/// The files that are open.
+/// The open files.
 struct Writer {
     path: PathBuf,
-    /// That of all traces.
+    /// The file of all traces.
     whole: Option<List>,
-    /// The latest that holds so many of them.
+    /// The current numbered file.
     numbered: Option<List>,
     next_number: u64,
-    /// Whether it was said that nothing can be written.
+    /// Whether a failure has been logged.
     has_failed: bool,
 }
 
@@ -141,13 +142,13 @@ impl Writer {
                 }
             }
             for done in flushed {
-                // It may have stopped waiting.
+                // The receiver may have stopped waiting.
                 let _ = done.send(());
             }
         }
     }
 
-    /// Adds a trace to its file; one that is full by it is written and closed.
+    /// Adds a trace to its file. A file that becomes full is written and closed.
     fn add(&mut self, objects: &[u8], log_frequency: u32) -> Result<(), Lost> {
         let lost = |error| (1, error);
         if log_frequency == 0 {
@@ -178,16 +179,16 @@ fn opened<'a>(list: &'a mut Option<List>, path: &Path) -> io::Result<&'a mut Lis
     }
 }
 
-/// How many traces were not written, and why.
+/// Number of traces that were not written, and the error.
 type Lost = (u64, io::Error);
 
-/// A file with one JSON list, which is whole after every write.
+/// A file with one JSON list, which is complete after every write.
 struct List {
     file: File,
-    /// Where the next object goes: the list's end is behind it.
+    /// Position of the next object; the end of the list follows it.
     end: u64,
     traces: u64,
-    /// Objects that are to be written.
+    /// Objects to be written.
     pending: Vec<u8>,
     pending_traces: u64,
 }
@@ -208,7 +209,7 @@ impl List {
         self.pending_traces += 1;
     }
 
-    /// Writes what was added. Where that fails it is lost, and what is added next takes its place.
+    /// Writes the added objects. If that fails they are lost, and the next objects take their place in the file.
     fn write(&mut self) -> Result<(), Lost> {
         let (mut pending, traces) = (std::mem::take(&mut self.pending), std::mem::take(&mut self.pending_traces));
         if traces == 0 {

@@ -1,11 +1,11 @@
-//! Traces of single requests: which are recorded, what is recorded of them, and where it goes.
+//! Traces of single requests: which requests are traced, what is recorded, and where it is written.
 //!
-//! A [`Tracer`] decides at the head of a request whether it is traced, by the settings of Triton's trace extension
-//! (`settings`) or because its client traces it (`context`). One that is not costs a counter and no allocation. One
-//! that is carries a [`RequestTrace`], to which the front end and the executor add what happens to it; when the last of
-//! them lets go, it becomes objects of Triton's JSON in a file (`triton`, `file`) or spans (`otlp`). Here must not
-//! live: what is in a tensor or a message, and who is asked for a time (the executor's come in nanoseconds since an
-//! epoch of its own).
+//! A [`Tracer`] decides at the start of a request whether it is traced, by the settings of Triton's trace extension
+//! (`settings`) or because its client traces it (`context`). A request that is not traced costs a counter and no
+//! allocation. A traced request carries a [`RequestTrace`], to which the front end and the executor add events. When
+//! its last reference is dropped, it is written as objects of Triton's JSON to a file (`triton`, `file`) or as spans
+//! (`otlp`). This module must not know the contents of tensors or messages, or read the executor's clock (its times are
+//! passed in, in nanoseconds since an epoch of its own).
 
 mod context;
 mod file;

@@ -1,4 +1,4 @@
-//! What is recorded of one request while it runs.
+//! The record of one traced request.
 
 use std::{sync::Arc, time::Instant};
 
@@ -6,13 +6,14 @@ use parking_lot::Mutex;
 
 use super::{context::TraceHead, otlp::RootSpan, settings::TraceLevel, tracer::Sink};
 
-/// Spells of tasks that are kept apart. What runs beyond them is added to the last of the same cell, or to the last.
+/// Maximum number of spells per request. Further tasks are added to the last spell of the same cell, or to the last
+/// spell.
 const MOST_SPELLS: usize = 64;
 
-/// Longest id of a request that is kept, in bytes.
+/// Maximum length of a request id in a trace, in bytes.
 const MOST_ID_BYTES: usize = 256;
 
-/// The protocol that a request came over.
+/// The protocol of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
     /// ModelInfer and ModelStreamInfer.
@@ -26,25 +27,25 @@ pub enum Transport {
 pub struct TaskRan {
     /// The stage or cell, counted from 0.
     pub cell: u16,
-    /// When it began.
+    /// Start.
     pub started_ns: u64,
-    /// When it completed.
+    /// Completion.
     pub ended_ns: u64,
-    /// How long its inputs took.
+    /// Time for gathering inputs.
     pub input_ns: u64,
-    /// How long its program ran.
+    /// Time for running the program.
     pub infer_ns: u64,
-    /// How long its outputs took.
+    /// Time for splitting outputs.
     pub output_ns: u64,
-    /// Rows of all requests in it.
+    /// Rows of all requests in the task.
     pub batch_rows: u32,
 }
 
-/// Tasks of one stage or cell that ran one after the other: a long chain of one cell is one spell.
+/// Consecutive tasks of one stage or cell: a long chain of one cell is a single spell.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Spell {
     pub(super) cell: u16,
-    /// How many.
+    /// Number of tasks.
     pub(super) tasks: u32,
     pub(super) started_ns: u64,
     pub(super) ended_ns: u64,
@@ -52,7 +53,7 @@ pub(super) struct Spell {
     pub(super) input_ns: u64,
     pub(super) infer_ns: u64,
     pub(super) output_ns: u64,
-    /// Of the largest task.
+    /// Rows of the largest task.
     pub(super) batch_rows: u32,
 }
 
@@ -73,16 +74,16 @@ impl Spell {
     }
 }
 
-/// How the executor let a request go.
+/// The end of a request in the executor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct End {
     pub(super) arrived_ns: u64,
     pub(super) ended_ns: u64,
-    /// Why it has no response; `None` where it completed.
+    /// Reason for failure; `None` if it completed.
     pub(super) failure: Option<&'static str>,
 }
 
-/// What tasks of a version run.
+/// What the tasks of a version run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Parts {
     /// The whole model.
@@ -94,10 +95,10 @@ pub enum Parts {
     Cells(Vec<String>),
 }
 
-/// Most tensors of a request that are recorded: a stream may have any number of responses.
+/// Maximum number of recorded tensors per request, because a stream may have any number of responses.
 const MOST_TENSORS: usize = 256;
 
-/// Most text of the tensors of a request, in bytes; those beyond it are recorded without their elements.
+/// Maximum text of a request's tensors, in bytes. Tensors beyond it are recorded without their elements.
 const MOST_TENSOR_BYTES: usize = 64 << 10;
 
 /// An input or output of a request.
@@ -107,22 +108,22 @@ pub struct TracedTensor {
     pub is_input: bool,
     /// Its name.
     pub name: String,
-    /// Its datatype, as the protocol names it.
+    /// Its datatype in the protocol's notation.
     pub datatype: &'static str,
     /// Its shape, batch dimension included.
     pub shape: Vec<i64>,
-    /// Its elements, parted by commas; empty where they are left out.
+    /// Its elements, separated by commas; empty if omitted.
     pub data: String,
 }
 
-/// What has happened so far.
+/// The events recorded so far.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// Since when the executor's times count.
+    /// The epoch of the executor's times.
     pub(super) epoch: Option<Instant>,
     pub(super) parts: Parts,
     pub(super) spells: Vec<Spell>,
-    /// The task that began first, and the one that ended last.
+    /// The task that started first, and the one that ended last.
     pub(super) first: Option<TaskRan>,
     pub(super) last: Option<TaskRan>,
     pub(super) end: Option<End>,
@@ -132,13 +133,13 @@ pub(super) struct Progress {
     tensor_bytes: usize,
 }
 
-/// The record of a request that is traced. The last holder's letting go ends it.
+/// The record of a traced request. Dropping the last reference ends it.
 #[derive(Debug)]
 pub struct RequestTrace {
     pub(super) sink: Arc<Sink>,
     pub(super) id: u64,
     pub(super) level: TraceLevel,
-    /// Of the settings by which it was sampled.
+    /// From the settings by which it was sampled.
     pub(super) log_frequency: u32,
     pub(super) transport: Transport,
     pub(super) head: TraceHead,
@@ -149,17 +150,17 @@ pub struct RequestTrace {
     pub(super) model: String,
     pub(super) version: i64,
     pub(super) request_id: String,
-    /// Its span, where it is exported as spans.
+    /// Its root span, if spans are exported.
     pub(super) root: Option<RootSpan>,
     pub(super) progress: Mutex<Progress>,
 }
 
-/// Which request a trace is of.
+/// The request to be traced.
 #[derive(Clone, Copy, Debug)]
 pub struct TracedRequest<'a> {
     /// The protocol.
     pub transport: Transport,
-    /// What was known before its message was read.
+    /// Trace data from before its message was read.
     pub head: TraceHead,
     /// When its message had been read.
     pub received: Instant,
@@ -167,7 +168,7 @@ pub struct TracedRequest<'a> {
     pub model: &'a str,
     /// Version of its model.
     pub version: i64,
-    /// The id that its client gave it; may be empty.
+    /// The id chosen by its client; may be empty.
     pub id: &'a str,
 }
 
@@ -198,14 +199,15 @@ impl RequestTrace {
         }
     }
 
-    /// The executor has the request, whose tasks run these parts; its times count from an epoch of its own.
+    /// Records that the executor has the request, whose tasks run these parts. `epoch` is the epoch of the executor's
+    /// times.
     pub fn submitted(&self, epoch: Instant, parts: Parts) {
         let mut progress = self.progress.lock();
         progress.epoch = Some(epoch);
         progress.parts = parts;
     }
 
-    /// A task ran rows of it.
+    /// Records a task that ran rows of it.
     pub fn ran(&self, task: &TaskRan) {
         let mut progress = self.progress.lock();
         if progress.first.is_none_or(|first| task.started_ns < first.started_ns) {
@@ -224,7 +226,7 @@ impl RequestTrace {
         spells[at].add(task);
     }
 
-    /// The executor lets it go; `failure` names in a word why it has no response.
+    /// Records its end in the executor; `failure` is the reason for failure.
     pub fn ended(&self, arrived_ns: u64, ended_ns: u64, failure: Option<&'static str>) {
         self.progress.lock().end = Some(End { arrived_ns, ended_ns, failure });
     }
@@ -234,7 +236,7 @@ impl RequestTrace {
         self.level.tensors && self.root.is_none()
     }
 
-    /// It has this input or output.
+    /// Records an input or output.
     pub fn tensor(&self, mut tensor: TracedTensor) {
         let mut progress = self.progress.lock();
         let bytes = progress.tensor_bytes + tensor.data.len();
@@ -248,12 +250,12 @@ impl RequestTrace {
         }
     }
 
-    /// A response of it is there.
+    /// Records that a response is complete.
     pub fn responded(&self) {
         self.progress.lock().responded = Some(Instant::now());
     }
 
-    /// The cells whose tasks ran, in order, with how many ran one after the other.
+    /// Returns the cells whose tasks ran, in order, with the number of consecutive tasks.
     #[cfg(test)]
     pub(crate) fn spells(&self) -> Vec<(String, u32)> {
         let progress = self.progress.lock();
@@ -261,13 +263,13 @@ impl RequestTrace {
         progress.spells.iter().map(|spell| (names[usize::from(spell.cell)].clone(), spell.tasks)).collect()
     }
 
-    /// Its reply leaves, and has left when what is returned is dropped.
+    /// Records that its reply is being sent, until the returned value is dropped.
     pub fn sending(self: &Arc<Self>) -> Sending {
         Sending { trace: Arc::clone(self), began: Instant::now() }
     }
 }
 
-/// A reply on its way.
+/// A reply that is being sent.
 #[derive(Debug)]
 pub struct Sending {
     trace: Arc<RequestTrace>,
@@ -278,7 +280,7 @@ impl Drop for Sending {
     fn drop(&mut self) {
         let now = Instant::now();
         let mut progress = self.trace.progress.lock();
-        // Of several replies the first begins, and the last ends.
+        // With several replies, the period is from the start of the first to the end of the last.
         let began = progress.sent.map_or(self.began, |(began, _)| began);
         progress.sent = Some((began, now));
     }
@@ -295,7 +297,7 @@ impl Drop for RequestTrace {
 pub(super) type Milestone = (&'static str, Instant);
 
 impl RequestTrace {
-    /// When its message was read and its reply left.
+    /// Returns when its message was read and its reply was sent.
     pub(super) fn of_transport(&self, progress: &Progress) -> Vec<Milestone> {
         let names = match self.transport {
             Transport::Grpc => ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "GRPC_SEND_START", "GRPC_SEND_END"],
@@ -308,7 +310,7 @@ impl RequestTrace {
         milestones
     }
 
-    /// When the executor had it.
+    /// Returns when it was in the executor.
     pub(super) fn of_request(&self, progress: &Progress) -> Vec<Milestone> {
         let mut milestones = vec![("REQUEST_START", self.admitted)];
         let end = progress.end.zip(progress.epoch);
@@ -322,7 +324,7 @@ impl RequestTrace {
         milestones
     }
 
-    /// When it was computed, from its first task to its last.
+    /// Returns when it was computed, from its first task to its last.
     pub(super) fn of_compute(&self, progress: &Progress) -> Vec<Milestone> {
         let Progress { epoch: Some(epoch), first: Some(first), last: Some(last), .. } = *progress else {
             return Vec::new();
@@ -338,7 +340,7 @@ impl RequestTrace {
     }
 }
 
-/// An instant of the executor's.
+/// Converts an executor time to an instant.
 pub(super) fn at(epoch: Instant, ns: u64) -> Instant {
     epoch + std::time::Duration::from_nanos(ns)
 }

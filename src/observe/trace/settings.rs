@@ -1,16 +1,16 @@
-//! The settings of tracing: what they are, how clients write them, and how a model's fall back to those of the server.
+//! The trace settings: their values, their textual form, and how a model's settings fall back to the server's.
 
-/// How much of a traced request is recorded (`trace_level`).
+/// What is recorded of a traced request (`trace_level`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceLevel {
-    /// When it came, waited, ran and left.
+    /// Whether to record when it arrived, waited, ran and ended.
     pub timestamps: bool,
-    /// Its inputs and outputs. Only files hold them.
+    /// Whether to record its inputs and outputs. Only files contain them.
     pub tensors: bool,
 }
 
 impl TraceLevel {
-    /// Nothing: no request is traced.
+    /// No request is traced.
     pub const OFF: Self = Self { timestamps: false, tensors: false };
 
     /// Whether no request is traced.
@@ -18,10 +18,10 @@ impl TraceLevel {
         self == Self::OFF
     }
 
-    /// Adds what a name stands for.
+    /// Enables the level with this name.
     ///
     /// # Errors
-    /// When there is no such level.
+    /// If there is no such level.
     pub fn add(&mut self, name: &str) -> Result<(), TraceSettingError> {
         match name {
             "OFF" => {}
@@ -40,7 +40,7 @@ impl TraceLevel {
     }
 }
 
-/// Where traces go (`trace_mode`); fixed for the life of the server.
+/// The destination of traces (`trace_mode`), fixed at startup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TraceMode {
     /// Triton's JSON in a file.
@@ -51,7 +51,7 @@ pub enum TraceMode {
 }
 
 impl TraceMode {
-    /// The name in flags and settings.
+    /// Returns the name in flags and settings.
     pub fn name(self) -> &'static str {
         match self {
             Self::Triton => "triton",
@@ -60,49 +60,49 @@ impl TraceMode {
     }
 }
 
-/// The settings that clients read and change.
+/// The settings that clients can read and change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSettings {
-    /// How much is recorded.
+    /// What is recorded.
     pub level: TraceLevel,
-    /// Every `rate`-th request is traced; 0: none but those whose client asks for it.
+    /// Every `rate`-th request is traced; 0: only requests whose client asks for it.
     pub rate: u32,
-    /// Requests that are still traced; `None`: without end.
+    /// Remaining number of traces; `None`: unlimited.
     pub count: Option<u32>,
-    /// Traces of one numbered file; 0: all traces are in one file.
+    /// Number of traces per numbered file; 0: all traces in one file.
     pub log_frequency: u32,
 }
 
 impl Default for TraceSettings {
-    /// Triton's: off, every thousandth request, without end, one file.
+    /// Triton's defaults: off, every thousandth request, unlimited, one file.
     fn default() -> Self {
         Self { level: TraceLevel::OFF, rate: 1000, count: None, log_frequency: 0 }
     }
 }
 
-/// A setting that cannot be what is asked for.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceSettingError {
-    /// There is no such setting.
+    /// Unknown setting.
     #[error("unknown trace setting '{0}', expected trace_level, trace_rate, trace_count or log_frequency")]
     Unknown(String),
-    /// The value does not belong to the setting.
+    /// Invalid value.
     #[error("invalid value for '{setting}': expected {expected}, got '{given}'")]
     Value {
         /// The setting.
         setting: &'static str,
-        /// What it may be.
+        /// Expected values.
         expected: &'static str,
-        /// What it was to be.
+        /// The given value.
         given: String,
     },
-    /// Clients do not say which files the server writes, nor where it sends spans.
+    /// Clients cannot change which files the server writes, or where it sends spans.
     #[error("{0} can not be updated through network protocol")]
     Fixed(&'static str),
-    /// The settings together trace nothing although they are on.
+    /// The settings are on but would trace nothing.
     #[error("attempting to set invalid trace setting: {0}")]
     Inconsistent(&'static str),
-    /// Too many models have settings of their own.
+    /// Too many models have their own settings.
     #[error("{0} models have trace settings of their own, the limit")]
     TooMany(usize),
 }
@@ -111,7 +111,7 @@ fn wrong(setting: &'static str, expected: &'static str, given: &str) -> TraceSet
     TraceSettingError::Value { setting, expected, given: given.chars().take(64).collect() }
 }
 
-/// What is specified of the settings, of a model or of the server; what is not falls back.
+/// Explicit settings of a model or of the server; others fall back.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Specified {
     level: Option<TraceLevel>,
@@ -121,12 +121,12 @@ pub(super) struct Specified {
 }
 
 impl Specified {
-    /// Whether everything falls back.
+    /// Whether nothing is set.
     pub(super) fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// The settings, as far as they are specified, over those that they fall back to.
+    /// Returns the effective settings, given those that unset values fall back to.
     pub(super) fn over(&self, fallback: &TraceSettings) -> TraceSettings {
         TraceSettings {
             level: self.level.unwrap_or(fallback.level),
@@ -136,10 +136,10 @@ impl Specified {
         }
     }
 
-    /// Changes one setting: no value clears it.
+    /// Changes one setting; an empty list of values clears it.
     ///
     /// # Errors
-    /// When there is no such setting, or it cannot have that value.
+    /// If there is no such setting, or if the value is invalid.
     pub(super) fn change(&mut self, name: &str, values: &[String], mode: TraceMode) -> Result<(), TraceSettingError> {
         match name {
             "trace_level" => self.level = level_of(values)?,
@@ -185,18 +185,18 @@ fn count_of(values: &[String]) -> Result<Option<Option<u32>>, TraceSettingError>
     parse_count(given).map(Some)
 }
 
-/// A number of requests or traces.
+/// Parses a number of requests or traces.
 ///
 /// # Errors
-/// When it is none.
+/// If it is not a number.
 pub fn parse_number(setting: &'static str, given: &str) -> Result<u32, TraceSettingError> {
     given.parse().map_err(|_| wrong(setting, "a number from 0 to 4294967295", given))
 }
 
-/// A number of traces; −1 is without end.
+/// Parses a number of traces; −1 means unlimited.
 ///
 /// # Errors
-/// When it is none.
+/// If it is not a number.
 pub fn parse_count(given: &str) -> Result<Option<u32>, TraceSettingError> {
     let number = given.parse::<i32>().ok().filter(|&count| count >= -1);
     let number = number.ok_or_else(|| wrong("trace_count", "a number from -1 to 2147483647", given))?;
@@ -204,7 +204,7 @@ pub fn parse_count(given: &str) -> Result<Option<u32>, TraceSettingError> {
 }
 
 impl TraceSettings {
-    /// All settings with their values, as the protocol shows them.
+    /// Returns all settings with their values, as the protocol represents them.
     pub(super) fn shown(&self, mode: TraceMode, file: &str) -> Vec<(&'static str, Vec<String>)> {
         let count = self.count.map_or_else(|| "-1".to_owned(), |count| count.to_string());
         vec![

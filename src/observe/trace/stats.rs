@@ -2,14 +2,14 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What became of traces.
+/// Counts of traces and spans.
 #[derive(Debug, Default)]
 pub struct TraceStats {
-    /// Requests that were traced.
+    /// Traced requests.
     sampled: AtomicU64,
-    /// Traces that no file holds: too many waited to be written, or the file could not be.
+    /// Traces that were not written to a file, because too many were waiting or writing failed.
     dropped: AtomicU64,
-    /// Spans that no collector has: too many waited to be exported, or an export failed.
+    /// Spans that were not delivered to the collector, because too many were waiting or an export failed.
     dropped_spans: AtomicU64,
 }
 
@@ -26,17 +26,17 @@ impl TraceStats {
         self.dropped_spans.fetch_add(spans, Ordering::Relaxed);
     }
 
-    /// Spans that were lost on their way to the collector so far.
+    /// Returns the number of lost spans.
     pub fn spans_dropped(&self) -> u64 {
         self.dropped_spans.load(Ordering::Relaxed)
     }
 
-    /// Requests that were traced so far.
+    /// Returns the number of traced requests.
     pub fn sampled_requests(&self) -> u64 {
         self.sampled.load(Ordering::Relaxed)
     }
 
-    /// Traces that were lost on their way to a file so far.
+    /// Returns the number of lost traces.
     pub fn dropped_traces(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }

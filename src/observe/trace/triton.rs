@@ -1,4 +1,4 @@
-//! A trace as objects of Triton's JSON.
+//! Converts a trace to objects of Triton's JSON.
 
 use std::time::Instant;
 
@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::request::{Milestone, Progress, RequestTrace};
 
-/// Which request a trace is of.
+/// Identifies the request of a trace.
 #[derive(Serialize)]
 struct Name<'a> {
     id: u64,
@@ -29,7 +29,7 @@ struct Timestamp {
     ns: u64,
 }
 
-/// An input or output of it.
+/// An input or output.
 #[derive(Serialize)]
 struct Activity<'a> {
     id: u64,
@@ -45,8 +45,8 @@ struct Tensor<'a> {
     dtype: &'a str,
 }
 
-/// The objects of one trace, parted by commas, without the list around them. `ns_of` tells an instant in nanoseconds of
-/// the monotonic clock.
+/// Returns the objects of one trace, separated by commas, without the surrounding list. `ns_of` converts an instant to
+/// nanoseconds of the monotonic clock.
 pub(super) fn objects(trace: &RequestTrace, progress: &Progress, ns_of: impl Fn(Instant) -> u64) -> Vec<u8> {
     let mut text = Vec::with_capacity(1024);
     let id = trace.id;
@@ -72,6 +72,6 @@ fn write(text: &mut Vec<u8>, object: &impl Serialize) {
     if !text.is_empty() {
         text.extend_from_slice(b",\n");
     }
-    // Writing numbers and strings into memory cannot fail.
+    // Writing numbers and strings to memory cannot fail.
     let _ = serde_json::to_writer(text, object);
 }

@@ -1,4 +1,4 @@
-//! The connection to the collector: plain HTTP/1.1, one connection for each export.
+//! The connection to the collector: plain HTTP/1.1, one connection per export.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use hyper_util::rt::TokioIo;
 use opentelemetry_http::{HttpClient, HttpError};
 use tokio::{net::TcpStream, runtime::Handle, time::timeout};
 
-/// Time that the collector has for one request, its connection included.
+/// Time limit for a request to the collector, including its connection.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest answer that is read, in bytes: it says how many spans were refused.
+/// Maximum response that is read, in bytes; it states how many spans were rejected.
 const MOST_ANSWER_BYTES: usize = 64 << 10;
 
-/// Sends requests on the server's runtime: the batch processor has a thread without one.
+/// Sends requests on the server's runtime, because the batch processor's thread has none.
 #[derive(Debug)]
 pub(super) struct CollectorClient {
     runtime: Handle,
@@ -31,7 +31,7 @@ impl CollectorClient {
 #[async_trait::async_trait]
 impl HttpClient for CollectorClient {
     async fn send_bytes(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        // The timer is that of the runtime too.
+        // The timer needs the runtime too.
         self.runtime.spawn(async { timeout(PATIENCE, exchange(request)).await }).await??
     }
 }
@@ -54,10 +54,10 @@ async fn exchange(mut request: Request<Bytes>) -> Result<Response<Bytes>, HttpEr
     answer
 }
 
-/// Host and port of a URL.
+/// Returns host and port of a URL.
 ///
 /// # Errors
-/// When it is not one of plain HTTP.
+/// If it is not a plain HTTP URL.
 pub(super) fn address(url: &Uri) -> Result<String, String> {
     if url.scheme() != Some(&Scheme::HTTP) {
         return Err("expected a URL such as http://localhost:4318/v1/traces (https is not supported)".to_owned());

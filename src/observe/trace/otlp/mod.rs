@@ -1,8 +1,7 @@
 //! Traces as spans, exported over OTLP/HTTP by the batch processor of the OpenTelemetry SDK.
 //!
-//! A request's spans are made when it has ended, from what was recorded of it; only its own span begins with it, so
-//! that the client can be told which it is. Spans wait in a queue that is bounded, and are dropped and counted where it
-//! is full.
+//! The spans of a request are created from its record when it has ended. Only its root span is created at its start,
+//! because the reply to the client names it. Spans wait in a bounded queue, and are dropped and counted if it is full.
 
 mod client;
 mod queue;
@@ -34,28 +33,28 @@ use super::{
     stats::TraceStats,
 };
 
-/// Spans that may wait, by Triton's default and that of OpenTelemetry.
+/// Maximum number of waiting spans, the default of Triton and OpenTelemetry.
 const MAX_QUEUE_SIZE: usize = 2048;
 
-/// The name of the service where nothing gives it another, as on Triton.
+/// Default name of the service, as in Triton.
 const SERVICE_NAME: &str = "triton-inference-server";
 
-/// Where spans are exported to, and how.
+/// Where and how spans are exported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OtlpOptions {
-    /// The collector; OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or else `http://localhost:4318/v1/traces`, where not given.
+    /// URL of the collector. Default: OTEL_EXPORTER_OTLP_TRACES_ENDPOINT, or else `http://localhost:4318/v1/traces`.
     pub url: Option<Uri>,
-    /// Attributes of the server that all spans share, beside those of OTEL_RESOURCE_ATTRIBUTES.
+    /// Attributes of the server on all spans, in addition to those of OTEL_RESOURCE_ATTRIBUTES.
     pub resource: Vec<(String, String)>,
-    /// Most spans that wait, those of the batch on its way included; OTEL_BSP_MAX_QUEUE_SIZE or 2,048 where not given.
+    /// Maximum number of waiting spans, including the batch being exported. Default: OTEL_BSP_MAX_QUEUE_SIZE or 2,048.
     pub max_queue_size: Option<usize>,
-    /// Most time between exports; OTEL_BSP_SCHEDULE_DELAY or 5 s where not given.
+    /// Maximum time between exports. Default: OTEL_BSP_SCHEDULE_DELAY or 5 s.
     pub schedule_delay: Option<Duration>,
-    /// Most spans of one export; OTEL_BSP_MAX_EXPORT_BATCH_SIZE or 512 where not given.
+    /// Maximum number of spans per export. Default: OTEL_BSP_MAX_EXPORT_BATCH_SIZE or 512.
     pub max_export_batch_size: Option<usize>,
 }
 
-/// The way to the collector.
+/// The export to the collector.
 #[derive(Debug)]
 pub(super) struct SpanExport {
     provider: SdkTracerProvider,
@@ -63,10 +62,10 @@ pub(super) struct SpanExport {
 }
 
 impl SpanExport {
-    /// Starts the export, whose connections run on the runtime that this is called in.
+    /// Starts the export, whose connections run on the calling runtime.
     ///
     /// # Errors
-    /// Says what is wrong with the options.
+    /// Describes what is wrong with the options.
     pub(super) fn start(options: OtlpOptions, stats: &Arc<TraceStats>) -> Result<Self, String> {
         let runtime = Handle::try_current().map_err(|error| error.to_string())?;
         let exporter = SpanExporter::builder().with_http().with_http_client(CollectorClient::new(runtime));
@@ -90,7 +89,7 @@ impl SpanExport {
         let processor = BatchSpanProcessor::new(exporter, config.build());
         let provider = SdkTracerProvider::builder()
             .with_resource(resource(options.resource))
-            // What is sampled was decided at the head of the request.
+            // Sampling is decided at the start of the request.
             .with_sampler(Sampler::AlwaysOn)
             .with_span_processor(BoundedQueue::new(processor, queue))
             .build();
@@ -98,12 +97,12 @@ impl SpanExport {
         Ok(Self { provider, tracer })
     }
 
-    /// Begins the span of a request.
+    /// Starts the root span of a request.
     pub(super) fn begin(&self, head: &TraceHead, transport: Transport) -> RootSpan {
         RootSpan::begin(&self.tracer, head, transport)
     }
 
-    /// Ends the span of a request and makes those within it.
+    /// Ends the root span of a request and creates the spans within it.
     pub(super) fn take(&self, trace: &mut RequestTrace) {
         let ended = Instant::now();
         if let Some(root) = trace.root.take() {
@@ -111,17 +110,17 @@ impl SpanExport {
         }
     }
 
-    /// Returns once all spans so far are exported, or lost.
+    /// Returns once all previous spans are exported or lost.
     pub(super) fn flush(&self) {
-        // What could not be exported is counted.
+        // Failed exports are counted.
         let _ = self.provider.force_flush();
     }
 }
 
-/// Reads the URL of a collector.
+/// Parses the URL of a collector.
 ///
 /// # Errors
-/// When it is not one of plain HTTP.
+/// If it is not a plain HTTP URL.
 pub fn collector_url(given: &str) -> Result<Uri, String> {
     let url: Uri = given.parse().map_err(|_| format!("expected a URL, got '{given}'"))?;
     client::address(&url).map(|_| url)
@@ -140,7 +139,7 @@ fn resource(given: Vec<(String, String)>) -> Resource {
 }
 
 impl RequestTrace {
-    /// What the reply says in [`TRACE_RESPONSE`](super::TRACE_RESPONSE), where the request is a span.
+    /// Returns the value of [`TRACE_RESPONSE`](super::TRACE_RESPONSE) for the reply, if the request has a span.
     pub fn response_header(&self) -> Option<HeaderValue> {
         let root = self.root.as_ref()?;
         HeaderValue::try_from(root.header()).ok()

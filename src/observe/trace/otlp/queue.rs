@@ -1,4 +1,4 @@
-//! The bound on spans that wait, and the count of those that are lost.
+//! Bounds the number of waiting spans, and counts lost ones.
 
 use std::{
     sync::{
@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::observe::trace::stats::TraceStats;
 
-/// Spans that are not exported yet, those of the batch on its way included.
+/// Spans that have not been exported, including the batch being exported.
 #[derive(Debug)]
 pub(super) struct Queue {
     most: usize,
@@ -31,14 +31,14 @@ impl Queue {
         Self { most, waiting: AtomicUsize::new(0), stats }
     }
 
-    /// Whether there is room for one more, which has it then.
+    /// Takes a place for one more span, and returns whether there was one.
     fn enter(&self) -> bool {
         let one_more = |waiting: usize| (waiting < self.most).then_some(waiting + 1);
         self.waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_ok()
     }
 }
 
-/// Hands spans to the batch processor while there is room.
+/// Passes spans to the batch processor as long as there is room.
 #[derive(Debug)]
 pub(super) struct BoundedQueue {
     batches: BatchSpanProcessor,
@@ -75,7 +75,7 @@ impl SpanProcessor for BoundedQueue {
     }
 }
 
-/// Exports, and counts what could not be.
+/// Exports spans, and counts failures.
 #[derive(Debug)]
 pub(super) struct CountedExporter<E> {
     exporter: E,

@@ -1,10 +1,10 @@
 //! The spans of one request.
 //!
 //! ```text
-//! InferRequest                     from its coming to the last byte of its reply
+//! InferRequest                     from its arrival to the last byte of its reply
 //! ├─ input                         until it was read, decoded and checked
-//! ├─ <model>                       as long as the executor had it
-//! │  ├─ queue                      until its first task began
+//! ├─ <model>                       while it was in the executor
+//! │  ├─ queue                      until its first task started
 //! │  └─ compute | stage N | cell C one for each spell of tasks
 //! └─ output                        from its response to the last byte of its reply
 //! ```
@@ -28,16 +28,16 @@ use crate::observe::trace::{
     request::{Milestone, Parts, Progress, RequestTrace, Spell, Transport, at},
 };
 
-/// The span of a request, which is not over.
+/// The root span of a request in progress.
 #[derive(Debug)]
 pub(in crate::observe::trace) struct RootSpan {
     span: Span,
-    /// One instant by both clocks: spans have times of the wall clock.
+    /// One instant on both clocks, because spans have wall-clock times.
     clock: (Instant, SystemTime),
 }
 
 impl RootSpan {
-    /// Begins it, within the span of its client if that names one.
+    /// Starts it, as a child of the client's span if there is one.
     pub(super) fn begin(tracer: &SdkTracer, head: &TraceHead, transport: Transport) -> Self {
         let clock = (Instant::now(), SystemTime::now());
         let context = match head.parent {
@@ -61,13 +61,13 @@ impl RootSpan {
         Self { span: tracer.build_with_context(builder, &context), clock }
     }
 
-    /// The span as a `traceparent` of version 00.
+    /// Formats the span as a `traceparent` of version 00.
     pub(super) fn header(&self) -> String {
         let context = self.span.span_context();
         format!("00-{}-{}-01", context.trace_id(), context.span_id())
     }
 
-    /// Ends it, and makes the spans within it.
+    /// Ends it, and creates the spans within it.
     pub(super) fn end(mut self, tracer: &SdkTracer, trace: &RequestTrace, ended: Instant) {
         let progress = trace.progress.lock();
         let within = Within { tracer, clock: self.clock, context: context_of(&self.span) };
@@ -91,7 +91,7 @@ fn context_of(span: &Span) -> Context {
     Context::new().with_remote_span_context(span.span_context().clone())
 }
 
-/// When an instant was.
+/// Converts an instant to wall-clock time.
 fn wall((instant, time): (Instant, SystemTime), at: Instant) -> SystemTime {
     match at.checked_duration_since(instant) {
         Some(since) => time + since,
@@ -99,7 +99,7 @@ fn wall((instant, time): (Instant, SystemTime), at: Instant) -> SystemTime {
     }
 }
 
-/// Makes spans within another.
+/// Creates spans within another span.
 struct Within<'a> {
     tracer: &'a SdkTracer,
     clock: (Instant, SystemTime),
@@ -117,7 +117,7 @@ impl Within<'_> {
         self.tracer.build_with_context(builder, &self.context)
     }
 
-    /// A span without one within it.
+    /// Creates a span without children.
     fn span(
         &self,
         name: impl Into<Cow<'static, str>>,
@@ -129,7 +129,7 @@ impl Within<'_> {
         span.end_with_timestamp(wall(self.clock, ended.max(began)));
     }
 
-    /// The span of a request in the executor, and those within it.
+    /// Creates the span of a request in the executor, and the spans within it.
     fn model(&self, trace: &RequestTrace, progress: &Progress, ended: Instant) {
         let (Some(epoch), Some(end)) = (progress.epoch, progress.end) else { return };
         let mut attributes = vec![

@@ -1,4 +1,4 @@
-//! Which requests are traced, and where their traces go.
+//! Decides which requests are traced, and passes their traces on.
 
 use std::{
     collections::HashMap,
@@ -26,26 +26,26 @@ use super::{
     triton,
 };
 
-/// Models that may have settings of their own.
+/// Maximum number of models with their own settings.
 const MOST_MODELS: usize = 1024;
 
-/// How a server traces.
+/// Options of tracing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TraceOptions {
-    /// Where traces go.
+    /// Destination of traces.
     pub mode: TraceMode,
-    /// The settings that everything falls back to.
+    /// The server's settings, to which others fall back.
     pub settings: TraceSettings,
-    /// The file of mode `triton`; no trace is recorded without one.
+    /// The file for mode `triton`; without it, no trace is recorded.
     pub file: Option<PathBuf>,
-    /// How spans of mode `opentelemetry` are exported.
+    /// Export options for mode `opentelemetry`.
     pub otlp: OtlpOptions,
 }
 
-/// Why a server cannot trace.
+/// Why tracing cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceStartError {
-    /// There is no thread to be had.
+    /// The thread cannot be started.
     #[error("cannot start the thread that writes traces: {0}")]
     Thread(#[from] io::Error),
     /// Spans cannot be exported.
@@ -58,25 +58,25 @@ pub enum TraceStartError {
 pub struct Tracer {
     mode: TraceMode,
     file: String,
-    /// What the server was started with.
+    /// The settings at startup.
     default: TraceSettings,
     current: ArcSwap<Samplers>,
-    /// Held while settings are changed.
+    /// Locked while settings are changed.
     changing: Mutex<()>,
-    /// `None` where there is nothing that traces could go to.
+    /// `None` if traces have no destination.
     sink: Option<Arc<Sink>>,
     stats: Arc<TraceStats>,
     ids: AtomicU64,
 }
 
-/// Where the traces of a server go.
+/// The destination of a server's traces.
 #[derive(Debug)]
 pub(super) enum Sink {
     /// Triton's JSON.
     Files {
-        /// Writes them.
+        /// The writer of the files.
         files: TraceFiles,
-        /// An instant, and what the monotonic clock showed then.
+        /// An instant, and the monotonic clock at that instant.
         clock: (Instant, u64),
     },
     /// Spans for a collector.
@@ -84,7 +84,7 @@ pub(super) enum Sink {
 }
 
 impl Sink {
-    /// Begins the span of a request, where requests are spans.
+    /// Starts the root span of a request, if spans are exported.
     pub(super) fn begin(&self, head: &TraceHead, transport: Transport) -> Option<RootSpan> {
         match self {
             Self::Files { .. } => None,
@@ -92,7 +92,7 @@ impl Sink {
         }
     }
 
-    /// Takes a trace that has ended.
+    /// Takes a finished trace.
     pub(super) fn take(&self, trace: &mut RequestTrace) {
         match self {
             Self::Files { files, clock: (instant, ns) } => {
@@ -133,7 +133,7 @@ struct Scope {
 struct Sampler {
     settings: TraceSettings,
     seen: AtomicU64,
-    /// Traces to come, where they are limited.
+    /// Remaining number of traces, if limited.
     left: AtomicU32,
 }
 
@@ -143,13 +143,14 @@ impl Sampler {
         Self { settings, seen: AtomicU64::new(0), left }
     }
 
-    /// The settings, with the number of traces that are left.
+    /// Returns the settings with the remaining number of traces.
     fn now(&self) -> TraceSettings {
         let count = self.settings.count.map(|_| self.left.load(Ordering::Relaxed));
         TraceSettings { count, ..self.settings.clone() }
     }
 
-    /// Whether the next request is traced. A client that names a span decides itself: neither rate nor count matters.
+    /// Whether the next request is traced. If the client sends a span, its sampling flag decides, and rate and count
+    /// are ignored.
     fn samples(&self, parent: Option<Parent>) -> bool {
         if self.settings.level.is_off() {
             return false;
@@ -167,11 +168,11 @@ impl Sampler {
 }
 
 impl Tracer {
-    /// A tracer by its options. That of mode `triton` traces nothing unless there is a file; that of mode
-    /// `opentelemetry` is to be started in the runtime that its connections are to run on.
+    /// Starts a tracer. In mode `triton` it traces nothing unless there is a file. In mode `opentelemetry` it must be
+    /// started in the runtime on which its connections will run.
     ///
     /// # Errors
-    /// When there is no thread to be had, or spans cannot be exported so.
+    /// If the thread cannot be started, or if the export options are invalid.
     pub fn start(options: TraceOptions) -> Result<Self, TraceStartError> {
         let TraceOptions { mode, settings, file, otlp } = options;
         let stats = Arc::new(TraceStats::default());
@@ -200,21 +201,21 @@ impl Tracer {
         })
     }
 
-    /// What became of the traces.
+    /// Returns the counters of traces.
     pub fn stats(&self) -> &Arc<TraceStats> {
         &self.stats
     }
 
-    /// The settings of a model, or of the server, as the protocol shows them.
+    /// Returns the settings of a model or of the server, as the protocol represents them.
     pub fn settings(&self, model: Option<&str>) -> Vec<(&'static str, Vec<String>)> {
         self.current.load().of(model).sampler.now().shown(self.mode, &self.file)
     }
 
-    /// Changes settings of a model, or of the server, all or none; one without a value falls back, a model's to the
-    /// server's, the server's to what it was started with.
+    /// Changes settings of a model or of the server, all or none. A setting without a value falls back: a model's to
+    /// the server's, the server's to its value at startup.
     ///
     /// # Errors
-    /// When there is no such setting, it cannot have that value, or the settings would be on and trace nothing.
+    /// If there is no such setting, if a value is invalid, or if the settings would be on but trace nothing.
     pub fn change<'a>(
         &self,
         model: Option<&str>,
@@ -252,7 +253,7 @@ impl Tracer {
         Ok(())
     }
 
-    /// Settings over those that they fall back to. Where they are as before, requests are counted on.
+    /// Combines settings with those that they fall back to. If the result is unchanged, counting continues.
     fn scope(
         &self,
         specified: Specified,
@@ -282,19 +283,19 @@ impl Tracer {
         }
     }
 
-    /// What is kept of a request before its message is read; nothing where no request is traced.
+    /// Returns the trace data of a request before its message is read; `None` if no request is traced.
     pub fn head(&self, headers: &HeaderMap) -> Option<TraceHead> {
         let is_on = self.current.load().is_on;
         is_on.then(|| TraceHead { came: Instant::now(), parent: self.parent(headers) })
     }
 
-    /// As [`Self::head`], of one of several requests that came with the same headers.
+    /// Like [`Self::head`], for one of several requests that arrived with the same headers.
     pub fn head_of(&self, parent: Option<Parent>) -> Option<TraceHead> {
         let is_on = self.current.load().is_on;
         is_on.then(|| TraceHead { came: Instant::now(), parent })
     }
 
-    /// The client's span that headers name.
+    /// Returns the client's span in the headers.
     pub fn parent(&self, headers: &HeaderMap) -> Option<Parent> {
         match self.mode {
             TraceMode::Triton => None,
@@ -302,12 +303,12 @@ impl Tracer {
         }
     }
 
-    /// Decides whether a request is traced.
+    /// Decides whether a request is traced, and starts its trace.
     pub fn begin(&self, request: &TracedRequest<'_>) -> Option<Arc<RequestTrace>> {
         let sink = self.sink.as_ref()?;
         let current = self.current.load();
         let sampler = &current.of(Some(request.model)).sampler;
-        // Spans hold no tensors.
+        // Spans contain no tensors.
         let is_empty = self.mode == TraceMode::OpenTelemetry && !sampler.settings.level.timestamps;
         if is_empty || !sampler.samples(request.head.parent) {
             return None;
@@ -318,7 +319,7 @@ impl Tracer {
         Some(Arc::new(RequestTrace::new(Arc::clone(sink), id, (level, log_frequency), request)))
     }
 
-    /// Returns once everything traced so far is where it goes, or is lost.
+    /// Returns once all previous traces are delivered or lost.
     pub fn flush(&self) {
         match self.sink.as_deref() {
             Some(Sink::Files { files, .. }) => files.flush(),
@@ -341,7 +342,7 @@ impl Samplers {
 }
 
 impl Scope {
-    /// What is specified, with the number of traces that are left.
+    /// Returns the explicit settings with the remaining number of traces.
     fn remaining(&self) -> Specified {
         let mut specified = self.specified.clone();
         if specified.count.is_some() {
@@ -351,7 +352,7 @@ impl Scope {
     }
 }
 
-/// The clock that Triton's timestamps are of.
+/// Returns the clock that Triton's timestamps use.
 fn monotonic_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let (seconds, rest) = (u64::try_from(now.tv_sec).unwrap_or(0), u64::try_from(now.tv_nsec).unwrap_or(0));
